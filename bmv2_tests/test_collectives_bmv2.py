@@ -29,7 +29,10 @@ from wiresum_lab.processes import Program
 
 FOLDER = Path(__file__).resolve().parent
 TORCH_TESTS = FOLDER.parent / "plugins/torch/tests"
-FILES = {"block_sparse_sums": "test_blocks.py", "sums": "test_rows.py"}
+FILES = {
+    "test_block_sparse_sums_are_exact_and_leave_out_what_nobody_has": "test_blocks.py",
+    "test_sparse_sums_are_exact_and_alike_whichever_way_the_keys_went": "test_rows.py",
+}
 """Where a function of the plan is, if not in test_collectives.py."""
 STORE_PORT = 29_500
 WORKERS = 3
@@ -38,23 +41,23 @@ JOB = "collectives"
 LOSS = 0.01
 
 PLAN: list[tuple[Any, ...]] = [
-    ("barriers",),
-    ("all_reduces", "int32"),
-    ("all_reduces", "float32"),
-    ("all_reduces", "bfloat16"),
-    ("averages", "float32"),
-    ("special_values",),
-    ("reduces", "float32"),
-    ("broadcasts", "float64"),
-    ("broadcasts_nan_payloads",),
-    ("all_gathers", "float32"),
-    ("all_gathers_uneven",),
-    ("reduce_scatters", "float32", 1301),
-    ("all_gathers_coalesced",),
-    ("reduce_scatters_coalesced",),
-    ("all_reduces_coalesced",),
-    ("block_sparse_sums",),
-    ("sums", "float32", 50, False),
+    ("test_barrier_runs_in_the_network",),
+    ("test_all_reduce_gives_the_exact_integer_sum", "int32"),
+    ("test_all_reduce_gives_the_exact_integer_sum", "float32"),
+    ("test_all_reduce_gives_the_exact_integer_sum", "bfloat16"),
+    ("test_average_divides_the_exact_sum", "float32"),
+    ("test_infinity_and_nan_in_a_long_tensor_reach_everybody_and_zero_stays_zero",),
+    ("test_reduce_sums_at_the_root_and_leaves_the_others_alone", "float32"),
+    ("test_broadcast_copies_every_bit", "float64"),
+    ("test_broadcast_keeps_nan_payloads",),
+    ("test_all_gather_copies_every_bit", "float32"),
+    ("test_all_gather_takes_contributions_of_different_sizes",),
+    ("test_reduce_scatter_gives_each_worker_its_part_of_the_sum", "float32", 1301),
+    ("test_coalesced_all_gathers",),
+    ("test_coalesced_reduce_scatters",),
+    ("test_coalesced_all_reduces_of_different_sizes_and_types",),
+    ("test_block_sparse_sums_are_exact_and_leave_out_what_nobody_has",),
+    ("test_sparse_sums_are_exact_and_alike_whichever_way_the_keys_went", "float32", 50, False),
 ]
 
 

@@ -1,14 +1,16 @@
 """Workers as processes, for tests: started, told what to run, and ended, whatever happens.
 
 `Cluster.run(function)` runs a function of a test module in every worker at once, inside the process group that the
-workers have made when they started, and returns what each of them returned. A test is thus an ordinary function
-beside the functions that its workers run; the workers start once for many tests. Nothing waits for ever: a run that
-takes too long fails with the logs of all workers, in which they first dump their stacks.
+workers have made when they started, and returns what each of them returned. `runs_in` makes such a function a test. The
+workers start once for many tests. Nothing waits for ever: a run that takes too long fails with the logs of all workers,
+in which they first dump their stacks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -45,6 +47,25 @@ _processes.set_forkserver_preload(
         "wiresum.torch.creation",
     ]
 )
+
+
+def runs_in(fixture: str, *size: int, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Makes a test of a function of `(rank, size, ...)`, which runs in every worker of the fixture's cluster. Its other
+    parameters are pytest's. With a size, the fixture makes clusters, and `options` are this one's."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        _, _, *others = inspect.signature(function).parameters.values()
+
+        @functools.wraps(function)
+        def test(**values: Any) -> None:
+            cluster = values[fixture](*size, **options) if size else values[fixture]
+            cluster.run(function, *(values[parameter.name] for parameter in others))
+
+        own = inspect.Parameter(fixture, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        test.__signature__ = inspect.Signature([own, *others])  # type: ignore[attr-defined]
+        return test
+
+    return decorate
 
 
 class WorkerFailedError(AssertionError):

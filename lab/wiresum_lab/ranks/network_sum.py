@@ -78,3 +78,11 @@ def _chunk(inputs: list[torch.Tensor], *, bits: int, average: bool) -> torch.Ten
     if average:
         summed = (summed / np.float32(workers)).astype(np.float32)
     return torch.from_numpy(summed.astype(np.float32)).to(dtype)
+
+
+def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    actual, expected = actual.contiguous(), expected.contiguous()
+    if not torch.equal(actual.reshape(-1).view(torch.uint8), expected.reshape(-1).view(torch.uint8)):
+        differing = (actual != expected).nonzero()[:5]
+        raise AssertionError(f"{actual.dtype}: differ at {differing.tolist()}: {actual} is not {expected}")

@@ -11,14 +11,15 @@ import torch
 
 import wiresum.horovod.torch as hvd
 from wiresum.horovod.torch import runtime
-from wiresum_lab.ranks.cluster import Cluster, await_marks
+from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
 
 from . import horovod_ranks
 
 STALL_S = 0.5
 
 
-def orders_differ(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_ranks_call_in_any_order_from_any_thread(rank: int, size: int) -> None:
     names = [f"tensor{k}" for k in range(40)]
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(rank)).tolist()
     before = hvd.stats().collectives_network["all_reduce_coalesced"]
@@ -39,11 +40,8 @@ def orders_differ(rank: int, size: int) -> None:
     assert hvd.stats().collectives_network["all_reduce_coalesced"] - before < 3 * len(names)  # they were fused
 
 
-def test_ranks_call_in_any_order_from_any_thread(trio: Cluster) -> None:
-    trio.run(orders_differ)
-
-
-def all_types(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_every_type_and_operation(rank: int, size: int) -> None:
     everybody = range(1, size + 1)
     for dtype in (
         torch.uint8,
@@ -78,11 +76,8 @@ def all_types(rank: int, size: int) -> None:
         ]
 
 
-def test_every_type_and_operation(trio: Cluster) -> None:
-    trio.run(all_types)
-
-
-def shapes(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_shapes_of_all_kinds(rank: int, size: int) -> None:
     columns = torch.arange(12.0).reshape(3, 4).t()  # not contiguous
     assert torch.equal(hvd.allreduce(columns, op=hvd.Sum), size * columns)
     hvd.allreduce_(columns, op=hvd.Sum)
@@ -104,11 +99,8 @@ def shapes(rank: int, size: int) -> None:
     assert hvd.allgather_object("x" * rank) == ["", "x", "xx"]
 
 
-def test_shapes_of_all_kinds(trio: Cluster) -> None:
-    trio.run(shapes)
-
-
-def gradients(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_gradients_flow_through_collectives(rank: int, size: int) -> None:
     mine = torch.full((2,), float(rank), requires_grad=True)
     hvd.allreduce(mine, op=hvd.Sum).sum().backward()
     assert mine.grad is not None and (mine.grad == size).all()
@@ -120,11 +112,8 @@ def gradients(rank: int, size: int) -> None:
     assert root.grad is not None and (root.grad == (2 if rank == 1 else 0)).all()
 
 
-def test_gradients_flow_through_collectives(trio: Cluster) -> None:
-    trio.run(gradients)
-
-
-def process_sets(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_process_sets_are_jobs_of_their_own(rank: int, size: int) -> None:
     outer = hvd.add_process_set([0, 2])
     assert outer.included() == (rank != 1) and outer.size() == 2
     if outer.included():
@@ -143,11 +132,8 @@ def process_sets(rank: int, size: int) -> None:
     assert list(hvd.get_process_set_ids_and_ranks()) == [0]
 
 
-def test_process_sets_are_jobs_of_their_own(trio: Cluster) -> None:
-    trio.run(process_sets)
-
-
-def joins(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_a_rank_without_data_joins_and_adds_zeros(rank: int, size: int) -> None:
     for step in range(rank + 1):  # rank 2 has the most data
         present = size - step
         assert (hvd.allreduce(torch.full((5,), 6.0), name="step", op=hvd.Sum) == 6 * present).all()
@@ -157,11 +143,8 @@ def joins(rank: int, size: int) -> None:
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
 
 
-def test_a_rank_without_data_joins_and_adds_zeros(trio: Cluster) -> None:
-    trio.run(joins)
-
-
-def mistakes(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_mistakes_are_errors_at_every_rank_and_end_nothing(rank: int, size: int) -> None:
     for tensor in (torch.ones(3 + rank), torch.ones(3, dtype=[torch.float32, torch.int32, torch.int64][rank])):
         with pytest.raises(hvd.HorovodInternalError, match=r"rank 0 has .*; rank 1 has .*; rank 2 has "):
             hvd.allreduce(tensor, name="mistake")
@@ -172,7 +155,7 @@ def mistakes(rank: int, size: int) -> None:
     with pytest.raises(ValueError, match="invalid root rank 3"):
         hvd.broadcast(torch.ones(1), 3)
     with pytest.raises(NotImplementedError, match="torchrun --max-restarts"):
-        hvd.elastic.run(mistakes)
+        hvd.elastic.run(print)
     handle = hvd.allreduce_async(torch.ones(1), name="same")
     with pytest.raises(ValueError, match="use a different tensor name"):
         if rank == 0:
@@ -183,11 +166,8 @@ def mistakes(rank: int, size: int) -> None:
     assert hvd.poll(handle)
 
 
-def test_mistakes_are_errors_at_every_rank_and_end_nothing(trio: Cluster) -> None:
-    trio.run(mistakes)
-
-
-def in_the_network(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_sums_are_done_by_the_switch(rank: int, size: int) -> None:
     before = hvd.stats()
     for _ in range(5):
         hvd.allreduce(torch.ones(100_000), name="big")
@@ -196,10 +176,6 @@ def in_the_network(rank: int, size: int) -> None:
     assert after.bytes_reduced - before.bytes_reduced >= 5 * 400_000
     assert after.network.packets_sent - before.network.packets_sent >= 5 * 100_000 // 360
     assert after.collectives_gloo == before.collectives_gloo
-
-
-def test_sums_are_done_by_the_switch(trio: Cluster) -> None:
-    trio.run(in_the_network)
 
 
 def begins_anew(rank: int, size: int) -> None:
@@ -274,7 +250,8 @@ def test_a_rank_that_dies_is_named_at_the_others(launch: Callable[..., Cluster],
     assert all("rank 1" in text for text in trio.collect(ranks=[0, 2]))
 
 
-def breaks(rank: int, size: int) -> None:
+@runs_in("launch", 3)
+def test_a_rank_whose_negotiation_fails_ends_that_of_the_others(rank: int, size: int) -> None:
     horovod_ranks.begin(rank, size)
     hvd.barrier()
     if rank == 1:  # a bug of ours, say
@@ -287,11 +264,8 @@ def breaks(rank: int, size: int) -> None:
         hvd.allreduce(torch.ones(4))
 
 
-def test_a_rank_whose_negotiation_fails_ends_that_of_the_others(launch: Callable[..., Cluster]) -> None:
-    launch(3).run(breaks)
-
-
-def alone(rank: int, size: int) -> None:
+@runs_in("launch", 1)
+def test_one_rank_needs_nobody(rank: int, size: int) -> None:
     horovod_ranks.begin(rank, size)
     assert hvd.allreduce(torch.arange(3.0), op=hvd.Sum).tolist() == [0.0, 1.0, 2.0]
     assert hvd.allgather(torch.arange(3)).tolist() == hvd.alltoall(torch.arange(3)).tolist() == [0, 1, 2]
@@ -300,10 +274,6 @@ def alone(rank: int, size: int) -> None:
     model = torch.nn.Linear(1, 1)
     hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters()).step()
     hvd.shutdown()
-
-
-def test_one_rank_needs_nobody(launch: Callable[..., Cluster]) -> None:
-    launch(1).run(alone)
 
 
 def gives_up(rank: int, size: int, folder: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import wiresum.horovod.torch as hvd
-from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster import Cluster, runs_in
 
 STEPS = 4
 ROWS = 12
@@ -38,7 +38,22 @@ def alone(passes: int = 1) -> list[torch.Tensor]:
     return list(model.parameters())
 
 
-def trains(rank: int, size: int, options: dict[str, Any], tolerance: float) -> None:
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        ({}, 1e-5),
+        ({"groups": 2}, 1e-5),
+        ({"groups": "lists"}, 1e-5),
+        ({"backward_passes_per_step": 2}, 1e-5),
+        ({"gradient_predivide_factor": 3.0}, 1e-5),
+        ({"fp16": True}, 1e-2),
+    ],
+    ids=str,
+)
+@runs_in("trio")
+def test_ranks_train_as_one_process_on_all_rows(
+    rank: int, size: int, options: dict[str, Any], tolerance: float
+) -> None:
     model = network(rank)  # each begins elsewhere
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1 if rank == 0 else 9.0, momentum=0.9)
     if "groups" in options and options["groups"] == "lists":
@@ -61,23 +76,8 @@ def trains(rank: int, size: int, options: dict[str, Any], tolerance: float) -> N
     assert compression or hvd.stats().collectives_network["all_reduce_coalesced"]
 
 
-@pytest.mark.parametrize(
-    ("options", "tolerance"),
-    [
-        ({}, 1e-5),
-        ({"groups": 2}, 1e-5),
-        ({"groups": "lists"}, 1e-5),
-        ({"backward_passes_per_step": 2}, 1e-5),
-        ({"gradient_predivide_factor": 3.0}, 1e-5),
-        ({"fp16": True}, 1e-2),
-    ],
-    ids=str,
-)
-def test_ranks_train_as_one_process_on_all_rows(trio: Cluster, options: dict[str, Any], tolerance: float) -> None:
-    trio.run(trains, options, tolerance)
-
-
-def clips(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_gradients_may_be_changed_between_synchronize_and_step(rank: int, size: int) -> None:
     model = network(0)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     ((model(torch.ones(1, 6)) * (rank + 1)).sum()).backward()
@@ -98,11 +98,8 @@ def clips(rank: int, size: int) -> None:
     optimizer.step()
 
 
-def test_gradients_may_be_changed_between_synchronize_and_step(trio: Cluster) -> None:
-    trio.run(clips)
-
-
-def a_branch(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_ranks_may_take_different_branches(rank: int, size: int) -> None:
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2, bias=False), "b": torch.nn.Linear(2, 2, bias=False)})
     for parameter in model.parameters():
         torch.nn.init.ones_(parameter)
@@ -113,11 +110,9 @@ def a_branch(rank: int, size: int) -> None:
     torch.testing.assert_close(model["b"].weight, torch.full((2, 2), 1 - 2 / 3))
 
 
-def test_ranks_may_take_different_branches(trio: Cluster) -> None:
-    trio.run(a_branch)
-
-
-def sparse(rank: int, size: int, as_dense: bool) -> None:
+@pytest.mark.parametrize("as_dense", [False, True])
+@runs_in("trio")
+def test_sparse_gradients(rank: int, size: int, as_dense: bool) -> None:
     embedding = torch.nn.Embedding(50, 4, sparse=True)
     torch.nn.init.zeros_(embedding.weight)
     optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
@@ -131,12 +126,8 @@ def sparse(rank: int, size: int, as_dense: bool) -> None:
     torch.testing.assert_close(embedding.weight.detach(), expected)
 
 
-@pytest.mark.parametrize("as_dense", [False, True])
-def test_sparse_gradients(trio: Cluster, as_dense: bool) -> None:
-    trio.run(sparse, as_dense)
-
-
-def states(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_all_ranks_get_the_roots_state_whatever_they_have(rank: int, size: int) -> None:
     model = network(rank)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (rank + 1))
     if rank == 0:  # the others have none yet
@@ -152,11 +143,8 @@ def states(rank: int, size: int) -> None:
         hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), root_rank=0)
 
 
-def test_all_ranks_get_the_roots_state_whatever_they_have(trio: Cluster) -> None:
-    trio.run(states)
-
-
-def normalises(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_synchronized_batch_norm_is_that_of_the_whole_batch(rank: int, size: int) -> None:
     torch.manual_seed(3)
     everything = torch.randn(9, 4, 5) * 3 + 100
     whole, parts = torch.nn.BatchNorm1d(4), hvd.SyncBatchNorm(4)
@@ -172,10 +160,6 @@ def normalises(rank: int, size: int) -> None:
     torch.testing.assert_close(inputs[1].grad, inputs[0].grad[begin:end], rtol=1e-2, atol=1e-2)
     parts.eval(), whole.eval()
     torch.testing.assert_close(parts(everything), whole(everything), rtol=1e-3, atol=1e-3)
-
-
-def test_synchronized_batch_norm_is_that_of_the_whole_batch(trio: Cluster) -> None:
-    trio.run(normalises)
 
 
 def test_options_that_mean_nothing_are_refused(trio: Cluster) -> None:

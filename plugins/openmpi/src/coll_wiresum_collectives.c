@@ -1,8 +1,8 @@
 /* The collectives: which go through the network, and how.
  *
- * What decides is the same at all processes. For sums, MPI has count, type and operator be the same everywhere. For
- * copies only the bytes are: a process may receive as one vector what another sends as a thousand integers. Memory that
- * is no single run of bytes is packed.
+ * The choice depends only on what is the same at all processes. For sums, MPI requires count, type and operator to be
+ * the same everywhere; for copies only the number of bytes: a process may receive as one vector what another sends as a
+ * thousand integers. Memory that is not one run of bytes is packed.
  */
 #include "coll_wiresum_collectives.h"
 
@@ -19,7 +19,7 @@ typedef mca_coll_wiresum_flight_t Flight;
 
 static const Flight kNoFlight = MCA_COLL_WIRESUM_NO_FLIGHT;
 
-/* ---- what suits ---- */
+/* ---- which suit ---- */
 
 static bool sum_suits(size_t elements, const struct ompi_datatype_t* type, const struct ompi_op_t* op) {
   if (op != MPI_SUM || !ompi_datatype_is_predefined(type)) return false;
@@ -29,12 +29,12 @@ static bool sum_suits(size_t elements, const struct ompi_datatype_t* type, const
          elements > 0 && 4 * elements >= mca_coll_wiresum_parameters.min_bytes;
 }
 
-/* Of a type that suits. Sums modulo 2^32 are the same for signed and unsigned integers. */
+/* Sums modulo 2^32 are the same for signed and unsigned integers. */
 static wiresum_dtype dtype_of(const struct ompi_datatype_t* type) {
   return type->super.id == OPAL_DATATYPE_FLOAT4 ? WIRESUM_FLOAT32 : WIRESUM_INT32;
 }
 
-/* At most what an int counts, since the packing of types does. */
+/* Up to INT32_MAX, the limit of packing. */
 static bool copy_suits(size_t bytes) {
   return bytes > 0 && bytes <= INT32_MAX && bytes >= mca_coll_wiresum_parameters.min_bytes;
 }
@@ -45,9 +45,9 @@ static size_t bytes_of(int count, const struct ompi_datatype_t* type) {
   return (size_t)count * size;
 }
 
-/* ---- memory that is no single run ---- */
+/* ---- memory that is not one run ---- */
 
-/* Where the bytes of `count` items lie if they are one run; else NULL. */
+/* The address of `count` items whose bytes are one run; else NULL. */
 static void* run_of(const void* buffer, int count, const struct ompi_datatype_t* type) {
   ptrdiff_t lower_bound, extent;
   if (!ompi_datatype_is_contiguous_memory_layout(type, count)) return NULL;
@@ -73,7 +73,7 @@ static int pack(const void* user, int count, const struct ompi_datatype_t* type,
   return ompi_datatype_sndrcv(user, count, type, packed, (int32_t)bytes, MPI_PACKED);
 }
 
-/* What a start has come to: `code` is libwiresum's. */
+/* The MPI code of a start whose libwiresum code is `code`. */
 static int started(Flight* flight, int code) {
   if (code == WIRESUM_OK) return OMPI_SUCCESS;
   return mca_coll_wiresum_land(flight, code);
@@ -99,8 +99,7 @@ static int start_reduce_scatter_block(Module* module, const void* sbuf, void* rb
                                       struct ompi_datatype_t* type, Flight* flight) {
   const void* source = sbuf;
   void* sum = rbuf;
-  /* In place the sum goes to the front of the memory that all parts are read from, while parts there may still be read.
-   */
+  /* In place, the sum would overwrite memory whose parts are still being read. */
   if (sbuf == MPI_IN_PLACE) {
     source = rbuf;
     sum = packed_of(flight, 4 * (size_t)rcount, rbuf, rcount, MPI_INT32_T, true);
@@ -138,7 +137,7 @@ static int start_allgather(Module* module, const void* sbuf, int scount, struct 
     all = packed_of(flight, (size_t)size * part, rbuf, rcount * size, rtype, true);
     if (all == NULL) return OMPI_ERR_OUT_OF_RESOURCE;
   }
-  /* The part of our own is brought to its place, unless the network can read it where it lies. */
+  /* Our own part is copied to its place, unless the network can read it in place. */
   char* place = all + (size_t)rank * part;
   const void* source = place;
   int code = OMPI_SUCCESS;
@@ -165,8 +164,8 @@ static int start_allgather(Module* module, const void* sbuf, int scount, struct 
 #define BELOW(name, ...) module->below.coll_##name(__VA_ARGS__, module->below.coll_##name##_module)
 #define LIST(...) __VA_ARGS__
 
-/* A blocking one, which lets a communicator join, and a nonblocking one. `parameters` and `arguments` are MPI's, in
- * parentheses, up to the communicator; `start` gives an MPI code and has `module` and `flight`. */
+/* The blocking form, in which a communicator may join, and the nonblocking one. `parameters` and `arguments` are MPI's
+ * up to the communicator, in parentheses; `start` uses `module` and `flight`, and returns an MPI code. */
 #define COLLECTIVE(name, parameters, arguments, suits, start)                                                    \
   int mca_coll_wiresum_##name(LIST parameters, struct ompi_communicator_t* comm, mca_coll_base_module_t* base) { \
     Module* module = (Module*)base;                                                                              \
@@ -210,7 +209,7 @@ COLLECTIVE(allgather,
            copy_suits(bytes_of(rcount, rtype) * (size_t)ompi_comm_size(comm)),
            start_allgather(module, sbuf, scount, stype, rbuf, rcount, rtype, &flight))
 
-/* A barrier does not make a communicator join: it is as quick below. */
+/* A communicator does not join for a barrier, which is as fast below. */
 int mca_coll_wiresum_barrier(struct ompi_communicator_t* comm, mca_coll_base_module_t* base) {
   Module* module = (Module*)base;
   if (!mca_coll_wiresum_is_joined(module, comm, false)) return BELOW(barrier, comm);

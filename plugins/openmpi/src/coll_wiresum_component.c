@@ -1,18 +1,16 @@
 /* Open MPI's collectives through the network: an MCA component of the framework `coll`, over libwiresum.
  *
- * Theory of operation. A communicator that may use the network gets a module of ours, which stands above the modules
- * that would have served it without us ("below"). A collective goes through the network if all its processes can tell,
- * from what MPI says is the same at all of them, that it suits: the kind of the collective, the number of bytes, type
- * and operator. Everything else goes below.
+ * Theory of operation. A communicator that may use the network gets a module of ours, above the modules that would have
+ * served it without us ("below"). A collective goes through the network if its kind, size, type and operator suit: MPI
+ * requires these to be the same at all processes, so all decide alike. Everything else goes below.
  *
- * A communicator is a job of its own, since only within one do processes call collectives in one order. It is joined in
- * the first *blocking* collective that suits: everybody is there then. Nonblocking ones must not wait for others, so
- * those before that go below. All agree, by a collective below, on the job's name, and then on whether everybody has
- * joined; if somebody could not, all use what is below from then on.
+ * Each communicator is its own job, since only within one do processes call collectives in one order. It joins in its
+ * first suitable *blocking* collective, which all processes reach. Earlier nonblocking ones go below, since they must
+ * not wait for others. By collectives below, the processes agree on the job's name, and then on whether all have
+ * joined; if one could not, all use what is below from then on.
  *
- * That all processes of a communicator have this component, and have it set up alike, must be known before: each
- * publishes a digest of its settings when it starts (by PMIx, with the addresses), and a communicator whose processes
- * do not all have the same one has no module of ours.
+ * All processes of a communicator must have this component, with the same settings. So each publishes a digest of its
+ * settings when it starts (by PMIx, with the addresses), and a communicator gets a module only if all digests agree.
  */
 #include "ompi_config.h"
 
@@ -21,7 +19,7 @@
 #include <string.h>
 
 #include "coll_wiresum_flight.h"
-#include "coll_wiresum_module.h"
+#include "coll_wiresum_job.h"
 #include "ompi/constants.h"
 #include "ompi/version.h"
 #include "opal/mca/pmix/pmix.h"
@@ -31,7 +29,7 @@
 enum { MIN_BYTES_DEFAULT = 65536, PRIORITY_DEFAULT = 80, JOIN_TIMEOUT_DEFAULT_S = 60 };
 
 #define DIGEST_KEY "wiresum.coll.digest"
-/* The version of what processes must do alike; change it whenever that changes. */
+/* The version of the rules that all processes must follow alike; change it whenever they change. */
 #define RULES "1"
 
 static int register_parameters(void);
@@ -40,7 +38,7 @@ static int close_component(void);
 static int init_query(bool enable_progress_threads, bool enable_mpi_threads);
 static mca_coll_base_module_t* comm_query(struct ompi_communicator_t* comm, int* priority);
 
-/* Of what must be alike at all processes; 0: this process has no switch. */
+/* Of the settings that must be the same at all processes; 0: this process has no switch. */
 static uint64_t own_digest;
 
 OMPI_MODULE_DECLSPEC mca_coll_base_component_2_0_0_t mca_coll_wiresum_component = {
@@ -69,22 +67,22 @@ static int register_parameters(void) {
   register_parameter("priority", "Priority of the wiresum component; a negative one turns it off",
                      MCA_BASE_VAR_TYPE_INT, &c->priority);
   c->min_bytes = MIN_BYTES_DEFAULT;
-  register_parameter("min_bytes", "Collectives of fewer bytes do not go through the network's switch",
+  register_parameter("min_bytes", "Collectives of fewer bytes do not go through the network",
                      MCA_BASE_VAR_TYPE_UNSIGNED_LONG, &c->min_bytes);
   c->switch_endpoint = NULL;
   register_parameter("switch",
-                     "Control endpoint of the switch, host:port, as in WIRESUM_SWITCH, which serves where this is "
-                     "empty; without either the component is off",
+                     "Control endpoint of the switch, host:port; by default WIRESUM_SWITCH; without either the "
+                     "component is off",
                      MCA_BASE_VAR_TYPE_STRING, (void*)&c->switch_endpoint);
   c->float32 = true;
-  register_parameter("float32",
-                     "Sum 32-bit floats in the network, too: in block floating point, which docs/mpi.md explains",
+  register_parameter("float32", "Sum 32-bit floats in the network, too, in block floating point: docs/mpi.md",
                      MCA_BASE_VAR_TYPE_BOOL, &c->float32);
   c->join_timeout_s = JOIN_TIMEOUT_DEFAULT_S;
-  register_parameter("join_timeout", "Seconds after which a communicator gives up joining and does without",
+  register_parameter("join_timeout",
+                     "Seconds that a communicator may take to join; then it goes on without the network",
                      MCA_BASE_VAR_TYPE_INT, &c->join_timeout_s);
   c->verbose = 0;
-  register_parameter("verbose", "1: say of each communicator what went through the network", MCA_BASE_VAR_TYPE_INT,
+  register_parameter("verbose", "1: report for each communicator what went through the network", MCA_BASE_VAR_TYPE_INT,
                      &c->verbose);
   return OMPI_SUCCESS;
 }
@@ -96,7 +94,7 @@ static uint64_t digest_of(const char* text) {
   return digest == 0 ? 1 : digest;
 }
 
-/* Called before the processes exchange their addresses; what is published here travels with them. */
+/* Called before the processes exchange addresses, with which the digest travels. */
 static int open_component(void) {
   mca_coll_wiresum_parameters_t* c = &mca_coll_wiresum_parameters;
   const char* endpoint = c->switch_endpoint;
@@ -126,8 +124,8 @@ static int init_query(bool enable_progress_threads, bool enable_mpi_threads) {
   return OMPI_SUCCESS;
 }
 
-/* Have all processes of the communicator published the same digest? All find the same answer: no for processes of other
- * mpiruns, which have exchanged nothing with us, and where addresses are exchanged only on demand. */
+/* Whether all processes of the communicator have published the same digest. All get the same answer. It is no for
+ * processes of other mpiruns, which have exchanged nothing with us, and if addresses are exchanged on demand. */
 static bool are_alike(struct ompi_communicator_t* comm) {
   if (opal_pmix_base_async_modex) return false;
   for (int rank = 0; rank < ompi_comm_size(comm); ++rank) {

@@ -1,10 +1,9 @@
-/* Waiting: a blocking collective lets MPI make progress meanwhile, and a nonblocking one is a request, which MPI's
- * progress engine asks after. */
+/* Waiting: a blocking collective lets MPI make progress meanwhile; a nonblocking one is a request, which MPI's progress
+ * engine polls. */
 #include "coll_wiresum_flight.h"
 
 #include <stdlib.h>
-/* What follows includes the operators' header, of which nothing is needed here, and which includes one that
- * libopenmpi-dev does not have. */
+/* Keeps out the operators' header, which includes one that libopenmpi-dev does not have. */
 #define OMPI_OP_H
 typedef struct ompi_op_t ompi_op_t;
 #include "ompi/constants.h"
@@ -14,18 +13,18 @@ typedef struct ompi_op_t ompi_op_t;
 #include "opal/threads/mutex.h"
 #include "opal/util/output.h"
 
-/* How long MPI may go without progress while a caller waits here: another process may wait for a message of ours before
- * it calls this collective. A little longer each time, since waking costs the sending threads time. */
+/* How long MPI may go without progress while a caller waits: another process may need a message of ours before it calls
+ * this collective. A little longer each time, since waking costs the sending threads time. */
 static const double kProgressPeriodMinS = 0.0005, kProgressPeriodMaxS = 0.01, kProgressPeriodGrowth = 1.25;
 
 typedef struct {
-  ompi_coll_base_nbc_request_t super; /* in which MPI keeps the types of the call */
+  ompi_coll_base_nbc_request_t super; /* MPI keeps the types of the call here */
   mca_coll_wiresum_flight_t flight;
 } Request;
 
 OBJ_CLASS_INSTANCE(Request, ompi_coll_base_nbc_request_t, NULL, NULL);
 
-static opal_mutex_t mutex; /* of the two lists */
+static opal_mutex_t mutex; /* of the list */
 static opal_list_t in_flight;
 static bool in_progress;
 
@@ -75,7 +74,7 @@ int mca_coll_wiresum_wait(mca_coll_wiresum_flight_t* flight) {
 }
 
 static int free_request(ompi_request_t** request) {
-  if (!REQUEST_COMPLETE(*request)) return MPI_ERR_REQUEST; /* MPI does not allow it for collectives */
+  if (!REQUEST_COMPLETE(*request)) return MPI_ERR_REQUEST; /* MPI forbids it for collectives */
   OMPI_REQUEST_FINI(*request);
   OBJ_RELEASE(*request);
   *request = MPI_REQUEST_NULL;
@@ -85,7 +84,7 @@ static int free_request(ompi_request_t** request) {
 static int cancel_request(ompi_request_t* request, int flag) {
   (void)request;
   (void)flag;
-  return MPI_ERR_REQUEST; /* nor this */
+  return MPI_ERR_REQUEST; /* MPI forbids it for collectives */
 }
 
 int mca_coll_wiresum_request(mca_coll_wiresum_flight_t* flight, struct ompi_communicator_t* comm,
@@ -111,7 +110,7 @@ int mca_coll_wiresum_request(mca_coll_wiresum_flight_t* flight, struct ompi_comm
   return OMPI_SUCCESS;
 }
 
-/* Completes the requests that have landed; other threads may add to the list meanwhile. */
+/* Completes requests whose operations are done; other threads may add to the list meanwhile. */
 static int progress(void) {
   int completed = 0;
   if (opal_list_is_empty(&in_flight)) return 0;

@@ -14,24 +14,24 @@ typedef struct mca_coll_wiresum_flight_t {
   wiresum_operation* operation;
   void* packed; /* what the network reads and writes in place of the user's memory, or NULL */
   size_t packed_bytes;
-  void* user; /* that the packed bytes go to, or NULL */
+  void* user; /* where the packed result goes, or NULL */
   int user_count;
   struct ompi_datatype_t* user_type; /* retained */
 } mca_coll_wiresum_flight_t;
 
 #define MCA_COLL_WIRESUM_NO_FLIGHT {NULL, NULL, 0, NULL, 0, NULL}
 
-/* Takes over a flight whose operation is complete with `code`; gives an MPI error code, having said what went wrong. */
+/* Ends a flight whose operation is complete with `code`. Returns an MPI error code, and reports an error. */
 int mca_coll_wiresum_land(mca_coll_wiresum_flight_t* flight, int code);
 /* Waits for it, while MPI makes progress. */
 int mca_coll_wiresum_wait(mca_coll_wiresum_flight_t* flight);
-/* Makes a request of it. */
+/* Turns it into a request. */
 int mca_coll_wiresum_request(mca_coll_wiresum_flight_t* flight, struct ompi_communicator_t* comm,
                              ompi_request_t** request);
 void mca_coll_wiresum_requests_open(void);
 void mca_coll_wiresum_requests_close(void);
 
-/* Says what libwiresum says, through Open MPI's output. */
+/* Prints libwiresum's error through Open MPI's output. */
 void mca_coll_wiresum_complain(const char* what, int code);
 
 #endif

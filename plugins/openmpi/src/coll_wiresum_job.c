@@ -1,4 +1,4 @@
-/* Joining: a communicator's processes agree on a job's name, and on whether all of them are in it. */
+/* Joining: a communicator's processes agree on a job's name, and on whether all have joined it. */
 #include "coll_wiresum_job.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 
 mca_coll_wiresum_parameters_t mca_coll_wiresum_parameters;
 
-/* By which people know what runs here, as rank 0 has it: WIRESUM_JOB, or Slurm's job. */
+/* A name that users recognise, from rank 0: WIRESUM_JOB, or Slurm's job. */
 static int agree_on_run(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, char* run, size_t bytes) {
   const char* const name = getenv("WIRESUM_JOB");
   const char* const slurm = getenv("SLURM_JOB_ID");
@@ -25,7 +25,7 @@ static int agree_on_run(mca_coll_wiresum_module_t* module, struct ompi_communica
   return module->below.coll_bcast(run, (int)bytes, MPI_BYTE, 0, comm, module->below.coll_bcast_module);
 }
 
-/* The same at all processes, and very likely nobody else's. Only when all have come here it is known. */
+/* A collective call; gives a name that is unique with high probability. */
 static int agree_on_job(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, char* job, size_t bytes) {
   uint64_t own = 0, smallest = 0;
   FILE* random = fopen("/dev/urandom", "rb");
@@ -40,12 +40,12 @@ static int agree_on_job(mca_coll_wiresum_module_t* module, struct ompi_communica
   return code;
 }
 
-static int agree_that_all_did(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, bool did,
-                              bool* all_did) {
-  int own = did, smallest = 0;
+static int agree_that_all_joined(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, bool joined,
+                                 bool* all_joined) {
+  int own = joined, smallest = 0;
   const int code =
       module->below.coll_allreduce(&own, &smallest, 1, MPI_INT, MPI_MIN, comm, module->below.coll_allreduce_module);
-  *all_did = smallest == 1;
+  *all_joined = smallest == 1;
   return code;
 }
 
@@ -59,20 +59,20 @@ static int join(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* c
   }
   int code =
       wiresum_join(job, ompi_comm_rank(comm), ompi_comm_size(comm), settings, WIRESUM_NO_QUEUE, &module->session);
-  /* How long a process computes before it comes to a collective is no matter of MPI's. */
+  /* MPI does not limit how long a process may compute before it calls a collective. */
   if (code == WIRESUM_OK) code = wiresum_set_timeout(module->session, WIRESUM_FOREVER);
   return code;
 }
 
 bool mca_coll_wiresum_is_joined(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, bool may_join) {
   if (module->state != WIRESUM_UNTRIED || !may_join) return module->state == WIRESUM_JOINED;
-  module->state = WIRESUM_REFUSED; /* also for what the agreements themselves call */
+  module->state = WIRESUM_REFUSED; /* until joined: the agreements call collectives, too */
   char job[128];
-  bool all_did = false;
+  bool all_joined = false;
   if (agree_on_job(module, comm, job, sizeof job) != OMPI_SUCCESS) return false;
   const int code = join(module, comm, job);
   if (code != WIRESUM_OK) mca_coll_wiresum_complain("a communicator goes on without the network", code);
-  if (agree_that_all_did(module, comm, code == WIRESUM_OK, &all_did) == OMPI_SUCCESS && all_did) {
+  if (agree_that_all_joined(module, comm, code == WIRESUM_OK, &all_joined) == OMPI_SUCCESS && all_joined) {
     module->state = WIRESUM_JOINED;
   } else if (module->session != NULL) {
     (void)wiresum_leave(&module->session);

@@ -1,4 +1,4 @@
-/* A communicator's place in a job. */
+/* A communicator's module, and the job that it joins. */
 #ifndef MCA_COLL_WIRESUM_JOB_H
 #define MCA_COLL_WIRESUM_JOB_H
 
@@ -25,14 +25,16 @@ typedef enum { WIRESUM_UNTRIED, WIRESUM_JOINED, WIRESUM_REFUSED } mca_coll_wires
 
 typedef struct mca_coll_wiresum_module_t {
   mca_coll_base_module_t super;
-  mca_coll_base_comm_coll_t below; /* what the communicator would use without us */
+  mca_coll_base_comm_coll_t below; /* the modules that would serve the communicator without us */
   bool is_enabled;
   mca_coll_wiresum_state_t state;
   wiresum_session* session;
-  uint32_t context_id; /* of the communicator, for people */
+  uint32_t context_id; /* the communicator's, for messages */
 } mca_coll_wiresum_module_t;
 
-/* Is the communicator in a job? A blocking collective joins it if nobody has tried. */
+OBJ_CLASS_DECLARATION(mca_coll_wiresum_module_t);
+
+/* Whether the communicator is in a job. With `may_join`, tries to join once. */
 bool mca_coll_wiresum_is_joined(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, bool may_join);
 
 #endif

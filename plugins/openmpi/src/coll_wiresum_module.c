@@ -1,5 +1,5 @@
-/* A communicator's module: what it serves, and what is below it. */
-#include "coll_wiresum_module.h"
+/* A communicator's module: the collectives that it serves, and the modules below it. */
+#include "coll_wiresum_job.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static void construct(mca_coll_wiresum_module_t* module) {
 #undef SERVE
 }
 
-static void say_what_was_carried(const mca_coll_wiresum_module_t* module) {
+static void report(const mca_coll_wiresum_module_t* module) {
   wiresum_statistics statistics;
   if (mca_coll_wiresum_parameters.verbose < 1 || wiresum_rank(module->session) != 0 ||
       wiresum_get_statistics(module->session, &statistics, sizeof statistics) != WIRESUM_OK) {
@@ -49,7 +49,7 @@ static void say_what_was_carried(const mca_coll_wiresum_module_t* module) {
 
 static void destruct(mca_coll_wiresum_module_t* module) {
   if (module->session != NULL) {
-    say_what_was_carried(module);
+    report(module);
     (void)wiresum_leave(&module->session);
   }
   if (!module->is_enabled) return;

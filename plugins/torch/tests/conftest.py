@@ -62,6 +62,14 @@ def make_cluster(switch: SwitchProcess, tmp_path: Path) -> Iterator[Callable[...
         cluster.stop()
 
 
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    """A folder in which workers leave marks (await_marks)."""
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    return folder
+
+
 @pytest.fixture(scope="module")
 def pair(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two workers, for all tests of a module."""

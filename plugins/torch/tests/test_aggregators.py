@@ -93,11 +93,9 @@ def loses_a_switch(rank: int, size: int, marks: str, lost: str) -> float:
 
 
 def test_a_group_and_its_subgroups_sum_over_both_and_one_that_is_killed_is_named_at_every_worker(
-    cluster: Cluster, switches: list[SwitchProcess], tmp_path: Path
+    cluster: Cluster, switches: list[SwitchProcess], marks: Path
 ) -> None:
     cluster.run(sums_of_every_kind)
-    marks = tmp_path / "marks"
-    marks.mkdir()
     cluster.start(loses_a_switch, str(marks), switches[1].endpoint)
     await_marks(marks, cluster.size)
     killed_at = time.monotonic()

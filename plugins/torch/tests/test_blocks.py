@@ -10,7 +10,7 @@ import torch.distributed as dist
 import wiresum.torch
 from wiresum.agent import SessionStats
 from wiresum.join.constants import HEADER_BYTES
-from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster import Cluster, runs_in
 from wiresum_lab.ranks.cluster_worker import lanes
 
 BLOCKS = 1500  # enough that what is left out pays for its round trips, whatever these take on a busy machine
@@ -32,7 +32,8 @@ def contribution(draw: int, block: int, *, rank: int, aligned: bool) -> torch.Te
     return blocks.reshape(-1)[: BLOCKS * block - 3]
 
 
-def block_sparse_sums(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_block_sparse_sums_are_exact_and_leave_out_what_nobody_has(rank: int, size: int) -> None:
     group = dist.group.WORLD
     block = lanes(group)
     before = wiresum.torch.stats().network
@@ -46,10 +47,6 @@ def block_sparse_sums(rank: int, size: int) -> None:
     assert after.sparse.streams - before.sparse.streams == calls
     assert after.sparse.blocks_skipped - before.sparse.blocks_skipped >= calls * BLOCKS // 2
     assert sent_once(before, after, block) < calls * BLOCKS * (4 * block + HEADER_BYTES) / 4
-
-
-def test_block_sparse_sums_are_exact_and_leave_out_what_nobody_has(trio: Cluster) -> None:
-    trio.run(block_sparse_sums)
 
 
 TURNING_BLOCKS = 3000
@@ -94,7 +91,9 @@ def scattered(draw: int, *, rank: int, elements: int, density: float, dtype: tor
     return values * (torch.rand(elements, generator=generator) < density)
 
 
-def scattered_sums(rank: int, size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
+@runs_in("trio")
+def test_scattered_sums_are_exact_and_leave_out_what_nobody_has(rank: int, size: int, dtype: torch.dtype) -> None:
     """Sparse and dense tensors in turns, all of them in flight at once."""
     block = lanes()
     elements = BLOCKS * block - 7
@@ -116,11 +115,6 @@ def scattered_sums(rank: int, size: int, dtype: torch.dtype) -> None:
     assert after.sparse.refinements - before.sparse.refinements >= 4
     dense = 2 * BLOCKS * (4 * block + HEADER_BYTES)
     assert sent_once(before, after, block) < 1.3 * dense
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
-def test_scattered_sums_are_exact_and_leave_out_what_nobody_has(trio: Cluster, dtype: torch.dtype) -> None:
-    trio.run(scattered_sums, dtype)
 
 
 def rounded_sums(rank: int, size: int) -> list[float]:

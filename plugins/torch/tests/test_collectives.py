@@ -9,8 +9,9 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 
 import wiresum.torch
 from wiresum_lab.ranks import network_sum
-from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import lanes, world
+from wiresum_lab.ranks.network_sum import assert_same_bits
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 SUMMED = [*FLOATS, torch.int32]
@@ -30,14 +31,6 @@ def values(rank: int, elements: int, dtype: torch.dtype, seed: int = 0) -> torch
     return (plain * magnitudes).to(dtype)
 
 
-def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    assert actual.dtype == expected.dtype and actual.shape == expected.shape
-    actual, expected = actual.contiguous(), expected.contiguous()
-    if not torch.equal(actual.reshape(-1).view(torch.uint8), expected.reshape(-1).view(torch.uint8)):
-        differing = (actual != expected).nonzero()[:5]
-        raise AssertionError(f"{actual.dtype}: differ at {differing.tolist()}: {actual} is not {expected}")
-
-
 def expected_sum(inputs: list[torch.Tensor], *, average: bool = False, bits: int = 32) -> torch.Tensor:
     return network_sum.all_reduce(inputs, lanes=lanes(), bits=bits, average=average)
 
@@ -48,7 +41,9 @@ def went_through_network(before: wiresum.torch.GroupStats, name: str) -> None:
     assert after.collectives_gloo == before.collectives_gloo
 
 
-def all_reduces(rank: int, size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", SUMMED, ids=str)
+@runs_in("trio")
+def test_all_reduce_gives_the_exact_integer_sum(rank: int, size: int, dtype: torch.dtype) -> None:
     before = wiresum.torch.stats()
     for seed, elements in enumerate(SIZES):
         inputs = [values(k, elements, dtype, seed) for k in range(size)]
@@ -58,46 +53,33 @@ def all_reduces(rank: int, size: int, dtype: torch.dtype) -> None:
     went_through_network(before, "all_reduce")
 
 
-@pytest.mark.parametrize("dtype", SUMMED, ids=str)
-def test_all_reduce_gives_the_exact_integer_sum(trio: Cluster, dtype: torch.dtype) -> None:
-    trio.run(all_reduces, dtype)
-
-
-def averages(rank: int, size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@runs_in("trio")
+def test_average_divides_the_exact_sum(rank: int, size: int, dtype: torch.dtype) -> None:
     inputs = [values(k, 3000, dtype) for k in range(size)]
     tensor = inputs[rank].clone()
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
     assert_same_bits(tensor, expected_sum(inputs, average=True))
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_average_divides_the_exact_sum(trio: Cluster, dtype: torch.dtype) -> None:
-    trio.run(averages, dtype)
-
-
-def averages_integers(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_average_of_integers_rounds_towards_zero(rank: int, size: int) -> None:
     inputs = [values(k, 3000, torch.int32) for k in range(size)]
     tensor = inputs[rank].clone()
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
     assert_same_bits(tensor, torch.stack(inputs).sum(0).div(size, rounding_mode="trunc").to(torch.int32))
 
 
-def test_average_of_integers_rounds_towards_zero(trio: Cluster) -> None:
-    trio.run(averages_integers)
-
-
-def overflows(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_int32_wraps_as_in_pytorch(rank: int, size: int) -> None:
     tensor = torch.tensor([2**31 - 1 - rank, -(2**31) + rank, rank], dtype=torch.int32)
     inputs = [torch.tensor([2**31 - 1 - k, -(2**31) + k, k], dtype=torch.int32) for k in range(size)]
     dist.all_reduce(tensor)
     assert_same_bits(tensor, expected_sum(inputs))
 
 
-def test_int32_wraps_as_in_pytorch(trio: Cluster) -> None:
-    trio.run(overflows)
-
-
-def special_values(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_infinity_and_nan_in_a_long_tensor_reach_everybody_and_zero_stays_zero(rank: int, size: int) -> None:
     blocks = network_sum.EXACT_ELEMENTS_MAX // lanes() + 3
     tensor = torch.ones(blocks * lanes())
     if rank == 1:
@@ -111,11 +93,9 @@ def special_values(rank: int, size: int) -> None:
     assert_same_bits(zeros, torch.zeros(1000))
 
 
-def test_infinity_and_nan_in_a_long_tensor_reach_everybody_and_zero_stays_zero(trio: Cluster) -> None:
-    trio.run(special_values)
-
-
-def broadcasts(rank: int, size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", COPIED, ids=str)
+@runs_in("trio")
+def test_broadcast_copies_every_bit(rank: int, size: int, dtype: torch.dtype) -> None:
     before = wiresum.torch.stats()
     for root in range(size):
         tensor = values(rank, 4001, dtype, root)
@@ -124,23 +104,17 @@ def broadcasts(rank: int, size: int, dtype: torch.dtype) -> None:
     went_through_network(before, "broadcast")
 
 
-@pytest.mark.parametrize("dtype", COPIED, ids=str)
-def test_broadcast_copies_every_bit(trio: Cluster, dtype: torch.dtype) -> None:
-    trio.run(broadcasts, dtype)
-
-
-def broadcasts_nan_payloads(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_broadcast_keeps_nan_payloads(rank: int, size: int) -> None:
     bits = torch.randint(0, 256, (4096,), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     tensor = bits.view(torch.float32).clone() if rank == 0 else torch.zeros(1024)
     dist.broadcast(tensor, src=0)
     assert torch.equal(tensor.view(torch.uint8), bits)
 
 
-def test_broadcast_keeps_nan_payloads(trio: Cluster) -> None:
-    trio.run(broadcasts_nan_payloads)
-
-
-def all_gathers(rank: int, size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", COPIED, ids=str)
+@runs_in("trio")
+def test_all_gather_copies_every_bit(rank: int, size: int, dtype: torch.dtype) -> None:
     before = wiresum.torch.stats()
     expected = [values(k, 1003, dtype) for k in range(size)]
     outputs = [torch.zeros(1003, dtype=dtype) for _ in range(size)]
@@ -157,12 +131,8 @@ def all_gathers(rank: int, size: int, dtype: torch.dtype) -> None:
     went_through_network(before, "all_gather")
 
 
-@pytest.mark.parametrize("dtype", COPIED, ids=str)
-def test_all_gather_copies_every_bit(trio: Cluster, dtype: torch.dtype) -> None:
-    trio.run(all_gathers, dtype)
-
-
-def all_gathers_uneven(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_all_gather_takes_contributions_of_different_sizes(rank: int, size: int) -> None:
     expected = [values(k, 100 * k, torch.float32) for k in range(size)]  # rank 0 has nothing to give
     outputs = [torch.zeros(100 * k) for k in range(size)]
     dist.all_gather(outputs, expected[rank])
@@ -170,11 +140,8 @@ def all_gathers_uneven(rank: int, size: int) -> None:
         assert_same_bits(output, want)
 
 
-def test_all_gather_takes_contributions_of_different_sizes(trio: Cluster) -> None:
-    trio.run(all_gathers_uneven)
-
-
-def all_gathers_coalesced(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_coalesced_all_gathers(rank: int, size: int) -> None:
     mine = [values(rank, 10, torch.float32), values(rank, 20, torch.int64)]
     outputs = [[torch.zeros(10), torch.zeros(20, dtype=torch.int64)] for _ in range(size)]
     world().allgather_coalesced(outputs, mine).wait()
@@ -190,11 +157,9 @@ def all_gathers_coalesced(rank: int, size: int) -> None:
         assert_same_bits(whole, torch.cat([values(k, elements, torch.float32) for k in range(size)]))
 
 
-def test_coalesced_all_gathers(trio: Cluster) -> None:
-    trio.run(all_gathers_coalesced)
-
-
-def reduces(rank: int, size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", SUMMED, ids=str)
+@runs_in("trio")
+def test_reduce_sums_at_the_root_and_leaves_the_others_alone(rank: int, size: int, dtype: torch.dtype) -> None:
     before = wiresum.torch.stats()
     for root in range(size):
         inputs = [values(k, 2500, dtype, root) for k in range(size)]
@@ -204,12 +169,12 @@ def reduces(rank: int, size: int, dtype: torch.dtype) -> None:
     went_through_network(before, "reduce")
 
 
+@pytest.mark.parametrize("elements", [1301, 4501])
 @pytest.mark.parametrize("dtype", SUMMED, ids=str)
-def test_reduce_sums_at_the_root_and_leaves_the_others_alone(trio: Cluster, dtype: torch.dtype) -> None:
-    trio.run(reduces, dtype)
-
-
-def reduce_scatters(rank: int, size: int, dtype: torch.dtype, elements: int) -> None:
+@runs_in("trio")
+def test_reduce_scatter_gives_each_worker_its_part_of_the_sum(
+    rank: int, size: int, dtype: torch.dtype, elements: int
+) -> None:
     before = wiresum.torch.stats()
     parts = [[values(k, elements, dtype, seed=part) for part in range(size)] for k in range(size)]
     expected = expected_sum([parts[k][rank] for k in range(size)])
@@ -228,13 +193,8 @@ def reduce_scatters(rank: int, size: int, dtype: torch.dtype, elements: int) -> 
     went_through_network(before, "reduce_scatter")
 
 
-@pytest.mark.parametrize("elements", [1301, 4501])
-@pytest.mark.parametrize("dtype", SUMMED, ids=str)
-def test_reduce_scatter_gives_each_worker_its_part_of_the_sum(trio: Cluster, dtype: torch.dtype, elements: int) -> None:
-    trio.run(reduce_scatters, dtype, elements)
-
-
-def reduce_scatters_coalesced(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_coalesced_reduce_scatters(rank: int, size: int) -> None:
     outputs = [torch.zeros(10), torch.zeros(20)]
     inputs = [values(rank, 10 * size, torch.float32, 1), values(rank, 20 * size, torch.float32, 2)]
     with _coalescing_manager():
@@ -246,11 +206,8 @@ def reduce_scatters_coalesced(rank: int, size: int) -> None:
         assert_same_bits(output, expected_sum(everybody, average=True))
 
 
-def test_coalesced_reduce_scatters(trio: Cluster) -> None:
-    trio.run(reduce_scatters_coalesced)
-
-
-def all_reduces_coalesced(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_coalesced_all_reduces_of_different_sizes_and_types(rank: int, size: int) -> None:
     kinds = [(5, torch.float32), (700, torch.int32), (0, torch.float32), (900, torch.float32), (3, torch.bfloat16)]
     tensors = [values(rank, n, dtype, seed) for seed, (n, dtype) in enumerate(kinds)]
     world().allreduce_coalesced(tensors).wait()
@@ -265,11 +222,8 @@ def all_reduces_coalesced(rank: int, size: int) -> None:
         assert_same_bits(tensor, expected_sum([values(k, n, torch.float32, n) for k in range(size)]))
 
 
-def test_coalesced_all_reduces_of_different_sizes_and_types(trio: Cluster) -> None:
-    trio.run(all_reduces_coalesced)
-
-
-def barriers(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_barrier_runs_in_the_network(rank: int, size: int) -> None:
     before = wiresum.torch.stats()
     for _ in range(3):
         dist.barrier()
@@ -278,11 +232,8 @@ def barriers(rank: int, size: int) -> None:
     went_through_network(before, "barrier")
 
 
-def test_barrier_runs_in_the_network(trio: Cluster) -> None:
-    trio.run(barriers)
-
-
-def layouts(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_any_memory_layout_gives_the_same_sum_even_if_workers_differ(rank: int, size: int) -> None:
     def check(view: torch.Tensor, inputs: list[torch.Tensor]) -> None:
         dist.all_reduce(view)
         assert torch.equal(view, torch.stack(inputs).sum(0))
@@ -299,11 +250,8 @@ def layouts(rank: int, size: int) -> None:
     check(torch.tensor(float(rank)), [torch.tensor(float(k)) for k in range(size)])
 
 
-def test_any_memory_layout_gives_the_same_sum_even_if_workers_differ(trio: Cluster) -> None:
-    trio.run(layouts)
-
-
-def strided_copies(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_copies_and_scatters_of_strided_tensors(rank: int, size: int) -> None:
     target = torch.zeros(10, 4, dtype=torch.int64).t() if rank else torch.arange(40).reshape(4, 10)
     dist.broadcast(target, src=0)
     assert torch.equal(target, torch.arange(40).reshape(4, 10))
@@ -322,11 +270,8 @@ def strided_copies(rank: int, size: int) -> None:
     assert torch.equal(flipped, torch.full((8,), -float(rank + 1)))
 
 
-def test_copies_and_scatters_of_strided_tensors(trio: Cluster) -> None:
-    trio.run(strided_copies)
-
-
-def empties(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_empty_tensors_complete_at_once(rank: int, size: int) -> None:
     empty = torch.zeros(0)
     dist.all_reduce(empty)
     dist.broadcast(empty, src=1)
@@ -339,22 +284,16 @@ def empties(rank: int, size: int) -> None:
     assert torch.equal(tensor, torch.full((3,), float(size)))
 
 
-def test_empty_tensors_complete_at_once(trio: Cluster) -> None:
-    trio.run(empties)
-
-
-def gradients(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_a_leaf_that_requires_gradients_can_be_summed(rank: int, size: int) -> None:
     leaf = torch.ones(100, requires_grad=True)
     with torch.no_grad():
         dist.all_reduce(leaf)
     assert (leaf == size).all() and leaf.requires_grad
 
 
-def test_a_leaf_that_requires_gradients_can_be_summed(trio: Cluster) -> None:
-    trio.run(gradients)
-
-
-def rejects(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_sizes_that_do_not_fit_raise_before_anything_is_sent(rank: int, size: int) -> None:
     with pytest.raises(ValueError, match="must have"):
         dist.all_gather_into_tensor(torch.zeros(size * 3 + 1), torch.zeros(3))
     with pytest.raises(ValueError, match="elements"):
@@ -364,11 +303,8 @@ def rejects(rank: int, size: int) -> None:
     assert (tensor == size).all()
 
 
-def test_sizes_that_do_not_fit_raise_before_anything_is_sent(trio: Cluster) -> None:
-    trio.run(rejects)
-
-
-def functional(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_functional_collectives_reach_the_network(rank: int, size: int) -> None:
     import torch.distributed._functional_collectives as functional_collectives
 
     group = world()
@@ -380,7 +316,3 @@ def functional(rank: int, size: int) -> None:
     scattered = functional_collectives.reduce_scatter_tensor(torch.ones(2 * size), "sum", 0, group)
     assert (scattered + 0).tolist() == [float(size)] * 2
     went_through_network(before, "all_reduce")
-
-
-def test_functional_collectives_reach_the_network(trio: Cluster) -> None:
-    trio.run(functional)

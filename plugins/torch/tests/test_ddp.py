@@ -14,7 +14,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
-from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster import runs_in
 
 STEPS = 6
 BATCH = 12
@@ -74,7 +74,8 @@ def fresh(rank: int, **options: Any) -> DistributedDataParallel:
     return DistributedDataParallel(Network(), **options)
 
 
-def like_one_process(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_training_matches_one_process(rank: int, size: int) -> None:
     torch.manual_seed(0)
     alone = Network()
     alone.normalisation.eval()  # its batches differ in size between one process and several
@@ -91,16 +92,6 @@ def like_one_process(rank: int, size: int) -> None:
     assert after.collectives_gloo["all_reduce"] == before.collectives_gloo["all_reduce"]
 
 
-def test_training_matches_one_process(trio: Cluster) -> None:
-    trio.run(like_one_process)
-
-
-def with_options(rank: int, size: int, options: dict[str, Any]) -> None:
-    model = fresh(rank, **options)
-    train(model, lambda step: part(rank, size, step))
-    assert_identical_everywhere(model, size)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -111,11 +102,15 @@ def with_options(rank: int, size: int, options: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_parameters_are_bit_identical(trio: Cluster, options: dict[str, Any]) -> None:
-    trio.run(with_options, options)
+@runs_in("trio")
+def test_parameters_are_bit_identical(rank: int, size: int, options: dict[str, Any]) -> None:
+    model = fresh(rank, **options)
+    train(model, lambda step: part(rank, size, step))
+    assert_identical_everywhere(model, size)
 
 
-def unused_parameters(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_unused_parameters(rank: int, size: int) -> None:
     model = fresh(rank, find_unused_parameters=True)
     train(model, lambda step: part(rank, size, step), detour=rank == 0)
     assert_identical_everywhere(model, size)
@@ -124,11 +119,8 @@ def unused_parameters(rank: int, size: int) -> None:
     assert_identical_everywhere(model, size)
 
 
-def test_unused_parameters(trio: Cluster) -> None:
-    trio.run(unused_parameters)
-
-
-def accumulates(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_no_sync_accumulates(rank: int, size: int) -> None:
     model = fresh(rank)
     model.module.normalisation.eval()
     before = wiresum.torch.stats().collectives_network["all_reduce"]
@@ -143,11 +135,9 @@ def accumulates(rank: int, size: int) -> None:
     assert all(torch.equal(other, gradients) for other in everybody)
 
 
-def test_no_sync_accumulates(trio: Cluster) -> None:
-    trio.run(accumulates)
-
-
-def hooked(rank: int, size: int, name: str) -> None:
+@pytest.mark.parametrize("name", ["allreduce_hook", "fp16_compress_hook", "powerSGD"])
+@runs_in("trio")
+def test_communication_hooks(rank: int, size: int, name: str) -> None:
     model = fresh(rank)
     if name == "powerSGD":
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
@@ -158,12 +148,8 @@ def hooked(rank: int, size: int, name: str) -> None:
     assert_identical_everywhere(model, size)
 
 
-@pytest.mark.parametrize("name", ["allreduce_hook", "fp16_compress_hook", "powerSGD"])
-def test_communication_hooks(trio: Cluster, name: str) -> None:
-    trio.run(hooked, name)
-
-
-def uneven(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_uneven_inputs_join(rank: int, size: int) -> None:
     model = fresh(rank, broadcast_buffers=False)
     with Join([model]):
         for step in range(3 + rank):
@@ -179,11 +165,9 @@ def uneven(rank: int, size: int) -> None:
     assert torch.isfinite(torch.stack(everybody)).all()
 
 
-def test_uneven_inputs_join(trio: Cluster) -> None:
-    trio.run(uneven)
-
-
-def other_precision(rank: int, size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@runs_in("trio")
+def test_models_of_other_precisions(rank: int, size: int, dtype: torch.dtype) -> None:
     torch.manual_seed(rank)
     model = DistributedDataParallel(torch.nn.Linear(20, 30).to(dtype))
     for step in range(3):
@@ -196,11 +180,6 @@ def other_precision(rank: int, size: int, dtype: torch.dtype) -> None:
     assert_identical_everywhere(model, size)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_models_of_other_precisions(trio: Cluster, dtype: torch.dtype) -> None:
-    trio.run(other_precision, dtype)
-
-
 class Numbers(torch.utils.data.Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 24
@@ -209,7 +188,8 @@ class Numbers(torch.utils.data.Dataset[torch.Tensor]):
         return torch.full((4,), float(index))
 
 
-def forked_loaders(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_data_loaders_that_fork(rank: int, size: int) -> None:
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
     for _ in range(2):
@@ -218,11 +198,8 @@ def forked_loaders(rank: int, size: int) -> None:
     assert_identical_everywhere(model, size)
 
 
-def test_data_loaders_that_fork(trio: Cluster) -> None:
-    trio.run(forked_loaders)
-
-
-def uses_group_in_child(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_a_forked_child_is_told_that_it_is_no_member(rank: int, size: int) -> None:
     context = torch.multiprocessing.get_context("fork")
     parent, child = context.Pipe()
 
@@ -240,7 +217,3 @@ def uses_group_in_child(rank: int, size: int) -> None:
     tensor = torch.ones(10)
     dist.all_reduce(tensor)
     assert (tensor == size).all()
-
-
-def test_a_forked_child_is_told_that_it_is_no_member(trio: Cluster) -> None:
-    trio.run(uses_group_in_child)

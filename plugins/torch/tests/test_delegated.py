@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
-from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import world
 
 OTHER_TYPES = [torch.float64, torch.int64, torch.int8, torch.uint8]
@@ -21,7 +21,9 @@ def went_through_gloo(before: wiresum.torch.GroupStats, name: str) -> None:
     assert after.collectives_network == before.collectives_network
 
 
-def sums(rank: int, size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", OTHER_TYPES, ids=str)
+@runs_in("trio")
+def test_sums_of_types_that_the_network_does_not_add(rank: int, size: int, dtype: torch.dtype) -> None:
     before = wiresum.torch.stats()
     tensor = torch.arange(20).to(dtype) + rank
     dist.all_reduce(tensor)
@@ -37,12 +39,8 @@ def sums(rank: int, size: int, dtype: torch.dtype) -> None:
     went_through_gloo(before, "all_reduce")
 
 
-@pytest.mark.parametrize("dtype", OTHER_TYPES, ids=str)
-def test_sums_of_types_that_the_network_does_not_add(trio: Cluster, dtype: torch.dtype) -> None:
-    trio.run(sums, dtype)
-
-
-def averages(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_average_exists_for_them_too(rank: int, size: int) -> None:
     tensor = torch.tensor([1.0 + rank, 10.0], dtype=torch.float64)
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
     assert torch.equal(tensor, torch.tensor([1.0 + (size - 1) / 2, 10.0], dtype=torch.float64))
@@ -59,11 +57,8 @@ def averages(rank: int, size: int) -> None:
     assert part.item() == rank + (size - 1) / 2
 
 
-def test_average_exists_for_them_too(trio: Cluster) -> None:
-    trio.run(averages)
-
-
-def operators(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_other_operators(rank: int, size: int) -> None:
     for operator, expected in (
         (dist.ReduceOp.MIN, [1.0, -float(size)]),
         (dist.ReduceOp.MAX, [float(size), -1.0]),
@@ -78,32 +73,23 @@ def operators(rank: int, size: int) -> None:
         assert tensor.item() == bits
 
 
-def test_other_operators(trio: Cluster) -> None:
-    trio.run(operators)
-
-
-def complex_sums(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_complex_numbers(rank: int, size: int) -> None:
     for dtype in (torch.complex64, torch.complex128):
         tensor = torch.tensor([complex(rank, -rank)], dtype=dtype)
         dist.all_reduce(tensor)
         assert tensor.item() == complex(sum(range(size)), -sum(range(size)))
 
 
-def test_complex_numbers(trio: Cluster) -> None:
-    trio.run(complex_sums)
-
-
-def sparse_sums(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_sparse_tensors(rank: int, size: int) -> None:
     tensor = torch.sparse_coo_tensor(torch.tensor([[rank, 4]]), torch.tensor([1.0, float(rank)]), (5,))
     dist.all_reduce(tensor)
     assert tensor.to_dense().tolist() == [1.0, 1.0, 1.0, 0.0, float(sum(range(size)))]
 
 
-def test_sparse_tensors(trio: Cluster) -> None:
-    trio.run(sparse_sums)
-
-
-def gathers_and_scatters(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_gather_and_scatter(rank: int, size: int) -> None:
     gathered = [torch.zeros(3) for _ in range(size)] if rank == 1 else None
     dist.gather(torch.full((3,), float(rank)), gathered, dst=1)
     assert gathered is None or [tensor[0].item() for tensor in gathered] == [0.0, 1.0, 2.0]
@@ -112,11 +98,8 @@ def gathers_and_scatters(rank: int, size: int) -> None:
     assert part.tolist() == [float(rank)] * 2
 
 
-def test_gather_and_scatter(trio: Cluster) -> None:
-    trio.run(gathers_and_scatters)
-
-
-def all_to_alls(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_all_to_all(rank: int, size: int) -> None:
     outputs = [torch.zeros(2) for _ in range(size)]
     try:
         dist.all_to_all(outputs, [torch.full((2,), 10.0 * rank + k) for k in range(size)])
@@ -133,11 +116,8 @@ def all_to_alls(rank: int, size: int) -> None:
     assert received.tolist() == [float(k) for k in range(size) for _ in range(rank + 1)]
 
 
-def test_all_to_all(trio: Cluster) -> None:
-    trio.run(all_to_alls)
-
-
-def sends_and_receives(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_send_and_receive_with_tags(rank: int, size: int) -> None:
     if rank == 0:
         sends = [dist.isend(torch.tensor([value]), dst=1, tag=tag) for value, tag in ((1.0, 7), (2.0, 8))]
         for work in sends:
@@ -162,11 +142,8 @@ def sends_and_receives(rank: int, size: int) -> None:
         work.wait()
 
 
-def test_send_and_receive_with_tags(trio: Cluster) -> None:
-    trio.run(sends_and_receives)
-
-
-def receives_from_anybody(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_receive_from_any_source_tells_the_source(rank: int, size: int) -> None:
     if rank == 0:
         senders = []
         for _ in range(size - 1):
@@ -178,11 +155,8 @@ def receives_from_anybody(rank: int, size: int) -> None:
         dist.send(torch.tensor([float(rank)]), dst=0)
 
 
-def test_receive_from_any_source_tells_the_source(trio: Cluster) -> None:
-    trio.run(receives_from_anybody)
-
-
-def objects(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_object_collectives(rank: int, size: int) -> None:
     mine = {"rank": rank, "text": "x" * (10 * rank)}
     everything = [None] * size
     dist.all_gather_object(everything, mine)
@@ -204,19 +178,13 @@ def objects(rank: int, size: int) -> None:
         assert incoming[0]["rank"] == 0  # type: ignore[index]
 
 
-def test_object_collectives(trio: Cluster) -> None:
-    trio.run(objects)
-
-
-def monitored_barriers(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_monitored_barrier(rank: int, size: int) -> None:
     world().monitored_barrier(datetime.timedelta(seconds=20))
 
 
-def test_monitored_barrier(trio: Cluster) -> None:
-    trio.run(monitored_barriers)
-
-
-def mixes(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_both_ways_at_the_same_time(rank: int, size: int) -> None:
     for step in range(30):
         exact = torch.full((10,), float(step), dtype=torch.float64)
         fast = torch.full((1000,), float(step))
@@ -226,11 +194,8 @@ def mixes(rank: int, size: int) -> None:
         assert (exact == step * size).all() and (fast == step * size).all()
 
 
-def test_both_ways_at_the_same_time(trio: Cluster) -> None:
-    trio.run(mixes)
-
-
-def strided(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_tensors_that_gloo_would_get_wrong_for_their_layout(rank: int, size: int) -> None:
     grid = torch.arange(12.0).reshape(4, 3)
     turned = torch.zeros(3, 4).t()
     dist.scatter(turned, [grid * (k + 1) for k in range(size)] if rank == 0 else None, src=0)
@@ -256,11 +221,8 @@ def strided(rank: int, size: int) -> None:
         assert torch.equal(turned, grid)
 
 
-def test_tensors_that_gloo_would_get_wrong_for_their_layout(trio: Cluster) -> None:
-    trio.run(strided)
-
-
-def unknown_types(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_a_call_that_gloo_does_not_know_harms_nothing(rank: int, size: int) -> None:
     with pytest.raises(dist.DistBackendError, match="Invalid scalar type"):
         dist.all_reduce(torch.ones(2, dtype=torch.int16))
     with pytest.raises(dist.DistBackendError, match="BAND"):
@@ -269,7 +231,3 @@ def unknown_types(rank: int, size: int) -> None:
     dist.all_reduce(exact)
     dist.all_reduce(fast)
     assert (exact == size).all() and (fast == size).all()
-
-
-def test_a_call_that_gloo_does_not_know_harms_nothing(trio: Cluster) -> None:
-    trio.run(unknown_types)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions
 
 import wiresum.torch
-from wiresum_lab.ranks.cluster import Cluster, await_marks
+from wiresum_lab.ranks.cluster import await_marks, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
 SIZES = [2, 5, 360, 4096, 5000, 100_003]
@@ -50,7 +50,8 @@ def goes_direct(call: Any, *arguments: Any, **options: Any) -> bool:
     return bool(implementation().direct.calls > before)
 
 
-def covered(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_dense_sums_that_lie_well_need_no_python_and_others_do(rank: int, size: int) -> None:
     average = dist.ReduceOp.AVG
     for dtype in DTYPES:
         assert goes_direct(dist.all_reduce, torch.ones(10, dtype=dtype))
@@ -71,11 +72,8 @@ def covered(rank: int, size: int) -> None:
         assert not goes_direct(others)
 
 
-def test_dense_sums_that_lie_well_need_no_python_and_others_do(pair: Cluster) -> None:
-    pair.run(covered)
-
-
-def without_python(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_python_is_not_asked_for_a_call_that_ends_well(rank: int, size: int) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("Python was asked")
 
@@ -93,11 +91,8 @@ def without_python(rank: int, size: int) -> None:
     assert (tensor == size * sum(range(1, size + 1))).all()
 
 
-def test_python_is_not_asked_for_a_call_that_ends_well(pair: Cluster) -> None:
-    pair.run(without_python)
-
-
-def same_bits(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_both_ways_give_the_same_bits_and_meet_each_other(rank: int, size: int) -> None:
     for dtype in DTYPES:
         for elements in SIZES:
             for operator in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)[: 1 if dtype == torch.int32 else 2]:
@@ -111,11 +106,8 @@ def same_bits(rank: int, size: int) -> None:
                 assert torch.equal(bits(direct), bits(mixed)), (dtype, elements, operator)
 
 
-def test_both_ways_give_the_same_bits_and_meet_each_other(trio: Cluster) -> None:
-    trio.run(same_bits)
-
-
-def overlapping(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_calls_of_all_kinds_overlap_in_the_order_of_their_calls(rank: int, size: int) -> None:
     generator = torch.Generator().manual_seed(7)  # the same calls at all workers
     expected_sum = float(sum(range(1, size + 1)))
     works: list[tuple[Any, torch.Tensor, Any]] = []
@@ -142,11 +134,8 @@ def overlapping(rank: int, size: int) -> None:
             assert (tensor == expected).all(), step
 
 
-def test_calls_of_all_kinds_overlap_in_the_order_of_their_calls(trio: Cluster) -> None:
-    trio.run(overlapping)
-
-
-def interrupted(rank: int, size: int, marks: str) -> None:
+@runs_in("pair")
+def test_a_signal_interrupts_a_wait_and_harms_nothing(rank: int, size: int, tmp_path: Path) -> None:
     def ring(*_: object) -> None:
         raise InterruptedError("the alarm rang")
 
@@ -159,17 +148,13 @@ def interrupted(rank: int, size: int, marks: str) -> None:
                 dist.all_reduce(tensor)
         finally:
             signal.signal(signal.SIGALRM, before)
-        Path(marks, "rang").touch()
+        (tmp_path / "rang").touch()
         dist.barrier()  # the sum is before it in the order, so it is done
     else:
-        await_marks(Path(marks), 1)
+        await_marks(tmp_path, 1)
         dist.all_reduce(tensor)
         dist.barrier()
     assert (tensor == size).all()
-
-
-def test_a_signal_interrupts_a_wait_and_harms_nothing(pair: Cluster, tmp_path: Path) -> None:
-    pair.run(interrupted, str(tmp_path))
 
 
 def leaves_with_works(rank: int, size: int) -> str:
@@ -214,12 +199,9 @@ def test_a_failure_that_nobody_waits_for_is_told_to_the_others(make_cluster: Any
     assert noticed == "noticed" and "rank 0" in told and "Timed out" in told
 
 
-def fails_before_the_call(rank: int, size: int) -> None:
+@runs_in("make_cluster", 2)
+def test_after_a_failure_the_call_itself_raises(rank: int, size: int) -> None:
     implementation().network.session.abort("enough of this")
     for call in (lambda: dist.all_reduce(torch.ones(10)), lambda: dist.all_reduce(torch.ones(10), async_op=True)):
         with pytest.raises(dist.DistBackendError, match=r"enough of this|ended"):
             call()
-
-
-def test_after_a_failure_the_call_itself_raises(make_cluster: Any) -> None:
-    make_cluster(2).run(fails_before_the_call)

@@ -24,7 +24,7 @@ from wiresum.agent.errors import DivergedError, WorkerLostError
 from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
 from wiresum_lab.processes import SwitchProcess
-from wiresum_lab.ranks.cluster import Cluster, await_marks, environment
+from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
 from wiresum_lab.ranks.cluster_worker import world
 
 WORKER_LOST_S_MAX = 5.0
@@ -140,10 +140,8 @@ def await_the_midst(marks: Path, ranks: int) -> None:
     ],
 )
 def test_a_killed_worker_is_named_at_every_other(
-    make_cluster: MakeCluster, tmp_path: Path, function: Callable[..., float]
+    make_cluster: MakeCluster, marks: Path, function: Callable[..., float]
 ) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
     cluster = make_cluster(4 if function is reduces_for_ever else 3)
     cluster.start(function, str(marks))
     await_the_midst(marks, cluster.size)
@@ -160,11 +158,9 @@ def sums_once(rank: int, size: int) -> float:
 
 
 def test_the_next_job_at_the_same_switch_works(
-    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, tmp_path: Path
+    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, marks: Path
 ) -> None:
     switch = own_switch()
-    marks = tmp_path / "marks"
-    marks.mkdir()
     first = make_cluster(3, at=switch, variables={"WIRESUM_JOB": "same-name"})
     first.start(reduces_for_ever, str(marks))
     await_the_midst(marks, 3)
@@ -214,10 +210,8 @@ def loses_the_switch(rank: int, size: int, marks: str) -> float:
 
 
 def test_a_killed_switch_is_an_error_at_every_worker(
-    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, tmp_path: Path
+    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, marks: Path
 ) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
     switch = own_switch()
     cluster = make_cluster(2, at=switch)
     cluster.start(loses_the_switch, str(marks))
@@ -228,40 +222,31 @@ def test_a_killed_switch_is_an_error_at_every_worker(
         assert failed_at - killed_at < SWITCH_LOST_S_MAX
 
 
-def runs_out_of_time(rank: int, size: int, dtype: torch.dtype, marks: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@runs_in("make_cluster", 2, timeout_s=4.0)  # the workers also have that long to find each other
+def test_a_collective_that_somebody_does_not_call_runs_out_of_time(
+    rank: int, size: int, dtype: torch.dtype, marks: Path
+) -> None:
     if rank == 0:
         with pytest.raises(wiresum.torch.WiresumTimeoutError) as caught:
             dist.all_reduce(torch.ones(10, dtype=dtype))
         assert isinstance(caught.value, TimeoutError) and isinstance(caught.value, dist.DistBackendError)
         dist.destroy_process_group()
-        Path(marks, str(rank)).touch()
+        (marks / str(rank)).touch()
         return
-    await_marks(Path(marks), 1)  # what it should have been summing meanwhile
+    await_marks(marks, 1)  # what it should have been summing meanwhile
     error, _ = until_it_fails(lambda: dist.all_reduce(torch.ones(10)))
     assert "rank 0" in str(error) and "time" in str(error).lower(), str(error)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_a_collective_that_somebody_does_not_call_runs_out_of_time(
-    make_cluster: MakeCluster, tmp_path: Path, dtype: torch.dtype
-) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    # The workers also have that long to find each other.
-    make_cluster(2, timeout_s=4.0).run(runs_out_of_time, dtype, str(marks))
-
-
-def changes_the_timeout(rank: int, size: int) -> None:
+@runs_in("make_cluster", 2)
+def test_the_timeout_of_a_group_can_be_changed(rank: int, size: int) -> None:
     world().set_timeout(datetime.timedelta(seconds=1))
     if rank == 0:
         with pytest.raises(wiresum.torch.WiresumTimeoutError):
             dist.all_reduce(torch.ones(10))
     else:
         time.sleep(3)
-
-
-def test_the_timeout_of_a_group_can_be_changed(make_cluster: MakeCluster) -> None:
-    make_cluster(2).run(changes_the_timeout)
 
 
 CALLED = {
@@ -338,23 +323,18 @@ def test_who_is_late_has_called_nothing_different(make_cluster: MakeCluster) -> 
     assert make_cluster(3).run(is_late) == [[9000.0, 3000.0]] * 3
 
 
-def aborts(rank: int, size: int, marks: str) -> None:
+@runs_in("make_cluster", 2)
+def test_abort_ends_the_job_for_everybody(rank: int, size: int, marks: Path) -> None:
     dist.barrier()
-    Path(marks, str(rank)).touch()
+    (marks / str(rank)).touch()
     if rank == 0:
-        await_the_midst(Path(marks), size)
+        await_the_midst(marks, size)
         dist.distributed_c10d._abort_process_group()
         assert not dist.is_initialized()
         return
     error, _ = until_it_fails(lambda: dist.all_reduce(torch.ones(10)) if rank else None)
     assert "rank 0" in str(error) and "abort" in str(error)
     dist.destroy_process_group()
-
-
-def test_abort_ends_the_job_for_everybody(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    make_cluster(2).run(aborts, str(marks))
 
 
 def joins(rank: int, size: int, folder: str) -> str:
@@ -382,17 +362,14 @@ def test_without_a_switch_joining_fails_with_its_address(make_cluster: MakeClust
         assert answer.startswith("DistNetworkError") and "127.0.0.1:1" in answer, answer
 
 
-def comes_alone(rank: int, size: int, folder: str) -> None:
+@runs_in("make_cluster", 2, grouped=False)
+def test_a_rank_that_does_not_come_is_named(rank: int, size: int, tmp_path: Path) -> None:
     if rank == 0:
         timeout = datetime.timedelta(seconds=1)
         with pytest.raises(wiresum.torch.WiresumTimeoutError, match="rank 1 of 2"):
             dist.init_process_group(
-                "wiresum", init_method=f"file://{folder}/store", rank=0, world_size=2, timeout=timeout
+                "wiresum", init_method=f"file://{tmp_path}/store", rank=0, world_size=2, timeout=timeout
             )
-
-
-def test_a_rank_that_does_not_come_is_named(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    make_cluster(2, grouped=False).run(comes_alone, str(tmp_path))
 
 
 RESTARTS = """
@@ -435,12 +412,12 @@ store, rank, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 dist.init_process_group("wiresum", init_method=f"file://{store}", rank=rank, world_size=2)
 tensor = torch.ones(1000)
 dist.all_reduce(tensor)
-work = dist.all_reduce(tensor, async_op=True)
-if rank == 1:
-    if how == "raise":
-        raise KeyError("a bug in the training script")
-    sys.exit(0)
 try:
+    work = dist.all_reduce(tensor, async_op=True)
+    if rank == 1:
+        if how == "raise":
+            raise KeyError("a bug in the training script")
+        sys.exit(0)
     while True:
         dist.all_reduce(tensor)
 except RuntimeError as error:

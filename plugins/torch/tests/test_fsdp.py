@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
-from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster import runs_in
 
 STEPS = 4
 BATCH = 12
@@ -45,7 +45,8 @@ def trained_alone() -> torch.nn.Sequential:
     return model
 
 
-def fully_shard_steps(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_fully_shard_matches_one_process(rank: int, size: int) -> None:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
 
@@ -65,11 +66,8 @@ def fully_shard_steps(rank: int, size: int) -> None:
     assert after.collectives_gloo == before.collectives_gloo
 
 
-def test_fully_shard_matches_one_process(trio: Cluster) -> None:
-    trio.run(fully_shard_steps)
-
-
-def fsdp_steps(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_fsdp_matches_one_process(rank: int, size: int) -> None:
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
@@ -86,11 +84,8 @@ def fsdp_steps(rank: int, size: int) -> None:
     assert after.collectives_network["reduce_scatter_single"] > before.collectives_network["reduce_scatter_single"]
 
 
-def test_fsdp_matches_one_process(trio: Cluster) -> None:
-    trio.run(fsdp_steps)
-
-
-def sharded_optimiser(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_zero_redundancy_optimizer_matches_one_process(rank: int, size: int) -> None:
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.nn.parallel import DistributedDataParallel
 
@@ -104,7 +99,3 @@ def sharded_optimiser(rank: int, size: int) -> None:
     for parameter, expected in zip(model.parameters(), trained_alone().parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-5)
     assert dist.get_backend() == "wiresum"
-
-
-def test_zero_redundancy_optimizer_matches_one_process(trio: Cluster) -> None:
-    trio.run(sharded_optimiser)

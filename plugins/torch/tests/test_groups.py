@@ -19,11 +19,12 @@ import wiresum.torch
 from wiresum.agent.config import AgentConfig
 from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks import network_sum
-from wiresum_lab.ranks.cluster import Cluster, environment
+from wiresum_lab.ranks.cluster import Cluster, environment, runs_in
 from wiresum_lab.ranks.cluster_worker import lanes as lanes_of
 
 
-def subsets(rank: int, size: int) -> None:
+@runs_in("quartet")
+def test_new_group_of_any_subset_has_a_job_of_its_own(rank: int, size: int) -> None:
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     odd = dist.new_group([3, 1])
     everybody = dist.new_group()
@@ -45,11 +46,8 @@ def subsets(rank: int, size: int) -> None:
             dist.destroy_process_group(group)
 
 
-def test_new_group_of_any_subset_has_a_job_of_its_own(quartet: Cluster) -> None:
-    quartet.run(subsets)
-
-
-def alone(rank: int, size: int) -> None:
+@runs_in("quartet")
+def test_a_group_of_one_is_local(rank: int, size: int) -> None:
     groups = [dist.new_group([k]) for k in range(size)]
     tensor = torch.full((3,), float(rank))
     dist.all_reduce(tensor, group=groups[rank], op=dist.ReduceOp.AVG)
@@ -58,11 +56,8 @@ def alone(rank: int, size: int) -> None:
     dist.destroy_process_group(groups[rank])
 
 
-def test_a_group_of_one_is_local(quartet: Cluster) -> None:
-    quartet.run(alone)
-
-
-def local_synchronization(rank: int, size: int) -> None:
+@runs_in("quartet")
+def test_groups_may_be_made_by_their_members_alone_and_made_again(rank: int, size: int) -> None:
     ranks = [0, 1] if rank < 2 else [2, 3]
     for _ in range(2):  # the same name again, from the same store
         group = dist.new_group(ranks, use_local_synchronization=True)
@@ -72,11 +67,8 @@ def local_synchronization(rank: int, size: int) -> None:
         dist.destroy_process_group(group)
 
 
-def test_groups_may_be_made_by_their_members_alone_and_made_again(quartet: Cluster) -> None:
-    quartet.run(local_synchronization)
-
-
-def meshes(rank: int, size: int) -> None:
+@runs_in("quartet")
+def test_device_mesh(rank: int, size: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
@@ -89,11 +81,8 @@ def meshes(rank: int, size: int) -> None:
     assert wiresum.torch.stats(mesh.get_group("shards")).collectives_network["all_reduce"] == 1
 
 
-def test_device_mesh(quartet: Cluster) -> None:
-    quartet.run(meshes)
-
-
-def tensors_on_a_mesh(rank: int, size: int) -> None:
+@runs_in("quartet")
+def test_dtensor(rank: int, size: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -106,11 +95,9 @@ def tensors_on_a_mesh(rank: int, size: int) -> None:
     assert torch.equal(distribute_tensor(whole, mesh, [Shard(0)]).full_tensor(), whole)
 
 
-def test_dtensor(quartet: Cluster) -> None:
-    quartet.run(tensors_on_a_mesh)
-
-
-def few_bits(rank: int, size: int, bits: int) -> None:
+@pytest.mark.parametrize("bits", [16, 8])
+@runs_in("quartet")
+def test_few_bits_are_for_sums_of_floats_only(rank: int, size: int, bits: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(bits=bits))
     lanes = lanes_of(group)
     generator = torch.Generator().manual_seed(3)
@@ -129,12 +116,8 @@ def few_bits(rank: int, size: int, bits: int) -> None:
     dist.destroy_process_group(group)
 
 
-@pytest.mark.parametrize("bits", [16, 8])
-def test_few_bits_are_for_sums_of_floats_only(quartet: Cluster, bits: int) -> None:
-    quartet.run(few_bits, bits)
-
-
-def fixed_scale(rank: int, size: int) -> None:
+@runs_in("quartet")
+def test_fixed_scale(rank: int, size: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(fixed_scale=1024.0))
     tensor = torch.tensor([0.5, 1 / 1024, 1 / 4096, -3.0]) + 0.0
     dist.all_reduce(tensor, group=group)
@@ -142,11 +125,8 @@ def fixed_scale(rank: int, size: int) -> None:
     dist.destroy_process_group(group)
 
 
-def test_fixed_scale(quartet: Cluster) -> None:
-    quartet.run(fixed_scale)
-
-
-def bad_options(rank: int, size: int) -> None:
+@runs_in("quartet")
+def test_options_that_make_no_sense_are_refused(rank: int, size: int) -> None:
     with pytest.raises(TypeError, match=r"wiresum\.torch\.Options"):
         dist.new_group([rank], use_local_synchronization=True, pg_options=object())
     with pytest.raises(ValueError, match="WIRESUM_BITS"):
@@ -165,10 +145,6 @@ def test_every_setting_is_an_option() -> None:
     assert options.pop("fixed_scale") == "float | None"
     assert options == {name: f"{kind} | None" for name, kind in settings.items()}
     assert wiresum.torch.Options(threads=2, slots=64).config() == AgentConfig.from_environment(threads=2, slots=64)
-
-
-def test_options_that_make_no_sense_are_refused(quartet: Cluster) -> None:
-    quartet.run(bad_options)
 
 
 def crowds(rank: int, size: int) -> list[str]:
@@ -236,20 +212,18 @@ def test_other_ways_to_ask_for_the_backend(
     make_cluster(2, backend=backend, variables=variables).run(trains_once)
 
 
-def again_and_again(rank: int, size: int, folder: str) -> None:
+@runs_in("make_cluster", 2, grouped=False, variables={"WIRESUM_JOB": "again"})
+def test_a_process_may_leave_and_come_back(rank: int, size: int, tmp_path: Path) -> None:
     for round_ in range(3):
-        dist.init_process_group("wiresum", init_method=f"file://{folder}/{round_}", rank=rank, world_size=size)
+        dist.init_process_group("wiresum", init_method=f"file://{tmp_path}/{round_}", rank=rank, world_size=size)
         tensor = torch.ones(10)
         dist.all_reduce(tensor)
         assert (tensor == size).all()
         dist.destroy_process_group()
 
 
-def test_a_process_may_leave_and_come_back(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    make_cluster(2, grouped=False, variables={"WIRESUM_JOB": "again"}).run(again_and_again, str(tmp_path))
-
-
-def single(rank: int, size: int) -> None:
+@runs_in("make_cluster", 1, variables={"WIRESUM_SWITCH": "127.0.0.1:1"})
+def test_one_worker_needs_no_switch(rank: int, size: int) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.int32, torch.float64):
         for operator in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
             tensor = torch.arange(5).to(dtype)
@@ -266,10 +240,6 @@ def single(rank: int, size: int) -> None:
     received = [None]
     dist.all_gather_object(received, "object")
     assert received == ["object"]
-
-
-def test_one_worker_needs_no_switch(make_cluster: Callable[..., Cluster]) -> None:
-    make_cluster(1, variables={"WIRESUM_SWITCH": "127.0.0.1:1"}).run(single)
 
 
 def run_python(code: str, **variables: str) -> str:

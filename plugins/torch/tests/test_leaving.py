@@ -18,7 +18,7 @@ from wiresum.agent.errors import WorkerLeftError
 from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
 from wiresum_lab.processes import PATIENCE_S, unused_port
-from wiresum_lab.ranks.cluster import Cluster, await_marks, environment
+from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
 MakeCluster = Callable[..., Cluster]
@@ -118,7 +118,8 @@ def test_who_stays_goes_on_to_send_and_receive(make: MakeCluster, backend: str) 
     make(backend=backend).run(talks_on)
 
 
-def collects_in_vain(rank: int, size: int) -> None:
+@runs_in("make", 3)
+def test_what_needs_the_one_who_left_fails_at_once_with_its_name(rank: int, size: int) -> None:
     tensor, double = torch.ones(5000), torch.ones(5000, dtype=torch.float64)
     dist.all_reduce(tensor)
     dist.all_reduce(double)
@@ -150,19 +151,20 @@ def collects_in_vain(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
-def test_what_needs_the_one_who_left_fails_at_once_with_its_name(make: MakeCluster) -> None:
-    make().run(collects_in_vain)
-
-
-def is_left_in_the_midst(rank: int, size: int, dtype: torch.dtype, how: str, marks: str) -> None:
+@pytest.mark.parametrize("how", ["wait", "work", "future"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["network", "gloo"])
+@runs_in("make", 3)
+def test_a_collective_under_way_ends_with_the_name_of_the_one_who_left(
+    rank: int, size: int, dtype: torch.dtype, how: str, marks: Path
+) -> None:
     tensor = torch.ones(5000, dtype=dtype)
     dist.all_reduce(tensor)
     if rank == 2:
-        await_marks(Path(marks), 2)
+        await_marks(marks, 2)
         dist.destroy_process_group()
         return
     work = dist.all_reduce(tensor, async_op=True) if how != "wait" else None
-    Path(marks, str(rank)).touch()
+    (marks / str(rank)).touch()
     if work is None:
         assert_left(lambda: dist.all_reduce(tensor))
     elif how == "future":
@@ -173,35 +175,20 @@ def is_left_in_the_midst(rank: int, size: int, dtype: torch.dtype, how: str, mar
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("how", ["wait", "work", "future"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["network", "gloo"])
-def test_a_collective_under_way_ends_with_the_name_of_the_one_who_left(
-    make: MakeCluster, dtype: torch.dtype, how: str, tmp_path: Path
-) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    make().run(is_left_in_the_midst, dtype, how, str(marks))
-
-
-def receives_from_the_one_who_leaves(rank: int, size: int, marks: str) -> None:
+@runs_in("make", 3)
+def test_nobody_waits_for_what_the_one_who_left_does_not_send(rank: int, size: int, marks: Path) -> None:
     dist.barrier()
     if rank == 2:
-        await_marks(Path(marks), 2)
+        await_marks(marks, 2)
         dist.destroy_process_group()
-        await_marks(Path(marks), 4)  # its process goes on
+        await_marks(marks, 4)  # its process goes on
         return
     work = dist.irecv(torch.ones(1000), src=2)
     assert work is not None
-    Path(marks, str(rank)).touch()
+    (marks / str(rank)).touch()
     assert_left(work.wait)
-    Path(marks, f"{rank} has heard").touch()
+    (marks / f"{rank} has heard").touch()
     talk(rank)
-
-
-def test_nobody_waits_for_what_the_one_who_left_does_not_send(make: MakeCluster, tmp_path: Path) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    make().run(receives_from_the_one_who_leaves, str(marks))
 
 
 def gathers_late(rank: int, size: int) -> list[float]:
@@ -282,7 +269,8 @@ def test_the_one_who_left_may_have_been_the_stores_host(service: str) -> None:
     assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(said)
 
 
-def leave_one_after_the_other(rank: int, size: int) -> None:
+@runs_in("make", 4)
+def test_a_second_one_that_leaves_fails_what_needs_it_and_no_more(rank: int, size: int) -> None:
     dist.barrier()
     if rank == 3:
         time.sleep(1.0)  # rank 2 is the first
@@ -293,7 +281,3 @@ def leave_one_after_the_other(rank: int, size: int) -> None:
     with pytest.raises(dist.DistBackendError, match=r"recv.* failed: .*. Before that, rank 2 .* left"):
         dist.recv(torch.ones(1), src=3)
     talk(rank)
-
-
-def test_a_second_one_that_leaves_fails_what_needs_it_and_no_more(make: MakeCluster) -> None:
-    make(4).run(leave_one_after_the_other)

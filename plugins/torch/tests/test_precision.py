@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 import wiresum.torch
 from wiresum_lab.ranks import network_sum
-from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import lanes as lanes_of
+from wiresum_lab.ranks.network_sum import assert_same_bits
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -52,13 +53,8 @@ def inputs_of(kind: str, size: int, count: int, dtype: torch.dtype) -> list[torc
     return inputs
 
 
-def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    assert actual.dtype == expected.dtype
-    differing = (actual.view(torch.uint8) != expected.view(torch.uint8)).nonzero().reshape(-1)
-    assert not differing.numel(), f"{differing.numel()} bytes differ: {actual} is not {expected}"
-
-
-def what_users_pack(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_loss_count_and_metric_in_one_tensor(rank: int, size: int) -> None:
     tensor = torch.tensor([2.3456789, 123456789.0, 0.001, 1.0])
     expected = network_sum.exact_sum([tensor] * size)
     dist.all_reduce(tensor)
@@ -66,11 +62,9 @@ def what_users_pack(rank: int, size: int) -> None:
     assert torch.allclose(tensor, size * torch.tensor([2.3456789, 123456789.0, 0.001, 1.0]), rtol=2e-7, atol=0)
 
 
-def test_loss_count_and_metric_in_one_tensor(trio: Cluster) -> None:
-    trio.run(what_users_pack)
-
-
-def short_sums(rank: int, size: int, kind: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@runs_in("trio")
+def test_a_short_sum_is_rounded_once_whatever_its_neighbours_are(rank: int, size: int, kind: str) -> None:
     before = wiresum.torch.stats().network.exact_sums
     counts = [(dtype, count) for dtype in FLOATS for count in (1, 4, 700)]
     counts.append((torch.float32, network_sum.EXACT_ELEMENTS_MAX))
@@ -84,11 +78,8 @@ def short_sums(rank: int, size: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_short_sum_is_rounded_once_whatever_its_neighbours_are(trio: Cluster, kind: str) -> None:
-    trio.run(short_sums, kind)
-
-
-def error_against_float64(rank: int, size: int, kind: str) -> None:
+@runs_in("trio")
+def test_the_error_is_within_that_of_one_addition(rank: int, size: int, kind: str) -> None:
     """In units of 2^-24 of the sum of magnitudes: that of one rounding is 1 at most."""
     inputs = [torch.clamp(tensor, -1e37, 1e37) for tensor in inputs_of(kind, size, 2000, torch.float32)]
     tensor = inputs[rank].clone()
@@ -98,12 +89,8 @@ def error_against_float64(rank: int, size: int, kind: str) -> None:
     assert ((tensor.double() - exact).abs() <= bound).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_error_is_within_that_of_one_addition(trio: Cluster, kind: str) -> None:
-    trio.run(error_against_float64, kind)
-
-
-def infinities(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_infinity_and_nan_stay_where_they_are(rank: int, size: int) -> None:
     inputs = [torch.arange(6.0) + k for k in range(size)]
     inputs[0][1], inputs[1][2], inputs[2][3] = float("inf"), float("nan"), float("-inf")
     inputs[0][4], inputs[1][4] = float("inf"), float("-inf")
@@ -114,33 +101,24 @@ def infinities(rank: int, size: int) -> None:
     assert tensor.isnan().tolist() == [False, False, True, False, True, False]
 
 
-def test_infinity_and_nan_stay_where_they_are(trio: Cluster) -> None:
-    trio.run(infinities)
-
-
-def averages_that_fit(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_an_average_that_fits_is_finite_though_the_sum_is_not(rank: int, size: int) -> None:
     for dtype, most in ((torch.float32, 3e38), (torch.bfloat16, 3e38), (torch.float16, 60000.0)):
         tensor = torch.full((3,), most, dtype=dtype)
         dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
         assert_same_bits(tensor, torch.full((3,), most, dtype=dtype))
 
 
-def test_an_average_that_fits_is_finite_though_the_sum_is_not(trio: Cluster) -> None:
-    trio.run(averages_that_fit)
-
-
-def averages_in_blocks(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_a_longer_tensors_average_is_inf_where_its_sum_is(rank: int, size: int) -> None:
+    """Block floating point divides the sum, as docs/numerics.md says."""
     tensor = torch.full((4097,), 3e38)
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
     assert tensor.isposinf().all()
 
 
-def test_a_longer_tensors_average_is_inf_where_its_sum_is(trio: Cluster) -> None:
-    """Block floating point divides the sum, as docs/numerics.md says."""
-    trio.run(averages_in_blocks)
-
-
-def exact_groups(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_a_group_that_asks_for_it_sums_long_tensors_exactly(rank: int, size: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(precision="exact"))
     for kind in KINDS:
         inputs = inputs_of(kind, size, 9011, torch.float32)
@@ -158,11 +136,8 @@ def exact_groups(rank: int, size: int) -> None:
     dist.destroy_process_group(group)
 
 
-def test_a_group_that_asks_for_it_sums_long_tensors_exactly(trio: Cluster) -> None:
-    trio.run(exact_groups)
-
-
-def block_groups(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_a_group_that_asks_for_it_sums_short_tensors_in_blocks(rank: int, size: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(precision="block"))
     lanes = lanes_of(group)
     inputs = inputs_of("mixed", size, 1000, torch.float32)
@@ -173,18 +148,11 @@ def block_groups(rank: int, size: int) -> None:
     dist.destroy_process_group(group)
 
 
-def test_a_group_that_asks_for_it_sums_short_tensors_in_blocks(trio: Cluster) -> None:
-    trio.run(block_groups)
-
-
-def different_settings(rank: int, size: int, elements: int) -> None:
+@pytest.mark.parametrize("elements", [10, 50_000])
+@runs_in("trio")
+def test_workers_that_do_not_agree_on_the_precision_find_out(rank: int, size: int, elements: int) -> None:
     options = wiresum.torch.Options(precision="block" if rank == 1 else "exact")
     group = dist.new_group(pg_options=options, timeout=timedelta(seconds=20))
     with pytest.raises(dist.DistBackendError, match="different collectives"):
         dist.all_reduce(torch.ones(elements), group=group)
     dist.destroy_process_group(group)
-
-
-@pytest.mark.parametrize("elements", [10, 50_000])
-def test_workers_that_do_not_agree_on_the_precision_find_out(trio: Cluster, elements: int) -> None:
-    trio.run(different_settings, elements)

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import wiresum.torch
 from wiresum.torch import extension
 from wiresum_lab.processes import wait_until
-from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster import Cluster, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
 STEPS = 3
@@ -46,15 +46,12 @@ def assert_close(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> No
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
 
 
-def plain_group(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_the_group_is_pytorchs_own_and_the_backend_is_under_it(rank: int, size: int) -> None:
     assert type(world()) is dist.ProcessGroup
     assert dist.get_backend() == "wiresum"
     backend = world()._get_backend(torch.device("cpu"))
     assert backend.name() == "wiresum" and (backend.rank(), backend.size()) == (rank, size)
-
-
-def test_the_group_is_pytorchs_own_and_the_backend_is_under_it(pair: Cluster) -> None:
-    pair.run(plain_group)
 
 
 # torch.compile.
@@ -75,7 +72,8 @@ def test_a_compiled_ddp_model_trains_as_one_process_does(pair: Cluster, compiler
     pair.run(compiled_model, compiler, timeout_s=110)
 
 
-def compiled_collectives(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_compiled_collectives(rank: int, size: int) -> None:
     def asynchronous(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor * 2
         work = dist.all_reduce(tensor, async_op=True)
@@ -99,14 +97,11 @@ def compiled_collectives(rank: int, size: int) -> None:
     assert part.tolist() == [float(rank * size)] * 2
 
 
-def test_compiled_collectives(pair: Cluster) -> None:
-    pair.run(compiled_collectives)
-
-
 # What watches.
 
 
-def profiled(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_the_profiler_shows_collectives(rank: int, size: int) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         dist.all_reduce(torch.ones(1000))
         dist.broadcast(torch.ones(10), src=0)
@@ -118,11 +113,8 @@ def profiled(rank: int, size: int) -> None:
     assert names.count("c10d::broadcast_") == 1 and names.count("wiresum:broadcast") == 1
 
 
-def test_the_profiler_shows_collectives(pair: Cluster) -> None:
-    pair.run(profiled)
-
-
-def counted(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_comm_debug_mode_counts_collectives(rank: int, size: int) -> None:
     from torch.distributed.tensor.debug import CommDebugMode
 
     with CommDebugMode() as mode:
@@ -132,11 +124,8 @@ def counted(rank: int, size: int) -> None:
     assert mode.comm_counts[torch.ops.c10d.allreduce_] == 2
 
 
-def test_comm_debug_mode_counts_collectives(pair: Cluster) -> None:
-    pair.run(counted)
-
-
-def faked(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_fake_and_meta_tensors_cause_no_communication(rank: int, size: int) -> None:
     import torch.distributed._functional_collectives as functional_collectives
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -153,11 +142,8 @@ def faked(rank: int, size: int) -> None:
     dist.barrier()
 
 
-def test_fake_and_meta_tensors_cause_no_communication(pair: Cluster) -> None:
-    pair.run(faked)
-
-
-def different_shapes(rank: int, size: int) -> None:
+@runs_in("make_cluster", 2, variables={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+def test_detail_refuses_other_shapes(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(2, 6))
     assert_close(train(DistributedDataParallel(network()), rank, size), train(network(), 0, 1))
     assert wiresum.torch.stats().collectives_network["all_reduce"] > STEPS
@@ -165,14 +151,11 @@ def different_shapes(rank: int, size: int) -> None:
         dist.all_reduce(torch.ones(2, 6) if rank == 0 else torch.ones(6, 2))
 
 
-def test_detail_refuses_other_shapes(make_cluster: Callable[..., Cluster]) -> None:
-    make_cluster(2, variables={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}).run(different_shapes)
-
-
 # Beside other backends, and in parts.
 
 
-def beside_gloo(rank: int, size: int) -> None:
+@runs_in("make_cluster", 2, backend="cpu:gloo,cuda:wiresum")
+def test_a_group_of_two_backends_gives_each_its_device(rank: int, size: int) -> None:
     before = implementation().stats()
     tensor = torch.full((10,), rank + 1.0)
     dist.all_reduce(tensor)
@@ -182,22 +165,16 @@ def beside_gloo(rank: int, size: int) -> None:
     assert implementation().stats().collectives_gloo == before.collectives_gloo
 
 
-def test_a_group_of_two_backends_gives_each_its_device(make_cluster: Callable[..., Cluster]) -> None:
-    make_cluster(2, backend="cpu:gloo,cuda:wiresum").run(beside_gloo)
-
-
-def for_one_device(rank: int, size: int) -> None:
+@runs_in("make_cluster", 2, backend="cpu:wiresum")
+def test_a_group_may_name_its_device(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(10))
     assert wiresum.torch.stats().collectives_network["all_reduce"] == 1
     with pytest.raises(RuntimeError, match="cuda"):
         world()._get_backend(torch.device("cuda"))
 
 
-def test_a_group_may_name_its_device(make_cluster: Callable[..., Cluster]) -> None:
-    make_cluster(2, backend="cpu:wiresum").run(for_one_device)
-
-
-def parts(rank: int, size: int) -> None:
+@runs_in("quartet")
+def test_split_group_makes_jobs_of_their_own(rank: int, size: int) -> None:
     mine = [0, 1] if rank < 2 else [3, 2]
     part: Any = world().split_group(mine, group_name=f"part{rank // 2}")
     assert part.size() == 2 and part.rank() == rank % 2
@@ -215,11 +192,8 @@ def parts(rank: int, size: int) -> None:
     dist.barrier()
 
 
-def test_split_group_makes_jobs_of_their_own(quartet: Cluster) -> None:
-    quartet.run(parts)
-
-
-def hybrid_shards(rank: int, size: int) -> None:
+@runs_in("quartet")
+def test_hybrid_sharding_matches_one_process(rank: int, size: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
@@ -235,10 +209,6 @@ def hybrid_shards(rank: int, size: int) -> None:
     shards = wiresum.torch.stats(mesh.get_group("shard"))
     assert replicas.collectives_network["all_reduce"] >= STEPS
     assert shards.collectives_network["reduce_scatter_single"] >= STEPS
-
-
-def test_hybrid_sharding_matches_one_process(quartet: Cluster) -> None:
-    quartet.run(hybrid_shards)
 
 
 # Checkpoints, of both kinds.
@@ -316,18 +286,13 @@ def test_without_a_compiler_the_group_trains_in_the_older_shape(
     assert "could not be compiled" in cluster.log(0)
 
 
-def mixed_shapes(rank: int, size: int, folder: str) -> None:
+@runs_in("make_cluster", 2, grouped=False)
+def test_workers_with_and_without_a_compiler_train_together(rank: int, size: int, tmp_path: Path) -> None:
     if rank == 1:
-        os.environ.update(without_compiler(Path(folder)))
-    dist.init_process_group("wiresum", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+        os.environ.update(without_compiler(tmp_path))
+    dist.init_process_group("wiresum", init_method=f"file://{tmp_path}/store", rank=rank, world_size=size)
     assert (type(world()) is dist.ProcessGroup) == (rank != 1)
     assert_close(train(DistributedDataParallel(network()), rank, size), train(network(), 0, 1))
     assert wiresum.torch.stats().collectives_network["all_reduce"] >= STEPS
     dist.all_reduce(torch.ones(2, dtype=torch.float64))
     dist.destroy_process_group()
-
-
-def test_workers_with_and_without_a_compiler_train_together(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
-    make_cluster(2, grouped=False).run(mixed_shapes, str(tmp_path))

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 import wiresum.torch
 from wiresum.torch import rows
 from wiresum_lab.ranks import network_sum
-from wiresum_lab.ranks.cluster import Cluster, await_marks
+from wiresum_lab.ranks.cluster import await_marks, runs_in
 from wiresum_lab.ranks.cluster_worker import lanes
 
 SHAPE = (1000, 8)
@@ -82,7 +82,13 @@ def expected_rows(inputs: list[torch.Tensor], *, average: bool = False) -> tuple
     return union, total
 
 
-def sums(rank: int, size: int, dtype: torch.dtype, nnz: int, average: bool) -> None:
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32], ids=str)
+@pytest.mark.parametrize("nnz", [10, 400])
+@runs_in("trio")
+def test_sparse_sums_are_exact_and_alike_whichever_way_the_keys_went(
+    rank: int, size: int, dtype: torch.dtype, nnz: int, average: bool
+) -> None:
     before = wiresum.torch.stats()
     inputs = [sparse_tensor(k, nnz=nnz + 5 * k, dtype=dtype) for k in range(size)]
     tensor = inputs[rank].clone()
@@ -100,16 +106,8 @@ def sums(rank: int, size: int, dtype: torch.dtype, nnz: int, average: bool) -> N
     assert after.collectives_network["all_reduce"] == before.collectives_network["all_reduce"] + 1
 
 
-@pytest.mark.parametrize("average", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32], ids=str)
-@pytest.mark.parametrize("nnz", [10, 400])
-def test_sparse_sums_are_exact_and_alike_whichever_way_the_keys_went(
-    trio: Cluster, dtype: torch.dtype, nnz: int, average: bool
-) -> None:
-    trio.run(sums, dtype, nnz, average)
-
-
-def matches_gloo(rank: int, size: int) -> None:
+@runs_in("quartet")
+def test_sparse_sums_match_gloo(rank: int, size: int) -> None:
     gloo = dist.new_group(backend="gloo")
     for shape, sparse_dim in (((300, 16), 1), ((20, 30, 4), 2), ((5000,), 1)):
         ours = sparse_tensor(rank, nnz=100, shape=shape, sparse_dim=sparse_dim)
@@ -121,11 +119,8 @@ def matches_gloo(rank: int, size: int) -> None:
         torch.testing.assert_close(ours.coalesce().values(), theirs.values(), rtol=1e-5, atol=1e-5)
 
 
-def test_sparse_sums_match_gloo(quartet: Cluster) -> None:
-    quartet.run(matches_gloo)
-
-
-def nothing_to_sum(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_a_worker_may_have_no_rows_and_so_may_all(rank: int, size: int) -> None:
     for present in (False, True):
         tensor = sparse_tensor(rank, nnz=4 if present and rank == 0 else 0)
         expected = sparse_tensor(0, nnz=4 if present else 0)
@@ -133,11 +128,8 @@ def nothing_to_sum(rank: int, size: int) -> None:
         assert torch.equal(tensor.to_dense(), expected.to_dense())
 
 
-def test_a_worker_may_have_no_rows_and_so_may_all(trio: Cluster) -> None:
-    trio.run(nothing_to_sum)
-
-
-def asynchronous(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_sparse_and_dense_sums_in_flight_together(rank: int, size: int) -> None:
     tensors = [sparse_tensor(10 * k + rank, nnz=50) for k in range(4)]
     dense = [torch.ones(5000) for _ in range(4)]
     expected = [sum(sparse_tensor(10 * k + other, nnz=50).to_dense() for other in range(size)) for k in range(4)]
@@ -153,11 +145,8 @@ def asynchronous(rank: int, size: int) -> None:
     assert all((plain == size).all() for plain in dense)
 
 
-def test_sparse_and_dense_sums_in_flight_together(trio: Cluster) -> None:
-    trio.run(asynchronous)
-
-
-def returns_at_once(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_an_asynchronous_sparse_sum_does_not_wait_for_the_others(rank: int, size: int) -> None:
     tensor, plain = sparse_tensor(rank, nnz=50), torch.ones(5000)
     expected = sum(sparse_tensor(other, nnz=50).to_dense() for other in range(size))
     token = torch.zeros(1)
@@ -175,29 +164,20 @@ def returns_at_once(rank: int, size: int) -> None:
     assert (plain == size).all()
 
 
-def test_an_asynchronous_sparse_sum_does_not_wait_for_the_others(trio: Cluster) -> None:
-    trio.run(returns_at_once)
-
-
-def fails_everywhere(rank: int, size: int, marks: str) -> None:
+@runs_in("make_cluster", 3)
+def test_an_asynchronous_sparse_sum_fails_with_the_job_and_so_does_what_waits_behind_it(
+    rank: int, size: int, marks: Path
+) -> None:
     if rank == 0:
-        await_marks(Path(marks), size - 1)  # a call that comes after the abort would raise it itself
+        await_marks(marks, size - 1)  # a call that comes after the abort would raise it itself
         dist.group.WORLD.abort()
         return
     works = [dist.all_reduce(sparse_tensor(rank, nnz=5), async_op=True), dist.all_reduce(torch.ones(9), async_op=True)]
-    Path(marks, str(rank)).touch()
+    (marks / str(rank)).touch()
     for work in works:
         assert work is not None
         with pytest.raises(RuntimeError, match="called abort"):
             work.wait()
-
-
-def test_an_asynchronous_sparse_sum_fails_with_the_job_and_so_does_what_waits_behind_it(
-    make_cluster: object, tmp_path: Path
-) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    make_cluster(3).run(fails_everywhere, str(marks))  # type: ignore[operator]
 
 
 def different_shapes(rank: int, size: int) -> str:
@@ -240,7 +220,8 @@ def trained(rank: int, size: int, group: dist.ProcessGroup | None) -> torch.Tens
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
 
 
-def embeds(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_ddp_with_sparse_embeddings_trains_as_with_gloo(rank: int, size: int) -> None:
     before = wiresum.torch.stats()
     ours = trained(rank, size, None)
     after = wiresum.torch.stats()
@@ -250,7 +231,3 @@ def embeds(rank: int, size: int) -> None:
     everybody = [torch.zeros_like(ours) for _ in range(size)]
     dist.all_gather(everybody, ours)
     assert all(torch.equal(other, ours) for other in everybody)
-
-
-def test_ddp_with_sparse_embeddings_trains_as_with_gloo(trio: Cluster) -> None:
-    trio.run(embeds)

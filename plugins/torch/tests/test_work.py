@@ -12,11 +12,12 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import wiresum.torch
-from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
 
-def several_in_flight(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_several_in_flight_may_be_awaited_in_any_order(rank: int, size: int) -> None:
     tensors = [torch.full((1 + 997 * k,), float(k + rank)) for k in range(40)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     for k, (tensor, work) in reversed(list(enumerate(zip(tensors, works, strict=True)))):
@@ -26,11 +27,8 @@ def several_in_flight(rank: int, size: int) -> None:
         assert (tensor == sum(k + r for r in range(size))).all()
 
 
-def test_several_in_flight_may_be_awaited_in_any_order(pair: Cluster) -> None:
-    pair.run(several_in_flight)
-
-
-def polls(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_polling_finds_strided_results_in_place(rank: int, size: int) -> None:
     tensor = torch.ones(1000, 2)[:, 0]
     work = dist.all_reduce(tensor, async_op=True)
     assert work is not None
@@ -41,11 +39,8 @@ def polls(rank: int, size: int) -> None:
     assert (tensor == size).all()
 
 
-def test_polling_finds_strided_results_in_place(pair: Cluster) -> None:
-    pair.run(polls)
-
-
-def futures(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_a_future_resolves_without_anybody_waiting(rank: int, size: int) -> None:
     tensor = torch.full((5000,), float(rank))
     work = dist.all_reduce(tensor, async_op=True)
     assert work is not None
@@ -58,11 +53,8 @@ def futures(rank: int, size: int) -> None:
     assert late.done() and late.value()[0] is tensor
 
 
-def test_a_future_resolves_without_anybody_waiting(pair: Cluster) -> None:
-    pair.run(futures)
-
-
-def nested(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_a_callback_may_wait_for_another_collective(rank: int, size: int) -> None:
     def reduce_again(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
         tensor = done.value()[0]
         work = dist.all_reduce(tensor, async_op=True)
@@ -75,11 +67,8 @@ def nested(rank: int, size: int) -> None:
     assert (work.get_future().then(reduce_again).wait() == size * size).all()
 
 
-def test_a_callback_may_wait_for_another_collective(pair: Cluster) -> None:
-    pair.run(nested)
-
-
-def dropped(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_a_dropped_work_keeps_its_tensors_until_it_is_done(rank: int, size: int) -> None:
     for round_ in range(20):
         dist.all_reduce(torch.full((200_000,), float(round_)), async_op=True)
         gc.collect(0)
@@ -93,11 +82,8 @@ def dropped(rank: int, size: int) -> None:
         time.sleep(0.01)
 
 
-def test_a_dropped_work_keeps_its_tensors_until_it_is_done(pair: Cluster) -> None:
-    pair.run(dropped)
-
-
-def impatient(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_a_wait_that_runs_out_harms_nothing(rank: int, size: int) -> None:
     tensor = torch.ones(10)
     if rank == 0:
         work = dist.all_reduce(tensor, async_op=True)
@@ -113,11 +99,8 @@ def impatient(rank: int, size: int) -> None:
     assert (tensor == size).all()
 
 
-def test_a_wait_that_runs_out_harms_nothing(pair: Cluster) -> None:
-    pair.run(impatient)
-
-
-def bare_calls(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_methods_of_the_group_take_bare_arguments(rank: int, size: int) -> None:
     group = world()
     tensor = torch.ones(4)
     group.allreduce(tensor).wait()
@@ -131,11 +114,8 @@ def bare_calls(rank: int, size: int) -> None:
     assert group.rank() == rank and group.size() == size and dist.get_backend(group) == "wiresum"
 
 
-def test_methods_of_the_group_take_bare_arguments(pair: Cluster) -> None:
-    pair.run(bare_calls)
-
-
-def coalesced_by_hand(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_coalescing_manager_on_a_device(rank: int, size: int) -> None:
     tensors = [torch.full((100,), float(k)) for k in range(3)]
     with _coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
         for tensor in tensors:
@@ -150,11 +130,8 @@ def coalesced_by_hand(rank: int, size: int) -> None:
     assert [tensor[0].item() for tensor in work.get_future().wait()] == [0.0, 2.0, 4.0]
 
 
-def test_coalescing_manager_on_a_device(pair: Cluster) -> None:
-    pair.run(coalesced_by_hand)
-
-
-def counts(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_statistics_count_both_ways(rank: int, size: int) -> None:
     before = wiresum.torch.stats()
     dist.all_reduce(torch.ones(100_000))
     dist.broadcast(torch.ones(1000), src=0)
@@ -167,7 +144,3 @@ def counts(rank: int, size: int) -> None:
     assert before.network is not None and after.network is not None
     assert after.network.bytes_sent - before.network.bytes_sent > 400_000
     assert after.job
-
-
-def test_statistics_count_both_ways(pair: Cluster) -> None:
-    pair.run(counts)

@@ -1,11 +1,11 @@
 """`torch.distributed` over Wiresum: `init_process_group("wiresum")`.
 
-`Options` are the settings of a group, `stats()` its counters. `WiresumTimeoutError` is raised at a time-out.
-docs/torch.md is the guide.
+`Options` are a group's settings, `stats()` its counters. `WiresumTimeoutError` is raised at a time-out. The guide is
+docs/torch.md.
 
-PyTorch finds this package by the entry point `torch.backends` and calls `_autoload` at the end of `import torch`,
-in every process that has Wiresum installed. So this module imports nothing but PyTorch itself: the native core,
-gRPC and the process group are loaded when a group is made.
+PyTorch finds this package by the entry point `torch.backends` and calls `_autoload` at the end of `import torch`, in
+every process. So this module imports only PyTorch: the native core, gRPC and the process group are loaded when a group
+is made.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LAZY = {
 
 
 def register() -> None:
-    """Makes the backend known to `torch.distributed`; does nothing the second time, or without `torch.distributed`."""
+    """Registers the backend with `torch.distributed`, once, if this PyTorch has it."""
     import torch.distributed as dist
 
     if dist.is_available() and not hasattr(dist.Backend, BACKEND_NAME.upper()):

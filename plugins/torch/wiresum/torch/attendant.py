@@ -1,15 +1,13 @@
-"""A background thread for each group: it completes what no caller waits for.
+"""A group's background thread, which completes what no caller waits for.
 
-It settles works whose callers asked for futures or dropped the work, which keeps their tensors alive until the network
+It settles works whose callers asked for futures or dropped the work, and so keeps their tensors alive until the network
 is done with them. When the session fails it makes Gloo's pending operations fail, too: Gloo notices only the death of a
-neighbour in its ring, so other workers would wait for its time-out. If a worker has only left, operations that do not
-need it go on (gloo.py).
+neighbour in its ring. If a worker has only left, operations that do not need it go on (gloo.py). Now and then it checks
+whether the workers wait for each other (standstill.py), also when it knows of no pending work: only the caller knows of
+a synchronous collective.
 
-It also checks from time to time whether the workers wait for each other (standstill.py), even if there is nothing else
-to watch: a synchronous collective is known to its caller only.
-
-Callbacks of futures run in this thread, and a callback may call a collective and wait for its future (PowerSGD's does).
-So when a callback calls a collective, a new thread takes over, and the callback's own thread ends with the callback.
+Callbacks of futures run in this thread, and may call a collective and wait for its future (PowerSGD's does). So when a
+callback calls a collective, a new thread takes over, and the callback's thread ends with the callback.
 """
 
 from __future__ import annotations
@@ -31,13 +29,13 @@ from wiresum.torch.standstill import LOOK_S
 log = logging.getLogger("wiresum")
 
 POLL_S = 0.2
-"""How long it waits for one of network and Gloo before it checks the other."""
+"""How long it waits for the network before it checks Gloo, and the other way round."""
 JOIN_TIMEOUT_S = 5.0
 
 
 class Attendant:
-    """When the session has failed, `on_failure` is called in this thread with Gloo's pending works, until it returns
-    that they will end. `look` is called every LOOK_S with the number of the oldest pending collective of Gloo."""
+    """After the session has failed, `on_failure` is called with Gloo's pending works until it returns True: they will
+    end. `look` is called every LOOK_S with the number of the oldest pending collective of Gloo."""
 
     def __init__(
         self,
@@ -64,7 +62,7 @@ class Attendant:
 
     def watch_network(self, work: NetworkWork) -> None:
         with self.changed:
-            self._network.update(dict.fromkeys(work.tokens(), work))
+            self._network.update((operation.token, work) for operation in work.operations())
             self.changed.notify_all()
             if self._is_current() and not self._closing:
                 self._start_thread()
@@ -73,11 +71,11 @@ class Attendant:
         """Weakly: a send or receive that nobody waits for never becomes complete in Gloo."""
         with self.changed:
             self._gloo.add(work)
-            if self._idle:  # otherwise it sees the work soon; waking it for each one would slow the caller down
+            if self._idle:  # else it sees the work soon; waking it each time would slow down the caller
                 self.changed.notify_all()
 
     def oldest_gloo(self) -> int | None:
-        """The number of the oldest pending collective of Gloo; None: there is none."""
+        """The number of Gloo's oldest pending collective; None if there is none."""
         with self.changed:
             numbers = [work.number for work in self._gloo if work.number is not None and not work.is_completed()]
         return min(numbers, default=None)
@@ -107,15 +105,17 @@ class Attendant:
 
     def _run(self) -> None:
         try:
-            while self._await_business():
+            while self._await_work():
                 if self._network or self._gloo:
                     self._attend()
-                self._look_now_and_then()
+                if self._is_current() and time.monotonic() - self._looked_at >= LOOK_S:
+                    self._looked_at = time.monotonic()
+                    self._look(self.oldest_gloo())
         except Exception:
             log.exception("wiresum: unexpected error while attending to collectives; the job ends")
             self._session.abort("an internal error in the PyTorch backend; the log of this worker has the traceback")
 
-    def _await_business(self) -> bool:
+    def _await_work(self) -> bool:
         with self.changed:
             self._idle = True
             self.changed.wait_for(lambda: self._network or self._gloo or self._closing, LOOK_S)
@@ -123,7 +123,7 @@ class Attendant:
             return self._is_current() and not self._closing
 
     def _attend(self) -> None:
-        """Checks everything once; sleeps for POLL_S at most meanwhile."""
+        """Checks everything once; sleeps for POLL_S at most."""
         if self._network:
             self._completed.extend(operation.token for operation in self._session.wait_completed(POLL_S))
             while self._completed and self._is_current():
@@ -132,13 +132,7 @@ class Attendant:
             with self.changed:
                 self.changed.wait_for(lambda: self._network or self._closing, POLL_S)
         if self._is_current():
-            self._attend_to_gloo()
-
-    def _look_now_and_then(self) -> None:
-        if not self._is_current() or time.monotonic() - self._looked_at < LOOK_S:
-            return
-        self._looked_at = time.monotonic()
-        self._look(self.oldest_gloo())
+            self._check_gloo()
 
     def _settle(self, token: int) -> None:
         with self.changed:
@@ -147,7 +141,7 @@ class Attendant:
         if work is not None and work.done():
             work.settle()
 
-    def _attend_to_gloo(self) -> None:
+    def _check_gloo(self) -> None:
         with self.changed:
             for work in [work for work in self._gloo if work.is_completed()]:
                 self._gloo.discard(work)

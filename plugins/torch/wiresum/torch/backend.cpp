@@ -1,12 +1,11 @@
-// A c10d::Backend that forwards collectives to a Python object: what wiresum.torch registers under a plain
-// ProcessGroup.
+// A c10d::Backend that forwards collectives to a Python object; wiresum.torch registers it under a plain ProcessGroup.
 //
 // PyTorch before 2.15 lets Python subclass ProcessGroup but not Backend, and a ProcessGroup is called before PyTorch's
 // dispatcher: the profiler, CommDebugMode, fake tensors and torch.compile would not see its collectives. So this file
 // is compiled against the installed PyTorch when a process group is first made (extension.py).
 //
-// The only logic is in direct.hpp, which works without Python. Methods that PyTorch added or renamed between releases
-// have no `override`: they override where the base class has them, and are unused functions where it does not.
+// Methods that PyTorch added or renamed between releases have no `override`: they override where the base class has
+// them, and are unused functions where it does not.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -37,10 +36,10 @@ using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 constexpr const char* kName = "wiresum";
-/// Longest single wait without Python, which looks for signals between two.
+/// Longest single wait without Python, which handles signals between two.
 constexpr std::chrono::nanoseconds kWaitMax{500'000'000};
 
-/// Releases a Python object from any thread. One that outlives the interpreter is leaked.
+/// Releases a Python object in any thread. After the interpreter's end it is leaked.
 void release(py::object& object) {
   if (!object) return;
   if (Py_IsInitialized() == 0) {
@@ -51,8 +50,7 @@ void release(py::object& object) {
   object = py::object();
 }
 
-/// An exception that raises this error whenever it gets back to Python, any number of times (pybind11's own does so
-/// once). None gives no exception.
+/// An exception that raises this error each time it gets to Python (pybind11's own does so only once); none for None.
 std::exception_ptr as_exception(const py::object& error) {
   if (error.is_none()) return nullptr;
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
@@ -61,8 +59,8 @@ std::exception_ptr as_exception(const py::object& error) {
   return std::make_exception_ptr(std::move(raised));
 }
 
-/// A Work whose methods are a Python object's, which it keeps alive: PyTorch's own trampoline for Work does not.
-/// Under the profiler it is an event from the call to the end of a wait.
+/// A Work that calls a Python object's methods and keeps it alive, unlike PyTorch's own trampoline. For the profiler it
+/// is an event from the call to the end of a wait.
 ///
 /// A work that began without Python (direct.hpp) has an operation instead. network.py makes the object when it is
 /// needed: if the operation failed, or if more is asked for than whether it has ended.
@@ -151,7 +149,7 @@ class PythonWork final : public c10d::Work {
     return wiresum::agent().is_done(operation_.get()) && !wiresum::agent().has_failed(operation_.get());
   }
 
-  /// Waits for the operation's end. Throws what a signal's handler in Python raises.
+  /// Waits for the operation's end. Throws what Python's signal handlers raise.
   bool ends_well() const {
     std::optional<py::gil_scoped_release> unlocked;
     if (PyGILState_Check() != 0) unlocked.emplace();
@@ -173,7 +171,7 @@ class PythonWork final : public c10d::Work {
     return work_;
   }
 
-  /// Nobody holds this work any more, but the network still uses its memory, or its error was not reported yet.
+  /// For a dropped work whose memory the network still uses, or whose error was not reported.
   void leave_to_python() {
     if (Py_IsInitialized() == 0) {
       new Tensors(std::move(tensors_));  // the process ends; until then the network may write to them
@@ -434,6 +432,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::arg("implementation"), py::arg("rank"), py::arg("size"))
       .def_property_readonly("implementation", &PythonBackend::implementation)
       .def_property_readonly("options", &PythonBackend::getBackendOptions)
-      // What new_group calls at those who are not in the group, where the backend can be split: NCCL needs it.
+      // For NCCL: new_group calls it at workers outside of the group if the backend can be split.
       .def("perform_nocolor_split", [](PythonBackend&, const at::Device&) {});
 }

@@ -1,4 +1,4 @@
-"""What `torch.distributed` calls: sends each collective either to the network (network.py) or to Gloo (gloo.py).
+"""Sends each collective of `torch.distributed` either to the network (network.py) or to Gloo (gloo.py).
 
 The choice depends only on what is the same at all workers: operator, dtypes and layouts. Collectives of the network and
 of Gloo need no order between them.
@@ -9,6 +9,8 @@ options object. PyTorch calls them through backend.cpp, or through process_group
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 import time
 import weakref
@@ -21,23 +23,23 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from wiresum.torch import lifetime, rows
 from wiresum.torch import plan as plans
-from wiresum.torch.arguments import Tensors, flat
-from wiresum.torch.gloo import Gloo
+from wiresum.torch import rows
+from wiresum.torch.gloo import Gloo, tensors_in
 from wiresum.torch.network import Network
+from wiresum.torch.plan import Tensors
 from wiresum.torch.statistics import GroupStats
 from wiresum.torch.work import GlooWork, GroupedWork, NetworkWork
 
 EXIT_LINGER_S = 1.0
-"""How long a process that exits without destroy_process_group stays: others may still ask for a lost packet."""
+"""How long a process that exits without destroy_process_group lingers: others may ask for lost packets."""
 
 _SUM, _AVERAGE = dist.ReduceOp.SUM, dist.ReduceOp.AVG
 
 
 class WiresumBackend:
     """`network` is None in a group of one worker, and in one that got no lease at the switch: Gloo does everything.
-    `make_part(store, ranks, name, timeout)` makes the backend of some of the group's members, called by these."""
+    `make_part(store, ranks, name, timeout)` makes the backend of some of the members, who call it."""
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class WiresumBackend:
         self._forked = False
         self._closed = False
         self._coalescing: list[NetworkWork | GlooWork] | None = None
-        lifetime.watch(self)
+        _open.add(self)
 
     @property
     def direct(self) -> Any:
@@ -89,7 +91,7 @@ class WiresumBackend:
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist.Work:
         network = self._adding(opts)
-        if network is not None and plans.carries([*outputs, *flat(inputs)], summed=True):
+        if network is not None and plans.carries([*outputs, *tensors_in(inputs)], summed=True):
             todo = plans.reduce_scatter(list(zip(outputs, inputs, strict=True)), rank=self.rank)
             return self._started(network.run("reduce_scatter", todo, opts, outputs, summed=outputs))
         return self._started(
@@ -117,7 +119,7 @@ class WiresumBackend:
         return self._started(self.gloo.run("broadcast", "broadcast", tensors, opts, written=tensors))
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
-        written = flat(outputs)
+        written = tensors_in(outputs)
         if (network := self._copying([*inputs, *written])) is not None:
             plan = plans.all_gather(list(zip(outputs, inputs, strict=True)), rank=self.rank)
             return self._started(network.run("all_gather", [plan], opts, written))
@@ -148,7 +150,7 @@ class WiresumBackend:
     # Collectives that Gloo does.
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
-        return self._delegate("gather", "gather", outputs, inputs, opts, written=flat(outputs))
+        return self._delegate("gather", "gather", outputs, inputs, opts, written=tensors_in(outputs))
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist.Work:
         return self._delegate("scatter", "scatter", outputs, inputs, opts, written=outputs)
@@ -237,12 +239,12 @@ class WiresumBackend:
         if self._closed or self._forked:
             return
         self._closed = True
-        lifetime.forget(self)
+        _open.discard(self)
         if self.network is not None:
             self.network.close()
 
     def leave_at_exit(self) -> None:
-        """The process ends without destroy_process_group: tells the others, which would wait for us otherwise."""
+        """The process ends without destroy_process_group: tells the others, which would otherwise wait."""
         if self.network is None or self._closed:
             return
         error = getattr(sys, "last_value", None)
@@ -256,6 +258,7 @@ class WiresumBackend:
 
     def forget_after_fork(self) -> None:
         self._forked = True
+        _kept_after_fork.append(self)
 
     def _require_usable(self) -> None:
         if self._forked:
@@ -289,7 +292,7 @@ class WiresumBackend:
 
 
 def backend_of(group: Any) -> WiresumBackend | None:
-    """The backend of this package that a process group has; None if it has none."""
+    """A process group's wiresum backend; None if it has none."""
     for candidate in (group, *(group._get_backend(device) for device in group._device_types)):
         found = candidate
         while hasattr(found, "wrapped_pg"):  # TORCH_DISTRIBUTED_DEBUG=DETAIL
@@ -305,3 +308,21 @@ def stats_of(group: dist.ProcessGroup | None) -> GroupStats:
     if backend is None:
         raise ValueError(f"statistics are for process groups of the wiresum backend, not for {group}")
     return backend.stats()
+
+
+def _leave_at_exit() -> None:
+    for backend in list(_open):
+        backend.leave_at_exit()
+
+
+def _forget_after_fork() -> None:
+    for backend in list(_open):
+        backend.forget_after_fork()
+    _open.clear()
+
+
+_open: weakref.WeakSet[WiresumBackend] = weakref.WeakSet()
+_kept_after_fork: list[WiresumBackend] = []
+"""In a forked child: it has none of the parent's threads, and must not close the parent's sockets."""
+atexit.register(_leave_at_exit)
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,7 +1,7 @@
-"""What a group's workers have called, for the error when they call different collectives.
+"""What each worker has called, for the error when workers call different collectives.
 
-The data path notices that packets do not belong together, but it knows only numbers. Then each worker publishes in the
-group's store what it has called under which number, and the errors of all say so.
+The data path notices a mismatch, but knows only numbers. Then each worker publishes in the group's store what it has
+called under that number, and all errors quote it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import DistError
 
 KEPT = 4096
-"""How many of the newest calls are kept. A worker that has made more since, without waiting, says so."""
+"""How many of the newest calls are kept. A worker that has made more since says so."""
 ANSWERS_S_MAX = 2.0
 POLL_S = 0.01
 TENSORS_SHOWN = 4
 
 Call: TypeAlias = tuple[int, str, Any, Sequence[tuple[torch.dtype, Sequence[int]]]]
-"""Number, name, operator (None if nothing is summed), and what tensors."""
+"""Number, name, operator (None if nothing is summed), and types and shapes of tensors."""
 
 
 class CallLog:
-    """The calls of one worker. `note` runs in every collective, so it only keeps references and makes no text. `more`
-    returns the newest KEPT calls that are noted elsewhere (direct.hpp), oldest first."""
+    """This worker's calls. `note` runs in every collective, so it makes no text. `more` returns the newest KEPT calls
+    that are noted elsewhere (direct.hpp), oldest first."""
 
     def __init__(self, store: Store, rank: int, size: int, more: Callable[[], Sequence[Call]] = tuple) -> None:
         self._store, self._rank, self._size, self._more = store, rank, size, more
@@ -38,22 +38,22 @@ class CallLog:
         self.gloo_calls = 0
 
     def note(self, number: int, name: str, operator: Any, tensors: Sequence[torch.Tensor]) -> None:
-        """`number`: of the collective, the same at all workers. `operator`: None if nothing is summed."""
+        """`number` is the collective's, the same at all workers."""
         self._calls.append((number, name, operator, [(tensor.dtype, tensor.shape) for tensor in tensors]))
 
     def note_gloo(self, what: str) -> int:
-        """A collective that goes through Gloo, in words. Returns its number there, which is the same at all workers."""
+        """Notes a collective of Gloo, in words. Returns its number there, which is the same at all workers."""
         self._gloo.append(what)
         self.gloo_calls += 1
         return self.gloo_calls - 1
 
     def differ_at(self, gloo: int) -> None:
-        """Some workers have called this collective of Gloo where this worker has called one of the network."""
+        """Some workers have called this collective of Gloo where this worker called one of the network."""
         self._differs_at = gloo
 
     def compare(self, number: int | None) -> str:
-        """A sentence on what each worker called as number `number` (None: a worker that knows the number gives it); ""
-        if nobody answers. Waits for the others for ANSWERS_S_MAX at most, once."""
+        """What each worker called as number `number`, in words; if that is None, another worker must publish it. ""
+        without an answer. Waits for the others for ANSWERS_S_MAX at most, once."""
         if self._compared is None:
             try:
                 self._compared = self._compare(number)

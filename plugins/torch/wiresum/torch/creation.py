@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -14,7 +15,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
@@ -27,7 +27,7 @@ from wiresum.torch import extension
 from wiresum.torch.backend import WiresumBackend
 from wiresum.torch.calls import KEPT
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
-from wiresum.torch.gloo import Gloo, make_gloo
+from wiresum.torch.gloo import Gloo, group_of, make_gloo
 from wiresum.torch.network import Network
 from wiresum.torch.options import Options
 
@@ -39,7 +39,7 @@ _generations: Counter[str] = Counter()
 """How often this process has made a group of each name."""
 
 _job_names: dict[str, str] = {}
-"""The newest job of each group, by the group's name. Other groups' job names begin with the default group's ("")."""
+"""The newest job of each group, by the group's name; "" is the default group, whose job's name begins all others."""
 
 _JOINED = "joined"
 _REFUSED = "refused "
@@ -47,7 +47,7 @@ _FAILED = "failed "
 
 
 def create_group(backend_options: Any, pg_options: Any) -> Any:
-    """What `torch.distributed` calls: by init_process_group, and by new_group at the new group's members."""
+    """Called by init_process_group, and by new_group at the new group's members."""
     if pg_options is not None and not isinstance(pg_options, Options):
         raise TypeError(f"pg_options of the wiresum backend are a wiresum.torch.Options, not a {type(pg_options)}")
     is_subgroup = bool(backend_options.global_ranks_in_group)
@@ -69,21 +69,19 @@ def create_group(backend_options: Any, pg_options: Any) -> Any:
 
 
 def create_process_group(backend_options: Any) -> dist.ProcessGroup:
-    """A group that is not registered with `torch.distributed`, made in the same way."""
+    """The same for a group that is not registered with `torch.distributed`."""
     made = create_group(backend_options, None)
     if isinstance(made, dist.ProcessGroup):
         return made
-    group = dist.ProcessGroup(backend_options.store, backend_options.group_rank, backend_options.group_size)
-    group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
-    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, made)
-    return group
+    rank, size = backend_options.group_rank, backend_options.group_size
+    return group_of(made, dist.ProcessGroup.BackendType.CUSTOM, backend_options.store, rank, size)
 
 
 def _make_backend(
     dist_store: Store, rank: int, size: int, *, subgroup: str, timeout: timedelta, options: Options
 ) -> WiresumBackend:
-    """`subgroup` is the group's name, and "" of the default group."""
-    native = extension.load()  # first, since it may take a while, and after it members wait for each other
+    """`subgroup` is the group's name; "" for the default group."""
+    native = extension.load()  # may take a while, so before members wait for each other
     config = options.config()
     # A group's timeout also limits how long its creation may take.
     config = replace(config, join_timeout_s=min(config.join_timeout_s, timeout.total_seconds()))
@@ -116,18 +114,18 @@ def _make_backend(
 def _make_part(
     options: Options, parent: int, store: Store, ranks: list[int], name: str, timeout: timedelta
 ) -> WiresumBackend:
-    """What a group's `split` needs, at those of its members that are in `ranks`; `parent` is this one's rank there."""
-    subgroup = f"{name}.{'-'.join(map(str, ranks))}"  # parts of one split may have one name
+    """For `split`: makes the backend of some of a group's `ranks`. `parent` is this member's rank in the group."""
+    subgroup = f"{name}.{'-'.join(map(str, ranks))}"  # all parts of a split may have the same name
     part = PrefixStore(subgroup, store)
     return _make_backend(part, ranks.index(parent), len(ranks), subgroup=subgroup, timeout=timeout, options=options)
 
 
 def _meet(store: Store, rank: int, size: int, name: str, aggregators: int, timeout: timedelta) -> tuple[Store, str]:
     """Finds the other members. Returns a part of the store that only they use, and rank 0's name for the job. Raises
-    a `ValueError` if rank 0 has another number of aggregators: each would wait for the other elsewhere.
+    a `ValueError` if rank 0 has a different number of aggregators.
 
-    A store may hold values that earlier groups of the same name left: torchrun's survives a restart of the workers. So
-    each member asks a fresh question, rank 0 answers until the member has the answer, and nobody acts on an old value.
+    A store may hold values of earlier groups of the same name: torchrun's survives a restart of the workers. So each
+    member asks a fresh question, rank 0 answers until the member has the answer, and nobody acts on an old value.
     """
     if rank == 0:
         meeting = secrets.token_hex(8)
@@ -139,8 +137,8 @@ def _meet(store: Store, rank: int, size: int, name: str, aggregators: int, timeo
         store.set(f"heard/{meeting}/{rank}", "")
         if int(expected) != aggregators:
             raise ValueError(
-                f"WIRESUM_SWITCH names {aggregators} aggregators at rank {rank} and {expected} at rank 0: it must name "
-                "the same ones at all workers"
+                f"WIRESUM_SWITCH names {aggregators} aggregators at rank {rank} and {expected} at rank 0: it must be "
+                "the same at all workers"
             )
     return PrefixStore(f"meeting/{meeting}", store), name
 
@@ -158,15 +156,15 @@ def _answer_members(store: Store, size: int, answer: str, heard: str, timeout: t
             ranks = ", ".join(str(member) for member in sorted(missing))
             raise WiresumTimeoutError(
                 f"rank 0 waited {timeout.total_seconds():.0f} s for rank {ranks} of {size} to make the process group. "
-                "Look at why they did not come"
+                "See their logs for the reason"
             )
         if missing:
             time.sleep(MEETING_POLL_S)
 
 
 def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
-    """Different for each group, each restart by torchrun, and each time the group is made again: the job before may
-    not have ended yet."""
+    """Different for each group, each restart by torchrun, and each time a group is made: earlier jobs may not have
+    ended yet."""
     if subgroup and "" in _job_names:
         name = _job_names[""]
     else:
@@ -179,7 +177,7 @@ def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
         name += f"-{generation}"
     if not name_problem(name):
         return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:16]  # of a launcher's own name, or of a group's
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
     legible = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("-")
     return f"{legible[: JOB_NAME_BYTES_MAX - len(digest) - 1]}-{digest}"
 
@@ -193,31 +191,22 @@ def _name_of_run() -> str:
 
 
 def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, may_refuse: bool) -> Session | None:
-    """None, at all members, if the switch has no free lease and the group may do without."""
+    """None, at all members, if the switch has no free lease and the group `may_refuse` it."""
     session: Session | None = None
     cause: Exception | None = None
     try:
         session = Session.join(config, job_name=job, rank=rank, world_size=size, queue=not may_refuse)
     except Exception as error:
         cause = error
-    if not may_refuse:
-        if cause is not None:
-            raise _translated(cause) from cause
-        return session
-    try:
-        together = _all_joined(store, rank, size, job, cause)
-    except BaseException:
+    with contextlib.ExitStack() as cleanup:
         if session is not None:
-            session.close()
-        raise
-    if session is not None and not together:
-        session.close()
-        return None
-    return session
-
-
-def _translated(error: Exception) -> Exception:
-    return as_torch_error(error) if isinstance(error, WiresumError) else error
+            cleanup.callback(session.close)
+        if may_refuse and not _all_joined(store, rank, size, job, cause):
+            return None
+        if cause is not None:
+            raise as_torch_error(cause) if isinstance(cause, WiresumError) else cause
+        cleanup.pop_all()
+        return session
 
 
 def _outcome(cause: Exception | None) -> str:
@@ -228,7 +217,8 @@ def _outcome(cause: Exception | None) -> str:
 
 
 def _all_joined(store: Store, rank: int, size: int, job: str, cause: Exception | None) -> bool:
-    """Tells the others how joining went here. All members see the same outcomes, so they decide the same."""
+    """Tells the others how joining went here. False if the switch has refused a member. All members see the same
+    outcomes, so they decide the same. Raises another member's failure, if this one has none."""
     store.set(f"outcome/{rank}", _outcome(cause))
     outcomes = [store.get(f"outcome/{member}").decode() for member in range(size)]
     refusals = [text for text in outcomes if text.startswith(_REFUSED)]
@@ -241,9 +231,7 @@ def _all_joined(store: Store, rank: int, size: int, job: str, cause: Exception |
             refusals[0].removeprefix(_REFUSED),
         )
         return False
-    if cause is not None:
-        raise _translated(cause) from cause
     for member, text in enumerate(outcomes):
-        if text.startswith(_FAILED):
+        if cause is None and text.startswith(_FAILED):
             raise dist.DistBackendError(f"rank {member} could not join job '{job}': {text.removeprefix(_FAILED)}")
     return True

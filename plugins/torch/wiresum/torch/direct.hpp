@@ -1,9 +1,9 @@
-// All-reduces from PyTorch's dispatcher straight into the native session, with no Python in between.
+// All-reduces from PyTorch's dispatcher straight into the native session, without Python.
 //
-// Most calls of most trainings are of one kind: the sum or the mean of one tensor that the network can read and write
-// in place. For these, Python (backend.py, network.py) would take several times as long as the rest of the call.
-// `DirectSums::covers` says which calls they are. Python handles all others, and the rare parts of these: the form of a
-// tensor of a new size, the text of an error, a future.
+// Most calls of a training are the sum or mean of one tensor that the network can use in place. For these, Python
+// (backend.py, network.py) would take several times as long as the rest of the call. `DirectSums::covers` defines them.
+// Python handles all other calls, and the rare parts of these: the form of a tensor of a new size, an error's text, a
+// future.
 //
 // There is one DirectSums for each group with a session. backend.cpp calls it; network.py counts its calls and waits
 // for them. Any thread may call any method.
@@ -31,10 +31,10 @@
 
 namespace wiresum {
 
-/// A collective under way, or done.
+/// A collective in flight, or done.
 using Operation = std::shared_ptr<capi::Operation>;
 
-/// The functions of wiresum.agent's native module, which stays loaded. Needs the GIL when it is first called.
+/// The functions of wiresum.agent's native module, which stays loaded. The first call needs the GIL.
 inline const capi::Capi& agent() {
   static const auto* const functions =
       static_cast<const capi::Capi*>(py::module_::import("wiresum.agent._native").attr("CAPI").cast<py::capsule>());
@@ -43,12 +43,12 @@ inline const capi::Capi& agent() {
 
 class DirectSums {
  public:
-  /// Sizes of tensors whose forms are remembered.
+  /// How many forms are cached.
   static constexpr std::size_t kForms = 1024;
   static constexpr std::chrono::seconds kTimeoutMax{1'000'000'000};
 
-  /// `session` is a wiresum.agent._native.Session. `notes_max`: how many calls are remembered, for the error when
-  /// workers call different things.
+  /// `session` is a wiresum.agent._native.Session. `notes_max` calls are kept for the error when workers call
+  /// different things.
   DirectSums(py::object session, std::size_t notes_max)
       : agent_(agent()),
         session_object_(std::move(session)),
@@ -72,8 +72,7 @@ class DirectSums {
   /// Closed while earlier calls wait in Python for their turn (order.py).
   void set_open(bool open) { open_ = open; }
 
-  /// Network or Gloo is decided by what is the same at all workers. This only decides who prepares a call for the
-  /// network, so each worker may decide it for itself.
+  /// Whether this prepares the call for the network, and not Python. Workers need not decide alike.
   [[nodiscard]] bool covers(const std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) const {
     if (!open_ || tensors.size() != 1) return false;
     const c10d::ReduceOp::RedOpType operation = options.reduceOp;
@@ -85,8 +84,8 @@ class DirectSums {
            tensor.is_contiguous() && !tensor.is_neg() && !tensor._is_zerotensor() && tensor.numel() > 0;
   }
 
-  /// Starts a call that is covered. Null if the session has failed or refuses it: Python reports the error.
-  /// `form_of()` asks network.py for the form of such a call, as a wiresum.agent._native.Form.
+  /// Starts a covered call. Null if the session has failed or refuses it: Python reports the error. `form_of()` gets
+  /// the call's wiresum.agent._native.Form from network.py.
   template <typename FormOf>
   Operation start(const at::Tensor& tensor, const c10d::AllreduceOptions& options,
                   std::chrono::milliseconds default_timeout, const FormOf& form_of) {
@@ -118,7 +117,7 @@ class DirectSums {
     return calls_;
   }
 
-  /// Of tensors, as their owners see them.
+  /// Bytes of the callers' tensors.
   [[nodiscard]] std::uint64_t bytes() const {
     const std::lock_guard<std::mutex> guard(mutex_);
     return bytes_;
@@ -136,7 +135,7 @@ class DirectSums {
     return listed;
   }
 
-  /// Waits for those of the newest calls that are under way, until the timeout has passed.
+  /// Waits for the newest calls that are in flight, until the timeout has passed.
   void drain(std::chrono::milliseconds timeout) const {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     for (const Note& note : newest()) {

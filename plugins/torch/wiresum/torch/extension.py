@@ -1,10 +1,9 @@
 """backend.cpp as a module: compiled against the installed PyTorch when a group is first made, and kept.
 
 A C++ extension works only with the release of PyTorch that it was built with, so a wheel cannot contain this one. It is
-compiled once for each release of PyTorch, of Python and of Wiresum, and stored where PyTorch keeps its own extensions:
-in TORCH_EXTENSIONS_DIR, or ~/.cache/torch_extensions. For container images, `python -m wiresum.torch.extension` does
-it beforehand. Where it cannot be compiled (no compiler, no Python.h, an unsupported PyTorch) a process group works
-without it, as process_group.py says.
+compiled once for each release of PyTorch, Python and Wiresum, and stored with PyTorch's own extensions, in
+TORCH_EXTENSIONS_DIR or ~/.cache/torch_extensions. For container images, `python -m wiresum.torch.extension` compiles it
+beforehand. Where it cannot be compiled (no compiler, no Python.h, an unsupported PyTorch) process_group.py replaces it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ import wiresum.agent
 log = logging.getLogger("wiresum")
 
 COMPILE_TIMEOUT_S = 300.0
-"""How long to wait for the compiler, or for another process of this host that compiles it."""
+"""How long to wait for the compiler, or for another process that compiles it."""
 LOCK_POLL_S = 0.1
 
 _NAME = "wiresum_torch_backend"
@@ -48,14 +47,14 @@ class ExtensionError(RuntimeError):
 
 @functools.cache
 def load() -> ModuleType | None:
-    """The module; None where it cannot be compiled, which is logged once."""
+    """The module; None, and a warning, where it cannot be compiled."""
     try:
         return _import(build())
     except (RuntimeError, ImportError, OSError) as error:
         log.warning(
-            "wiresum: the part of the backend that is C++ could not be compiled: collectives work, but profiler and "
-            "debuggers do not see them, torch.compile breaks its graphs at them, and the group has no other backend "
-            "beside this one (`python -m wiresum.torch.extension` tries again): %s",
+            "wiresum: the C++ part of the backend could not be compiled: collectives work, but profiler and debuggers "
+            "do not see them, torch.compile breaks its graphs at them, and the group has no other backend beside this "
+            "one (`python -m wiresum.torch.extension` tries again): %s",
             error,
         )
         return None
@@ -80,7 +79,7 @@ def _compile(command: list[str], path: Path) -> None:
     )
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
-        # A driver that is killed leaves the compiler that it has started: so both are a process group, and end as one.
+        # In a process group, since the compiler that the driver starts would survive the driver.
         with subprocess.Popen(
             [*command, "-o", str(unfinished)],
             stdin=subprocess.DEVNULL,
@@ -96,7 +95,7 @@ def _compile(command: list[str], path: Path) -> None:
                 raise
         if driver.returncode != 0:
             raise ExtensionError(f"`{shlex.join(command)}` failed: {complaint[:_MESSAGE_CHARACTERS_MAX]}")
-        unfinished.rename(path)  # so that nobody ever loads half of it
+        unfinished.rename(path)  # at once, so that nobody loads half of it
     except subprocess.TimeoutExpired as error:
         raise ExtensionError(f"`{shlex.join(command)}` did not end within {COMPILE_TIMEOUT_S:.0f} s") from error
     finally:

@@ -1,4 +1,4 @@
-"""The group's Gloo: runs whatever the network does not, over the same rendezvous."""
+"""The group's Gloo: runs what the network does not, over the same rendezvous."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from torch._C._distributed_c10d import AllreduceOptions, HashStore, ProcessGroup
 
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError, WorkerLeftError
-from wiresum.torch.arguments import Tensors, tensors_in
 from wiresum.torch.calls import described
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.network import Network
-from wiresum.torch.plan import bring_home, divide, in_place
+from wiresum.torch.plan import Tensors, copy_back, divide, in_place
 from wiresum.torch.work import GlooWork
 
 log = logging.getLogger("wiresum")
@@ -39,21 +38,21 @@ BREAK_TAG = 0x7FFFFFFF
 
 @dataclass(frozen=True)
 class Call:
-    """What is known of a call when it fails. Gloo raises one type of error for everything, so its text is not used."""
+    """What explains a call's failure. Gloo's own error does not: it has the same type for everything."""
 
     what: str
     operator: Any
     """None if nothing is reduced."""
     dtypes: frozenset[torch.dtype]
     number: int | None = None
-    """The number of a numbered collective, as in its work (work.py)."""
+    """A collective's number, as in its work (work.py)."""
     peer: int | None = None
     """The peer of a send or receive; None for a receive from any."""
     is_collective: bool = True
 
 
 class Gloo:
-    """A group's Gloo. `network` is the same group's Network, if it has one: the two fail together."""
+    """`network` is the same group's Network, if it has one: the two fail together."""
 
     def __init__(self, backend: ProcessGroupGloo, store: Store, rank: int, size: int) -> None:
         self.backend = backend
@@ -61,7 +60,7 @@ class Gloo:
         self.collectives: Counter[str] = Counter()
         self._rank = rank
         self._options = backend.options
-        self._group = _whole_group(backend, store, rank, size)
+        self._group = group_of(backend, dist.ProcessGroup.BackendType.GLOO, store, rank, size)
         self._size = size
         self._failure: Exception | None = None
 
@@ -83,14 +82,14 @@ class Gloo:
         written: Tensors,
         finish: Callable[[], None] | None = None,
     ) -> GlooWork:
-        """Starts a collective. `written` are the tensors that Gloo writes to; `finish` is called when it is done."""
+        """Starts a collective. Gloo writes to the tensors in `written`; `finish` is called when it is done."""
         call = self._call(name, method, arguments)
         self._require(call)
         if self.collectives[name] == 0 and self.network is not None:
             log.info("wiresum: %s goes through Gloo: the network does not do that", call.what)
         self.collectives[name] += 1
         arguments_staged, staged = staged_for_gloo(arguments, written)
-        steps: list[Callable[[], None]] = [partial(bring_home, staged)] if staged else []
+        steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
         began = time.monotonic()
         inner = getattr(self._group, method)(*arguments_staged)
@@ -116,10 +115,11 @@ class Gloo:
         summed: Tensors,
         written: Tensors | None = None,
     ) -> GlooWork:
-        """`summed` will hold the sum (or mean); `written` are all tensors that Gloo writes, at some workers more."""
-        opts, divide_after = without_average(opts, summed, self._size)
-        written = summed if written is None else written
-        return self.run(name, method, *tensors, opts, written=written, finish=divide_after)
+        """`summed` will hold the sum (or mean). At some workers Gloo writes to more tensors, all in `written`."""
+        finish = None
+        if opts.reduceOp == dist.ReduceOp.AVG:  # Gloo has none
+            opts, finish = as_sum(opts), partial(divide, summed, self._size)
+        return self.run(name, method, *tensors, opts, written=summed if written is None else written, finish=finish)
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
         call = Call("monitored_barrier", None, frozenset())
@@ -134,7 +134,7 @@ class Gloo:
             raise self._explain(call, error, timed_out) from error
 
     def require_connected(self) -> None:
-        """Raises what broke the connections, if they are broken."""
+        """Raises the error that broke the connections, if they are broken."""
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args) from self._failure.__cause__
 
@@ -145,18 +145,18 @@ class Gloo:
             numbers = [work.number for work in works if work.number is not None]
             if not any(self.network.lacks_for_gloo(number, left, wait_s=0.0) for number in numbers):
                 return False
-            self._failure = as_torch_error(left, "A collective that needs it was under way, and took Gloo with it")
+            self._failure = as_torch_error(left, "A collective of Gloo's that needs it was under way")
         self.break_connections()
         return True
 
     def break_connections(self) -> None:
         """Makes every pending and later operation fail at once.
 
-        Gloo closes all of its connections when one receive times out; there is no other way to make it do so. A receive
-        from a worker whose connection is closed already fails without that, so every worker is tried.
+        Gloo closes all connections only when a receive times out. A receive from a worker whose connection is closed
+        already fails without that, so every worker is tried.
         """
         for peer in set(range(self._size)) - {self._rank}:
-            with contextlib.suppress(RuntimeError):  # that it fails is the purpose
+            with contextlib.suppress(RuntimeError):  # it is meant to fail
                 self.backend.recv([torch.empty(1)], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
 
     def _call(self, name: str, method: str, arguments: tuple[Any, ...]) -> Call:
@@ -179,7 +179,7 @@ class Gloo:
         self.require_connected()
 
     def _needs(self, call: Call, left: WorkerLeftError) -> bool:
-        """Does the call need the worker that has left?"""
+        """Whether the call needs the worker that has left."""
         assert self.network is not None
         if not call.is_collective:
             return call.peer == left.rank or self._size == 2
@@ -190,8 +190,8 @@ class Gloo:
         return timeout if timeout > timedelta(0) else self.timeout
 
     def _explain(self, call: Call, error: Exception, timed_out: bool) -> Exception:
-        """Why Gloo failed in a call that had begun. Unless Gloo does not support such calls, its connections are broken
-        or workers are out of step: then the group has failed, and the others must be told."""
+        """Why a call that had begun failed. Unless Gloo does not support such calls, the group has failed (connections
+        are broken, or workers are out of step), and the others must be told."""
         text = f"rank {self._rank}: {call.what}, which goes through Gloo, failed: {error}"
         if is_refused(call):
             return _caused(dist.DistBackendError(text), error)
@@ -214,11 +214,10 @@ class Gloo:
 
 
 def make_gloo(store: Store, rank: int, size: int, timeout: timedelta, config: AgentConfig) -> ProcessGroupGloo:
-    """Connects all workers with each other.
+    """Connects all workers with each other: at the first use, a send would have to wait for all workers.
 
-    Not at the first use: then two workers that send and receive would wait for all the others. Gloo listens at the data
-    path's address, since a host's name often resolves to an address that other hosts cannot reach. GLOO_SOCKET_IFNAME,
-    if set, takes precedence.
+    Gloo listens at the data path's address, since a host's name often resolves to an address that other hosts cannot
+    reach. GLOO_SOCKET_IFNAME, if set, takes precedence.
     """
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return ProcessGroupGloo(store, rank, size, timeout)
@@ -228,26 +227,33 @@ def make_gloo(store: Store, rank: int, size: int, timeout: timedelta, config: Ag
     return ProcessGroupGloo(store, rank, size, options)
 
 
+def tensors_in(arguments: Any) -> Tensors:
+    """All tensors in them, also those in nested lists."""
+    if isinstance(arguments, torch.Tensor):
+        return [arguments]
+    return [tensor for part in arguments for tensor in tensors_in(part)] if isinstance(arguments, (list, tuple)) else []
+
+
 def _caused(error: Exception, cause: Exception) -> Exception:
     error.__cause__ = cause
     return error
 
 
-def _whole_group(gloo: ProcessGroupGloo, store: Store, rank: int, size: int) -> dist.ProcessGroup:
-    """Gloo as a complete ProcessGroup: the backend alone lacks the coalesced forms and the profiler's records."""
+def group_of(backend: Any, kind: Any, store: Store, rank: int, size: int) -> dist.ProcessGroup:
+    """A ProcessGroup with this backend, which alone lacks the coalesced forms and the profiler's records."""
     group = dist.ProcessGroup(store, rank, size)
-    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+    group._set_default_backend(kind)
+    group._register_backend(torch.device("cpu"), kind, backend)
     return group
 
 
 def staged_for_gloo(
     arguments: tuple[Any, ...], written: list[torch.Tensor]
 ) -> tuple[list[Any], list[tuple[torch.Tensor, torch.Tensor]]]:
-    """The same arguments, with a row-major copy in place of each tensor that is laid out otherwise.
+    """Replaces each tensor that is not laid out in row-major order by a copy that is.
 
-    Gloo reads a tensor's memory and ignores its strides, mostly without an error when the result is wrong.
-    Also returns (the caller's tensor, the memory whose result it gets) for those among the `written` ones.
+    Gloo ignores strides, mostly without an error when the result is wrong. Also returns pairs for the copied tensors in
+    `written`: (the caller's tensor, the memory whose result it gets).
     """
     outputs = {id(tensor) for tensor in written}
     staged: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -266,8 +272,8 @@ def staged_for_gloo(
 
 
 def is_refused(call: Call) -> bool:
-    """Does Gloo not support such a call? Its error is the same as for broken connections. So the same call is tried in
-    a group of one, which has no connections."""
+    """Whether Gloo does not support such a call. Its error does not tell that from broken connections, so the call is
+    tried in a group of one, which has no connections."""
     if not call.dtypes:
         return False
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -283,16 +289,14 @@ def is_refused(call: Call) -> bool:
     return False
 
 
-def without_average(options: Any, tensors: list[torch.Tensor], size: int) -> tuple[Any, Callable[[], None] | None]:
-    """Gloo has no AVG: returns the options of a SUM, and the division that is then left to do."""
-    if options.reduceOp != dist.ReduceOp.AVG:
-        return options, None
+def as_sum(options: Any) -> Any:
+    """A copy of the options, for a SUM."""
     summing = type(options)()
     for name in ("timeout", "asyncOp", "rootRank", "rootTensor"):
         if hasattr(options, name):
             setattr(summing, name, getattr(options, name))
     summing.reduceOp = dist.ReduceOp.SUM
-    return summing, lambda: divide(tensors, size)
+    return summing
 
 
 def _source_address(config: AgentConfig) -> str:

@@ -1,8 +1,8 @@
 """How many of Gloo's collectives a worker had finished when it left in an orderly way.
 
-No collective in the network can complete without that worker. Of Gloo's, those can in which it has done its part: a
-gather, for example, to which it had already sent. So before a worker leaves, it publishes in the group's store how many
-of Gloo's collectives it has finished; they have the same numbers at all workers.
+Collectives in the network cannot complete without that worker. Gloo's can if it has done its part, for example if it
+has sent its input of a gather. So before a worker leaves, it publishes in the group's store how many of Gloo's
+collectives it has finished; they have the same numbers at all workers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ANSWER_S_MAX = 2.0
 
 
 class Departures:
-    """A thread asks the store, which may take long: a caller that waits for a key blocks all other requests."""
+    """A thread asks the store: a caller that waits for a key blocks all other requests, perhaps for long."""
 
     def __init__(self, store: Store, rank: int) -> None:
         self._store, self._rank = store, rank
@@ -31,8 +31,7 @@ class Departures:
             self._store.set(str(self._rank), str(finished))
 
     def finished_by(self, rank: int, wait_s: float = ANSWER_S_MAX) -> int | None:
-        """How many the worker had finished; only for the first one that left. 0 if it did not say; None if the store
-        has not answered yet."""
+        """For the first worker that left. 0 if it did not say; None if the store has not answered yet."""
         with self._lock:
             if not self._asked:
                 self._asked = True
@@ -40,7 +39,7 @@ class Departures:
         return self._finished if self._answered.wait(wait_s) else None
 
     def _ask(self, rank: int) -> None:
-        # Not by a clone of the store: if its host has left, a clone would try to connect for long.
+        # Not with a clone of the store: if the store's host has left, a clone would try to connect for long.
         with contextlib.suppress(RuntimeError, ValueError):
             if self._store.check([str(rank)]):
                 self._finished = int(self._store.get(str(rank)))

@@ -1,9 +1,10 @@
-"""The collectives that the network does, of one group: from plans (plan.py) to works (work.py)."""
+"""Runs one group's collectives in the network: from plans (plan.py) to works (work.py)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -13,16 +14,15 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from wiresum.agent.errors import DivergedError, JobAbortedError, WiresumError, WorkerLeftError
-from wiresum.agent.session import FLOATING, Dtype, Form, Operation, Scaling, Session
+from wiresum.agent.session import FLOATING, Form, Operation, Scaling, Session
 from wiresum.torch import plan as plans
 from wiresum.torch import rows
-from wiresum.torch.arguments import Tensors
 from wiresum.torch.attendant import Attendant
-from wiresum.torch.calls import Call, CallLog
+from wiresum.torch.calls import CallLog
 from wiresum.torch.errors import as_torch_error
 from wiresum.torch.leaving import ANSWER_S_MAX, Departures
 from wiresum.torch.order import SubmissionOrder
-from wiresum.torch.plan import CollectivePlan, divide
+from wiresum.torch.plan import CollectivePlan, Tensors, divide
 from wiresum.torch.standstill import Standstill
 from wiresum.torch.work import GlooWork, NetworkWork
 
@@ -31,6 +31,22 @@ DRAIN_TIMEOUT_S = 5.0
 
 _UNSET = timedelta(0)
 _AVERAGE = dist.ReduceOp.AVG
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    name: str
+    opts: Any
+    tensors: Tensors
+    sums: bool
+
+    @property
+    def operator(self) -> Any:
+        return self.opts.reduceOp if self.sums else None
+
+    @property
+    def averages(self) -> bool:
+        return self.sums and bool(self.opts.reduceOp == _AVERAGE)
 
 
 class Network:
@@ -54,7 +70,8 @@ class Network:
         self._collectives: Counter[str] = Counter()
         self._bytes: Counter[bool] = Counter()
         """Bytes of collectives that sum (True), and of those that copy (False)."""
-        self._calls = CallLog(PrefixStore("calls", store), session.rank, session.world_size, _noted_by(direct))
+        more = direct.notes if direct is not None else tuple
+        self._calls = CallLog(PrefixStore("calls", store), session.rank, session.world_size, more)
         self._bits = bits
         self._fixed_scale = fixed_scale
         self._timeout = timeout
@@ -95,21 +112,17 @@ class Network:
             work = self._work(result, [])
             work.settle()
             return work
-        average = summed is not None and bool(opts.reduceOp == _AVERAGE)
-        called = partial(
-            self._calls.note, name=name, operator=None if summed is None else opts.reduceOp, tensors=result
-        )
+        call = _Call(name, opts, result, sums=summed is not None)
         finish: list[Callable[[], None]] = [plan.finish for plan in todo]
-        if average and (integers := [tensor for tensor in summed or () if not tensor.is_floating_point()]):
+        if call.averages and (integers := [tensor for tensor in summed or () if not tensor.is_floating_point()]):
             finish.append(partial(divide, integers, self.session.world_size))
         work = self._work(result, finish)
         self._pending.add(work)
         if self._order.is_free():
-            self._begin(work, todo, opts, average=average, called=called)
+            self._begin(work, todo, call)
         else:
             work.begins_later()
-            begin = partial(self._begin, work, todo, opts, average=average, called=called)
-            self._order.append(partial(_take, begin, work))
+            self._order.append(partial(_take, partial(self._begin, work, todo, call), work))
         return work
 
     def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork:
@@ -120,24 +133,23 @@ class Network:
         work.begins_later()
         self._pending.add(work)
         contributions = [(tensor, *rows.rows_of(tensor)) for tensor in tensors]
-        average = bool(opts.reduceOp == _AVERAGE)
+        call = _Call(name, opts, tensors, sums=True)
 
         def align_and_submit() -> None:
-            called = partial(self._calls.note, name=name, operator=opts.reduceOp, tensors=tensors)
-            todo = [plan for part in contributions if not (plan := self._aligned(*part, opts, average, called)).empty]
+            todo = [plan for part in contributions if not (plan := self._aligned(*part, call)).empty]
             work.finish_with([plan.finish for plan in todo])
-            self._begin(work, todo, opts, average=average, called=called)
+            self._begin(work, todo, call)
 
         self._order.append(partial(_take, align_and_submit, work))
         return work
 
     def watch_gloo(self, work: GlooWork, what: str | None) -> None:
-        """A work of Gloo's beside the network's. `what`: the collective that was called, None if it is none."""
+        """Attends to a work of Gloo. `what` is the call, in words; None for a send or receive."""
         if what is not None:
             work.number = self._calls.note_gloo(what)
         self._attendant.watch_gloo(work)
 
-    # Who is there.
+    # Members that fail or leave.
 
     @property
     def left(self) -> WorkerLeftError | None:
@@ -151,35 +163,35 @@ class Network:
             self._require_everybody()
 
     def lacks_for_gloo(self, number: int, left: WorkerLeftError, wait_s: float = ANSWER_S_MAX) -> bool:
-        """Is the worker that left still needed for this collective of Gloo? False as long as that is unknown."""
+        """Whether this collective of Gloo needs the worker that has left. False as long as that is unknown."""
         finished = self._departures.finished_by(left.rank, wait_s)
         return finished is not None and number >= finished
 
     @property
     def gloo_calls(self) -> int:
-        """How many of Gloo's collectives were called here; the next one's number."""
+        """How many of Gloo's collectives were called here, which is the next one's number."""
         return self._calls.gloo_calls
 
     def _require_everybody(self) -> None:
         if (failure := self.session.failure) is not None:
             raise self.translate(failure)
 
-    # What direct.hpp needs of Python.
+    # For direct.hpp.
 
     def form_of_sum(self, tensor: torch.Tensor, average: bool) -> Form:
-        """Of an all-reduce of this tensor, or of others of its type and size."""
+        """The form of all-reduces of tensors of this type and size."""
         (plan,) = plans.all_reduce([tensor])
         return self.session.form(**self._form(plan, average=average))
 
     def adopt(self, operation: Operation, tensors: Tensors) -> NetworkWork:
-        """The work of an operation that was submitted without Python."""
+        """Makes the work of an operation that was submitted without Python."""
         work = self._work(tensors, [])
         work.add(operation)
         work.all_added()
         return work
 
     def attend(self, work: NetworkWork) -> None:
-        """An adopted work that its caller may not wait for."""
+        """Settles an adopted work even if its caller does not wait."""
         if work.done():
             work.settle()
             return
@@ -193,10 +205,10 @@ class Network:
         if self.direct is not None:
             self.direct.set_open(is_free)
 
-    # Its end.
+    # Leaving.
 
     def drain(self) -> None:
-        """Waits a moment for pending works, and tells the others how far this worker has come."""
+        """Waits a moment for pending works, and publishes how many of Gloo's collectives this worker has finished."""
         if self.direct is not None:
             self.direct.drain(timedelta(seconds=DRAIN_TIMEOUT_S))
         self._order.drain(DRAIN_TIMEOUT_S)
@@ -215,7 +227,7 @@ class Network:
             work.settle()
 
     def translate(self, error: WiresumError) -> Exception:
-        """The error for users, with what each worker called if that was not the same."""
+        """The error for users, with each worker's call if these differ."""
         if isinstance(error, DivergedError):
             return as_torch_error(error, self._calls.compare(error.number))
         if isinstance(error, JobAbortedError) and DivergedError.WORDS in error.reason:
@@ -227,108 +239,60 @@ class Network:
             result, finish, rank=self.session.rank, forget=self._pending.discard, translate=self.translate
         )
 
-    def _aligned(
-        self,
-        tensor: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        opts: Any,
-        average: bool,
-        called: Callable[[int], None],
-    ) -> CollectivePlan:
-        """Waits until the workers have agreed on a sparse tensor's keys, and returns what is left to do then."""
+    def _aligned(self, tensor: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, call: _Call) -> CollectivePlan:
+        """Waits until the workers have agreed on a sparse tensor's keys, and returns the plan of the sum."""
         rank, size = self.session.rank, self.session.world_size
         possible = rows.keys_possible(tensor)
-        plan, numbers = rows.sizes_plan(keys, rank=rank, size=size)
-        self._exchange(plan, opts, called, signature=rows.call_of(tensor))
+        numbers = self._exchange(rows.sizes_plan(tensor, keys, rank=rank, size=size), call)
         if rows.counting_is_cheaper(numbers, possible):
-            plan, presence = rows.presence_plan(keys, possible)
-            self._exchange(plan, opts, called, signature=rows.call_of(tensor), bits=rows.COUNT_BITS)
-            union = presence.nonzero().reshape(-1)
+            union = self._exchange(rows.presence_plan(tensor, keys), call).nonzero().reshape(-1)
         else:
-            plan, everybody = rows.keys_plan(keys, numbers, rank=rank)
-            self._exchange(plan, opts, called, signature=rows.call_of(tensor))
-            union = everybody.unique()
-        return rows.sum_plan(tensor, keys, values, union, integer_divisor=size if average else 1)
+            union = self._exchange(rows.keys_plan(tensor, keys, numbers, rank=rank), call).unique()
+        return rows.sum_plan(tensor, keys, values, union, integer_divisor=size if call.averages else 1)
 
-    def _exchange(
-        self, plan: CollectivePlan, opts: Any, called: Callable[[int], None], *, signature: int, bits: int = 32
-    ) -> None:
-        """A collective that is waited for here."""
+    def _exchange(self, plan: rows.ExchangePlan, call: _Call) -> torch.Tensor:
+        """Runs a plan, waits for it, and returns its answer."""
         work = self._work([], [plan.finish])
-        try:
-            operation = self.session.submit(
-                plan.regions,
-                dtype=plan.dtype,
-                bits=bits,
-                signature=signature,
-                may_be_sparse=plan.dtype is Dtype.I32,
-                timeout_s=self._timeout_s(opts),
-                notify=False,
-            )
-        except WiresumError as error:
-            raise self.translate(error) from error
-        work.add(operation)
-        called(operation.number)
-        work.all_added()
         self._pending.add(work)  # if the wait is interrupted, the network still uses the plan's memory
+        self._submit_all(work, [plan], call, notify=False)
         work.wait()
+        return plan.answer
 
-    def _begin(
-        self,
-        work: NetworkWork,
-        todo: Sequence[CollectivePlan],
-        opts: Any,
-        *,
-        average: bool,
-        called: Callable[[int], None],
-    ) -> None:
-        """Submits a work's operations; `called` notes what has the number that each one got."""
-        timeout_s = self._timeout_s(opts)
-        if opts.asyncOp:
+    def _begin(self, work: NetworkWork, todo: Sequence[CollectivePlan], call: _Call) -> None:
+        """Submits a work's operations."""
+        if call.opts.asyncOp:
             with self._attendant.changed:
-                self._submit_all(work, todo, average=average, timeout_s=timeout_s, notify=True, called=called)
+                self._submit_all(work, todo, call, notify=True)
                 self._attendant.watch_network(work)
         else:
-            self._submit_all(work, todo, average=average, timeout_s=timeout_s, notify=False, called=called)
+            self._submit_all(work, todo, call, notify=False)
         if not todo:
             work.settle()
         for plan in todo:
             self._bytes[plan.sums] += plan.bytes
 
-    def _submit_all(
-        self,
-        work: NetworkWork,
-        todo: Sequence[CollectivePlan],
-        *,
-        average: bool,
-        timeout_s: float,
-        notify: bool,
-        called: Callable[[int], None],
-    ) -> None:
+    def _submit_all(self, work: NetworkWork, todo: Sequence[CollectivePlan], call: _Call, *, notify: bool) -> None:
         """With `notify`, hold the attendant's `changed`."""
+        timeout: timedelta = call.opts.timeout
+        timeout_s = (timeout if timeout > _UNSET else self._timeout()).total_seconds()
         try:
             for plan in todo:
-                operation = self._submit(plan, average=average, timeout_s=timeout_s, notify=notify)
+                form = self._form(plan, average=call.averages)
+                operation = self.session.submit(plan.regions, **form, timeout_s=timeout_s, notify=notify)
                 work.add(operation)
-                called(operation.number)
+                self._calls.note(operation.number, call.name, call.operator, call.tensors)
         except Exception as error:
-            if not work.tokens():  # else the network has memory of it, and it stays until the group is closed
+            if not work.operations():  # else the network has memory of it, and it stays until the group is closed
                 self._pending.discard(work)
             if isinstance(error, WiresumError):
                 raise self.translate(error) from error
             raise
         work.all_added()
 
-    def _submit(self, plan: CollectivePlan, *, average: bool, timeout_s: float, notify: bool) -> Operation:
-        return self.session.submit(
-            plan.regions, **self._form(plan, average=average), timeout_s=timeout_s, notify=notify
-        )
-
     def _form(self, plan: CollectivePlan, *, average: bool) -> dict[str, Any]:
-        """What Session.form takes."""
+        """The arguments of Session.form."""
         floating = plan.sums and plan.dtype in FLOATING
-        bits = self._bits if floating else 32
+        bits = self._bits if floating else plan.integer_bits
         fixed_scale = self._fixed_scale if floating else None
         return {
             "dtype": plan.dtype,
@@ -340,17 +304,9 @@ class Network:
             "may_be_sparse": plan.may_be_sparse,
         }
 
-    def _timeout_s(self, opts: Any) -> float:
-        timeout: timedelta = opts.timeout
-        return (timeout if timeout > _UNSET else self._timeout()).total_seconds()
-
-
-def _noted_by(direct: Any) -> Callable[[], Sequence[Call]]:
-    return tuple if direct is None else direct.notes
-
 
 def _take(step: Callable[[], None], work: NetworkWork) -> None:
-    """A step that nobody waits for: its error is the work's."""
+    """Takes a step for which no caller waits: its error becomes the work's."""
     try:
         step()
     except Exception as error:

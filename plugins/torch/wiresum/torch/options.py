@@ -1,4 +1,4 @@
-"""What `init_process_group(..., pg_options=...)` and `new_group(..., pg_options=...)` may say."""
+"""`pg_options` of `init_process_group` and `new_group`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from wiresum.agent.config import AgentConfig
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of one group. None means: as in the environment. All fields but `fixed_scale` are those of
-    `wiresum.agent.config.AgentConfig`; `wiresum settings` explains them."""
+    """The settings of one group; None: from the environment. All but `fixed_scale` are fields of
+    `wiresum.agent.config.AgentConfig`, which `wiresum settings` explains."""
 
     fixed_scale: float | None = None
-    """Multiplies floats before they are rounded to integers, in place of block floating point's power of two.
+    """Multiplies floats before they are rounded to integers, instead of block floating point's power of two.
 
-    Finite, above 0, and the same at all workers. It saves the round trip in which workers agree on exponents. Use it
-    only if the range of the values is known: what does not fit the bits is clamped.
+    It saves the round trip in which workers agree on exponents. Finite, above 0, and the same at all workers. Use it
+    only if the range of the values is known: larger ones are clamped.
     """
     switch: str | None = None
     tls: str | None = None

@@ -1,11 +1,8 @@
-"""The order in which a group's collectives are handed to the network.
+"""The order in which a group's collectives are submitted to the network.
 
-All workers must submit the same collectives in the same order. Most are submitted at once, by the caller. A sum of
-sparse tensors cannot be: its later exchanges depend on the results of the earlier ones (rows.py). Such a call is a
-*step* that a thread takes while its caller goes on. Later calls wait behind it, so that the order is that of the calls,
-however fast each worker is.
-
-The thread starts with the first such step, and sleeps while there is nothing to do.
+All workers must submit the same collectives in the same order. Callers submit most of them at once. A sum of sparse
+tensors takes several exchanges, each of which depends on the one before (rows.py), so a thread submits it, as a *step*,
+while its caller goes on. Later calls wait behind it. The thread starts with the first step.
 """
 
 from __future__ import annotations
@@ -18,23 +15,23 @@ JOIN_TIMEOUT_S = 5.0
 
 
 class SubmissionOrder:
-    """`name`: of the thread. `on_change` is called, whenever that changes, with whether callers may submit at once."""
+    """`name` is the thread's. `on_change` is called with `is_free()` whenever that changes."""
 
-    def __init__(self, name: str, on_change: Callable[[bool], None] = lambda is_free: None) -> None:
+    def __init__(self, name: str, on_change: Callable[[bool], None]) -> None:
         self._name = name
         self._on_change = on_change
         self._changed = threading.Condition()
         self._steps: deque[Callable[[], None]] = deque()
-        """Steps not taken yet, and the one that is being taken."""
+        """The current step and those after it."""
         self._closing = False
         self._thread: threading.Thread | None = None
 
     def is_free(self) -> bool:
-        """May the caller submit at once?"""
+        """Whether the caller may submit at once."""
         return not self._steps
 
     def append(self, step: Callable[[], None]) -> None:
-        """Appends a step, which is taken after all earlier ones. It must not raise."""
+        """The step is taken after all earlier ones. It must not raise."""
         with self._changed:
             if not self._steps:
                 self._on_change(False)
@@ -51,7 +48,7 @@ class SubmissionOrder:
                 self._changed.wait_for(lambda: not self._steps, timeout_s)
 
     def close(self) -> None:
-        """Ends the thread once it has taken all steps. Call it after the session was closed: then no step waits."""
+        """Ends the thread after its last step. Call it when the session is closed: then no step waits."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

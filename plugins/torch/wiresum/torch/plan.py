@@ -1,15 +1,14 @@
 """What each collective of `torch.distributed` is on the wire: tensors in, regions of memory out.
 
-Pure functions, with no network and no process group: a plan holds addresses, and the tensors that own them.
+Pure functions: a plan holds addresses, and the tensors that own them.
 
-Sums travel as numbers: fp32, fp16, bf16 and int32. Copies (broadcast, all-gather) travel as raw bytes, so that
-any dtype passes bit for bit. All workers have the same regions; only which of them have a source and a destination
-differs. So one state machine serves all collectives (see collective.hpp).
+Sums travel as numbers: fp32, fp16, bf16 and int32. Copies (broadcast, all-gather) travel as raw bytes, so any dtype
+passes bit for bit. All workers have the same regions, but different sources and destinations, so one state machine
+serves all collectives (see collective.hpp).
 
-The network reads and writes a tensor where it lies if its memory is one run in row-major order on the CPU.
-Any other tensor is *staged*: copied into such memory first, and copied back when the collective is done. That
-includes dense tensors in another order, such as channels-last ones: adding them where they lie would give a
-wrong sum, with no error, if another worker had the same tensor in row-major order.
+A tensor whose memory is one run in row-major order on the CPU is used in place. Any other is *staged*: copied into such
+memory first, and copied back at the end. That includes dense tensors in another order, such as channels-last: added in
+place, they would give a wrong sum, without an error, if another worker had the same tensor in row-major order.
 """
 
 from __future__ import annotations
@@ -20,10 +19,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import attrgetter
+from typing import TypeAlias
 
 import torch
 
 from wiresum.agent.session import Dtype, Region
+
+Tensors: TypeAlias = list[torch.Tensor]
 
 
 class CollectiveKind(IntEnum):
@@ -59,25 +61,27 @@ class CollectivePlan:
     kind: CollectiveKind
     dtype: Dtype
     root: int = -1
+    integer_bits: int = 32
+    """The size of integers on the wire."""
     regions: list[Region] = field(default_factory=list)
     kept: list[torch.Tensor] = field(default_factory=list)
-    """They own the memory that the regions name, and must live until the operation is done."""
+    """The owners of the regions' memory, which must live until the operation is done."""
     staged: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     """(the caller's tensor, the memory whose result it gets)."""
 
     @property
     def empty(self) -> bool:
-        """Is there nothing to carry? A barrier has no elements, but is not empty."""
+        """Whether there is nothing to do. A barrier has no elements, but is not empty."""
         return not any(map(_elements, self.regions)) and self.kind is not CollectiveKind.BARRIER
 
     @property
     def sums(self) -> bool:
-        """Is it a reduction? Else it copies."""
+        """Whether it is a reduction. Else it copies."""
         return self.kind in SUMMING
 
     @property
     def may_be_sparse(self) -> bool:
-        """May blocks that are zero at all workers be left out?"""
+        """Whether blocks that are zero at all workers may be left out."""
         return self.sums
 
     @property
@@ -93,7 +97,7 @@ class CollectivePlan:
     def finish(self) -> None:
         """Copies results from staging memory to the caller's tensors."""
         if self.staged:
-            bring_home(self.staged)
+            copy_back(self.staged)
 
     def source(self, tensor: torch.Tensor) -> int:
         """The address of memory that holds the tensor's values."""
@@ -117,11 +121,11 @@ class CollectivePlan:
 
 
 def in_place(tensor: torch.Tensor) -> bool:
-    """May the network read and write this tensor where it lies?"""
+    """Whether the network can read and write the tensor's own memory."""
     return tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg() and not tensor.is_conj()
 
 
-def bring_home(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+def copy_back(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copies results from staging memory into the tensors that they are for."""
     with torch.no_grad():
         for tensor, memory in staged:
@@ -129,7 +133,7 @@ def bring_home(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 
 def divide(tensors: list[torch.Tensor], divisor: int) -> None:
-    """Floats are rounded as always, integers towards zero."""
+    """In place. Integers are rounded towards zero."""
     with torch.no_grad():
         for tensor in tensors:
             exact = tensor.is_floating_point() or tensor.is_complex()
@@ -137,8 +141,7 @@ def divide(tensors: list[torch.Tensor], divisor: int) -> None:
 
 
 def carries(tensors: Iterable[torch.Tensor], *, summed: bool) -> bool:
-    """Can the network carry these tensors as they are? (Sparse ones: see rows.py. Quantised ones and sums of other
-    types: Gloo's.)"""
+    """Whether the network can carry these tensors. (For sparse ones see rows.py.)"""
     for tensor in tensors:
         carried = tensor.dtype in SUMMED if summed else not tensor.is_quantized
         if not carried or tensor.layout is not torch.strided:

@@ -1,11 +1,11 @@
 """The backend as a ProcessGroup of its own, used where the extension cannot be compiled (extension.py).
 
-Python may subclass ProcessGroup in every PyTorch. PyTorch's own C++ (DDP's reducer, functional collectives) calls the
-methods here through its trampoline, `PyProcessGroup`. Methods that the trampoline lacks go to the base class, and from
-there to the Gloo backend that is registered for CPU tensors: slower, but correct.
+PyTorch's own C++ (DDP's reducer, functional collectives) calls the methods here through its trampoline,
+`PyProcessGroup`. Methods that the trampoline lacks go to the base class, and from there to the Gloo backend that is
+registered for CPU tensors: slower, but correct.
 
 A ProcessGroup is called before PyTorch's dispatcher, so profiler, CommDebugMode and fake tensors do not see its
-collectives. torch.compile would trace into them, so it is told not to.
+collectives, and torch.compile is told not to trace into them.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ COLLECTIVES: dict[str, tuple[Any, int]] = {
     "alltoall": (AllToAllOptions, 2),
     "all_to_all_single": (AllToAllOptions, 4),
 }
-"""By name: the kind of options, and how many arguments come before these."""
+"""By name: the type of options, and the number of arguments before them."""
 TAKE_ONE_TENSOR = ("allreduce", "allreduce_coalesced", "reduce", "broadcast", "reduce_scatter", "allgather")
-"""In place of lists of tensors."""
+"""Instead of a list."""
 OPERATORS = (dist.ReduceOp, dist.ReduceOp.RedOpType)
 
 
@@ -111,7 +111,7 @@ def _collective(name: str, kind: Any, count: int) -> Callable[..., dist.Work]:
 
 
 def _options(kind: Any, arguments: tuple[Any, ...], **named: Any) -> Any:
-    """An options object if one is given, or else one with what is: an operator, a root, a time-out."""
+    """The given options object, or one made of the given operator, root and time-out."""
     options = kind()
     for value in (*arguments, *named.values()):
         if isinstance(value, kind):
@@ -128,5 +128,4 @@ def _options(kind: Any, arguments: tuple[Any, ...], **named: Any) -> Any:
 for _name, (_kind, _count) in COLLECTIVES.items():
     setattr(WiresumProcessGroup, _name, _collective(_name, _kind, _count))
 for _name in (*COLLECTIVES, "send", "recv", "recv_anysource", "monitored_barrier"):
-    # torch.compile would look for collectives of its own in them.
     setattr(WiresumProcessGroup, _name, torch.compiler.disable(getattr(WiresumProcessGroup, _name)))

@@ -1,16 +1,14 @@
 """Sums of `torch.sparse_coo` tensors: keys and values, aligned over the workers.
 
-A sparse tensor is a set of rows, each with a key: in an embedding's gradient, the keys are the numbers of the words
-that a batch used. Workers have different keys, and the network adds elements at the same position. So the workers first
-agree on the *union* of their keys, and each lays out its rows in the order of the union, with zeros for keys that it
-does not have. That memory is summed like any other tensor (blocks that are zero at a worker cost it a header). The
-result is sparse again: the keys of the union and the summed rows, with the same bits at every worker.
+A sparse tensor is a set of rows, each with a key: in an embedding's gradient, the numbers of the words that a batch
+used. Workers have different keys, and the network adds elements at the same position. So the workers first agree on the
+*union* of their keys. Each lays out its rows in the order of the union, with zeros for keys that it does not have, and
+that memory is summed like any other tensor (a block that is zero at a worker costs it a header). The result is sparse
+again: the keys of the union and the summed rows, with the same bits at every worker.
 
-There are two ways to find the union. Each worker sends its keys to all others (all-gather), which costs as much as
-there are keys. Or the workers count for each possible key who has it, in 8 bits each (an all-reduce), which costs as
-much as there are possible keys. The numbers of keys, which are exchanged first, decide which is cheaper.
-
-Until the union is known, later collectives wait: what is submitted next depends on it.
+There are two ways to find the union: an all-gather of keys, which costs as much as there are keys, or an all-reduce
+that counts the workers that have each possible key, in 8 bits each. The numbers of keys, which are exchanged first,
+decide which is cheaper. Later collectives wait until the union is known.
 
 Source: OmniReduce (SIGCOMM'21), section 5, "sparse formats"; the alignment through a union replaces its merging of
 sorted key lists in the aggregator, which a switch cannot do.
@@ -32,8 +30,23 @@ COUNT_BITS = 8
 
 
 @dataclass
+class ExchangePlan(CollectivePlan):
+    """An exchange before the sum. `answer` is the memory in which its result will be."""
+
+    answer: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    call: int = 0
+
+    @property
+    def may_be_sparse(self) -> bool:
+        return self.dtype is Dtype.I32
+
+    def signature(self, *, bits: int, average: bool, fixed_scale: float | None = None) -> int:
+        return self.call
+
+
+@dataclass
 class RowPlan(CollectivePlan):
-    """The sum of the union's rows. `finish` makes the caller's tensor from it."""
+    """The sum of the union's rows. `finish` stores it in the caller's tensor."""
 
     tensor: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     keys: torch.Tensor = field(default_factory=lambda: torch.empty(0))
@@ -43,7 +56,7 @@ class RowPlan(CollectivePlan):
 
     @property
     def may_be_sparse(self) -> bool:
-        """Each row is present at some worker, and sizes differ from call to call, so there is nothing to learn."""
+        """No: some worker has each row, and sizes differ from call to call, so there is nothing to learn."""
         return False
 
     def finish(self) -> None:
@@ -53,7 +66,7 @@ class RowPlan(CollectivePlan):
 
 
 def is_row_sparse(tensor: torch.Tensor) -> bool:
-    """Is it a sparse tensor that the network can sum?"""
+    """Whether it is a sparse tensor that the network can sum."""
     return tensor.layout is torch.sparse_coo and tensor.is_cpu and tensor.dtype in SUMMED
 
 
@@ -91,60 +104,58 @@ def write_rows(tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor) -> 
         tensor.copy_(result)  # not of detach(): that has a shape and a number of rows of its own
 
 
-def sizes_plan(keys: torch.Tensor, *, rank: int, size: int) -> tuple[CollectivePlan, torch.Tensor]:
-    """The first exchange: how many keys each worker has. Also returns the tensor that will hold the answer.
-
-    A sum of numbers in which each worker fills only its own: all of them fit one packet.
-    """
+def sizes_plan(tensor: torch.Tensor, keys: torch.Tensor, *, rank: int, size: int) -> ExchangePlan:
+    """How many keys each worker has: a sum of numbers in which each worker fills its own. All fit one packet."""
     if len(keys) > KEYS_MAX:
         raise ValueError(f"a sparse tensor of {len(keys)} rows at one worker, and {KEYS_MAX} is the most; split it")
     counts = torch.zeros(size, dtype=torch.int32)
     counts[rank] = len(keys)
-    plan = CollectivePlan(CollectiveKind.SPARSE_ALL_REDUCE, Dtype.I32, kept=[counts])
-    plan.regions.append(Region(counts.data_ptr(), counts.data_ptr(), size))
-    return plan, counts
-
-
-def call_of(tensor: torch.Tensor) -> int:
-    """A signature of the whole call: it includes the shapes, which must agree, and which regions do not show."""
-    return call_signature(
-        (int(CollectiveKind.SPARSE_ALL_REDUCE), str(tensor.dtype), tensor.sparse_dim(), tuple(tensor.shape))
-    )
+    return _exchange_plan(tensor, counts)
 
 
 def counting_is_cheaper(counts: torch.Tensor, possible: int) -> bool:
     return possible < KEY_BYTES * int(counts.sum())
 
 
-def presence_plan(keys: torch.Tensor, possible: int) -> tuple[CollectivePlan, torch.Tensor]:
+def presence_plan(tensor: torch.Tensor, keys: torch.Tensor) -> ExchangePlan:
     """The union by counting: 32-bit numbers in memory, COUNT_BITS on the wire."""
-    presence = torch.zeros(possible, dtype=torch.int32)
+    presence = torch.zeros(keys_possible(tensor), dtype=torch.int32)
     presence[keys] = 1
-    plan = CollectivePlan(CollectiveKind.SPARSE_ALL_REDUCE, Dtype.I32, kept=[presence])
-    plan.regions.append(Region(presence.data_ptr(), presence.data_ptr(), possible))
-    return plan, presence
+    return _exchange_plan(tensor, presence, bits=COUNT_BITS)
 
 
-def keys_plan(keys: torch.Tensor, counts: torch.Tensor, *, rank: int) -> tuple[CollectivePlan, torch.Tensor]:
-    """The union by all-gather: everybody's keys, worker by worker."""
+def keys_plan(tensor: torch.Tensor, keys: torch.Tensor, counts: torch.Tensor, *, rank: int) -> ExchangePlan:
+    """The union by all-gather: all keys, worker by worker."""
     numbers: list[int] = counts.tolist()
     everybody = torch.empty(sum(numbers), dtype=torch.int64)
-    plan = CollectivePlan(CollectiveKind.SPARSE_ALL_REDUCE, Dtype.RAW, kept=[everybody])
-    first = 0
-    for owner, number in enumerate(numbers):
-        address = everybody[first:].data_ptr() if number else 0
-        if owner == rank:
-            everybody[first : first + number] = keys
+    plan = ExchangePlan(CollectiveKind.SPARSE_ALL_REDUCE, Dtype.RAW, answer=everybody, call=_call_of(tensor))
+    for owner, part in enumerate(everybody.split(numbers)):
         is_mine = owner == rank
-        plan.regions.append(Region(address if is_mine else 0, 0 if is_mine else address, number * KEY_BYTES))
-        first += number
-    return plan, everybody
+        if is_mine:
+            part.copy_(keys)
+        address = part.data_ptr()
+        plan.regions.append(Region(address if is_mine else 0, 0 if is_mine else address, len(part) * KEY_BYTES))
+    return plan
+
+
+def _exchange_plan(tensor: torch.Tensor, counts: torch.Tensor, *, bits: int = 32) -> ExchangePlan:
+    """The sum of integers, in place."""
+    region = Region(counts.data_ptr(), counts.data_ptr(), len(counts))
+    kind, call = CollectiveKind.SPARSE_ALL_REDUCE, _call_of(tensor)
+    return ExchangePlan(kind, Dtype.I32, integer_bits=bits, regions=[region], answer=counts, call=call)
+
+
+def _call_of(tensor: torch.Tensor) -> int:
+    """A signature of the whole call: it includes the shapes, which must agree, and which regions do not show."""
+    return call_signature(
+        (int(CollectiveKind.SPARSE_ALL_REDUCE), str(tensor.dtype), tensor.sparse_dim(), tuple(tensor.shape))
+    )
 
 
 def sum_plan(
     tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor, union: torch.Tensor, *, integer_divisor: int
 ) -> RowPlan:
-    """The last step: rows in the order of the union's keys. `integer_divisor` is for tensors of integers."""
+    """The sum of rows in the order of the union's keys. `integer_divisor` is for tensors of integers."""
     memory = torch.zeros(len(union), row_elements(tensor), dtype=tensor.dtype)
     memory[torch.searchsorted(union, keys)] = rows
     plan = RowPlan(

@@ -1,13 +1,12 @@
-"""Finds deadlocks between network and Gloo: some of a group's workers wait in one and some in the other, because they
-have called different collectives.
+"""Finds deadlocks between network and Gloo: some workers wait in one and some in the other, because they have called
+different collectives.
 
-Network and Gloo know nothing of each other, so each would wait until its time-out. All workers must call the same
-collectives in the same order. Suppose one worker waits in the network's collective number n and has called m of Gloo's,
-and another waits in Gloo's collective after these m and has not called the network's number n. Then they have called
-different collectives after their common beginning.
+Network and Gloo know nothing of each other, so each would wait until its time-out. But if one worker waits in the
+network's collective number n after m of Gloo's, and another waits in Gloo's collective after these m and has not called
+the network's number n, then they have called different collectives.
 
 A worker that waits in Gloo says so in the group's store, and a worker that waits in the network reads it there. Both do
-so only after they have made no progress for a while, so it slows nothing down.
+so only after they have made no progress for a while, so this slows nothing down.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ from wiresum.agent.session import Session
 from wiresum.torch.calls import CallLog
 
 LOOK_S = 1.0
-"""Time between two checks. If nothing has changed between them, there is no progress."""
+"""Time between two checks, between which nothing has changed if there is no progress."""
 JOIN_TIMEOUT_S = 1.0
 
 
 class Position(NamedTuple):
-    """Of one worker."""
+    """One worker's."""
 
     submitted: int
     """How many of the network's operations were called."""
     oldest: int
-    """The oldest of the network's operations that have not ended, counted from 1; 0: all have."""
+    """The oldest pending operation of the network, counted from 1; 0: none."""
     gloo: int | None
-    """The oldest of Gloo's collectives that have not ended, counted from 0; None: all have."""
+    """The oldest pending collective of Gloo, counted from 0; None: none."""
 
     def waits(self) -> bool:
         return self.oldest > 0 or self.gloo is not None
 
 
 class Standstill:
-    """`look` is called by the group's attendant. While there is no progress, a thread talks to the store, which may
-    take long to answer. `submits_at_once`: does no call wait to be submitted (order.py)?"""
+    """While there is no progress, a thread uses the store, which may take long to answer. `submits_at_once` tells
+    whether no call waits to be submitted (order.py)."""
 
     def __init__(self, session: Session, store: Store, calls: CallLog, *, submits_at_once: Callable[[], bool]) -> None:
         self._session, self._store, self._calls = session, store, calls
@@ -54,7 +53,7 @@ class Standstill:
         self._thread: threading.Thread | None = None
 
     def look(self, gloo: int | None) -> None:
-        """To be called every LOOK_S. `gloo` as in Position."""
+        """The attendant calls it every LOOK_S. `gloo` as in Position."""
         before, self._position = self._position, Position(*self._session.native.standing, gloo)
         self._stands = self._position if self._position == before and before.waits() else None
         if self._stands is None or self._session.failure is not None:
@@ -73,7 +72,7 @@ class Standstill:
 
     def _run(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store's host has left
-            # The caller may wait for a key, and blocks the store's object until it comes.
+            # A caller that waits for a key blocks the original store object.
             store = self._store.clone()  # type: ignore[attr-defined]
             while (stands := self._stands) is not None and self._session.failure is None:
                 said = self._say(store, stands)
@@ -85,7 +84,7 @@ class Standstill:
                     return
 
     def _say(self, store: Store, stands: Position) -> str:
-        """The key under which others find that this worker waits in Gloo; empty if it does not."""
+        """Publishes that this worker waits in Gloo, if it does. Returns the key, or ""."""
         if stands.gloo is None or not self._submits_at_once():
             return ""
         key = _key(stands.gloo, stands.submitted + 1)
@@ -100,9 +99,9 @@ class Standstill:
             number = stands.oldest & 0xFFFF
             self._calls.differ_at(gloo)
             self._session.diverge(number)
-            self._calls.compare(number)  # answers the others: perhaps nobody waits here
+            self._calls.compare(number)  # answers the others, even if no caller waits here
 
 
 def _key(gloo: int, network: int) -> str:
-    """The key of workers that wait in this collective of Gloo and have not called this one of the network."""
+    """Published by workers that wait in this collective of Gloo and have not called this one of the network."""
     return f"{gloo}/{network}"

@@ -1,4 +1,4 @@
-"""What a group has done so far."""
+"""A group's counters."""
 
 from __future__ import annotations
 

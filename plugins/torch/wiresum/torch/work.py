@@ -1,14 +1,8 @@
-"""What an asynchronous collective returns: `Work`, for the network's operations and for Gloo's.
+"""What an asynchronous collective returns: `NetworkWork` or `GlooWork`.
 
 `wait()` waits for the operation itself and then copies its results to the caller's tensors, in the caller's thread: so
 a synchronous collective, whose latency matters, involves no other thread. The group's attendant (attendant.py) does the
 same for callers that asked for a future or dropped the work.
-
-PyTorch calls these through backend.cpp, which makes its own futures. The futures here are for a group without it
-(process_group.py). DDP's reducer, which is C++, reads a future's value by pickling it for tensors. A future that failed
-therefore holds a tensor that raises when it is touched, and raises itself when Python asks for its value: C++ has no
-way to set an exception on a Python future, and one that merely *held* an exception would crash the reducer. What a
-tensor's operation raises reaches the caller of backward() as it is.
 """
 
 from __future__ import annotations
@@ -19,11 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.utils import _pytree as pytree
 
 from wiresum.agent.errors import WiresumError
 from wiresum.torch.errors import WiresumTimeoutError
@@ -55,6 +48,33 @@ class _Work(dist.Work):
     def synchronize(self) -> None:
         self.wait()
 
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Exception | None:
+        if self.is_completed():
+            with contextlib.suppress(Exception):  # it is kept in _error
+                self.wait()
+        return self._error
+
+    def when_settled(self, callback: OnSettled) -> None:
+        """Calls it once the results are in the caller's tensors, or now; in any thread."""
+        raise NotImplementedError
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """For a group without backend.cpp, which makes its own. That of a failed work raises a RuntimeError: C++ (DDP's
+        reducer) can only take over an error from a Python future that a callback raised."""
+        settled: torch.futures.Future[None] = torch.futures.Future()
+
+        def result(_: object) -> list[torch.Tensor]:
+            if (error := self.exception()) is not None:
+                raise again(error)
+            return self.result()
+
+        future = settled.then(result)
+        self.when_settled(lambda *_: settled.set_result(None))
+        return future
+
     def _raise_error(self) -> None:
         if self._error is not None:
             raise again(self._error)
@@ -64,7 +84,6 @@ class NetworkWork(_Work):
     """A collective in the network: one or several operations that complete as one."""
 
     _submitted: threading.Event | None = None
-    _future: WorkFuture | None = None
     _callbacks: tuple[OnSettled, ...] = ()
 
     def __init__(
@@ -76,8 +95,8 @@ class NetworkWork(_Work):
         forget: Callable[[NetworkWork], None],
         translate: Callable[[WiresumError], Exception],
     ) -> None:
-        """Steps of `finish` own the memory that the operations use. `forget` is called when they have ended, and
-        `translate` with what ended them badly."""
+        """Steps of `finish` own the memory that the operations use. `forget` is called when the operations have ended,
+        and `translate` makes the user's error from theirs."""
         super().__init__(result, finish)
         self._operations: list[Operation] = []
         self._rank = rank
@@ -96,7 +115,7 @@ class NetworkWork(_Work):
             self._submitted.set()
 
     def finish_with(self, steps: Sequence[Callable[[], None]]) -> None:
-        """More steps, taken before the others: for a work whose plans become known after it began."""
+        """Adds steps before the others, for a work whose plans become known after it began."""
         self._finish = [*steps, *self._finish]
 
     def fail(self, error: Exception) -> None:
@@ -113,9 +132,6 @@ class NetworkWork(_Work):
     def operations(self) -> list[Operation]:
         return list(self._operations)
 
-    def tokens(self) -> list[int]:
-        return [operation.token for operation in self._operations]
-
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Waits until the results are there. Raises the error that ended the collective, or a WiresumTimeoutError."""
         if not self._settled:
@@ -125,11 +141,12 @@ class NetworkWork(_Work):
         return True
 
     def settle(self) -> None:
-        """Copies the results to the caller's tensors, once all operations are done; any thread, any number of times."""
+        """Copies the results to the caller's tensors. Call it when all operations are done; any thread, any number of
+        times."""
         with self._lock:
             if self._settled:
                 return
-            self._error = self._bring_home()
+            self._error = self._take_results()
             self._settled = True
             self._operations, self._finish = [], ()
             callbacks, self._callbacks = self._callbacks, ()
@@ -138,7 +155,6 @@ class NetworkWork(_Work):
             callback(self._result, self._error)
 
     def when_settled(self, callback: OnSettled) -> None:
-        """Calls it once the results are in the caller's tensors, or now; in any thread."""
         with self._lock:
             if not self._settled:
                 self._callbacks += (callback,)
@@ -146,7 +162,7 @@ class NetworkWork(_Work):
         callback(self._result, self._error)
 
     def done(self) -> bool:
-        """Have all operations ended? The results may not be in the caller's tensors yet."""
+        """Whether all operations have ended. The results may not be in the caller's tensors yet."""
         if self._settled:
             return True
         submitted = self._submitted is None or self._submitted.is_set()
@@ -157,21 +173,6 @@ class NetworkWork(_Work):
             self.settle()
         return self._settled
 
-    def is_success(self) -> bool:
-        return self.is_completed() and self._error is None
-
-    def exception(self) -> Exception | None:
-        return self._error if self.is_completed() else None
-
-    def source_rank(self) -> int:
-        raise RuntimeError("source_rank() is for work that receive returned")
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        if self._future is None:
-            self._future = WorkFuture(self)
-            self.when_settled(self._future.resolve)
-        return self._future
-
     def _await(self, timeout: timedelta) -> None:
         timeout_s = None if timeout <= NO_TIMEOUT else timeout.total_seconds()
         try:
@@ -180,27 +181,27 @@ class NetworkWork(_Work):
             for operation in self._operations:
                 operation.wait(timeout_s)
         except WiresumError:
-            pass  # settle() finds it at the operation
+            pass  # settle() reads it from the operation
         except TimeoutError as error:
             raise WiresumTimeoutError(
                 f"Timed out: rank {self._rank}: the collective was not complete after the {timeout_s} s that wait() "
                 "was given; it goes on"
             ) from error
 
-    def _bring_home(self) -> Exception | None:
+    def _take_results(self) -> Exception | None:
         for operation in self._operations:
             if (cause := operation.error) is not None:
                 return self._translate(cause)
         try:
             for step in self._finish:
                 step()
-        except Exception as error:  # what copying into the caller's tensor raises is the caller's to know
+        except Exception as error:  # copying into the caller's tensor failed
             return error
         return None
 
 
 class GlooWork(_Work):
-    """A collective that Gloo runs: adds what Gloo lacks (AVG), and says why it failed."""
+    """A collective that Gloo runs. Adds what Gloo lacks (AVG), and explains its failures."""
 
     def __init__(
         self,
@@ -212,19 +213,18 @@ class GlooWork(_Work):
         timeout_s: float,
         began: float | None,
     ) -> None:
-        """The steps of `finish` are taken once, when Gloo is done: in wait(), or by Gloo's thread if nobody waits.
-        `explain` gets Gloo's error, and whether it is a time-out: `timeout_s` after `began`, or (None) after the wait's
-        beginning."""
+        """The steps of `finish` are taken in wait(), or by Gloo's thread if nobody waits. `explain` gets Gloo's error,
+        and whether it is a time-out: `timeout_s` after `began`, or after the start of the wait if that is None."""
         super().__init__(result, finish)
         self._inner = inner
         self._explain = explain
         self._timeout_s = timeout_s
         self._began = began
         self.number: int | None = None
-        """Among the group's collectives that go through Gloo; None if it is none of these."""
+        """Of the collective, among those that go through Gloo; None for sends and receives."""
         if finish:
             with contextlib.suppress(RuntimeError):  # sends and receives have no future, and must be waited for
-                self.get_future()
+                self.when_settled(lambda *_: None)
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         if not self._settled:
@@ -243,45 +243,22 @@ class GlooWork(_Work):
     def is_completed(self) -> bool:
         return self._settled or bool(self._inner.is_completed())
 
-    def is_success(self) -> bool:
-        return self._error is None and self.is_completed() and (self._settled or bool(self._inner.is_success()))
-
-    def exception(self) -> Exception | None:
-        if self.is_completed() and not self._settled:
-            with contextlib.suppress(Exception):  # it is kept in _error
-                self.wait()
-        return self._error
-
     def source_rank(self) -> int:
         return int(self._inner._source_rank())
 
     _source_rank = source_rank
 
     def when_settled(self, callback: OnSettled) -> None:
-        """Calls it once Gloo is done, in any thread."""
-
         def settled(future: torch.futures.Future[Any]) -> None:
-            self._settle_with(future)
+            try:
+                future.value()
+            except Exception as error:
+                self._settle(error)
+            else:
+                self._settle(None)
             callback(self._result, self._error)
 
         self._inner.get_future().add_done_callback(settled)
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        def settled(future: torch.futures.Future[Any]) -> Any:
-            self._settle_with(future)
-            self._raise_error()
-            return future.value()
-
-        future: torch.futures.Future[Any] = self._inner.get_future().then(settled)
-        return future
-
-    def _settle_with(self, future: torch.futures.Future[Any]) -> None:
-        try:
-            future.value()
-        except Exception as error:
-            self._settle(error)
-        else:
-            self._settle(None)
 
     def _settle(
         self, error: Exception | None, waits_since: float = math.inf, wait_timeout: timedelta = NO_TIMEOUT
@@ -300,11 +277,11 @@ class GlooWork(_Work):
             self._settled, self._finish = True, ()
 
 
-class GroupedWork(dist.Work):
+class GroupedWork(_Work):
     """Several works as one: what a coalescing manager gets."""
 
     def __init__(self, works: Sequence[NetworkWork | GlooWork]) -> None:
-        super().__init__()
+        super().__init__([tensor for work in works for tensor in work.result()], ())
         self._works = works
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
@@ -315,20 +292,10 @@ class GroupedWork(dist.Work):
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
 
-    def is_success(self) -> bool:
-        return all(work.is_success() for work in self._works)
-
     def exception(self) -> Exception | None:
         return next((error for work in self._works if (error := work.exception()) is not None), None)
 
-    def result(self) -> list[torch.Tensor]:
-        return [tensor for work in self._works for tensor in work.result()]
-
-    def synchronize(self) -> None:
-        self.wait()
-
     def when_settled(self, callback: OnSettled) -> None:
-        """Calls it once all of them are, in any thread."""
         pending = list(self._works)
         lock = threading.Lock()
 
@@ -343,48 +310,6 @@ class GroupedWork(dist.Work):
             callback([], None)
         for work in self._works:
             work.when_settled(settled)
-
-
-class WorkFuture(torch.futures.Future[list[torch.Tensor]]):
-    """A future of NetworkWork.
-
-    Its own wait() drives the work, so that a callback of one future may wait for another (as PowerSGD's hook does)
-    although one thread runs all callbacks.
-    """
-
-    def __init__(self, work: NetworkWork) -> None:
-        super().__init__()
-        self._work = work
-
-    def wait(self) -> list[torch.Tensor]:
-        self._work.wait()
-        return super().wait()
-
-    def resolve(self, result: list[torch.Tensor], error: Exception | None) -> None:
-        if error is not None:
-            self._set_unwrap_func(lambda _: self._work.wait())
-            result = [_FailedTensor(result[0] if result else torch.empty(0), error)]
-        self.set_result(result)
-
-
-class _FailedTensor(torch.Tensor):
-    """Has a size and a type, and no elements: any operation on it raises."""
-
-    _error: Exception
-
-    @staticmethod
-    def __new__(cls, like: torch.Tensor, error: Exception) -> _FailedTensor:
-        made = torch.Tensor._make_wrapper_subclass(cls, like.size(), dtype=like.dtype, device=like.device)
-        assert isinstance(made, _FailedTensor)
-        made._error = error
-        return made
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[Any, Any] | None = None
-    ) -> NoReturn:
-        found = pytree.tree_leaves((args, kwargs or {}))
-        raise again(next(tensor._error for tensor in found if isinstance(tensor, _FailedTensor)))
 
 
 def again(error: Exception) -> Exception:

@@ -10,151 +10,84 @@
 Gradients are summed by the switch that WIRESUM_SWITCH names; what it cannot do (float64, minima, all-to-all ...) goes
 through Gloo. Ranks are launched by torchrun, mpirun or srun.
 """
+# ruff: noqa: I001 (`import X as X` re-exports a name; sorting would give each a statement of its own)
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from wiresum.horovod.torch import elastic, runtime
-from wiresum.horovod.torch.compression import Compression
+from wiresum.horovod.torch import elastic as elastic, runtime
+from wiresum.horovod.torch.compression import Compression as Compression
 from wiresum.horovod.torch.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
+    allgather_object as allgather_object,
+    broadcast_object as broadcast_object,
+    broadcast_optimizer_state as broadcast_optimizer_state,
+    broadcast_parameters as broadcast_parameters,
 )
-from wiresum.horovod.torch.handle import Handle, HorovodInternalError
+from wiresum.horovod.torch.handle import (
+    Handle as Handle,
+    HorovodInternalError as HorovodInternalError,
+)
 from wiresum.horovod.torch.mpi_ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    allgather,
-    allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    alltoall,
-    alltoall_async,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    join,
-    poll,
-    reducescatter,
-    reducescatter_async,
-    sparse_allreduce_async,
-    synchronize,
+    Adasum as Adasum,
+    Average as Average,
+    Max as Max,
+    Min as Min,
+    Product as Product,
+    Sum as Sum,
+    allgather as allgather,
+    allgather_async as allgather_async,
+    allreduce as allreduce,
+    allreduce_ as allreduce_,
+    allreduce_async as allreduce_async,
+    allreduce_async_ as allreduce_async_,
+    alltoall as alltoall,
+    alltoall_async as alltoall_async,
+    barrier as barrier,
+    broadcast as broadcast,
+    broadcast_ as broadcast_,
+    broadcast_async as broadcast_async,
+    broadcast_async_ as broadcast_async_,
+    grouped_allgather as grouped_allgather,
+    grouped_allgather_async as grouped_allgather_async,
+    grouped_allreduce as grouped_allreduce,
+    grouped_allreduce_ as grouped_allreduce_,
+    grouped_allreduce_async as grouped_allreduce_async,
+    grouped_allreduce_async_ as grouped_allreduce_async_,
+    grouped_reducescatter as grouped_reducescatter,
+    grouped_reducescatter_async as grouped_reducescatter_async,
+    join as join,
+    poll as poll,
+    reducescatter as reducescatter,
+    reducescatter_async as reducescatter_async,
+    sparse_allreduce_async as sparse_allreduce_async,
+    synchronize as synchronize,
 )
-from wiresum.horovod.torch.optimizer import DistributedOptimizer
+from wiresum.horovod.torch.optimizer import DistributedOptimizer as DistributedOptimizer
 from wiresum.horovod.torch.process_sets import (
-    ProcessSet,
-    add_process_set,
-    get_process_set_ids_and_ranks,
-    global_process_set,
-    remove_process_set,
+    ProcessSet as ProcessSet,
+    add_process_set as add_process_set,
+    get_process_set_ids_and_ranks as get_process_set_ids_and_ranks,
+    global_process_set as global_process_set,
+    remove_process_set as remove_process_set,
 )
-from wiresum.horovod.torch.runtime import is_initialized, shutdown
-from wiresum.horovod.torch.sync_batch_norm import SyncBatchNorm
-
-__all__ = [
-    "Adasum",
-    "Average",
-    "Compression",
-    "DistributedOptimizer",
-    "Handle",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "SyncBatchNorm",
-    "add_process_set",
-    "allgather",
-    "allgather_async",
-    "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "broadcast_object",
-    "broadcast_optimizer_state",
-    "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "get_process_set_ids_and_ranks",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "poll",
-    "rank",
-    "reducescatter",
-    "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "sparse_allreduce_async",
-    "start_timeline",
-    "stats",
-    "stop_timeline",
-    "synchronize",
-]
+from wiresum.horovod.torch.runtime import (
+    is_initialized as is_initialized,
+    shutdown as shutdown,
+)
+from wiresum.horovod.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Meets the other ranks and joins the switch; does nothing if that was done. All ranks call it.
+    """Meets the other ranks and joins the switch; does nothing the second time. All ranks call it.
 
-    `process_sets` are added as by `add_process_set`. Raises a `ValueError` that says which variables are missing or
-    wrong, and what `init_process_group("wiresum")` raises.
+    `process_sets` are added as by `add_process_set`. Raises a `ValueError` that names missing or wrong variables, and
+    what `init_process_group("wiresum")` raises.
     """
     if comm is not None and list(comm) != []:
         raise NotImplementedError(
-            "init(comm) is not supported: all processes that were launched are ranks. Use process sets for fewer"
+            "init(comm) is not supported: all launched processes are ranks. Use process sets for fewer"
         )
     sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
     ids = runtime.init([process_set.ranks or [] for process_set in sets])
@@ -190,19 +123,19 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Have all hosts as many ranks?"""
+    """Whether all hosts have the same number of ranks."""
     return runtime.current().place.homogeneous
 
 
 def stats(process_set: ProcessSet = global_process_set) -> Any:
-    """What went through the network and what through Gloo: a `wiresum.torch.GroupStats`. Not in Horovod."""
+    """Counters of network and Gloo, a `wiresum.torch.GroupStats`. Not in Horovod."""
     from wiresum.torch.backend import stats_of
 
     return stats_of(runtime.current().coordinator(process_set.process_set_id).group)
 
 
 def mpi_built() -> bool:
-    """What is not here; Horovod has a function for each."""
+    """Horovod has a function for each library that it may be built with."""
     return False
 
 
@@ -210,7 +143,7 @@ mpi_enabled = mpi_threads_supported = nccl_built = ddl_built = ccl_built = cuda_
 
 
 def gloo_built() -> bool:
-    """Gloo does what the network cannot."""
+    """Gloo runs what the network cannot."""
     return True
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a tensor before it is reduced, and after: `Compression.none` and `Compression.fp16`."""
+"""How tensors travel: `Compression.none` and `Compression.fp16`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,8 @@ import torch
 
 
 class Compressor:
-    """The interface. What `compress` returns second, `decompress` gets back."""
+    """Changes nothing. Subclasses change what travels: `decompress` gets the second value that `compress` returned."""
 
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         return tensor, None
@@ -42,5 +32,5 @@ class FP16Compressor(Compressor):
 
 
 class Compression:
-    none = NoneCompressor
+    none = Compressor
     fp16 = FP16Compressor

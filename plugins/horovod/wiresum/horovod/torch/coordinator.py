@@ -1,12 +1,12 @@
-"""The thread that negotiates for one process set, and starts what was agreed on.
+"""The thread that negotiates for one process set and starts the collectives that all ranks agree on.
 
-It begins a cycle as soon as this rank has a new request, and then waits for the other ranks, which begin theirs in the
-same way. A rank without requests begins a cycle every `IDLE_S`: so no cycle stays open for long, all learn of a rank
-that leaves, and all know which ranks the others wait for. A rank that waits for what others have not requested yet
-pauses between cycles, a little longer each time; one that has joined does not, since the others pause.
+A cycle starts as soon as this rank has a new request, and waits for the cycles of the other ranks. A rank without
+requests starts one every `IDLE_S`, so that all learn of a rank that leaves and of the ranks that others wait for. A
+rank that waits for requests of others pauses between cycles, a little longer each time. One that has joined does not:
+the others' pauses are enough.
 
-So an idle job costs a packet a second, and a collective that all ranks request costs one round trip before it starts.
-Horovod's own thread runs a cycle every millisecond even when idle, which would cost too much in Python.
+So an idle job costs a packet a second, and a collective waits one round trip before it starts. Horovod's own thread
+runs a cycle every millisecond even when idle, which would cost too much in Python.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from wiresum.horovod.torch.execution import Agreed, Execution
 from wiresum.horovod.torch.handle import Handle, HorovodInternalError
-from wiresum.horovod.torch.negotiation import Negotiation, Response
+from wiresum.horovod.torch.negotiation import Negotiation
 from wiresum.horovod.torch.request import Request, RequestType, ranks_text
 from wiresum.horovod.torch.settings import Settings
 
@@ -28,14 +28,14 @@ log = logging.getLogger("wiresum")
 IDLE_S = 1.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.001, 0.016
 LEAVE_TIMEOUT_S = 10.0
-"""How long a rank that leaves waits for the others' next cycle, which is IDLE_S away if they are alive."""
+"""How long a rank that leaves waits for the next cycle of the others, which start one every IDLE_S."""
 
 _JOIN = ""
-"""The name of the handle of a join; no request has it."""
+"""The name of a join, in handles and responses; no other request has it."""
 
 
 class Coordinator:
-    """`group` is the process group of the set, of which it is the only user."""
+    """`group` is the set's process group. Nobody else uses it."""
 
     def __init__(self, group: dist.ProcessGroup, settings: Settings, *, name: str) -> None:
         self.group = group
@@ -50,13 +50,13 @@ class Coordinator:
         self._ended: str | None = None
         self._unnamed = 0
         self._pause_s = PAUSE_S_MIN
-        self._look_at = time.monotonic() + settings.stall_look_s
+        self._check_at = time.monotonic() + settings.stall_poll_s
         self._works: list[dist.Work] = []
         self._thread = threading.Thread(target=self._run, name=f"wiresum-horovod-{name}", daemon=True)
         self._thread.start()
 
     def next_name(self) -> str:
-        """For a call without a name: the same at all ranks that call in the same order, whatever they call."""
+        """For a call without a name: the same at all ranks if they call in the same order."""
         with self._changed:
             self._unnamed += 1
             return f"noname.{self._unnamed}"
@@ -79,7 +79,7 @@ class Coordinator:
         return handle
 
     def close(self) -> None:
-        """Tells the others and leaves; what is not agreed on fails at all ranks. What is under way ends first."""
+        """Tells the others and leaves, after the collectives that have started. Other requests fail at all ranks."""
         with self._changed:
             self._news = True
             self._negotiation.leave()
@@ -91,7 +91,7 @@ class Coordinator:
         self._thread.join(LEAVE_TIMEOUT_S)
 
     def forget_after_fork(self) -> None:
-        """In the child, where the thread is not: it uses no collectives, and its parent's are not its own to end."""
+        """In a forked child, which has no coordinator thread: collectives are refused, and the parent's go on."""
         self._ended = (
             "this process was forked from a rank and is none itself: start processes with 'spawn', or use collectives "
             "in the parent only"
@@ -115,7 +115,7 @@ class Coordinator:
         except Exception as error:
             log.debug("wiresum: the negotiation of process set %s ends", self._name, exc_info=True)
             self._end(str(error))
-            self.group.abort()  # the others would wait for this rank
+            self.group.abort()  # else the others would wait for this rank
 
     def _await_turn(self) -> None:
         with self._changed:
@@ -133,18 +133,14 @@ class Coordinator:
         messages = self._execution.exchange(message, cycle.message_bytes) if described else []
         with self._changed:
             outcomes = self._negotiation.end_cycle(cycle, messages)
-            agreed = [(outcome, self._handle_of(outcome)) for outcome in outcomes]
+            agreed = [(outcome, self._handles.pop(outcome.name, None)) for outcome in outcomes]
+            if any(outcome.kind is RequestType.JOIN for outcome in outcomes):
+                self._unnamed = 0  # ranks that joined late have made more calls; no call is pending now
         self._launch(agreed)
         if cycle.leaving:
             self._end(self._leave_reason or _shut_down(cycle.leaving))
         self._pause_s = PAUSE_S_MIN if outcomes or described else min(2 * self._pause_s, PAUSE_S_MAX)
-        self._look_for_stalls(time.monotonic())
-
-    def _handle_of(self, outcome: Response) -> Handle | None:
-        if outcome.kind is RequestType.JOIN:
-            self._unnamed = 0  # those that joined late called more; nobody has a call under way
-            return self._handles.pop(_JOIN, None)
-        return self._handles.pop(outcome.name, None)
+        self._check_for_stalls(time.monotonic())
 
     def _launch(self, agreed: list[Agreed]) -> None:
         try:
@@ -159,10 +155,10 @@ class Coordinator:
             raise
         self._works = [work for work in self._works if not work.is_completed()] + works
 
-    def _look_for_stalls(self, now: float) -> None:
-        if now < self._look_at:
+    def _check_for_stalls(self, now: float) -> None:
+        if now < self._check_at:
             return
-        self._look_at = now + self._settings.stall_look_s
+        self._check_at = now + self._settings.stall_poll_s
         with self._changed:
             stalled = self._negotiation.stalled(now, self._settings.stall_check_s)
             hopeless = self._negotiation.stalled(now, self._settings.stall_shutdown_s)

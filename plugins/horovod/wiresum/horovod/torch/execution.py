@@ -1,13 +1,13 @@
-"""What was agreed on, as collectives of a process group of the wiresum backend.
+"""Starts agreed requests as collectives of a process group of the wiresum backend.
 
-The group takes a list of tensors as one collective whose regions are the tensors' memory: so small tensors are fused
-without being copied into a buffer. What the network cannot do, the group passes on to Gloo.
+The group takes a list of tensors as one collective and works in the tensors' memory: so small tensors are fused without
+being copied into a buffer. What the network cannot do, the group passes on to Gloo.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -33,14 +33,14 @@ OPERATORS = {
     Op.PRODUCT: dist.ReduceOp.PRODUCT,
 }
 REDUCED_AS = {torch.int16: torch.int32}
-"""Types that neither the network nor Gloo reduces, and wider ones in which that is right."""
+"""Types that neither the network nor Gloo reduces, and a wider type for each."""
 
 Agreed = tuple[Response, Handle | None]
-"""With this rank's handle; None if it has joined."""
+"""A response, and this rank's handle; None if this rank has joined."""
 
 
 class Execution:
-    """Of one process set. `group` is its process group, `fusion_bytes_max` how much goes into one collective."""
+    """The collectives of one process set; `fusion_bytes_max` is the limit of one collective."""
 
     def __init__(self, group: Any, *, fusion_bytes_max: int) -> None:
         self._group = group
@@ -64,12 +64,12 @@ class Execution:
         return [part.numpy().tobytes() for part in gathered.split(list(sizes))]
 
     def launch(self, agreed: Sequence[Agreed]) -> list[dist.Work]:
-        """Starts what is agreed on, in this order at all ranks. Returns the works."""
+        """Starts all that is agreed on, in the same order at all ranks. Returns the works."""
         works: list[dist.Work] = []
         for bucket in self._fused([pair for pair in agreed if pair[0].kind is RequestType.ALLREDUCE]):
             works += self._allreduce(bucket)
-        one_by_one = {
-            RequestType.SPARSE_ALLREDUCE: self._sparse_allreduce,
+        one_by_one: dict[RequestType, Callable[[Response, Handle], list[dist.Work]]] = {
+            RequestType.SPARSE_ALLREDUCE: lambda outcome, handle: self._allreduce([(outcome, handle)]),
             RequestType.ALLGATHER: self._allgather,
             RequestType.BROADCAST: self._broadcast,
             RequestType.ALLTOALL: self._alltoall,
@@ -84,13 +84,13 @@ class Execution:
         return works
 
     def _fused(self, agreed: Sequence[Agreed]) -> Iterator[list[Agreed]]:
-        """Runs of all-reduces of one operator that the network carries, up to the size that is fused; others alone."""
+        """Neighbours with one operator that the network carries, up to the limit; others alone."""
         bucket: list[Agreed] = []
         bytes_so_far = 0
         for pair in agreed:
             request = pair[0].request
             dtypes = {dtype_of(name) for name in request.dtypes}
-            size = sum(_elements(shape) for shape in request.shapes) * max(dtype.itemsize for dtype in dtypes)
+            size = sum(math.prod(shape) for shape in request.shapes) * max(dtype.itemsize for dtype in dtypes)
             fusible = self._in_network and all(dtype in SUMMED for dtype in dtypes)
             fits = bytes_so_far + size <= self._fusion_bytes_max
             if bucket and not (fusible and fits and bucket[0][0].request.op is request.op):
@@ -120,13 +120,6 @@ class Execution:
             options = _options(AllreduceCoalescedOptions, op)
             return [self._group.allreduce_coalesced(list(tensors), options)]
         return [self._group.allreduce([tensor], _options(AllreduceOptions, op)) for tensor in tensors]
-
-    def _sparse_allreduce(self, outcome: Response, handle: Handle) -> list[dist.Work]:
-        works = [
-            self._group.allreduce([buffer], _options(AllreduceOptions, outcome.request.op)) for buffer in handle.buffers
-        ]
-        handle.launch(works)
-        return works
 
     def _allgather(self, outcome: Response, handle: Handle) -> list[dist.Work]:
         works: list[dist.Work] = []
@@ -163,7 +156,7 @@ class Execution:
         (buffer,) = handle.buffers
         received = [request.splits[self._rank] for request in outcome.requests if request is not None]
         gathered = torch.empty((sum(received), *buffer.shape[1:]), dtype=buffer.dtype)
-        row_bytes = _elements(tuple(buffer.shape[1:])) * buffer.element_size()
+        row_bytes = math.prod(buffer.shape[1:]) * buffer.element_size()
         work = self._group.all_to_all_single(
             _as_bytes(gathered),
             _as_bytes(buffer),
@@ -177,27 +170,26 @@ class Execution:
         op = outcome.request.op
         works: list[dist.Work] = []
         results: list[torch.Tensor] = []
-        copies: list[Callable[[], Any]] = []
         for buffer in handle.buffers:
             parts = list(buffer.split(scattered(buffer.shape[0], self._size)))
-            result = torch.empty_like(parts[self._rank])
             if self._in_network and op in (Op.SUM, Op.AVERAGE) and carries(parts, summed=True):
+                result = torch.empty_like(parts[self._rank])
                 works.append(self._group.reduce_scatter([result], [parts], _options(ReduceScatterOptions, op)))
             else:  # Gloo's reduce-scatter wants equal sizes
+                result = parts[self._rank]
                 works += self._reduce([buffer], op)
-                copies.append(partial(result.copy_, parts[self._rank]))
             results.append(result)
-        handle.launch(works, results, lambda: [copy() for copy in copies])
+        handle.launch(works, results)
         return works
 
 
 def scattered(rows: int, size: int) -> list[int]:
-    """How many rows each rank gets of a reduce-scatter: the first ones get one more."""
+    """Rows in parts that are as equal as possible; the first ones get one more."""
     return [rows // size + (rank < rows % size) for rank in range(size)]
 
 
 def scale(tensor: torch.Tensor, factor: float) -> None:
-    """Multiplies in place; integers are cut to whole numbers."""
+    """Multiplies in place; integers are truncated."""
     if factor == 1.0:
         return
     exact = tensor.is_floating_point() or tensor.is_complex()
@@ -208,7 +200,7 @@ def scale(tensor: torch.Tensor, factor: float) -> None:
 def dtype_of(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise RuntimeError(f"a rank has a tensor of type {name!r}, which this version of PyTorch does not know")
+        raise RuntimeError(f"a rank has a tensor of type {name!r}, which this version of PyTorch lacks")
     return dtype
 
 
@@ -230,13 +222,6 @@ def _options(kind: Any, op: Op) -> Any:
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory: Gloo copies fewer types than there are."""
-    assert tensor.is_contiguous(), "it is a buffer that was made for this"
+    """A view of the same memory: Gloo does not copy every type."""
+    assert tensor.is_contiguous(), "buffers are made contiguous"
     return tensor.reshape(-1).view(torch.uint8)
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    elements = 1
-    for extent in shape:
-        elements *= extent
-    return elements

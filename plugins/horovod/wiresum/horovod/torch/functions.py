@@ -10,12 +10,7 @@ from typing import Any
 import torch
 
 from wiresum.horovod.torch import runtime
-from wiresum.horovod.torch.mpi_ops import (
-    allgather,
-    broadcast_,
-    broadcast_async_,
-    synchronize,
-)
+from wiresum.horovod.torch.mpi_ops import allgather, broadcast_, broadcast_async_, synchronize
 from wiresum.horovod.torch.process_sets import ProcessSet, global_process_set
 
 
@@ -24,7 +19,7 @@ def broadcast_parameters(
 ) -> None:
     """Gives all ranks the root's tensors. `params` is a `state_dict()`, `named_parameters()` or `parameters()`.
 
-    What is no tensor in a `state_dict()` is left as it is.
+    Values of a `state_dict()` that are not tensors do not change.
     """
     if isinstance(params, Mapping):
         named = sorted(params.items())
@@ -49,8 +44,8 @@ def broadcast_optimizer_state(
 ) -> None:
     """Gives all ranks the root's optimizer state and options, whatever they have.
 
-    Horovod takes a step with zero gradients first, so that all ranks have tensors to receive; here the state travels
-    as a whole, and `model`, which was for that step, means nothing. Raises a `ValueError` for L-BFGS.
+    The state travels as a whole. Horovod first takes a step with zero gradients, for which it needs `model`, which is
+    ignored here. Raises a `ValueError` for L-BFGS.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
@@ -63,7 +58,7 @@ def broadcast_optimizer_state(
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's object, pickled on the way: ranks trust each other."""
+    """The root's object. It is pickled: ranks trust each other."""
     is_root = runtime.current().place.rank == root_rank
     pickled = _pickled(obj) if is_root else torch.empty(0, dtype=torch.uint8)
     name = name or "object"
@@ -75,7 +70,7 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every rank's object, in order of ranks, pickled on the way: ranks trust each other."""
+    """Every rank's object, in order of ranks. They are pickled: ranks trust each other."""
     pickled = _pickled(obj)
     name = name or "object"
     sizes = allgather(torch.tensor([pickled.numel()], dtype=torch.int64), f"{name}.sizes", process_set)
@@ -84,7 +79,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
 
 def _pickled(obj: Any) -> torch.Tensor:
-    """torch.save keeps tensors' memory shared where it is, and knows all of them."""
+    """By torch.save, which handles all tensors and preserves shared memory."""
     buffer = io.BytesIO()
     torch.save(obj, buffer, pickle_protocol=pickle.HIGHEST_PROTOCOL)
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""What an asynchronous call returns: for `poll` and `synchronize`."""
+"""What an asynchronous call returns; `poll` and `synchronize` take it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class HorovodInternalError(RuntimeError):
 
 
 class Handle:
-    """A collective that this rank wants. `buffers` are its tensors, and those of a result of the same shape.
+    """A collective that this rank has requested. `buffers` are its tensors, and get results of the same shape.
 
-    `complete` makes what the caller gets from what the collective brought, once, in the thread that waits first.
+    `complete` turns the collective's result into the caller's, once, in the thread that waits first.
     """
 
     def __init__(
@@ -34,15 +34,12 @@ class Handle:
         self._complete: Callable[[Any], object] | None = complete
         self._launched = threading.Event()
         self._works: Sequence[dist.Work] = ()
-        self._finish: Callable[[], object] | None = None
         self._lock = threading.Lock()
         self._error: str | None = None
 
-    def launch(
-        self, works: Sequence[dist.Work], result: object = None, finish: Callable[[], object] | None = None
-    ) -> None:
-        """It is under way, in `works`. `finish` is called once they have ended, before `complete`."""
-        self._works, self._result, self._finish = works, result, finish
+    def launch(self, works: Sequence[dist.Work], result: object = None) -> None:
+        """The collective has started, as `works`; `result` is complete when they have ended."""
+        self._works, self._result = works, result
         self._launched.set()
 
     def fail(self, error: str) -> None:
@@ -54,8 +51,8 @@ class Handle:
         return self._launched.is_set() and all(work.is_completed() for work in self._works)
 
     def wait(self) -> object:
-        """The result. Raises a `HorovodInternalError`. It ends when the coordinator ends the request, which has bounds
-        for that (coordinator.py), or when the works end, which have the group's time-out."""
+        """Returns the result, or raises a `HorovodInternalError`. The wait is bounded: by the coordinator until the
+        collective starts, and by the group's time-out from then on."""
         self._launched.wait()
         if self._error is not None:
             raise HorovodInternalError(self._error)
@@ -66,8 +63,6 @@ class Handle:
             except RuntimeError as error:
                 raise HorovodInternalError(str(error)) from error
             if self._complete is not None:
-                if self._finish is not None:
-                    self._finish()
                 self._result = self._complete(self._result)
-                self._works, self._finish, self._complete = (), None, None
+                self._works, self._complete = (), None
         return self._result

@@ -1,4 +1,4 @@
-"""Who this process is among the ranks, by its launcher's environment, and where the ranks meet."""
+"""This process's rank, from its launcher's environment, and the store through which the ranks meet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 MEETING_TIMEOUT = timedelta(minutes=5)
-"""How long the ranks may take to come."""
+"""How long to wait for all ranks."""
 
 
 class _Launcher(NamedTuple):
@@ -36,15 +36,15 @@ _LAUNCHERS = (
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
     _Launcher("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    # Of a step, that is, by srun: a batch script has SLURM_PROCID and SLURM_NTASKS, too, and is one process.
+    # SLURM_STEP_NUM_TASKS is only set by srun: a batch script has SLURM_NTASKS, too, and is one process.
     _Launcher("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
 )
-"""The first whose rank and size are set counts."""
+"""The first one whose rank and size are set counts."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What the launcher says. A local rank of -1: it does not say."""
+    """What the launcher says; -1 where it does not."""
 
     launcher: str
     rank: int
@@ -54,7 +54,7 @@ class Launch:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Launch:
-        """One process, if nobody has launched several. Raises a `ValueError` that names the variables."""
+        """Without a launcher, one process. Raises a `ValueError` that names the variables."""
         for launcher in _LAUNCHERS:
             if environ.get(launcher.rank, "") and environ.get(launcher.size, ""):
                 launch = cls(
@@ -64,16 +64,15 @@ class Launch:
                 )
                 if not 0 <= launch.rank < launch.size:
                     raise ValueError(
-                        f"{launcher.rank} is {launch.rank} and {launcher.size} is {launch.size}: a rank is from 0 to "
-                        "the number of ranks less one"
+                        f"{launcher.rank} is {launch.rank} and {launcher.size} is {launch.size}: ranks count from 0"
                     )
                 return launch
-        return cls("nobody", 0, 1)
+        return cls("no launcher", 0, 1)
 
 
 @dataclass(frozen=True)
 class RankLayout:
-    """A rank among all, among those of its host, and among those of the same local rank on all hosts."""
+    """This process among all ranks, among those of its host, and among those with its local rank on all hosts."""
 
     rank: int
     size: int
@@ -82,16 +81,16 @@ class RankLayout:
     cross_rank: int
     cross_size: int
     homogeneous: bool
-    """Have all hosts as many ranks?"""
+    """Whether all hosts have the same number of ranks."""
 
 
 def meeting_store(launch: Launch, environ: Mapping[str, str] = os.environ) -> Store:
-    """Of the default process group, if there is one; else at MASTER_ADDR and MASTER_PORT, as torchrun has it."""
+    """The default process group's store, if there is one; else the one at MASTER_ADDR and MASTER_PORT."""
     if dist.is_initialized():
         if (dist.get_rank(), dist.get_world_size()) != (launch.rank, launch.size):
             raise ValueError(
-                f"torch.distributed has this process as rank {dist.get_rank()} of {dist.get_world_size()}, and "
-                f"{launch.launcher} as rank {launch.rank} of {launch.size}: they must agree"
+                f"this process is rank {dist.get_rank()} of {dist.get_world_size()} for torch.distributed, and rank "
+                f"{launch.rank} of {launch.size} for {launch.launcher}: they must agree"
             )
         store: Store = dist.distributed_c10d._get_default_store()
         return PrefixStore("wiresum.horovod", store)
@@ -100,9 +99,9 @@ def meeting_store(launch: Launch, environ: Mapping[str, str] = os.environ) -> St
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]:
         raise ValueError(
             f"{launch.launcher} made this process rank {launch.rank} of {launch.size}, but {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not set, so that the ranks cannot meet. Set MASTER_ADDR to rank "
-            "0's host and MASTER_PORT to a port that is free there, the same at all ranks (mpirun -x MASTER_ADDR=... "
-            "-x MASTER_PORT=..., or export them before srun); or start the ranks with torchrun, which does so itself"
+            f"{'is' if len(missing) == 1 else 'are'} not set. Set MASTER_ADDR to rank 0's host and MASTER_PORT to a "
+            "port that is free there, the same at all ranks (mpirun -x MASTER_ADDR=... -x MASTER_PORT=..., or export "
+            "them before srun); or start the ranks with torchrun, which sets them"
         )
     meeting = rendezvous("env://", launch.rank, launch.size, timeout=MEETING_TIMEOUT)
     store, _, _ = next(iter(meeting))
@@ -110,7 +109,7 @@ def meeting_store(launch: Launch, environ: Mapping[str, str] = os.environ) -> St
 
 
 def find_place(launch: Launch, store: Store) -> RankLayout:
-    """Asks who else is on which host. All ranks call it."""
+    """Finds out which ranks are on which host. All ranks call it."""
     store.set(f"host/{launch.rank}", f"{launch.local_rank} {launch.local_size} {socket.gethostname()}")
     said = [store.get(f"host/{rank}").decode().split(" ", 2) for rank in range(launch.size)]
     hosts = [host for _, _, host in said]
@@ -119,7 +118,7 @@ def find_place(launch: Launch, store: Store) -> RankLayout:
         for rank, (local_rank, _, host) in enumerate(said)
     ]
     local_sizes = [int(size) if int(size) > 0 else hosts.count(host) for _, size, host in said]
-    # A launcher may call two containers on one host two nodes: a local rank of 0 begins a node.
+    # By local ranks, not by hosts: a launcher may treat two containers on one host as two nodes.
     cross = [rank for rank in range(launch.size) if local_ranks[rank] == local_ranks[launch.rank]]
     return RankLayout(
         rank=launch.rank,

@@ -1,20 +1,21 @@
 """The collectives, under Horovod's names: blocking, `_async`, in place (`_`), and of groups of tensors.
 
-Each is keyed by its name: ranks may call in any order, from any thread. Calls without a name are matched in the order
-in which each rank makes them. An asynchronous call returns a `Handle`. Tensors are in host memory, of any layout.
+Ranks match calls by name, and may make them in any order, from any thread. Calls without a name are matched in the
+order of the calls. An asynchronous call returns a `Handle`. Tensors must be in host memory; any layout will do.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import torch
 
 from wiresum.horovod.torch import runtime
 from wiresum.horovod.torch.compression import Compression, Compressor
+from wiresum.horovod.torch.coordinator import Coordinator
 from wiresum.horovod.torch.execution import REDUCED_AS, name_of, scale
 from wiresum.horovod.torch.handle import Handle, HorovodInternalError
 from wiresum.horovod.torch.process_sets import ProcessSet, global_process_set
@@ -24,8 +25,9 @@ Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
 Min, Max, Product = Op.MIN, Op.MAX, Op.PRODUCT
 
 _Tensors: TypeAlias = Sequence[torch.Tensor]
-_Scales: TypeAlias = tuple[float, float]
-"""Of the values, and of the result."""
+_OneOrMore: TypeAlias = torch.Tensor | _Tensors
+"""A tensor, which gives a tensor; or a group of tensors, which gives a list."""
+_Collective: TypeAlias = Callable[[_Tensors], _Tensors]
 _Compressor: TypeAlias = type[Compressor]
 
 P = ParamSpec("P")
@@ -33,7 +35,7 @@ R = TypeVar("R")
 
 
 def _signed_as(model: Callable[P, object]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """For a function that takes what `model` takes: people and type checkers see `model`'s parameters."""
+    """For a function with `model`'s parameters: documentation and type checkers see them."""
 
     def signed(function: Callable[..., R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -66,15 +68,13 @@ def allreduce_async(
     `prescale_factor` multiplies each rank's values, `postscale_factor` the result. `average` is the older way to say
     `op`. Raises a `ValueError` for a tensor that is not in host memory, and for Adasum.
     """
-    return _reduce_async(
-        [tensor], False, average, name, op, prescale_factor, postscale_factor, process_set, single=True
-    )
+    return _reduce_async(tensor, False, average, name, op, prescale_factor, postscale_factor, process_set)
 
 
 @_signed_as(allreduce_async)
 def allreduce_async_(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Handle:
     """As `allreduce_async`, in place."""
-    return _reduce_async([tensor], True, *arguments, single=True, **options)
+    return _reduce_async(tensor, True, *arguments, **options)
 
 
 def grouped_allreduce_async(
@@ -94,18 +94,6 @@ def grouped_allreduce_async(
 def grouped_allreduce_async_(tensors: _Tensors, *arguments: Any, **options: Any) -> Handle:
     """As `grouped_allreduce_async`, in place."""
     return _reduce_async(tensors, True, *arguments, **options)
-
-
-class _Allreduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, op: Op, name: Any, scales: _Scales, process_set: ProcessSet, *tensors: Any) -> Any:
-        ctx.arguments = op, *scales, process_set
-        return tuple(synchronize(grouped_allreduce_async(tensors, None, name, *ctx.arguments)))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        handle = grouped_allreduce_async(gradients, None, None, *ctx.arguments)
-        return None, None, None, None, *synchronize(handle)
 
 
 def allreduce(
@@ -136,12 +124,14 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """As `grouped_allreduce_async`, waits for the result. Gradients flow through it."""
-    scales = (prescale_factor, postscale_factor)
-    compressed = [compression.compress(tensor) for tensor in tensors]
-    results = _Allreduce.apply(  # type: ignore[no-untyped-call]
-        _operator(op, average), name, scales, process_set, *(tensor for tensor, _ in compressed)
-    )
-    return _decompressed(compression, results, compressed)
+    op = _operator(op, average)
+
+    def reduce(values: _Tensors, name: str | None = None) -> _Tensors:
+        handle = grouped_allreduce_async(values, None, name, op, prescale_factor, postscale_factor, process_set)
+        reduced: _Tensors = synchronize(handle)
+        return reduced
+
+    return _differentiable(functools.partial(reduce, name=name), reduce, tensors, compression)
 
 
 @_signed_as(allreduce_async_)
@@ -163,8 +153,8 @@ def sparse_allreduce_async(
 ) -> Callable[[], torch.Tensor]:
     """The sum or mean of sparse tensors, of one shape and any indices. Returns a function that waits for the result.
 
-    Unlike Horovod's, the result has each index once: the ranks agree on the union of their indices, and the network
-    adds the values, where Horovod gathers what all ranks have.
+    Unlike in Horovod, the result has each index once: the ranks agree on the union of their indices, and the network
+    adds the values.
     """
     op = _operator(op, None)
     if op not in (Sum, Average):
@@ -172,8 +162,7 @@ def sparse_allreduce_async(
     if not tensor.is_sparse:
         raise ValueError(f"sparse_allreduce_async is for sparse tensors, not for one with layout {tensor.layout}")
     buffer = tensor.detach().coalesce().clone()
-    request = _request(RequestType.SPARSE_ALLREDUCE, name, [buffer], process_set, op=op)
-    handle = _submit(Handle(request, [buffer], lambda _: buffer.coalesce()), process_set)
+    handle = _start(RequestType.SPARSE_ALLREDUCE, name, [buffer], process_set, lambda _: buffer.coalesce(), op=op)
 
     def wait() -> torch.Tensor:
         result: torch.Tensor = synchronize(handle)
@@ -189,32 +178,14 @@ def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """The ranks' tensors one after the other. Shapes may differ in the first dimension."""
-    return _gather_async([tensor], True, name, process_set)
+    return _gather_async(tensor, name, process_set)
 
 
 def grouped_allgather_async(
     tensors: _Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """As `allgather_async`, of tensors that become ready together. The result is a list."""
-    return _gather_async(tensors, False, name, process_set)
-
-
-class _Allgather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
-        ctx.rows = [tensor.shape[0] for tensor in tensors]
-        ctx.process_set = process_set
-        return tuple(synchronize(grouped_allgather_async(tensors, name, process_set)))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        reduced = grouped_allreduce(gradients, op=Average, process_set=ctx.process_set)
-        everybody = allgather(torch.tensor([ctx.rows], dtype=torch.int64), process_set=ctx.process_set)
-        begins = everybody[: ctx.process_set.rank()].sum(0).tolist()
-        mine = [
-            gradient.narrow(0, begin, rows) for gradient, begin, rows in zip(reduced, begins, ctx.rows, strict=True)
-        ]
-        return None, None, *mine
+    return _gather_async(tensors, name, process_set)
 
 
 def allgather(
@@ -229,11 +200,20 @@ def grouped_allgather(
     tensors: _Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
     """As `grouped_allgather_async`, waits for the result. Gradients flow through it."""
-    return list(
-        _Allgather.apply(  # type: ignore[no-untyped-call]
-            name, process_set, *tensors
-        )
-    )
+    shapes = [tensor.shape for tensor in tensors]
+
+    def gather(values: _Tensors) -> _Tensors:
+        gathered: _Tensors = synchronize(grouped_allgather_async(values, name, process_set))
+        return gathered
+
+    def gradients_of(gradients: _Tensors) -> _Tensors:
+        rows = [shape[0] for shape in shapes]
+        rows_of_ranks = allgather(torch.tensor([rows], dtype=torch.int64), process_set=process_set)
+        begins = rows_of_ranks[: process_set.rank()].sum(0).tolist()
+        reduced = grouped_allreduce(gradients, op=Average, process_set=process_set)
+        return [gradient.narrow(0, begin, count) for gradient, begin, count in zip(reduced, begins, rows, strict=True)]
+
+    return _differentiable(gather, gradients_of, tensors)
 
 
 # Broadcast.
@@ -242,38 +222,32 @@ def grouped_allgather(
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """The root's tensor, in a new one. `root_rank` is among all ranks, also of a process set."""
-    copy = tensor.detach().clone(memory_format=torch.contiguous_format)
-    return _broadcast_async(copy, copy, root_rank, name, process_set)
+    """The root's tensor, in a new one. `root_rank` is a global rank, also in a process set."""
+    return broadcast_async_(_copy(tensor), root_rank, name, process_set)
 
 
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """As `broadcast_async`, in place."""
-    return _broadcast_async(tensor.detach(), tensor, root_rank, name, process_set)
-
-
-class _Broadcast(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, root: int, name: str | None, process_set: ProcessSet) -> Any:
-        ctx.root, ctx.process_set = root, process_set
-        return synchronize(broadcast_async(tensor, root, name, process_set))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        reduced = allreduce(gradients[0], op=Average, process_set=ctx.process_set)
-        if runtime.current().place.rank != ctx.root:
-            reduced = torch.zeros_like(reduced)
-        return reduced, None, None, None
+    members = runtime.current().sets.get(process_set.process_set_id or 0, ())
+    if root_rank not in members:
+        raise ValueError(f"broadcast received invalid root rank {root_rank}: the process set has ranks {list(members)}")
+    root = members.index(root_rank)
+    return _start(RequestType.BROADCAST, name, [tensor.detach()], process_set, lambda _: tensor, root=root)
 
 
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """As `broadcast_async`, waits for the result. Gradients flow to the root."""
-    result: torch.Tensor = _Broadcast.apply(  # type: ignore[no-untyped-call]
-        tensor, root_rank, name, process_set
+
+    def gradients_of(gradients: _Tensors) -> _Tensors:
+        reduced = allreduce(gradients[0], op=Average, process_set=process_set)
+        return [reduced if runtime.current().place.rank == root_rank else torch.zeros_like(reduced)]
+
+    (result,) = _differentiable(
+        lambda values: [synchronize(broadcast_async(values[0], root_rank, name, process_set))], gradients_of, [tensor]
     )
     return result
 
@@ -294,42 +268,18 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Rows of each rank's tensor to each rank: `splits[k]` to rank k, or equally many if it is None.
+    """Sends rows of each rank's tensor to each rank: `splits[k]` to rank k, or equally many if it is None.
 
-    The result is what came, in order of ranks, and how many rows came from each.
+    The result is the received rows, in order of ranks, and how many came from each.
     """
-    size = runtime.current().coordinator(process_set.process_set_id).group.size()
-    buffer = tensor.detach().clone(memory_format=torch.contiguous_format)
-    rows = _rows("all-to-all", [buffer])
-    if splits is None:
-        if rows % size:
-            raise ValueError(
-                f"an all-to-all without splits divides the first dimension, which is {rows}, equally among {size} ranks"
-            )
-        mine = [rows // size] * size
-    else:
-        mine = _splits(splits, rows, size)
-    request = _request(RequestType.ALLTOALL, name, [buffer], process_set, splits=tuple(mine))
+    buffer = _copy(tensor)
+    mine = _splits(splits, _rows("all-to-all", [buffer]), _coordinator(process_set).group.size())
 
     def complete(result: tuple[torch.Tensor, list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         gathered, received = result
         return gathered, torch.tensor(received, dtype=torch.int32)
 
-    return _submit(Handle(request, [buffer], complete), process_set)
-
-
-class _Alltoall(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> Any:
-        gathered, received = synchronize(alltoall_async(tensor, splits, name, process_set))
-        ctx.process_set, ctx.received = process_set, received
-        ctx.mark_non_differentiable(received)
-        return gathered, received
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        gradient, _ = alltoall(gradients[0], ctx.received, process_set=ctx.process_set)
-        return gradient, None, None, None
+    return _start(RequestType.ALLTOALL, name, [buffer], process_set, complete, splits=tuple(mine))
 
 
 def alltoall(
@@ -339,9 +289,17 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """As `alltoall_async`, waits; without `splits`, the result is the tensor alone. Gradients flow through it."""
-    gathered, received = _Alltoall.apply(  # type: ignore[no-untyped-call]
-        tensor, splits, name, process_set
-    )
+    received = torch.empty(0)
+
+    def exchange(values: _Tensors) -> _Tensors:
+        nonlocal received
+        gathered, received = synchronize(alltoall_async(values[0], splits, name, process_set))
+        return [gathered]
+
+    def gradients_of(gradients: _Tensors) -> _Tensors:
+        return alltoall(gradients[0], received, process_set=process_set)[:1]  # type: ignore[no-any-return]
+
+    (gathered,) = _differentiable(exchange, gradients_of, [tensor])
     return gathered if splits is None else (gathered, received)
 
 
@@ -357,7 +315,7 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """This rank's rows of the sum or mean. If rows do not divide by ranks, the first ranks get one more."""
-    return _scatter_async([tensor], True, name, op, process_set, prescale_factor, postscale_factor)
+    return _scatter_async(tensor, name, op, process_set, prescale_factor, postscale_factor)
 
 
 def grouped_reducescatter_async(
@@ -369,24 +327,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """As `reducescatter_async`, of tensors that become ready together. The result is a list."""
-    return _scatter_async(tensors, False, name, op, process_set, prescale_factor, postscale_factor)
-
-
-class _Reducescatter(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, name: str | None, op: Op, process_set: ProcessSet, scales: _Scales, *tensors: torch.Tensor
-    ) -> Any:
-        ctx.factor = scales[0] * scales[1]
-        if op is Sum:
-            ctx.factor *= runtime.current().coordinator(process_set.process_set_id).group.size()
-        ctx.process_set = process_set
-        return tuple(synchronize(grouped_reducescatter_async(tensors, name, op, process_set, *scales)))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        scaled = [gradient * ctx.factor for gradient in gradients]
-        return None, None, None, None, *grouped_allgather(scaled, process_set=ctx.process_set)
+    return _scatter_async(tensors, name, op, process_set, prescale_factor, postscale_factor)
 
 
 def reducescatter(
@@ -413,15 +354,22 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """As `grouped_reducescatter_async`, waits for the result. Gradients flow through it."""
-    scales = (prescale_factor, postscale_factor)
-    compressed = [compression.compress(tensor) for tensor in tensors]
-    results = _Reducescatter.apply(  # type: ignore[no-untyped-call]
-        name, op, process_set, scales, *(tensor for tensor, _ in compressed)
-    )
-    return _decompressed(compression, results, compressed)
+    factor = prescale_factor * postscale_factor
+    if op is Sum:
+        factor *= _coordinator(process_set).group.size()
+
+    def scatter(values: _Tensors) -> _Tensors:
+        handle = grouped_reducescatter_async(values, name, op, process_set, prescale_factor, postscale_factor)
+        parts: _Tensors = synchronize(handle)
+        return parts
+
+    def gradients_of(gradients: _Tensors) -> _Tensors:
+        return grouped_allgather([gradient * factor for gradient in gradients], process_set=process_set)
+
+    return _differentiable(scatter, gradients_of, tensors, compression)
 
 
-# What is not about tensors.
+# Waiting, joining, barrier.
 
 
 def poll(handle: Handle) -> bool:
@@ -437,8 +385,7 @@ def synchronize(handle: Handle) -> Any:
 def join(device: int = -1) -> int:
     """For a rank that has no more data: adds zeros to the all-reduces of the others until all have joined.
 
-    What this rank called before is done first. Returns the rank that was the last to join. `device` is Horovod's, and
-    means nothing here.
+    Earlier calls of this rank are done first. Returns the rank that was the last to join. `device` is ignored.
     """
     last: int = synchronize(runtime.current().coordinator(runtime.GLOBAL).join())
     return last
@@ -446,14 +393,39 @@ def join(device: int = -1) -> int:
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns when all ranks have called it."""
-    synchronize(_submit(Handle(_request(RequestType.BARRIER, None, [], process_set)), process_set))
+    synchronize(_start(RequestType.BARRIER, None, [], process_set, lambda _: None))
 
 
-# How requests come to be.
+# Gradients.
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, run: _Collective, gradients_of: _Collective, *tensors: torch.Tensor) -> Any:
+        ctx.gradients_of = gradients_of
+        return tuple(run(tensors))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return None, None, *ctx.gradients_of(gradients)
+
+
+def _differentiable(
+    run: _Collective, gradients_of: _Collective, tensors: _Tensors, compression: _Compressor = Compression.none
+) -> list[torch.Tensor]:
+    """Runs a collective; `gradients_of` makes its inputs' gradients of its results'."""
+    compressed = [compression.compress(tensor) for tensor in tensors]
+    results = _Differentiable.apply(  # type: ignore[no-untyped-call]
+        run, gradients_of, *(tensor for tensor, _ in compressed)
+    )
+    return [compression.decompress(result, context) for result, (_, context) in zip(results, compressed, strict=True)]
+
+
+# Starting.
 
 
 def _reduce_async(
-    tensors: _Tensors,
+    given: _OneOrMore,
     in_place: bool,
     average: bool | None = None,
     name: str | None = None,
@@ -461,13 +433,10 @@ def _reduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    *,
-    single: bool = False,
 ) -> Handle:
     op = _operator(op, average)
+    tensors = _listed(given)
     buffers = _reduction_buffers(tensors, in_place, prescale_factor)
-    scales = {"prescale": prescale_factor, "postscale": postscale_factor}
-    request = _request(RequestType.ALLREDUCE, name, buffers, process_set, op=op, **scales)
 
     def complete(_: object) -> object:
         results = []
@@ -477,77 +446,80 @@ def _reduce_async(
             if in_place and buffer.data_ptr() != tensor.data_ptr():
                 result.detach().copy_(buffer)
             results.append(result)
-        return results[0] if single else results
+        return _like(given, results)
 
-    return _submit(Handle(request, buffers, complete), process_set)
+    scales = {"prescale": prescale_factor, "postscale": postscale_factor}
+    return _start(RequestType.ALLREDUCE, name, buffers, process_set, complete, op=op, **scales)
 
 
 def _scatter_async(
-    tensors: _Tensors,
-    single: bool,
-    name: str | None,
-    op: Op,
-    process_set: ProcessSet,
-    prescale: float,
-    postscale: float,
+    given: _OneOrMore, name: str | None, op: Op, process_set: ProcessSet, prescale: float, postscale: float
 ) -> Handle:
     op = _operator(op, None)
+    tensors = _listed(given)
     buffers = _reduction_buffers(tensors, False, prescale)
     _rows("reduce-scatter", buffers)
-    request = _request(
-        RequestType.REDUCESCATTER, name, buffers, process_set, op=op, prescale=prescale, postscale=postscale
-    )
 
     def complete(parts: list[torch.Tensor]) -> object:
         for part in parts:
             scale(part, postscale)
-        results = [part.to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)]
-        return results[0] if single else results
+        # Copies, since a part may be a view of the whole.
+        return _like(given, [part.to(tensor.dtype, copy=True) for part, tensor in zip(parts, tensors, strict=True)])
 
-    return _submit(Handle(request, buffers, complete), process_set)
+    scales = {"prescale": prescale, "postscale": postscale}
+    return _start(RequestType.REDUCESCATTER, name, buffers, process_set, complete, op=op, **scales)
 
 
-def _gather_async(tensors: _Tensors, single: bool, name: str | None, process_set: ProcessSet) -> Handle:
-    buffers = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
+def _gather_async(given: _OneOrMore, name: str | None, process_set: ProcessSet) -> Handle:
+    buffers = [_copy(tensor) for tensor in _listed(given)]
     _rows("all-gather", buffers)
-    request = _request(RequestType.ALLGATHER, name, buffers, process_set)
-    return _submit(Handle(request, buffers, lambda gathered: gathered[0] if single else gathered), process_set)
+    return _start(RequestType.ALLGATHER, name, buffers, process_set, functools.partial(_like, given))
 
 
-def _broadcast_async(
-    buffer: torch.Tensor, result: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+def _start(
+    kind: RequestType,
+    name: str | None,
+    buffers: _Tensors,
+    process_set: ProcessSet,
+    complete: Callable[[Any], object],
+    **fields: Any,
 ) -> Handle:
-    members = runtime.current().sets.get(process_set.process_set_id or 0, ())
-    if root_rank not in members:
-        raise ValueError(f"broadcast received invalid root rank {root_rank}: the process set has ranks {list(members)}")
-    request = _request(RequestType.BROADCAST, name, [buffer], process_set, root=members.index(root_rank))
-    return _submit(Handle(request, [buffer], lambda _: result), process_set)
-
-
-def _request(kind: RequestType, name: str | None, buffers: _Tensors, process_set: ProcessSet, **fields: Any) -> Request:
     for tensor in buffers:
         if not tensor.is_cpu:
             raise ValueError(
                 f"{kind.value}: the tensor is on {tensor.device}, and Wiresum reads and writes host memory: "
                 "move it with .cpu()"
             )
-    unnamed = runtime.current().coordinator(process_set.process_set_id).next_name
-    return Request(
+    coordinator = _coordinator(process_set)
+    request = Request(
         kind,
-        f"{kind.value}.{name}" if name is not None else unnamed(),
+        f"{kind.value}.{name}" if name is not None else coordinator.next_name(),
         tuple(name_of(tensor.dtype) for tensor in buffers),
         tuple(tuple(tensor.shape) for tensor in buffers),
         named=name is not None,
         **fields,
     )
+    return coordinator.submit(Handle(request, buffers, complete))
 
 
-def _submit(handle: Handle, process_set: ProcessSet) -> Handle:
-    return runtime.current().coordinator(process_set.process_set_id).submit(handle)
+def _coordinator(process_set: ProcessSet) -> Coordinator:
+    return runtime.current().coordinator(process_set.process_set_id)
+
+
+def _listed(given: _OneOrMore) -> _Tensors:
+    return [given] if isinstance(given, torch.Tensor) else given
+
+
+def _like(given: _OneOrMore, results: list[torch.Tensor]) -> object:
+    return results[0] if isinstance(given, torch.Tensor) else results
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _reduction_buffers(tensors: _Tensors, in_place: bool, prescale: float) -> list[torch.Tensor]:
-    """Where values are reduced: the tensors themselves, if that is asked for and possible."""
+    """The memory in which values are reduced: the tensors themselves, if that is asked for and possible."""
     buffers = []
     for tensor in tensors:
         if tensor.layout is not torch.strided:
@@ -577,7 +549,7 @@ def _operator(op: Op | None, average: bool | None) -> Op:
 
 
 def _rows(what: str, tensors: _Tensors) -> int:
-    """Of the first."""
+    """The first dimension of the first tensor; all must have one."""
     if not tensors:
         raise ValueError("a group of tensors has at least one")
     if any(tensor.dim() == 0 for tensor in tensors):
@@ -585,7 +557,13 @@ def _rows(what: str, tensors: _Tensors) -> int:
     return tensors[0].shape[0]
 
 
-def _splits(splits: torch.Tensor | Sequence[int], rows: int, size: int) -> list[int]:
+def _splits(splits: torch.Tensor | Iterable[int] | None, rows: int, size: int) -> list[int]:
+    if splits is None:
+        if rows % size:
+            raise ValueError(
+                f"an all-to-all without splits divides the first dimension, which is {rows}, equally among {size} ranks"
+            )
+        return [rows // size] * size
     if isinstance(splits, torch.Tensor):
         if splits.dtype != torch.int32:
             raise ValueError(f"all-to-all expects splits to contain 32-bit integer elements, not {splits.dtype}")
@@ -597,9 +575,3 @@ def _splits(splits: torch.Tensor | Sequence[int], rows: int, size: int) -> list[
             f"dimension, which is {rows}; they are {mine}"
         )
     return mine
-
-
-def _decompressed(
-    compression: _Compressor, results: _Tensors, compressed: Sequence[tuple[Any, Any]]
-) -> list[torch.Tensor]:
-    return [compression.decompress(result, context) for result, (_, context) in zip(results, compressed, strict=True)]

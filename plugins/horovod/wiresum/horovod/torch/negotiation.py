@@ -1,21 +1,21 @@
-"""Which collectives are ready, and in which order: sans-IO.
+"""Decides which collectives are ready, and in which order: sans-IO.
 
-Ranks call collectives when their programs come to them: from hooks of a backward pass, from several threads, in orders
-that differ. The network needs one order. So ranks negotiate, in *cycles*. A cycle is a small all-reduce of int32 words
-(`begin_cycle` writes them, `end_cycle` reads their sum), and sometimes an all-gather of messages:
+Ranks call collectives from hooks of a backward pass and from several threads, in orders that differ. The network needs
+one order. So ranks negotiate, in *cycles*. A cycle is a small all-reduce of int32 words (`begin_cycle` writes them,
+`end_cycle` reads their sum), and sometimes an all-gather of messages:
 
     words     [status of rank 0] ... [status of rank n-1] [count of entry 0] [count of entry 1] ...
     status    bytes of the rank's message in this cycle, * 4; + 1 if it has joined; + 2 if it is leaving
-    count     1 if the rank wants the collective that entry of the cache describes, or has joined
-    message   requests (request.py) that the cache does not know
+    count     1 if the rank wants the collective that this entry of the cache describes, or has joined
+    message   requests (request.py) that are not in the cache
 
-Nobody coordinates: every rank reads the same sums and the same messages, and keeps the same two tables by the same
-rules. The *table* has what some ranks have described and others have not; the *cache* what all had described before.
-A request is done when all ranks want it, but for those that have joined. An entry of the cache is forgotten at all
-ranks when one rank describes a request of that name again: because it asks for something else now, or because it has
-waited for so long that people should hear who is missing, which counts do not say.
+There is no coordinating rank: all read the same sums and messages, and keep the same two tables by the same rules. The
+*table* has requests that only some ranks have described; the *cache* has those that all ranks have described before. A
+request is ready when all ranks want it, except those that have joined. When a rank describes a request again, all ranks
+drop its entry of the cache. It does so if the request has changed, or if it has waited so long that users should hear
+which ranks are missing, which counts do not tell.
 
-A tensor that a training step sums again and again thus costs one word of one packet after its first time.
+So a tensor that each training step sums costs one word of one packet after its first time.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ from wiresum.horovod.torch.request import (
 _JOINED, _LEAVING = 1, 2
 _FLAG_BITS = 2
 MESSAGE_BYTES_MAX = (1 << (31 - _FLAG_BITS)) - 1
-"""What a status word can say."""
+"""The largest size that a status word can hold."""
 CACHE_ENTRIES_MAX = 4096
-"""When the cache is full, all of it is forgotten. Each entry costs a word of each cycle."""
+"""A full cache is emptied. Each entry costs a word of each cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A request that is ready at all ranks, or that failed at all of them (`error`)."""
+    """A request that is ready at all ranks, or has failed at all of them (`error`)."""
 
     name: str
     kind: RequestType
     requests: Sequence[Request | None]
-    """What each rank asked for; None for one that has joined."""
+    """Each rank's; None for a rank that has joined."""
     error: str | None = None
     number: int = 0
-    """Of a process set that was added, its id. Of a join, the rank that was the last."""
+    """A new process set's id, or the rank that was the last to join."""
 
     @property
     def request(self) -> Request:
-        """What is the same at all ranks."""
+        """Any rank's, for the fields that are the same at all ranks."""
         return next(request for request in self.requests if request is not None)
 
 
 @dataclass(slots=True)
 class Cycle:
-    """What the sum of a cycle's words says."""
+    """The meaning of the sum of a cycle's words."""
 
     message_bytes: list[int]
     joined: list[bool]
@@ -92,7 +92,7 @@ class Negotiation:
         self._rank = rank
         self._size = size
         self._pending: dict[str, Request] = {}
-        """What this rank wants and has not got."""
+        """This rank's requests that are not done."""
         self._wanted_since: dict[str, float] = {}
         self._fresh: list[str] = []
         self._undescribed: list[str] = []
@@ -107,7 +107,7 @@ class Negotiation:
         self._leaving = False
         self._process_sets = 0
 
-    # What the rank's program does.
+    # Calls of the rank's program.
 
     def submit(self, request: Request) -> None:
         if request.name in self._pending:
@@ -119,11 +119,11 @@ class Negotiation:
         self._fresh.append(request.name)
 
     def join(self) -> None:
-        """From when all requests of before are done, this rank wants whatever the others want."""
+        """Once its pending requests are done, this rank takes part in all requests of the others."""
         self._joining = True
 
     def leave(self) -> None:
-        """The next cycle tells the others that it is this rank's last."""
+        """The next cycle is this rank's last, and tells the others so."""
         self._leaving = True
 
     @property
@@ -137,7 +137,7 @@ class Negotiation:
     # Cycles.
 
     def begin_cycle(self, now: float, describe_after_s: float) -> tuple[list[int], bytes]:
-        """This rank's words and message. What it wants for `describe_after_s` already, it describes."""
+        """This rank's words and message, which describes new requests and those older than `describe_after_s`."""
         for name in self._fresh:
             self._wanted_since[name] = now
             index = self._index.get(name)
@@ -152,7 +152,7 @@ class Negotiation:
                 del self._hits[index]
                 self._undescribed.append(name)
         message = encode([self._pending[name] for name in self._undescribed])
-        assert len(message) <= MESSAGE_BYTES_MAX, "the calls of one cycle fit the memory, and their descriptions this"
+        assert len(message) <= MESSAGE_BYTES_MAX, "descriptions are smaller than the tensors that fit the memory"
         words = [0] * (self._size + len(self._cache))
         words[self._rank] = len(message) << _FLAG_BITS | _LEAVING * self._leaving | _JOINED * self.has_joined
         if self.has_joined:
@@ -175,7 +175,7 @@ class Negotiation:
         return cycle
 
     def end_cycle(self, cycle: Cycle, messages: Sequence[bytes]) -> list[Response]:
-        """What is ready now, in the order in which all ranks do it. `messages` are of all ranks, or none."""
+        """What is ready now, in the same order at all ranks. `messages` are of all ranks; empty if none has one."""
         outcomes = [self._cached_outcome(index, cycle.joined) for index in cycle.ready]
         if messages:
             self._undescribed = []
@@ -188,7 +188,8 @@ class Negotiation:
                 del self._table[name]
                 outcomes.append(self._outcome(name, described))
         for outcome in outcomes:
-            self._settle(outcome)
+            self._pending.pop(outcome.name, None)
+            self._wanted_since.pop(outcome.name, None)
         if all(cycle.joined):
             newly = [rank for rank in range(self._size) if not self._joined_before[rank]]
             outcomes.append(Response("", RequestType.JOIN, (), number=newly[-1]))
@@ -197,7 +198,7 @@ class Negotiation:
         return outcomes
 
     def stalled(self, now: float, after_s: float) -> list[Stall]:
-        """What this rank waits for longer than that, because others have not asked for it."""
+        """Requests of this rank that have waited that long for other ranks."""
         return [
             Stall(
                 name,
@@ -212,7 +213,7 @@ class Negotiation:
 
     def _cached_outcome(self, index: int, joined: Sequence[bool]) -> Response:
         entry = self._cache[index]
-        assert entry is not None, "a count that is not zero is of an entry that this rank has, too"
+        assert entry is not None, "all ranks have the same cache"
         self._hits.pop(index, None)
         wanted = {rank: request for rank, request in enumerate(entry) if not joined[rank]}
         return self._agreed(entry[0].name, wanted)
@@ -237,10 +238,6 @@ class Negotiation:
             self._process_sets += 1
             number = self._process_sets
         return Response(name, request.kind, requests, error, number)
-
-    def _settle(self, outcome: Response) -> None:
-        self._pending.pop(outcome.name, None)
-        self._wanted_since.pop(outcome.name, None)
 
     def _remember(self, name: str, requests: tuple[Request, ...]) -> None:
         if not self._free and len(self._cache) >= self._cache_entries_max:

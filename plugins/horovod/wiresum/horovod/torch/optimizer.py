@@ -1,4 +1,4 @@
-"""`DistributedOptimizer`: reduces each gradient as soon as the backward pass has it, and steps when all are there."""
+"""`DistributedOptimizer`: reduces each gradient as soon as it is computed, and waits for all of them in `step`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeAlias
 
 import torch
 
 from wiresum.horovod.torch import runtime
 from wiresum.horovod.torch.compression import Compression, Compressor
+from wiresum.horovod.torch.execution import scattered
 from wiresum.horovod.torch.functions import broadcast_object
 from wiresum.horovod.torch.mpi_ops import (
     Adasum,
@@ -26,12 +28,12 @@ from wiresum.horovod.torch.request import Op
 
 _Group: TypeAlias = tuple[torch.Tensor, ...]
 _Wait: TypeAlias = Callable[[], None]
-"""Waits for the reduced gradients of a group, and brings them home."""
+"""Waits for the reduced gradients of a group, and stores them in the parameters."""
 
 
 @dataclass(eq=False)
 class _Reduction:
-    """How the gradients of an optimizer's parameters are reduced, and which of them are under way."""
+    """How the gradients of an optimizer's parameters are reduced, and which reductions are under way."""
 
     names: dict[torch.Tensor, str]
     groups: Sequence[_Group]
@@ -47,7 +49,7 @@ class _Reduction:
         self._passes_left = dict.fromkeys(self._group_of, self.passes_per_step)
         self._under_way: dict[_Group, _Wait] = {}
         self._passed: set[torch.Tensor] = set()
-        """Parameters that have had their gradients, but for others of their group."""
+        """Parameters whose gradients wait for others of their group."""
 
     @property
     def is_under_way(self) -> bool:
@@ -58,7 +60,7 @@ class _Reduction:
         self._passes_left = dict.fromkeys(self._passes_left, passes)
 
     def forget(self) -> None:
-        """For a state that is loaded in the middle of a step."""
+        """Called when a state is loaded in the middle of a step."""
         self._under_way, self._passed = {}, set()
         self.set_backward_passes_per_step(self.passes_per_step)
 
@@ -76,7 +78,7 @@ class _Reduction:
             self._begin(group)
 
     def synchronize(self) -> None:
-        """Reduces what the backward passes left out, as others may have it, and waits for everything."""
+        """Starts what the backward passes left out, since other ranks may have it, and waits for everything."""
         for group in self.groups:
             if group not in self._under_way and any(parameter.requires_grad for parameter in group):
                 self._begin(group)
@@ -109,21 +111,21 @@ class _Reduction:
 
         def wait() -> None:
             for parameter, result, (_, context) in zip(group, synchronize(handle), compressed, strict=True):
-                _bring_home(parameter, self.compression.decompress(result, context))
+                _store_gradient(parameter, self.compression.decompress(result, context))
 
         return wait
 
     def _begin_sparse(self, parameter: torch.Tensor, name: str) -> _Wait:
         wait = sparse_allreduce_async(_gradient(parameter), name, self.op, self.process_set)
-        return lambda: _bring_home(parameter, wait())
+        return lambda: _store_gradient(parameter, wait())
 
 
 def _gradient(parameter: torch.Tensor) -> torch.Tensor:
-    assert parameter.grad is not None, "its hook ran, or zeros were put there"
+    assert parameter.grad is not None, "set by the backward pass, or to zeros by _begin"
     return parameter.grad
 
 
-def _bring_home(parameter: torch.Tensor, reduced: torch.Tensor) -> None:
+def _store_gradient(parameter: torch.Tensor, reduced: torch.Tensor) -> None:
     gradient = _gradient(parameter)
     if gradient.is_sparse:
         parameter.grad = reduced if reduced.is_sparse else reduced.to_sparse(gradient.sparse_dim())
@@ -133,7 +135,7 @@ def _bring_home(parameter: torch.Tensor, reduced: torch.Tensor) -> None:
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
-    """What is put before the methods of the optimizer's own class. Its state is that of the optimizer that it wraps."""
+    """A mixin that comes before the class of the wrapped optimizer, whose state it shares."""
 
     _reduction: _Reduction
     _synchronized = False
@@ -141,21 +143,21 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
-        """As in Horovod, whose users look at it."""
+        """Horovod's users read it."""
         return self._reduction.names
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         self._reduction.set_backward_passes_per_step(passes)
 
     def synchronize(self) -> None:
-        """Waits until all gradients are reduced. For whoever changes them before `step`, which is then called within
-        `skip_synchronize`."""
+        """Waits until all gradients are reduced, so that they can be changed before `step`, which is then called
+        within `skip_synchronize`."""
         self._reduction.synchronize()
         self._synchronized = True
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it, `step` takes the gradients as they are."""
+        """Within it, `step` does not reduce gradients."""
         self._should_synchronize = False
         try:
             yield
@@ -201,9 +203,7 @@ def DistributedOptimizer(  # noqa: N802
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> torch.optim.Optimizer:
-    """An optimizer that reduces gradients over all ranks before it applies them.
-
-    Each gradient sets out as soon as the backward pass has it; `step` waits for all of them.
+    """An optimizer that reduces each gradient over all ranks as soon as it is computed; `step` waits for all of them.
 
     - `named_parameters`: names under which ranks match gradients; `model.named_parameters()`.
     - `compression`: `Compression.fp16` halves what travels.
@@ -308,13 +308,9 @@ def _groups(
 
 
 def _split(parameters: Sequence[torch.Tensor], count: int) -> list[_Group]:
-    """As equal as can be; the first ones get one more."""
-    size, more = divmod(len(parameters), count)
-    groups, begin = [], 0
-    for k in range(count):
-        end = begin + size + (k < more)
-        groups.append(tuple(parameters[begin:end]))
-        begin = end
+    """As equal as possible; the first ones get one more."""
+    remaining = iter(parameters)
+    groups = [tuple(islice(remaining, size)) for size in scattered(len(parameters), count)]
     return [group for group in groups if group]
 
 

@@ -8,14 +8,14 @@ from wiresum.horovod.torch import runtime
 
 
 class ProcessSet:
-    """Ranks, to be given to `init` or `add_process_set`. From then on `process_set_id` is a number."""
+    """Ranks for `init` or `add_process_set`, which sets `process_set_id`."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         if not isinstance(ranks, Iterable):
-            raise ValueError("a ProcessSet is made of ranks; MPI communicators mean nothing here")
+            raise ValueError("a ProcessSet takes ranks, not an MPI communicator")
         members = sorted(ranks)
         if any(not isinstance(rank, int) for rank in members):
-            raise ValueError("a ProcessSet is made of ranks, which are integers")
+            raise ValueError("a ProcessSet takes ranks, which are integers")
         self.ranks: list[int] | None = members
         self.process_set_id: int | None = None
 
@@ -31,7 +31,7 @@ class ProcessSet:
         return self.ranks.index(mine) if mine in self.ranks else -1
 
     def included(self) -> bool | None:
-        """Is this process in the set?"""
+        """Whether this process is in the set."""
         return runtime.current().place.rank in self.ranks if self.ranks is not None else None
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ global_process_set.ranks, global_process_set.process_set_id = None, 0
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Called by all ranks, also by those that are not in the set. Raises a `ValueError` for a set that there is."""
+    """All ranks call it, also those outside of the set. Raises a `ValueError` for a set that exists."""
     added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     assert added.ranks is not None, "only the global set has no list before init"
     added.process_set_id = runtime.current().add_set(added.ranks)
@@ -52,11 +52,11 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Called by all ranks. False if the set was not added, or is the global one."""
-    if process_set.process_set_id in (None, 0):
+    """All ranks call it. False if the set was not added, or is the global one."""
+    set_id = process_set.process_set_id
+    if set_id is None or set_id == runtime.GLOBAL:
         return False
-    set_id, process_set.process_set_id = process_set.process_set_id, None
-    assert set_id is not None
+    process_set.process_set_id = None
     return runtime.current().remove_set(set_id)
 
 

@@ -1,8 +1,7 @@
-"""What a rank asks for, and how it tells the others.
+"""A rank's request, and its encoding for the other ranks.
 
-A request travels as JSON: it comes from another process, and JSON makes nothing but numbers, strings and lists of them.
-Ranks that ask for different things under one name have made a mistake, which `disagreement` puts into words that name
-each of them.
+Requests travel as JSON, which cannot make another process run code. If ranks request different things under one name,
+`disagreement` says what differs, and at which ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 DIMENSIONS_MAX = 64
-"""PyTorch's own bound."""
+"""PyTorch's own limit."""
 
 
 class RequestType(str, Enum):
@@ -43,16 +42,16 @@ class Op(str, Enum):
 
 FIRST_DIMENSION_MAY_DIFFER = (RequestType.ALLGATHER, RequestType.ALLTOALL)
 JOINED_RANKS_MAY_BE_ABSENT = (RequestType.ALLREDUCE,)
-"""A rank that has joined adds zeros; what it would add to other collectives is nothing that anybody could say."""
+"""A rank that has joined adds zeros. Other collectives have no such neutral element."""
 
 
 class MalformedMessageError(RuntimeError):
-    """Another rank sent what is no list of requests."""
+    """A message of another rank is not a list of requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call: of one tensor, or of a group of tensors that become ready together."""
+    """One call, with one tensor or with several that become ready together."""
 
     kind: RequestType
     name: str
@@ -60,15 +59,15 @@ class Request:
     shapes: tuple[tuple[int, ...], ...] = ()
     op: Op = Op.SUM
     root: int = -1
-    """Of a broadcast: a rank of the process set. Of the removal of a process set: its id."""
+    """A broadcast's root, as a rank of the process set; or the id of a process set that is to be removed."""
     prescale: float = 1.0
     postscale: float = 1.0
     splits: tuple[int, ...] = ()
-    """Of an all-to-all: rows for each rank."""
+    """An all-to-all's rows for each rank."""
     members: tuple[int, ...] = ()
-    """Of a new process set: global ranks."""
+    """The global ranks of a new process set."""
     named: bool = True
-    """Did the caller choose the name? Others are used once, so that nobody need remember them."""
+    """Whether the caller chose the name. Other names are used once, and are not cached."""
 
 
 def encode(requests: Sequence[Request]) -> bytes:
@@ -85,17 +84,16 @@ def decode(message: bytes) -> list[Request]:
         return [_decode_one(row) for row in rows]
     except (ValueError, TypeError, UnicodeDecodeError) as error:
         raise MalformedMessageError(
-            f"a rank described its calls in a way that this version does not read ({error}): run one version of "
-            "wiresum at all ranks"
+            f"another rank's requests cannot be read ({error}): run one version of wiresum at all ranks"
         ) from error
 
 
 def _decode_one(row: Any) -> Request:
     kind, name, dtypes, shapes, op, root, prescale, postscale, splits, members, named = row
     if not isinstance(name, str) or not isinstance(named, bool) or len(dtypes) != len(shapes):
-        raise ValueError("a name, or a number of tensors, is none")
+        raise ValueError("a malformed name or number of tensors")
     if not all(isinstance(dtype, str) for dtype in dtypes) or any(len(shape) > DIMENSIONS_MAX for shape in shapes):
-        raise ValueError("a tensor is none")
+        raise ValueError("a malformed tensor")
     return Request(
         RequestType(kind),
         name,
@@ -117,12 +115,12 @@ def _counts(values: Iterable[Any]) -> tuple[int, ...]:
 
 def _whole(value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{value!r} is no whole number from {least}")
+        raise ValueError(f"{value!r} is not a whole number from {least}")
     return value
 
 
 def disagreement(requests: Mapping[int, Request]) -> str | None:
-    """What differs, of that which must be the same at all ranks; None if nothing does."""
+    """Says what differs that must be the same at all ranks; None if all agree."""
     first = next(iter(requests.values()))
     for what, value in _COMPARED:
         if len({value(request) for request in requests.values()}) > 1:
@@ -146,7 +144,7 @@ _COMPARED: tuple[tuple[str, Callable[[Request], object]], ...] = (
     ("prescale factors", lambda request: request.prescale),
     ("postscale factors", lambda request: request.postscale),
     ("root ranks", lambda request: request.root),
-    ("process sets", lambda request: list(request.members).__str__()),
+    ("process sets", lambda request: str(list(request.members))),
 )
 
 

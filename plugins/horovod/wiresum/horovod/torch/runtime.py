@@ -1,4 +1,4 @@
-"""Between `init` and `shutdown`: this process's place, and a coordinator for each process set that it is in."""
+"""The state between `init` and `shutdown`: this process's ranks, and a coordinator for each of its process sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wiresum.torch.creation import create_process_group
 GLOBAL = 0
 """The id of the process set of all ranks."""
 GROUP_TIMEOUT = timedelta(minutes=30)
-"""Of a collective that all ranks have begun."""
+"""For a collective that all ranks have started."""
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -33,7 +33,7 @@ class Runtime:
         self._store = store
         self._settings = settings
         self._coordinators: dict[int, Coordinator] = {}
-        self._found(GLOBAL, range(place.size))
+        self._create_set(GLOBAL, range(place.size))
 
     def coordinator(self, set_id: int | None) -> Coordinator:
         """Raises a `ValueError` if there is no such set, or this process is not in it."""
@@ -44,14 +44,14 @@ class Runtime:
         return self._coordinators[set_id]
 
     def add_set(self, ranks: Sequence[int]) -> int:
-        """Its id. All ranks call it."""
+        """Returns the set's id. All ranks call it."""
         members = tuple(ranks)
         if members in self.sets.values():
             raise ValueError(f"Attempted to add a duplicate process set: {list(members)}")
         if not members or len(set(members)) < len(members) or members[0] < 0 or members[-1] >= self.place.size:
             raise ValueError(f"a process set has ranks from 0 to {self.place.size - 1}, each once, not {list(members)}")
         set_id = self._agree(RequestType.ADD_PROCESS_SET, members=members)
-        self._found(set_id, members)
+        self._create_set(set_id, members)
         return set_id
 
     def remove_set(self, set_id: int) -> bool:
@@ -80,7 +80,7 @@ class Runtime:
         assert isinstance(number, int)
         return number
 
-    def _found(self, set_id: int, ranks: Sequence[int]) -> None:
+    def _create_set(self, set_id: int, ranks: Sequence[int]) -> None:
         self.sets[set_id] = tuple(ranks)
         if self.place.rank in ranks:
             group = _make_group(PrefixStore(f"set/{set_id}", self._store), set_id, ranks, self.place.rank)
@@ -88,21 +88,21 @@ class Runtime:
 
 
 class _Process:
-    """What this process has of Horovod."""
+    """The state of this process."""
 
     runtime: Runtime | None = None
     store: Store | None = None
-    """Kept when everything else goes: rank 0 listens for it, and `init` may be called again."""
+    """Outlives `shutdown`: rank 0 serves it, and `init` may be called again."""
     generation = 0
     forked: Runtime | None = None
-    """A child keeps its parent's, so that nothing of it is destroyed there."""
+    """The parent's runtime in a forked child, kept so that it is not destroyed there."""
 
 
 _process = _Process()
 
 
 def init(process_sets: Sequence[Sequence[int]] = ()) -> list[int]:
-    """Does nothing if it was done. Returns the ids of the process sets."""
+    """Returns the ids of the process sets. Does nothing the second time."""
     if _process.runtime is not None:
         return []
     settings = Settings.from_environment()
@@ -120,7 +120,7 @@ def init(process_sets: Sequence[Sequence[int]] = ()) -> list[int]:
 
 
 def shutdown() -> None:
-    """Tells the other ranks, and leaves. Does nothing if it was done."""
+    """Tells the other ranks, and leaves. Does nothing the second time."""
     runtime, _process.runtime = _process.runtime, None
     if runtime is not None:
         runtime.close()
@@ -137,8 +137,8 @@ def current() -> Runtime:
 
 
 def _make_group(store: Store, set_id: int, ranks: Sequence[int], rank: int) -> dist.ProcessGroup:
-    """Beside PyTorch's default group, which a program may have as well. The group of a process set may find no room at
-    the switch, and then goes through Gloo; that of all ranks waits for room."""
+    """Independent of PyTorch's default group. If the switch is full, a process set's group uses Gloo; that of all ranks
+    waits."""
     options = _DistributedBackendOptions()
     options.store = store
     options.group_rank = list(ranks).index(rank)

@@ -1,4 +1,4 @@
-"""Horovod's environment variables that mean something here."""
+"""Horovod's environment variables, as far as they are supported."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ STALL_SHUTDOWN_S = 1800.0
 @dataclass(frozen=True)
 class Settings:
     fusion_bytes_max: int = FUSION_BYTES_MAX
-    """HOROVOD_FUSION_THRESHOLD: bytes of tensors that become one collective. Rank 0's counts."""
+    """HOROVOD_FUSION_THRESHOLD: how many bytes of tensors become one collective. Rank 0's value counts."""
     stall_check_s: float = STALL_CHECK_S
-    """HOROVOD_STALL_CHECK_TIME_SECONDS: after how long a wait is told of."""
+    """HOROVOD_STALL_CHECK_TIME_SECONDS: how long a request may wait before a warning."""
     stall_shutdown_s: float = STALL_SHUTDOWN_S
-    """HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: after how long it fails. 0 waits for ever, as Horovod does unless told."""
+    """HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: how long until it fails. 0 waits for ever, which is Horovod's default."""
 
     @property
-    def stall_look_s(self) -> float:
-        """How often to look for them."""
+    def stall_poll_s(self) -> float:
+        """How often to check for stalls."""
         return min(self.stall_check_s, self.stall_shutdown_s)
 
     @classmethod

@@ -10,10 +10,10 @@ from wiresum.horovod.torch.process_sets import ProcessSet, global_process_set
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """In training, mean and variance are those of all ranks' inputs together, of which each rank has any number.
+    """In training, mean and variance are those of all ranks' inputs together. Ranks may have different batch sizes.
 
-    Sums are all-reduced in a way that gradients flow through, so the backward pass needs no code of its own. The
-    variance takes a sum of its own, of distances from the mean: a sum of squares would lose digits.
+    Gradients flow through the all-reduced sums, so the backward pass needs no code. The variance is a second sum, of
+    squared distances from the mean: a sum of squares would lose digits.
     """
 
     def __init__(
