@@ -20,7 +20,7 @@ from wiresum.compress import (
 )
 from wiresum.compress.blocks import block_norms
 from wiresum.compress.compressor import elements_of
-from wiresum.compress.union import index_code_bytes
+from wiresum.compress.native import index_code_bytes
 
 from .rig import Array, exchange, vectors
 

@@ -162,7 +162,7 @@ def of_one_worker(worker: int, workers: int = 3, method: Compressor = DIANA()) -
 def test_a_state_of_another_worker_is_refused() -> None:
     engine = of_one_worker(2)
     engine.average(BY_LAYER, gradients(0, BY_LAYER, 1))
-    refused(engine.state_dict(), of_one_worker(0), "it is worker 2's, and this is worker 0")
+    refused(engine.state_dict(), of_one_worker(0), "worker is [2] in the state and [0] here")
     of_one_worker(2).load_state_dict(engine.state_dict())
 
 

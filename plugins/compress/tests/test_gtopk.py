@@ -9,7 +9,7 @@ import pytest
 
 from wiresum.compress import GTopK, InProcess
 from wiresum.compress.gtopk import rounds_up
-from wiresum.compress.union import index_code_bytes
+from wiresum.compress.native import index_code_bytes
 
 from .rig import exchange, vectors
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from wiresum.compress import BlockRandomK, BlockTopK, Compressor, GTopK, InProcess, TopK, WarmUp
+from wiresum.compress.native import index_code_bytes
 from wiresum.compress.ratio import count_of
-from wiresum.compress.union import index_code_bytes
 
 from .rig import exchange, vectors
 

@@ -29,9 +29,8 @@ from wiresum.compress import (
     Threshold,
     TopK,
 )
-from wiresum.compress.native import largest
+from wiresum.compress.native import index_code_bytes, largest
 from wiresum.compress.ratio import count_of
-from wiresum.compress.union import index_code_bytes
 
 from .rig import SIGMAS, Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 

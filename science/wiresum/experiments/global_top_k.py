@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 
 from wiresum.compress import Compressor, Engine, GTopK, Identity, InProcess
 from wiresum.compress.arrays import Bytes
+from wiresum.compress.native import index_code_bytes
 from wiresum.compress.ratio import count_of
-from wiresum.compress.union import index_code_bytes
 from wiresum.experiments import figures
 from wiresum.experiments.experiment import Claim, Curve, Report, spread
 from wiresum.experiments.network import Digits, Training, gradient, network, segments_of, train

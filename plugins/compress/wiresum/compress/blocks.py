@@ -1,12 +1,12 @@
-"""Block sparsifiers: whole blocks of neighbouring values, and where they belong (OmniReduce, SIGCOMM'21, section 5).
+"""Block sparsifiers: whole blocks of neighbouring values are sent (OmniReduce, SIGCOMM'21, section 5).
 
-A block has one index, so indices cost next to nothing, and norms are compared in place of values. A tensor's last block
-may be shorter. What is not chosen must be kept by a memory: without error feedback training does not converge.
+A block has one index, and blocks are chosen by their norms. A tensor's last block may be shorter. Training converges
+only with error feedback.
 
-    BlockRandomK      at random, the same blocks at all workers (or each its own): no index travels
+    BlockRandomK      random blocks, the same at all workers (or each its own): no index travels
     BlockTopK         the largest norms
     BlockTopKRatio    the largest norms relative to those of the parameters at the same positions
-    BlockThreshold    all norms of at least so much
+    BlockThreshold    all norms of at least a threshold
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from wiresum.compress.ratio import Ratio, count_of, least, ratio_at, require_rat
 from wiresum.compress.turn import Turn
 
 BLOCK = 256
-"""Values in a block: the paper's."""
+"""Values in a block, as in the paper."""
 
 
 @dataclass(frozen=True)
 class BlockSparsifier(SparseCompressor):
-    """Says which blocks of `block` values to send."""
-
     block: int = field(default=BLOCK, kw_only=True)
     memory: str | Memory = field(default="error-feedback", kw_only=True)
 
@@ -68,10 +66,7 @@ class _FractionOfBlocks(BlockSparsifier):
 
 @dataclass(frozen=True)
 class BlockRandomK(_FractionOfBlocks):
-    """A fraction `ratio` of the blocks: the same ones at all workers, so that the union is no larger.
-
-    `independent`: each worker its own, and with N workers every block is chosen up to N times as often.
-    """
+    """A fraction `ratio` of the blocks, the same at all workers; with `independent` each worker draws its own."""
 
     independent: bool = field(default=False, kw_only=True)
 
@@ -118,7 +113,7 @@ class BlockTopKRatio(_FractionOfBlocks):
 
 @dataclass(frozen=True)
 class BlockThreshold(BlockSparsifier):
-    """All blocks whose Euclidean norms are at least `norm`, which may be none."""
+    """All blocks whose Euclidean norms are at least `norm`."""
 
     norm: float
     counts_equal: ClassVar[bool] = False

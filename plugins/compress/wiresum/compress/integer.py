@@ -1,27 +1,24 @@
-"""IntSGD and IntDIANA: stochastic rounding to integers, on a scale that all workers have in common (arXiv 2102.08374).
+"""IntSGD and IntDIANA: stochastic rounding to integers on a common scale (arXiv 2102.08374).
 
-What is sent is Int(a v). Where a comes from is the option `scale`:
+Workers send Int(a v). The option `scale` decides how they get a:
 
-    maximum     the largest value of all workers fills the bits: one round of a number for each tensor goes ahead.
-                More bits are less noise, and nothing is ever cut
-    estimate    the paper's, which needs no round: a = sqrt(d) / sqrt(2 n r + eps^2) for a tensor of d values, where
-                r <- beta r + (1 - beta) |g|^2 follows the estimates g of the mean gradient, which have the same bits at
-                all workers
+    maximum     the largest value of all workers fills the bits, which takes a round for the maxima first. More bits
+                mean less noise, and nothing is clamped
+    estimate    the paper's, without that round: a = sqrt(d) / sqrt(2 n r + eps^2) for a tensor of d values, where
+                r <- beta r + (1 - beta) |g|^2 is a moving average over the estimates g of the mean gradient, which
+                have the same bits at all workers
 
-The paper writes |x_k - x_(k-1)| / eta for |g|, which is the same number for SGD. For any other optimizer it is not a
-length of gradients at all: with AdamW it is that of a vector of signs, about. So the estimates are followed
-themselves. Their noise is half of the squared length of the gradient, however many bits there are, and spread over all
-values alike; optimizers that divide each value by its own size, as Adam's kind do, suffer from that: docs/compress.md
-has figures.
+The paper has |x_k - x_(k-1)| / eta in place of |g|. For SGD the two are equal; for other optimizers it is no norm of a
+gradient. The noise of "estimate" is half of the squared norm of the gradient, however many bits there are, and spread
+evenly over all values, which hurts optimizers like Adam that divide each value by its own size: docs/compress.md has
+figures.
 
-With "estimate", the first step's scale is a maximum in 32 bits: nearly exact, as the paper's first step is exact. So it
-is later, in the usual bits, for a tensor whose estimates were zero. The average starts with the first estimate, not
-with zero.
+With "estimate", the first step uses a maximum in 32 bits, as the paper's first step is exact. A later step uses a
+maximum, in the usual bits, for a tensor whose estimates were zero.
 
-An integer that does not fit its bits is clamped. That is a bias, which a memory makes up for; the published int8
-variant clamps as well. It is counted, and the engine warns where there is no memory: a grows as the mean gradient
-vanishes, and the gradients of workers that differ do not. docs/compress.md says when which width ends. The
-paper's way out is IntDIANA, whose differences vanish.
+An integer that does not fit its bits is clamped, as in the published int8 variant. That is a bias, which only a memory
+corrects; the engine counts it, and warns if there is no memory. It happens when workers differ: as the mean gradient
+vanishes, a grows, and the workers' own gradients do not vanish. IntDIANA sends differences, which do.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from wiresum.compress.turn import Turn
 
 WIDE_BITS = 32
 ROUNDING = 1 + 1e-12
-"""A value that is the maximum itself may be above it by an error of rounding."""
+"""Tolerance for rounding errors in values at the maximum."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +59,11 @@ class IntSGD(IntegerCompressor):
         return self.scale == "estimate"
 
     def omega(self, size: int, workers: int) -> float | None:
-        """With a maximum as its scale it is a quantiser; the estimate's scale bounds the variance absolutely."""
+        """With "estimate" the variance does not depend on the vector, so there is no omega."""
         return None if self.uses_length else Quantiser(bits=self.bits).omega(size, workers)
 
     def shift_rate(self, size: int, workers: int) -> float | None:
-        """The paper's is 1: the error's bound does not grow with the difference that is sent."""
+        """With "estimate" the paper's rate, 1: the error's bound does not grow with the difference that is sent."""
         return 1.0 if self.uses_length else super().shift_rate(size, workers)
 
     def bits_at(self, turn: Turn) -> int:
@@ -98,6 +95,6 @@ class IntSGD(IntegerCompressor):
 
 @dataclass(frozen=True)
 class IntDIANA(IntSGD):
-    """The integers of differences to a shift, which vanish where gradients of workers that differ do not."""
+    """IntSGD of the differences to a shift, which vanish even if the workers' gradients do not."""
 
     memory: str | Memory = field(default_factory=Shift, kw_only=True)

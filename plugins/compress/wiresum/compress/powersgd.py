@@ -2,11 +2,10 @@
 
 A gradient M of m x n values is approximated by P Q^T with r columns: one step of power iteration, P from the mean of
 M_i Q, orthogonalised, then Q from the mean of M_i^T P. Both means are sums in the network, of r(m + n) integers of 32
-bits on a common scale. Q is kept for the next step (warm start): it came from the aggregate, and is the same at all
-workers.
+bits on a common scale. Q, the same at all workers, is kept as the start of the next step.
 
-What worker i has contributed is P P^T M_i, a projection; the mean of those is the result, so that error feedback
-accounts for all that was left out. A tensor for which the two matrices would not be smaller goes as integers itself.
+The result is the mean of the projections P P^T M_i, so error feedback keeps M_i - P P^T M_i. A tensor for which the two
+matrices would not be smaller is quantised itself.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from wiresum.compress.turn import Turn
 
 START_STREAM = 2
 RANK_TOLERANCE = 1e-6
-"""A column that the columns before it explain up to this part of its length is noise, and becomes zero."""
+"""A column whose part orthogonal to the previous ones is shorter than this, relative to it, becomes zero."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class PowerSGD(Compressor):
     def _mean_of_factors(
         self, batch: Batch, thin: list[int], factors: list[list[Vector]], aggregator: Aggregator, alone: bool = False
     ) -> Outcome:
-        """The means of the thin segments' factors, and, but for `alone`, of all other segments as they are."""
+        """The means of the thin segments' factors and, unless `alone`, of all other segments."""
         kept = thin if alone else list(range(len(batch.states)))
         stage = "q" if alone else "p"
         turns, vectors = [], []
@@ -85,7 +84,7 @@ class PowerSGD(Compressor):
         return Quantiser().exchange(Batch(turns, vectors, [{} for _ in kept]), aggregator)
 
     def _start(self, turn: Turn, state: State, columns: int) -> Vector:
-        """The last step's Q, or at first a random one, the same at all workers."""
+        """Q of the last step, or a random one at first."""
         if "q" in state and state["q"].shape == (columns, self.rank):
             return state["q"]
         random = turn.common().uniform(columns * self.rank, stream=START_STREAM).reshape(columns, self.rank)
@@ -93,10 +92,9 @@ class PowerSGD(Compressor):
 
 
 def matrix_sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns of the matrix that a tensor is taken for: the first dimension by the others.
+    """Rows and columns of a tensor as a matrix: the first dimension by the others.
 
-    A tensor of one dimension (a segment of several parameters) is one row, unless its length has a divisor: then it is
-    the squarest matrix there is among its divisors.
+    A tensor of one dimension (a segment of several parameters) becomes the matrix closest to a square.
     """
     size = math.prod(shape)
     if len(shape) > 1 or size < 2:
@@ -111,7 +109,7 @@ def _quantised(mean: Vector | Sparse) -> Vector:
 
 
 def orthonormal(columns: Vector) -> Vector:
-    """Modified Gram-Schmidt; columns that are not independent become zero, and so do all if one is not finite."""
+    """Modified Gram-Schmidt; dependent columns become zero, and all do if one is not finite."""
     result = columns.astype(np.float64)
     if not np.isfinite(result).all():
         return np.zeros_like(columns)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.compress as wc
-from wiresum.compress.ddp import Granularity
+from wiresum.compress.ddp_hook import Granularity
 from wiresum.compress.memory import memory_of
 from wiresum_lab.ranks.cluster import Cluster
 
@@ -321,11 +321,11 @@ def test_a_state_that_is_of_something_else_is_refused_and_nothing_of_it_is_loade
             "method": "method is IntDIANA in the state and TopK here",
             "options": "method.ratio is 0.25 in the state and 0.5 here",
             "granularity": "granularity is 'model' in the state and 'layer' here",
-            "shapes": "'weight' is '[5, 6] of float32' in the state and '[4, 6] of float32' here",
+            "shapes": "'weight' is [5, 6] of float32 in the state and [4, 6] of float32 here",
             "names": "the state's model lacks 'bias', 'weight'; the state's model has in addition '0.bias', '0.weight'",
-            "types": "'weight' is '[4, 6] of float64' in the state and '[4, 6] of float32' here",
+            "types": "'weight' is [4, 6] of float64 in the state and [4, 6] of float32 here",
             "layers": "the state's model lacks 'bias'",
-            "rank": f"it is worker {other}'s, and this is worker {rank}",
+            "rank": f"worker is [{other}] in the state and [{rank}] here",
             "entry": "the state lacks 'steps'",
             "version": "has version 2, and only 3 can be loaded",
         }.items():
