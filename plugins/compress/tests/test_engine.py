@@ -7,51 +7,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wiresum.compress import (
-    DIANA,
-    QSGD,
-    THC,
-    Aggregator,
-    BlockRandomK,
-    BlockTopK,
-    Compressor,
-    Engine,
-    GTopK,
-    Identity,
-    InProcess,
-    IntDIANA,
-    MomentumCorrection,
-    Piece,
-    PowerSGD,
-    RandK,
-    Segment,
-    TopK,
-    WarmUp,
-)
+import wiresum.compress as wc
 
-PIECES = [Piece("a", (6, 5)), Piece("b", (7,)), Piece("c", (4, 4))]
-BY_LAYER = [Segment((piece,)) for piece in PIECES]
-BY_BUCKET = [Segment((PIECES[2], PIECES[1])), Segment((PIECES[0],))]
-WHOLE = [Segment(tuple(PIECES))]
+PIECES = [wc.Piece("a", (6, 5)), wc.Piece("b", (7,)), wc.Piece("c", (4, 4))]
+BY_LAYER = [wc.Segment((piece,)) for piece in PIECES]
+BY_BUCKET = [wc.Segment((PIECES[2], PIECES[1])), wc.Segment((PIECES[0],))]
+WHOLE = [wc.Segment(tuple(PIECES))]
 
-METHODS: dict[str, Compressor] = {
-    "DIANA": DIANA(),
-    "IntDIANA": IntDIANA(8),
-    "TopK with error feedback": TopK(0.2),
-    "TopK with EF21": TopK(0.2, memory="ef21"),
-    "GTopK": GTopK(0.1),
-    "GTopK, tree": GTopK(0.1, mode="tree"),
-    "GTopK, momentum corrected": GTopK(WarmUp(0.1, 1, (0.5, 0.3)), memory=MomentumCorrection()),
-    "BlockTopK": BlockTopK(0.3, block=4),
-    "BlockRandomK, momentum corrected": BlockRandomK(0.3, block=4, memory="momentum-correction"),
-    "PowerSGD": PowerSGD(1),
-    "THC": THC(),
-    "RandK, compressed down": RandK(0.3, memory="diana", down=QSGD()),
-    "TopK, with a memory down": TopK(0.2, down=TopK(0.3)),
+METHODS: dict[str, wc.Compressor] = {
+    "DIANA": wc.DIANA(),
+    "IntDIANA": wc.IntDIANA(8),
+    "TopK with error feedback": wc.TopK(0.2),
+    "TopK with EF21": wc.TopK(0.2, memory="ef21"),
+    "GTopK": wc.GTopK(0.1),
+    "GTopK, tree": wc.GTopK(0.1, mode="tree"),
+    "GTopK, momentum corrected": wc.GTopK(wc.WarmUp(0.1, 1, (0.5, 0.3)), memory=wc.MomentumCorrection()),
+    "BlockTopK": wc.BlockTopK(0.3, block=4),
+    "BlockRandomK, momentum corrected": wc.BlockRandomK(0.3, block=4, memory="momentum-correction"),
+    "PowerSGD": wc.PowerSGD(1),
+    "THC": wc.THC(),
+    "RandK, compressed down": wc.RandK(0.3, memory="diana", down=wc.QSGD()),
+    "TopK, with a memory down": wc.TopK(0.2, down=wc.TopK(0.3)),
 }
 
 
-def gradients(step: int, segments: list[Segment], workers: int = 3) -> list[list[np.ndarray]]:
+def gradients(step: int, segments: list[wc.Segment], workers: int = 3) -> list[list[np.ndarray]]:
     """The same gradient of each piece, however pieces are put together."""
     by_piece = [
         {
@@ -65,7 +45,7 @@ def gradients(step: int, segments: list[Segment], workers: int = 3) -> list[list
     ]
 
 
-def run(engine: Engine, steps: range, segments: list[Segment]) -> list[list[np.ndarray]]:
+def run(engine: wc.Engine, steps: range, segments: list[wc.Segment]) -> list[list[np.ndarray]]:
     results = []
     for step in steps:
         results.append(engine.average(segments, gradients(step, segments)))
@@ -85,7 +65,7 @@ def same_bits(one: Any, other: Any) -> bool:
 
 def test_memories_are_kept_by_piece_so_that_segments_may_change() -> None:
     """As DDP's buckets do after the first step. Without loss, any order of pieces gives the mean."""
-    engine = Engine(Identity(memory="diana"), InProcess(3))
+    engine = wc.Engine(wc.Identity(memory="diana"), wc.InProcess(3))
     for step, segments in enumerate([BY_BUCKET, WHOLE, BY_LAYER, BY_BUCKET]):
         values = gradients(step, segments)
         for s, estimate in enumerate(engine.average(segments, values)):
@@ -94,7 +74,7 @@ def test_memories_are_kept_by_piece_so_that_segments_may_change() -> None:
     assert set(engine.state_dict()["common"]) == {"a", "b", "c"}
 
 
-class Failing(InProcess):
+class Failing(wc.InProcess):
     """Fails after the packets were sent: the aggregate does not arrive."""
 
     def _sum_words(self, contributions: Any) -> Any:
@@ -103,22 +83,22 @@ class Failing(InProcess):
 
 
 def test_a_step_whose_aggregate_does_not_arrive_changes_nothing_and_can_be_repeated() -> None:
-    engine = Engine(DIANA(), InProcess(3))
+    engine = wc.Engine(wc.DIANA(), wc.InProcess(3))
     run(engine, range(2), BY_LAYER)
     before = engine.state_dict()
-    working: Aggregator = engine.aggregator
+    working: wc.Aggregator = engine.aggregator
     engine.aggregator = Failing(3)
     with pytest.raises(RuntimeError, match="the switch died"):
         engine.average(BY_LAYER, gradients(2, BY_LAYER))
     assert same_bits(engine.state_dict(), before)
     engine.aggregator = working
-    straight = Engine(DIANA(), InProcess(3))
+    straight = wc.Engine(wc.DIANA(), wc.InProcess(3))
     assert same_bits(run(engine, range(2, 4), BY_LAYER), run(straight, range(4), BY_LAYER)[2:])
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_nan_is_handed_on_and_leaves_memories_alone(name: str) -> None:
-    engine = Engine(METHODS[name], InProcess(3))
+    engine = wc.Engine(METHODS[name], wc.InProcess(3))
     run(engine, range(2), BY_LAYER)
     before = engine.state_dict()
     values = gradients(2, BY_LAYER)
@@ -134,15 +114,15 @@ def test_a_nan_is_handed_on_and_leaves_memories_alone(name: str) -> None:
 
 
 def test_a_batch_of_segments_takes_no_more_rounds_than_one() -> None:
-    for method, rounds in ((DIANA(), 2), (TopK(0.1), 2), (PowerSGD(1), 4)):
-        engine = Engine(method, InProcess(3))
+    for method, rounds in ((wc.DIANA(), 2), (wc.TopK(0.1), 2), (wc.PowerSGD(1), 4)):
+        engine = wc.Engine(method, wc.InProcess(3))
         run(engine, range(1), BY_LAYER)
         assert engine.aggregator.traffic.rounds == rounds
 
 
 def test_the_other_direction_is_compressed_alike_at_all_workers() -> None:
     """With nothing lost on the way up, what comes out is Q_M of the mean, and no other worker's randomness is in it."""
-    engines = [Engine(Identity(down=QSGD(3)), InProcess(workers), seed=9) for workers in (1, 3)]
+    engines = [wc.Engine(wc.Identity(down=wc.QSGD(3)), wc.InProcess(workers), seed=9) for workers in (1, 3)]
     mean = gradients(0, WHOLE, 1)
     alone = engines[0].average(WHOLE, mean)
     together = engines[1].average(WHOLE, mean * 3)
@@ -153,7 +133,7 @@ def test_the_other_direction_is_compressed_alike_at_all_workers() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_gradient_may_come_in_parts(name: str) -> None:
     """As DDP has them: one part for each parameter."""
-    flat, parted = (Engine(METHODS[name], InProcess(3), seed=4) for _ in range(2))
+    flat, parted = (wc.Engine(METHODS[name], wc.InProcess(3), seed=4) for _ in range(2))
     ends = np.cumsum([piece.size for piece in PIECES])[:-1]
     for step in range(4):
         values = gradients(step, WHOLE)
@@ -166,7 +146,7 @@ def test_a_gradient_may_come_in_parts(name: str) -> None:
     assert same_bits(parted.state_dict(), flat.state_dict())
 
 
-class FailingGather(InProcess):
+class FailingGather(wc.InProcess):
     """The indices do not arrive."""
 
     def _gather(self, contributions: Any) -> Any:
@@ -175,7 +155,7 @@ class FailingGather(InProcess):
 
 def test_a_residual_survives_a_step_that_failed() -> None:
     """Vectors take turns as the residual and as what is compressed: a failed step must not mix them up."""
-    engine, straight = (Engine(TopK(0.2), InProcess(3)) for _ in range(2))
+    engine, straight = (wc.Engine(wc.TopK(0.2), wc.InProcess(3)) for _ in range(2))
     run(engine, range(3), WHOLE)
     run(straight, range(3), WHOLE)
     before, working = engine.state_dict(), engine.aggregator
@@ -198,7 +178,7 @@ def test_a_residual_survives_a_step_that_failed() -> None:
     ],
 )
 def test_a_gradient_that_does_not_fit_is_refused_before_anything_is_sent(gradient: Any, text: str) -> None:
-    engine = Engine(Identity(), InProcess(2))
+    engine = wc.Engine(wc.Identity(), wc.InProcess(2))
     with pytest.raises(ValueError, match=text):
-        engine.average([Segment((Piece("x", (4,)),))], [[np.zeros(4)], [gradient]])
+        engine.average([wc.Segment((wc.Piece("x", (4,)),))], [[np.zeros(4)], [gradient]])
     assert engine.aggregator.traffic.rounds == 0
