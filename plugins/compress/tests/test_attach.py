@@ -167,6 +167,16 @@ def wrong(rank: int, size: int) -> None:
     with pytest.raises(TypeError, match="must be a DistributedDataParallel, not a Linear: wrap it"):
         wc.attach(plain, torch.optim.SGD(plain.parameters(), lr=0.1), wc.TopK(0.05))  # type: ignore[arg-type]
     ddp = model()
+    with pytest.raises(ValueError, match="layer, bucket or model, not 'tensor'"):
+        wc.attach(ddp, optimizer_of(ddp), wc.QSGD(), granularity="tensor")  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    with pytest.raises(ValueError, match=r"the optimizer has 0\.9 beside it"):
+        wc.attach(ddp, optimizer, wc.GTopK(0.1, memory="momentum-correction"))
+    attachment = wc.attach(ddp, optimizer_of(ddp), wc.SignMajority(memory="diana"))
+    with pytest.raises(ValueError, match="declares neither omega nor a contraction"):
+        gradients(ddp, rank)
+    attachment.detach()
+    ddp = model()
     ddp.register_comm_hook(None, lambda state, bucket: bucket.buffer())
     with pytest.raises(RuntimeError, match="only be called once"):
         wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05))

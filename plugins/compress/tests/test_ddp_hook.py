@@ -426,36 +426,6 @@ def test_sparse_gradients_are_averaged_as_they_are(trio: Cluster, granularity: G
     assert trio.run(embeds, granularity) == [(True, True, 4 * 36)] * 3
 
 
-def two_momenta(rank: int, size: int) -> str:
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    try:
-        wc.attach(model, optimizer, wc.GTopK(0.1, memory="momentum-correction"))
-    except ValueError as error:
-        return str(error)
-    return "no error"
-
-
-def test_a_second_momentum_is_refused(switched: Cluster) -> None:
-    assert all("the optimizer has 0.9 beside it" in text for text in switched.run(two_momenta))
-
-
-def refused(rank: int, size: int) -> list[str]:
-    texts = []
-    for granularity, method in (("tensor", wc.QSGD()), ("layer", wc.SignMajority(memory="diana"))):
-        try:
-            Run(method, granularity).train(rank, range(1))  # type: ignore[arg-type]
-        except (ValueError, RuntimeError) as error:
-            texts.append(str(error))
-    return texts
-
-
-def test_what_cannot_work_is_refused_with_the_reason(switched: Cluster) -> None:
-    for texts in switched.run(refused):
-        assert "layer, bucket or model, not 'tensor'" in texts[0]
-        assert "declares neither omega nor a contraction" in texts[1]
-
-
 def overlapping(rank: int, size: int) -> tuple[int, bool, bool]:
     """Each exchange is held up until the first layer's gradient is there, which is the last that is computed."""
     run = Run(METHODS["IntDIANA"])

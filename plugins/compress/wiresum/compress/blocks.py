@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from wiresum.compress.arrays import Indices, Sparse, Vector
+from wiresum.compress.arrays import Indices, Sparse, Vector, blocks
 from wiresum.compress.compressor import SparseCompressor, elements_of, units_of
 from wiresum.compress.memory import Memory
 from wiresum.compress.native import largest
@@ -71,8 +71,8 @@ class BlockRandomK(_FractionOfBlocks):
     independent: bool = field(default=False, kw_only=True)
 
     def contraction(self, size: int) -> float | None:
-        blocks = units_of(size, self.block)
-        return count_of(least(self.ratio), blocks) / blocks
+        total = units_of(size, self.block)
+        return count_of(least(self.ratio), total) / total
 
     def blocks(self, vector: Vector, turn: Turn) -> Indices:
         return (turn if self.independent else turn.common()).subset(units_of(turn.size, self.block), self.count(turn))
@@ -86,8 +86,8 @@ class BlockTopK(_FractionOfBlocks):
     """The fraction `ratio` of the blocks with the largest Euclidean norms; among equals the first."""
 
     def contraction(self, size: int) -> float | None:
-        blocks = units_of(size, self.block)
-        return count_of(least(self.ratio), blocks) / blocks
+        total = units_of(size, self.block)
+        return count_of(least(self.ratio), total) / total
 
     def blocks(self, vector: Vector, turn: Turn) -> Indices:
         return largest(block_norms(vector, self.block), self.count(turn))
@@ -97,9 +97,7 @@ class BlockTopK(_FractionOfBlocks):
 class BlockTopKRatio(_FractionOfBlocks):
     """The fraction `ratio` of the blocks with the largest norms relative to those of their parameters."""
 
-    @property
-    def uses_parameters(self) -> bool:
-        return True
+    uses_parameters: ClassVar[bool] = True
 
     def blocks(self, vector: Vector, turn: Turn) -> Indices:
         if turn.parameters is None:
@@ -129,10 +127,6 @@ class BlockThreshold(BlockSparsifier):
 
 def block_norms(vector: Vector, block: int) -> npt.NDArray[np.float64]:
     """The Euclidean norm of each block."""
-    whole = len(vector) // block * block
-    rows, rest = vector[:whole].reshape(-1, block), vector[whole:]
-    squares = np.empty(units_of(len(vector), block))
-    np.einsum("ij,ij->i", rows, rows, out=squares[: len(rows)], dtype=np.float64)
-    if len(rest):
-        squares[-1] = np.einsum("i,i", rest, rest, dtype=np.float64)
-    return np.sqrt(squares, out=squares)
+    rows = blocks(vector, block)
+    squares: npt.NDArray[np.float64] = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+    return np.sqrt(squares)

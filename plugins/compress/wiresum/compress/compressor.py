@@ -84,6 +84,8 @@ class Compressor(ABC):
     """`omega` or `contraction` is the constant of the convergence theory, if it is known."""
 
     trait: ClassVar[Trait]
+    uses_parameters: ClassVar[bool] = False
+    """Whether it needs `turn.parameters`."""
 
     memory: str | Memory = "none"
     """A name in `memory.MEMORIES`, or a Memory."""
@@ -93,11 +95,6 @@ class Compressor(ABC):
     @property
     def uses_length(self) -> bool:
         """Whether it needs `turn.length`."""
-        return False
-
-    @property
-    def uses_parameters(self) -> bool:
-        """Whether it needs `turn.parameters`."""
         return False
 
     def omega(self, size: int, workers: int) -> float | None:

@@ -112,7 +112,7 @@ def attach(
         elements_min=elements_min,
     )
     if before is None:  # a hook stays for the life of the model
-        model.register_comm_hook(weakref.ref(model), _hook_of_attached)
+        model.register_comm_hook(weakref.ref(model), lambda reference, bucket: _attached[reference()].arrived(bucket))
     _attached[model] = attachment
     return attachment
 
@@ -123,19 +123,9 @@ def compression_hook(state: Attachment, bucket: Bucket) -> torch.futures.Future[
     return state.arrived(bucket)
 
 
-def _hook_of_attached(
-    model: weakref.ref[DistributedDataParallel], bucket: Bucket
-) -> torch.futures.Future[torch.Tensor]:
-    """The hook of `attach`."""
-    attached = model()
-    assert attached is not None, "the model calls it"
-    return _attached[attached].arrived(bucket)
-
+compression_hook.__annotations__ = {}  # DDP accepts only annotations that are classes
 
 _attached: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = weakref.WeakKeyDictionary()
-
-for _hook in (compression_hook, _hook_of_attached):
-    _hook.__annotations__ = {}  # DDP accepts only annotations that are classes
 
 
 class Attachment:

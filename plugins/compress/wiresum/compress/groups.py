@@ -68,8 +68,7 @@ class SwitchAggregator(GroupAggregator):
     of them through the switch, in one round trip.
     """
 
-    def prefers_sum(self, words_sum: int, words_each: int) -> bool:
-        return words_sum < self.workers * words_each
+    prefers_sum = Aggregator.prefers_sum
 
     def _maximum(self, contributions: Sequence[Vector]) -> tuple[Vector, int]:
         parcels = self._gather([contributions[0].view(np.uint8)])

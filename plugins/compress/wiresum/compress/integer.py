@@ -33,7 +33,7 @@ from wiresum.compress import native, packing
 from wiresum.compress.arrays import Int32Array, Vector
 from wiresum.compress.compressor import IntegerCompressor
 from wiresum.compress.memory import Memory, Shift
-from wiresum.compress.quantise import Quantiser, round_stochastically
+from wiresum.compress.quantise import Quantiser
 from wiresum.compress.turn import Turn
 
 WIDE_BITS = 32
@@ -74,7 +74,7 @@ class IntSGD(IntegerCompressor):
 
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
         bound = packing.limit(self.bits_at(turn), turn.workers)
-        return round_stochastically(vector, np.array([self._quantum(turn)]), max(1, turn.size), bound, turn)
+        return native.rounded(turn.draw(), vector, np.array([self._quantum(turn)]), max(1, turn.size), bound)
 
     def clamped(self, vector: Vector, integers: Int32Array, turn: Turn) -> int:
         bound = packing.limit(self.bits_at(turn), turn.workers)

@@ -30,10 +30,12 @@ def random_words(draw: Draw, first: int, count: int) -> npt.NDArray[np.uint32]:
     return words
 
 
-def rounded(draw: Draw, vector: Vector, inverses: npt.NDArray[np.float64], block: int, limit: int) -> Int32Array:
-    """floor(v * inverse + u), clamped to the limit; each block has an inverse quantum."""
+def rounded(draw: Draw, vector: Vector, quanta: npt.NDArray[np.float64], block: int, limit: int) -> Int32Array:
+    """floor(v/q + u), clamped to the limit; each block has a quantum, and is zero if the quantum is."""
+    with np.errstate(divide="ignore", over="ignore"):
+        inverses = np.where(quanta > 0, 1.0 / quanta, 0.0)
     integers = np.empty(len(vector), np.int32)
-    _native.round_stochastically(draw, _floats(vector), np.ascontiguousarray(inverses), block, limit, integers)
+    _native.round_stochastically(draw, _floats(vector), inverses, block, limit, integers)
     return integers
 
 

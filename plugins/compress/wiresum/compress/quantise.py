@@ -42,15 +42,6 @@ Norm = Literal["1", "2", "inf"]
 NORMS = get_args(Norm)
 
 
-def round_stochastically(
-    vector: Vector, quanta: npt.NDArray[np.float64], block: int, limit: int, turn: Turn
-) -> Int32Array:
-    """floor(v/q + u), clamped to the limit; each block has a quantum, and is zero if the quantum is."""
-    with np.errstate(divide="ignore", over="ignore"):
-        inverses = np.where(quanta > 0, 1.0 / quanta, 0.0)
-    return native.rounded(turn.draw(), vector, inverses, block, limit)
-
-
 @dataclass(frozen=True)
 class Quantiser(IntegerCompressor):
     """Quantisation by blocks with `levels` levels of the block's norm; None: as many as fit the bits."""
@@ -101,7 +92,7 @@ class Quantiser(IntegerCompressor):
 
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
         quanta, levels = self._quanta(turn)
-        return round_stochastically(vector, quanta, self.block or max(1, len(vector)), levels, turn)
+        return native.rounded(turn.draw(), vector, quanta, self.block or max(1, len(vector)), levels)
 
     def decompress(self, integers: Int32Array, turn: Turn, contributors: int) -> Vector:
         quanta, _ = self._quanta(turn)
