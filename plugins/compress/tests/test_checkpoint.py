@@ -173,7 +173,7 @@ def test_a_state_of_another_number_of_workers_is_refused_unless_that_is_meant() 
     refused(
         state,
         Engine(DIANA(), InProcess(3)),
-        "it is of 3 workers, as many as here, in spite of world_size_changed",
+        "it is of 3 workers, as many as here, despite world_size_changed",
         world_size_changed=True,
     )
 
@@ -253,13 +253,13 @@ def test_long_lists_of_names_are_cut() -> None:
 
 @pytest.mark.parametrize("version", [0, 2, 4])
 def test_a_state_of_another_version_is_refused(version: int) -> None:
-    with pytest.raises(ValueError, match=f"has version {version}, and only 3 can be loaded: finish with the Wiresum"):
+    with pytest.raises(ValueError, match=f"has version {version}, and only 3 can be loaded: finish with the version of Wiresum"):
         Engine(DIANA(), InProcess(3)).load_state_dict({"version": version, "step": 1})
 
 
 @pytest.mark.parametrize("state", [None, [], 7, "state"])
 def test_what_is_no_state_is_refused(state: Any) -> None:
-    with pytest.raises(ValueError, match="is no state of compression but"):
+    with pytest.raises(ValueError, match="not a compression state"):
         Engine(DIANA(), InProcess(3)).load_state_dict(state)
 
 

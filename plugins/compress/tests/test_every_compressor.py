@@ -129,7 +129,7 @@ RATIOS = (wc.TopK, wc.GTopK, wc.RandK, wc.RandKSameSeed, wc.RandKPartition, wc.B
         (lambda: wc.BlockThreshold(1.0, block=-1), "a block has at least 1 value"),
         (lambda: wc.GTopK(0.1, mode="forest"), "'forest'"),
         (lambda: wc.GTopK(0.1, bits=8), "16 or 32 bits, not 8"),
-        (lambda: wc.GTopK(0.1, mode="tree", bits=16), "sends values as they are"),
+        (lambda: wc.GTopK(0.1, mode="tree", bits=16), "sends values unchanged"),
         (lambda: wc.PowerSGD(0), "at least 1 column, not 0"),
         (lambda: wc.THC(0), "at least 1 bit, not 0"),
         (lambda: wc.THC(cut=1.5), "in (0, 1), not 1.5"),

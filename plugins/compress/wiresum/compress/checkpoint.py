@@ -88,15 +88,15 @@ def refuse(found: list[str]) -> None:
     """ValueError if there are differences."""
     if found:
         raise ValueError(
-            f"this state of compression does not belong here, and nothing of it was loaded: {'; '.join(found)}. Load "
-            "what this worker saved, with the method and the model that it was saved with, or begin without a state"
+            f"this compression state does not fit, and nothing of it was loaded: {'; '.join(found)}. Load the state "
+            "that this worker saved, with the same method and model, or begin without a state"
         )
 
 
 def require_entries(state: Any, expected: Iterable[str], what: str) -> None:
     """ValueError unless it is a mapping with exactly these entries."""
     if not isinstance(state, Mapping):
-        raise ValueError(f"{what} is no state of compression but {type(state).__name__}: nothing of it was loaded")
+        raise ValueError(f"{what} is {type(state).__name__}, not a compression state: nothing of it was loaded")
     refuse(mismatched_names(state, expected, what))
 
 

@@ -266,8 +266,8 @@ class SparseCompressor(Compressor):
             require_indexable(turn)
             if self.counts_equal and len(chosen) != self.count(turn):
                 raise ValueError(
-                    f"{type(self).__name__} chose {len(chosen)} values of '{turn.tensor}', and its count() "
-                    f"says {self.count(turn)}: set counts_equal to False if the number varies"
+                    f"{type(self).__name__} chose {len(chosen)} values of '{turn.tensor}', but its count() "
+                    f"is {self.count(turn)}: set counts_equal to False if the number varies"
                 )
             parts.append(native.index_code(chosen, units_of(turn.size, self.unit)))
         return np.concatenate(parts)
@@ -327,8 +327,8 @@ class Reader:
 def require_indexable(turn: Turn) -> None:
     if turn.size > INDEX_MAX:
         raise ValueError(
-            f"'{turn.tensor}' has {turn.size} values, and an index on the wire counts to {INDEX_MAX}: "
-            "compress by layer or by bucket"
+            f"'{turn.tensor}' has {turn.size} values, more than the {INDEX_MAX} that can be indexed: compress by layer "
+            "or by bucket"
         )
 
 

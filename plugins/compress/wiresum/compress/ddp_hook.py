@@ -320,8 +320,8 @@ def _require_one_momentum(method: Compressor, optimizer: Optimizer) -> None:
     momenta = [group.get("momentum", 0) for group in optimizer.param_groups]
     if isinstance(memory_of(method.memory), MomentumCorrection) and any(momenta):
         raise ValueError(
-            f"the momentum is the memory's (MomentumCorrection), and the optimizer has {max(momenta)} beside it: make "
-            "it with momentum=0"
+            f"both the memory (MomentumCorrection) and the optimizer have momentum ({max(momenta)}): create the "
+            "optimizer with momentum=0"
         )
 
 
@@ -367,7 +367,7 @@ def _compressed_of(pieces: Mapping[str, Piece], leave_out: Sequence[str], elemen
     for pattern in leave_out:
         if not fnmatch.filter(pieces, pattern):
             known = ", ".join(pieces)
-            raise ValueError(f"leave_out: no parameter that learns has a name like {pattern!r}; they are: {known}")
+            raise ValueError(f"leave_out: no trainable parameter matches {pattern!r}; they are: {known}")
     return [
         name
         for name, piece in pieces.items()

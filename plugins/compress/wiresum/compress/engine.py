@@ -307,10 +307,10 @@ class Engine:
     def _differing_workers(self, state: Mapping[str, Any], world_size_changed: bool) -> list[str]:
         there, here = state["world_size"], self.aggregator.workers
         if world_size_changed:
-            return [f"it is of {there} workers, as many as here, in spite of world_size_changed"] * (there == here)
+            return [f"it is of {there} workers, as many as here, despite world_size_changed"] * (there == here)
         if there != here:
             return [
-                f"it is of {there} workers, and here are {here} (if that is meant: world_size_changed=True, and then "
+                f"it is of {there} workers, and here are {here} (if intended: world_size_changed=True, and then "
                 "synchronize() at all workers)"
             ]
         return differences(list(state["workers"]), list(self.aggregator.local), "worker")
@@ -332,7 +332,7 @@ class Engine:
     def _require_consistent(self) -> None:
         if self._loaded_of is not None:
             raise RuntimeError(
-                "the state that was loaded is of another number of workers: call synchronize() at all workers first"
+                "the loaded state is of another number of workers: call synchronize() at all workers first"
             )
 
     def synchronize(self, companion: Any = None) -> Any:
@@ -373,7 +373,7 @@ class Engine:
             apart = differences(other["method"], furthest["method"], "method")
             apart += differing_tensors(_tensors_of(other), _tensors_of(furthest))
             if apart:
-                found.append(f"worker {worker} differs from the one that is furthest: {', '.join(apart)}")
+                found.append(f"worker {worker} differs from the one with the highest step: {', '.join(apart)}")
         local = len(self.aggregator.local)
         origins = [origin for other in everybody[::local] for origin in other["loaded_of"]]
         found += [
@@ -382,7 +382,7 @@ class Engine:
             if origins.count(origin) > 1
         ]
         if found:
-            raise ValueError(f"the workers' states do not belong together, and none was changed: {'; '.join(found)}")
+            raise ValueError(f"the workers' states do not fit together, and none was changed: {'; '.join(found)}")
 
     def _memory_for(self, size: int) -> Memory:
         if size not in self._fitted:
@@ -433,8 +433,8 @@ def require_version(state: Any) -> None:
     """ValueError if another version has saved the state."""
     if isinstance(state, Mapping) and state.get("version", STATE_VERSION) != STATE_VERSION:
         raise ValueError(
-            f"this state of compression has version {state['version']}, and only {STATE_VERSION} can be loaded: finish "
-            "with the Wiresum that saved it, or begin without a state"
+            f"this compression state has version {state['version']}, and only {STATE_VERSION} can be loaded: finish "
+            "with the version of Wiresum that saved it, or begin without a state"
         )
 
 

@@ -50,7 +50,7 @@ class GTopK(SparseCompressor):
         if self.bits not in (16, 32):
             raise ValueError(f"a value of the sum has 16 or 32 bits, not {self.bits}")
         if self.mode == "tree" and self.bits != 32:
-            raise ValueError('mode="tree" sends values as they are: bits are for mode="exact"')
+            raise ValueError('mode="tree" sends values unchanged: bits are for mode="exact"')
 
     @property
     def value_bits(self) -> int:

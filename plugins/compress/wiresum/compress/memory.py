@@ -187,8 +187,8 @@ class Shift(Memory):
         if (rate := compressor.shift_rate(size, workers)) is not None:
             return replace(self, alpha=rate)
         raise ValueError(
-            f"{type(compressor).__name__} declares neither omega nor a contraction, so that the shift's rate is "
-            "unknown: use memory=Shift(alpha=...)"
+            f"{type(compressor).__name__} declares neither omega nor a contraction, so the shift's rate is unknown: "
+            "use memory=Shift(alpha=...)"
         )
 
     def outgoing(self, gradient: Vector, own: Vectors, out: Vectors | None = None) -> Vectors:

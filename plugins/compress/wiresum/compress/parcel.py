@@ -30,7 +30,7 @@ def unpacked(parcel: Bytes) -> Any:
     try:
         return _restored(json.loads(parcel.tobytes()))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"another worker's state makes no sense: {error}") from error
+        raise ValueError(f"another worker's state is not valid: {error}") from error
 
 
 def _plain(value: Any) -> Any:

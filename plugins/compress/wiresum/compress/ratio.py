@@ -34,7 +34,7 @@ Ratio: TypeAlias = float | WarmUp
 
 def require_ratio(ratio: Ratio) -> None:
     if not isinstance(ratio, WarmUp) and not 0 < ratio <= 1:
-        raise ValueError(f"the ratio is the part of the values that is sent: in (0, 1], not {ratio}")
+        raise ValueError(f"the ratio is the fraction of the values that is sent: in (0, 1], not {ratio}")
 
 
 def ratio_at(ratio: Ratio, step: int) -> float:
