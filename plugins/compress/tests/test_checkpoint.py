@@ -22,7 +22,6 @@ from wiresum.compress import (
     IntDIANA,
     IntSGD,
     MomentumCorrection,
-    OwnScale,
     Piece,
     PowerSGD,
     QuantisedRandK,
@@ -35,27 +34,15 @@ from wiresum.compress import (
 )
 from wiresum.compress.checkpoint import described
 
-from .methods import METHODS
-from .test_engine import BY_BUCKET, BY_LAYER, PIECES, WHOLE, gradients, same_bits
+from .test_engine import ALL, BY_BUCKET, BY_LAYER, PIECES, WHOLE, gradients, run, same_bits
 
 State = dict[str, Any]
-ALL = {**METHODS, "TopK, with a memory down": TopK(0.2, down=TopK(0.3)), "own scale": OwnScale(QSGD(), memory="diana")}
 
 
 def trained(method: Compressor, steps: int = 3, *, workers: int = 3, segments: list[Segment] = BY_LAYER) -> Engine:
     engine = Engine(method, InProcess(workers), seed=4)
     run(engine, range(steps), segments)
     return engine
-
-
-def run(engine: Engine, steps: range, segments: list[Segment] = BY_LAYER) -> list[list[np.ndarray]]:
-    """Parameters are there for methods that look at them."""
-    results = []
-    for step in steps:
-        parameters = {segment.name: np.linspace(1, 2, segment.size) for segment in segments}
-        results.append(engine.average(segments, gradients(step, segments, engine.aggregator.workers), parameters))
-        engine.advance()
-    return results
 
 
 @pytest.mark.parametrize("segments", [BY_LAYER, BY_BUCKET, WHOLE], ids=["layer", "bucket", "model"])
@@ -253,7 +240,7 @@ def test_long_lists_of_names_are_cut() -> None:
 
 @pytest.mark.parametrize("version", [0, 2, 4])
 def test_a_state_of_another_version_is_refused(version: int) -> None:
-    with pytest.raises(ValueError, match=f"has version {version}, and only 3 can be loaded: finish with the version of Wiresum"):
+    with pytest.raises(ValueError, match=f"has version {version}, and only 3 can be loaded: finish with"):
         Engine(DIANA(), InProcess(3)).load_state_dict({"version": version, "step": 1})
 
 

@@ -9,25 +9,18 @@ import pytest
 
 import wiresum.compress as wc
 
+from .methods import METHODS
+
 PIECES = [wc.Piece("a", (6, 5)), wc.Piece("b", (7,)), wc.Piece("c", (4, 4))]
 BY_LAYER = [wc.Segment((piece,)) for piece in PIECES]
 BY_BUCKET = [wc.Segment((PIECES[2], PIECES[1])), wc.Segment((PIECES[0],))]
 WHOLE = [wc.Segment(tuple(PIECES))]
 
-METHODS: dict[str, wc.Compressor] = {
-    "DIANA": wc.DIANA(),
-    "IntDIANA": wc.IntDIANA(8),
-    "TopK with error feedback": wc.TopK(0.2),
-    "TopK with EF21": wc.TopK(0.2, memory="ef21"),
-    "GTopK": wc.GTopK(0.1),
-    "GTopK, tree": wc.GTopK(0.1, mode="tree"),
-    "GTopK, momentum corrected": wc.GTopK(wc.WarmUp(0.1, 1, (0.5, 0.3)), memory=wc.MomentumCorrection()),
-    "BlockTopK": wc.BlockTopK(0.3, block=4),
+ALL = {
+    **METHODS,
     "BlockRandomK, momentum corrected": wc.BlockRandomK(0.3, block=4, memory="momentum-correction"),
-    "PowerSGD": wc.PowerSGD(1),
-    "THC": wc.THC(),
-    "RandK, compressed down": wc.RandK(0.3, memory="diana", down=wc.QSGD()),
     "TopK, with a memory down": wc.TopK(0.2, down=wc.TopK(0.3)),
+    "own scale": wc.OwnScale(wc.QSGD(), memory="diana"),
 }
 
 
@@ -45,10 +38,15 @@ def gradients(step: int, segments: list[wc.Segment], workers: int = 3) -> list[l
     ]
 
 
-def run(engine: wc.Engine, steps: range, segments: list[wc.Segment]) -> list[list[np.ndarray]]:
+def average(engine: wc.Engine, values: Any, segments: list[wc.Segment]) -> list[np.ndarray]:
+    """With the parameters that some methods need."""
+    return engine.average(segments, values, {segment.name: np.linspace(1, 2, segment.size) for segment in segments})
+
+
+def run(engine: wc.Engine, steps: range, segments: list[wc.Segment] = BY_LAYER) -> list[list[np.ndarray]]:
     results = []
     for step in steps:
-        results.append(engine.average(segments, gradients(step, segments)))
+        results.append(average(engine, gradients(step, segments, engine.aggregator.workers), segments))
         engine.advance()
     return results
 
@@ -99,14 +97,14 @@ def test_a_step_whose_aggregate_does_not_arrive_changes_nothing_and_can_be_repea
     assert same_bits(run(engine, range(3, 6), WHOLE), run(straight, range(3, 6), WHOLE))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ALL)
 def test_a_nan_is_handed_on_and_leaves_memories_alone(name: str) -> None:
-    engine = wc.Engine(METHODS[name], wc.InProcess(3))
+    engine = wc.Engine(ALL[name], wc.InProcess(3))
     run(engine, range(2), BY_LAYER)
     before = engine.state_dict()
     values = gradients(2, BY_LAYER)
     values[1][0][3] = np.nan
-    estimates = engine.average(BY_LAYER, values)
+    estimates = average(engine, values, BY_LAYER)
     assert np.isnan(estimates[0]).all()
     assert np.isfinite(estimates[1]).all()
     after = engine.state_dict()
@@ -133,16 +131,16 @@ def test_the_other_direction_is_compressed_alike_at_all_workers() -> None:
     assert len(np.unique(np.round(np.abs(alone[0]), 9))) <= 4
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ALL)
 def test_a_gradient_may_come_in_parts(name: str) -> None:
     """As DDP has them: one part for each parameter."""
-    flat, parted = (wc.Engine(METHODS[name], wc.InProcess(3), seed=4) for _ in range(2))
+    flat, parted = (wc.Engine(ALL[name], wc.InProcess(3), seed=4) for _ in range(2))
     ends = np.cumsum([piece.size for piece in PIECES])[:-1]
     for step in range(4):
         values = gradients(step, WHOLE)
         before = [row[0].copy() for row in values]
         parts = [[[part.copy() for part in np.split(row[0], ends)]] for row in values]
-        assert same_bits(parted.average(WHOLE, parts), flat.average(WHOLE, values))
+        assert same_bits(average(parted, parts, WHOLE), average(flat, values, WHOLE))
         assert same_bits([row[0] for row in values], before), "a gradient is the caller's"
         flat.advance()
         parted.advance()

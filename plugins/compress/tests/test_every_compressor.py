@@ -77,7 +77,7 @@ def test_its_variance_is_within_the_declared_omega(compressor: wc.Compressor, wo
     assert_variance_within_omega(compressor, vectors(workers))
 
 
-@pytest.mark.parametrize("compressor", [*UNBIASED, wc.THC()], ids=repr)
+@pytest.mark.parametrize("compressor", [*UNBIASED, wc.THC(), wc.TopK(0.1)], ids=repr)
 def test_the_mean_is_the_mean_of_what_each_worker_takes_for_sent(compressor: wc.Compressor) -> None:
     outcome = exchange(compressor, vectors(4))
     np.testing.assert_allclose(outcome.means[0], np.mean([row[0] for row in outcome.own], axis=0), atol=1e-12)

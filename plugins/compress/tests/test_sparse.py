@@ -104,12 +104,6 @@ def test_topk_sends_k_indices_as_a_code_and_the_values_of_the_union() -> None:
     assert aggregator.traffic.received_bytes == 4 * indices + 4 * union
 
 
-def test_the_sum_of_sparse_vectors_is_that_of_dense_ones() -> None:
-    values = vectors(4)
-    outcome = exchange(wc.TopK(0.1), values)
-    assert outcome.means[0] == pytest.approx(np.mean([row[0] for row in outcome.own], axis=0))
-
-
 def test_a_threshold_sends_what_reaches_it() -> None:
     values = [np.array([0.1, -0.5, 0.4, 0.5]), np.array([0.1, 0.2, 0.3, 0.4])]
     outcome = exchange(wc.Threshold(0.5), values)
@@ -141,8 +135,3 @@ def test_composition_multiplies_the_constants() -> None:
     inner = wc.DIANA().omega(18, 1)
     assert inner is not None
     assert wc.QuantisedRandK(0.3, wc.DIANA()).omega(60, 5) == pytest.approx((inner + 1) * (60 / 18) - 1)
-
-
-def test_every_coordinate_is_drawn_as_often() -> None:
-    counts = sum((exchange(wc.RandK(0.1), [np.ones(20)], step=step).own[0][0] != 0).astype(int) for step in range(1000))
-    assert np.abs(counts - 100).max() < SIGMAS * np.sqrt(100)

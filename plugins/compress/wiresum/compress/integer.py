@@ -1,24 +1,17 @@
 """IntSGD and IntDIANA: stochastic rounding to integers on a common scale (arXiv 2102.08374).
 
-Workers send Int(a v). The option `scale` decides how they get a:
+Workers send Int(a v). The option `scale` decides how they get a; docs/compress.md compares the two:
 
-    maximum     the largest value of all workers fills the bits, which takes a round for the maxima first. More bits
-                mean less noise, and nothing is clamped
+    maximum     the largest value of all workers fills the bits, which takes a round for the maxima first
     estimate    the paper's, without that round: a = sqrt(d) / sqrt(2 n r + eps^2) for a tensor of d values, where
                 r <- beta r + (1 - beta) |g|^2 is a moving average over the estimates g of the mean gradient, which
                 have the same bits at all workers
-
-The paper has |x_k - x_(k-1)| / eta in place of |g|. For SGD the two are equal; for other optimizers it is no norm of a
-gradient. The noise of "estimate" is half of the squared norm of the gradient, however many bits there are, and spread
-evenly over all values, which hurts optimizers like Adam that divide each value by its own size: docs/compress.md has
-figures.
 
 With "estimate", the first step uses a maximum in 32 bits, as the paper's first step is exact. A later step uses a
 maximum, in the usual bits, for a tensor whose estimates were zero.
 
 An integer that does not fit its bits is clamped, as in the published int8 variant. That is a bias, which only a memory
-corrects; the engine counts it, and warns if there is no memory. It happens when workers differ: as the mean gradient
-vanishes, a grows, and the workers' own gradients do not vanish. IntDIANA sends differences, which do.
+corrects; the engine counts it, and warns if there is no memory.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def scaled(integers: Int32Array, factors: npt.NDArray[np.float64], block: int, d
 
 
 def pack(integers: Int32Array, bits: int) -> Int32Array:
-    """Integers of `bits` bits in words of 32, as packing.py describes."""
+    """Word j of m holds the integers j, j + m, j + 2m, ... (host_agent/src/numeric/format.hpp)."""
     if bits == WORD_BITS:
         return integers
     packed = np.empty(-(-len(integers) * bits // WORD_BITS), np.uint32)

@@ -1,17 +1,7 @@
-"""How many small integers fit in each 32-bit word that the network adds, and how large they may be.
+"""The size of integers of which several fit in each 32-bit word that the network adds.
 
-A word holds 32/b integers x_0, x_1, ... of b bits as `sum of x_l * 2^(b*l)`, modulo 2^32. The switch (or Gloo, or
-anything that adds int32) adds words modulo 2^32, so the word of the sum is `sum of s_l * 2^(b*l)` with s_l the sum
-of integer l over all workers. A number modulo 2^32 has exactly one such form with every digit s_l in
-[-2^(b-1), 2^(b-1)): it is the balanced representation in base 2^b. Thus:
-
-    they are decoded exactly if, and only if, the SUM of each fits in b bits.
-
-Partial sums and single contributions may overflow. `limit` bounds each contribution: the sum of N values of at most
-floor((2^(b-1) - 1) / N) fits.
-
-Word j holds the values j, j + m, j + 2m, ... of m words. So packing is a shift and an add of whole vectors, as on the
-wire (host_agent/src/numeric/format.hpp), and the same code does both (native.py).
+They are decoded exactly if, and only if, the sum of each over all workers fits in its bits, even if partial sums or
+contributions overflow: docs/compress_design.md proves it. `limit` bounds each contribution, so that the sum of N fits.
 """
 
 from __future__ import annotations
