@@ -161,7 +161,4 @@ def _runs(case: Case, steps: int, seeds: int) -> tuple[Runs, list[Vector]]:
         distributed_minimize(
             case.task.problem, method, step_size=case.rule.step_size, steps=steps, seed=seed, observe=observe
         )
-    rule = case.rule
-    return Runs.beside_diana(
-        curves, case.task, norm=NORM, draws=1, step_size=rule.step_size, alpha=rule.alpha, measure=case.theirs
-    ), iterates
+    return Runs.beside_diana(curves, case.task, norm=NORM, draws=1, rule=case.rule, measure=case.theirs), iterates

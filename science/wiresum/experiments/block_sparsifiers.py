@@ -60,7 +60,7 @@ def run(*, workers: int = 10, steps: int = 1000, every: int = 20, epochs: int = 
         f"{TOP}, no memory", task, replace(methods[TOP], memory="none"), step_size=step_size, steps=steps, every=every
     )
     claims = [*compared[RANDOM].claims()]
-    claims += [_goes_the_references_way(compared[name]) for name in NAMES[1:]]
+    claims += [_follows_the_reference(compared[name]) for name in NAMES[1:]]
     claims += [
         Claim(f"{TOP}: |e|^2 over the lemma's bound", max(kept[TOP].over(_lemma(methods[TOP], task))), 1e-3, 1),
         Claim(f"{RANDOM}: |e|^2 over the lemma's bound, the mean over steps",
@@ -145,7 +145,7 @@ def _choice(name: str, generator: np.random.Generator) -> Choose:
     return choose
 
 
-def _goes_the_references_way(runs: Runs) -> Claim:
+def _follows_the_reference(runs: Runs) -> Claim:
     places = [round(part * (len(runs.curve.steps) - 1)) for part in (*CHECKED, 1)]
     apart = max(abs(runs.logarithms[0][at] - runs.reference[0][at]) for at in places)
     return Claim(f"{runs.curve.label}: log10 of the error is the reference's, at most apart", apart, at_most=ALIKE)

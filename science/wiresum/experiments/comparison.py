@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wiresum.convex import MeanRule, Rule
 from wiresum.experiments.datasets import Task
 from wiresum.experiments.experiment import Claim, Curve
 from wiresum.experiments.numpy_reference import Array, Problem, diana, ternary
@@ -44,19 +45,19 @@ class Runs:
         *,
         norm: str,
         draws: int,
-        step_size: float,
-        alpha: float,
+        rule: Rule | MeanRule,
+        alpha: float | None = None,
         estimator: str = "full",
         measure: Callable[[Problem, Array], Array] = Problem.errors,
     ) -> Runs:
-        """The reference is DIANA with a ternary quantiser; `draws` is its generator's seed."""
+        """The reference is DIANA with a ternary quantiser; `draws` is its seed, `alpha` may replace the rule's."""
         generator, steps = np.random.default_rng(draws), runs[0].steps
         reference = diana(
             task,
             ternary(norm, generator),
             generator,
-            step_size=step_size,
-            alpha=alpha,
+            step_size=rule.step_size,
+            alpha=rule.alpha if alpha is None else alpha,
             steps=steps[-1],
             every=steps[1],
             seeds=REFERENCE_SEEDS,

@@ -61,8 +61,7 @@ def run(*, workers: int = 10, steps: int = 6000, every: int = 120) -> Report:
             task,
             norm="inf",
             draws=5,
-            step_size=rules[name].step_size,
-            alpha=rules[name].alpha,
+            rule=rules[name],
             estimator=kind,
         )
         for name, kind in ((UNIFORM, "lsvrg"), (IMPORTANCE, "importance"))

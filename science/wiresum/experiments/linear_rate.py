@@ -93,4 +93,4 @@ def _runs(label: str, task: Task, norm: Norm, rule: Rule, alpha: float, steps: i
         error_curve(label, task, method, steps=steps, every=every, step_size=rule.step_size, seed=seed)
         for seed in range(seeds)
     ]
-    return Runs.beside_diana(runs, task, norm=norm, draws=1, step_size=rule.step_size, alpha=alpha)
+    return Runs.beside_diana(runs, task, norm=norm, draws=1, rule=rule, alpha=alpha)

@@ -52,8 +52,8 @@ def run(*, workers: int = 10, steps: int = 5000, every: int = 100) -> Report:
             task,
             norm="inf",
             draws=2,
-            step_size=rule.step_size,
-            alpha=rule.alpha if memory == "memory" else 0.0,
+            rule=rule,
+            alpha=None if memory == "memory" else 0.0,
             estimator=REFERENCES[estimator],
         )
         for memory, estimator in itertools.product(MEMORIES, REFERENCES)

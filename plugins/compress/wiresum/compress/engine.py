@@ -352,9 +352,9 @@ class Engine:
         shared = {name: state[name] for name in ("method", "tensors", "step", "seed", "states", "squares", "down")}
         parcel = packed({**shared, "loaded_of": loaded_of or [], "companion": companion})
         parcels = self.aggregator.gather([parcel] * len(self.aggregator.local), sizes_equal=False)
-        everybody = [unpacked(parcel) for parcel in parcels]
-        furthest = max(everybody, key=lambda other: int(other["step"]))
-        self._require_alike(everybody, furthest)
+        states = [unpacked(parcel) for parcel in parcels]
+        furthest = max(states, key=lambda other: int(other["step"]))
+        self._require_alike(states, furthest)
         common = {}
         for piece, tensor in _tensors_of(furthest).items() if self._memory.has_common else ():
             zeros, first = np.zeros(tensor.size, tensor.dtype), self._memory.keeps[0]
@@ -366,16 +366,16 @@ class Engine:
         self._load({**state, **{name: furthest[name] for name in shared}, "common": common}, False)
         return furthest["companion"]
 
-    def _require_alike(self, everybody: Sequence[Mapping[str, Any]], furthest: Mapping[str, Any]) -> None:
+    def _require_alike(self, states: Sequence[Mapping[str, Any]], furthest: Mapping[str, Any]) -> None:
         """Checks only what all workers have received, so that all of them raise the same error."""
         found = []
-        for worker, other in enumerate(everybody):
+        for worker, other in enumerate(states):
             apart = differences(other["method"], furthest["method"], "method")
             apart += differing_tensors(_tensors_of(other), _tensors_of(furthest))
             if apart:
                 found.append(f"worker {worker} differs from the one with the highest step: {', '.join(apart)}")
         local = len(self.aggregator.local)
-        origins = [origin for other in everybody[::local] for origin in other["loaded_of"]]
+        origins = [origin for other in states[::local] for origin in other["loaded_of"]]
         found += [
             f"several have loaded worker {origin}'s state"
             for origin in sorted(set(origins))

@@ -39,9 +39,9 @@ class GroupAggregator(Aggregator):
 
     def _gather(self, contributions: Sequence[Bytes]) -> list[Bytes]:
         mine = torch.from_numpy(contributions[0].copy())
-        everybody = torch.empty(self.workers * mine.numel(), dtype=torch.uint8)
-        dist.all_gather_into_tensor(everybody, mine, group=self._group)
-        return list(everybody.numpy().reshape(self.workers, -1))
+        gathered = torch.empty(self.workers * mine.numel(), dtype=torch.uint8)
+        dist.all_gather_into_tensor(gathered, mine, group=self._group)
+        return list(gathered.numpy().reshape(self.workers, -1))
 
     def _deliver(
         self, routes: Sequence[tuple[int, int]], parcels: Mapping[int, Bytes], nbytes: int

@@ -1,4 +1,4 @@
-"""gTop-k: the k largest entries of the sum of everybody's top k (arXiv 1901.04359).
+"""gTop-k: the k largest entries of the sum of all workers' top k (arXiv 1901.04359).
 
 mode="exact" (the default): the sparse vectors are added in full, then all workers choose the same k entries of the sum.
 Values that were not chosen stay in the workers' memories, so nothing is lost.
