@@ -130,6 +130,12 @@ std::span<Element> span_of(const Vector<Element>& vector) {
   return {vector.data(), vector.size()};
 }
 
+std::size_t index_code_bytes(std::size_t count, std::size_t size) {
+  require_at_most(size, numeric::kIndexedElementsMax);
+  if (count > size) throw std::invalid_argument("there are more indices than elements");
+  return numeric::index_code_bytes(count, size);
+}
+
 void encode_indices(const Vector<const std::int64_t>& indices, std::size_t size, const Vector<std::uint8_t>& code) {
   require_at_most(size, numeric::kIndexedElementsMax);
   bool ascend = false;
@@ -196,6 +202,7 @@ void bind_compression(nb::module_& module) {
   module.def("largest", &largest<float>, array("source"), array("indices"));
   module.def("largest", &largest<double>, array("source"), array("indices"));
   module.def("largest", &largest<std::int32_t>, array("source"), array("indices"));
+  module.def("index_code_bytes", &index_code_bytes, "count"_a, "size"_a);
   module.def("encode_indices", &encode_indices, array("indices"), "size"_a, array("code"));
   module.def("decode_indices", &decode_indices, array("code"), "size"_a, array("indices"));
   module.def("unite_indices", &unite_indices, "parts"_a, "size"_a, array("indices"));

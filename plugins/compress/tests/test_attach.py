@@ -60,7 +60,7 @@ def left_out(rank: int, size: int) -> None:
             report = attachment.report()
             assert report.steps == 1 and (report.sent_bytes < report.dense_bytes) == (len(whole) < 4)
     ddp = model()
-    with pytest.raises(ValueError, match=r"like '3\.\*'; they are: 0\.weight, 0\.bias"):
+    with pytest.raises(ValueError, match=r"matches '3\.\*'; they are: 0\.weight, 0\.bias"):
         wc.attach(ddp, optimizer_of(ddp), method, leave_out=["3.*"])
 
 
@@ -166,6 +166,16 @@ def wrong(rank: int, size: int) -> None:
     plain = torch.nn.Linear(3, 3)
     with pytest.raises(TypeError, match="must be a DistributedDataParallel, not a Linear: wrap it"):
         wc.attach(plain, torch.optim.SGD(plain.parameters(), lr=0.1), wc.TopK(0.05))  # type: ignore[arg-type]
+    ddp = model()
+    with pytest.raises(ValueError, match="layer, bucket or model, not 'tensor'"):
+        wc.attach(ddp, optimizer_of(ddp), wc.QSGD(), granularity="tensor")  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    with pytest.raises(ValueError, match=r"have momentum \(0\.9\)"):
+        wc.attach(ddp, optimizer, wc.GTopK(0.1, memory="momentum-correction"))
+    attachment = wc.attach(ddp, optimizer_of(ddp), wc.SignMajority(memory="diana"))
+    with pytest.raises(ValueError, match="declares neither omega nor a contraction"):
+        gradients(ddp, rank)
+    attachment.detach()
     ddp = model()
     ddp.register_comm_hook(None, lambda state, bucket: bucket.buffer())
     with pytest.raises(RuntimeError, match="only be called once"):

@@ -107,5 +107,5 @@ def test_a_sparse_compressor_that_sends_another_number_than_it_says_is_an_error(
         def count(self, turn: Turn) -> int:
             return 3
 
-    with pytest.raises(ValueError, match=r"Wrong chose 2 values of 'x', and its count\(\) says 3"):
+    with pytest.raises(ValueError, match=r"Wrong chose 2 values of 'x', but its count\(\) is 3"):
         exchange(Wrong(2), vectors(2))

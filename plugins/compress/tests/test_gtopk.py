@@ -9,7 +9,7 @@ import pytest
 
 from wiresum.compress import GTopK, InProcess
 from wiresum.compress.gtopk import rounds_up
-from wiresum.compress.union import index_code_bytes
+from wiresum.compress.native import index_code_bytes
 
 from .rig import exchange, vectors
 
@@ -81,14 +81,6 @@ def test_where_workers_agree_on_coordinates_tree_and_exact_are_the_same() -> Non
     assert all((one[0] == other[0]).all() for one, other in zip(tree.own, exact.own, strict=True))
 
 
-@pytest.mark.parametrize("mode", ["exact", "tree"])
-def test_one_workers_nan_is_everybodys_nan(mode: Any) -> None:
-    for poisoned in range(4):
-        values = vectors(4)
-        values[poisoned][0] = np.nan
-        assert np.isnan(exchange(GTopK(0.1, mode=mode), values).means[0]).all()
-
-
 def test_in_16_bits_half_travels_and_what_is_rounded_off_stays() -> None:
     values = integral(4)
     outcomes, sent = [], []
@@ -102,10 +94,3 @@ def test_in_16_bits_half_travels_and_what_is_rounded_off_stays() -> None:
     assert (outcomes[1].means[0] * 4 == np.sum([row[0] for row in outcomes[1].own], axis=0)).all()
     indices_bytes = 2 + index_code_bytes(12, 60)
     assert sent[1] - indices_bytes == pytest.approx((sent[0] - indices_bytes) / 2, abs=4)
-
-
-def test_bits_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="16 or 32 bits, not 8"):
-        GTopK(0.1, bits=8)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="sends values as they are"):
-        GTopK(0.1, mode="tree", bits=16)

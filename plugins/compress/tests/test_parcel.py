@@ -60,5 +60,5 @@ def array(**fields: Any) -> bytes:
     ids=repr,
 )
 def test_what_is_no_state_is_refused_and_nothing_in_it_runs(sent: bytes) -> None:
-    with pytest.raises(ValueError, match="another worker's state makes no sense"):
+    with pytest.raises(ValueError, match="another worker's state is not valid"):
         unpacked(np.frombuffer(sent, np.uint8))

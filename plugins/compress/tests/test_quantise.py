@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from wiresum.compress import DIANA, QSGD, Compressor, OwnScale, Quantiser, TernGrad
+from wiresum.compress import DIANA, QSGD, OwnScale, Quantiser, TernGrad
 
-from .rig import Array, Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
-
-UNBIASED: dict[str, Compressor] = {
-    "DIANA 2": DIANA(),
-    "DIANA 1": DIANA(norm="1"),
-    "DIANA inf": DIANA(norm="inf"),
-    "DIANA 2, blocks": DIANA(block=16),
-    "DIANA inf, blocks": DIANA(norm="inf", block=16),
-    "QSGD": QSGD(7, block=16),
-    "QSGD, whole": QSGD(block=None),
-    "TernGrad": TernGrad(),
-    "fixed point, 8 bits": Quantiser(bits=8),
-    "DIANA 2, own norms": OwnScale(DIANA(block=16)),
-    "QSGD, own norms": OwnScale(QSGD(3)),
-}
-
-
-@pytest.mark.parametrize("name", UNBIASED)
-def test_it_is_unbiased(name: str) -> None:
-    assert_unbiased(UNBIASED[name], vectors(3))
-
-
-@pytest.mark.parametrize("workers", [1, 4])
-@pytest.mark.parametrize("name", UNBIASED)
-def test_its_variance_is_within_the_declared_omega(name: str, workers: int) -> None:
-    assert_variance_within_omega(UNBIASED[name], vectors(workers))
+from .rig import Array, exchange, vectors
 
 
 def expected_error(vectors: Array, quantiser: Quantiser) -> float:
@@ -116,21 +90,6 @@ def test_what_is_sent_has_the_variance_of_its_levels(norm: Any, levels: int) -> 
     assert abs(np.mean(squares) - expected) <= 6 * np.std(squares) / math.sqrt(300)
 
 
-@pytest.mark.parametrize("name", ["DIANA 2, blocks", "QSGD", "TernGrad", "fixed point, 8 bits"])
-def test_the_mean_has_the_bits_of_a_reference_that_adds_in_64_bits(name: str) -> None:
-    values = vectors(5, (77,), dtype=np.float32)
-    packed = exchange(UNBIASED[name], values)
-    reference = exchange(UNBIASED[name], values, aggregator=Unpacked(5))
-    assert packed.means[0].tobytes() == reference.means[0].tobytes()
-    assert packed.means[0].dtype == np.float32
-
-
-@pytest.mark.parametrize("name", UNBIASED)
-def test_the_mean_is_the_mean_of_what_each_worker_takes_for_sent(name: str) -> None:
-    outcome = exchange(UNBIASED[name], vectors(4))
-    np.testing.assert_allclose(outcome.means[0], np.mean([row[0] for row in outcome.own], axis=0), atol=1e-12)
-
-
 def test_a_zero_block_stays_zero_and_does_not_disturb_others() -> None:
     value = np.concatenate([np.zeros(16), np.full(16, 2.0)])
     mean = exchange(DIANA(norm="inf", block=16), [value, value]).means[0]
@@ -149,32 +108,6 @@ def test_terngrad_clips_outliers_before_it_takes_the_maximum() -> None:
     assert TernGrad(clip=2.5).omega(100, 2) is None
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("compressor", [QSGD(), OwnScale(QSGD())], ids=["integers", "gathered"])
-def test_one_workers_nan_or_inf_is_everybodys_nan(compressor: Compressor, poison: float) -> None:
-    values = vectors(3)
-    values[1][5] = poison
-    assert np.isnan(exchange(compressor, values).means[0]).all()
-    assert np.isfinite(exchange(compressor, vectors(3)).means[0]).all()
-
-
 def test_more_levels_than_the_bits_have_room_for_are_refused() -> None:
     with pytest.raises(ValueError, match=r"integers up to 100 from each of 4 workers .* room for 31: use more bits"):
         exchange(QSGD(100), vectors(4))
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: Quantiser(norm="banana"), "the norm is '1', '2', 'inf', not 'banana'"),  # type: ignore[arg-type]
-        (lambda: Quantiser(norm=math.inf), "the norm is '1', '2', 'inf', not inf"),  # type: ignore[arg-type]
-        (lambda: QSGD(-3), "at least 1 level, or None .* not -3"),
-        (lambda: QSGD(0), "at least 1 level, or None .* not 0"),
-        (lambda: QSGD(block=0), "at least 1 value, or is None .* not 0"),
-        (lambda: DIANA(bits=12), "bits, not 12"),
-        (lambda: TernGrad(clip=-1), "positive number of deviations"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_when_it_is_made(make: Callable[[], Compressor], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        make()

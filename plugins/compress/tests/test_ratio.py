@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from wiresum.compress import BlockRandomK, BlockTopK, Compressor, GTopK, InProcess, TopK, WarmUp
+from wiresum.compress.native import index_code_bytes
 from wiresum.compress.ratio import count_of
-from wiresum.compress.union import index_code_bytes
 
 from .rig import exchange, vectors
 
@@ -55,12 +55,3 @@ def test_blocks_warm_up_too(method: type[BlockTopK | BlockRandomK]) -> None:
 @pytest.mark.parametrize("method", [TopK(WarmUp(0.1, 1)), TopK(WarmUp(0.2, 1, (0.1,)))])
 def test_a_contraction_holds_in_every_stage(method: Compressor) -> None:
     assert method.contraction(1000) == (4 if method == TopK(WarmUp(0.1, 1)) else 100) / 1000
-
-
-def test_warm_ups_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"in \(0, 1\], not 0"):
-        WarmUp(0, 5)
-    with pytest.raises(ValueError, match=r"in \(0, 1\], not 2"):
-        WarmUp(0.1, 5, (2.0,))
-    with pytest.raises(ValueError, match="at least 1 step, not 0"):
-        WarmUp(0.1, 0)

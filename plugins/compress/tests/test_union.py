@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wiresum.compress import Compressor, GTopK, InProcess, RandK, RandKPartition, Threshold, TopK
-from wiresum.compress.native import indices_of, places_among, union_of
-from wiresum.compress.union import index_code, index_code_bytes
+from wiresum.compress.native import index_code, index_code_bytes, indices_of, places_among, union_of
 
 from .rig import exchange, vectors
 
@@ -101,6 +100,8 @@ def test_a_parcel_that_is_no_code_is_an_error() -> None:
         indices_of(code, 3, 1000)
     with pytest.raises(ValueError, match="must ascend"):
         index_code(np.array([5, 3]), 1000)
+    with pytest.raises(ValueError, match="more indices than elements"):
+        index_code_bytes(11, 10)
 
 
 @given(st.lists(st.sets(st.integers(0, 299)), max_size=5), st.sets(st.integers(0, 299)))

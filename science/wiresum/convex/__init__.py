@@ -1,7 +1,7 @@
-"""Distributed optimisation of finite sums with compressed communication: the convex methods, a few lines each.
+"""Distributed optimisation of finite sums with compressed communication.
 
-`distributed_minimize` runs any compressor and memory of `wiresum.compress` with any estimator of the gradient here,
-over workers simulated in this process or over those of a process group. docs/science.md shows what comes of it.
+`distributed_minimize` runs any compressor and memory of `wiresum.compress` with any gradient estimator of this package,
+over workers simulated in this process or over a process group. docs/science.md has the experiments.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How a worker estimates its gradient: from all rows, from a few, or from a few with variance reduction.
+"""Estimators of a worker's gradient: from all rows, from a few, or from a few with variance reduction.
 
-An estimator is a description; what a worker keeps is its `state`, which changes in `settle`, after the aggregate.
+Estimators are immutable. A worker keeps their `state`, which `settle` updates after the aggregate.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Plain(Estimator):
 class LSVRG(Estimator):
     """grad f_ij(x) - grad f_ij(w) + grad f_i(w); w becomes x with probability `refresh`, at all workers at once.
 
-    Loopless SVRG, as in VR-DIANA's variant 1 (arXiv 1904.05115, algorithm 3). None: with probability batch/m.
+    Loopless SVRG, as in VR-DIANA's variant 1 (arXiv 1904.05115, algorithm 3). The default probability is batch/m.
 
-    sampling="importance" draws row j with a probability in proportion to the smoothness L_ij of its loss, with
-    repetition, and divides its difference by m times that probability. Then theory's L of a row is the mean of a
-    worker's rows in place of the largest (theory.py).
+    sampling="importance" draws row j with a probability proportional to the smoothness L_ij of its loss, with
+    repetition, and divides its difference by m times that probability. Then L in the theory is the mean over a worker's
+    rows in place of the largest (theory.py).
     """
 
     batch: int = 1
@@ -74,7 +74,7 @@ class LSVRG(Estimator):
         return problem.gradient(worker, x, rows) - problem.gradient(worker, state["w"], rows) + state["full"]
 
     def _weighted(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> Vector:
-        """The mean over the rows drawn of their gradients' differences, each over m times its probability."""
+        """The mean over the drawn rows of their gradients' differences, each divided by m times its probability."""
         smoothness = state["smoothness"]
         ends = np.cumsum(smoothness)
         drawn = np.searchsorted(ends, turn.uniform(self.batch, stream=ROWS_STREAM) * ends[-1], side="right")

@@ -20,7 +20,7 @@ Matrix = npt.NDArray[np.float64]
 class LogisticRegression(Problem):
     """f_i(x) = mean of log(1 + exp(-b a.x)) over worker i's rows (a, b), plus (l2/2)|x|^2; labels b are -1 or 1.
 
-    features: (rows, d); labels: (rows,). Rows are dealt to workers in their order, as evenly as possible: sort them by
+    features: (rows, d); labels: (rows,). Rows are distributed to workers in order, as evenly as possible: sort them by
     label first for workers that differ.
     """
 
@@ -73,7 +73,7 @@ class LogisticRegression(Problem):
 
     @property
     def mean_row_smoothness(self) -> float:
-        """The largest mean over a worker's rows of their L: what importance sampling has in place of the largest."""
+        """The largest mean of L over a worker's rows, for importance sampling."""
         return max(float(self.rows_smoothness(worker).mean()) for worker in range(self.workers))
 
     def rows_smoothness(self, worker: int) -> Vector:
@@ -81,7 +81,7 @@ class LogisticRegression(Problem):
         return smoothness
 
     def solution(self) -> Vector:
-        """x*, by Newton's method with halved steps, to the last few bits."""
+        """x*, by Newton's method with a line search, to rounding errors."""
         x = np.zeros(self.dimension)
         for _ in range(NEWTON_STEPS_MAX):
             gradient = np.mean([self.gradient(worker, x) for worker in range(self.workers)], axis=0)

@@ -1,4 +1,4 @@
-"""Distributed proximal gradient descent with compressed gradients: DIANA's algorithm 1, and all that it becomes.
+"""Distributed proximal gradient descent with compressed gradients: DIANA's algorithm 1 and others.
 
     g_hat = the engine's estimate of the mean of g_i        (compressor, memory: wiresum.compress)
     v     = beta v + g_hat
@@ -7,12 +7,12 @@
     VR-DIANA   an unbiased compressor, memory="diana", estimator=LSVRG() or SAGA()
     ISEGA      RandK(1/n, memory="diana")
     IBCD       RandK(1/n)                                   needs grad f_i(x*) = 0
-    ISAGA      RandK(1/n, memory="diana"), estimator=SAGA() the table is renewed in full, not by blocks
+    ISAGA      RandK(1/n, memory="diana"), estimator=SAGA() the whole table is updated, not a block
     EF21       TopK(ratio, memory="ef21")
     QSGD       QSGD()
 
-Every worker computes the same x from the same aggregates: only gradients travel. Over simulated workers (the default)
-and over a process group the iterates have the same bits.
+Only gradients travel: every worker computes the same x from the same aggregates. Simulated workers (the default) and a
+process group give the same bits.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ ROWS_TENSOR = "rows"
 
 @dataclass(frozen=True)
 class Progress:
-    """What an observer gets before each step and after the last."""
+    """The argument of an observer, before each step and after the last."""
 
     step: int
     x: Vector
     sent_bytes: float
-    """By each worker, so far."""
+    """By each worker."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Minimum:
     steps: int
     sent_bytes: float
     dense_bytes: float
-    """What each worker would have sent as float32."""
+    """The bytes of the same gradients as float32."""
 
 
 def distributed_minimize(
@@ -68,11 +68,10 @@ def distributed_minimize(
 ) -> Minimum:
     """At most `steps` steps from `start` (zeros); an observer that returns True ends it earlier.
 
-    A step size is a number, or a function of the step, from 0 (`decreasing_steps`).
+    The step size is a number, or a function of the step, from 0 (`decreasing_steps`).
 
-    Without an aggregator all workers are simulated in this process, and integers added as a switch adds them. With a
-    process group's, this process is one worker. ValueError if the number of workers is not the problem's, or a step
-    size is not positive.
+    Without an aggregator all workers are simulated in this process. With that of a process group, this process is one
+    worker. ValueError if the numbers of workers differ, or if a step size is not positive.
     """
     aggregator = aggregator or InProcess(problem.workers)
     if aggregator.workers != problem.workers:
@@ -100,10 +99,9 @@ def distributed_minimize(
             estimator.settle(problem, turn.worker, x, state, turn) for turn, state in zip(turns, states, strict=True)
         ]
         velocity = momentum * velocity + estimate
-        following: Vector = x - rate * velocity
+        x = x - rate * velocity
         if proximal is not None:
-            following = proximal(following, rate)
-        x = following
+            x = proximal(x, rate)
         engine.advance()
     if observe is not None:
         observe(Progress(steps, x, aggregator.traffic.sent_bytes))
@@ -111,7 +109,7 @@ def distributed_minimize(
 
 
 def _turn(seed: int, step: int, worker: int, workers: int) -> Turn:
-    """For the estimator's draws: another tensor's name than the compressor's."""
+    """For the estimator's random numbers: another tensor's name than the compressor's."""
     return Turn(seed, step, worker, workers, ROWS_TENSOR, (), np.dtype(np.float64))
 
 

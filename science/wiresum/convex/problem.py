@@ -1,4 +1,4 @@
-"""What is minimised: f = the mean over workers of f_i, each the mean of the worker's own rows' losses."""
+"""The interface of a problem: f is the mean over workers of f_i, the mean of the losses of worker i's rows."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from wiresum.compress.arrays import Indices, Vector
 
 
 class Problem(ABC):
-    """`gradient` is only asked for workers of this process, so that others' data need not be here."""
+    """`gradient` is only called for workers of this process, which needs no data of the others."""
 
     dimension: int
     workers: int
 
     @abstractmethod
     def rows(self, worker: int) -> int:
-        """How many losses f_i is the mean of."""
+        """The number of rows of a worker."""
 
     @abstractmethod
     def gradient(self, worker: int, x: Vector, rows: Indices | None = None) -> Vector:
-        """Of the mean over the given rows of a worker's losses at x; over all of them without `rows`."""
+        """The gradient at x of the mean loss over the given rows of a worker; over all of them without `rows`."""
 
     def rows_smoothness(self, worker: int) -> Vector:
-        """By row of the worker, the smoothness L_ij of its loss; only for importance sampling."""
-        raise NotImplementedError(f"{type(self).__name__} has no rows_smoothness(), which importance sampling asks for")
+        """The smoothness L_ij of each row's loss; only for importance sampling."""
+        raise NotImplementedError(f"{type(self).__name__} has no rows_smoothness(), which importance sampling needs")

@@ -1,4 +1,4 @@
-"""Proximal terms: what is added to f and has a simple proximal operator, argmin of R(z) + |z - x|^2 / (2 step)."""
+"""Proximal terms R that are added to f; their proximal operator is argmin of R(z) + |z - x|^2 / (2 step)."""
 
 from __future__ import annotations
 

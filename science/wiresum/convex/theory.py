@@ -1,9 +1,8 @@
-"""Step sizes and rates that the papers prove, from the problem's and the compressor's constants.
+"""Step sizes and rates of the papers' theorems, from the problem's and the compressor's constants.
 
-L is the smoothness of every f_i (of every row's loss where there is variance reduction), mu the strong convexity, n the
-number of workers, omega the compressor's: the mean over workers of E|C(v_i) - v_i|^2 is at most omega times that of
-|v_i|^2. That is all that the proofs use of omega, since they add the workers' variances up; so it may be that of a
-scale that workers share.
+L is the smoothness of every f_i (of every row's loss with variance reduction), mu the strong convexity, n the number of
+workers, omega the compressor's: the mean over workers of E|C(v_i) - v_i|^2 is at most omega times that of |v_i|^2. The
+proofs use only this sum of the workers' variances, so they hold for a scale that workers share.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ class Rule:
     shift_weight: float
     """V_k = |x_k - x*|^2 + shift_weight * mean over workers of |h_i - grad f_i(x*)|^2"""
     row_weight: float = 0.0
-    """+ row_weight * mean over rows of |grad f_ij(w) - grad f_ij(x*)|^2, where there is variance reduction."""
+    """+ row_weight * mean over rows of |grad f_ij(w) - grad f_ij(x*)|^2, with variance reduction."""
 
     def bound(self, step: int, distance_square: float, shift_square: float, row_square: float = 0.0) -> float:
-        """What E|x_k - x*|^2 is at most, from |x_0 - x*|^2 and the means that V has beside it, at the start."""
+        """The bound of E|x_k - x*|^2, from the three terms of V_0."""
         start = distance_square + self.shift_weight * shift_square + self.row_weight * row_square
         return float((1 - self.rate) ** step * start)
 
 
 @dataclass(frozen=True)
 class MeanRule:
-    """Where f is not strongly convex: the bound is on a mean over steps, not on the last iterate."""
+    """For f that is not strongly convex: a bound on a mean over steps, not on the last iterate."""
 
     step_size: float
     alpha: float
@@ -42,8 +41,7 @@ class MeanRule:
     shift_weight: float
 
     def bound(self, steps: int, start: float, shift_square: float) -> float:
-        """What the mean over steps 0 to `steps` - 1 is at most, in expectation; what `start` and `shift_square` are,
-        each rule says."""
+        """The bound of the expected mean over steps 0 to `steps` - 1; each rule defines `start` and `shift_square`."""
         return self.factor * (start + self.shift_weight * shift_square) / (self.step_size * steps)
 
 
@@ -60,8 +58,8 @@ def decreasing_steps(
 ) -> Callable[[int], float]:
     """2/(mu k + theta) for step k, with theta from DIANA's own step size (arXiv 1901.09269, theorem 3).
 
-    Where gradients have a variance of their own (minibatches), a constant step size stalls at a level that is
-    proportional to it, and these steps bring the error down as 1/k. alpha is that of `diana_rule`.
+    With minibatches a constant step size stalls at an error proportional to it; with these steps the error falls as
+    1/k. alpha is that of `diana_rule`.
     """
     rule = diana_rule(smoothness=smoothness, strong_convexity=strong_convexity, omega=omega, workers=workers)
     theta = 2 / rule.step_size
@@ -84,12 +82,12 @@ def diana_nonconvex_rule(*, smoothness: float, omega: float, workers: int) -> Me
     """DIANA with full gradients on an f that need not be convex: bounds the mean of |grad f(x_k)|^2.
 
     `start` is f(x_0) less the least value of f, or more; `shift_square` the mean over workers of
-    |grad f_i(x_0) - h_i|^2. The proof is our own. In short: with D the mean over workers of |grad f_i(x_k) - h_i|^2 and
+    |grad f_i(x_0) - h_i|^2. Our own proof, in short: with D the mean over workers of |grad f_i(x_k) - h_i|^2 and
     G = |grad f(x_k)|^2,
         E f(x_(k+1)) <= f(x_k) - gamma G + (L gamma^2/2)(G + (omega/n) D),
         E D' <= (1 - alpha/2) D + (3/alpha) L^2 gamma^2 (G + (omega/n) D),      alpha = 1/(1 + omega);
-    the second by |a + b|^2 <= (1 + alpha/2)|a|^2 + (3/alpha)|b|^2, where a is what the shift has come nearer, and b how
-    far the gradients have moved. With V = f + c D and c = 2 L gamma^2 omega/(n alpha) no D is left if
+    the second by |a + b|^2 <= (1 + alpha/2)|a|^2 + (3/alpha)|b|^2, with a the distance to the shift after its step, and
+    b the change of the gradients. With V = f + c D and c = 2 L gamma^2 omega/(n alpha) no D is left if
     12 L^2 gamma^2 omega/n <= alpha^2, and then E V_(k+1) <= V_k - gamma (1 - L gamma) G.
     """
     alpha = 1 / (1 + omega)

@@ -1,7 +1,4 @@
-"""The papers' experiments, through integers that are added as a switch adds them: tables, pictures, claims.
-
-`make science` runs all of them. A claim that does not hold ends it with an error.
-"""
+"""Runs the papers' experiments: tables, pictures, claims. Exits with an error if a claim does not hold."""
 
 from __future__ import annotations
 
@@ -13,47 +10,30 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import torch
 
-from wiresum.experiments import (
-    adaptive_optimizers,
-    beyond_strong_convexity,
-    block_sparsifiers,
-    compressed_training,
-    figures,
-    global_top_k,
-    granularity,
-    granularity_training,
-    growing_integers,
-    importance_sampling,
-    independent_blocks,
-    linear_rate,
-    momentum_correction,
-    variance_reduction,
-)
+from wiresum.experiments import figures
 from wiresum.experiments.experiment import Report
 
-EXPERIMENTS: dict[str, Callable[[], Report]] = {
-    "linear-rate": linear_rate.run,
-    "variance-reduction": variance_reduction.run,
-    "independent-blocks": independent_blocks.run,
-    "growing-integers": growing_integers.run,
-    "global-top-k": global_top_k.run,
-    "granularity": granularity.run,
-    "compressed-training": compressed_training.run,
-    "momentum-correction": momentum_correction.run,
-    "block-sparsifiers": block_sparsifiers.run,
-    "importance-sampling": importance_sampling.run,
-    "granularity-training": granularity_training.run,
-    "beyond-strong-convexity": beyond_strong_convexity.run,
-    "adaptive-optimizers": adaptive_optimizers.run,
-}
-
-
-LONGEST_FIRST = list(reversed(EXPERIMENTS))
-"""The order in which they start, so that all processes end at about the same time."""
+EXPERIMENTS = (
+    "linear-rate",
+    "variance-reduction",
+    "independent-blocks",
+    "growing-integers",
+    "global-top-k",
+    "granularity",
+    "compressed-training",
+    "momentum-correction",
+    "block-sparsifiers",
+    "importance-sampling",
+    "granularity-training",
+    "beyond-strong-convexity",
+    "adaptive-optimizers",
+)
+"""Each is a module of this package, with a function `run`. The later ones take longer."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +41,19 @@ class Shown:
     text: str
     """An experiment's table and claims."""
     holds: bool
-    """Do all its claims?"""
+    """Whether all its claims hold."""
+
+
+def run_of(name: str) -> Callable[..., Report]:
+    run: Callable[..., Report] = import_module(f"wiresum.experiments.{name.replace('-', '_')}").run
+    return run
 
 
 def show(name: str, output: Path) -> Shown:
     """Runs one experiment, and draws its picture."""
-    torch.set_num_threads(1)  # the networks are small: threads would only wait for each other
+    torch.set_num_threads(1)  # the networks are too small for more
     started_at = time.perf_counter()
-    report = EXPERIMENTS[name]()
+    report = run_of(name)()
     figures.save(report, output / f"science-{name}.png")
     lines = [f"\n## {report.title}\n\n{report.table()}\n"]
     lines += [f"{'holds' if claim.holds else 'DOES NOT HOLD'}: {claim}" for claim in report.claims]
@@ -77,7 +62,7 @@ def show(name: str, output: Path) -> Shown:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"all, or some of: {', '.join(EXPERIMENTS)}")
     parser.add_argument(
         "--output", type=Path, default=Path("build/science"), help="folder for pictures (default: %(default)s)"
@@ -95,12 +80,13 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_arguments()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as with torch's threads: experiments run side by side
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     options.output.mkdir(parents=True, exist_ok=True)
     names = options.names or list(EXPERIMENTS)
     held = True
     with ProcessPoolExecutor(min(options.jobs, len(names)), multiprocessing.get_context("spawn")) as pool:
-        shown = {name: pool.submit(show, name, options.output) for name in sorted(names, key=LONGEST_FIRST.index)}
+        longest_first = sorted(names, key=EXPERIMENTS.index, reverse=True)
+        shown = {name: pool.submit(show, name, options.output) for name in longest_first}
         for name in names:
             result = shown[name].result()
             print(result.text, flush=True)

@@ -1,8 +1,8 @@
-"""Experiment 12: DIANA where f is convex but hardly strongly so, and where it is not convex at all.
+"""Experiment 12: DIANA on a function that is convex but hardly strongly convex, and on one that is not convex.
 
-Source: the algorithm of arXiv 1901.09269 with full gradients. What can be bounded here is a mean over steps: of
-f(x_k) - f(x*), or of |grad f(x_k)|^2 (the proofs are at `diana_convex_rule` and `diana_nonconvex_rule`). What is not
-convex is a penalty x^2/(1 + x^2) of every coordinate. Every curve is held against the same algorithm in plain NumPy
+Source: the algorithm of arXiv 1901.09269 with full gradients. The bounds are on means over steps: of f(x_k) - f(x*), or
+of |grad f(x_k)|^2 (the proofs are at `diana_convex_rule` and `diana_nonconvex_rule`). The function that is not convex
+has a penalty x^2/(1 + x^2) of every coordinate. Curves are compared with the same algorithm in plain NumPy
 (numpy_reference.py).
 """
 
@@ -33,7 +33,7 @@ from wiresum.experiments.experiment import Claim, Curve, Report
 from wiresum.experiments.numpy_reference import Array
 
 CONDITION = 1000.0
-"""Of the convex problem: in as many steps as here, no rate with mu in it promises a tenth."""
+"""Of the convex problem: so large that bounds with mu promise less than a factor of ten in these steps."""
 PENALTY = 0.01
 NORM: Norm = "inf"
 
@@ -60,7 +60,7 @@ class Case:
     task: Task
     rule: MeanRule
     step_size: float
-    """The rule's, by a formula that stands only here."""
+    """The rule's, by an independent formula."""
     ours: Callable[[Vector], float]
     theirs: Callable[[numpy_reference.Problem, Array], Array]
     start: float
@@ -146,7 +146,7 @@ def _not_convex(workers: int) -> Case:
 
 
 def _runs(case: Case, steps: int, seeds: int) -> tuple[Runs, list[Vector]]:
-    """What is measured before each step; and x before each step of all runs."""
+    """The measured curves; and x before each step of all runs."""
     method = replace(DIANA(norm=NORM), memory=Shift(case.rule.alpha))
     curves: list[Curve] = []
     iterates: list[Vector] = []
@@ -161,7 +161,4 @@ def _runs(case: Case, steps: int, seeds: int) -> tuple[Runs, list[Vector]]:
         distributed_minimize(
             case.task.problem, method, step_size=case.rule.step_size, steps=steps, seed=seed, observe=observe
         )
-    rule = case.rule
-    return Runs.beside_diana(
-        curves, case.task, norm=NORM, draws=1, step_size=rule.step_size, alpha=rule.alpha, measure=case.theirs
-    ), iterates
+    return Runs.beside_diana(curves, case.task, norm=NORM, draws=1, rule=case.rule, measure=case.theirs), iterates

@@ -1,11 +1,11 @@
-"""Experiment 9: whole blocks are sent, and error feedback makes them converge.
+"""Experiment 9: block sparsifiers converge with error feedback.
 
-Source: OmniReduce (SIGCOMM'21), whose four block sparsifiers are compressors here. On a convex problem each goes the
-way of the same algorithm in plain NumPy (numpy_reference.py), what is held back stays below what the proofs for error
-feedback rest on, and nothing of it is lost. On a network, accuracies are held against dense training's.
+Source: OmniReduce (SIGCOMM'21). On a convex problem each of its four sparsifiers is compared with the same algorithm in
+plain NumPy (numpy_reference.py), and the residuals with the bounds of the proofs for error feedback. On a network,
+accuracies are compared with those of dense training.
 
 With e' = e + g - C(e + g) and C's contraction delta, |e|^2 <= 4 (1 - delta)/delta^2 max |g|^2 (arXiv 1901.09847, lemma
-3). A block that a threshold holds back has a smaller norm, so that |e|^2 < blocks * threshold^2.
+3). With a threshold on norms, |e|^2 < blocks * threshold^2.
 """
 
 from __future__ import annotations
@@ -17,48 +17,36 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from wiresum.compress import (
-    BlockRandomK,
-    BlockSparsifier,
-    BlockThreshold,
-    BlockTopK,
-    BlockTopKRatio,
-    Compressor,
-    Engine,
-    Identity,
-    InProcess,
-    Piece,
-    Segment,
-)
+import wiresum.compress as wc
 from wiresum.experiments import figures
 from wiresum.experiments.comparison import CHECKED, REFERENCE_SEEDS, Runs
 from wiresum.experiments.datasets import Task, breast_cancer, error_curve
 from wiresum.experiments.experiment import Claim, Report, spread
-from wiresum.experiments.network import Training, network, segments_of, train
+from wiresum.experiments.network import Training, accuracies_of, network, segments_of, train_with_seeds
 from wiresum.experiments.numpy_reference import Array, Choose, block_norms, error_feedback, largest_blocks, of_values
 
 CONDITION = 30.0
 BLOCK, RATIO, NORM = 4, 0.25, 0.02
 """On the convex problem: 2 of 8 blocks, the last of which is shorter."""
 DECAY = 0.02
-"""Step k has 1/L / (1 + DECAY k): with a constant one, error feedback stalls where workers differ."""
+"""The step size is 1/L / (1 + DECAY k): with a constant one, error feedback stalls when workers differ."""
 NETWORK_BLOCK, NETWORK_RATIO, NETWORK_NORM = 16, 0.1, 0.05
 EPOCHS = 30
-"""Fewer say nothing of accuracies."""
+"""Accuracies are claimed only after so many."""
 POINTS = 2.0
 """How far a mean accuracy may be below dense training's."""
 RANDOM, TOP, TOP_RATIO, THRESHOLD = NAMES = ("block random-k", "block top-k", "block top-k ratio", "block threshold")
 ALIKE = 1e-6
-"""How far log10 of an error may be from the reference's, where nothing is random."""
+"""How far log10 of an error may be from the reference's, for methods that are not random."""
 CONSERVED = 1e-12
 
 
-def sparsifiers(*, block: int, ratio: float, norm: float) -> dict[str, BlockSparsifier]:
+def sparsifiers(*, block: int, ratio: float, norm: float) -> dict[str, wc.BlockSparsifier]:
     return {
-        RANDOM: BlockRandomK(ratio, block=block),
-        TOP: BlockTopK(ratio, block=block),
-        TOP_RATIO: BlockTopKRatio(ratio, block=block),
-        THRESHOLD: BlockThreshold(norm, block=block),
+        RANDOM: wc.BlockRandomK(ratio, block=block),
+        TOP: wc.BlockTopK(ratio, block=block),
+        TOP_RATIO: wc.BlockTopKRatio(ratio, block=block),
+        THRESHOLD: wc.BlockThreshold(norm, block=block),
     }
 
 
@@ -72,7 +60,7 @@ def run(*, workers: int = 10, steps: int = 1000, every: int = 20, epochs: int = 
         f"{TOP}, no memory", task, replace(methods[TOP], memory="none"), step_size=step_size, steps=steps, every=every
     )
     claims = [*compared[RANDOM].claims()]
-    claims += [_goes_the_references_way(compared[name]) for name in NAMES[1:]]
+    claims += [_follows_the_reference(compared[name]) for name in NAMES[1:]]
     claims += [
         Claim(f"{TOP}: |e|^2 over the lemma's bound", max(kept[TOP].over(_lemma(methods[TOP], task))), 1e-3, 1),
         Claim(f"{RANDOM}: |e|^2 over the lemma's bound, the mean over steps",
@@ -88,10 +76,10 @@ def run(*, workers: int = 10, steps: int = 1000, every: int = 20, epochs: int = 
     ]  # fmt: skip
     on_network = sparsifiers(block=NETWORK_BLOCK, ratio=NETWORK_RATIO, norm=NETWORK_NORM)
     trainings = {
-        name: [train(method, workers=4, epochs=epochs, seed=seed) for seed in range(1, seeds + 1)]
-        for name, method in {"dense": Identity(), **on_network}.items()
+        name: train_with_seeds(method, seeds, workers=4, epochs=epochs)
+        for name, method in {"dense": wc.Identity(), **on_network}.items()
     }
-    accuracies = {name: np.array([one.accuracy for one in of_seeds]) for name, of_seeds in trainings.items()}
+    accuracies = accuracies_of(trainings)
     claims += [] if epochs < EPOCHS else [
         Claim(f"{name}: points of accuracy below dense training's, the mean over seeds",
               float(np.mean(accuracies["dense"] - accuracies[name])), at_most=POINTS)
@@ -125,7 +113,7 @@ def _step_size(task: Task) -> Callable[[int], float]:
     return lambda step: 1 / task.problem.worker_smoothness / (1 + DECAY * step)
 
 
-def _compared(task: Task, name: str, method: Compressor, steps: int, every: int) -> Runs:
+def _compared(task: Task, name: str, method: wc.Compressor, steps: int, every: int) -> Runs:
     curve = error_curve(name, task, method, step_size=_step_size(task), steps=steps, every=every)
     reference = error_feedback(
         task,
@@ -140,7 +128,7 @@ def _compared(task: Task, name: str, method: Compressor, steps: int, every: int)
 
 
 def _choice(name: str, generator: np.random.Generator) -> Choose:
-    """Which values each of the workers sends, by formulas that stand only here."""
+    """The sparsifiers' choices, by independent formulas."""
 
     def choose(values: Array, x: Array) -> npt.NDArray[np.bool_]:
         norms = block_norms(values, BLOCK)
@@ -157,7 +145,7 @@ def _choice(name: str, generator: np.random.Generator) -> Choose:
     return choose
 
 
-def _goes_the_references_way(runs: Runs) -> Claim:
+def _follows_the_reference(runs: Runs) -> Claim:
     places = [round(part * (len(runs.curve.steps) - 1)) for part in (*CHECKED, 1)]
     apart = max(abs(runs.logarithms[0][at] - runs.reference[0][at]) for at in places)
     return Claim(f"{runs.curve.label}: log10 of the error is the reference's, at most apart", apart, at_most=ALIKE)
@@ -165,7 +153,7 @@ def _goes_the_references_way(runs: Runs) -> Claim:
 
 @dataclass(frozen=True)
 class HeldBack:
-    """By step: the means over workers of |e|^2 after it, and of |g|^2 up to it, the largest."""
+    """By step, |e|^2 after it and the largest |g|^2 up to it, both means over workers."""
 
     residual_square: list[float]
     gradient_square_max: list[float]
@@ -173,15 +161,15 @@ class HeldBack:
     """|what went in - what came out - what is held back|_1 over |what came out|_1."""
 
     def over(self, bound: Callable[[float], float]) -> list[float]:
-        """By step, |e|^2 over the bound, which is of the largest mean |g|^2."""
+        """By step, |e|^2 over the bound, a function of the largest |g|^2."""
         return [e / bound(g) for e, g in zip(self.residual_square, self.gradient_square_max, strict=True)]
 
 
-def _held_back(task: Task, method: Compressor, steps: int) -> HeldBack:
-    """Descent once more, with an engine whose memories can be seen."""
+def _held_back(task: Task, method: wc.Compressor, steps: int) -> HeldBack:
+    """Runs the descent with an engine, whose memories can be read."""
     problem, step_size = task.problem, _step_size(task)
-    segment = Segment((Piece("x", (problem.dimension,)),))
-    engine = Engine(method, InProcess(problem.workers))
+    segment = wc.Segment((wc.Piece("x", (problem.dimension,)),))
+    engine = wc.Engine(method, wc.InProcess(problem.workers))
     x, given, received = np.zeros((3, problem.dimension))
     residuals, largest = [], [0.0]
     for step in range(steps):
@@ -196,7 +184,7 @@ def _held_back(task: Task, method: Compressor, steps: int) -> HeldBack:
     return HeldBack(residuals, largest[1:], float(missing))
 
 
-def _lemma(method: BlockSparsifier, task: Task) -> Callable[[float], float]:
+def _lemma(method: wc.BlockSparsifier, task: Task) -> Callable[[float], float]:
     blocks = -(-task.problem.dimension // BLOCK)
     delta = round(RATIO * blocks) / blocks
     assert method.contraction(task.problem.dimension) == delta, "what is declared is what the lemma is about"
@@ -204,7 +192,7 @@ def _lemma(method: BlockSparsifier, task: Task) -> Callable[[float], float]:
 
 
 def _bytes_of_random(training: Training) -> Claim:
-    """An exponent and the values of the same blocks at all workers, of which the last may be shorter."""
+    """An exponent and the values of the chosen blocks, of which the last may be shorter."""
     size, steps = segments_of(network(1), "model")[0].size, len(training.losses)
     count, shorter = round(NETWORK_RATIO * -(-size // NETWORK_BLOCK)), -size % NETWORK_BLOCK
     most = steps * (2 + 4 * count * NETWORK_BLOCK)

@@ -1,4 +1,4 @@
-"""Curves beside those of the reference: the same algorithm in plain NumPy (numpy_reference.py)."""
+"""Compares curves with those of the same algorithm in plain NumPy (numpy_reference.py)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wiresum.convex import MeanRule, Rule
 from wiresum.experiments.datasets import Task
 from wiresum.experiments.experiment import Claim, Curve
 from wiresum.experiments.numpy_reference import Array, Problem, diana, ternary
 
 REFERENCE_SEEDS = 12
 FACTOR = math.log10(3)
-"""Errors that are alike may always differ by a factor of three: a run of L-SVRG now and then waits long for its anchor,
-which a dozen other runs do not show."""
+"""Errors may always differ by a factor of three, since a rare run of L-SVRG waits long for its anchor."""
 CHECKED = (0.25, 0.5, 0.75)
-"""Where in the run curves are compared: an error that is not yet near the last bits of x*."""
+"""At these fractions of the run curves are compared: later errors may be close to rounding errors of x*."""
 
 
 @dataclass
 class Runs:
-    """Curves of one method, of each seed, beside the reference's."""
+    """Curves of one method, by seed, and the reference's."""
 
     curve: Curve
     """The mean over seeds."""
@@ -32,7 +32,7 @@ class Runs:
 
     @classmethod
     def of(cls, runs: Sequence[Curve], reference: Array) -> Runs:
-        """Of one method's curves, and the reference's errors (records, seeds) at the same steps."""
+        """`reference` has errors at the same steps: (records, seeds)."""
         mean = np.mean([one.values for one in runs], axis=0).tolist()
         logarithms = [np.log10(one.values).tolist() for one in runs]
         return cls(Curve(runs[0].label, runs[0].steps, mean), logarithms, np.log10(reference.T).tolist())
@@ -45,19 +45,19 @@ class Runs:
         *,
         norm: str,
         draws: int,
-        step_size: float,
-        alpha: float,
+        rule: Rule | MeanRule,
+        alpha: float | None = None,
         estimator: str = "full",
         measure: Callable[[Problem, Array], Array] = Problem.errors,
     ) -> Runs:
-        """Beside the reference's DIANA with a ternary quantiser; `draws` is its generator's seed."""
+        """The reference is DIANA with a ternary quantiser; `draws` is its seed, `alpha` may replace the rule's."""
         generator, steps = np.random.default_rng(draws), runs[0].steps
         reference = diana(
             task,
             ternary(norm, generator),
             generator,
-            step_size=step_size,
-            alpha=alpha,
+            step_size=rule.step_size,
+            alpha=rule.alpha if alpha is None else alpha,
             steps=steps[-1],
             every=steps[1],
             seeds=REFERENCE_SEEDS,
@@ -67,7 +67,7 @@ class Runs:
         return cls.of(runs, reference)
 
     def claims(self) -> list[Claim]:
-        """Errors are compared by their logarithm: those of linear convergence differ by factors."""
+        """Compares the logarithms of errors, since convergence is linear."""
         places = [round(part * (len(self.curve.steps) - 1)) for part in CHECKED]
         return [
             Claim.alike(

@@ -1,11 +1,10 @@
 """Experiment 7: a convolutional network trained with each method: accuracy over bytes, and over time on slow links.
 
-Everything is trained by layer, with the same images in the same order, and accuracies are means over seeds. Bytes are
-what the engine hands to the network and gets back; what comes of them on the wire is measured beside it (wire.py). Time
-is what links of LINK_MBIT take for the direction that has more of them, and LATENCY_S for each round; nothing is added
-for computing. Uncompressed training is shown twice: through the switch, and over a ring of workers, whose links carry
-2 (N - 1)/N of a tensor. (`make bench-compress` measures two of the methods, and both of these, on links that are really
-shaped.)
+All train by layer, with the same images in the same order; accuracies are means over seeds. Bytes are the engine's
+counters; wire.py measures those on the wire. Time is computed: the larger of bytes sent and received over links of
+LINK_MBIT, plus LATENCY_S for each round, without computation. Uncompressed training is shown through the switch, and
+over a ring of workers, whose links carry 2 (N - 1)/N of a tensor. (`make bench-compress` measures two of the methods,
+and both of these, on shaped links.)
 """
 
 from __future__ import annotations
@@ -18,28 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import nn
 
-from wiresum.compress import (
-    DIANA,
-    QSGD,
-    THC,
-    Compressor,
-    Engine,
-    GTopK,
-    Identity,
-    IntDIANA,
-    IntSGD,
-    Natural,
-    PowerSGD,
-    QuantisedRandK,
-    Quantiser,
-    RandK,
-    RandKPartition,
-    SignMajority,
-    TernGrad,
-    Threshold,
-    TopK,
-    Trait,
-)
+import wiresum.compress as wc
 from wiresum.experiments import figures
 from wiresum.experiments.experiment import Claim, Report, spread
 from wiresum.experiments.network import Digits, convolutional_network, train
@@ -54,52 +32,52 @@ EVERY_STEPS = 20
 WIRE_STEPS = 5
 VALIDATION_IMAGES = 180
 BEYOND = (-0.1, 0.2)
-"""What the wire may have beyond what is counted, of fp32's bytes: headers and answers, less blocks of zeros."""
+"""Bytes on the wire that are not counted, relative to fp32's bytes: headers and answers, less blocks of zeros."""
 MEGABYTE = 1e6
 COLOURS = mpl.colormaps["tab20"]
 
 
 @dataclass(frozen=True)
 class Method:
-    compressor: Compressor
+    compressor: wc.Compressor
     rate: float
     """Chosen on validation images (rates.py)."""
 
 
 METHODS: dict[str, Method] = {
-    DENSE: Method(Identity(), 0.3),
-    "IntDIANA, 8 bits": Method(IntDIANA(8), 0.3),
-    "IntSGD, 8 bits": Method(IntSGD(8), 0.3),
-    "DIANA, blocks": Method(DIANA(block=64), 0.3),
-    "QSGD": Method(QSGD(block=64), 0.3),
-    "TernGrad": Method(TernGrad(), 0.3),
-    "THC": Method(THC(), 0.6),
-    "natural": Method(Natural(), 0.3),
-    "sign majority": Method(SignMajority(), 0.006),
-    "PowerSGD": Method(PowerSGD(2), 0.6),
-    "RandK 20%, DIANA": Method(RandK(0.2, memory="diana"), 0.15),
-    "PermK": Method(RandKPartition(memory="diana"), 0.3),
-    "quantised RandK": Method(QuantisedRandK(0.3, Quantiser(7, block=64)), 0.3),
-    "Top-k 1%": Method(TopK(0.01), 0.6),
-    "Top-k 1%, EF21": Method(TopK(0.01, memory="ef21"), 0.4),
-    "threshold": Method(Threshold(0.02), 0.6),
-    "gTop-k 1%": Method(GTopK(0.01), 0.6),
-    "gTop-k 1%, tree": Method(GTopK(0.01, mode="tree"), 0.6),
+    DENSE: Method(wc.Identity(), 0.3),
+    "IntDIANA, 8 bits": Method(wc.IntDIANA(8), 0.3),
+    "IntSGD, 8 bits": Method(wc.IntSGD(8), 0.3),
+    "DIANA, blocks": Method(wc.DIANA(block=64), 0.3),
+    "QSGD": Method(wc.QSGD(block=64), 0.3),
+    "TernGrad": Method(wc.TernGrad(), 0.3),
+    "THC": Method(wc.THC(), 0.6),
+    "natural": Method(wc.Natural(), 0.3),
+    "sign majority": Method(wc.SignMajority(), 0.006),
+    "PowerSGD": Method(wc.PowerSGD(2), 0.6),
+    "RandK 20%, DIANA": Method(wc.RandK(0.2, memory="diana"), 0.15),
+    "PermK": Method(wc.RandKPartition(memory="diana"), 0.3),
+    "quantised RandK": Method(wc.QuantisedRandK(0.3, wc.Quantiser(7, block=64)), 0.3),
+    "Top-k 1%": Method(wc.TopK(0.01), 0.6),
+    "Top-k 1%, EF21": Method(wc.TopK(0.01, memory="ef21"), 0.4),
+    "threshold": Method(wc.Threshold(0.02), 0.6),
+    "gTop-k 1%": Method(wc.GTopK(0.01), 0.6),
+    "gTop-k 1%, tree": Method(wc.GTopK(0.01, mode="tree"), 0.6),
 }
 COMPRESSED = tuple(name for name in METHODS if name != DENSE)
 
 
 @dataclass
 class Run:
-    """Accuracy after so many steps, and what a step has taken on average until then."""
+    """Accuracy, bytes and time after each recorded step."""
 
     steps: list[int] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
     """In percent of the test images."""
     megabytes: list[float] = field(default_factory=list)
-    """The larger of sent and received by a worker, so far."""
+    """The larger of sent and received by a worker."""
     seconds: list[float] = field(default_factory=list)
-    """On the links, so far."""
+    """On the links."""
 
     def add(self, step: int, accuracy: float, transferred_bytes: float, rounds: int) -> None:
         self.steps.append(step)
@@ -108,13 +86,13 @@ class Run:
         self.seconds.append(transferred_bytes * 8 / (LINK_MBIT * 1e6) + rounds * LATENCY_S)
 
     def seconds_to(self, accuracy: float) -> float:
-        """Until the accuracy is reached for the first time; infinite if it is not."""
+        """Time until the accuracy is first reached; infinite if it is not."""
         reached = [time for time, one in zip(self.seconds, self.accuracy, strict=True) if one >= accuracy]
         return min(reached, default=float("inf"))
 
 
 def run(*, workers: int = 4, epochs: int = 18, seeds: int = 3, names: Sequence[str] = COMPRESSED) -> Report:
-    """Curves are of the first seed; each seed has images of its own for training and for testing."""
+    """Curves are of the first seed; each seed has its own split of the images."""
     dense = trained(METHODS[DENSE], workers=workers, epochs=epochs)
     size = sum(parameter.numel() for parameter in convolutional_network(1).parameters())
     runs = {
@@ -130,7 +108,7 @@ def run(*, workers: int = 4, epochs: int = 18, seeds: int = 3, names: Sequence[s
     below = {name: float(np.mean(accuracies[DENSE] - accuracies[name])) for name in names}
     summed = [name for name in names if adds(METHODS[name].compressor)]
     worst = max(names, key=lambda name: below[name])
-    on_wire = {name: one for name, one in zip(names, _on_wire(names, workers), strict=True) if one is not None}
+    on_wire = _on_wire(names, workers)
     beyond = [(max(one.sent, one.received) - max(one.sent_counted, one.received_counted)) / (4 * size)
               for one in on_wire.values()]  # fmt: skip
     slowest = max(runs[name].seconds_to(level) for name in names if "8 bits" in name)
@@ -192,13 +170,13 @@ def run(*, workers: int = 4, epochs: int = 18, seeds: int = 3, names: Sequence[s
     )
 
 
-def adds(compressor: Compressor) -> bool:
-    """Does the network add? In a partition, and where bytes are gathered, everybody's values come down each link."""
-    return compressor.trait is not Trait.GATHER and not isinstance(compressor, RandKPartition)
+def adds(compressor: wc.Compressor) -> bool:
+    """Whether the network adds. In a partition and in a gather, each link carries the values of all workers."""
+    return compressor.trait is not wc.Trait.GATHER and not isinstance(compressor, wc.RandKPartition)
 
 
 def uncompressed(run: Run, step_bytes: float, *, rounds: int) -> Run:
-    """The same training with so many bytes and rounds in each step."""
+    """The same training with other bytes and rounds in each step."""
     result = Run()
     for step, accuracy in zip(run.steps, run.accuracy, strict=True):
         result.add(step, accuracy, step * step_bytes, step * rounds)
@@ -206,32 +184,26 @@ def uncompressed(run: Run, step_bytes: float, *, rounds: int) -> Run:
 
 
 def _accuracies(method: Method, workers: int, epochs: int, seeds: int) -> list[float]:
-    """Of the seeds after the first."""
+    """Accuracies of the seeds after the first."""
     return [trained(method, workers=workers, epochs=epochs, seed=seed).accuracy[-1] for seed in range(2, seeds + 1)]
 
 
-def _on_wire(names: Sequence[str], workers: int) -> list[Transfer | None]:
-    """None for the tree, whose messages go from worker to worker, and not through the switch."""
-    through_switch = [name for name in names if not _is_tree(name)]
-    measured = dict(
-        zip(
-            through_switch,
-            measure([METHODS[name].compressor for name in through_switch], workers=workers, steps=WIRE_STEPS),
-            strict=True,
-        )
-    )
-    return [measured.get(name) for name in names]
+def _on_wire(names: Sequence[str], workers: int) -> dict[str, Transfer]:
+    """Without the tree, whose messages do not go through the switch."""
+    through_switch = {name: METHODS[name].compressor for name in names if not _is_tree(name)}
+    transfers = measure(list(through_switch.values()), workers=workers, steps=WIRE_STEPS)
+    return dict(zip(through_switch, transfers, strict=True))
 
 
 def _is_tree(name: str) -> bool:
     compressor = METHODS[name].compressor
-    return isinstance(compressor, GTopK) and compressor.mode == "tree"
+    return isinstance(compressor, wc.GTopK) and compressor.mode == "tree"
 
 
 def trained(method: Method, *, workers: int, epochs: int, batch: int = 8, seed: int = 1) -> Run:
     digits, result = Digits.load(seed, validation=VALIDATION_IMAGES), Run()
 
-    def observe(step: int, model: nn.Module, engine: Engine) -> None:
+    def observe(step: int, model: nn.Module, engine: wc.Engine) -> None:
         if step % EVERY_STEPS == 0:
             traffic = engine.aggregator.traffic
             transferred_bytes = max(traffic.sent_bytes, traffic.received_bytes)

@@ -1,4 +1,4 @@
-"""The problems: logistic regression on scikit-learn's breast cancer data, its rows sorted so that workers differ."""
+"""Logistic regression on scikit-learn's breast cancer data, with rows sorted so that workers differ."""
 
 from __future__ import annotations
 
@@ -13,32 +13,48 @@ from sklearn.preprocessing import Normalizer, PolynomialFeatures, StandardScaler
 
 from wiresum.compress import Compressor
 from wiresum.compress.arrays import Vector
-from wiresum.convex import LogisticRegression, Progress, Rule, distributed_minimize
+from wiresum.convex import LogisticRegression, Progress, Rule, distributed_minimize, vr_diana_rule
 from wiresum.experiments.experiment import Curve
 
 Matrix = npt.NDArray[np.float64]
 
 ASTRAY = 1e6
-"""An error from which no run comes back."""
+"""A run with a larger error diverges."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A problem, its solution, and how far x is from it."""
+    """A problem and its solution."""
 
     problem: LogisticRegression
     solution: Vector
     signed: Matrix
-    """Rows times labels, in the order in which they are dealt."""
+    """Rows times labels."""
     penalty: float = 0.0
-    """Times the sum of x_j^2/(1 + x_j^2): `Penalised`."""
+    """The factor of the sum of x_j^2/(1 + x_j^2) in `Penalised`."""
 
     def error(self, x: Vector) -> float:
         """|x - x*|^2 / |x*|^2."""
         return float(np.sum((x - self.solution) ** 2) / np.sum(self.solution**2))
 
+    def omega(self, method: Compressor) -> float:
+        omega = method.omega(self.problem.dimension, self.problem.workers)
+        assert omega is not None, "the method is unbiased"
+        return omega
+
+    def vr_diana_rule(self, *, smoothness: float, omega: float) -> Rule:
+        """One row a step; the anchor is renewed as often as the largest worker has drawn all its rows."""
+        workers = self.problem.workers
+        return vr_diana_rule(
+            smoothness=smoothness,
+            strong_convexity=self.problem.strong_convexity,
+            omega=omega,
+            workers=workers,
+            refresh=1 / max(self.problem.rows(worker) for worker in range(workers)),
+        )
+
     def shift_square_at_start(self) -> float:
-        """The mean over workers of |0 - grad f_i(x*)|^2: how much they differ."""
+        """The mean over workers of |grad f_i(x*)|^2."""
         workers = range(self.problem.workers)
         return float(np.mean([np.sum(self.problem.gradient(worker, self.solution) ** 2) for worker in workers]))
 
@@ -53,7 +69,7 @@ class Task:
         return float(np.mean([np.mean(part) for part in parts]))
 
     def bound(self, label: str, rule: Rule, steps: list[int], *, by_importance: bool = False) -> Curve:
-        """What the rule promises of the error, from x = 0 on."""
+        """The rule's bound on the error, from x = 0 on."""
         distance = float(np.sum(self.solution**2))
         start = (distance, self.shift_square_at_start(), self.row_square_at_start(by_importance=by_importance))
         return Curve(label, steps, [rule.bound(step, *start) / distance for step in steps])
@@ -87,8 +103,8 @@ def breast_cancer(
     by_row: bool | Literal["mean"] = False,
     mixed: bool = False,
 ) -> Task:
-    """`condition` is L/mu, with L of the workers (`by_row`: of single rows, or the workers' "mean" of these). `mixed`
-    deals rows at random."""
+    """`condition` is L/mu, with L of the workers, or `by_row` of single rows, or the "mean" of a worker's rows. With
+    `mixed` rows are distributed at random."""
     features, labels = rows(degree=degree, unit_rows=unit_rows)
     if mixed:
         order = np.random.Generator(np.random.Philox(7)).permutation(len(labels))
@@ -111,10 +127,8 @@ def error_curve(
     iterates: list[Vector] | None = None,
     **options: Any,
 ) -> Curve:
-    """The error every few steps of a run of `distributed_minimize`. A run that has gone astray ends early.
-
-    `iterates` is filled with x before each step and after the last.
-    """
+    """The error every few steps of `distributed_minimize`, which ends early if it diverges. Appends x before each step
+    and after the last to `iterates`."""
     curve = Curve(label)
 
     def observe(progress: Progress) -> bool:

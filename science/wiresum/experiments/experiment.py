@@ -1,4 +1,4 @@
-"""What every experiment is made of: curves, a table, and claims that hold or do not."""
+"""Curves, claims and reports of experiments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 SIGMAS = 5.0
-"""Of a normal value: beyond five with probability 6e-7."""
+"""A normal value is farther than five sigmas from its mean with probability 6e-7."""
 
 
 @dataclass
@@ -30,11 +30,11 @@ class Curve:
         return self.values[-1]
 
     def over(self, bound: Curve) -> float:
-        """The largest factor of a value to the bound at the same step."""
+        """The largest ratio of a value to the bound at the same step."""
         return max(value / most for value, most in zip(self.values, bound.values, strict=True))
 
     def settles_below(self, level: float) -> float:
-        """The first recorded step from which on all values are below the level; infinite if the last one is not."""
+        """The first step after which all values stay below the level; infinite if the last one does not."""
         settled = float("inf")
         for step, value in zip(reversed(self.steps), reversed(self.values), strict=True):
             if not value < level:
@@ -45,7 +45,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a theorem or a reference says of a number, and the number that was measured."""
+    """A measured number, and the interval that a theorem or a reference gives for it."""
 
     text: str
     value: float
@@ -54,7 +54,7 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        """A value that is not a number does not hold."""
+        """False for NaN."""
         return self.at_least <= self.value <= self.at_most
 
     def __str__(self) -> str:
@@ -67,16 +67,16 @@ class Claim:
 
     @classmethod
     def mean(cls, text: str, samples: Sequence[float], expected: float) -> Claim:
-        """The mean of random samples is what is expected, within SIGMAS of its standard errors, and float32's own."""
+        """The mean of samples is within SIGMAS standard errors of the expectation, with a margin for float32."""
         margin = SIGMAS * float(np.std(samples, ddof=1)) / math.sqrt(len(samples)) + 1e-5 * abs(expected)
         return cls(text, float(np.mean(samples)), expected - margin, expected + margin)
 
     @classmethod
     def alike(cls, text: str, samples: Sequence[float], reference: Sequence[float], *, margin_min: float) -> Claim:
-        """The means of two samples of the same distribution: their difference is within SIGMAS standard errors.
+        """The means of two samples differ by at most SIGMAS standard errors.
 
-        The reference's deviation stands for both, since ours may be of a few runs. `margin_min` is for distributions
-        whose tails a few runs do not show.
+        The deviation is that of the reference, since there may be few samples. `margin_min` is for distributions with
+        long tails.
         """
         error = float(np.std(reference, ddof=1)) * math.sqrt(1 / len(samples) + 1 / len(reference))
         expected, margin = float(np.mean(reference)), max(SIGMAS * error, margin_min)
@@ -84,7 +84,7 @@ class Claim:
 
 
 def spread(samples: Sequence[float] | npt.NDArray[Any]) -> str:
-    """The mean, and how far samples go."""
+    """The mean and the range."""
     return f"{np.mean(samples):.1f} ({min(samples):.1f} to {max(samples):.1f})"
 
 
@@ -97,7 +97,7 @@ class Report:
     draw: Callable[[Figure], None]
 
     def table(self) -> str:
-        """As Markdown."""
+        """In Markdown."""
         widths = [max(len(row[at]) for row in [self.header, *self.rows]) for at in range(len(self.header))]
         lines = [self.header, ["-" * width for width in widths], *self.rows]
         return "\n".join(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 
 mpl.use("Agg")  # no display is needed, and none is looked for
 
@@ -41,6 +42,15 @@ def logarithmic(
         axes.plot(curve.steps, curve.values, label=curve.label, color=colour, linewidth=1, linestyle="--")
     axes.set_yscale("log")
     label(axes, title=title, unit=unit)
+
+
+def granularities(axes: Axes, values: Mapping[str, tuple[float, float]], *, title: str, unit: str) -> None:
+    """Two bars for each method: compressed by layer, and over the entire model."""
+    at = np.arange(len(values))
+    axes.bar(at - 0.2, [by_layer for by_layer, _ in values.values()], 0.4, color=COLOURS[0], label="by layer")
+    axes.bar(at + 0.2, [of_model for _, of_model in values.values()], 0.4, color=COLOURS[1], label="entire model")
+    axes.set_xticks(at, list(values), fontsize=8)
+    label(axes, title=title, unit=unit, over="")
 
 
 def label(axes: Axes, *, title: str, unit: str, over: str = "step") -> None:

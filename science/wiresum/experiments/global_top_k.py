@@ -1,28 +1,35 @@
-"""Experiment 5: gTop-k trains as well as dense gradients; it sends what its formula says, and loses nothing.
+"""Experiment 5: gTop-k trains as well as dense gradients, sends as much as its formula says, and loses nothing.
 
 Source: arXiv 1901.04359. `exact` adds the workers' top k in full and then chooses; `tree` is the published algorithm,
-whose merges drop contributions for good. How much is lost is measured: the mass that went in, minus what came out and
-what the memories hold. Each step's sum is held against the paper's algorithms in plain NumPy (numpy_reference.py), and
-accuracies against dense training's, over seeds.
+whose merges lose contributions. The loss is measured: the mass that went in, minus what came out and what is in the
+memories. Each step's sum is compared with the paper's algorithms in plain NumPy (numpy_reference.py), and accuracies
+with those of dense training, over seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 
 from wiresum.compress import Compressor, Engine, GTopK, Identity, InProcess
 from wiresum.compress.arrays import Bytes
+from wiresum.compress.native import index_code_bytes
 from wiresum.compress.ratio import count_of
-from wiresum.compress.union import index_code_bytes
 from wiresum.experiments import figures
 from wiresum.experiments.experiment import Claim, Curve, Report, spread
-from wiresum.experiments.network import Digits, Training, gradient, network, segments_of, train
+from wiresum.experiments.network import (
+    Digits,
+    Training,
+    accuracies_of,
+    gradients_of_workers,
+    network,
+    segments_of,
+    train,
+)
 from wiresum.experiments.numpy_reference import Array, global_top_k
 
 RATIO = 0.01
@@ -58,23 +65,29 @@ class Root(InProcess):
 
 
 def run(*, workers: int = 4, epochs: int = 60, seeds: int = 3) -> Report:
-    """Accuracies are means over so many seeds, each with other test images; the rest is of the first."""
+    """Accuracies are means over so many seeds, each with other test images; all other results are of the first."""
     root, unions = Root(workers), Unions(workers)
     methods: dict[str, Compressor] = {
         "dense": Identity(),
         f"gTop-k {RATIO:.0%}, exact": GTopK(RATIO),
         f"gTop-k {RATIO:.0%}, tree": GTopK(RATIO, mode="tree"),
     }
-    runs = {
-        name: train(
-            method, workers=workers, epochs=epochs, aggregator={"tree": root, "exact": unions}.get(name.split()[-1])
-        )
+    aggregators = {"exact": unions, "tree": root}
+    trainings = {
+        name: [
+            train(
+                method,
+                workers=workers,
+                epochs=epochs,
+                seed=seed,
+                aggregator=aggregators.get(name.split()[-1]) if seed == 1 else None,
+            )
+            for seed in range(1, seeds + 1)
+        ]
         for name, method in methods.items()
     }
-    accuracies = {
-        name: np.array([runs[name].accuracy, *_accuracies(method, workers, epochs, range(2, seeds + 1))])
-        for name, method in methods.items()
-    }
+    runs = {name: of_seeds[0] for name, of_seeds in trainings.items()}
+    accuracies = accuracies_of(trainings)
     dense, exact, _ = runs.values()
     size = int(dense.dense_bytes / 4 / len(dense.losses))
     k, steps = count_of(RATIO, size), len(dense.losses)
@@ -120,13 +133,9 @@ def run(*, workers: int = 4, epochs: int = 60, seeds: int = 3) -> Report:
     )
 
 
-def _accuracies(method: Compressor, workers: int, epochs: int, seeds: Iterable[int]) -> list[float]:
-    return [train(method, workers=workers, epochs=epochs, seed=seed).accuracy for seed in seeds]
-
-
 @dataclass(frozen=True)
 class Step:
-    """What all workers gave and got, in float64; by worker: before the step, and what is left in memories after it."""
+    """The workers' gradients, the estimate, and the residuals after the step, in float64."""
 
     gradients: list[Array]
     estimate: Array
@@ -134,14 +143,12 @@ class Step:
 
 
 def steps_of(method: GTopK, workers: int, *, steps: int = 20, batch: int = 16) -> list[Step]:
-    """A network's gradients at the same point, through an engine."""
+    """An engine's steps with gradients of a network whose parameters do not change."""
     digits, model, engine = Digits.load(1), network(1), Engine(method, InProcess(workers))
     segments = segments_of(model, "model")
     result = []
     for step in range(steps):
-        order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(step))
-        shares = order[: workers * batch].reshape(workers, batch)
-        gradients = [gradient(model, digits.images[share], digits.labels[share])[1] for share in shares]
+        gradients = gradients_of_workers(digits, model, seed=step, workers=workers, batch=batch)
         vectors = [np.concatenate(one).astype(np.float64) for one in gradients]
         estimate = engine.average(segments, [[vector] for vector in vectors])[0].astype(np.float64)
         engine.advance()
@@ -152,7 +159,7 @@ def steps_of(method: GTopK, workers: int, *, steps: int = 20, batch: int = 16) -
 
 
 def lost_mass(method: GTopK, workers: int) -> float:
-    """|what went in - what came out - what memories hold|_1 over |what came out|_1, for a network's gradients."""
+    """|what went in - what came out - what is in memories|_1 over |what came out|_1, for a network's gradients."""
     steps = steps_of(method, workers)
     given = np.sum([vector for step in steps for vector in step.gradients], axis=0)
     received = np.sum([step.estimate for step in steps], axis=0) * workers
@@ -163,7 +170,7 @@ def lost_mass(method: GTopK, workers: int) -> float:
 def _apart(method: GTopK, workers: int) -> float:
     """The largest difference to the reference in any step, over the largest value there.
 
-    The reference starts each step from our memories, so that one value that falls the other way does not go on.
+    The reference starts each step from our memories, so that a different choice affects one step only.
     """
     apart = 0.0
     before: list[Array] = [np.zeros(0)] * workers

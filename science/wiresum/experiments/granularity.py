@@ -1,9 +1,8 @@
-"""Experiment 6: by layer or over the entire model?
+"""Experiment 6: the error of compression by layer and over the entire model.
 
-Source: arXiv 1911.08250. Theory assumes the entire model, practice compresses layer by layer. An unbiased quantiser's
-error is smaller by layer: each layer has its own norm, and a layer of small gradients is not measured by a large one's.
-Top-k's is smaller over the entire model: the largest values of all are the best choice there is. Measured on a
-network's gradients while it trains, as E|C(g) - g|^2 / |g|^2, and held against that expectation in closed form.
+Source: arXiv 1911.08250. Theory assumes the entire model, practice compresses layer by layer. The error of an unbiased
+quantiser is smaller by layer, since each layer has its own norm; that of top-k is smaller over the entire model.
+E|C(g) - g|^2 / |g|^2 is measured on a network's gradients while it trains, and compared with its closed form.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from wiresum.compress import DIANA, QSGD, Compressor, Engine, InProcess, Natural
 from wiresum.compress.arrays import Vector
 from wiresum.experiments import figures
 from wiresum.experiments.experiment import Claim, Report
-from wiresum.experiments.network import Digits, arranged, gradient, network, segments_of
+from wiresum.experiments.network import Digits, arranged, gradients_of_workers, network, segments_of
 
 UNBIASED: dict[str, Compressor] = {
     "QSGD, 15 levels": QSGD(15, block=None),
@@ -26,7 +25,7 @@ UNBIASED: dict[str, Compressor] = {
     "DIANA, p = 2": DIANA(memory="none"),
 }
 INDIFFERENT: dict[str, Compressor] = {"natural": Natural(), "RandK 10%": RandK(0.1)}
-"""Their error does not depend on norms: the same either way, but for chance."""
+"""Their error does not depend on norms, and so not on the granularity."""
 CHANCE = 0.1
 TOP_K: dict[str, Compressor] = {f"Top-k {ratio:.0%}": TopK(ratio, memory="none") for ratio in (0.01, 0.1)}
 
@@ -39,8 +38,7 @@ def run(*, points: int = 8, draws: int = 10, rate: float = 0.1, batch: int = 64)
     ratios: dict[tuple[str, str], list[float]] = {key: [] for key in errors}
     for point in range(points):
         for step in range(10):
-            order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(100 * point + step))
-            values = gradient(model, digits.images[order[:batch]], digits.labels[order[:batch]])[1]
+            [values] = gradients_of_workers(digits, model, seed=100 * point + step, workers=1, batch=batch)
             optimizer.step()
         for (name, granularity), found in errors.items():
             vectors = arranged(values, granularity)
@@ -69,13 +67,10 @@ def run(*, points: int = 8, draws: int = 10, rate: float = 0.1, batch: int = 64)
     ]  # fmt: skip
 
     def draw(figure: Figure) -> None:
-        axes, at = figure.subplots(), np.arange(len(methods))
-        for offset, granularity, colour in ((-0.2, "layer", figures.COLOURS[0]), (0.2, "model", figures.COLOURS[1])):
-            label = "by layer" if granularity == "layer" else "entire model"
-            axes.bar(at + offset, [mean[name, granularity] for name in methods], 0.4, color=colour, label=label)
-        axes.set_xticks(at, list(methods), fontsize=8)
+        axes = figure.subplots()
+        pairs = {name: (mean[name, "layer"], mean[name, "model"]) for name in methods}
+        figures.granularities(axes, pairs, title="on a network's gradients", unit="E|C(g) - g|² / |g|²")
         axes.set_yscale("log")
-        figures.label(axes, title="on a network's gradients", unit="E|C(g) - g|² / |g|²", over="")
 
     return Report(
         "Quantise by layer, choose the top k of the entire model",
@@ -87,7 +82,7 @@ def run(*, points: int = 8, draws: int = 10, rate: float = 0.1, batch: int = 64)
 
 
 def relative_errors(method: Compressor, segments: list[Segment], vectors: list[Vector], draws: int) -> list[float]:
-    """|C(g) - g|^2 / |g|^2 of so many draws, over all segments together."""
+    """|C(g) - g|^2 / |g|^2 of each draw, over all segments together."""
     engine, squares = Engine(method, InProcess(1)), []
     whole = sum(float(np.sum(v**2)) for v in vectors)
     for _ in range(draws):
@@ -98,13 +93,13 @@ def relative_errors(method: Compressor, segments: list[Segment], vectors: list[V
 
 
 def expected_error(name: str, vectors: list[Vector]) -> float:
-    """E|C(g) - g|^2 / |g|^2 by formulas that stand only here."""
+    """E|C(g) - g|^2 / |g|^2 by independent formulas."""
     wide = [vector.astype(np.float64) for vector in vectors]
     return sum(EXPECTED[name](vector) for vector in wide) / sum(float(np.sum(vector**2)) for vector in wide)
 
 
 def _on_a_grid(magnitudes: Vector, quantum: float) -> float:
-    """Rounded at random to multiples of the quantum, without bias."""
+    """The error of unbiased rounding to multiples of the quantum."""
     fraction = magnitudes / quantum % 1
     return float(np.sum(fraction * (1 - fraction)) * quantum**2)
 

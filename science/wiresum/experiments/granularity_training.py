@@ -1,9 +1,8 @@
 """Experiment 11: accuracy by layer and over the entire model, for each of the paper's compressors.
 
-Source: arXiv 1911.08250, whose comparison this is: the same training twice, compressed by layer and over the entire
-model, and no memory makes up for what is lost. Experiment 6 has the errors behind it. A threshold does not know what it
-is applied to, so both trainings are the same; one that adapts to the largest value sends at least that one of each
-layer, or that one of all.
+Source: arXiv 1911.08250: the same training twice, compressed by layer and over the entire model, without a memory.
+Experiment 6 has the errors behind it. A threshold gives the same training twice; an adaptive one sends at least the
+largest value of each layer, or of the model.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from matplotlib.figure import Figure
 from wiresum.compress import QSGD, AdaptiveThreshold, Compressor, RandK, TernGrad, Threshold, TopK
 from wiresum.experiments import figures
 from wiresum.experiments.experiment import Claim, Report, spread
-from wiresum.experiments.network import Training, train
+from wiresum.experiments.network import Training, train_with_seeds
 
 RANDOM, TOP, THRESHOLD, ADAPTIVE, TERNARY, LEVELS = NAMES = (
     "RandK 10%",
@@ -36,32 +35,26 @@ COMPRESSORS: dict[str, Compressor] = {
     LEVELS: QSGD(15, block=None),
 }
 RATES = {RANDOM: 0.05, TOP: 0.4, THRESHOLD: 0.4, ADAPTIVE: 0.4, TERNARY: 0.1, LEVELS: 0.2}
-"""Smaller where there is more noise; the same for both granularities."""
+"""Smaller for noisier methods; the same for both granularities."""
 CLASSES = 10
 EPOCHS = 12
-"""Fewer say nothing of accuracies."""
+"""Accuracies are claimed only after so many."""
 POINTS = 5.0
-"""How far the mean accuracies of a compressor may be apart: what three seeds leave open."""
+"""How far the mean accuracies of a compressor may be apart, with three seeds."""
 SAME = 1e-3
-"""How far losses of the same training may be apart: sums are rounded in packets, which begin elsewhere in a layer."""
+"""How far the losses of equal trainings may be apart, since sums are rounded on different scales."""
 
 
 def run(*, workers: int = 4, epochs: int = EPOCHS, seeds: int = 3, names: Sequence[str] = NAMES) -> Report:
-    def trained(name: str, granularity: str) -> list[Training]:
-        return [
-            train(
-                COMPRESSORS[name],
-                workers=workers,
-                epochs=epochs,
-                rate=RATES[name],
-                granularity=granularity,
-                seed=seed,
+    by_layer, of_model = (
+        {
+            name: train_with_seeds(
+                COMPRESSORS[name], seeds, workers=workers, epochs=epochs, rate=RATES[name], granularity=granularity
             )
-            for seed in range(1, seeds + 1)
-        ]
-
-    by_layer = {name: trained(name, "layer") for name in names}
-    of_model = {name: trained(name, "model") for name in names}
+            for name in names
+        }
+        for granularity in ("layer", "model")
+    )
     ahead = {name: _accuracy(by_layer[name]) - _accuracy(of_model[name]) for name in names}
     claims = [
         Claim(f"{THRESHOLD}: the losses of both trainings, at most apart",
@@ -80,14 +73,12 @@ def run(*, workers: int = 4, epochs: int = EPOCHS, seeds: int = 3, names: Sequen
         ]  # fmt: skip
 
     def draw(figure: Figure) -> None:
-        axes, at = figure.subplots(), np.arange(len(names))
-        for offset, label, trainings, colour in (
-            (-0.2, "by layer", by_layer, figures.COLOURS[0]),
-            (0.2, "entire model", of_model, figures.COLOURS[1]),
-        ):
-            axes.bar(at + offset, [_accuracy(trainings[name]) for name in names], 0.4, color=colour, label=label)
-        axes.set_xticks(at, list(names), fontsize=8)
-        figures.label(axes, title=f"after {epochs} epochs", unit="test accuracy, %", over="")
+        figures.granularities(
+            figure.subplots(),
+            {name: (_accuracy(by_layer[name]), _accuracy(of_model[name])) for name in names},
+            title=f"after {epochs} epochs",
+            unit="test accuracy, %",
+        )
 
     return Report(
         f"Accuracy by layer and over the entire model: {workers} workers, no memory",
@@ -110,7 +101,7 @@ def _accuracy(trainings: Sequence[Training]) -> float:
 
 
 def _sent(trainings: Sequence[Training]) -> float:
-    """Of dense float32."""
+    """Bytes sent, relative to dense float32."""
     return trainings[0].sent_bytes / trainings[0].dense_bytes
 
 

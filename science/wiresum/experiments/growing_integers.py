@@ -1,9 +1,9 @@
-"""Experiment 4: IntSGD matches full precision; where workers differ its integers grow, and IntDIANA's stay small.
+"""Experiment 4: IntSGD matches full precision; if workers differ, its integers grow, and IntDIANA's stay small.
 
-Source: arXiv 2102.08374. IntSGD sends Int(a_k g_i). Near x* the model hardly moves, so that a_k grows, but g_i does not
-vanish where workers differ: the integers grow without bound. IntDIANA sends Int(a_k (g_i - h_i)), and g_i - h_i
-shrinks as fast as the motion. (It is the paper's scale that is looked at, scale="estimate"; with a maximum, which the
-guide recommends, no integer grows.) What is sent is held against the paper's scale, derived from the iterates alone.
+Source: arXiv 2102.08374. IntSGD sends Int(a_k g_i). Near x* the model hardly moves, so a_k grows, but g_i does not
+vanish if workers differ: the integers grow without bound. IntDIANA sends Int(a_k (g_i - h_i)), and g_i - h_i shrinks
+as fast as the motion. This is the paper's scale, scale="estimate"; with a maximum, as the guide recommends, no integer
+grows. Integers are compared with the paper's scale, computed from the iterates.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from wiresum.experiments.experiment import Claim, Curve, Report
 CONDITION = 30.0
 LEVEL = 1e-12
 BETA = 0.9
-"""Of the moving average, the paper's."""
+"""Of the moving average, as in the paper."""
 WITHIN = 1.5
 """'Matches' is up to a constant in the paper's theorems: its rounding adds half of |x_k - x_(k-1)|^2 to the error."""
 EPSILON = 1e-8
-"""The paper's, too."""
+"""As in the paper."""
 MOTION_PRECISION = 1e-7
-"""Of the scale: near the end an iterate's last bits are a part of how far it has moved."""
+"""Of the scale, which rounding errors of the iterates affect near the end."""
 NOISE_STEPS = 250
-"""Later the noise is not told from the last bits of the iterates."""
+"""Later the noise is as small as rounding errors of the iterates."""
 SINGLE_DIGIT = 9
 GROWN = 1e5
 SETTLED_STEPS = 20
-"""The first step's integers are 32 bits wide by design, and the shift has to find the gradient."""
+"""The first step's integers have 32 bits, and the shift needs some steps to approach the gradient."""
 
 
 class Watching(InProcess):
-    """Notes the largest integer that a worker sends."""
+    """Records the largest integer that a worker sends in each sum."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers)
@@ -110,7 +110,7 @@ def run(*, workers: int = 10, steps: int = 700, every: int = 5) -> Report:
 
 
 def _scale_claims(task: Task, workers_are: str, iterates: list[Vector], largest: Curve) -> list[Claim]:
-    """The integers and the noise that follow from the iterates by the paper's formulas (section 3.2)."""
+    """Compares the integers and the noise with the paper's formulas of the iterates (section 3.2)."""
     problem = task.problem
     n, d, rate = problem.workers, problem.dimension, 1 / problem.worker_smoothness
     moved = [float(np.sum((after - before) ** 2)) for before, after in itertools.pairwise(iterates)]

@@ -1,9 +1,9 @@
-"""Experiment 10: rows that matter more are drawn more often; and ISAGA.
+"""Experiment 10: importance sampling of rows; and ISAGA.
 
-VR-DIANA's step size goes with 1/L of the rows, and the largest row decides where rows are drawn alike. Drawn in
-proportion to their own L, the mean decides (importance sampling; the proof is at `vr_diana_rule`). Rows here have
-different lengths. Beside it ISAGA (arXiv 1901.09437): each of n workers sends 1/n of the coordinates of the difference
-to its memory, of one row's gradient, corrected by SAGA's table: the same theorem with omega = n - 1.
+VR-DIANA's step size is proportional to 1/L of the rows. With uniform sampling L is that of the largest row, with
+sampling in proportion to the rows' own L it is their mean (the proof is at `vr_diana_rule`). Rows here have different
+lengths. ISAGA (arXiv 1901.09437): each of n workers sends 1/n of the coordinates of the difference to its memory, of
+one row's gradient, corrected by SAGA's table: the same theorem with omega = n - 1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from wiresum.compress import DIANA, RandK
 from wiresum.compress.ratio import count_of
-from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
+from wiresum.convex import LSVRG, SAGA, Estimator, Plain
 from wiresum.experiments import figures
 from wiresum.experiments.comparison import Runs
 from wiresum.experiments.datasets import Task, breast_cancer, error_curve
@@ -30,12 +30,12 @@ BOUND = "the proof's bound"
 
 def run(*, workers: int = 10, steps: int = 6000, every: int = 120) -> Report:
     task = breast_cancer(workers, condition=CONDITION, by_row="mean")
+    method = DIANA(norm="inf")
+    smoothness = {UNIFORM: task.problem.row_smoothness, IMPORTANCE: task.problem.mean_row_smoothness}
     rules = {
-        UNIFORM: _rule(task, task.problem.row_smoothness),
-        IMPORTANCE: _rule(task, task.problem.mean_row_smoothness),
+        name: task.vr_diana_rule(smoothness=largest, omega=task.omega(method)) for name, largest in smoothness.items()
     }
     estimators: dict[str, Estimator] = {UNIFORM: LSVRG(1), IMPORTANCE: LSVRG(1, sampling="importance")}
-    method = DIANA(norm="inf")
     curves = {
         name: error_curve(
             name, task, method, estimator=estimator, step_size=rules[name].step_size, steps=steps, every=every
@@ -43,7 +43,7 @@ def run(*, workers: int = 10, steps: int = 6000, every: int = 120) -> Report:
         for name, estimator in estimators.items()
     }
     mixed = breast_cancer(workers, condition=CONDITION, unit_rows=True, by_row=True)
-    isaga_rule = _rule(mixed, mixed.problem.row_smoothness, omega=_omega_of_part(mixed))
+    isaga_rule = mixed.vr_diana_rule(smoothness=mixed.problem.row_smoothness, omega=_omega_of_part(mixed))
     part = RandK(1 / workers, memory="diana")
     for name, estimator in {ISAGA: SAGA(1), ISGD: Plain(1)}.items():
         curves[name] = error_curve(
@@ -61,8 +61,7 @@ def run(*, workers: int = 10, steps: int = 6000, every: int = 120) -> Report:
             task,
             norm="inf",
             draws=5,
-            step_size=rules[name].step_size,
-            alpha=rules[name].alpha,
+            rule=rules[name],
             estimator=kind,
         )
         for name, kind in ((UNIFORM, "lsvrg"), (IMPORTANCE, "importance"))
@@ -103,27 +102,14 @@ def run(*, workers: int = 10, steps: int = 6000, every: int = 120) -> Report:
     )  # fmt: skip
 
 
-def _rule(task: Task, smoothness: float, *, omega: float | None = None) -> Rule:
-    problem = task.problem
-    declared = DIANA(norm="inf").omega(problem.dimension, problem.workers) if omega is None else omega
-    assert declared is not None
-    return vr_diana_rule(
-        smoothness=smoothness,
-        strong_convexity=problem.strong_convexity,
-        omega=declared,
-        workers=problem.workers,
-        refresh=1 / max(problem.rows(worker) for worker in range(problem.workers)),
-    )
-
-
 def _omega_of_part(task: Task) -> float:
-    """Of 1/n of the coordinates, by a formula that stands only here: d/k - 1."""
+    """omega of 1/n of the coordinates, d/k - 1."""
     d = task.problem.dimension
     return d / count_of(1 / task.problem.workers, d) - 1
 
 
 def _rates(curves: dict[str, Curve], steps: int) -> list[Claim]:
-    """Errors fall by exp(-rate k), and the rate is in proportion to the step size while nothing else limits it."""
+    """Errors fall by exp(-rate k), with a rate proportional to the step size if nothing else limits it."""
     rate = {name: -math.log(curves[name].last / curves[name].values[0]) / steps for name in (UNIFORM, IMPORTANCE)}
     claims = [Claim("its rate per step over that of uniform draws", rate[IMPORTANCE] / rate[UNIFORM], at_least=2)]
     if steps >= 6000:

@@ -1,10 +1,10 @@
 """Experiment 3: '99% of the partial derivatives need not be sent'.
 
-Source: ISEGA, arXiv 1901.09437. Of n workers each sends a random part tau = 1/n of its gradient's difference to the
-memory, and descent needs about as many steps as with whole gradients, since different workers draw differently. With
-the same draw at all workers nothing averages out, and the step size is too large. A partition (each coordinate has one
-owner, drawn by all from a shared seed) does as well as independent draws, and sends no index. What each way's mean is
-worth is measured against its variance in closed form.
+Source: ISEGA, arXiv 1901.09437. Each of n workers sends a random fraction 1/n of its gradient's difference to the
+memory, and descent needs about as many steps as with whole gradients, since the workers draw independently. With
+the same draw at all workers errors do not average out, and the step size is too large. A partition (each coordinate has
+one owner, drawn from a common seed) does as well as independent draws, and sends no index. The variance of each mean is
+compared with its closed form.
 """
 
 from __future__ import annotations
@@ -12,17 +12,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from wiresum.compress import (
-    Compressor,
-    Engine,
-    Identity,
-    InProcess,
-    Piece,
-    RandK,
-    RandKPartition,
-    RandKSameSeed,
-    Segment,
-)
+import wiresum.compress as wc
 from wiresum.compress.ratio import count_of
 from wiresum.convex import isega_rule
 from wiresum.experiments import figures
@@ -47,10 +37,10 @@ def run(*, workers: int = 100, steps: int = 1200, every: int = 20) -> Report:
         workers=workers,
     )
     methods = {
-        "gradient descent, everything sent": Identity(),
-        f"ISEGA, {ratio:.0%} sent, each worker its own": RandK(ratio, memory="diana"),
-        "partition, each coordinate one owner": RandKPartition(ratio, memory="diana"),
-        "same coordinates at all workers": RandKSameSeed(ratio, memory="diana"),
+        "gradient descent, everything sent": wc.Identity(),
+        f"ISEGA, {ratio:.0%} sent, each worker its own": wc.RandK(ratio, memory="diana"),
+        "partition, each coordinate one owner": wc.RandKPartition(ratio, memory="diana"),
+        "same coordinates at all workers": wc.RandKSameSeed(ratio, memory="diana"),
     }
     curves = [
         error_curve(label, task, method, step_size=rule.step_size, steps=steps, every=every)
@@ -97,33 +87,33 @@ def _variances(task: Task, ratio: float) -> list[Claim]:
     vectors = np.random.default_rng(3).normal(size=(n, d)) + 0.5
     mean, square = np.sum(vectors.mean(axis=0) ** 2), np.mean(np.sum(vectors**2, axis=1))
     factor = d / count_of(ratio, d)
-    expected: dict[str, tuple[Compressor, float]] = {
-        "own coordinates": (RandK(ratio), (factor - 1) * square / n),
-        "same coordinates": (RandKSameSeed(ratio), (factor - 1) * mean),
-        "one owner for each coordinate": (RandKPartition(), square - mean),
+    expected: dict[str, tuple[wc.Compressor, float]] = {
+        "own coordinates": (wc.RandK(ratio), (factor - 1) * square / n),
+        "same coordinates": (wc.RandKSameSeed(ratio), (factor - 1) * mean),
+        "one owner for each coordinate": (wc.RandKPartition(), square - mean),
     }
     claims = [
         Claim.mean(f"{name}: the square error of the mean", _square_errors(method, vectors), variance)
         for name, (method, variance) in expected.items()
     ]
     agreeing = np.tile(vectors[0], (n, 1))
-    nothing = max(_square_errors(RandKPartition(), agreeing)) / np.sum(vectors[0] ** 2)
-    apart = _apart_from_kept(RandKSameSeed(ratio), vectors[0], n, factor)
+    nothing = max(_square_errors(wc.RandKPartition(), agreeing)) / np.sum(vectors[0] ** 2)
+    apart = _apart_from_kept(wc.RandKSameSeed(ratio), vectors[0], n, factor)
     claims.append(Claim("same coordinates: workers that agree have them d/k times, at most apart", apart, at_most=1e-4))
     return [*claims, Claim("one owner for each coordinate: workers that agree lose nothing", nothing, at_most=1e-12)]
 
 
-def _apart_from_kept(method: Compressor, vector: Matrix, workers: int, factor: float) -> float:
-    """Of workers that agree: the largest difference between what the mean keeps and d/k times the value, over that."""
-    segments = [Segment((Piece("x", vector.shape),))]
-    estimate = Engine(method, InProcess(workers)).average(segments, [[vector]] * workers)[0]
+def _apart_from_kept(method: wc.Compressor, vector: Matrix, workers: int, factor: float) -> float:
+    """With equal workers: the largest relative difference between a value in the mean and d/k times the vector's."""
+    segments = [wc.Segment((wc.Piece("x", vector.shape),))]
+    estimate = wc.Engine(method, wc.InProcess(workers)).average(segments, [[vector]] * workers)[0]
     kept = np.flatnonzero(estimate)
     return float(np.abs(estimate[kept] / (factor * vector[kept]) - 1).max())
 
 
-def _square_errors(method: Compressor, vectors: Matrix) -> list[float]:
-    segments = [Segment((Piece("x", (vectors.shape[1],)),))]
-    engine, errors = Engine(method, InProcess(len(vectors))), []
+def _square_errors(method: wc.Compressor, vectors: Matrix) -> list[float]:
+    segments = [wc.Segment((wc.Piece("x", (vectors.shape[1],)),))]
+    engine, errors = wc.Engine(method, wc.InProcess(len(vectors))), []
     for _ in range(DRAWS):
         estimate = engine.average(segments, [[vector] for vector in vectors])[0]
         errors.append(float(np.sum((estimate - vectors.mean(axis=0)) ** 2)))

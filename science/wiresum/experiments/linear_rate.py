@@ -1,9 +1,8 @@
-"""Experiment 1: DIANA goes linearly to x*, at least as fast as its theorem says; without a memory it stalls.
+"""Experiment 1: DIANA converges linearly to x*, at least as fast as its theorem says; without a memory it stalls.
 
-Source: arXiv 1901.09269, theorem 1. The quantiser is ternary, with the largest norm of all workers, so that integers
-of 8 bits are all that is added; omega is that of the shared norm (wiresum.compress.quantise). The constants
-that the theorem derives are held against its formulas, and every curve against the same algorithm in plain NumPy
-(numpy_reference.py).
+Source: arXiv 1901.09269, theorem 1. The quantiser is ternary, with the largest norm of all workers, in integers of 8
+bits; omega is that of the shared norm (wiresum.compress.quantise). The theorem's constants are compared with its
+formulas, and every curve with the same algorithm in plain NumPy (numpy_reference.py).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ REACHED = 1e-9
 
 
 def run(*, workers: int = 10, steps: int = 1500, every: int = 25, seeds: int = 3) -> Report:
-    """The theorem bounds an expectation: each curve is the mean over so many seeds."""
+    """Each curve is the mean over so many seeds, since the theorem bounds an expectation."""
     task = breast_cancer(workers, condition=CONDITION)
     rows, claims, pictures = [], [], []
     for norm in NORMS:
@@ -60,18 +59,16 @@ def run(*, workers: int = 10, steps: int = 1500, every: int = 25, seeds: int = 3
 
 def _rule(task: Task, norm: Norm) -> Rule:
     problem = task.problem
-    omega = DIANA(norm=norm).omega(problem.dimension, problem.workers)
-    assert omega is not None
     return diana_rule(
         smoothness=problem.worker_smoothness,
         strong_convexity=problem.strong_convexity,
-        omega=omega,
+        omega=task.omega(DIANA(norm=norm)),
         workers=problem.workers,
     )
 
 
 def _premises(task: Task, norm: Norm, rule: Rule) -> list[Claim]:
-    """omega, gamma and alpha in numbers, by formulas that stand only here: the largest that corollary 1 allows."""
+    """omega, gamma and alpha by independent formulas: the largest that corollary 1 allows."""
     d, n = task.problem.dimension, task.problem.workers
     omega = {
         "1": d * (1 + math.sqrt(n)) / 2 - 1,
@@ -82,7 +79,7 @@ def _premises(task: Task, norm: Norm, rule: Rule) -> list[Claim]:
     alpha = 1 / (2 * (1 + omega))
     gamma = min(alpha / mu, 2 / ((smoothness + mu) * (1 + 2 * omega / n)))
     return [
-        Claim.equal(f"p = {norm}: omega is the proof's", DIANA(norm=norm).omega(d, n) or math.nan, omega),
+        Claim.equal(f"p = {norm}: omega is the proof's", task.omega(DIANA(norm=norm)), omega),
         Claim(f"p = {norm}: omega/n, what compression may cost in steps", omega / n, at_least=0.7),
         Claim.equal(f"p = {norm}: alpha is corollary 1's", rule.alpha, alpha),
         Claim.equal(f"p = {norm}: the step size is corollary 1's", rule.step_size, gamma),
@@ -96,4 +93,4 @@ def _runs(label: str, task: Task, norm: Norm, rule: Rule, alpha: float, steps: i
         error_curve(label, task, method, steps=steps, every=every, step_size=rule.step_size, seed=seed)
         for seed in range(seeds)
     ]
-    return Runs.beside_diana(runs, task, norm=norm, draws=1, step_size=rule.step_size, alpha=alpha)
+    return Runs.beside_diana(runs, task, norm=norm, draws=1, rule=rule, alpha=alpha)

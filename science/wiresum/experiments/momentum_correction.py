@@ -1,10 +1,10 @@
-"""Experiment 8: what momentum does to sparse gradients, and what makes up for it.
+"""Experiment 8: momentum and sparse gradients.
 
-Source: gTop-k (arXiv 1901.04359), which trains with the means of Deep Gradient Compression (arXiv 1712.01887). What a
-worker holds back comes late; an optimizer's momentum then pushes on with it for long. Momentum correction moves the
-momentum to the workers, before they choose; factor masking ends it where a value was sent; the warm-up sends more in
-the first steps, when gradients change fast; local clipping keeps a single gradient from filling the residuals. They are
-added one after the other, and each step is held against the papers' algorithms in plain NumPy (numpy_reference.py).
+Source: gTop-k (arXiv 1901.04359), which trains with the methods of Deep Gradient Compression (arXiv 1712.01887).
+Residuals are sent late, and an optimizer's momentum then applies them for many steps. Momentum correction moves the
+momentum to the workers, before they choose; factor masking resets it for values that were sent; the warm-up sends more
+in the first steps, when gradients change fast; local clipping limits a single gradient's part in the residuals. They
+are added one by one, and each step is compared with the papers' algorithms in plain NumPy (numpy_reference.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 
 from wiresum.compress import Compressor, Engine, GTopK, Identity, InProcess, MomentumCorrection, WarmUp
@@ -20,20 +19,28 @@ from wiresum.compress.ratio import count_of
 from wiresum.experiments import figures
 from wiresum.experiments.experiment import Claim, Report, spread
 from wiresum.experiments.global_top_k import loss_curve
-from wiresum.experiments.network import Digits, gradient, network, segments_of, train
-from wiresum.experiments.numpy_reference import Array, MomentumCorrected
+from wiresum.experiments.network import (
+    Digits,
+    accuracies_of,
+    gradients_of_workers,
+    network,
+    segments_of,
+    train,
+    train_with_seeds,
+)
+from wiresum.experiments.numpy_reference import MomentumCorrected
 
 RATIO = 0.01
 STAGES = (0.25, 0.0625, 0.015625)
-"""Of the warm-up, an epoch each: the papers', down to the ratio."""
+"""Of the warm-up, an epoch each, as in the papers."""
 MOMENTUM = 0.9
 RATE = 0.1
-"""Of the claims that compare single steps."""
+"""Of the claim that compares losses with momentum SGD."""
 CLIP = 2.0
 EPOCHS = 30
-"""Fewer say nothing of accuracies."""
+"""Accuracies are claimed only after so many."""
 POINTS = 4.0
-"""How far an accuracy may be from dense training's: what three seeds leave open."""
+"""How far a mean accuracy may be from dense training's, with three seeds."""
 PRECISION = 1e-6
 BATCH = 8
 
@@ -48,7 +55,7 @@ class Method:
 
 
 def methods(epoch_steps: int) -> dict[str, Method]:
-    """Each has one thing more than the one before."""
+    """Each adds one thing to the one before."""
     warm = WarmUp(RATIO, epoch_steps, STAGES)
     return {
         "dense": Method(Identity(), 0.2, MOMENTUM),
@@ -64,21 +71,18 @@ def run(*, workers: int = 8, epochs: int = EPOCHS, seeds: int = 3) -> Report:
     epoch_steps = len(Digits.load(1).images) // (BATCH * workers)
     compared = methods(epoch_steps)
     runs = {
-        name: [
-            train(
-                one.compressor,
-                workers=workers,
-                epochs=epochs,
-                rate=one.rate,
-                momentum=one.momentum,
-                batch=BATCH,
-                seed=seed,
-            )
-            for seed in range(1, seeds + 1)
-        ]
+        name: train_with_seeds(
+            one.compressor,
+            seeds,
+            workers=workers,
+            epochs=epochs,
+            rate=one.rate,
+            momentum=one.momentum,
+            batch=BATCH,
+        )
         for name, one in compared.items()
     }
-    accuracies = {name: np.array([training.accuracy for training in of_seeds]) for name, of_seeds in runs.items()}
+    accuracies = accuracies_of(runs)
     whole = compared["and local clipping"].compressor
     assert isinstance(whole, GTopK)
     claims = [
@@ -91,7 +95,11 @@ def run(*, workers: int = 8, epochs: int = EPOCHS, seeds: int = 3) -> Report:
                     _values_sent(whole, workers, epoch_steps), _values_expected()),
     ]  # fmt: skip
     if epochs >= EPOCHS:
-        claims += _of_accuracy(accuracies)
+        claims += [
+            Claim(f"{name}: points of accuracy below dense training's, the mean over seeds",
+                  float(np.mean(accuracies["dense"] - found)), -POINTS, POINTS)
+            for name, found in accuracies.items() if name != "dense"
+        ]  # fmt: skip
 
     def draw(figure: Figure) -> None:
         curves = [loss_curve(name, of_seeds[0]) for name, of_seeds in runs.items()]
@@ -113,14 +121,6 @@ def run(*, workers: int = 8, epochs: int = EPOCHS, seeds: int = 3) -> Report:
     )
 
 
-def _of_accuracy(accuracies: dict[str, Array]) -> list[Claim]:
-    return [
-        Claim(f"{name}: points of accuracy below dense training's, the mean over seeds",
-              float(np.mean(accuracies["dense"] - found)), -POINTS, POINTS)
-        for name, found in accuracies.items() if name != "dense"
-    ]  # fmt: skip
-
-
 def _variants(whole: GTopK) -> dict[str, GTopK]:
     warm = WarmUp(RATIO, 3, STAGES)
     masked = MomentumCorrection(MOMENTUM, clip=CLIP)
@@ -135,7 +135,7 @@ def _variants(whole: GTopK) -> dict[str, GTopK]:
 def _apart(method: GTopK, workers: int, *, steps: int = 18, batch: int = 16) -> float:
     """The largest difference to the reference in any step, over the largest value there.
 
-    The reference goes its own way from the first step on, with the same gradients: those of a network at rest.
+    Both run independently, with the same gradients of a network whose parameters do not change.
     """
     digits, model, engine = Digits.load(1), network(1), Engine(method, InProcess(workers))
     segments = segments_of(model, "model")
@@ -146,9 +146,7 @@ def _apart(method: GTopK, workers: int, *, steps: int = 18, batch: int = 16) -> 
     )
     apart = 0.0
     for step in range(steps):
-        order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(step))
-        shares = order[: workers * batch].reshape(workers, batch)
-        gradients = [gradient(model, digits.images[share], digits.labels[share])[1] for share in shares]
+        gradients = gradients_of_workers(digits, model, seed=step, workers=workers, batch=batch)
         vectors = [np.concatenate(one).astype(np.float64) for one in gradients]
         count = count_of(warm.at(step), segments[0].size)
         expected = reference.step(vectors, count, tree=method.mode == "tree") / workers
@@ -159,7 +157,7 @@ def _apart(method: GTopK, workers: int, *, steps: int = 18, batch: int = 16) -> 
 
 
 def _apart_from_momentum_sgd(workers: int) -> float:
-    """Of the losses in an epoch, relative."""
+    """The largest relative difference of the losses in an epoch."""
     everything = GTopK(1.0, memory=MomentumCorrection(MOMENTUM, masking=False))
     ours = train(everything, workers=workers, epochs=1, rate=RATE, batch=BATCH).losses
     theirs = train(Identity(), workers=workers, epochs=1, rate=RATE, momentum=MOMENTUM, batch=BATCH).losses
@@ -167,7 +165,7 @@ def _apart_from_momentum_sgd(workers: int) -> float:
 
 
 def _values_sent(method: GTopK, workers: int, epoch_steps: int) -> float:
-    """In the means of the first step of each stage, and of the first after them, together."""
+    """The number of values in the means of the first step of each stage, and of the first step after them."""
     segments, total = segments_of(network(1), "model"), 0
     engine = Engine(method, InProcess(workers))
     for stage in range(len(STAGES) + 1):

@@ -1,9 +1,10 @@
-"""A small network on scikit-learn's digits, and its gradients at several workers of one process."""
+"""Small networks on scikit-learn's digits, and their training over workers simulated in one process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,14 +46,14 @@ class Digits:
     images: torch.Tensor
     labels: torch.Tensor
     validation_images: torch.Tensor
-    """For choosing rates and the like: neither trained on nor tested."""
+    """For the choice of rates: neither trained on nor tested."""
     validation_labels: torch.Tensor
     test_images: torch.Tensor
     test_labels: torch.Tensor
 
     @classmethod
     def load(cls, seed: int, *, validation: int = 0) -> Digits:
-        """`validation` images are taken from those for training."""
+        """`validation` is the number of images that are taken from those for training."""
         pixels, labels = load_digits(return_X_y=True)
         order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed))
         images, targets = torch.tensor(pixels, dtype=torch.float32)[order] / 16, torch.tensor(labels)[order]
@@ -65,7 +66,7 @@ class Digits:
         return _percentage(model, self.test_images, self.test_labels)
 
     def training_loss(self, model: nn.Module) -> float:
-        """Of all images for training."""
+        """Over all images for training."""
         with torch.no_grad():
             return float(nn.functional.cross_entropy(model(self.images), self.labels))
 
@@ -80,8 +81,6 @@ def _percentage(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
 
 @dataclass
 class Training:
-    """What was trained, and what it took."""
-
     accuracy: float
     """In percent of the test images."""
     validation_accuracy: float
@@ -107,6 +106,15 @@ def gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tu
     loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
     return float(loss.detach()), [_gradient_of(parameter).reshape(-1).copy() for parameter in model.parameters()]
+
+
+def gradients_of_workers(
+    digits: Digits, model: nn.Module, *, seed: int, workers: int, batch: int
+) -> list[list[Vector]]:
+    """By worker and parameter, of `batch` random images at each."""
+    order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(seed))
+    parts = order[: workers * batch].reshape(workers, batch)
+    return [gradient(model, digits.images[part], digits.labels[part])[1] for part in parts]
 
 
 def values_of(model: nn.Module, segments: Sequence[Segment]) -> dict[str, Vector]:
@@ -136,11 +144,8 @@ def train(
     validation: int = 0,
     observe: Callable[[int, nn.Module, Engine], None] = lambda step, model, engine: None,
 ) -> Training:
-    """SGD with a rate that falls to zero, over simulated workers, `batch` images each; `momentum` is the optimizer's.
-    Or another optimizer, of parameters and a rate that falls likewise.
-
-    `observe` sees the network after each step; steps are counted from 1.
-    """
+    """Trains over simulated workers, `batch` images each, with a rate that falls to zero: with SGD, or with the
+    optimizer that `optimizer_of` makes. `observe` is called after each step; the first step is 1."""
     digits, model = Digits.load(seed, validation=validation), make(seed)
     engine = Engine(method, aggregator or InProcess(workers), seed=seed)
     segments = segments_of(model, granularity)
@@ -172,6 +177,16 @@ def train(
         dense_bytes,
         engine,
     )
+
+
+def train_with_seeds(method: Compressor, seeds: int, **options: Any) -> list[Training]:
+    """One training for each seed, from 1, each with other test images."""
+    return [train(method, seed=seed, **options) for seed in range(1, seeds + 1)]
+
+
+def accuracies_of(trainings: Mapping[str, Sequence[Training]]) -> dict[str, Vector]:
+    """By method and seed."""
+    return {name: np.array([one.accuracy for one in of_seeds]) for name, of_seeds in trainings.items()}
 
 
 def _gradient_of(parameter: nn.Parameter) -> Vector:

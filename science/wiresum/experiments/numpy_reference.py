@@ -1,7 +1,7 @@
-"""The papers' algorithms once more, in plain NumPy: what the experiments are compared with.
+"""The papers' algorithms in plain NumPy, independent of wiresum: a reference for the experiments.
 
-Nothing of wiresum is in here: no integers, no words, no memories of its engine, another generator, other gradients.
-All seeds run side by side: x is (seeds, d), what workers have is (seeds, workers, d).
+It has its own random generator and gradients, and no integers. All seeds run together: x is (seeds, d), vectors of
+workers are (seeds, workers, d).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Quantise: TypeAlias = Callable[[Array], Array]
 
 
 class Problem:
-    """Logistic regression with rows dealt to workers in their order."""
+    """Logistic regression with rows distributed to workers in order."""
 
     def __init__(self, task: Task) -> None:
         parts = np.array_split(task.signed, task.problem.workers)
@@ -37,30 +37,30 @@ class Problem:
         return np.asarray(np.sum(self.weights * losses, axis=(1, 2)) / len(self.rows) + penalties)
 
     def gradients(self, x: Array) -> Array:
-        """Of all workers."""
+        """By seed and worker."""
         margins = np.moveaxis(self.rows @ x.T, 2, 0)
         pull = -self.weights / (1 + np.exp(margins))
         own = np.einsum("snm,nmd->snd", pull, self.rows)
         return np.asarray(own + (self.l2 * x + 2 * self.penalty * x / (1 + x**2) ** 2)[:, None])
 
     def row_gradients(self, x: Array, chosen: npt.NDArray[np.int64]) -> Array:
-        """Of one row of each worker; `chosen` is (seeds, workers)."""
+        """The gradient of one row of each worker; `chosen` is (seeds, workers)."""
         rows = self.rows[np.arange(len(self.rows)), chosen]
         margins = np.einsum("snd,sd->sn", rows, x)
         return np.asarray(-rows / (1 + np.exp(margins))[..., None] + self.l2 * x[:, None])
 
     @property
     def smoothness(self) -> Array:
-        """Of rows, (workers, rows); zero beyond a worker's rows."""
+        """L of each row, (workers, rows); zero beyond a worker's rows."""
         return np.where(self.weights > 0, np.sum(self.rows**2, axis=2) / 4 + self.l2, 0.0)
 
     def by_smoothness(self, generator: np.random.Generator, seeds: int) -> npt.NDArray[np.int64]:
-        """A row of each worker, with a probability in proportion to its smoothness; (seeds, workers)."""
+        """A random row of each worker, with probabilities proportional to its smoothness; (seeds, workers)."""
         drawn = [generator.choice(len(each), seeds, p=each / each.sum()) for each in self.smoothness]
         return np.stack(drawn, axis=1)
 
     def over_uniform(self, chosen: npt.NDArray[np.int64]) -> Array:
-        """The probability of a row drawn so, over that of a uniform draw."""
+        """The probability of such a row relative to uniform sampling."""
         smoothness = self.smoothness
         return np.asarray(smoothness[np.arange(len(smoothness)), chosen] / smoothness.sum(axis=1) * self.counts)
 
@@ -91,8 +91,8 @@ def diana(
     estimator: str = "full",
     measure: Callable[[Problem, Array], Array] = Problem.errors,
 ) -> Array:
-    """DIANA; with estimator "row" of one row a step, with "lsvrg" VR-DIANA, with "importance" VR-DIANA that draws rows
-    by their smoothness. Returns the errors, or what else is measured of x, (records, seeds)."""
+    """DIANA; with estimator "row" one row a step, with "lsvrg" VR-DIANA, with "importance" VR-DIANA with importance
+    sampling. Returns the errors, or another measure of x, (records, seeds)."""
     problem = Problem(task)
     workers, dimension = len(problem.rows), problem.rows.shape[2]
     x = np.zeros((seeds, dimension))
@@ -134,7 +134,7 @@ def top_k(values: Array, count: int) -> Array:
 
 
 def global_top_k(vectors: list[Array], count: int, *, tree: bool) -> Array:
-    """The sum that gTop-k gives of these vectors: of all top k at once, or merged in pairs as it was published."""
+    """gTop-k's sum of these vectors: of all top k at once, or merged in pairs as published."""
     held = [top_k(vector, count) for vector in vectors]
     if not tree:
         return top_k(np.sum(held, axis=0), count)
@@ -152,7 +152,7 @@ class MomentumCorrected:
         self.momentum, self.masking, self.clip = momentum, masking, clip
 
     def step(self, gradients: list[Array], count: int, *, tree: bool) -> Array:
-        """The sum that is given to all."""
+        """The sum that all workers receive."""
         threshold = self.clip / np.sqrt(len(gradients))
         clipped = [gradient * min(1.0, threshold / np.linalg.norm(gradient)) for gradient in gradients]
         self.velocities = self.momentum * self.velocities + clipped
@@ -167,16 +167,13 @@ class MomentumCorrected:
 
 
 Choose: TypeAlias = Callable[[Array, Array], npt.NDArray[np.bool_]]
-"""Of (workers, d) vectors and of x: which of the values are sent, as booleans of the vectors' shape."""
+"""A function of (workers, d) vectors and of x that returns a mask of the values to send."""
 
 
 def error_feedback(
     task: Task, choose: Choose, *, step_size: float, steps: int, every: int, seeds: int = 1, decay: float = 0.0
 ) -> Array:
-    """Gradient descent whose workers send what is chosen, and add the rest to the next. The errors, (records, seeds).
-
-    Step k has step_size / (1 + decay k).
-    """
+    """Gradient descent with error feedback and step size step_size / (1 + decay k). The errors, (records, seeds)."""
     problem = Problem(task)
     workers, dimension = len(problem.rows), problem.rows.shape[2]
     x, residual = np.zeros((seeds, dimension)), np.zeros((seeds, workers, dimension))
@@ -199,12 +196,12 @@ def block_norms(values: Array, block: int) -> Array:
 
 
 def of_values(blocks: npt.NDArray[np.bool_], block: int, size: int) -> npt.NDArray[np.bool_]:
-    """What is said of blocks, of each of their values."""
+    """Expands a mask of blocks to one of their values."""
     return np.asarray(np.repeat(blocks, block, axis=-1)[..., :size])
 
 
 def largest_blocks(scores: Array, count: int) -> npt.NDArray[np.bool_]:
-    """Booleans: the `count` largest along the last axis, of equal ones the first."""
+    """A mask of the `count` largest along the last axis, the first among equals."""
     order = np.argsort(-scores, axis=-1, kind="stable")[..., :count]
     chosen = np.zeros(scores.shape, bool)
     np.put_along_axis(chosen, order, True, axis=-1)

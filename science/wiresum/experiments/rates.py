@@ -2,7 +2,7 @@
 
     python science/wiresum/experiments/rates.py [NAME ...]
 
-The rate with the highest accuracy is marked, among equals the larger one. The test images are not looked at.
+Prints the rate with the highest accuracy, among equals the larger one. The test images are not used.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from wiresum.experiments.compressed_training import METHODS, VALIDATION_IMAGES
 from wiresum.experiments.network import convolutional_network, train
 
 FACTORS = (0.5, 1.0, 2.0)
-"""Of the rate that a method has in METHODS; where an end is chosen, another run looks further."""
+"""Factors to a method's rate in METHODS; if an end is chosen, update METHODS and run again."""
 WORKERS, EPOCHS, BATCH = 4, 18, 8
-"""As long as the experiment: with a rate at the edge, half as long may go well where the whole does not."""
+"""As in the experiment: a rate that is too large may only fail in the second half."""
 
 
 def validation_accuracy(name: str, rate: float) -> float:

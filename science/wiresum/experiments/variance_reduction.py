@@ -1,19 +1,20 @@
 """Experiment 2: with minibatches, only memory and variance reduction together reach x*.
 
 Source: VR-DIANA, arXiv 1904.05115. Two noises keep compressed SGD from x*: that of the compressor, which a memory
-removes, and that of the minibatch, which L-SVRG (or SAGA) removes. All combinations, with VR-DIANA's step size, and a
-ternary compressor, so that both noises matter. Curves are held against the same algorithms in plain NumPy.
+removes, and that of the minibatch, which L-SVRG or SAGA removes. All combinations run with VR-DIANA's step size and a
+ternary compressor, so that both noises matter. Curves are compared with the same algorithms in plain NumPy.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 from matplotlib.figure import Figure
 
 from wiresum.compress import DIANA
-from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
+from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Rule
 from wiresum.experiments import figures
 from wiresum.experiments.comparison import Runs
 from wiresum.experiments.datasets import Task, breast_cancer, error_curve
@@ -24,19 +25,20 @@ REACHED = 1e-9
 MEMORIES = {"memory": "diana", "no memory": "none"}
 ESTIMATORS: dict[str, Estimator] = {"L-SVRG": LSVRG(1), "plain SGD": Plain(1), "SAGA": SAGA(1)}
 REFERENCES = {"L-SVRG": "lsvrg", "plain SGD": "row"}
-"""The reference's names of estimators; SAGA has the theorem's bound alone."""
+"""The reference's names of estimators; it has no SAGA."""
 BOTH = ("memory", "L-SVRG")
 
 
 def run(*, workers: int = 10, steps: int = 5000, every: int = 100) -> Report:
     task = breast_cancer(workers, condition=CONDITION, unit_rows=True, by_row=True)
-    rule = _rule(task)
+    method = DIANA(norm="inf")
+    rule = task.vr_diana_rule(smoothness=task.problem.row_smoothness, omega=task.omega(method))
     combinations = list(itertools.product(MEMORIES, ESTIMATORS))
     runs = {
         (memory, estimator): error_curve(
             f"{estimator}, {memory}",
             task,
-            DIANA(norm="inf", memory=MEMORIES[memory]),
+            replace(method, memory=MEMORIES[memory]),
             estimator=ESTIMATORS[estimator],
             step_size=rule.step_size,
             steps=steps,
@@ -50,8 +52,8 @@ def run(*, workers: int = 10, steps: int = 5000, every: int = 100) -> Report:
             task,
             norm="inf",
             draws=2,
-            step_size=rule.step_size,
-            alpha=rule.alpha if memory == "memory" else 0.0,
+            rule=rule,
+            alpha=None if memory == "memory" else 0.0,
             estimator=REFERENCES[estimator],
         )
         for memory, estimator in itertools.product(MEMORIES, REFERENCES)
@@ -87,21 +89,8 @@ def run(*, workers: int = 10, steps: int = 5000, every: int = 100) -> Report:
     )
 
 
-def _rule(task: Task) -> Rule:
-    problem = task.problem
-    omega = DIANA(norm="inf").omega(problem.dimension, problem.workers)
-    assert omega is not None
-    return vr_diana_rule(
-        smoothness=problem.row_smoothness,
-        strong_convexity=problem.strong_convexity,
-        omega=omega,
-        workers=problem.workers,
-        refresh=1 / max(problem.rows(worker) for worker in range(problem.workers)),
-    )
-
-
 def _premises(task: Task, rule: Rule) -> list[Claim]:
-    """The paper's constants, by formulas that stand only here."""
+    """The paper's constants, by independent formulas."""
     n, smoothness = task.problem.workers, task.problem.row_smoothness
     omega = (math.sqrt(task.problem.dimension * n) - 1) / 2
     return [

@@ -1,8 +1,7 @@
-"""Bytes on the wire: methods run between real workers over a real switch, and the session counts UDP payload.
+"""Bytes on the wire: methods run between workers in processes over a software switch on this machine.
 
-The experiments simulate their workers in one process, where our own counters say what would be sent. Here the same
-engine runs in processes over a software switch on this machine, with a network's gradients, and what is reported is
-what the sessions sent and received: packets' headers, the switch's answers and what was sent again are in it.
+The experiments simulate their workers in one process and report the aggregator's counters. Here the sessions count what
+they send and receive, with headers, answers and retransmissions.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from wiresum.compress import Compressor, Engine, aggregator_of
-from wiresum.experiments.network import Digits, convolutional_network, gradient, segments_of
+from wiresum.experiments.network import Digits, convolutional_network, gradients_of_workers, segments_of
 from wiresum_lab.processes import SwitchProcess
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=60)
@@ -61,7 +60,7 @@ def measure(methods: Sequence[Compressor], *, workers: int = 4, steps: int = 5, 
 
 
 def _work(rank: int, setup: Setup) -> list[tuple[float, ...]]:
-    """In a process for each worker."""
+    """Runs in a process for each worker."""
     import wiresum.torch
 
     torch.set_num_threads(1)
@@ -81,17 +80,15 @@ def _work(rank: int, setup: Setup) -> list[tuple[float, ...]]:
 
 
 def _transfer(method: Compressor, rank: int, setup: Setup) -> tuple[float, ...]:
-    """Sent and received by the session, and by our counters."""
+    """The fields of Transfer, for all steps together."""
     import wiresum.torch
 
     digits, model = Digits.load(1), convolutional_network(1)
     engine, segments = Engine(method, aggregator_of()), segments_of(model, "layer")
     before = wiresum.torch.stats().network
     for step in range(setup.steps):
-        order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(step))
-        share = order[rank * setup.batch : (rank + 1) * setup.batch]
-        vectors = gradient(model, digits.images[share], digits.labels[share])[1]
-        engine.average(segments, [vectors])
+        gradients = gradients_of_workers(digits, model, seed=step, workers=setup.workers, batch=setup.batch)
+        engine.average(segments, [gradients[rank]])
         engine.advance()
     after, traffic = wiresum.torch.stats().network, engine.aggregator.traffic
     assert before is not None and after is not None, "the job has a lease"

@@ -1,11 +1,12 @@
-"""Compressed communication: DIANA, IntSGD, EF21, Top-k and others, summed as integers where they are integers.
+"""Compressed communication: DIANA, IntSGD, EF21, Top-k and others.
 
-Methods are described by small immutable objects; `attach` makes DistributedDataParallel use one, and an `Engine` runs
-one without PyTorch. docs/compress.md tells which to choose, and how to write another.
+A method is a small immutable object. `attach` makes DistributedDataParallel use one (ddp_hook.py), and an `Engine` runs
+one without PyTorch. docs/compress.md helps to choose one, or to write another.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wiresum.compress.aggregator import Aggregator, InProcess, Traffic
@@ -42,7 +43,7 @@ from wiresum.compress.thc import THC
 from wiresum.compress.turn import Turn
 
 if TYPE_CHECKING:
-    from wiresum.compress.ddp import Attachment, Report, attach, compression_hook
+    from wiresum.compress.ddp_hook import Attachment, Report, attach, compression_hook
     from wiresum.compress.groups import GroupAggregator, SwitchAggregator, aggregator_of
 
 __all__ = [
@@ -103,20 +104,13 @@ __all__ = [
 ]
 
 _NEED_TORCH = {
-    "Attachment": "wiresum.compress.ddp",
-    "GroupAggregator": "wiresum.compress.groups",
-    "Report": "wiresum.compress.ddp",
-    "SwitchAggregator": "wiresum.compress.groups",
-    "aggregator_of": "wiresum.compress.groups",
-    "attach": "wiresum.compress.ddp",
-    "compression_hook": "wiresum.compress.ddp",
+    **dict.fromkeys(("Attachment", "Report", "attach", "compression_hook"), "wiresum.compress.ddp_hook"),
+    **dict.fromkeys(("GroupAggregator", "SwitchAggregator", "aggregator_of"), "wiresum.compress.groups"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _NEED_TORCH:
-        from importlib import import_module
-
         return getattr(import_module(_NEED_TORCH[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -1,8 +1,7 @@
-"""The port through which compressed tensors meet, and the adapter that simulates all workers in one process.
+"""The interface between compressors and the network, and an implementation that simulates all workers in one process.
 
-An aggregator stands for N workers, of which `local` run in this process: one of them in a real job, all of them in a
-simulation. Every method takes what the local workers contribute and returns what each worker gets. So an algorithm
-is written once, and runs unchanged in a process of a cluster and as N workers in a loop.
+`local` are the workers in this process: one in a real job, all of them in a simulation. Every method takes the
+contributions of the local workers and returns what each worker receives. So compressors are the same for both.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wiresum.compress import packing
+from wiresum.compress import native
 from wiresum.compress.arrays import Bytes, Int32Array, Vector
 
 
 @dataclass
 class Traffic:
-    """Payload that one worker (the mean over local ones) has handed to the network and got back, without headers."""
+    """Payload that one worker has sent and received, without headers: the mean over local workers."""
 
     sent_bytes: float = 0.0
     received_bytes: float = 0.0
@@ -41,10 +40,9 @@ class Aggregator(ABC):
 
     def sum(self, contributions: Sequence[Int32Array], bits: int) -> Int32Array:
         """The element-wise sum over all workers, in `bits` bits each; exact if every sum fits (packing.py)."""
-        count = len(contributions[0])
-        words = self._sum_words([packing.pack(values, bits) for values in contributions])
+        words = self._sum_words([native.pack(values, bits) for values in contributions])
         self.traffic.add(words.nbytes, words.nbytes)
-        return packing.unpack(words, bits, count)
+        return native.unpack(words, bits, len(contributions[0]))
 
     def maximum(self, contributions: Sequence[Vector]) -> Vector:
         """The element-wise maximum over all workers, in float64; NaN where any worker has one."""
@@ -53,7 +51,7 @@ class Aggregator(ABC):
         return result
 
     def gather(self, contributions: Sequence[Bytes], *, sizes_equal: bool = True) -> list[Bytes]:
-        """Everybody's bytes, by worker."""
+        """The bytes of all workers, by worker."""
         if sizes_equal:
             return self._gather_counted(contributions)
         sizes = self._gather_counted([np.array([len(mine)], "<i8").view(np.uint8) for mine in contributions])
@@ -63,14 +61,14 @@ class Aggregator(ABC):
         return [parcel[:length] for parcel, length in zip(self._gather_counted(padded), lengths, strict=True)]
 
     def prefers_sum(self, words_sum: int, words_each: int) -> bool:
-        """Is one sum of so many words sooner there than so many words of each worker are at all workers?
+        """Whether a sum of `words_sum` words is faster than a gather of `words_each` words of each worker.
 
-        The same answer at all workers. Here for a network that adds: what counts is what comes down each link.
+        The same answer at all workers. This one is for a network that adds, and compares the bytes down each link.
         """
         return words_sum < self.workers * words_each
 
     def deliver(self, routes: Sequence[tuple[int, int]], parcels: Mapping[int, Bytes], nbytes: int) -> dict[int, Bytes]:
-        """Takes each local source's parcel of `nbytes` to its destination. Returns the local destinations' parcels."""
+        """Sends the parcels of local sources, each of `nbytes`. Returns those for local destinations."""
         delivered = self._deliver(routes, parcels, nbytes)
         sent = sum(source in self.local for source, _ in routes) * nbytes
         self.traffic.add(sent / len(self.local), len(delivered) * nbytes / len(self.local))
@@ -87,7 +85,7 @@ class Aggregator(ABC):
 
     @abstractmethod
     def _maximum(self, contributions: Sequence[Vector]) -> tuple[Vector, int]:
-        """The maximum, and how many bytes each worker received for it."""
+        """The maximum, and the bytes that each worker received for it."""
 
     @abstractmethod
     def _gather(self, contributions: Sequence[Bytes]) -> list[Bytes]: ...
@@ -99,7 +97,7 @@ class Aggregator(ABC):
 
 
 class InProcess(Aggregator):
-    """All workers in this process. Words are added as a switch adds them: 32 bits, wrapping."""
+    """All workers in this process. Words are added as a switch adds them: modulo 2^32."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers, range(workers))

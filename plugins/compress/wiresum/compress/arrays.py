@@ -1,4 +1,4 @@
-"""The array types of this package, and small operations on them."""
+"""Array types and small operations on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Sparse:
-    """Values and where they belong: each index at most once."""
+    """Values and their indices, each at most once."""
 
     indices: Indices
     values: Vector
@@ -36,7 +36,7 @@ class Sparse:
 
 
 def joined(parts: Sequence[Vector]) -> Vector:
-    """The parts one after the other: a view where they lie like that in one array, as parts that it was split into."""
+    """The concatenated parts; a view if they already lie like that in one array, as np.split returns them."""
     base = parts[0].base
     if len(parts) == 1:
         return parts[0]
@@ -62,7 +62,7 @@ def is_finite(vector: Vector) -> bool:
 
 
 def blocks(vector: Vector, block: int) -> Vector:
-    """The vector as rows of `block` values, the last row filled up with zeros; a view where nothing is filled."""
+    """The vector as rows of `block` values, padded with zeros; a view if no padding is needed."""
     missing = -len(vector) % block
     filled = np.concatenate([vector, np.zeros(missing, vector.dtype)]) if missing else vector
     return filled.reshape(-1, block)

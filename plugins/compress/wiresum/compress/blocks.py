@@ -1,12 +1,12 @@
-"""Block sparsifiers: whole blocks of neighbouring values, and where they belong (OmniReduce, SIGCOMM'21, section 5).
+"""Block sparsifiers: whole blocks of neighbouring values are sent (OmniReduce, SIGCOMM'21, section 5).
 
-A block has one index, so indices cost next to nothing, and norms are compared in place of values. A tensor's last block
-may be shorter. What is not chosen must be kept by a memory: without error feedback training does not converge.
+A block has one index, and blocks are chosen by their norms. A tensor's last block may be shorter. Training converges
+only with error feedback.
 
-    BlockRandomK      at random, the same blocks at all workers (or each its own): no index travels
+    BlockRandomK      random blocks, the same at all workers (or each its own): no index travels
     BlockTopK         the largest norms
     BlockTopKRatio    the largest norms relative to those of the parameters at the same positions
-    BlockThreshold    all norms of at least so much
+    BlockThreshold    all norms of at least a threshold
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from wiresum.compress.arrays import Indices, Sparse, Vector
+from wiresum.compress.arrays import Indices, Sparse, Vector, blocks
 from wiresum.compress.compressor import SparseCompressor, elements_of, units_of
 from wiresum.compress.memory import Memory
 from wiresum.compress.native import largest
@@ -27,13 +27,11 @@ from wiresum.compress.ratio import Ratio, count_of, least, ratio_at, require_rat
 from wiresum.compress.turn import Turn
 
 BLOCK = 256
-"""Values in a block: the paper's."""
+"""Values in a block, as in the paper."""
 
 
 @dataclass(frozen=True)
 class BlockSparsifier(SparseCompressor):
-    """Says which blocks of `block` values to send."""
-
     block: int = field(default=BLOCK, kw_only=True)
     memory: str | Memory = field(default="error-feedback", kw_only=True)
 
@@ -68,16 +66,13 @@ class _FractionOfBlocks(BlockSparsifier):
 
 @dataclass(frozen=True)
 class BlockRandomK(_FractionOfBlocks):
-    """A fraction `ratio` of the blocks: the same ones at all workers, so that the union is no larger.
-
-    `independent`: each worker its own, and with N workers every block is chosen up to N times as often.
-    """
+    """A fraction `ratio` of the blocks, the same at all workers; with `independent` each worker draws its own."""
 
     independent: bool = field(default=False, kw_only=True)
 
     def contraction(self, size: int) -> float | None:
-        blocks = units_of(size, self.block)
-        return count_of(least(self.ratio), blocks) / blocks
+        total = units_of(size, self.block)
+        return count_of(least(self.ratio), total) / total
 
     def blocks(self, vector: Vector, turn: Turn) -> Indices:
         return (turn if self.independent else turn.common()).subset(units_of(turn.size, self.block), self.count(turn))
@@ -91,8 +86,8 @@ class BlockTopK(_FractionOfBlocks):
     """The fraction `ratio` of the blocks with the largest Euclidean norms; among equals the first."""
 
     def contraction(self, size: int) -> float | None:
-        blocks = units_of(size, self.block)
-        return count_of(least(self.ratio), blocks) / blocks
+        total = units_of(size, self.block)
+        return count_of(least(self.ratio), total) / total
 
     def blocks(self, vector: Vector, turn: Turn) -> Indices:
         return largest(block_norms(vector, self.block), self.count(turn))
@@ -102,9 +97,7 @@ class BlockTopK(_FractionOfBlocks):
 class BlockTopKRatio(_FractionOfBlocks):
     """The fraction `ratio` of the blocks with the largest norms relative to those of their parameters."""
 
-    @property
-    def uses_parameters(self) -> bool:
-        return True
+    uses_parameters: ClassVar[bool] = True
 
     def blocks(self, vector: Vector, turn: Turn) -> Indices:
         if turn.parameters is None:
@@ -118,7 +111,7 @@ class BlockTopKRatio(_FractionOfBlocks):
 
 @dataclass(frozen=True)
 class BlockThreshold(BlockSparsifier):
-    """All blocks whose Euclidean norms are at least `norm`, which may be none."""
+    """All blocks whose Euclidean norms are at least `norm`."""
 
     norm: float
     counts_equal: ClassVar[bool] = False
@@ -134,10 +127,6 @@ class BlockThreshold(BlockSparsifier):
 
 def block_norms(vector: Vector, block: int) -> npt.NDArray[np.float64]:
     """The Euclidean norm of each block."""
-    whole = len(vector) // block * block
-    rows, rest = vector[:whole].reshape(-1, block), vector[whole:]
-    squares = np.empty(units_of(len(vector), block))
-    np.einsum("ij,ij->i", rows, rows, out=squares[: len(rows)], dtype=np.float64)
-    if len(rest):
-        squares[-1] = np.einsum("i,i", rest, rest, dtype=np.float64)
-    return np.sqrt(squares, out=squares)
+    rows = blocks(vector, block)
+    squares: npt.NDArray[np.float64] = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+    return np.sqrt(squares)

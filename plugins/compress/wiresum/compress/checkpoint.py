@@ -1,29 +1,41 @@
-"""What a state belongs to, and how one that does not belong here is refused.
+"""Checks that a state belongs to the engine that loads it, before anything is changed.
 
-A compression state belongs to one method with its options, one worker, one world size, and tensors with names, shapes
-and types. Loaded anywhere else it would be silently wrong: a residual is added to whatever gradient is there, and
-shifts whose mean is not the common one bias every later step. So the state contains all of that, and loading compares
-it. Everything is checked before anything is changed.
+A state belongs to one method with its options, one worker, one world size, and tensors with names, shapes and types.
+Loaded elsewhere it would be silently wrong: a residual would be added to any gradient of the same size, and shifts
+whose mean is not the common one would bias every later step. So the state contains all of that.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from wiresum.compress.compressor import Compressor
 from wiresum.compress.memory import memory_of
-
-if TYPE_CHECKING:
-    from wiresum.compress.compressor import Compressor
 
 NAMES_SHOWN_MAX = 5
 
 
+class Tensor(NamedTuple):
+    """The type of a piece's gradients."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{list(self.shape)} of {self.dtype.name}"
+
+
 def described(method: Compressor) -> dict[str, Any]:
-    """A method and all its options, as mappings, lists, text and numbers; a memory's name stands for its object."""
+    """A method and all its options, as mappings, lists, text and numbers; a memory is an object, not its name."""
     description: dict[str, Any] = _described(method)
     description["memory"] = _described(memory_of(method.memory))
     description["down"] = None if method.down is None else described(method.down)
@@ -45,7 +57,7 @@ def _described(value: Any) -> Any:
 
 
 def differences(there: Any, here: Any, what: str) -> list[str]:
-    """Where a state's description differs from what is here, each as a sentence's part that names both."""
+    """Texts that name each difference between a state's description and this engine's."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         if there.get("type") != here.get("type"):
             return [f"{what} is {there.get('type')} in the state and {here.get('type')} here"]
@@ -63,19 +75,28 @@ def _shown(value: Any) -> str:
     return str(value["type"]) if isinstance(value, Mapping) and "type" in value else repr(value)
 
 
+def differing_tensors(there: Mapping[str, Tensor | str], here: Mapping[str, Tensor | str]) -> list[str]:
+    """The differences between tensors that both have."""
+    return [
+        f"'{name}' is {there[name]} in the state and {here[name]} here"
+        for name in there
+        if name in here and there[name] != here[name]
+    ]
+
+
 def refuse(found: list[str]) -> None:
-    """ValueError with all that was found, if something was."""
+    """ValueError if there are differences."""
     if found:
         raise ValueError(
-            f"this state of compression does not belong here, and nothing of it was loaded: {'; '.join(found)}. Load "
-            "what this worker saved, with the method and the model that it was saved with, or begin without a state"
+            f"this compression state does not fit, and nothing of it was loaded: {'; '.join(found)}. Load the state "
+            "that this worker saved, with the same method and model, or begin without a state"
         )
 
 
 def require_entries(state: Any, expected: Iterable[str], what: str) -> None:
     """ValueError unless it is a mapping with exactly these entries."""
     if not isinstance(state, Mapping):
-        raise ValueError(f"{what} is no state of compression but {type(state).__name__}: nothing of it was loaded")
+        raise ValueError(f"{what} is {type(state).__name__}, not a compression state: nothing of it was loaded")
     refuse(mismatched_names(state, expected, what))
 
 
@@ -88,19 +109,18 @@ def mismatched_names(found: Iterable[str], expected: Iterable[str], what: str) -
     ]
 
 
-def mismatched_vectors(store: Any, tensors: Mapping[str, tuple[int, np.dtype[Any]]], what: str) -> list[str]:
-    """What is wrong with vectors by tensor's name: each is flat, and as long and of the type as its tensor."""
+def mismatched_vectors(store: Any, tensors: Mapping[str, Tensor], what: str) -> list[str]:
+    """The errors in vectors that should be flat, and of the size and type of their tensors."""
     if not isinstance(store, Mapping):
         return [f"{what} is {type(store).__name__}"]
     found = mismatched_names(store, tensors, what)
     for name, vector in store.items():
         if name not in tensors:
             continue
-        size, dtype = tensors[name]
         if not isinstance(vector, np.ndarray) or vector.ndim != 1:
             found.append(f"{what}.{name} is no flat array")
-        elif (len(vector), vector.dtype) != (size, dtype):
-            found.append(f"{what}.{name} has {len(vector)} values of {vector.dtype}, and its tensor {size} of {dtype}")
+        elif (len(vector), vector.dtype) != (tensors[name].size, tensors[name].dtype):
+            found.append(f"{what}.{name} has {len(vector)} values of {vector.dtype}, and its tensor is {tensors[name]}")
     return found
 
 

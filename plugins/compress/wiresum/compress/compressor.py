@@ -1,28 +1,28 @@
-"""What a compressor is, and the three ways in which compressed tensors are aggregated.
+"""The base classes of compressors, and the three ways in which compressed tensors are aggregated.
 
-A compressor is a description: immutable, without state, the same at all workers. What it sends decides its base class:
+A compressor is an immutable description, the same at all workers. What it sends decides its base class:
 
     IntegerCompressor    integers on a common scale: the network adds them                 (trait dense-int)
     SparseCompressor     values and their indices: the sum of sparse vectors               (trait sparse)
     GatherCompressor     bytes that cannot be added: an all-gather                         (trait gather)
 
-A method of several rounds (PowerSGD, gTop-k) implements `exchange` itself, using the others'.
+A method of several rounds (PowerSGD, gTop-k) implements `exchange` itself, with the help of these.
 
-`exchange` aggregates a batch of segments (tensors) at once, so that compression by layer costs no more round trips than
-that of a whole bucket. It changes nothing but the traffic's counters: memories are kept by the caller, and change with
-the outcome (engine.py).
+`exchange` aggregates a batch of segments (tensors) at once, so that compression by layer needs no more round trips than
+that of a whole bucket. It has no side effect but the traffic counters: the caller keeps the memories and updates them
+from the outcome (engine.py).
 
 An Inf or NaN must reach all workers, or a loss scaler would skip the step at some of them only. Integers cannot
-carry it, so each exchange has a flag beside the values; where it is set, everybody's mean is NaN.
+carry it, so each exchange has a flag beside the values; if a worker sets it, all workers get NaN as the mean.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,20 +32,12 @@ from wiresum.compress.aggregator import Aggregator
 from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_finite
 from wiresum.compress.memory import Memory
 from wiresum.compress.turn import Turn
-from wiresum.compress.union import (
-    INDEX_MAX,
-    VALUE_BITS_MAX,
-    Places,
-    exponent_of,
-    index_code,
-    index_code_bytes,
-    sum_over_union,
-)
+from wiresum.compress.union import INDEX_MAX, VALUE_BITS_MAX, Places, exponent_of, sum_over_union
+
+T = TypeVar("T")
 
 State: TypeAlias = dict[str, Vector]
-"""What a compressor carries from step to step for one segment; the same at all workers."""
-
-FLAG_BYTES = 1
+"""What a compressor keeps from step to step for one segment; the same at all workers."""
 
 
 class Trait(Enum):
@@ -54,23 +46,25 @@ class Trait(Enum):
     GATHER = "gather"
 
 
+def each(function: Callable[..., T], *rows: Sequence[Sequence[Any]]) -> list[list[T]]:
+    """Calls the function for every local worker and segment; arguments and results are indexed [worker][segment]."""
+    return [[function(*one) for one in zip(*of_worker, strict=True)] for of_worker in zip(*rows, strict=True)]
+
+
 @dataclass(frozen=True)
 class Batch:
-    """What is aggregated in one go: `vectors[i][s]` is segment s of the i-th local worker."""
+    """The input of one exchange: `vectors[i][s]` is segment s of the i-th local worker."""
 
     turns: list[list[Turn]]
     vectors: list[list[Vector]]
     states: list[State]
 
     def finite(self) -> list[list[bool]]:
-        return [[is_finite(vector) for vector in vectors] for vectors in self.vectors]
+        return each(is_finite, self.vectors)
 
     def cleaned(self, finite: list[list[bool]]) -> list[list[Vector]]:
-        """The vectors, with zeros in the place of those that are not finite: a flag tells of these."""
-        return [
-            [vector if fine else np.zeros_like(vector) for vector, fine in zip(*row, strict=True)]
-            for row in zip(self.vectors, finite, strict=True)
-        ]
+        """The vectors, with zeros in place of those that are not finite."""
+        return each(lambda vector, fine: vector if fine else np.zeros_like(vector), self.vectors, finite)
 
 
 @dataclass(frozen=True)
@@ -78,32 +72,29 @@ class Outcome:
     means: Sequence[Vector | Sparse]
     """By segment: the mean over workers, as all of them decode it; sparse ones by ascending index."""
     own: Sequence[Sequence[Vector | Sparse]]
-    """By local worker and segment: what of `vectors` has gone into the mean. What is left stays for a memory."""
+    """By local worker and segment: the part of `vectors` that is in the mean. A memory keeps the rest."""
     states: list[State]
     """By segment: the compressor's state for the next step."""
     clamped: int = 0
-    """Integers of local workers that were clamped to what their bits can hold."""
+    """How many integers of local workers were clamped to their bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compressor(ABC):
-    """Either `omega` or `contraction` gives the constant that theory asks for; None where there is none."""
+    """`omega` or `contraction` is the constant of the convergence theory, if it is known."""
 
     trait: ClassVar[Trait]
+    uses_parameters: ClassVar[bool] = False
+    """Whether it needs `turn.parameters`."""
 
     memory: str | Memory = "none"
-    """What is kept between steps: "none", "error-feedback", "diana", "ef21", or a Memory."""
+    """A name in `memory.MEMORIES`, or a Memory."""
     down: Compressor | None = None
-    """Compresses the mean once more, at all workers alike (the other direction: Q_M of arXiv 1911.08250)."""
+    """Compresses the mean once more, at all workers alike (Q_M of arXiv 1911.08250)."""
 
     @property
     def uses_length(self) -> bool:
-        """Does it want `turn.length`?"""
-        return False
-
-    @property
-    def uses_parameters(self) -> bool:
-        """Does it want `turn.parameters`?"""
+        """Whether it needs `turn.length`."""
         return False
 
     def omega(self, size: int, workers: int) -> float | None:
@@ -115,23 +106,22 @@ class Compressor(ABC):
         return None
 
     def shift_rate(self, size: int, workers: int) -> float | None:
-        """The rate of a shift, where its owner names none: what theory allows. None if it says nothing."""
+        """The largest rate of a Shift memory that the theory allows; None if unknown."""
         if (omega := self.omega(size, workers)) is not None:
             return 1 / (1 + omega)
         return None if self.contraction(size) is None else 1.0
 
     @abstractmethod
-    def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
-        """One aggregation over all workers."""
+    def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome: ...
 
 
 class IntegerCompressor(Compressor):
     trait = Trait.DENSE_INT
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector | None:
-        """A few numbers whose maximum over workers `turn.shared` will hold; None if no maximum is needed.
+        """A few numbers, whose maximum over workers becomes `turn.shared`; None if none are needed.
 
-        The length may depend only on what all workers have in common.
+        All workers must return the same number of them.
         """
         return None
 
@@ -144,7 +134,7 @@ class IntegerCompressor(Compressor):
         """Integers whose sum over workers fits in `bits_at`; at most `packing.limit` each."""
 
     def clamped(self, vector: Vector, integers: Int32Array, turn: Turn) -> int:
-        """How many of `compress`'s integers were clamped to what their bits can hold, and so are not the vector's."""
+        """How many of the integers were clamped to their bits."""
         return 0
 
     @abstractmethod
@@ -155,30 +145,21 @@ class IntegerCompressor(Compressor):
         finite = batch.finite()
         vectors = batch.cleaned(finite)
         turns = self._with_shared(batch.turns, vectors, aggregator)
-        integers = [
-            [self.compress(v, turn) for v, turn in zip(*row, strict=True)] for row in zip(vectors, turns, strict=True)
-        ]
+        integers = each(self.compress, vectors, turns)
         sums = self._sum(integers, turns[0], finite, aggregator)
         means = [
             nowhere_finite(turn) if total is None else self.decompress(total, turn, turn.workers)
             for total, turn in zip(sums, turns[0], strict=True)
         ]
-        own = [
-            [self.decompress(mine, turn, 1) for mine, turn in zip(*row, strict=True)]
-            for row in zip(integers, turns, strict=True)
-        ]
-        clamped = sum(
-            self.clamped(*one) for row in zip(vectors, integers, turns, strict=True) for one in zip(*row, strict=True)
-        )
+        own = each(lambda mine, turn: self.decompress(mine, turn, 1), integers, turns)
+        clamped = sum(map(sum, each(self.clamped, vectors, integers, turns)))
         return Outcome(means, own, batch.states, clamped)
 
     def _with_shared(
         self, turns: list[list[Turn]], vectors: list[list[Vector]], aggregator: Aggregator
     ) -> list[list[Turn]]:
         """Agrees on the statistics of all segments in one maximum."""
-        statistics = [
-            [self.statistic(v, turn) for v, turn in zip(*row, strict=True)] for row in zip(vectors, turns, strict=True)
-        ]
+        statistics = each(self.statistic, vectors, turns)
         lengths = [0 if one is None else len(one) for one in statistics[0]]
         if not any(lengths):
             return turns
@@ -191,10 +172,10 @@ class IntegerCompressor(Compressor):
     def _sum(
         self, integers: list[list[Int32Array]], turns: list[Turn], finite: list[list[bool]], aggregator: Aggregator
     ) -> list[Int32Array | None]:
-        """The sums of all segments in one aggregation, each with its flag; None where the flag is set.
+        """The sums of all segments in one aggregation; None for a segment that is not finite at some worker.
 
-        One more flag says that a worker's integers do not fit. Then its place is taken by zeros, since the others wait
-        for it, and all workers raise the same error.
+        A worker whose integers exceed the bound still takes part, with zeros and a flag, since the others wait for it.
+        Then all workers raise the same error.
         """
         bits = self.bits_at(turns[0])
         bound = packing.limit(bits, aggregator.workers)
@@ -222,52 +203,50 @@ class IntegerCompressor(Compressor):
 
 
 def _excess(integers: list[Int32Array], turns: list[Turn], bound: int) -> str:
-    """Which integers exceed the bound; nothing if none does."""
+    """A text that names the integers beyond the bound; empty if there are none."""
     sizes = [max(int(values.max(initial=0)), -int(values.min(initial=0))) for values in integers]
     return ", ".join(f"{size} for '{turn.tensor}'" for size, turn in zip(sizes, turns, strict=True) if size > bound)
 
 
 class SparseCompressor(Compressor):
-    """Everybody's indices travel (unless they follow from the turn), and then the values: see union.py."""
+    """First all workers' indices travel (unless they follow from the turn), then the values: see union.py."""
 
     trait = Trait.SPARSE
     counts_equal: ClassVar[bool] = True
-    """Do all workers always send the same number of indices?"""
+    """Whether all workers always send the same number of indices."""
 
     @abstractmethod
     def compress(self, vector: Vector, turn: Turn) -> Sparse: ...
 
     @property
     def value_bits(self) -> int:
-        """Bits of a value on the wire: 8, 16 or 32. What is rounded off was not sent, and stays in the memory."""
+        """Bits of a value on the wire: 8, 16 or 32. The rounding error stays in the memory."""
         return VALUE_BITS_MAX
 
     def indices(self, turn: Turn) -> Indices | None:
-        """Where the values of a turn belong, if that can be known without the vector: then no index travels."""
+        """The indices, if they are known without the vector: then none travels."""
         return None
 
     @property
     def unit(self) -> int:
-        """How many neighbouring values share an index on the wire: all of them are sent, or none."""
+        """How many neighbouring values share an index on the wire; they are sent together or not at all."""
         return 1
 
     def count(self, turn: Turn) -> int:
-        """How many indices each worker sends for a turn whose indices travel; only where `counts_equal`."""
+        """How many indices each worker sends, if `counts_equal` and indices travel."""
         raise NotImplementedError(f"{type(self).__name__} sets counts_equal and so must implement count()")
 
     def kept(self, totals: Int32Array, turn: Turn) -> Indices | None:
-        """Which of the summed values the mean has, by their place among them, ascending; None: all of them.
+        """Positions in `totals`, ascending, of the sums that go into the mean; None: all of them.
 
-        `totals` are on a common scale. What is not kept was not sent: it is a memory's.
+        A sum that is not kept counts as not sent, and stays in the memories.
         """
         return None
 
     def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
         finite = batch.finite()
-        messages = [
-            [self.compress(v, turn).ascending() for v, turn in zip(*row, strict=True)]
-            for row in zip(batch.cleaned(finite), batch.turns, strict=True)
-        ]
+        compressed = each(self.compress, batch.cleaned(finite), batch.turns)
+        messages = [[message.ascending() for message in row] for row in compressed]
         parcels = aggregator.gather(
             [self._write(*row) for row in zip(messages, batch.turns, finite, strict=True)],
             sizes_equal=self.counts_equal,
@@ -287,10 +266,10 @@ class SparseCompressor(Compressor):
             require_indexable(turn)
             if self.counts_equal and len(chosen) != self.count(turn):
                 raise ValueError(
-                    f"{type(self).__name__} chose {len(chosen)} values of '{turn.tensor}', and its count() "
-                    f"says {self.count(turn)}: set counts_equal to False if the number varies"
+                    f"{type(self).__name__} chose {len(chosen)} values of '{turn.tensor}', but its count() "
+                    f"is {self.count(turn)}: set counts_equal to False if the number varies"
                 )
-            parts.append(index_code(chosen, units_of(turn.size, self.unit)))
+            parts.append(native.index_code(chosen, units_of(turn.size, self.unit)))
         return np.concatenate(parts)
 
     def _read(self, parcels: Sequence[Bytes], turns: Sequence[Turn]) -> list[Places]:
@@ -300,13 +279,12 @@ class SparseCompressor(Compressor):
         places = []
         for s, turn in enumerate(turns):
             by_worker = []
-            for worker, reader in enumerate(readers):
-                of_worker = counts[worker]
+            for worker, (reader, of_worker) in enumerate(zip(readers, counts, strict=True)):
                 known = self.indices(turn.of(worker))
                 if known is None:
                     count = self.count(turn) if of_worker is None else int(of_worker[s])
                     units = units_of(turn.size, self.unit)
-                    code = reader.take(index_code_bytes(count, units), "u1")
+                    code = reader.take(native.index_code_bytes(count, units), "u1")
                     by_worker.append(elements_of(native.indices_of(code, count, units), self.unit, turn.size))
                 else:
                     by_worker.append(np.sort(known))
@@ -315,7 +293,7 @@ class SparseCompressor(Compressor):
 
 
 def units_of(size: int, unit: int) -> int:
-    """How many units of neighbouring values a tensor has; the last one may be shorter."""
+    """The last unit may be shorter."""
     return -(-size // unit)
 
 
@@ -328,7 +306,7 @@ def elements_of(units: Indices, unit: int, size: int) -> Indices:
 
 
 def _units(elements: Indices, unit: int) -> Indices:
-    """The inverse, of ascending indices: each unit has its first value."""
+    """The inverse of elements_of, for ascending elements."""
     return elements if unit == 1 else elements[elements % unit == 0] // unit
 
 
@@ -339,7 +317,7 @@ class Reader:
         self._parcel = parcel
         self._at = 0
 
-    def take(self, count: int, dtype: str) -> npt.NDArray[Any]:
+    def take(self, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         end = self._at + count * np.dtype(dtype).itemsize
         part: npt.NDArray[Any] = np.frombuffer(self._parcel[self._at : end].tobytes(), dtype)
         self._at = end
@@ -349,8 +327,8 @@ class Reader:
 def require_indexable(turn: Turn) -> None:
     if turn.size > INDEX_MAX:
         raise ValueError(
-            f"'{turn.tensor}' has {turn.size} values, and an index on the wire counts to {INDEX_MAX}: "
-            "compress by layer or by bucket"
+            f"'{turn.tensor}' has {turn.size} values, more than the {INDEX_MAX} that can be indexed: compress by layer "
+            "or by bucket"
         )
 
 
@@ -363,17 +341,14 @@ class GatherCompressor(Compressor):
 
     @abstractmethod
     def compress(self, vector: Vector, turn: Turn) -> Bytes:
-        """As many bytes at every worker."""
+        """The same number of bytes at every worker."""
 
     @abstractmethod
     def decompress(self, parcel: Bytes, turn: Turn) -> Vector: ...
 
     def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
         finite = batch.finite()
-        messages = [
-            [self._flagged(*one) for one in zip(*row, strict=True)]
-            for row in zip(batch.cleaned(finite), batch.turns, finite, strict=True)
-        ]
+        messages = each(self._flagged, batch.cleaned(finite), batch.turns, finite)
         lengths = [len(message) for message in messages[0]]
         totals = [np.zeros(turn.size, turn.dtype) for turn in batch.turns[0]]
         own = {}
@@ -391,4 +366,4 @@ class GatherCompressor(Compressor):
         return np.concatenate([np.array([not fine], np.uint8), self.compress(vector, turn)])
 
     def _unflagged(self, parcel: Bytes, turn: Turn) -> Vector:
-        return nowhere_finite(turn) if parcel[0] else self.decompress(parcel[FLAG_BYTES:], turn)
+        return nowhere_finite(turn) if parcel[0] else self.decompress(parcel[1:], turn)

@@ -1,11 +1,11 @@
-"""Averages gradients of all workers with a compressor and its memory: one engine for every method.
+"""Averages gradients of all workers with a compressor and its memory.
 
-A *piece* is a parameter; a *segment* is what is compressed as one vector: a piece (by layer), the pieces of a bucket,
-or the whole model. Memories are kept by piece. So they survive when DDP rebuilds its buckets.
+A *piece* is a parameter; a *segment* is compressed as one vector: a piece (by layer), the pieces of a bucket, or the
+whole model. Memories are kept by piece, so they survive when DDP rebuilds its buckets.
 
-A step: `average` is called once or several times, for different segments, then `advance`. What an engine keeps changes
-only when an aggregate has arrived, and then at all workers alike; a step that failed before can be repeated, and
-repeats its randomness (turn.py). A mean that is not finite changes nothing: whoever scales losses skips the step.
+A step calls `average` once or several times, for different segments, then `advance`. The engine's state changes only
+when an aggregate has arrived, and then at all workers alike, so a step that failed before can be repeated, with the
+same random numbers (turn.py). A mean that is not finite changes nothing, since a loss scaler then skips the step.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ import numpy as np
 from wiresum.compress.aggregator import Aggregator, InProcess
 from wiresum.compress.arrays import Sparse, Vector, is_finite, joined
 from wiresum.compress.checkpoint import (
+    Tensor,
     described,
     differences,
+    differing_tensors,
     mismatched_names,
     mismatched_vectors,
     refuse,
     require_entries,
 )
-from wiresum.compress.compressor import Batch, Compressor, Outcome, State
+from wiresum.compress.compressor import Batch, Compressor, Outcome, State, each
 from wiresum.compress.memory import Memory, Vectors, memory_of
 from wiresum.compress.native import square_distance
 from wiresum.compress.parcel import packed, unpacked
@@ -40,11 +42,11 @@ STATE_ENTRIES = (
     "down",
 )  # fmt: skip
 LENGTH_BETA = 0.9
-"""Of the moving average of the estimates' squared lengths."""
+"""Of the moving average of the estimates' squared norms."""
 GRADIENT_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 Gradient: TypeAlias = Vector | Sequence[Vector]
-"""A segment's: flat, or in parts that belong one after the other."""
+"""A segment's gradient: flat, or in consecutive parts."""
 
 
 @dataclass(frozen=True)
@@ -79,30 +81,34 @@ class Segment:
 
 
 class Engine:
-    """The same method and seed at all workers. `seed` decides all randomness."""
+    """All workers need the same method and seed."""
 
     def __init__(self, method: Compressor, aggregator: Aggregator, *, seed: int = 0) -> None:
         self.method = method
         self.aggregator = aggregator
         self.step = 0
         self.clamped = 0
-        """Integers of this process's workers that were clamped to what their bits can hold, since the engine began."""
+        """How many integers of this process's workers were clamped to their bits so far."""
         self._seed = seed
         self._memory = memory_of(method.memory)
         self._fitted: dict[int, Memory] = {}
-        self._own: list[dict[str, dict[str, Vector]]] = [{} for _ in aggregator.local]
-        """By local worker: the memory's vectors by their name there, and then by piece."""
+        self._own = [self._no_vectors() for _ in aggregator.local]
+        """By local worker: the memory's vectors by name, then by piece."""
         self._spare: list[dict[str, Vectors]] = [{} for _ in aggregator.local]
+        """By local worker and segment: arrays for the next step, since large ones are expensive to allocate."""
         self._common: dict[str, Vector] = {}
         self._states: dict[tuple[str, ...], State] = {}
         """By the pieces of a segment."""
         self._squares: dict[str, float] = {}
-        """By piece: the moving average of its estimates' squared lengths, for methods with `uses_length`."""
-        self._tensors: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-        """Shape and type of all pieces that were averaged: those that memories have vectors of."""
+        """By piece: the moving average of its estimates' squared norms, for methods with `uses_length`."""
+        self._tensors: dict[str, Tensor] = {}
+        """All pieces that were averaged."""
         self._loaded_of: list[int] | None = None
-        """The workers that a state of another number of them was of, until `synchronize` has made it consistent."""
+        """The workers of a state of another world size, until `synchronize` has made it consistent."""
         self._down = Engine(method.down, InProcess(1), seed=seed) if method.down is not None else None
+
+    def _no_vectors(self) -> dict[str, dict[str, Vector]]:
+        return {name: {} for name in self._memory.keeps}
 
     def average(
         self,
@@ -112,10 +118,9 @@ class Engine:
     ) -> list[Vector]:
         """The estimates of the mean gradient, by segment, with the same bits at every worker.
 
-        `gradients[i][s]` is what the i-th local worker has for segment s: float32 or float64. `parameters`: the model's
-        values by segment's name, the same at all workers, for compressors that compare with them (`uses_parameters`).
-        ValueError, before anything is sent, if a gradient is of another type or length than its segment's, or a piece
-        of another shape or type than before.
+        `gradients[i][s]` is the i-th local worker's gradient of segment s, in float32 or float64. `parameters` are the
+        model's values by segment's name, for compressors with `uses_parameters`. ValueError, before anything is sent,
+        if a gradient has the wrong type or length, or a piece another shape or type than before.
         """
         estimates = self.estimates(segments, gradients, parameters)
         return [_dense(estimate, segment) for estimate, segment in zip(estimates, segments, strict=True)]
@@ -126,7 +131,7 @@ class Engine:
         gradients: Sequence[Sequence[Gradient]],
         parameters: Mapping[str, Vector] | None = None,
     ) -> list[Vector | Sparse]:
-        """The same, sparse (by ascending index) where the method and its memory leave it so."""
+        """As `average`, but sparse (by ascending index) if the method and its memory allow it."""
         self._require_consistent()
         for i, row in enumerate(gradients):
             for segment, gradient in zip(segments, row, strict=True):
@@ -134,7 +139,7 @@ class Engine:
         memories = [self._memory_for(segment.size) for segment in segments]
         own = [
             [
-                tuple(_load(mine.get(name, {}), segment, _dtype_of(gradient)) for name in memory.keeps)
+                tuple(_load(mine[name], segment, _dtype_of(gradient)) for name in memory.keeps)
                 for segment, memory, gradient in zip(segments, memories, gradients[i], strict=True)
             ]
             for i, mine in enumerate(self._own)
@@ -143,37 +148,32 @@ class Engine:
             [self._outgoing(i, *one) for one in zip(segments, memories, row, own[i], strict=True)]
             for i, row in enumerate(gradients)
         ]
-        compressed = [[vectors[0] for vectors in row] for row in outgoing]
+        compressed = each(lambda vectors: vectors[0], outgoing)
         outcome = self.method.exchange(self._batch(segments, compressed, parameters or {}), self.aggregator)
         self._note_clamped(outcome.clamped)
-        estimates: list[Vector | Sparse] = [
+        estimates = [
             self._commit(s, segment, memories[s], outcome, [row[s] for row in outgoing], [row[s] for row in own])
             for s, segment in enumerate(segments)
         ]
         if self._down is None:
             return estimates
-        down: list[Gradient] = [
-            _dense(estimate, segment) for estimate, segment in zip(estimates, segments, strict=True)
-        ]
+        down = [_dense(estimate, segment) for estimate, segment in zip(estimates, segments, strict=True)]
         return self._down.estimates(segments, [down])
 
     def _note_clamped(self, count: int) -> None:
-        """A memory sends what was cut in later steps; without one it is lost, which its owner should know."""
+        """Warns once if the clamped values are lost: without a memory no later step sends them."""
         if count and not self.clamped and not self._memory.keeps:
             warnings.warn(
                 f"{type(self.method).__name__} cut {count} integers in step {self.step} to what its bits have room "
                 'for, and no memory keeps the rest: the mean is biased. Use scale="maximum", which cuts nothing, '
-                "IntDIANA, whose integers stay small, or more bits. Engine.clamped counts on.",
+                "IntDIANA, whose integers stay small, or more bits. Engine.clamped has the total.",
                 RuntimeWarning,
                 stacklevel=4,
             )
         self.clamped += count
 
     def _outgoing(self, i: int, segment: Segment, memory: Memory, gradient: Gradient, own: Vectors) -> Vectors:
-        """What the i-th local worker compresses, and what else settles its memory.
-
-        Parts are not joined before, which would take a pass over memory.
-        """
+        """The result of `Memory.outgoing` for the i-th local worker, part by part to avoid a copy that joins them."""
         out = self._spare[i].pop(segment.name, None)
         parts = memory.admitted([gradient] if isinstance(gradient, np.ndarray) else gradient, self.aggregator.workers)
         if out is None and len(parts) == 1:
@@ -196,14 +196,14 @@ class Engine:
         outgoing: Sequence[Vectors],
         own: Sequence[Vectors],
     ) -> Vector | Sparse:
-        """The aggregate of segment s is here: memories change, and the estimate comes out."""
+        """Updates the memories of segment s with the aggregate, and returns the estimate."""
         mean = outcome.means[s]
         values = mean.values if isinstance(mean, Sparse) else mean
         if not is_finite(values):
             return mean
         self._states[segment.names] = outcome.states[s]
         for piece in segment.pieces:
-            self._tensors[piece.name] = (piece.shape, outgoing[0][0].dtype)
+            self._tensors[piece.name] = Tensor(piece.shape, outgoing[0][0].dtype)
         for i, mine in enumerate(self._own):
             sent = outcome.own[i][s]
             if isinstance(sent, Sparse):
@@ -211,10 +211,8 @@ class Engine:
             else:
                 settled = memory.settle(outgoing[i], sent, own[i])
             for name, vector in zip(memory.keeps, settled, strict=True):
-                _store(mine.setdefault(name, {}), segment, vector)
+                _store(mine[name], segment, vector)
             if memory.keeps and all(now is before for now, before in zip(settled, outgoing[i], strict=True)):
-                # The memory has this step's vectors now, and the next step's can have the place of those that it had:
-                # large vectors are expensive to take from the system and to give back.
                 self._spare[i][segment.name] = own[i]
         common = _load(self._common, segment, values.dtype) if memory.has_common else values[:0]
         if isinstance(mean, Sparse):
@@ -234,27 +232,26 @@ class Engine:
             self._squares[piece.name] = square if before is None else LENGTH_BETA * before + (1 - LENGTH_BETA) * square
 
     def _length(self, segment: Segment) -> float | None:
-        """Of its last estimates. None if there were none, or all were zero."""
+        """For `turn.length`."""
         if not self.method.uses_length or any(name not in self._squares for name in segment.names):
             return None
         return math.sqrt(math.fsum(self._squares[name] for name in segment.names)) or None
 
     def advance(self) -> None:
-        """The step is done: the next one draws other randomness."""
+        """Ends the step: the next one has other random numbers."""
         self.step += 1
         if self._down is not None:
             self._down.advance()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that continues bit for bit after `load_state_dict`, and what it belongs to: this process's own memories,
-        and the common ones."""
+        """A checkpoint of this process: after `load_state_dict` an engine continues bit for bit."""
         self._require_consistent()
         return {
             "version": STATE_VERSION,
             "method": described(self.method),
             "world_size": self.aggregator.workers,
             "workers": list(self.aggregator.local),
-            "tensors": {name: [list(shape), dtype.name] for name, (shape, dtype) in self._tensors.items()},
+            "tensors": {name: [list(tensor.shape), tensor.dtype.name] for name, tensor in self._tensors.items()},
             "step": self.step,
             "seed": self._seed,
             "own": [self._completed(mine) for mine in self._own],
@@ -265,21 +262,21 @@ class Engine:
         }
 
     def _completed(self, mine: Mapping[str, Mapping[str, Vector]]) -> dict[str, dict[str, Vector]]:
-        """A worker's own vectors, copied, with zeros for those that it has not had yet: it came later."""
+        """A copy of a worker's own vectors, with zeros for those that a new worker lacks."""
         return {
             name: {
-                piece: store[piece].copy() if piece in store else np.zeros(math.prod(shape), dtype)
-                for piece, (shape, dtype) in self._tensors.items()
+                piece: store[piece].copy() if piece in store else np.zeros(tensor.size, tensor.dtype)
+                for piece, tensor in self._tensors.items()
             }
-            for name, store in ((name, mine.get(name, {})) for name in self._memory.keeps)
+            for name, store in mine.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, world_size_changed: bool = False) -> None:
-        """Goes on where a state was saved. ValueError, and nothing has changed, if the state is of another method,
-        worker, number of workers or tensor, of another version, or not whole; the text says what differs.
+        """Restores a checkpoint. ValueError, before anything changes, if it is of another method, worker, number of
+        workers, tensor or version, or incomplete; the text names the differences.
 
-        `world_size_changed=True` takes the state of any worker of a group of another size: its own vectors stay as they
-        are. Until `synchronize` has made the common ones consistent, nothing can be averaged or saved.
+        With `world_size_changed=True` it may be of any worker of a group of another size: its own vectors stay as they
+        are. Then nothing can be averaged or saved before `synchronize`.
         """
         self._require_loadable(state, world_size_changed)
         self._load(state, world_size_changed)
@@ -290,24 +287,19 @@ class Engine:
         found = differences(state["method"], described(self.method), "method")
         found += self._differing_workers(state, world_size_changed)
         tensors = _tensors_of(state)
-        found += [
-            f"'{name}' is {_tensor_text(*tensors[name])} in the state and {_tensor_text(*self._tensors[name])} here"
-            for name in tensors.keys() & self._tensors.keys()
-            if tensors[name] != self._tensors[name]
-        ]
-        refuse(found)
-        sizes = {name: (math.prod(shape), dtype) for name, (shape, dtype) in tensors.items()}
+        refuse(found + differing_tensors(tensors, self._tensors))
+        found = []
         if len(state["own"]) != len(state["workers"]):
             found.append(f"own is of {len(state['own'])} workers, not of {len(state['workers'])}")
         for i, mine in enumerate(state["own"]):
             found += mismatched_names(mine, self._memory.keeps, f"own[{i}]")
             for name in self._memory.keeps:
                 if name in mine:
-                    found += mismatched_vectors(mine[name], sizes, f"own[{i}].{name}")
-        found += mismatched_vectors(state["common"], sizes if self._memory.has_common else {}, "common")
-        found += mismatched_names(state["squares"], sizes if self.method.uses_length else (), "squares")
+                    found += mismatched_vectors(mine[name], tensors, f"own[{i}].{name}")
+        found += mismatched_vectors(state["common"], tensors if self._memory.has_common else {}, "common")
+        found += mismatched_names(state["squares"], tensors if self.method.uses_length else (), "squares")
         with_state = {name for one in state["states"] for name in one["pieces"]}
-        found += mismatched_names(with_state, sizes, "states")
+        found += mismatched_names(with_state, tensors, "states")
         refuse(found)
         if self._down is not None:
             self._down._require_loadable(state["down"], False)
@@ -315,24 +307,20 @@ class Engine:
     def _differing_workers(self, state: Mapping[str, Any], world_size_changed: bool) -> list[str]:
         there, here = state["world_size"], self.aggregator.workers
         if world_size_changed:
-            return [f"it is of {there} workers, as many as here, in spite of world_size_changed"] * (there == here)
+            return [f"it is of {there} workers, as many as here, despite world_size_changed"] * (there == here)
         if there != here:
             return [
-                f"it is of {there} workers, and here are {here} (if that is meant: world_size_changed=True, and then "
+                f"it is of {there} workers, and here are {here} (if intended: world_size_changed=True, and then "
                 "synchronize() at all workers)"
             ]
-        if list(state["workers"]) != list(self.aggregator.local):
-            return [
-                f"it is worker {_numbers(state['workers'])}'s, and this is worker {_numbers(self.aggregator.local)}"
-            ]
-        return []
+        return differences(list(state["workers"]), list(self.aggregator.local), "worker")
 
     def _load(self, state: Mapping[str, Any], world_size_changed: bool) -> None:
-        """A state that was looked at."""
+        """Restores a state that was checked."""
         self.step, self._seed = int(state["step"]), int(state["seed"])
         self._tensors = _tensors_of(state)
         own = [{name: _copied(store) for name, store in mine.items()} for mine in state["own"]][: len(self._own)]
-        self._own = own + [{} for _ in self._own[len(own) :]]
+        self._own = own + [self._no_vectors() for _ in self._own[len(own) :]]
         self._spare = [{} for _ in self._own]
         self._common = _copied(state["common"])
         self._states = {tuple(one["pieces"]): _copied(one["state"]) for one in state["states"]}
@@ -344,17 +332,16 @@ class Engine:
     def _require_consistent(self) -> None:
         if self._loaded_of is not None:
             raise RuntimeError(
-                "the state that was loaded is of another number of workers: call synchronize() at all workers first"
+                "the loaded state is of another number of workers: call synchronize() at all workers first"
             )
 
     def synchronize(self, companion: Any = None) -> Any:
-        """Makes memories consistent after workers came or went: a collective that all workers call.
+        """Makes memories consistent after the group of workers has changed. A collective: all workers call it.
 
-        Step, seed and common states become those of the worker that is furthest; a worker that has nothing starts
-        with empty memories of its own; common vectors become the mean of everybody's own. Returns the furthest worker's
-        `companion`: a state that the caller has alike at all workers.
+        Step, seed and common states become those of the worker with the highest step; a new worker starts with empty
+        memories; common vectors become the mean over workers. Returns that worker's `companion`, a state of the caller.
 
-        ValueError at all workers, and nothing has changed, if their methods or tensors differ, or if several have
+        ValueError at all workers, before anything changes, if their methods or tensors differ, or if several have
         loaded the same worker's state.
         """
         loaded_of, self._loaded_of = self._loaded_of, None
@@ -365,41 +352,37 @@ class Engine:
         shared = {name: state[name] for name in ("method", "tensors", "step", "seed", "states", "squares", "down")}
         parcel = packed({**shared, "loaded_of": loaded_of or [], "companion": companion})
         parcels = self.aggregator.gather([parcel] * len(self.aggregator.local), sizes_equal=False)
-        everybody = [unpacked(parcel) for parcel in parcels]
-        furthest = max(everybody, key=lambda other: int(other["step"]))
-        self._require_alike(everybody, furthest)
+        states = [unpacked(parcel) for parcel in parcels]
+        furthest = max(states, key=lambda other: int(other["step"]))
+        self._require_alike(states, furthest)
         common = {}
-        for piece, (shape, dtype) in _tensors_of(furthest).items() if self._memory.has_common else ():
-            first, size = self._memory.keeps[0], math.prod(shape)
-            mine = [own[first].get(piece, np.zeros(size, dtype)) for own in state["own"]]
-            total = np.zeros(size)
+        for piece, tensor in _tensors_of(furthest).items() if self._memory.has_common else ():
+            zeros, first = np.zeros(tensor.size, tensor.dtype), self._memory.keeps[0]
+            mine = [own[first].get(piece, zeros) for own in state["own"]]
+            total = np.zeros(tensor.size)
             for parcel in self.aggregator.gather([vector.view(np.uint8) for vector in mine]):
-                total += parcel.copy().view(dtype)
-            common[piece] = (total / self.aggregator.workers).astype(dtype)
+                total += parcel.copy().view(tensor.dtype)
+            common[piece] = (total / self.aggregator.workers).astype(tensor.dtype)
         self._load({**state, **{name: furthest[name] for name in shared}, "common": common}, False)
         return furthest["companion"]
 
-    def _require_alike(self, everybody: Sequence[Mapping[str, Any]], furthest: Mapping[str, Any]) -> None:
-        """Of what the workers have told each other: so all of them come to the same end."""
+    def _require_alike(self, states: Sequence[Mapping[str, Any]], furthest: Mapping[str, Any]) -> None:
+        """Checks only what all workers have received, so that all of them raise the same error."""
         found = []
-        for worker, other in enumerate(everybody):
+        for worker, other in enumerate(states):
             apart = differences(other["method"], furthest["method"], "method")
-            apart += [
-                f"'{name}' is {other['tensors'][name]} and {furthest['tensors'][name]}"
-                for name in other["tensors"]
-                if name in furthest["tensors"] and other["tensors"][name] != furthest["tensors"][name]
-            ]
+            apart += differing_tensors(_tensors_of(other), _tensors_of(furthest))
             if apart:
-                found.append(f"worker {worker} differs from the one that is furthest: {', '.join(apart)}")
+                found.append(f"worker {worker} differs from the one with the highest step: {', '.join(apart)}")
         local = len(self.aggregator.local)
-        origins = [origin for other in everybody[::local] for origin in other["loaded_of"]]
+        origins = [origin for other in states[::local] for origin in other["loaded_of"]]
         found += [
             f"several have loaded worker {origin}'s state"
             for origin in sorted(set(origins))
             if origins.count(origin) > 1
         ]
         if found:
-            raise ValueError(f"the workers' states do not belong together, and none was changed: {'; '.join(found)}")
+            raise ValueError(f"the workers' states do not fit together, and none was changed: {'; '.join(found)}")
 
     def _memory_for(self, size: int) -> Memory:
         if size not in self._fitted:
@@ -416,9 +399,9 @@ class Engine:
         if (size := sum(part.size for part in parts)) != segment.size:
             raise ValueError(f"worker {worker}'s gradient of '{segment.name}' has {size} values, not {segment.size}")
         for piece in segment.pieces:
-            now = (piece.shape, _dtype_of(gradient))
+            now = Tensor(piece.shape, _dtype_of(gradient))
             if (before := self._tensors.get(piece.name, now)) != now:
-                raise ValueError(f"'{piece.name}' is {_tensor_text(*now)}, and was {_tensor_text(*before)} before")
+                raise ValueError(f"'{piece.name}' is {now}, and was {before} before")
 
     def _batch(
         self,
@@ -447,24 +430,16 @@ class Engine:
 
 
 def require_version(state: Any) -> None:
-    """ValueError if it is a state that another version has saved."""
+    """ValueError if another version has saved the state."""
     if isinstance(state, Mapping) and state.get("version", STATE_VERSION) != STATE_VERSION:
         raise ValueError(
-            f"this state of compression has version {state['version']}, and only {STATE_VERSION} can be loaded: finish "
-            "with the Wiresum that saved it, or begin without a state"
+            f"this compression state has version {state['version']}, and only {STATE_VERSION} can be loaded: finish "
+            "with the version of Wiresum that saved it, or begin without a state"
         )
 
 
-def _tensors_of(state: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    return {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in state["tensors"].items()}
-
-
-def _tensor_text(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    return f"{list(shape)} of {dtype.name}"
-
-
-def _numbers(workers: Sequence[int]) -> str:
-    return ", ".join(map(str, workers))
+def _tensors_of(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: Tensor(tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in state["tensors"].items()}
 
 
 def _dense(estimate: Vector | Sparse, segment: Segment) -> Vector:
@@ -476,12 +451,10 @@ def _dtype_of(gradient: Gradient) -> np.dtype[Any]:
 
 
 def _load(store: Mapping[str, Vector], segment: Segment, dtype: np.dtype[Any]) -> Vector:
-    """The segment's vector in a store; zeros for pieces that are not there yet."""
-    parts = [store.get(piece.name) for piece in segment.pieces]
-    known = [
-        np.zeros(piece.size, dtype) if part is None else part for piece, part in zip(segment.pieces, parts, strict=True)
-    ]
-    return joined(known)
+    """The segment's vector in a store; zeros for pieces that it lacks."""
+    return joined(
+        [store[piece.name] if piece.name in store else np.zeros(piece.size, dtype) for piece in segment.pieces]
+    )
 
 
 def _store(store: dict[str, Vector], segment: Segment, vector: Vector) -> None:

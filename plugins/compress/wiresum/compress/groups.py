@@ -13,7 +13,7 @@ from wiresum.compress.arrays import Bytes, Int32Array, Vector
 
 
 class GroupAggregator(Aggregator):
-    """This process is one worker of a process group whose backend has int32 sums, maxima and all-gathers on the CPU."""
+    """A process group whose backend has int32 sums, maxima and all-gathers of CPU tensors."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group if group is not None else dist.group.WORLD
@@ -22,7 +22,7 @@ class GroupAggregator(Aggregator):
         super().__init__(dist.get_world_size(self._group), [dist.get_rank(self._group)])
 
     def prefers_sum(self, words_sum: int, words_each: int) -> bool:
-        """In a ring, an all-reduce takes (N - 1)/N of a vector twice over each link, an all-gather N - 1 parts once."""
+        """In a ring, a sum passes each link twice, a gather once."""
         return 2 * words_sum < self.workers * words_each
 
     def _sum_words(self, contributions: Sequence[Int32Array]) -> Int32Array:
@@ -39,9 +39,9 @@ class GroupAggregator(Aggregator):
 
     def _gather(self, contributions: Sequence[Bytes]) -> list[Bytes]:
         mine = torch.from_numpy(contributions[0].copy())
-        everybody = torch.empty(self.workers * mine.numel(), dtype=torch.uint8)
-        dist.all_gather_into_tensor(everybody, mine, group=self._group)
-        return list(everybody.numpy().reshape(self.workers, -1))
+        gathered = torch.empty(self.workers * mine.numel(), dtype=torch.uint8)
+        dist.all_gather_into_tensor(gathered, mine, group=self._group)
+        return list(gathered.numpy().reshape(self.workers, -1))
 
     def _deliver(
         self, routes: Sequence[tuple[int, int]], parcels: Mapping[int, Bytes], nbytes: int
@@ -64,12 +64,11 @@ class GroupAggregator(Aggregator):
 class SwitchAggregator(GroupAggregator):
     """A group of the wiresum backend: the switch adds the integers.
 
-    A switch does not compare, and the backend would take a maximum to Gloo. Maxima here are of few values, so each
-    worker gets all of them through the switch, in one round trip, and compares them itself.
+    A switch has no maximum, and the backend would use Gloo. Maxima here are of few values, so each worker gathers all
+    of them through the switch, in one round trip.
     """
 
-    def prefers_sum(self, words_sum: int, words_each: int) -> bool:
-        return words_sum < self.workers * words_each
+    prefers_sum = Aggregator.prefers_sum
 
     def _maximum(self, contributions: Sequence[Vector]) -> tuple[Vector, int]:
         parcels = self._gather([contributions[0].view(np.uint8)])
@@ -78,5 +77,5 @@ class SwitchAggregator(GroupAggregator):
 
 
 def aggregator_of(group: dist.ProcessGroup | None = None) -> GroupAggregator:
-    """The adapter for this group's backend; without a group, for the default group's."""
+    """The aggregator for the group, or for the default group."""
     return SwitchAggregator(group) if dist.get_backend(group) == "wiresum" else GroupAggregator(group)

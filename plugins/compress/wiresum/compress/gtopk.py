@@ -1,13 +1,12 @@
-"""gTop-k: the k largest entries of the sum of everybody's top k (arXiv 1901.04359).
+"""gTop-k: the k largest entries of the sum of all workers' top k (arXiv 1901.04359).
 
 mode="exact" (the default): the sparse vectors are added in full, then all workers choose the same k entries of the sum.
-What of a worker's own was not chosen stays in its memory, so that nothing is lost: what was sent and what stays add up
-to what there was.
+Values that were not chosen stay in the workers' memories, so nothing is lost.
 
 mode="tree" is the published algorithm: workers merge in pairs, and each merge keeps k entries of the sum of two; then
 the result goes back down the tree. Through the root pass 2k log2 N numbers up (k values, k indices) and as many down.
-A contribution that an inner merge drops is lost for good if its coordinate is chosen in the end by another way: the
-memory takes it for sent. That is how it was published, and why `exact` is the default.
+A contribution that an inner merge drops is lost if its coordinate is in the result by another path: the memory then
+counts it as sent. That is as published, and why `exact` is the default.
 """
 
 from __future__ import annotations
@@ -19,19 +18,25 @@ import numpy as np
 
 from wiresum.compress.aggregator import Aggregator
 from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_finite
-from wiresum.compress.compressor import Batch, Outcome, SparseCompressor, nowhere_finite, require_indexable
+from wiresum.compress.compressor import (
+    Batch,
+    Outcome,
+    Reader,
+    SparseCompressor,
+    each,
+    nowhere_finite,
+    require_indexable,
+)
 from wiresum.compress.memory import Memory
 from wiresum.compress.native import largest, places_among
 from wiresum.compress.ratio import Ratio, require_ratio
 from wiresum.compress.sparse import TopK
 from wiresum.compress.turn import Turn
 
-INDEX_BYTES = 4
-
 
 @dataclass(frozen=True)
 class GTopK(SparseCompressor):
-    """`bits`: bits of a value of the sum in `exact`, 16 or 32; what is rounded off stays in the memory."""
+    """`bits` is the width of values in mode "exact", 16 or 32; the rounding error stays in the memory."""
 
     ratio: Ratio
     mode: Literal["exact", "tree"] = field(default="exact", kw_only=True)
@@ -45,7 +50,7 @@ class GTopK(SparseCompressor):
         if self.bits not in (16, 32):
             raise ValueError(f"a value of the sum has 16 or 32 bits, not {self.bits}")
         if self.mode == "tree" and self.bits != 32:
-            raise ValueError('mode="tree" sends values as they are: bits are for mode="exact"')
+            raise ValueError('mode="tree" sends values unchanged: bits are for mode="exact"')
 
     @property
     def value_bits(self) -> int:
@@ -64,18 +69,20 @@ class GTopK(SparseCompressor):
         return super().exchange(batch, aggregator) if self.mode == "exact" else self._tree(batch, aggregator)
 
     def _tree(self, batch: Batch, aggregator: Aggregator) -> Outcome:
-        finite = batch.finite()
-        mine = [
-            [self.compress(vector, turn) for vector, turn in zip(*row, strict=True)]
-            for row in zip(batch.cleaned(finite), batch.turns, strict=True)
-        ]
+        turns, finite = batch.turns[0], batch.finite()
+        mine = each(self.compress, batch.cleaned(finite), batch.turns)
         for row, fines in zip(mine, finite, strict=True):
             for message, fine in zip(row, fines, strict=True):
                 if not fine:
                     message.values[...] = np.nan
-        held = self._up_the_tree(dict(zip(aggregator.local, mine, strict=True)), batch, aggregator)
-        held = self._down_the_tree(held, batch, aggregator)
-        turns = batch.turns[0]
+        held = dict(zip(aggregator.local, mine, strict=True))
+        up = rounds_up(aggregator.workers)
+        for routes in up:
+            for worker, messages in self._deliver(routes, held, turns, aggregator).items():
+                held[worker] = [_merge(*one) for one in zip(held[worker], messages, turns, strict=True)]
+        for routes in reversed(up):
+            back = [(destination, source) for source, destination in routes]
+            held.update(self._deliver(back, held, turns, aggregator))
         messages = held[aggregator.local[0]]
         means: list[Vector | Sparse] = [
             Sparse(message.indices, message.values / turn.dtype.type(turn.workers))
@@ -86,40 +93,24 @@ class GTopK(SparseCompressor):
         own = [[_only(message.indices, one) for message, one in zip(messages, row, strict=True)] for row in mine]
         return Outcome(means, own, batch.states)
 
-    def _up_the_tree(
-        self, held: dict[int, list[Sparse]], batch: Batch, aggregator: Aggregator
-    ) -> dict[int, list[Sparse]]:
-        """Worker 0 ends with everybody's merged top k."""
-        for routes in rounds_up(aggregator.workers):
-            arrived = self._deliver(routes, held, batch, aggregator)
-            for worker, messages in arrived.items():
-                held[worker] = [
-                    _merge(one, other, turn)
-                    for one, other, turn in zip(held[worker], messages, batch.turns[0], strict=True)
-                ]
-        return held
-
-    def _down_the_tree(
-        self, held: dict[int, list[Sparse]], batch: Batch, aggregator: Aggregator
-    ) -> dict[int, list[Sparse]]:
-        for routes in reversed(rounds_up(aggregator.workers)):
-            back = [(destination, source) for source, destination in routes]
-            held.update(self._deliver(back, held, batch, aggregator))
-        return held
-
     def _deliver(
-        self, routes: list[tuple[int, int]], held: dict[int, list[Sparse]], batch: Batch, aggregator: Aggregator
+        self, routes: list[tuple[int, int]], held: dict[int, list[Sparse]], turns: list[Turn], aggregator: Aggregator
     ) -> dict[int, list[Sparse]]:
-        turns = batch.turns[0]
         parcels = {worker: _write(messages, turns) for worker, messages in held.items()}
         nbytes = len(next(iter(parcels.values())))
         arrived = aggregator.deliver(routes, parcels, nbytes)
-        counts = [self.count(turn) for turn in turns]
-        return {worker: _read(parcel, turns, counts) for worker, parcel in arrived.items()}
+        return {worker: self._read_messages(parcel, turns) for worker, parcel in arrived.items()}
+
+    def _read_messages(self, parcel: Bytes, turns: list[Turn]) -> list[Sparse]:
+        reader, messages = Reader(parcel), []
+        for turn in turns:
+            indices = reader.take(self.count(turn), "<i4").astype(np.int64)
+            messages.append(Sparse(indices, reader.take(self.count(turn), turn.dtype)))
+        return messages
 
 
 def rounds_up(workers: int) -> list[list[tuple[int, int]]]:
-    """By round: who sends to whom, until worker 0 has everything; ceil(log2 N) rounds."""
+    """By round, pairs of source and destination, until worker 0 has everything; ceil(log2 N) rounds."""
     strides = [1 << level for level in range((workers - 1).bit_length())]
     return [
         [(worker + stride, worker) for worker in range(0, workers, 2 * stride) if worker + stride < workers]
@@ -128,7 +119,7 @@ def rounds_up(workers: int) -> list[list[tuple[int, int]]]:
 
 
 def _merge(one: Sparse, other: Sparse, turn: Turn) -> Sparse:
-    """The k largest of the sum of two, by ascending index. A NaN counts as the largest, so that it arrives."""
+    """The k largest of the sum of two, by ascending index. NaN is the largest, so that it reaches all."""
     indices, where = np.unique(np.concatenate([one.indices, other.indices]), return_inverse=True)
     values: Vector = np.zeros(len(indices), turn.dtype)
     np.add.at(values, where, np.concatenate([one.values, other.values]))
@@ -147,14 +138,3 @@ def _write(messages: list[Sparse], turns: list[Turn]) -> Bytes:
         require_indexable(turn)
         parts += [message.indices.astype("<i4").view(np.uint8), message.values.astype(turn.dtype).view(np.uint8)]
     return np.concatenate(parts)
-
-
-def _read(parcel: Bytes, turns: list[Turn], counts: list[int]) -> list[Sparse]:
-    messages, at = [], 0
-    for turn, count in zip(turns, counts, strict=True):
-        middle = at + count * INDEX_BYTES
-        end = middle + count * turn.dtype.itemsize
-        indices = parcel[at:middle].copy().view("<i4").astype(np.int64)
-        messages.append(Sparse(indices, parcel[middle:end].copy().view(turn.dtype)))
-        at = end
-    return messages

@@ -1,27 +1,17 @@
-"""IntSGD and IntDIANA: stochastic rounding to integers, on a scale that all workers have in common (arXiv 2102.08374).
+"""IntSGD and IntDIANA: stochastic rounding to integers on a common scale (arXiv 2102.08374).
 
-What is sent is Int(a v). Where a comes from is the option `scale`:
+Workers send Int(a v). The option `scale` decides how they get a; docs/compress.md compares the two:
 
-    maximum     the largest value of all workers fills the bits: one round of a number for each tensor goes ahead.
-                More bits are less noise, and nothing is ever cut
-    estimate    the paper's, which needs no round: a = sqrt(d) / sqrt(2 n r + eps^2) for a tensor of d values, where
-                r <- beta r + (1 - beta) |g|^2 follows the estimates g of the mean gradient, which have the same bits at
-                all workers
+    maximum     the largest value of all workers fills the bits, which takes a round for the maxima first
+    estimate    the paper's, without that round: a = sqrt(d) / sqrt(2 n r + eps^2) for a tensor of d values, where
+                r <- beta r + (1 - beta) |g|^2 is a moving average over the estimates g of the mean gradient, which
+                have the same bits at all workers
 
-The paper writes |x_k - x_(k-1)| / eta for |g|, which is the same number for SGD. For any other optimizer it is not a
-length of gradients at all: with AdamW it is that of a vector of signs, about. So the estimates are followed
-themselves. Their noise is half of the squared length of the gradient, however many bits there are, and spread over all
-values alike; optimizers that divide each value by its own size, as Adam's kind do, suffer from that: docs/compress.md
-has figures.
+With "estimate", the first step uses a maximum in 32 bits, as the paper's first step is exact. A later step uses a
+maximum, in the usual bits, for a tensor whose estimates were zero.
 
-With "estimate", the first step's scale is a maximum in 32 bits: nearly exact, as the paper's first step is exact. So it
-is later, in the usual bits, for a tensor whose estimates were zero. The average starts with the first estimate, not
-with zero.
-
-An integer that does not fit its bits is clamped. That is a bias, which a memory makes up for; the published int8
-variant clamps as well. It is counted, and the engine warns where there is no memory: a grows as the mean gradient
-vanishes, and the gradients of workers that differ do not. docs/compress.md says when which width ends. The
-paper's way out is IntDIANA, whose differences vanish.
+An integer that does not fit its bits is clamped, as in the published int8 variant. That is a bias, which only a memory
+corrects; the engine counts it, and warns if there is no memory.
 """
 
 from __future__ import annotations
@@ -36,12 +26,12 @@ from wiresum.compress import native, packing
 from wiresum.compress.arrays import Int32Array, Vector
 from wiresum.compress.compressor import IntegerCompressor
 from wiresum.compress.memory import Memory, Shift
-from wiresum.compress.quantise import Quantiser, round_stochastically
+from wiresum.compress.quantise import Quantiser
 from wiresum.compress.turn import Turn
 
 WIDE_BITS = 32
 ROUNDING = 1 + 1e-12
-"""A value that is the maximum itself may be above it by an error of rounding."""
+"""Tolerance for rounding errors in values at the maximum."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +52,11 @@ class IntSGD(IntegerCompressor):
         return self.scale == "estimate"
 
     def omega(self, size: int, workers: int) -> float | None:
-        """With a maximum as its scale it is a quantiser; the estimate's scale bounds the variance absolutely."""
+        """With "estimate" the variance does not depend on the vector, so there is no omega."""
         return None if self.uses_length else Quantiser(bits=self.bits).omega(size, workers)
 
     def shift_rate(self, size: int, workers: int) -> float | None:
-        """The paper's is 1: the error's bound does not grow with the difference that is sent."""
+        """With "estimate" the paper's rate, 1: the error's bound does not grow with the difference that is sent."""
         return 1.0 if self.uses_length else super().shift_rate(size, workers)
 
     def bits_at(self, turn: Turn) -> int:
@@ -77,7 +67,7 @@ class IntSGD(IntegerCompressor):
 
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
         bound = packing.limit(self.bits_at(turn), turn.workers)
-        return round_stochastically(vector, np.array([self._quantum(turn)]), max(1, turn.size), bound, turn)
+        return native.rounded(turn.draw(), vector, np.array([self._quantum(turn)]), max(1, turn.size), bound)
 
     def clamped(self, vector: Vector, integers: Int32Array, turn: Turn) -> int:
         bound = packing.limit(self.bits_at(turn), turn.workers)
@@ -98,6 +88,6 @@ class IntSGD(IntegerCompressor):
 
 @dataclass(frozen=True)
 class IntDIANA(IntSGD):
-    """The integers of differences to a shift, which vanish where gradients of workers that differ do not."""
+    """IntSGD of the differences to a shift, which vanish even if the workers' gradients do not."""
 
     memory: str | Memory = field(default_factory=Shift, kw_only=True)

@@ -1,12 +1,12 @@
-"""What is kept from step to step so that compression loses nothing for good.
+"""Memories: vectors that are kept from step to step to correct the errors of compression.
 
-For each tensor a memory has some vectors of each worker's own, and at most one that is common to all.
-`outgoing` says what is compressed; `settle` and `estimate` say what the vectors become once the aggregate has arrived,
-and what the optimiser gets. All are pure: nothing changes before the aggregate is there (engine.py keeps the vectors).
+For each tensor a memory has some vectors at each worker, and at most one that is common to all. `outgoing` computes
+what is compressed; `settle` and `estimate` compute the vectors after the aggregate, and the optimiser's gradient. All
+of these are pure functions; engine.py keeps the vectors.
 
     ErrorFeedback         what was not sent is added to the next gradient
-    MomentumCorrection    the same of gradients with momentum, each worker's own
-    Shift, EF21           what is compressed is the difference to a vector that follows the gradient
+    MomentumCorrection    error feedback for gradients with momentum
+    Shift, EF21           the difference to a vector that follows the gradient is compressed
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Vectors: TypeAlias = tuple[Vector, ...]
 
 
 class Bounds(Protocol):
-    """What a compressor declares of its error."""
+    """The part of Compressor that memories use."""
 
     def contraction(self, size: int) -> float | None: ...
 
@@ -36,37 +36,36 @@ class Memory(ABC):
     keeps: ClassVar[tuple[str, ...]] = ()
     """The names of each worker's own vectors."""
     has_common: ClassVar[bool] = False
-    """If so, it is the mean over workers of their own first ones, and a worker that comes later can compute it."""
+    """Whether it has a common vector: the mean over workers of their first own vector."""
 
     def fitted(self, compressor: Bounds, size: int, workers: int) -> Memory:
-        """This memory with the constants that depend on the compressor. ValueError if the two do not fit together."""
+        """This memory with the constants that depend on the compressor. ValueError if it cannot be used with it."""
         return self
 
     def admitted(self, parts: Sequence[Vector], workers: int) -> Sequence[Vector]:
-        """What of a worker's gradient is looked at; the parts are one vector's, one after the other."""
+        """A worker's gradient after clipping; the parts belong one after the other."""
         return parts
 
     @abstractmethod
     def outgoing(self, gradient: Vector, own: Vectors, out: Vectors | None = None) -> Vectors:
-        """What is compressed, and after it what else `settle` will need: as many vectors as it keeps, at least one.
+        """The vector to compress, then others that `settle` needs: as many as `keeps`, at least one.
 
-        Element by element; in `out` if that is given. The first may be the gradient itself if it is not.
+        Computed element by element, into `out` if given. Without it, the first may be the gradient itself.
         """
 
     @abstractmethod
     def settle(self, outgoing: Vectors, sent: Vector, own: Vectors) -> Vectors:
-        """A worker's own vectors after the aggregate has arrived; `sent` is what of the first `outgoing` is in it."""
+        """A worker's own vectors after the aggregate; `sent` is the part of `outgoing[0]` that is in it."""
 
     def settle_sparse(self, outgoing: Vectors, sent: Sparse, own: Vectors) -> Vectors:
-        """The same where little was sent. May change `outgoing`, if that is not the gradient itself."""
+        """As `settle`. May change `outgoing`, if that is not the gradient itself."""
         return self.settle(outgoing, sent.dense(len(outgoing[0])), own)
 
     @abstractmethod
     def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
-        """The estimate of the mean gradient, and the common vector after it."""
+        """The estimate of the mean gradient, and the new common vector."""
 
     def estimate_sparse(self, mean: Sparse, size: int, common: Vector) -> tuple[Vector | Sparse, Vector]:
-        """The same where the mean has few values."""
         return self.estimate(mean.dense(size), common)
 
 
@@ -92,8 +91,8 @@ class ErrorFeedback(NoMemory):
     """What was not sent is added to the next gradient (Seide et al. 2014; Karimireddy et al., arXiv 1901.09847)."""
 
     clip: float | None = field(default=None, kw_only=True)
-    """The largest norm of the mean gradient: each of N workers scales its own down to clip/sqrt(N) before anything is
-    added to it (arXiv 1712.01887, section 3.2). It is the norm of what is compressed as one vector."""
+    """Each of N workers first scales its gradient (what is compressed as one vector) down to a norm of clip/sqrt(N),
+    so that the norm of the mean is at most `clip` (arXiv 1712.01887, section 3.2)."""
 
     keeps: ClassVar[tuple[str, ...]] = ("residual",)
 
@@ -123,17 +122,16 @@ class ErrorFeedback(NoMemory):
 
 @dataclass(frozen=True)
 class MomentumCorrection(ErrorFeedback):
-    """Error feedback of each worker's own velocity: u = momentum u + g, and what was not sent of v + u stays as v.
+    """Error feedback with momentum at each worker: u = momentum u + g, and the part of v + u that was not sent is v.
 
-    Momentum in the optimizer would push for long with what came late. So it is here, and the optimizer has none
-    (Deep Gradient Compression, arXiv 1712.01887, section 3.1). Where everything is sent, and nothing is masked, the
-    estimate is that of momentum SGD. For sparsifiers: of a method that sends all coordinates masking leaves no
-    velocity.
+    It replaces the optimizer's momentum, which would apply late values for many steps (Deep Gradient Compression,
+    arXiv 1712.01887, section 3.1). If everything is sent and nothing is masked, it is momentum SGD. For sparsifiers:
+    with a method that sends all values, masking leaves no momentum.
     """
 
     momentum: float = 0.9
     masking: bool = field(default=True, kw_only=True)
-    """Where a value was sent, the velocity begins anew, so as not to push on with what is stale (section 3.2)."""
+    """Resets the velocity of values that were sent, so that stale momentum is not applied (section 3.2)."""
 
     keeps = ("residual", "velocity")
 
@@ -166,13 +164,13 @@ class MomentumCorrection(ErrorFeedback):
 class Shift(Memory):
     """Worker i compresses the difference to its shift h_i, which follows the gradient: h_i += alpha * sent.
 
-    Everybody keeps h, the mean of the h_i; the estimate is h plus the mean of what was sent. With an unbiased
+    All workers keep h, the mean of the h_i; the estimate is h plus the mean of what was sent. With an unbiased
     compressor and alpha <= 1/(1 + omega) that is DIANA (arXiv 1901.09269, algorithm 1), with a contractive one
     and alpha = 1 it is EF21 (arXiv 2106.05203, algorithm 2).
     """
 
     alpha: float | None = None
-    """None: the compressor's `shift_rate`, which is 1/(1 + omega) for an unbiased one and 1 for a contractive one."""
+    """None: the compressor's `shift_rate`."""
 
     keeps = ("shift",)
     has_common = True
@@ -189,8 +187,8 @@ class Shift(Memory):
         if (rate := compressor.shift_rate(size, workers)) is not None:
             return replace(self, alpha=rate)
         raise ValueError(
-            f"{type(compressor).__name__} declares neither omega nor a contraction, so that the shift's rate is "
-            "unknown: use memory=Shift(alpha=...)"
+            f"{type(compressor).__name__} declares neither omega nor a contraction, so the shift's rate is unknown: "
+            "use memory=Shift(alpha=...)"
         )
 
     def outgoing(self, gradient: Vector, own: Vectors, out: Vectors | None = None) -> Vectors:
@@ -216,7 +214,7 @@ class Shift(Memory):
 
 
 class EF21(Shift):
-    """The shift for contractive compressors, biased ones too."""
+    """The shift with alpha = 1, for contractive compressors, biased ones too."""
 
     def fitted(self, compressor: Bounds, size: int, workers: int) -> Shift:
         if compressor.contraction(size) is None:

@@ -18,7 +18,7 @@ EXPONENT_BIAS = 127
 class Natural(GatherCompressor):
     """Stochastic rounding of magnitudes to powers of two: 9 bits a value, omega = 1/8 (arXiv 1905.10988, theorem 1).
 
-    Exponents are those of float32, -126 to 127; what is smaller is rounded to 0 or 2^-126.
+    Exponents are those of float32, -126 to 127; smaller values are rounded to 0 or 2^-126.
     """
 
     def omega(self, size: int, workers: int) -> float | None:
@@ -42,10 +42,9 @@ class Natural(GatherCompressor):
 
 @dataclass(frozen=True)
 class SignMajority(IntegerCompressor):
-    """The sign that most workers have; 0 where they are even (signSGD with majority vote, arXiv 1810.05291).
+    """The sign of most workers; 0 in a tie (signSGD with majority vote, arXiv 1810.05291).
 
-    The result is a direction of entries -1, 0 and 1: the learning rate is the step of every parameter. A worker's own
-    part is its signs.
+    All values are -1, 0 or 1, so the learning rate is the step of every parameter.
     """
 
     bits: int = field(default=8, kw_only=True)
@@ -65,7 +64,7 @@ class SignMajority(IntegerCompressor):
 
 @dataclass(frozen=True)
 class Identity(GatherCompressor):
-    """Everything, bit for bit: the baseline."""
+    """No compression: the baseline."""
 
     def omega(self, size: int, workers: int) -> float | None:
         return 0.0

@@ -1,5 +1,7 @@
-"""States as bytes for other workers: JSON, in which an array is an object of its own, and so is a mapping, whose names
-may be any. What comes from a peer is data, and nothing in it can run."""
+"""States as bytes for other workers: JSON, since unlike a pickle it cannot run code of a peer.
+
+An array is an object with the key "array", a mapping one with the key "mapping", so that its own keys may be any text.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +11,26 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from wiresum.compress.arrays import Bytes
 
 _ARRAY = "array"
 _MAPPING = "mapping"
 _KINDS = "biuf"
-"""Of NumPy's types: numbers and truth values."""
-
-Bytes = npt.NDArray[np.uint8]
+"""NumPy's kinds of numbers and booleans."""
 
 
 def packed(state: Any) -> Bytes:
-    """Of mappings with text as keys, sequences, arrays of numbers, numbers, text and None."""
+    """The state consists of mappings with text keys, sequences, arrays of numbers, numbers, text and None."""
     return np.frombuffer(json.dumps(_plain(state)).encode(), np.uint8)
 
 
 def unpacked(parcel: Bytes) -> Any:
-    """The same again, with lists for sequences. ValueError if it is nothing that `packed` makes."""
+    """The inverse, with lists for sequences. ValueError if `packed` cannot have made it."""
     try:
         return _restored(json.loads(parcel.tobytes()))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"another worker's state makes no sense: {error}") from error
+        raise ValueError(f"another worker's state is not valid: {error}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -2,11 +2,10 @@
 
 A gradient M of m x n values is approximated by P Q^T with r columns: one step of power iteration, P from the mean of
 M_i Q, orthogonalised, then Q from the mean of M_i^T P. Both means are sums in the network, of r(m + n) integers of 32
-bits on a common scale. Q is kept for the next step (warm start): it came from the aggregate, and is the same at all
-workers.
+bits on a common scale. Q, the same at all workers, is kept as the start of the next step.
 
-What worker i has contributed is P P^T M_i, a projection; the mean of those is the result, so that error feedback
-accounts for all that was left out. A tensor for which the two matrices would not be smaller goes as integers itself.
+The result is the mean of the projections P P^T M_i, so error feedback keeps M_i - P P^T M_i. A tensor for which the two
+matrices would not be smaller is quantised itself.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from wiresum.compress.aggregator import Aggregator
-from wiresum.compress.arrays import Sparse, Vector, is_finite
-from wiresum.compress.compressor import Batch, Compressor, Outcome, State, Trait
+from wiresum.compress.arrays import Vector, is_finite
+from wiresum.compress.compressor import Batch, Compressor, Outcome, State, Trait, each
 from wiresum.compress.memory import Memory
 from wiresum.compress.quantise import Quantiser
 from wiresum.compress.turn import Turn
 
 START_STREAM = 2
 RANK_TOLERANCE = 1e-6
-"""A column that the columns before it explain up to this part of its length is noise, and becomes zero."""
+"""A column whose part orthogonal to the previous ones is shorter than this, relative to it, becomes zero."""
 
 
 @dataclass(frozen=True)
@@ -42,50 +41,30 @@ class PowerSGD(Compressor):
     def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
         sides = [matrix_sides(turn.shape) for turn in batch.turns[0]]
         thin = [s for s, (rows, columns) in enumerate(sides) if self.rank * (rows + columns) < rows * columns]
-        matrices = [[row[s].reshape(sides[s]) for s in thin] for row in batch.vectors]
-        starts = [self._start(batch.turns[0][s], batch.states[s], sides[s][1]) for s in thin]
+        starts = {s: self._start(batch.turns[0][s], batch.states[s], sides[s][1]) for s in thin}
         with np.errstate(invalid="ignore", over="ignore"):
-            factors: list[list[Vector]] = [
-                [matrix @ q for matrix, q in zip(row, starts, strict=True)] for row in matrices
+            vectors = [
+                [(v.reshape(sides[s]) @ starts[s]).reshape(-1) if s in starts else v for s, v in enumerate(row)]
+                for row in batch.vectors
             ]
-            first = self._mean_of_factors(batch, thin, factors, aggregator)
-            bases = [orthonormal(_quantised(first.means[s]).reshape(-1, self.rank)) for s in thin]
-            factors = [[matrix.T @ p for matrix, p in zip(row, bases, strict=True)] for row in matrices]
-            second = self._mean_of_factors(batch, thin, factors, aggregator, alone=True) if thin else None
-        own = [list(row) for row in first.own]
-        means, states = list(first.means), list(batch.states)
+            means, own = _means("p", batch.turns, vectors, aggregator)
+            if not thin:
+                return Outcome(means, own, batch.states)
+            bases = {s: orthonormal(means[s].reshape(-1, self.rank)) for s in thin}
+            factors = [[(row[s].reshape(sides[s]).T @ bases[s]).reshape(-1) for s in thin] for row in batch.vectors]
+            turns = [[row[s] for s in thin] for row in batch.turns]
+            mean_factors, own_factors = _means("q", turns, factors, aggregator)
+        states = list(batch.states)
         for at, s in enumerate(thin):
-            assert second is not None
-            p, mean = bases[at], _quantised(second.means[at]).reshape(-1, self.rank)
-            means[s] = (p @ mean.T).reshape(-1)
-            states[s] = {"q": mean} if is_finite(mean.reshape(-1)) else batch.states[s]
-            for row, contribution in zip(own, second.own, strict=True):
-                factor = contribution[at]
-                assert isinstance(factor, np.ndarray), "a quantiser's"
-                row[s] = (p @ factor.reshape(-1, self.rank).T).reshape(-1)
+            q = mean_factors[at].reshape(-1, self.rank)
+            means[s] = (bases[s] @ q.T).reshape(-1)
+            states[s] = {"q": q} if is_finite(mean_factors[at]) else batch.states[s]
+            for row, mine in zip(own, own_factors, strict=True):
+                row[s] = (bases[s] @ mine[at].reshape(-1, self.rank).T).reshape(-1)
         return Outcome(means, own, states)
 
-    def _mean_of_factors(
-        self, batch: Batch, thin: list[int], factors: list[list[Vector]], aggregator: Aggregator, alone: bool = False
-    ) -> Outcome:
-        """The means of the thin segments' factors, and, but for `alone`, of all other segments as they are."""
-        kept = thin if alone else list(range(len(batch.states)))
-        stage = "q" if alone else "p"
-        turns, vectors = [], []
-        for row, turns_before, mine in zip(batch.vectors, batch.turns, factors, strict=True):
-            of_segment = dict(zip(thin, mine, strict=True))
-            chosen = [of_segment[s].reshape(-1) if s in of_segment else row[s] for s in kept]
-            vectors.append(chosen)
-            turns.append(
-                [
-                    replace(turns_before[s], tensor=f"{turns_before[s].tensor}:{stage}", shape=(len(vector),))
-                    for s, vector in zip(kept, chosen, strict=True)
-                ]
-            )
-        return Quantiser().exchange(Batch(turns, vectors, [{} for _ in kept]), aggregator)
-
     def _start(self, turn: Turn, state: State, columns: int) -> Vector:
-        """The last step's Q, or at first a random one, the same at all workers."""
+        """Q of the last step, or a random one at first."""
         if "q" in state and state["q"].shape == (columns, self.rank):
             return state["q"]
         random = turn.common().uniform(columns * self.rank, stream=START_STREAM).reshape(columns, self.rank)
@@ -93,10 +72,9 @@ class PowerSGD(Compressor):
 
 
 def matrix_sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns of the matrix that a tensor is taken for: the first dimension by the others.
+    """Rows and columns of a tensor as a matrix: the first dimension by the others.
 
-    A tensor of one dimension (a segment of several parameters) is one row, unless its length has a divisor: then it is
-    the squarest matrix there is among its divisors.
+    A tensor of one dimension (a segment of several parameters) becomes the matrix closest to a square.
     """
     size = math.prod(shape)
     if len(shape) > 1 or size < 2:
@@ -105,13 +83,20 @@ def matrix_sides(shape: tuple[int, ...]) -> tuple[int, int]:
     return rows, size // rows
 
 
-def _quantised(mean: Vector | Sparse) -> Vector:
-    assert isinstance(mean, np.ndarray), "a quantiser's is dense"
-    return mean
+def _means(
+    stage: str, turns: list[list[Turn]], vectors: list[list[Vector]], aggregator: Aggregator
+) -> tuple[list[Vector], list[list[Vector]]]:
+    """The quantised means by segment, and the workers' own parts, by worker and segment."""
+
+    def renamed(turn: Turn, vector: Vector) -> Turn:
+        return replace(turn, tensor=f"{turn.tensor}:{stage}", shape=(len(vector),))
+
+    outcome = Quantiser().exchange(Batch(each(renamed, turns, vectors), vectors, [{} for _ in vectors[0]]), aggregator)
+    return list(map(np.asarray, outcome.means)), each(np.asarray, outcome.own)
 
 
 def orthonormal(columns: Vector) -> Vector:
-    """Modified Gram-Schmidt; columns that are not independent become zero, and so do all if one is not finite."""
+    """Modified Gram-Schmidt; dependent columns become zero, and all do if one is not finite."""
     result = columns.astype(np.float64)
     if not np.isfinite(result).all():
         return np.zeros_like(columns)

@@ -1,8 +1,8 @@
-"""Unbiased quantisers whose integers add: stochastic rounding on a scale that all workers share.
+"""Unbiased quantisers: stochastic rounding on a scale that all workers share, so that integers can be summed.
 
 A block of values v with quantum q becomes integers floor(v/q + u), u uniform in [0, 1). Their expectation is v/q. The
-quantum is M/s, with s the number of levels and M the largest p-norm of the block over all workers: norms that differ
-by worker would not add. One maximum over the workers, of a number for each block, goes ahead of the sum.
+quantum is M/s, with s the number of levels and M the largest p-norm of the block over all workers, on which they agree
+before the sum.
 
 Variance. A coordinate |v_j| = x is rounded with variance q^2 f (1 - f), f the fraction of x/q. That is q x - x^2 up to
 q and at most q^2/4, so it is below the concave function e(x) = q x - x^2 up to q/2 and q^2/4 from there. omega is the
@@ -20,7 +20,7 @@ singles out. With y = 1 + omega a free value is worst at x = q/(2y), where it gi
             (n - 1) d q^2/(4y) = (omega - A) d M^2/D^2,             y = (1 + A + sqrt((1 + A)^2 + (n - 1) D^2/s^2)) / 2
 
 For s = 1 and n = 1 these are DIANA's 1/alpha_p - 1 (arXiv 1901.09269, lemma 1): d - 1, sqrt(d) - 1, (sqrt(d) - 1)/2.
-There each worker has its own norm, which is n = 1 here: `OwnScale` does that, by all-gather.
+There each worker has its own norm, which is n = 1 here (`OwnScale`).
 """
 
 from __future__ import annotations
@@ -42,18 +42,9 @@ Norm = Literal["1", "2", "inf"]
 NORMS = get_args(Norm)
 
 
-def round_stochastically(
-    vector: Vector, quanta: npt.NDArray[np.float64], block: int, limit: int, turn: Turn
-) -> Int32Array:
-    """floor(v/q + u), clamped to the limit; zero where the quantum is zero. Each block has a quantum."""
-    with np.errstate(divide="ignore", over="ignore"):
-        inverses = np.where(quanta > 0, 1.0 / quanta, 0.0)
-    return native.rounded(turn.draw(), vector, inverses, block, limit)
-
-
 @dataclass(frozen=True)
 class Quantiser(IntegerCompressor):
-    """Quantisation by blocks with `levels` levels of the block's norm; None: as many as the bits have room for."""
+    """Quantisation by blocks with `levels` levels of the block's norm; None: as many as fit the bits."""
 
     levels: int | None = None
     norm: Norm = "inf"
@@ -73,7 +64,7 @@ class Quantiser(IntegerCompressor):
         packing.require_width(self.bits)
 
     def omega(self, size: int, workers: int) -> float | None:
-        """The least constant that holds for all vectors: the head of this file derives it."""
+        """The least constant for all vectors, as derived at the top of this file."""
         values = max(1, size if self.block is None else min(self.block, size))
         levels = self._levels(workers)
         if self.norm == "inf":
@@ -86,7 +77,7 @@ class Quantiser(IntegerCompressor):
         return self.bits
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector:
-        """The block's norms, rounded up, so that no value exceeds its norm by an error of rounding."""
+        """The blocks' norms, rounded up so that no value exceeds its norm."""
         if self.norm == "inf" and self.block is None:
             return np.array([max(vector.max(initial=0), -vector.min(initial=0))], np.float64)
         rows = blocks(np.abs(vector), self.block or max(1, len(vector)))
@@ -101,7 +92,7 @@ class Quantiser(IntegerCompressor):
 
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
         quanta, levels = self._quanta(turn)
-        return round_stochastically(vector, quanta, self.block or max(1, len(vector)), levels, turn)
+        return native.rounded(turn.draw(), vector, quanta, self.block or max(1, len(vector)), levels)
 
     def decompress(self, integers: Int32Array, turn: Turn, contributors: int) -> Vector:
         quanta, _ = self._quanta(turn)
@@ -139,9 +130,9 @@ class QSGD(Quantiser):
 
 @dataclass(frozen=True)
 class TernGrad(Quantiser):
-    """Ternary, by the largest value of all workers (arXiv 1705.07878); `clip` standard deviations bound a value first.
+    """Ternary, by the largest value of all workers (arXiv 1705.07878).
 
-    Clipping makes it biased, so that there is an omega only without.
+    `clip` first bounds values to that many standard deviations; then it is biased, and has no omega.
     """
 
     levels: int | None = 1

@@ -1,4 +1,4 @@
-"""Which part of a tensor is sent: a number, or one that changes with the step."""
+"""The fraction of a tensor that is sent: a number, or one that changes with the step."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class WarmUp:
-    """More in the first steps, when gradients change fast: each of `stages` for `steps` steps, and then `ratio`.
+    """A higher ratio in the first steps, when gradients change fast: each of `stages` for `steps` steps, then `ratio`.
 
-    The stages are Deep Gradient Compression's (arXiv 1712.01887, section 3.3), where each is an epoch. gTop-k's are
-    (0.25, 0.0725, 0.015, 0.004) before 0.001 (arXiv 1901.04359).
+    The default stages are Deep Gradient Compression's (arXiv 1712.01887, section 3.3), where each is an epoch. gTop-k
+    has (0.25, 0.0725, 0.015, 0.004) before 0.001 (arXiv 1901.04359).
     """
 
     ratio: float
@@ -33,9 +33,8 @@ Ratio: TypeAlias = float | WarmUp
 
 
 def require_ratio(ratio: Ratio) -> None:
-    """A warm-up has looked at its own."""
     if not isinstance(ratio, WarmUp) and not 0 < ratio <= 1:
-        raise ValueError(f"the ratio is the part of the values that is sent: in (0, 1], not {ratio}")
+        raise ValueError(f"the ratio is the fraction of the values that is sent: in (0, 1], not {ratio}")
 
 
 def ratio_at(ratio: Ratio, step: int) -> float:
@@ -43,10 +42,10 @@ def ratio_at(ratio: Ratio, step: int) -> float:
 
 
 def least(ratio: Ratio) -> float:
-    """Of all steps."""
+    """The smallest ratio of all steps."""
     return min(ratio.ratio, *ratio.stages) if isinstance(ratio, WarmUp) else ratio
 
 
 def count_of(ratio: float, size: int) -> int:
-    """How many of `size` that is: at least one."""
+    """That fraction of `size`, at least one."""
     return min(size, max(1, round(ratio * size)))

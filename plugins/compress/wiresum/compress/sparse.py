@@ -1,20 +1,19 @@
-"""Sparsifiers: a few values of each tensor, and where they belong.
+"""Sparsifiers: a few values of each tensor, and their indices.
 
-`ratio` is the part of a tensor's values that is sent, at least one. RandK and its kin are unbiased: values are
-multiplied by d/k. Which coordinates a worker draws decides what the mean over workers is worth:
+`ratio` is the fraction of a tensor's values that is sent, at least one. The RandK classes are unbiased: values are
+multiplied by d/k. They differ in the coordinates that a worker draws:
 
     RandK            each worker its own: the variance of the mean falls with 1/n; indices travel
-    RandKSameSeed    all the same, which adds up as dense integers, and no index travels; but nothing averages out: a
-                     step size must be about n times smaller (the warning of arXiv 1901.09437)
-    RandKPartition   a partition drawn by all: each coordinate has one owner, and no index travels either. The errors
-                     of the workers are negatively correlated; workers that agree lose nothing (arXiv 2110.03300)
+    RandKSameSeed    all the same: a sum of dense integers, without indices; but errors do not average out, so the
+                     step size must be about n times smaller (arXiv 1901.09437)
+    RandKPartition   each coordinate has one owner, drawn from a common seed, and no index travels. The errors of the
+                     workers are negatively correlated; if all gradients are equal, the mean is exact (arXiv 2110.03300)
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -46,6 +45,21 @@ class RandK(SparseCompressor):
         return Sparse(chosen, vector[chosen] * turn.dtype.type(turn.size / len(chosen)))
 
 
+def _chosen(ratio: float, turn: Turn) -> Indices:
+    return turn.subset(turn.size, count_of(ratio, turn.size), stream=1)
+
+
+def _turn_of_chosen(ratio: float, turn: Turn) -> Turn:
+    return replace(turn, shape=(count_of(ratio, turn.size),))
+
+
+def _scattered(values: Vector, chosen: Indices, turn: Turn) -> Vector:
+    """The tensor with the chosen values, times d/k, and zeros."""
+    dense: Vector = np.zeros(turn.size, turn.dtype)
+    dense[chosen] = values * turn.dtype.type(turn.size / len(chosen))
+    return dense
+
+
 @dataclass(frozen=True)
 class RandKSameSeed(IntegerCompressor):
     """`values` quantises the chosen values; by default in 32 bits."""
@@ -64,27 +78,22 @@ class RandKSameSeed(IntegerCompressor):
         return self.values.bits_at(turn)
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector:
-        return self.values.statistic(vector[self._chosen(turn)], self._inner(turn))
+        return self.values.statistic(self._values(vector, turn), _turn_of_chosen(self.ratio, turn))
 
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
-        return self.values.compress(vector[self._chosen(turn)], self._inner(turn))
+        return self.values.compress(self._values(vector, turn), _turn_of_chosen(self.ratio, turn))
 
     def decompress(self, integers: Int32Array, turn: Turn, contributors: int) -> Vector:
-        inner = self._inner(turn)
-        dense: Vector = np.zeros(turn.size, turn.dtype)
-        dense[self._chosen(turn)] = self.values.decompress(integers, inner, contributors) * (turn.size / inner.size)
-        return dense
+        values = self.values.decompress(integers, _turn_of_chosen(self.ratio, turn), contributors)
+        return _scattered(values, _chosen(self.ratio, turn.common()), turn)
 
-    def _chosen(self, turn: Turn) -> Indices:
-        return turn.common().subset(turn.size, count_of(self.ratio, turn.size), stream=1)
-
-    def _inner(self, turn: Turn) -> Turn:
-        return dataclasses.replace(turn, shape=(count_of(self.ratio, turn.size),))
+    def _values(self, vector: Vector, turn: Turn) -> Vector:
+        return vector[_chosen(self.ratio, turn.common())]
 
 
 @dataclass(frozen=True)
 class RandKPartition(SparseCompressor):
-    """Each worker owns `ratio` of the coordinates, at most 1/n; None: 1/n, all coordinates owned (PermK)."""
+    """Each worker owns a fraction `ratio` of the coordinates, at most 1/n; None: all coordinates are owned (PermK)."""
 
     ratio: float | None = None
 
@@ -99,7 +108,7 @@ class RandKPartition(SparseCompressor):
         return self._count(turn.size, turn.workers)
 
     def indices(self, turn: Turn) -> Indices:
-        """A permutation, dealt to workers. Where all is owned, slots beyond the tensor make the number divisible."""
+        """The worker's part of a common permutation, padded so that all workers have the same number."""
         count = self.count(turn)
         order = turn.common().permutation(self._slots(turn.size, turn.workers))
         dealt = order[turn.worker * count : (turn.worker + 1) * count]
@@ -141,7 +150,7 @@ class TopK(SparseCompressor):
 
 @dataclass(frozen=True)
 class Threshold(SparseCompressor):
-    """All values of at least this magnitude: what is left out is below sqrt(d) times the threshold."""
+    """All values of at least this magnitude: the norm of the rest is below sqrt(d) times the threshold."""
 
     threshold: float
     memory: str | Memory = field(default="error-feedback", kw_only=True)
@@ -158,10 +167,7 @@ class Threshold(SparseCompressor):
 
 @dataclass(frozen=True)
 class AdaptiveThreshold(SparseCompressor):
-    """All values of at least this part of the tensor's largest magnitude; half of it, as in arXiv 1911.08250.
-
-    How many that are depends on how heavy the tensor's tail is, and so on what is compressed as one vector.
-    """
+    """All values of at least a fraction `part` of the tensor's largest magnitude; one half in arXiv 1911.08250."""
 
     part: float = 0.5
     memory: str | Memory = field(default="error-feedback", kw_only=True)
@@ -172,7 +178,7 @@ class AdaptiveThreshold(SparseCompressor):
             raise ValueError(f"a part of the largest magnitude is in (0, 1], not {self.part}")
 
     def contraction(self, size: int) -> float | None:
-        """The largest value is always sent, and none of those that are not is larger."""
+        """The largest value is always sent."""
         return 1 / size
 
     def compress(self, vector: Vector, turn: Turn) -> Sparse:
@@ -184,7 +190,7 @@ class AdaptiveThreshold(SparseCompressor):
 
 @dataclass(frozen=True)
 class OwnScale(GatherCompressor):
-    """A quantiser with each worker's own norms, as the papers have it: exact constants, but an all-gather."""
+    """A quantiser with each worker's own norms, as in the papers: better constants, but it needs an all-gather."""
 
     quantiser: Quantiser
 
@@ -193,7 +199,7 @@ class OwnScale(GatherCompressor):
 
     def compress(self, vector: Vector, turn: Turn) -> Bytes:
         norms = self.quantiser.statistic(vector, turn).astype(np.float64)
-        alone = dataclasses.replace(turn, workers=1, shared=norms)
+        alone = replace(turn, workers=1, shared=norms)
         integers = self.quantiser.compress(vector, alone).astype(f"<i{self._value_bytes(turn)}")
         return np.concatenate([norms.view(np.uint8), integers.view(np.uint8)])
 
@@ -201,7 +207,7 @@ class OwnScale(GatherCompressor):
         integer_bytes = turn.size * self._value_bytes(turn)
         norms = parcel[: len(parcel) - integer_bytes].copy().view(np.float64)
         integers = parcel[len(parcel) - integer_bytes :].copy().view(f"<i{self._value_bytes(turn)}").astype(np.int32)
-        return self.quantiser.decompress(integers, dataclasses.replace(turn, workers=1, shared=norms), 1)
+        return self.quantiser.decompress(integers, replace(turn, workers=1, shared=norms), 1)
 
     def _value_bytes(self, turn: Turn) -> int:
         return self.quantiser.bits_at(turn) // 8
@@ -209,10 +215,9 @@ class OwnScale(GatherCompressor):
 
 @dataclass(frozen=True)
 class QuantisedRandK(GatherCompressor):
-    """A quantisation of a random sparsification: omega = (omega_q + 1)(omega_s + 1) - 1 (arXiv 1904.05115).
+    """Quantised random values: omega = (omega_q + 1)(omega_s + 1) - 1 (arXiv 1904.05115).
 
-    Each worker draws its own coordinates and has its own norms. For the composition that adds up as integers see
-    RandKSameSeed(ratio, values=...).
+    Each worker draws its own coordinates and has its own norms. RandKSameSeed(ratio, values=...) can be summed.
     """
 
     ratio: float
@@ -227,22 +232,12 @@ class QuantisedRandK(GatherCompressor):
         return composed(self.quantiser.omega(count, 1), size / count - 1)
 
     def compress(self, vector: Vector, turn: Turn) -> Bytes:
-        chosen = self._chosen(turn)
-        return OwnScale(self.quantiser).compress(vector[chosen], self._inner(turn))
+        values = vector[_chosen(self.ratio, turn)]
+        return OwnScale(self.quantiser).compress(values, _turn_of_chosen(self.ratio, turn))
 
     def decompress(self, parcel: Bytes, turn: Turn) -> Vector:
-        inner = self._inner(turn)
-        dense: Vector = np.zeros(turn.size, turn.dtype)
-        values = OwnScale(self.quantiser).decompress(parcel, inner)
-        dense[self._chosen(turn)] = values * turn.dtype.type(turn.size / inner.size)
-        return dense
-
-    def _chosen(self, turn: Turn) -> Indices:
-        """Known to all from the turn: no index travels."""
-        return turn.subset(turn.size, count_of(self.ratio, turn.size), stream=1)
-
-    def _inner(self, turn: Turn) -> Turn:
-        return dataclasses.replace(turn, shape=(count_of(self.ratio, turn.size),))
+        values = OwnScale(self.quantiser).decompress(parcel, _turn_of_chosen(self.ratio, turn))
+        return _scattered(values, _chosen(self.ratio, turn), turn)
 
 
 def composed(omega_outer: float | None, omega_inner: float) -> float | None:

@@ -1,13 +1,12 @@
 """THC: a rotation, a table, and integers that the network adds (Li et al., NSDI 2024).
 
 Each block of values is multiplied by random signs and rotated by a Hadamard matrix, both the same at all workers: then
-its values are close to normal, with a deviation that the block's norm gives. They are cut at +-t deviations (a part p
-of them lies beyond) and rounded stochastically to one of 2^table_bits values of a grid of `granularity` equal steps.
-The grid makes the sum homomorphic: a table value is an integer, and integers add. The table is the one with the least
-expected square error for a normal distribution, found by dynamic programming.
+its values are close to normal, with a deviation that follows from the block's norm. They are cut at +-t deviations (a
+fraction p of them lies beyond) and rounded stochastically to one of 2^table_bits values of a grid of `granularity`
+equal steps, which are integers. The table is the one with the least expected square error for a normal distribution,
+found by dynamic programming.
 
-The paper's switch looks the integers up; one that only adds gets them from the worker. Rotation, table and
-rounding are unbiased; cutting is not, and error feedback makes up for it.
+In the paper the switch looks the integers up; here the worker does. Cutting is a bias, which error feedback corrects.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class THC(IntegerCompressor):
     table_bits: int = 4
     granularity: int = 30
     cut: float = field(default=1 / 32, kw_only=True)
-    """The part p of a normal distribution that is cut."""
+    """The fraction p of a normal distribution that is cut."""
     block: int = field(default=4096, kw_only=True)
-    """Values rotated together, at most; a power of two."""
+    """How many values are rotated together at most; a power of two."""
     bits: int = field(default=8, kw_only=True)
     memory: str | Memory = field(default="error-feedback", kw_only=True)
 
@@ -57,7 +56,7 @@ class THC(IntegerCompressor):
         return self.bits
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector:
-        """The blocks' norms: a rotation does not change them, so that they can be agreed on before."""
+        """The blocks' norms, which the rotation does not change."""
         rows = blocks(vector, self._block(turn.size))
         norms: Vector = np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1))
         return norms
@@ -113,7 +112,7 @@ def half_width(cut: float) -> float:
 
 @functools.lru_cache(maxsize=64)
 def table_for(bits: int, granularity: int, cut: float) -> npt.NDArray[np.int64]:
-    """The 2^bits grid points, 0 and `granularity` among them, that round a cut normal value with the least error.
+    """The 2^bits grid points, with 0 and `granularity`, that round a cut normal value with the least error.
 
     A value x between neighbours a < b is rounded with variance (b - x)(x - a). cost[a][b] is its expectation over
     the interval; the best table of j + 1 points that ends at b extends the best one of j points that ends at some a.

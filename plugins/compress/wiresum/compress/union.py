@@ -1,24 +1,17 @@
-"""The sum of sparse vectors over all workers: first where values belong, then the values, as integers.
+"""The sum of sparse vectors over all workers: first the indices travel, then the values, as integers.
 
-A sparse vector is indices and values, and a network adds what lies at the same place. So workers tell each other their
-indices first (all-gather), and each then knows the *union* of all. There are two ways for the values:
+An all-gather of the indices (in the code of host_agent/src/numeric/indices.hpp) tells all workers the *union*. Then
+there are two ways for the values:
 
-    sum       each worker lays its values out in the order of the union, with zeros where it has none, and the
-              network adds that: as many numbers come down each link as the union has
-    gather    each worker tells its values to all: what comes down is everybody's
+    sum       each worker sends a value for each index of the union, zero where it has none, and the network adds
+              them: each link carries as many numbers down as the union has
+    gather    an all-gather of the values: each link carries the values of all workers down
 
-The more workers chose the same coordinates, the better the sum; `Aggregator.prefers_sum` says which it is. (Where each
-coordinate is one worker's, a sum has nothing to add.) Both give the same bits: values travel as integers of 32 bits on
-a common scale, a power of two, and integers can be added in any order. With N workers and a largest magnitude below 2^E
+The more indices the workers share, the better the sum; `Aggregator.prefers_sum` decides. Both give the same bits:
+values travel as integers of 32 bits on a common scale, a power of two. With N workers and a largest magnitude below 2^E
 (exponents travel with the indices), a value v becomes v * 2^(b - E), rounded to the nearest integer, with b =
-floor(log2(floor((2^31 - 1) / N))): the sum of N fits in 32 bits. That is exact for a float32 within 2^(24 - b) of the
-largest; what of smaller ones is rounded off was not sent, and is a memory's to keep.
-
-Indices are ascending, and travel as Elias and Fano's code has them (1974): of n indices below u, the lower
-l = floor(log2(u / n)) bits of each, and a bitmap of n + u / 2^l bits in which index number j sets bit
-j + (index >> l). That is 2 to 3 bits more than l for each index, about 8.6 bits at 1% and 12 at 0.1%, in place of 32.
-(Sparse tensors of PyTorch are aligned in the same way, with keys of 64 bits and rows of values:
-wiresum/torch/rows.py.)
+floor(log2(floor((2^31 - 1) / N))): the sum of N fits in 32 bits. The rounding error counts as not sent, and stays in
+the memory.
 """
 
 from __future__ import annotations
@@ -30,18 +23,18 @@ import numpy as np
 
 from wiresum.compress import native, packing
 from wiresum.compress.aggregator import Aggregator
-from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_finite
+from wiresum.compress.arrays import Indices, Int32Array, Sparse, Vector, is_finite
 from wiresum.compress.turn import Turn
 
 NOTHING = -(2**15)
-"""The exponent of no value but zeros."""
+"""The exponent of a vector of zeros."""
 NOT_FINITE = 2**15 - 1
 INDEX_MAX = 2**31 - 1
 VALUE_BITS_MAX = 32
 
 
 def exponent_of(message: Sparse, finite: bool) -> int:
-    """The smallest E with all magnitudes below 2^E; `finite` says whether the vector was that the message is from."""
+    """The smallest E with all magnitudes below 2^E; `finite` is of the vector that was compressed."""
     if not finite or not is_finite(message.values):
         return NOT_FINITE
     largest = float(np.abs(message.values).max(initial=0))
@@ -50,38 +43,35 @@ def exponent_of(message: Sparse, finite: bool) -> int:
 
 @dataclass(frozen=True)
 class Places:
-    """What the first round has told about one segment: alike at all workers."""
+    """The result of the first round for one segment; the same at all workers."""
 
     turn: Turn
     by_worker: list[Indices]
     exponent: int
-    """The largest of all workers'."""
+    """The largest of all workers."""
     bits: int = VALUE_BITS_MAX
     """Of a value on the wire: 8, 16 or 32; the same for all segments."""
 
     @property
     def travels(self) -> bool:
-        """Are there values worth a second round?"""
+        """Whether there are values for a second round."""
         return self.exponent not in (NOTHING, NOT_FINITE)
 
     def without_values(self) -> Vector | Sparse:
-        """The mean where no values travel."""
+        """The mean if no values travel."""
         if self.exponent == NOT_FINITE:
             return np.full(self.turn.size, np.nan, self.turn.dtype)
         return _nothing(self.turn)
 
-    def union(self) -> Indices:
-        return native.union_of(self.by_worker, self.turn.size)
-
     def shift(self) -> int:
-        """What a value is multiplied by is two to this power."""
+        """The scale is two to this power."""
         return packing.limit(self.bits, self.turn.workers).bit_length() - 1 - self.exponent
 
     def integers(self, values: Vector) -> Int32Array:
         return np.rint(np.ldexp(values.astype(np.float64), self.shift())).astype(np.int32)
 
     def values(self, integers: Int32Array, divisor: int = 1) -> Vector:
-        """The inverse, over the divisor."""
+        """The inverse of `integers`, divided by the divisor."""
         return (np.ldexp(integers.astype(np.float64), -self.shift()) / divisor).astype(self.turn.dtype)
 
 
@@ -91,10 +81,9 @@ def sum_over_union(
     aggregator: Aggregator,
     kept: Callable[[Int32Array, Turn], Indices | None],
 ) -> tuple[list[Vector | Sparse], list[list[Vector | Sparse]]]:
-    """By segment the mean over workers, and by local worker and segment what of its own went into it.
+    """The means by segment, and the part of each local worker's message that is in them, by worker and segment.
 
-    `messages` are the local workers'; `kept` chooses among the summed values. The mean is NaN where some worker's
-    values were not finite.
+    `kept` chooses among the sums, as SparseCompressor.kept. A mean is NaN if some worker's values are not finite.
     """
     travelling = [s for s, place in enumerate(places) if place.travels]
     integers = [[places[s].integers(mine[s].values) for s in travelling] for mine in messages]
@@ -124,11 +113,11 @@ def _totals(
     integers: Sequence[Sequence[Int32Array]],
     aggregator: Aggregator,
 ) -> list[tuple[Indices, Int32Array]]:
-    """By segment the union, and the sums in its order. Indices and integers are the local workers', by segment."""
+    """By segment the union, and the sums in its order."""
     counts = [sum(len(place.by_worker[worker]) for place in places) for worker in range(aggregator.workers)]
     if not any(counts):
         return [(np.zeros(0, np.int64), np.zeros(0, np.int32)) for _ in places]
-    unions = [place.union() for place in places]
+    unions = [native.union_of(place.by_worker, place.turn.size) for place in places]
     length, per_word = sum(map(len, unions)), VALUE_BITS_MAX // places[0].bits
     if length < sum(counts) and aggregator.prefers_sum(-(-length // per_word), -(-max(counts) // per_word)):
         totals = _summed(places, unions, indices, integers, aggregator)
@@ -178,20 +167,3 @@ def _gathered(
             first[worker] += len(indices)
         totals.append(total)
     return totals
-
-
-def index_code(indices: Indices, size: int) -> Bytes:
-    """Ascending indices below `size`; `index_code_bytes` says how long it is, `native.indices_of` is the inverse."""
-    return native.index_code(indices, size, index_code_bytes(len(indices), size))
-
-
-def index_code_bytes(count: int, size: int) -> int:
-    return -(-_bitmap_bits(count, size) // 8) + -(-count * _low_bits(count, size) // 8)
-
-
-def _low_bits(count: int, size: int) -> int:
-    return max(0, (size // count).bit_length() - 1) if count else 0
-
-
-def _bitmap_bits(count: int, size: int) -> int:
-    return count + (size >> _low_bits(count, size)) if count else 0

@@ -1,17 +1,14 @@
-"""Compressed gradients in DistributedDataParallel: `attach(model, optimizer, method)`.
+"""The DDP communication hook that compresses gradients: `attach(model, optimizer, method)`.
 
-DDP calls a communication hook with each bucket of gradients, in the same order at all workers, while the backward pass
-goes on. The hook hands the bucket to a thread, which averages its segments through an engine while the gradients of the
-layers before are computed. By "model", buckets are held back until the last one is there, so that the entire model is
-one vector, and nothing overlaps.
+DistributedDataParallel calls the hook with each bucket of gradients during the backward pass, in the same order at all
+workers. The hook passes the bucket to a thread, which averages its segments with an engine while DDP computes the next
+gradients. With granularity "model", buckets are held until the last one, so that the whole model is one vector.
 
-One thread, so that all workers exchange buckets in the same order. The hook waits for it in the last bucket, when
-nothing is left to compute: then no collective of the compression is under way when DDP issues one of its own (it does
-so for parameters that were not used), and an error comes out of `backward()` as itself.
+There is one thread, so all workers exchange buckets in the same order. In the last bucket the hook waits for it, since
+DDP may then issue a collective of its own (for unused parameters), and so that `backward()` raises the thread's error.
 
-Memories are keyed by the parameter's name, since DDP rebuilds its buckets after the first step. A step ends with its
-last bucket. Gradients that are accumulated under `no_sync` are compressed once, when they are synchronised. Sparse
-gradients are averaged as they are, in the same thread.
+Memories are kept by parameter name, since DDP rebuilds its buckets after the first step. A step ends with its last
+bucket. Gradients accumulated under `no_sync` are compressed once. Sparse gradients are averaged without compression.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from wiresum.compress.arrays import Sparse, Vector, joined
-from wiresum.compress.checkpoint import differences, mismatched_names, refuse, require_entries
+from wiresum.compress.checkpoint import differences, differing_tensors, mismatched_names, refuse, require_entries
 from wiresum.compress.compressor import Compressor
 from wiresum.compress.engine import Engine, Piece, Segment, require_version
 from wiresum.compress.groups import aggregator_of
@@ -42,29 +39,28 @@ Bucket = Any  # dist.GradBucket, which PyTorch's stubs do not export
 
 MEGABYTE = 1e6
 UNTRAINABLE: dict[type[Optimizer], str] = {
-    torch.optim.LBFGS: "it takes curvature from differences of successive gradients, in which what compression adds is "
-    "as large as what is looked for, and each worker's own loss decides how long it goes on",
-    torch.optim.Rprop: "it looks at nothing but the sign of each value, which rounding changes where values are small, "
-    "and its steps grow from sign to sign",
+    torch.optim.LBFGS: "it computes curvature from small differences of successive gradients, which compression "
+    "changes, and each worker's own loss decides how many iterations it makes",
+    torch.optim.Rprop: "it uses only the sign of each value, which rounding changes if the value is small",
 }
 """The optimizers that are refused, and why."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What this worker has sent so far. Payload, without headers."""
+    """This worker's traffic so far, without headers."""
 
     steps: int
     sent_bytes: float
     received_bytes: float
     dense_bytes: float
-    """What it would have handed to an uncompressed all-reduce."""
+    """The bytes of an uncompressed all-reduce."""
     clamped: int = 0
-    """Integers that were clamped to what their bits can hold."""
+    """How many integers were clamped to their bits."""
 
     @property
     def ratio(self) -> float:
-        """How many times less was sent."""
+        """`dense_bytes` over `sent_bytes`."""
         return self.dense_bytes / self.sent_bytes if self.sent_bytes else 1.0
 
     def __str__(self) -> str:
@@ -86,27 +82,24 @@ def attach(
     leave_out: Sequence[str] = (),
     elements_min: int = 0,
 ) -> Attachment:
-    """Makes `model` average its gradients with `method` from now on, until `detach()`. All workers call it alike,
+    """Makes `model` average its gradients with `method` until `detach()`. All workers call it with the same arguments,
     between two steps.
 
-    What is compressed as one vector: each parameter ("layer"), each of DDP's buckets ("bucket"), or the entire model
-    ("model").
+    `granularity` is what is compressed as one vector: each parameter ("layer"), each of DDP's buckets ("bucket"), or
+    the whole model ("model"). Not compressed are the first `start_step` steps, parameters whose names match a shell
+    pattern in `leave_out`, such as "*.bias", and those with fewer than `elements_min` elements.
 
-    Averaged as they are: everything in the first `start_step` steps, and always parameters whose names match one of
-    `leave_out` (shell patterns, as "*.bias") or that have fewer than `elements_min` elements.
-
-    RuntimeError if the model has another communication hook, if one of these is attached to it, or if a parameter is
-    not on the CPU. ValueError if a pattern matches no parameter, if the method's memory has momentum, and the optimizer
-    has some, too, or if the optimizer is LBFGS or Rprop: with means that are not exact these do not train. TypeError if
-    `model` is no DistributedDataParallel.
+    RuntimeError if the model has another communication hook or compression attached, or a parameter that is not on the
+    CPU. ValueError if a pattern matches no parameter, if both the method's memory and the optimizer have momentum, or
+    if the optimizer is LBFGS or Rprop. TypeError if `model` is no DistributedDataParallel.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
             f"the model must be a DistributedDataParallel, not a {type(model).__name__}: wrap it in one first (FSDP's "
             "gradients cannot be compressed)"
         )
-    place = _places.get(model)
-    if place is not None and place.attachment is not None:
+    before = _attached.get(model)
+    if before is not None and not before.is_detached:
         raise RuntimeError("compression is attached to this model already: detach() it first")
     attachment = Attachment(
         model,
@@ -118,18 +111,21 @@ def attach(
         leave_out=leave_out,
         elements_min=elements_min,
     )
-    if place is None:
-        place = _Place()
-        model.register_comm_hook(place, _hook_of_place)
-        _places[model] = place
-    place.attachment = attachment
+    if before is None:  # a hook stays for the life of the model
+        model.register_comm_hook(weakref.ref(model), lambda reference, bucket: _attached[reference()].arrived(bucket))
+    _attached[model] = attachment
     return attachment
 
 
 def compression_hook(state: Attachment, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
-    """`attach` as `model.register_comm_hook(Attachment(model, optimizer, method), compression_hook)`, where it shall be
-    put together with PyTorch's own wrappers: `fp16_compress_wrapper(compression_hook)`."""
+    """For PyTorch's own wrappers of hooks, in place of `attach`:
+    `model.register_comm_hook(Attachment(model, optimizer, method), fp16_compress_wrapper(compression_hook))`."""
     return state.arrived(bucket)
+
+
+compression_hook.__annotations__ = {}  # DDP accepts only annotations that are classes
+
+_attached: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = weakref.WeakKeyDictionary()
 
 
 class Attachment:
@@ -161,7 +157,7 @@ class Attachment:
         self._start_step = start_step
         self._steps = 0
         self._plain_bytes = 0
-        self._is_detached = False
+        self.is_detached = False
         self._granularity = granularity
         self._held: list[_Held] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="wiresum-compress")
@@ -172,15 +168,10 @@ class Attachment:
         self.engine = Engine(method, aggregator_of(model.process_group), seed=seed)
 
     def detach(self) -> None:
-        """From now on gradients are averaged as they are; what memories hold back is dropped. Another compression may
-        then be attached. All workers call it alike, between two steps. Idempotent."""
+        """Ends compression and drops the memories. All workers call it between two steps. Idempotent."""
         self._forget_failed_pass()
-        self._is_detached = True
+        self.is_detached = True
         self._thread.shutdown()
-
-    @property
-    def is_detached(self) -> bool:
-        return self._is_detached
 
     def report(self) -> Report:
         traffic = self.engine.aggregator.traffic
@@ -193,21 +184,19 @@ class Attachment:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """This worker's own memories and the common ones, as tensors: each worker saves its own. With them is what they
-        belong to."""
+        """A checkpoint with this worker's memories, as tensors: each worker saves its own."""
         state = {"engine": self.engine.state_dict(), "steps": self._steps, **self._belonging()}
         converted: dict[str, Any] = _converted(state, np.ndarray, lambda array: torch.from_numpy(array.copy()))
         return converted
 
     def load_state_dict(self, state: Mapping[str, Any], *, world_size_changed: bool = False) -> None:
-        """Goes on, bit for bit, where this worker saved its state.
+        """Restores a checkpoint: training continues bit for bit.
 
-        ValueError, and nothing has changed, if the state is of another method or other options, another rank, world
-        size, granularity or model (names, shapes and types of what is compressed), or is not whole; the text says what
-        differs.
+        ValueError, before anything changes, if it is of another method, rank, world size, granularity or model, or
+        incomplete; the text names the differences.
 
-        `world_size_changed=True` says that another number of workers is meant. Then a worker may load the state of any
-        worker of the former group, each at most once, or none; and all workers call `synchronize()` before they go on.
+        `world_size_changed=True` is for another number of workers. Then a worker may load the state of any worker of
+        the former group, each at most once, or none; and all workers call `synchronize()` before the next step.
         """
         arrays = _converted(state, torch.Tensor, lambda tensor: tensor.detach().cpu().numpy().copy())
         if isinstance(arrays, Mapping):
@@ -215,17 +204,14 @@ class Attachment:
         require_entries(arrays, ("engine", "steps", *self._belonging()), "the state")
         found = differences(arrays["granularity"], self._granularity, "granularity")
         found += mismatched_names(arrays["parameters"], self._compressed, "the state's model")
-        present = self._belonging()["parameters"]
-        for name in self._compressed:
-            if name in arrays["parameters"]:
-                found += differences(arrays["parameters"][name], present[name], f"'{name}'")
+        found += differing_tensors(arrays["parameters"], self._belonging()["parameters"])
         refuse(found)
         steps = int(arrays["steps"])
         self.engine.load_state_dict(arrays["engine"], world_size_changed=world_size_changed)
         self._steps = steps
 
     def _belonging(self) -> dict[str, Any]:
-        """What a state is of, besides what the engine knows."""
+        """The part of a state that identifies the model."""
         parameters = {
             name: f"{list(self._pieces[name].shape)} of {str(self._parameters[name].dtype).removeprefix('torch.')}"
             for name in self._compressed
@@ -233,25 +219,23 @@ class Attachment:
         return {"granularity": self._granularity, "parameters": parameters}
 
     def synchronize(self) -> None:
-        """After a restart in which some workers have no state, or with another number of workers: makes memories
-        consistent.
-
-        A collective: all workers call it, after those that have a state have loaded it.
-        """
+        """Makes memories consistent after a restart in which some workers have no state, or with another number of
+        workers. A collective: all workers call it, after those that have a state have loaded it."""
         self._steps = self.engine.synchronize({"steps": self._steps})["steps"]
 
     def arrived(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
-        """The hook: DDP has this bucket of gradients, and wants its average."""
-        if self._is_detached:
+        """The hook: returns the future average of a bucket of gradients."""
+        if self.is_detached:
             return allreduce_hook(self._group, bucket)
         if bucket.index() == 0:
             self._forget_failed_pass()
         buffer = bucket.buffer()
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         if buffer.layout is torch.strided:
             pieces = [self._pieces[self._names[id(parameter)]] for parameter in bucket.parameters()]
-            future = self._hold(_Held(buffer, pieces))
+            self._held.append(_Held(buffer, pieces, future))
+            self._dense_bytes += buffer.nbytes
         else:
-            future = torch.futures.Future()
             self._submit(lambda: future.set_result(_mean_of_rows(buffer, self._group)))
         if self._held and (self._granularity != "model" or bucket.is_last()):
             together, self._held = self._held, []
@@ -267,13 +251,8 @@ class Attachment:
             self._steps += 1
         return future
 
-    def _hold(self, held: _Held) -> torch.futures.Future[torch.Tensor]:
-        self._dense_bytes += held.nbytes
-        self._held.append(held)
-        return held.future
-
     def _forget_failed_pass(self) -> None:
-        """A backward pass that failed may have left buckets behind."""
+        """Drops the buckets of a backward pass that failed."""
         wait(self._exchanges)
         self._exchanges.clear()
         self._held = []
@@ -283,7 +262,7 @@ class Attachment:
         self._exchanges.append(self._thread.submit(self._attempt, exchange))
 
     def _attempt(self, exchange: Callable[[], None]) -> None:
-        """In the thread. After an error nothing more is exchanged in this pass, at no worker that has the error."""
+        """In the thread. After an error nothing more is exchanged in this pass."""
         if self._error is not None:
             return
         try:
@@ -292,7 +271,7 @@ class Attachment:
             self._error = error
 
     def _average(self, held_together: list[_Held]) -> None:
-        """Compresses what is held back together, and hands each bucket its part."""
+        """Averages buckets that are compressed together."""
         pieces = [piece for held in held_together for piece in held.pieces if self._compresses(piece)]
         for held in held_together:
             self._average_plainly([held.parts[piece.name] for piece in held.pieces if not self._compresses(piece)])
@@ -314,28 +293,24 @@ class Attachment:
     def _average_compressed(self, pieces: list[Piece], parts: Mapping[str, Vector]) -> None:
         segments = self._segments(pieces)
         gradients = [[parts[piece.name] for piece in segment.pieces] for segment in segments]
-        parameters = self._values(segments) if self.engine.method.uses_parameters else {}
+        parameters = {}
+        if self.engine.method.uses_parameters:
+            for segment in segments:
+                values = [_values_of(self._parameters[piece.name].detach()) for piece in segment.pieces]
+                parameters[segment.name] = joined(values)
         estimates = self.engine.estimates(segments, [gradients], parameters)
         for estimate, gradient in zip(estimates, gradients, strict=True):
             _overwrite(gradient, estimate)
 
     def _segments(self, pieces: list[Piece]) -> list[Segment]:
-        """Pieces are put together in the model's order, which does not depend on DDP's buckets."""
+        """Pieces are joined in the order of the model, which does not depend on DDP's buckets."""
         if self._granularity == "layer":
             return [Segment((piece,)) for piece in pieces]
         present = {piece.name for piece in pieces}
         return [Segment(tuple(piece for name, piece in self._pieces.items() if name in present))]
 
-    def _values(self, segments: list[Segment]) -> dict[str, Vector]:
-        """The model's, by segment."""
-        return {
-            segment.name: joined([_values_of(self._parameters[piece.name].detach()) for piece in segment.pieces])
-            for segment in segments
-        }
-
 
 def _require_trainable(optimizer: Optimizer) -> None:
-    """Of torch.optim all but these train with compressed gradients; the tests try all that there are."""
     for kind, reason in UNTRAINABLE.items():
         if isinstance(optimizer, kind):
             raise ValueError(f"{type(optimizer).__name__} does not train with compressed gradients: {reason}")
@@ -345,18 +320,17 @@ def _require_one_momentum(method: Compressor, optimizer: Optimizer) -> None:
     momenta = [group.get("momentum", 0) for group in optimizer.param_groups]
     if isinstance(memory_of(method.memory), MomentumCorrection) and any(momenta):
         raise ValueError(
-            f"the momentum is the memory's (MomentumCorrection), and the optimizer has {max(momenta)} beside it: make "
-            "it with momentum=0"
+            f"both the memory (MomentumCorrection) and the optimizer have momentum ({max(momenta)}): create the "
+            "optimizer with momentum=0"
         )
 
 
 class _Held:
-    """A bucket that DDP waits for. Its gradients are overwritten with their average."""
+    """A bucket whose average DDP waits for. The parts of its pieces are overwritten with their average."""
 
-    def __init__(self, buffer: torch.Tensor, pieces: list[Piece]) -> None:
+    def __init__(self, buffer: torch.Tensor, pieces: list[Piece], future: torch.futures.Future[torch.Tensor]) -> None:
         self.pieces = pieces
-        self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        self.nbytes = buffer.nbytes
+        self._future = future
         self._buffer = buffer
         self._values = _values_of(buffer)
         ends = np.cumsum([piece.size for piece in pieces])
@@ -364,20 +338,19 @@ class _Held:
         self.parts = {piece.name: part for piece, part in zip(pieces, parts, strict=True)}
 
     def finish(self) -> None:
-        """The parts are the average now."""
         if self._buffer.dtype not in (torch.float32, torch.float64):
             self._buffer.copy_(torch.from_numpy(self._values))
-        self.future.set_result(self._buffer)
+        self._future.set_result(self._buffer)
 
 
 def _mean_of_rows(rows: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """Of sparse gradients (those of embeddings), which travel as they are: few rows, and no residual of them."""
+    """The mean of sparse gradients (those of embeddings), which are not compressed."""
     dist.all_reduce(rows, group=group)
     return rows / dist.get_world_size(group)
 
 
 def _overwrite(parts: Sequence[Vector], estimate: Vector | Sparse) -> None:
-    """With an estimate of all of them, one after the other."""
+    """Splits the estimate into the parts."""
     ends = np.cumsum([len(part) for part in parts])
     if not isinstance(estimate, Sparse):
         for part, values in zip(parts, np.split(estimate, ends[:-1]), strict=True):
@@ -389,41 +362,12 @@ def _overwrite(parts: Sequence[Vector], estimate: Vector | Sparse) -> None:
         part[estimate.indices[first:last] - (end - len(part))] = estimate.values[first:last]
 
 
-class _Place:
-    """DDP keeps one hook for ever. This is the hook's state; it refers to what is attached now."""
-
-    def __init__(self) -> None:
-        self._attachment: Attachment | None = None
-
-    @property
-    def attachment(self) -> Attachment | None:
-        return None if self._attachment is None or self._attachment.is_detached else self._attachment
-
-    @attachment.setter
-    def attachment(self, attachment: Attachment) -> None:
-        self._attachment = attachment
-
-    def arrived(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
-        assert self._attachment is not None, "the hook is registered when something is attached"
-        return self._attachment.arrived(bucket)
-
-
-def _hook_of_place(place: _Place, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
-    return place.arrived(bucket)
-
-
-_places: weakref.WeakKeyDictionary[DistributedDataParallel, _Place] = weakref.WeakKeyDictionary()
-
-for _hook in (compression_hook, _hook_of_place):
-    _hook.__annotations__ = {}  # DDP insists on annotations that are classes, or none
-
-
 def _compressed_of(pieces: Mapping[str, Piece], leave_out: Sequence[str], elements_min: int) -> list[str]:
-    """The names of the parameters that are."""
+    """The names of the parameters that are compressed."""
     for pattern in leave_out:
         if not fnmatch.filter(pieces, pattern):
             known = ", ".join(pieces)
-            raise ValueError(f"leave_out: no parameter that learns has a name like {pattern!r}; they are: {known}")
+            raise ValueError(f"leave_out: no trainable parameter matches {pattern!r}; they are: {known}")
     return [
         name
         for name, piece in pieces.items()
@@ -432,14 +376,14 @@ def _compressed_of(pieces: Mapping[str, Piece], leave_out: Sequence[str], elemen
 
 
 def _values_of(tensor: torch.Tensor) -> Vector:
-    """Flat; the tensor's own memory where that is possible. float16 and bfloat16 as float32."""
+    """The flat tensor, without a copy if possible; float16 and bfloat16 as float32."""
     wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
     values: Vector = wide.reshape(-1).numpy()
     return values
 
 
 def _converted(value: Any, kind: type, convert: Any) -> Any:
-    """A nested state with everything of one kind converted."""
+    """A nested state with all values of one type converted."""
     if isinstance(value, kind):
         return convert(value)
     if isinstance(value, Mapping):

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.compress as wc
-from wiresum.compress.ddp import Granularity
+from wiresum.compress.ddp_hook import Granularity
 from wiresum.compress.memory import memory_of
 from wiresum_lab.ranks.cluster import Cluster
 
@@ -321,11 +321,11 @@ def test_a_state_that_is_of_something_else_is_refused_and_nothing_of_it_is_loade
             "method": "method is IntDIANA in the state and TopK here",
             "options": "method.ratio is 0.25 in the state and 0.5 here",
             "granularity": "granularity is 'model' in the state and 'layer' here",
-            "shapes": "'weight' is '[5, 6] of float32' in the state and '[4, 6] of float32' here",
+            "shapes": "'weight' is [5, 6] of float32 in the state and [4, 6] of float32 here",
             "names": "the state's model lacks 'bias', 'weight'; the state's model has in addition '0.bias', '0.weight'",
-            "types": "'weight' is '[4, 6] of float64' in the state and '[4, 6] of float32' here",
+            "types": "'weight' is [4, 6] of float64 in the state and [4, 6] of float32 here",
             "layers": "the state's model lacks 'bias'",
-            "rank": f"it is worker {other}'s, and this is worker {rank}",
+            "rank": f"worker is [{other}] in the state and [{rank}] here",
             "entry": "the state lacks 'steps'",
             "version": "has version 2, and only 3 can be loaded",
         }.items():
@@ -424,36 +424,6 @@ def words_of(rank: int) -> torch.Tensor:
 @pytest.mark.parametrize("granularity", ["layer", "model"])
 def test_sparse_gradients_are_averaged_as_they_are(trio: Cluster, granularity: Granularity) -> None:
     assert trio.run(embeds, granularity) == [(True, True, 4 * 36)] * 3
-
-
-def two_momenta(rank: int, size: int) -> str:
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    try:
-        wc.attach(model, optimizer, wc.GTopK(0.1, memory="momentum-correction"))
-    except ValueError as error:
-        return str(error)
-    return "no error"
-
-
-def test_a_second_momentum_is_refused(switched: Cluster) -> None:
-    assert all("the optimizer has 0.9 beside it" in text for text in switched.run(two_momenta))
-
-
-def refused(rank: int, size: int) -> list[str]:
-    texts = []
-    for granularity, method in (("tensor", wc.QSGD()), ("layer", wc.SignMajority(memory="diana"))):
-        try:
-            Run(method, granularity).train(rank, range(1))  # type: ignore[arg-type]
-        except (ValueError, RuntimeError) as error:
-            texts.append(str(error))
-    return texts
-
-
-def test_what_cannot_work_is_refused_with_the_reason(switched: Cluster) -> None:
-    for texts in switched.run(refused):
-        assert "layer, bucket or model, not 'tensor'" in texts[0]
-        assert "declares neither omega nor a contraction" in texts[1]
 
 
 def overlapping(rank: int, size: int) -> tuple[int, bool, bool]:
