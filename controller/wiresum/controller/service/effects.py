@@ -26,7 +26,7 @@ import asyncio
 import collections
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from wiresum.controller.driver import DriverError, JobCounters, Reconciled, SwitchDriver
@@ -288,17 +288,39 @@ class Effects:
                 self._ask_switch(output)
 
     def _ask_switch(self, output: Output) -> None:
+        jobs, now = self._jobs, self._clock
         match output:
             case Admit(name, entry):
-                self._spawn(self._await_admission(name, entry.job, self.call(name, lambda driver: driver.admit(entry))))
+                self._ask(
+                    name,
+                    f"to admit job {entry.job}",
+                    lambda driver: driver.admit(entry),
+                    lambda _: jobs.admitted(name, entry.job, now()),
+                    lambda text: self._note_refused(name, entry.job, text),
+                )
             case Evict(name, number):
-                call = self.call(name, lambda driver: driver.evict(number))
-                self._spawn(self._await_eviction(name, number, call))
+                self._ask(
+                    name,
+                    f"to forget job {number}, which will be tried again",
+                    lambda driver: driver.evict(number),
+                    lambda _: jobs.evicted(name, number, now()),
+                    lambda _: jobs.evict_failed(name, number, now()),
+                )
             case Count(name, number):
-                self._spawn(self._await_count(name, number, self.call(name, lambda driver: driver.counters(number))))
+                self._ask(
+                    name,
+                    f"to say what it counted for job {number}",
+                    lambda driver: driver.counters(number),
+                    lambda found: jobs.counted(name, number, found.contributions, now(), found.results),
+                    lambda _: jobs.counted(name, number, (), now()),
+                )
             case Reconcile(name, entries):
-                self._spawn(
-                    self._await_reconciliation(output, self.call(name, lambda driver: driver.reconcile(entries)))
+                self._ask(
+                    name,
+                    "to hold what it should, which will be tried again",
+                    lambda driver: driver.reconcile(entries),
+                    lambda found: self._note_reconciled(output, found),
+                    lambda _: jobs.reconcile_failed(name, now()),
                 )
             case _:
                 pass  # it is on disk, or there is none
@@ -348,56 +370,39 @@ class Effects:
             self._batches.append([CheckServing()])
         self.carry_out()
 
-    async def _await_admission(self, name: str, number: int, call: Awaitable[None]) -> None:
-        try:
-            await call
-            self._jobs.admitted(name, number, self._clock())
-        except DriverError as error:
-            if self._drivers[name].trouble:  # which is another answer to the workers than that it refuses
-                self._note_change(name)
-            self._jobs.refused(name, number, str(error), self._clock())
-        except Exception:
-            log.exception("%s failed to admit job %d", name, number)
-            self._jobs.refused(name, number, "an unexpected error", self._clock())
-        self.carry_out()
+    def _ask(
+        self,
+        name: str,
+        what: str,
+        question: Callable[[SwitchDriver], T],
+        answered: Callable[[T], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """Calls `answered` with what the switch answers, or `failed` with why it did not. `what`: for the log."""
+        call = self.call(name, question)
 
-    async def _await_eviction(self, name: str, number: int, call: Awaitable[None]) -> None:
-        try:
-            await call
-            self._jobs.evicted(name, number, self._clock())
-        except DriverError as error:
-            log.warning("job %d stays in %s for now, which will be asked again: %s", number, name, error)
-            self._jobs.evict_failed(name, number, self._clock())
-        except Exception:
-            log.exception("%s failed to evict job %d; it will be asked again", name, number)
-            self._jobs.evict_failed(name, number, self._clock())
-        self.carry_out()
+        async def wait() -> None:
+            try:
+                answered(await call)
+            except DriverError as error:
+                log.warning("%s failed %s: %s", name, what, error)
+                failed(str(error))
+            except Exception:
+                log.exception("%s failed %s", name, what)
+                failed("an unexpected error")
+            self.carry_out()
 
-    async def _await_count(self, name: str, number: int, call: Awaitable[JobCounters]) -> None:
-        counters = JobCounters()
-        try:
-            counters = await call
-        except DriverError as error:
-            log.debug("%s does not say what it counted for job %d: %s", name, number, error)
-        except Exception:
-            log.exception("%s failed to say what it counted for job %d", name, number)
-        self._jobs.counted(name, number, counters.contributions, self._clock(), counters.results)
-        self.carry_out()
+        self._spawn(wait())
 
-    async def _await_reconciliation(self, asked: Reconcile, call: Awaitable[Reconciled]) -> None:
-        name = asked.switch_name
-        try:
-            result = await call
-            for change in result.changes:
-                log.info("%s: %s", name, change)
-            self._jobs.reconciled(asked, result, self._clock())
-        except DriverError as error:
-            log.warning("%s could not be made to hold what it should, and will be asked again: %s", name, error)
-            self._jobs.reconcile_failed(name, self._clock())
-        except Exception:
-            log.exception("%s could not be made to hold what it should; it will be asked again", name)
-            self._jobs.reconcile_failed(name, self._clock())
-        self.carry_out()
+    def _note_refused(self, name: str, number: int, text: str) -> None:
+        if self._drivers[name].trouble:  # which is another answer to the workers than that it refuses
+            self._note_change(name)
+        self._jobs.refused(name, number, text, self._clock())
+
+    def _note_reconciled(self, asked: Reconcile, found: Reconciled) -> None:
+        for change in found.changes:
+            log.info("%s: %s", asked.switch_name, change)
+        self._jobs.reconciled(asked, found, self._clock())
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(coroutine)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -22,14 +22,12 @@ from wiresum.controller.jobs.job import Asker, Worker
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security.caller import caller
-from wiresum.controller.service.answering import refuse
+from wiresum.controller.service.answering import granted, refuse
 from wiresum.controller.service.effects import Effects
 from wiresum.controller.service.mailbox import AttendMailbox
 from wiresum.join import join_pb2_grpc
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class JoinService(join_pb2_grpc.JoinServiceServicer):
@@ -84,15 +82,15 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
                 self._effects.carry_out()
 
     async def Leave(self, request: join.LeaveRequest, context: Any) -> join.LeaveReply:  # noqa: N802
-        await self._granted(context, lambda: self._jobs.leave(request, self._clock()))
+        await granted(context, self._effects, lambda: self._jobs.leave(request, self._clock()))
         return join.LeaveReply()
 
     async def Abort(self, request: join.AbortRequest, context: Any) -> join.AbortReply:  # noqa: N802
-        await self._granted(context, lambda: self._jobs.abort(request, self._clock()))
+        await granted(context, self._effects, lambda: self._jobs.abort(request, self._clock()))
         return join.AbortReply()
 
     async def Diagnose(self, request: join.Member, context: Any) -> join.Diagnosis:  # noqa: N802
-        job = await self._granted(context, lambda: self._jobs.job_of(request))
+        job = await granted(context, self._effects, lambda: self._jobs.job_of(request))
         names = list(job.nodes)
         answers = await asyncio.gather(*(self._effects.counters(name, [job.number]) for name in names))
         counted = {
@@ -126,14 +124,6 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
                     return
         except asyncio.TimeoutError:
             log.info("%s does not read its stream", worker)
-
-    async def _granted(self, context: Any, action: Callable[[], T]) -> T:
-        try:
-            result = action()
-        except Refusal as refusal:
-            await refuse(context, refusal)
-        self._effects.carry_out()
-        return result
 
 
 def _asker() -> Asker:
