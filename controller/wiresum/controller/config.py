@@ -1,6 +1,6 @@
 """The configuration file of `wiresum controller`, in TOML. `EXAMPLE` shows all of it.
 
-Whatever is wrong is a `ConfigError` that names file, table and key. Pure, but for reading the file.
+Errors are `ConfigError`s that name file, table and key.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ _ENDPOINT = re.compile(r"(?P<host>[^\s:]+):(?P<port>\d{1,5})|unix:.+")
 
 T = TypeVar("T")
 Seen = dict[tuple[str, str], str]
-"""By key and value, of which none may come twice: whose it is."""
+"""The owner of each key and value; none may come twice."""
 
 
 class ConfigError(ValueError):
@@ -130,10 +130,10 @@ class SecurityConfig:
     tls: Path | None = None
     """A folder with ca.crt, tls.crt and tls.key. None: plaintext."""
     insecure: bool = False
-    """Plaintext is wanted, also where others than this machine can come."""
+    """Plaintext is wanted, even beyond loopback."""
     audit: Path | None = None
     requests_per_second: int = 500
-    """Of one peer, on the average."""
+    """Of one peer, on average."""
     requests_burst: int = 2000
 
 
@@ -143,7 +143,7 @@ class Config:
     listen: tuple[str, int]
     """Host and TCP port of the join service."""
     state: Path | None
-    """A folder, made when it is needed."""
+    """A folder, made if needed."""
     metrics: tuple[str, int] | None
     security: SecurityConfig
     limits: Limits
@@ -152,7 +152,7 @@ class Config:
 
 
 def load(path: Path) -> Config:
-    """Raises `ConfigError`, also if the file cannot be read. Relative paths in it begin at its own folder."""
+    """Raises `ConfigError`. Relative paths in the file begin at its folder."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -166,7 +166,7 @@ def load(path: Path) -> Config:
 
 
 class _Table:
-    """One table of the file; each key must be taken, so that a misspelt one is an error."""
+    """One table of the file. A key that nobody takes is an error."""
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
         """`name`: for the error's text."""
@@ -355,7 +355,7 @@ class _File:
 
 
 def _tables(kind: str, header: str, where: str = "") -> Callable[[object], list[_Table]]:
-    """Errors call each by its own name, or by its number if it has none."""
+    """In errors each has its name, or else its number."""
 
     def check(value: object) -> list[_Table]:
         if not isinstance(value, list) or not all(isinstance(values, dict) for values in value):

@@ -602,7 +602,7 @@ def test_only_the_token_makes_a_member() -> None:
             lambda forged=forged: harness.jobs.attend(forged, harness.now),
             lambda forged=forged: harness.jobs.leave(join.LeaveRequest(member=forged), harness.now),
             lambda forged=forged: harness.jobs.abort(join.AbortRequest(member=forged), harness.now),
-            lambda forged=forged: harness.jobs.job_of(forged),
+            lambda forged=forged: harness.jobs.find(forged),
         ):
             assert harness.refusal_of(action)[0] == "NOT_FOUND"
     assert [worker.presence for worker in workers] == [Presence.ATTENDING] * 3

@@ -1,7 +1,4 @@
-"""Jobs that are over, for workers that were cut off meanwhile, and come back. Pure.
-
-Not on disk: who comes back to another service hears only that it does not know the job.
-"""
+"""Jobs that are over, for workers that come back after they were cut off. Pure. Not kept across a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that operators keep for jobs, each with a token that its workers must show. Pure."""
+"""Jobs that operators create: a name, terms, and a token that the workers must show. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class Reservations:
-    """A name is kept until its job runs, or the time is up and nobody has asked for it."""
+    """Each is kept until its job runs, or the time is up and nobody has joined."""
 
     def __init__(self, limits: Limits, emit: Callable[[Output], None], unix_offset: float) -> None:
-        """`unix_offset`: what must be added to a time to have it in Unix time."""
         self._limits, self._emit, self._unix_offset = limits, emit, unix_offset
         self._kept: dict[str, Reservation] = {}
 
@@ -63,7 +62,7 @@ class Reservations:
         return reservation.job_token
 
     def forget(self, job_name: str) -> bool:
-        """Whether there was one."""
+        """Was there one?"""
         if self._kept.pop(job_name, None) is None:
             return False
         self._emit(ForgetReservation(job_name))
@@ -73,7 +72,7 @@ class Reservations:
         self._kept.update((reservation.job_name, reservation) for reservation in reservations)
 
     def tick(self, now: float, named: Container[str]) -> None:
-        """`named`: the jobs that there are."""
+        """`named`: names of jobs."""
         late = [r.job_name for r in self._kept.values() if now + self._unix_offset >= r.keep_until]
         for job_name in late:
             if job_name not in named:

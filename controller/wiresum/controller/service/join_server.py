@@ -1,4 +1,4 @@
-"""The service of one or several switches: workers join at it, operators ask it. `JoinServer` is the whole of it."""
+"""The service of one or several switches, for workers and operators."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.1
 LOOK_S = 1.0
-"""Between two signs of life to a standby, and between two looks at the list of revoked certificates."""
+"""Between two signs of life to a standby, and two looks at the list of revoked certificates."""
 CALLS_MAX = 8192
-"""Calls in progress, waiting Joins and Attend streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
+"""Calls in progress, with waiting Joins and Attend streams; gRPC refuses more with RESOURCE_EXHAUSTED."""
 TICK_S_MAX = 10.0
-"""A service that has not ticked for so long hangs."""
+"""A service without a tick for so long hangs."""
 STOP_MARGIN_S = 5.0
 REPORT_S_MAX = 10.0
 
@@ -58,9 +58,8 @@ class JoinServer(ServerThread):
         security: Security | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`store`: one that has begun; without it the jobs end with the service. `keys`: those of the store, unless
-        given; without a store, of a sequence that begins here, which is right for switches that begin here too.
-        Without `security` it listens on loopback only."""
+        """`store`: one that has begun; without it the jobs end with the service. `keys`: by default the store's, or of
+        a new sequence, for switches that are new too. Without `security` it listens on loopback only."""
         super().__init__("wiresum-join-service")
         drivers = list(switches) if isinstance(switches, Sequence) else [switches]
         self._drivers = {driver.name: driver for driver in drivers}
@@ -82,7 +81,7 @@ class JoinServer(ServerThread):
 
     @property
     def deposed(self) -> str:
-        """Why it must not go on, since another controller serves from the same state; empty if it may."""
+        """Why it must not go on: another controller serves from the same state. Empty if it may."""
         return self._effects.deposed if self._effects else ""
 
     @property
@@ -91,15 +90,15 @@ class JoinServer(ServerThread):
         return self.runs and time.monotonic() < self._ticked_at + TICK_S_MAX
 
     def report(self) -> join.Report:
-        """All jobs and switches, as they are now; from any thread. Raises `RuntimeError` if it does not serve."""
+        """From any thread. Raises `RuntimeError` if it does not serve."""
         if self._loop is None or self._operators is None or not self.runs:
             raise RuntimeError("this server does not serve")
         answer = asyncio.run_coroutine_threadsafe(self._operators.report(), self._loop)
         return answer.result(REPORT_S_MAX)
 
     def stop(self, grace_s: float = 2.0, *, keep_jobs: bool = False) -> None:
-        """Tells all workers that the switch is being stopped, and ends. Idempotent; returns after `grace_s` and a
-        little, whatever the workers do. `keep_jobs`: the jobs go on without the service, for the next one."""
+        """Tells all workers, waits up to `grace_s` for them, and ends. Idempotent. `keep_jobs`: the jobs go on, for the
+        next service."""
         self._grace_s, self._keep_jobs = grace_s, keep_jobs
         self._end(grace_s + STOP_MARGIN_S)
 
@@ -132,7 +131,7 @@ class JoinServer(ServerThread):
             ticking.cancel()
 
     def _jobs(self) -> Jobs:
-        """With what was written down before."""
+        """With those of the store."""
         switches = [
             Switch(
                 driver.name,
@@ -169,7 +168,7 @@ class JoinServer(ServerThread):
                 log.exception("a tick of the service failed; it goes on")
 
     async def _close(self, jobs: Jobs, effects: Effects) -> None:
-        """Waits until the workers have been told and the switches have forgotten them, or all is on disk."""
+        """Waits until the workers have been told and the switches have forgotten the jobs, or all is on disk."""
         keep = self._keep_jobs
         jobs.close(
             "the controller is being restarted" if keep else "the switch was stopped", self._clock(), keep_jobs=keep
@@ -183,9 +182,8 @@ class JoinServer(ServerThread):
 
 
 def _pings(limits: Limits) -> tuple[tuple[str, int], ...]:
-    """gRPC pings a worker that has sent nothing for a while, and breaks the connection if no answer comes: together so
-    early that the worker may come back until it is lost. What answers is threads of gRPC's own, so that a worker lives
-    for as long as its process runs, whatever its interpreter does."""
+    """gRPC pings a silent worker and breaks the connection without an answer, early enough that the worker can come
+    back before it is lost. gRPC's own threads answer, even if the worker's interpreter is busy."""
     ping_ms = max(PING_MS_MIN, (limits.heartbeat_lost_ms - limits.connection_lost_ms) // 2)
     return (
         ("grpc.keepalive_time_ms", ping_ms),

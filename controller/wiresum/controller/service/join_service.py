@@ -1,9 +1,7 @@
-"""What workers call, as join.proto describes it: `Jobs` and gRPC around it. Runs in one event loop.
+"""What workers call (join.proto): gRPC around `Jobs`. Runs in one event loop.
 
-gRPC's asyncio server, because nearly every call here is one that waits: each worker holds an Attend stream for as
-long as it is a member, and a Join until the last worker has come. A threaded server would need a thread for each of
-them; here they are coroutines of one loop, which is also what makes `Jobs` safe without a lock: only the loop's
-thread touches it.
+Nearly every call here waits: an Attend stream for as long as the worker is a member, a Join until the last worker has
+come. As coroutines of one loop they need no threads, and `Jobs` needs no lock.
 """
 
 from __future__ import annotations
@@ -90,7 +88,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
         return join.AbortReply()
 
     async def Diagnose(self, request: join.Member, context: Any) -> join.Diagnosis:  # noqa: N802
-        job = await granted(context, self._effects, lambda: self._jobs.job_of(request))
+        job = await granted(context, self._effects, lambda: self._jobs.find(request).job)
         names = list(job.nodes)
         answers = await asyncio.gather(*(self._effects.counters(name, [job.number]) for name in names))
         counted = {
@@ -105,7 +103,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
         mailbox.pulse()
 
     async def _read(self, worker: Worker, mailbox: AttendMailbox, context: Any) -> None:
-        """Until the worker closes its side, or is gone: then the stream is over."""
+        """Until the worker closes its side, or is gone."""
         try:
             while (heartbeat := await context.read()) is not grpc.aio.EOF:
                 self._hear(worker, mailbox, heartbeat)
@@ -115,7 +113,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
             mailbox.close()
 
     async def _write(self, worker: Worker, mailbox: AttendMailbox, context: Any) -> None:
-        """Sends what comes into the mailbox. A worker that does not read for too long has broken its stream."""
+        """Sends what comes into the mailbox, until the worker does not read for too long."""
         try:
             while (event := await mailbox.next_event()) is not None:
                 await asyncio.wait_for(context.write(event), self._jobs.limits.heartbeat_lost_ms / 1000)

@@ -1,4 +1,4 @@
-"""What operators call, as operator.proto describes it. Runs in one event loop."""
+"""What operators call (operator.proto). Runs in one event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wiresum.join import operator_pb2_grpc
 
 class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
     def __init__(self, jobs: Jobs, effects: Effects, refusals: Mapping[str, int], clock: Callable[[], float]) -> None:
-        """`refusals`: how many there were, by reason; it goes on counting."""
+        """`refusals`: by reason; it goes on counting."""
         self._jobs, self._effects, self._refusals, self._clock = jobs, effects, refusals, clock
         self._started_at = clock()
 
@@ -26,7 +26,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
 
     async def ListEnded(self, request: join.ListEndedRequest, context: Any) -> join.EndedJobs:  # noqa: N802
         found = self._jobs.history.find(caller().tenants_seen, request.job_name, request.count_max)
-        return join.EndedJobs(jobs=map(report.ended, found))
+        return join.EndedJobs(jobs=found)
 
     async def CreateJob(self, request: join.CreateJobRequest, context: Any) -> join.CreateJobReply:  # noqa: N802
         token = await granted(context, self._effects, lambda: self._jobs.create(request, self._clock()))

@@ -1,5 +1,4 @@
-"""What answers at a standby's endpoint: operators hear that it stands by and whether it reaches its switches; workers,
-that another controller serves. `StandbyServer` is the whole of it."""
+"""The service of a standby: operators get a report, workers hear that another controller serves."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any, NoReturn
 import grpc.aio
 
 from wiresum import join
-from wiresum.controller.jobs.report import software_version
+from wiresum.controller.jobs.report import about_switch, software_version
 from wiresum.controller.p4runtime import P4RuntimeSwitch
 from wiresum.controller.security import Security
 from wiresum.controller.service.server_thread import OPTIONS, ServerThread
@@ -78,17 +77,6 @@ class _Reports(operator_pb2_grpc.OperatorServiceServicer):
 
 
 def _switch(switch: P4RuntimeSwitch) -> join.SwitchReport:
-    """A switch that another controller programs is as it should be."""
+    """A switch that another controller programs is in order."""
     reached = switch.outranked or not switch.trouble
-    return join.SwitchReport(
-        name=switch.name,
-        kind=switch.kind,
-        state="standby" if reached else "unreachable",
-        trouble="" if reached else switch.trouble,
-        slots_total=switch.sizes.slots,
-        jobs_max=switch.sizes.jobs_max,
-        lanes_max=switch.sizes.lanes_max,
-        endpoint=join.Endpoint(address=switch.endpoint.address, port=switch.endpoint.port),
-        parent=switch.parent,
-        part_of=switch.part_of,
-    )
+    return about_switch(switch, "standby" if reached else "unreachable", "" if reached else switch.trouble)
