@@ -339,9 +339,7 @@ class _File:
                     device_config=table.take("device_config", _one_of(DEVICE_CONFIGS), DEVICE_CONFIGS[0]),
                 )
         return replace(
-            switch,
-            mac=table.take("mac", _mac),
-            parent_port=table.take_if_there("parent_port", _whole(0, PORT_MAX)),
+            switch, mac=table.take("mac", _mac), parent_port=table.take_if_there("parent_port", _whole(0, PORT_MAX))
         )
 
     def _table(self, name: str) -> _Table:

@@ -464,9 +464,7 @@ def test_a_worker_that_attends_too_late_hears_why_the_job_ended() -> None:
 
 
 @pytest.mark.parametrize("says", [[[]], [[0, 0]]], ids=["cannot say", "says once"])
-def test_a_connection_that_broke_is_no_loss_before_the_switch_has_heard_nothing_for_long(
-    says: list[list[int]],
-) -> None:
+def test_a_connection_that_broke_is_no_loss_before_the_switch_has_heard_nothing_for_long(says: list[list[int]]) -> None:
     """Where links are bad its answers come late, and the first one says nothing: packets may have come before it."""
     harness = JobsHarness()
     workers = harness.running(world_size=2)

@@ -39,12 +39,7 @@ TABLES = {
     "deliver": (0x02000005, {"job": ("EXACT", 16), "receiver": ("EXACT", 8)}, {"deliver_to", "deliver_up"}),
     "lose": (
         0x02000006,
-        {
-            "egress_port": ("TERNARY", 9),
-            "job": ("TERNARY", 16),
-            "receiver": ("TERNARY", 8),
-            "round": ("TERNARY", 32),
-        },
+        {"egress_port": ("TERNARY", 9), "job": ("TERNARY", 16), "receiver": ("TERNARY", 8), "round": ("TERNARY", 32)},
         {"lose_copies"},
     ),
 }

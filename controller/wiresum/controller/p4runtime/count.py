@@ -44,9 +44,7 @@ def _entries(row: int, value: int | None) -> list[fy.P4CounterEntry]:
     sizes = {"packets": len(COLUMNS), "contributions": SWITCH_WORKERS_MAX, "results": 1}
     return [
         fy.P4CounterEntry(
-            counter,
-            index=row * size + column,
-            data=None if value is None else fy.P4CounterData(packet_count=value),
+            counter, index=row * size + column, data=None if value is None else fy.P4CounterData(packet_count=value)
         )
         for counter, size in sizes.items()
         for column in range(size)

@@ -14,12 +14,7 @@ class TokenBuckets:
     """A bucket for each key: it holds `burst` tokens, and gains `per_second`."""
 
     def __init__(
-        self,
-        per_second: float,
-        burst: float,
-        *,
-        keys_max: int = KEYS_MAX,
-        clock: Callable[[], float] = time.monotonic,
+        self, per_second: float, burst: float, *, keys_max: int = KEYS_MAX, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._per_second = per_second
         self._burst = burst
