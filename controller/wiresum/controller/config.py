@@ -368,18 +368,17 @@ def _hosts(switch: SwitchConfig, tables: list[_Table]) -> tuple[Host, ...]:
     seen: Seen = {}
     if switch.kind != "software":  # with one, a worker may share the machine
         seen["address", switch.address] = seen["mac", switch.mac] = "the switch"
-    return tuple(_host(table, seen, has_port=switch.kind != "software") for table in tables)
-
-
-def _host(table: _Table, seen: Seen, *, has_port: bool) -> Host:
-    host = Host(name=table.take("name", _name), address=table.take("address", _address))
-    if has_port:
-        host = replace(host, mac=table.take("mac", _mac), port=table.take("port", _whole(0, PORT_MAX)))
-    table.end()
-    table.check_unique(host.name, seen, name=host.name, address=host.address)
-    if has_port:
-        table.check_unique(host.name, seen, mac=host.mac)
-    return host
+    hosts = []
+    for table in tables:
+        host = Host(name=table.take("name", _name), address=table.take("address", _address))
+        if switch.kind != "software":
+            host = replace(host, mac=table.take("mac", _mac), port=table.take("port", _whole(0, PORT_MAX)))
+        table.end()
+        table.check_unique(host.name, seen, name=host.name, address=host.address)
+        if host.mac:
+            table.check_unique(host.name, seen, mac=host.mac)
+        hosts.append(host)
+    return tuple(hosts)
 
 
 def _text(value: object) -> str:

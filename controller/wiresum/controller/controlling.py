@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from wiresum import join
 from wiresum.controller.config import Config
@@ -122,7 +122,7 @@ def stand_by(
     Meanwhile it calls `beat`, and answers operators and Prometheus if it can listen."""
     life = _Life(store)
     with contextlib.ExitStack() as cleanup:
-        switches = cleanup.enter_context(_connected(wanted, STANDBY_ID))
+        switches = _connect(wanted, STANDBY_ID, cleanup)
         answering = False
         while not stop.wait(LOOK_S):
             beat()
@@ -183,8 +183,7 @@ def serve(
     election_id = store.begin() if store else ELECTION_ID_WITHOUT_STATE
     keys = store.keys() if store else Keys(KeySequence.draw())
     with contextlib.ExitStack() as cleanup:
-        targets_of_keys = [target.with_keys(keys.identity) for target in wanted]
-        switches = cleanup.enter_context(_connected(targets_of_keys, election_id))
+        switches = _connect([target.with_keys(keys.identity) for target in wanted], election_id, cleanup)
         _wait_ready(switches, stop)
         security = Security(config.security)
         cleanup.callback(security.close)
@@ -210,18 +209,16 @@ def _demoted(server: JoinServer, switches: Sequence[P4RuntimeSwitch]) -> bool:
     return bool(server.deposed) or any(switch.outranked for switch in switches)
 
 
-@contextlib.contextmanager
-def _connected(wanted: Sequence[Target], election_id: int) -> Iterator[list[P4RuntimeSwitch]]:
-    with contextlib.ExitStack() as cleanup:
-        switches = []
-        devices: dict[tuple[str, int], P4Device] = {}
-        for target in wanted:
-            place = target.p4runtime, target.device
-            if place not in devices:
-                devices[place] = P4Device(target, election_id=election_id)
-                cleanup.callback(devices[place].close)
-            switches.append(P4RuntimeSwitch(target, election_id=election_id, device=devices[place]))
-        yield switches
+def _connect(wanted: Sequence[Target], election_id: int, cleanup: contextlib.ExitStack) -> list[P4RuntimeSwitch]:
+    switches = []
+    devices: dict[tuple[str, int], P4Device] = {}
+    for target in wanted:
+        place = target.p4runtime, target.device
+        if place not in devices:
+            devices[place] = P4Device(target, election_id=election_id)
+            cleanup.callback(devices[place].close)
+        switches.append(P4RuntimeSwitch(target, election_id=election_id, device=devices[place]))
+    return switches
 
 
 def _wait_ready(switches: Sequence[P4RuntimeSwitch], stop: threading.Event) -> None:

@@ -61,7 +61,7 @@ def set_up(log_format: str, *, verbose: bool) -> None:
     _said.handlers, _said.propagate = [aloud], False
     _said.setLevel(logging.INFO)
     logging.getLogger("asyncio").addFilter(_is_ours)
-    # What nobody caught, and what Python warns of, are records like others.
+    # Uncaught exceptions and Python's warnings are records like others.
     logging.captureWarnings(True)
     sys.excepthook = lambda kind, error, stack: log.critical("it fails", exc_info=(kind, error, stack))
     threading.excepthook = _log_thread_end

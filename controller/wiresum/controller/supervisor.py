@@ -54,7 +54,7 @@ class Supervisor:
 
 
 def _watchdog_s(environ: Mapping[str, str]) -> float:
-    """0: nobody watches this process."""
+    """0: no watchdog."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0.0
     microseconds = environ.get("WATCHDOG_USEC", "")

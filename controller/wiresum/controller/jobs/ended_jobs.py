@@ -25,7 +25,7 @@ class Gone:
 
 
 def worker_of(job: Job, member: join.Member) -> Worker | None:
-    """None: nobody with this token is in the job. `job` has its number at the member's switch."""
+    """None: no worker of the job has this token. `job` is at the member's switch."""
     ranks = job.nodes[member.switch_name].branch.ranks
     if member.worker >= len(ranks):
         return None

@@ -230,7 +230,7 @@ class Jobs:
         switch.trouble = trouble
         switch.reconciled = False
         if not trouble:
-            for job in switch.held():  # it was cut off, and must listen before it misses anybody
+            for job in switch.held():  # it was cut off: workers get time to be heard
                 job.progress_at = now
             self._telling.reconcile(switch)
 
@@ -505,7 +505,7 @@ class Jobs:
 
     def _forgive(self, stalled: float, now: float) -> None:
         """The service itself stood still: nobody was silent meanwhile, and no deadline passed."""
-        log.warning("this service was stopped for %.1f s; it listens before it misses anybody", stalled)
+        log.warning("this service was stopped for %.1f s, which it does not count against workers", stalled)
         self._resumed_at = now
         for switch in self.cluster.switches.values():
             switch.trouble_since += stalled
@@ -577,7 +577,7 @@ class Jobs:
         code = "UNAVAILABLE" if ended.cause == join.JobEnded.SWITCH_LOST else "ABORTED"  # the first: ask again
         refusal = refusal or Refusal(code, f"{job} ended before it began: {ended.reason}")
         self._refuse_waiting(job, refusal)
-        # One whose grant is still being written down hears the end instead; one that has it does not ask any more.
+        # A worker whose grant is not on disk yet hears this instead; one that has its grant has no Join any more.
         self._outputs.extend(outputs.Refuse(w, refusal) for w in job.workers.values() if w.presence is Presence.GRANTED)
         self._outputs.extend(outputs.Tell(w, ended) for w in job.workers.values() if w.presence is Presence.ATTENDING)
         self._telling.evict(job)
@@ -588,7 +588,7 @@ class Jobs:
             return
         held_up = [name for name, node in job.nodes.items() if node.phase is not Phase.FORGOTTEN]
         if any(self.cluster.switches[name].trouble for name in held_up):
-            self._release_name(job)  # who knows for how long: the job may begin anew elsewhere, or wait in the queue
+            self._release_name(job)  # that may take long, and the job may begin elsewhere meanwhile
         if not self._telling.give_back(job):
             return
         if self._telling.has_given_back(job):

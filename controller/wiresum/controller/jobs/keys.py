@@ -44,7 +44,7 @@ class KeySequence:
 
     @classmethod
     def draw(cls) -> KeySequence:
-        """One that nobody had before."""
+        """A new one."""
         return cls(secrets.token_bytes(SECRET_BYTES))
 
     @property

@@ -46,7 +46,7 @@ class AuditLog:
         self._refusals = TokenBuckets(REFUSALS_PER_SECOND, REFUSALS_BURST, keys_max=1, clock=clock)
         self._unwritten = 0
 
-    def write(self, caller: Caller, method: str, request: Any, outcome: str, text: str, seconds: float) -> None:
+    def write(self, caller: Caller, method: str, request: Any, outcome: str, why: str, seconds: float) -> None:
         """`outcome`: the name of a gRPC status code, why the call was refused, or BEGUN. `request`: may be None."""
         if outcome == "OK" and method in _SILENT_IF_OK:
             return
@@ -61,20 +61,18 @@ class AuditLog:
             "method": method,
             **_subject(request),
             "outcome": outcome,
-            "text": text,
+            "text": why,
             "seconds": round(seconds, 3),
         }
         if self._unwritten:
             line["refusals_unwritten"] = self._unwritten
             self._unwritten = 0
         shown = {key: value[:TEXT_CHARACTERS_MAX] if isinstance(value, str) else value for key, value in line.items()}
-        self._emit(json.dumps({key: value for key, value in shown.items() if value not in ("", [])}))
-
-    def _emit(self, line: str) -> None:
+        text = json.dumps({key: value for key, value in shown.items() if value not in ("", [])})
         if self._handler is None:
-            log.info("%s", line)
+            log.info("%s", text)
         else:
-            self._handler.handle(logging.makeLogRecord({"msg": line}))
+            self._handler.handle(logging.makeLogRecord({"msg": text}))
 
     def close(self) -> None:
         if self._handler is not None:

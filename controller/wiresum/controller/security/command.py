@@ -258,7 +258,7 @@ def _say(shown: Shown) -> None:
 
 
 def _say_problem(shown: Shown) -> None:
-    """A TLS directory is proven as whoever uses it will do."""
+    """Checks a TLS directory as its user will."""
     if shown.path.name != CERTIFICATE_FILE:
         return
     try:

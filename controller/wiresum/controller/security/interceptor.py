@@ -48,7 +48,6 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         is_revoked: Callable[[str], bool] = lambda _serial: False,
         requests_per_second: float,
         requests_burst: int,
-        message_bytes_max: int = join.MESSAGE_BYTES_MAX,
     ) -> None:
         """`roles`: a caller needs one of these, by the full name of the service, or of a method that differs. Methods
         of other services do not exist. `is_revoked`: takes a certificate's serial."""
@@ -56,7 +55,6 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self.audit = audit
         self._is_revoked = is_revoked
         self._buckets = TokenBuckets(requests_per_second, requests_burst)
-        self._message_bytes_max = message_bytes_max
         self._in_progress: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         """By reason: revoked, role, rate, calls, malformed, oversized, unimplemented; silent: no message, or one too
@@ -138,11 +136,11 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         await context.take_first()
 
     async def parse(self, context: _Context, raw: bytes) -> Any:
-        if len(raw) > self._message_bytes_max:
+        if len(raw) > join.MESSAGE_BYTES_MAX:
             await context.refuse(
                 "oversized",
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the message has {len(raw)} bytes, and no message of this service has over {self._message_bytes_max}",
+                f"the message has {len(raw)} bytes, and no message of this service has over {join.MESSAGE_BYTES_MAX}",
             )
         try:
             return context.method.handler.request_deserializer(raw)

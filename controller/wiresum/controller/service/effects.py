@@ -118,7 +118,7 @@ class Effects:
             return
         trouble = write or disk
         if trouble and not self.trouble:
-            log.error("%s. Until that is mended no job begins, and nobody gets the slots of those that end", trouble)
+            log.error("%s. Until that is mended no job begins, and slots of jobs that end are not free", trouble)
         elif self.trouble and not trouble:
             log.warning("the state can be written again")
         if trouble != self.trouble:
@@ -321,7 +321,7 @@ class Effects:
             return driver.stray(), {number: driver.counters(number) for number in numbers}
 
         question = (switch_name, tuple(numbers))
-        if question not in self._counting:  # who asks the same waits for the same: a switch that hangs piles up nothing
+        if question not in self._counting:  # so that questions to a switch that hangs do not pile up
             self._counting[question] = self.call(switch_name, read)
             self._counting[question].add_done_callback(lambda asked: self._note_counted(question, asked))
         try:
@@ -335,7 +335,7 @@ class Effects:
     def _note_counted(self, question: tuple[str, tuple[int, ...]], asked: asyncio.Future[Any]) -> None:
         del self._counting[question]
         if not asked.cancelled():
-            asked.exception()  # it may have come when nobody waits any more
+            asked.exception()  # it may have come after the time-out
 
     def _note_change_from_any_thread(self, name: str) -> None:
         try:

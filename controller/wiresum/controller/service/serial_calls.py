@@ -46,7 +46,7 @@ class SerialCalls:
             value, error = function(), None
         except Exception as caught:
             value, error = None, caught
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(_settle, result, value, error)
 
 
