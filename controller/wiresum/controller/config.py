@@ -102,12 +102,11 @@ port = 43488                   # ... the first of 16 UDP ports (this unless give
 lanes = 360                    # 32-bit words of a packet (this unless given)
 slots = 4096                   # (this unless given)
 """
-"""A Tofino has, besides what a bmv2 has, `program`, the folder that the compiler filled, and `p4info`, its P4Info; for
-a server that is not Stratum, `device_config = "pi"`: how its P4Runtime server wants what the compiler wrote; and where
-its pipes are to sum together, `cables = [[60, 188]]`, the ports that a cable joins, or `loops` (nodes.py). A software
-switch may have hosts too, of which name and address suffice, and then serves these alone; in a tree it must, and beside
-a switch of another kind it needs a `mac`, of the machine where it runs. With `multicast = "239.192.0.0"` it sends what
-is for all workers of a job once, to the job's group: that of job 0 is this, that of job j is j addresses further."""
+"""Besides, a Tofino has `program`, the compiler's folder; `p4info`, its P4Info; `device_config = "pi"`, if its server
+is not Stratum; and `cables = [[60, 188]]` or `loops`, if its pipes are to sum together (nodes.py). A software switch
+may have hosts, with name and address, and then serves only these. In a tree it must have hosts, and next to a switch of
+another kind it needs the `mac` of its machine. `multicast = "239.192.0.0"` is the group to which it sends RESULTs for
+all workers of job 0 once; job j's is j addresses further."""
 
 NAME_CHARACTERS_MAX = 64
 PORT_MAX = 510

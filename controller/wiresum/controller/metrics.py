@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from wsgiref.simple_server import WSGIServer
 
@@ -133,10 +134,7 @@ def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
 
 def _jobs(report: join.Report) -> Iterator[Metric]:
     states = GaugeMetricFamily("wiresum_jobs", "Jobs, by state.", labels=["state"])
-    counts: dict[str, int] = {}
-    for job in report.jobs:
-        counts[job.state] = counts.get(job.state, 0) + 1
-    for state, count in sorted(counts.items()):
+    for state, count in sorted(Counter(job.state for job in report.jobs).items()):
         states.add_metric([state], count)
     yield states
     # Two of one name would be a series twice, for which Prometheus refuses the whole scrape.

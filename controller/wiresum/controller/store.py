@@ -325,24 +325,24 @@ def _seal(*columns: object) -> str:
 
 def _apply(database: sqlite3.Connection, write: outputs.Write) -> None:
     match write:
-        case outputs.Save(record):
+        case outputs.Save(JobRecord() as record):
             columns = "switch_name, number, name, state, body, seal"
             row = (*astuple(record), _seal(*astuple(record)))
             database.execute(f"INSERT OR REPLACE INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)
-        case outputs.Forget(switch_name, number):
+        case outputs.Forget(JobRecord(switch_name, number)):
             database.execute("DELETE FROM jobs WHERE switch_name = ? AND number = ?", (switch_name, number))
-        case outputs.CheckServing():
-            pass  # that the epoch is ours has been seen
+        case outputs.Save(Reservation(job_name) as reservation):
+            body = json.dumps(asdict(reservation))
+            database.execute("INSERT OR REPLACE INTO reservations VALUES (?, ?)", (job_name, body))
+        case outputs.Forget(Reservation(job_name)):
+            database.execute("DELETE FROM reservations WHERE job_name = ?", (job_name,))
+        case outputs.Save(EndedRecord(sequence, job)):
+            body = json_format.MessageToJson(job, preserving_proto_field_name=True)
+            database.execute("INSERT OR REPLACE INTO ended VALUES (?, ?)", (sequence, body))
+        case outputs.Forget(EndedRecord(sequence)):
+            database.execute("DELETE FROM ended WHERE sequence = ?", (sequence,))
         case outputs.SaveDraining(switch_name, draining):
             database.execute("DELETE FROM draining WHERE switch_name = ?", (switch_name,))
             database.executemany("INSERT INTO draining VALUES (?)", [(switch_name,)] * draining)
-        case outputs.SaveReservation(reservation):
-            body = json.dumps(asdict(reservation))
-            database.execute("INSERT OR REPLACE INTO reservations VALUES (?, ?)", (reservation.job_name, body))
-        case outputs.ForgetReservation(job_name):
-            database.execute("DELETE FROM reservations WHERE job_name = ?", (job_name,))
-        case outputs.SaveEnded(ended):
-            body = json_format.MessageToJson(ended.job, preserving_proto_field_name=True)
-            database.execute("INSERT OR REPLACE INTO ended VALUES (?, ?)", (ended.sequence, body))
-        case outputs.ForgetEnded(sequence):
-            database.execute("DELETE FROM ended WHERE sequence = ?", (sequence,))
+        case outputs.CheckServing():
+            pass  # that the epoch is ours has been seen

@@ -12,7 +12,7 @@ from wiresum.controller.jobs.leases import Lease, LeasePool, power_of_two_within
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Branch, Node, Phase, Tree, has_form, in_words, names
 from wiresum.controller.topology import above
-from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, LEASE_SLOTS_MAX, SWITCH_WORKERS_MAX
+from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
 HOLDERS_NAMED_MAX = 3
 """Of the jobs whose slots others wait for."""
@@ -109,14 +109,14 @@ class Switch:
 
 
 class Wish(NamedTuple):
-    """How many slots a job wants at each of its switches: powers of two."""
+    """How many slots a job wants at each of its switches."""
 
     most: int
     least: int
 
     def within(self, slots: int) -> Wish:
-        """The same, limited to so many."""
-        most = min(self.most, power_of_two_within(slots))
+        """The same, as powers of two that are at most so many."""
+        most = power_of_two_within(min(self.most, slots))
         return Wish(most, min(most, self.least))
 
 
@@ -289,8 +289,3 @@ class Cluster:
         number = self._free_number(switches)
         assert number is not None, "there is room"
         return Grounds(offer.tree, tuple(lease for lease in leases if lease is not None), number)
-
-
-def wish_of(wanted: int, least: int) -> Wish:
-    most = power_of_two_within(min(wanted, LEASE_SLOTS_MAX))
-    return Wish(most, min(most, least))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from wiresum import join
 from wiresum.controller.jobs.job import Job
-from wiresum.controller.jobs.outputs import ForgetEnded, SaveEnded
+from wiresum.controller.jobs.outputs import Forget, Save
 from wiresum.controller.jobs.records import EndedRecord
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 
@@ -24,7 +24,7 @@ DID_NOT_BEGIN = "did_not_begin"
 
 class History:
     def __init__(
-        self, emit: Callable[[SaveEnded | ForgetEnded], None], unix_offset: float, *, ended_max: int = ENDED_MAX
+        self, emit: Callable[[Save | Forget], None], unix_offset: float, *, ended_max: int = ENDED_MAX
     ) -> None:
         """`emit`: takes what is to be written down."""
         self._emit = emit
@@ -79,9 +79,9 @@ class History:
         )
         record = EndedRecord(self._sequence + 1, ended)
         self._add(record)
-        self._emit(SaveEnded(record))
+        self._emit(Save(record))
         while self._count > self._ended_max:
-            self._emit(ForgetEnded(self._forget_one().sequence))
+            self._emit(Forget(self._forget_one()))
 
     def _add(self, record: EndedRecord) -> None:
         self._by_tenant.setdefault(record.job.tenant, deque()).append(record)

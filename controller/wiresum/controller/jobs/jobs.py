@@ -87,7 +87,7 @@ class Jobs:
         `Refusal`, and changes nothing, if it cannot be a member."""
         check_join(request)
         if self._closing:
-            raise Refusal("UNAVAILABLE", f"{self._closing}: start it again, and the worker will find it")
+            raise Refusal("UNAVAILABLE", self._closing)
         timeout_ms = min(request.timeout_ms or self.limits.join_timeout_ms_default, self.limits.join_timeout_ms_max)
         deadline = now + timeout_ms / 1000
         job = self._named.get(request.job_name)
@@ -343,10 +343,10 @@ class Jobs:
 
     def close(self, reason: str, now: float, *, keep_jobs: bool = False) -> None:
         """No job can form any more. Those that run end, unless they are kept for the next controller."""
-        self._closing = reason
+        self._closing = f"{reason}: start it again, and the worker will find it"
         for job in list(self._jobs):
             if job.state in (State.FORMING, State.QUEUED):
-                self._give_up(job, "UNAVAILABLE", f"{reason}: start it again, and the worker will find it", now)
+                self._give_up(job, Refusal("UNAVAILABLE", self._closing), now)
             elif job.state in (State.ADMITTING, State.RUNNING) and not keep_jobs:
                 self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
 
@@ -443,7 +443,7 @@ class Jobs:
         try:
             job.trees = self.waiting.trees(job)
         except Refusal as refusal:
-            self._give_up(job, refusal.code, refusal.text, now)
+            self._give_up(job, refusal, now)
             return
         if job.state is State.FORMING:
             job.move(Event.COMPLETED)
@@ -452,7 +452,7 @@ class Jobs:
             self.waiting.serve()
         if job.state is State.QUEUED and any(worker.no_queue for worker in job.workers.values()):
             text = f"{self.waiting.what(job).reason}; its workers do without it"
-            self._give_up(job, "RESOURCE_EXHAUSTED", text, now)
+            self._give_up(job, Refusal("RESOURCE_EXHAUSTED", text), now)
 
     # Slots.
 
@@ -487,11 +487,11 @@ class Jobs:
 
     # Ending.
 
-    def _give_up(self, job: Job, code: str, text: str, now: float) -> None:
+    def _give_up(self, job: Job, refusal: Refusal, now: float) -> None:
         self.waiting.remove(job)
-        job.move(Event.GIVEN_UP, text)
-        self._refuse_waiting(job, Refusal(code, text))
-        self.history.note_given_up(job, text, now)
+        job.move(Event.GIVEN_UP, refusal.text)
+        self._refuse_waiting(job, refusal)
+        self.history.note_given_up(job, refusal.text, now)
         self._forget(job)
         self.waiting.serve()  # what was kept for it is free
 
@@ -526,8 +526,8 @@ class Jobs:
 
     def _tick_job(self, job: Job, now: float) -> None:
         match lost_workers.look(job, self.cluster.switches, self.limits, now):
-            case lost_workers.GiveUp(code, text):
-                self._give_up(job, code, text, now)
+            case Refusal() as refusal:
+                self._give_up(job, refusal, now)
             case lost_workers.End(ended, refusal):
                 if ended.cause == join.JobEnded.WORKER_LOST:
                     log.warning("%s: %s", job, ended.reason)
@@ -563,7 +563,7 @@ class Jobs:
     def _stop(self, job: Job, ended: join.JobEnded, now: float) -> None:
         """Ends a job, whether or not it has begun."""
         if job.state in (State.FORMING, State.QUEUED):
-            self._give_up(job, "ABORTED", f"{job} did not begin, since {ended.reason}", now)
+            self._give_up(job, Refusal("ABORTED", f"{job} did not begin, since {ended.reason}"), now)
         elif job.state is not State.ENDING:
             self._end(job, ended, now)
 
@@ -596,7 +596,7 @@ class Jobs:
             self._outputs.extend(outputs.Close(worker) for worker in job.workers.values())
             self._forget(job)
             self._gone.add(job)
-            self._outputs.append(outputs.Forget(job.switch_name, job.number))
+            self._outputs.append(outputs.Forget(record_of(job, self._unix_offset)))
         else:
             self._save(job)
         self.waiting.serve()

@@ -27,14 +27,6 @@ IDLE_LOOKS = 8
 
 
 @dataclass(frozen=True)
-class GiveUp:
-    """The job did not begin."""
-
-    code: str
-    text: str
-
-
-@dataclass(frozen=True)
 class End:
     """The job ends."""
 
@@ -43,7 +35,8 @@ class End:
     """To those who wait for a grant; None: as for every job that ends."""
 
 
-Verdict = GiveUp | End
+Verdict = Refusal | End
+"""A `Refusal`: the job did not begin."""
 
 
 def look(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> Verdict | None:
@@ -65,19 +58,19 @@ def look(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -
             return None
 
 
-def _late(job: Job, limits: Limits, now: float) -> GiveUp | None:
+def _late(job: Job, limits: Limits, now: float) -> Refusal | None:
     away = _away_worker(job, limits, now)
     if away is not None:
         text = f"{away} went away before {job} began; missing now: {job.missing(without=away)}"
-        return GiveUp("ABORTED", f"{text}. Look at why it stopped, and start all workers again")
+        return Refusal("ABORTED", f"{text}. Look at why it stopped, and start all workers again")
     if now < min(worker.deadline for worker in job.workers.values()):
         return None
     longer = "wait longer (WIRESUM_JOIN_TIMEOUT)"
     if job.state is State.QUEUED:
         text = f"{job} got no slots in time; `wiresum jobs` shows who has them"
-        return GiveUp("DEADLINE_EXCEEDED", f"{text}. Try again when another job has ended, or {longer}")
+        return Refusal("DEADLINE_EXCEEDED", f"{text}. Try again when another job has ended, or {longer}")
     text = f"{job} was not complete in time: {job.missing()} did not come"
-    return GiveUp("DEADLINE_EXCEEDED", f"{text}. Look at why, or {longer}")
+    return Refusal("DEADLINE_EXCEEDED", f"{text}. Look at why, or {longer}")
 
 
 def _away_worker(job: Job, limits: Limits, now: float) -> Worker | None:

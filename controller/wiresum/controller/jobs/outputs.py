@@ -95,17 +95,17 @@ class Reconcile:
 # For the state on disk.
 
 
+Record = JobRecord | Reservation | EndedRecord
+
+
 @dataclass(frozen=True)
 class Save:
-    record: JobRecord
+    record: Record
 
 
 @dataclass(frozen=True)
 class Forget:
-    """The job is gone."""
-
-    switch_name: str
-    number: int
+    record: Record
 
 
 @dataclass(frozen=True)
@@ -126,35 +126,5 @@ class SaveDraining:
     draining: bool
 
 
-@dataclass(frozen=True)
-class SaveReservation:
-    reservation: Reservation
-
-
-@dataclass(frozen=True)
-class ForgetReservation:
-    job_name: str
-
-
-@dataclass(frozen=True)
-class SaveEnded:
-    record: EndedRecord
-
-
-@dataclass(frozen=True)
-class ForgetEnded:
-    sequence: int
-
-
-Write = (
-    Save
-    | Forget
-    | SaveKeys
-    | CheckServing
-    | SaveDraining
-    | SaveReservation
-    | ForgetReservation
-    | SaveEnded
-    | ForgetEnded
-)
+Write = Save | Forget | SaveKeys | CheckServing | SaveDraining
 Output = Wait | Grant | Refuse | Tell | Close | Admit | Evict | Count | Reconcile | Write

@@ -75,14 +75,14 @@ def _check_names(job_name: str, tenant: str) -> None:
 
 
 def _check_job(world_size: int, priority: int, slots: int) -> None:
-    _check_range("world_size", world_size, 1, JOB_WORKERS_MAX)
+    _check_range("world_size", world_size, 1, JOB_WORKERS_MAX, " workers")
     _check_range("priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
-    _check_range("slots", slots, 0, LEASE_SLOTS_MAX)
+    _check_range("slots", slots, 0, LEASE_SLOTS_MAX, "; 0 asks for the usual")
 
 
-def _check_range(name: str, value: int, least: int, most: int) -> None:
+def _check_range(name: str, value: int, least: int, most: int, more: str = "") -> None:
     if not least <= value <= most:
-        raise _invalid(name, f"is {value}: it must be {least} to {most}")
+        raise _invalid(name, f"is {value}: it must be {least} to {most}{more}")
 
 
 def _check_endpoint(endpoint: join.Endpoint, threads: int) -> None:
@@ -92,7 +92,7 @@ def _check_endpoint(endpoint: join.Endpoint, threads: int) -> None:
         raise _invalid("endpoint.address", f"is {endpoint.address[:64]!r}: it must be an IPv4 address") from None
     if address.is_unspecified or address.is_multicast or address.is_reserved:
         raise _invalid("endpoint.address", f"is {address}: it must be one that this worker sends its packets from")
-    _check_range("endpoint.port", endpoint.port, 1, 65536 - threads)
+    _check_range("endpoint.port", endpoint.port, 1, 65536 - threads, f", as the worker has {threads} ports from there")
 
 
 def _is_text(text: str, bytes_max: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 
@@ -93,10 +94,9 @@ def _job(jobs: Jobs, job: Job, counted: Mapping[str, JobCounters], now: float) -
 
 def _packets(counted: Iterable[JobCounters]) -> dict[str, int]:
     """By reason, at all switches of a job together."""
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for counters in counted:
-        for reason, count in counters.packets.items():
-            total[reason] = total.get(reason, 0) + count
+        total.update(counters.packets)
     return total
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable
 from wiresum import join
 from wiresum.controller.jobs.cluster import Cluster
 from wiresum.controller.jobs.limits import Limits
-from wiresum.controller.jobs.outputs import ForgetReservation, Output, SaveReservation
+from wiresum.controller.jobs.outputs import Forget, Output, Save
 from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.records import Reservation
 from wiresum.controller.jobs.refusal import Refusal, check_create
@@ -57,16 +57,16 @@ class Reservations:
             keep_until=unix_now + keep_s,
         )
         self._kept[reservation.job_name] = reservation
-        self._emit(SaveReservation(reservation))
+        self._emit(Save(reservation))
         log.info("job %r was created, and its name is kept for %d s", reservation.job_name, keep_s)
         return reservation.job_token
 
     def forget(self, job_name: str) -> bool:
         """Was there one?"""
-        if self._kept.pop(job_name, None) is None:
-            return False
-        self._emit(ForgetReservation(job_name))
-        return True
+        reservation = self._kept.pop(job_name, None)
+        if reservation is not None:
+            self._emit(Forget(reservation))
+        return reservation is not None
 
     def restore(self, reservations: Iterable[Reservation]) -> None:
         self._kept.update((reservation.job_name, reservation) for reservation in reservations)

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 
 from wiresum import join
-from wiresum.controller.jobs.cluster import Cluster, Grounds, Offer, Wish, wish_of
+from wiresum.controller.jobs.cluster import Cluster, Grounds, Offer, Wish
 from wiresum.controller.jobs.job import Job, State, Wants
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Branch, Tree, in_words
+from wiresum.join.constants import LEASE_SLOTS_MAX
 
 
 class WaitingRoom:
@@ -187,8 +188,8 @@ class WaitingRoom:
 
     def _wish(self, job: Job, tree: Tree) -> Wish:
         wanted = min((w.slots_wanted for w in job.workers.values() if w.slots_wanted), default=job.slots_reserved)
-        wish = wish_of(wanted or self._limits.slots_default, self._limits.slots_least)
-        wish = wish.within(min(switch.sizes.slots for switch in self._cluster.of(tree)))
+        there = min(switch.sizes.slots for switch in self._cluster.of(tree))
+        wish = Wish(wanted or self._limits.slots_default, self._limits.slots_least).within(min(there, LEASE_SLOTS_MAX))
         quota = self._quotas.of(job.tenant).slots
         return wish if quota is None else wish.within(quota // len(tree))
 
