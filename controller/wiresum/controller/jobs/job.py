@@ -117,7 +117,7 @@ class Worker:
     broken_in_silence: bool = False
     """It had been silent for a while when its stream broke."""
     contributions: int | None = None
-    """The switch's newest count of its packets since its last heartbeat."""
+    """The switch's newest count of its packets; None: not asked since the last heartbeat."""
     counted_at: float = 0.0
     """When this count last grew."""
     said_first_at: float = 0.0
