@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
+from bmv2_tests import lose
 from bmv2_tests.bmv2_harness import inside
 from wiresum.controller import JobCounters, JoinServer
 from wiresum.controller.config import SecurityConfig
-from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, lose
+from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch
 from wiresum.controller.security import Security
 from wiresum.join.constants import CONTROL_PORT
 from wiresum_lab.namespaces.bmv2_star import Bmv2Star

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from bmv2_tests import lose
 from bmv2_tests.bmv2_harness import Bmv2Harness, Job
-from wiresum.controller.p4runtime import lose
 from wiresum_lab.doubles.workers import META, QUESTION
 
 ROUNDS = 400

@@ -8,10 +8,7 @@ from wiresum.controller import config
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.switches import Host, SwitchConfig
 
-HOSTS = (
-    Host("worker0", "10.0.0.10", "02:00:0a:00:00:0a", 0),
-    Host("worker1", "10.0.0.11", "02:00:0a:00:00:0b", 1),
-)
+HOSTS = (Host("worker0", "10.0.0.10", "02:00:0a:00:00:0a", 0), Host("worker1", "10.0.0.11", "02:00:0a:00:00:0b", 1))
 LEAST = """\
 [[switch]]
 name = "only"
@@ -67,10 +64,7 @@ def test_groups_are_a_software_switchs(tmp_path: Path) -> None:
 def test_limits_are_seconds_in_the_file(tmp_path: Path) -> None:
     text = "[jobs]\nheartbeat_lost_s = 90\nconnection_lost_s = 7.5\nswitch_lost_s = 60\nreattach_s = 3600\n" + LEAST
     expected = Limits(
-        heartbeat_lost_ms=90_000,
-        connection_lost_ms=7500,
-        switch_lost_ms_max=60_000,
-        reattach_with_state_ms=3_600_000,
+        heartbeat_lost_ms=90_000, connection_lost_ms=7500, switch_lost_ms_max=60_000, reattach_with_state_ms=3_600_000
     )
     assert _load(tmp_path, text).limits == expected
     with pytest.raises(config.ConfigError, match=r"heartbeat_lost_s must be 5 to 3600 seconds, not 1"):

@@ -77,7 +77,7 @@ def die_at(place, when):
 
 def writes(kind, state=None):
     def match(outputs):
-        return any(isinstance(o, kind) and (state is None or o.record.state == state) for o in outputs)
+        return any(isinstance(o, kind) and (state is None or getattr(o.record, "state", "") == state) for o in outputs)
     return Store, "write", match
 
 PLACES = {

@@ -104,10 +104,7 @@ def test_port_0_of_a_parent_is_a_port(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (
-            "cables = [[60, 61]]",
-            r"x\.toml: switch rack: cables: ports 60 and 61 are both of pipe 0 .*: it takes one",
-        ),
+        ("cables = [[60, 61]]", r"x\.toml: switch rack: cables: ports 60 and 61 are both of pipe 0 .*: it takes one"),
         ("cables = [[8, 188]]", r"cables: port 8 leads to rack-h0 already"),
         ("cables = [[60, 188]]\nloops = [[60, 260]]", r"x\.toml: switch rack: loops: port 60 leads to pipe 1 already"),
         ("cables = [[60, 188], [61, 189]]", r"cables: pipes 0 and 1 are joined already, and a tree has no"),

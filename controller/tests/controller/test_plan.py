@@ -15,14 +15,7 @@ from wiresum_lab.doubles.p4runtime_proxy import Proxy
 
 HOST = Host("host", "10.0.0.10", "02:00:0a:00:00:0a", 1)
 JOB = JobEntry(
-    job=0,
-    key=5,
-    workers=1,
-    threads=1,
-    lanes=64,
-    slot_base=0,
-    slots=8,
-    endpoints=(Endpoint(HOST.address, 5000),),
+    job=0, key=5, workers=1, threads=1, lanes=64, slot_base=0, slots=8, endpoints=(Endpoint(HOST.address, 5000),)
 )
 CONFIGURED = [
     "+ forward mac 02:00:0a:00:00:0a: forward_to(port 1)",

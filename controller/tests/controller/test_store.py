@@ -17,11 +17,9 @@ from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.outputs import (
     CheckServing,
     Forget,
-    ForgetReservation,
     Save,
     SaveDraining,
     SaveKeys,
-    SaveReservation,
 )
 from wiresum.controller.jobs.records import JobRecord, RecordError, Reservation, job_of
 from wiresum.controller.store import FILE_NAME, DeposedError, Store, StoreError
@@ -43,7 +41,7 @@ def store(folder: Path) -> Iterator[Store]:
 
 
 def test_what_is_written_is_there_for_the_next(store: Store, folder: Path) -> None:
-    store.write([Save(JOB), SaveReservation(RESERVATION), SaveDraining("leaf", True)])
+    store.write([Save(JOB), Save(RESERVATION), SaveDraining("leaf", True)])
     store.close()
     with contextlib.closing(Store(folder)) as after:
         state = after.load()
@@ -53,8 +51,8 @@ def test_what_is_written_is_there_for_the_next(store: Store, folder: Path) -> No
 
 
 def test_what_is_forgotten_is_gone(store: Store) -> None:
-    store.write([Save(JOB), SaveReservation(RESERVATION), SaveDraining("leaf", True)])
-    store.write([Forget("leaf", 3), ForgetReservation("created"), SaveDraining("leaf", False)])
+    store.write([Save(JOB), Save(RESERVATION), SaveDraining("leaf", True)])
+    store.write([Forget(JOB), Forget(RESERVATION), SaveDraining("leaf", False)])
     state = store.load()
     assert (state.jobs, state.reservations, state.draining) == ([], [], frozenset())
 
@@ -166,7 +164,7 @@ def test_each_controller_has_a_newer_epoch_and_only_the_newest_may_write(store: 
         store.write([Save(JOB)])
         assert newer.begin() > store.epoch
         with pytest.raises(DeposedError, match="another controller has begun to serve"):
-            store.write([Forget("leaf", 3)])
+            store.write([Forget(JOB)])
         with pytest.raises(DeposedError):
             store.write([CheckServing()])
         newer.write([CheckServing()])

@@ -1,7 +1,4 @@
-"""Admits jobs to a switch, leases its slots, and watches over the workers.
-
-`JoinServer` is the whole of it, for one `SwitchDriver` or several.
-"""
+"""Admits jobs to switches, leases their slots, and watches over the workers: `JoinServer`, for any `SwitchDriver`s."""
 
 from __future__ import annotations
 
@@ -17,17 +14,3 @@ from wiresum.controller.driver import (
 )
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.service.join_server import JoinServer
-
-__all__ = [
-    "REASONS",
-    "DriverError",
-    "Endpoint",
-    "JobCounters",
-    "JobEntry",
-    "JoinServer",
-    "Limits",
-    "Quota",
-    "Reconciled",
-    "SwitchDriver",
-    "SwitchSizes",
-]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -39,8 +39,6 @@ EPILOG = PARAGRAPH.join(
     ]
 )
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 class _Demoted(click.ClickException):
     exit_code = EXIT_DEMOTED
@@ -65,22 +63,18 @@ def controller() -> None:
     """
 
 
-def _config_option(command: Command) -> Command:
-    return click.option(
-        "--config",
-        "config_path",
-        required=True,
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Which switches, which hosts, and where workers join.",
-    )(command)
-
-
-def _insecure_option(command: Command) -> Command:
-    return click.option(
-        "--insecure",
-        is_flag=True,
-        help="Do without TLS, also where others than this host can come: whoever reaches it may join and end jobs.",
-    )(command)
+_config_option = click.option(
+    "--config",
+    "config_path",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Which switches, which hosts, and where workers join.",
+)
+_insecure_option = click.option(
+    "--insecure",
+    is_flag=True,
+    help="Do without TLS, also where others than this host can come: whoever reaches it may join and end jobs.",
+)
 
 
 @controller.command()
@@ -188,8 +182,8 @@ def _load(path: Path, *, insecure: bool) -> Config:
 
 
 @contextlib.contextmanager
-def _explained() -> Any:
-    """What is wrong with the host, the switches or the state, as an error without a stack."""
+def _explained() -> Iterator[None]:
+    """Errors of the host, the switches or the state, without a stack."""
     from wiresum.controller.controlling import SetupError
     from wiresum.controller.driver import DriverError
     from wiresum.controller.jobs.records import RecordError
@@ -199,8 +193,4 @@ def _explained() -> Any:
     try:
         yield
     except (SetupError, DriverError, StoreError, RecordError, CredentialsError, OSError) as error:
-        _fail(error)
-
-
-def _fail(error: Exception) -> NoReturn:
-    raise click.ClickException(str(error)) from error
+        raise click.ClickException(str(error)) from error

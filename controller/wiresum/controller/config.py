@@ -1,6 +1,6 @@
 """The configuration file of `wiresum controller`, in TOML. `EXAMPLE` shows all of it.
 
-Whatever is wrong is a `ConfigError` that names file, table and key. Pure, but for reading the file.
+Errors are `ConfigError`s that name file, table and key.
 """
 
 from __future__ import annotations
@@ -102,12 +102,11 @@ port = 43488                   # ... the first of 16 UDP ports (this unless give
 lanes = 360                    # 32-bit words of a packet (this unless given)
 slots = 4096                   # (this unless given)
 """
-"""A Tofino has, besides what a bmv2 has, `program`, the folder that the compiler filled, and `p4info`, its P4Info; for
-a server that is not Stratum, `device_config = "pi"`: how its P4Runtime server wants what the compiler wrote; and where
-its pipes are to sum together, `cables = [[60, 188]]`, the ports that a cable joins, or `loops` (nodes.py). A software
-switch may have hosts too, of which name and address suffice, and then serves these alone; in a tree it must, and beside
-a switch of another kind it needs a `mac`, of the machine where it runs. With `multicast = "239.192.0.0"` it sends what
-is for all workers of a job once, to the job's group: that of job 0 is this, that of job j is j addresses further."""
+"""Besides, a Tofino has `program`, the compiler's folder; `p4info`, its P4Info; `device_config = "pi"`, if its server
+is not Stratum; and `cables = [[60, 188]]` or `loops`, if its pipes are to sum together (nodes.py). A software switch
+may have hosts, with name and address, and then serves only these. In a tree it must have hosts, and next to a switch of
+another kind it needs the `mac` of its machine. `multicast = "239.192.0.0"` is the group to which it sends RESULTs for
+all workers of job 0 once; job j's is j addresses further."""
 
 NAME_CHARACTERS_MAX = 64
 PORT_MAX = 510
@@ -118,7 +117,7 @@ _ENDPOINT = re.compile(r"(?P<host>[^\s:]+):(?P<port>\d{1,5})|unix:.+")
 
 T = TypeVar("T")
 Seen = dict[tuple[str, str], str]
-"""By key and value, of which none may come twice: whose it is."""
+"""The owner of each key and value; none may come twice."""
 
 
 class ConfigError(ValueError):
@@ -130,10 +129,10 @@ class SecurityConfig:
     tls: Path | None = None
     """A folder with ca.crt, tls.crt and tls.key. None: plaintext."""
     insecure: bool = False
-    """Plaintext is wanted, also where others than this machine can come."""
+    """Plaintext is wanted, even beyond loopback."""
     audit: Path | None = None
     requests_per_second: int = 500
-    """Of one peer, on the average."""
+    """Of one peer, on average."""
     requests_burst: int = 2000
 
 
@@ -143,7 +142,7 @@ class Config:
     listen: tuple[str, int]
     """Host and TCP port of the join service."""
     state: Path | None
-    """A folder, made when it is needed."""
+    """A folder, made if needed."""
     metrics: tuple[str, int] | None
     security: SecurityConfig
     limits: Limits
@@ -152,7 +151,7 @@ class Config:
 
 
 def load(path: Path) -> Config:
-    """Raises `ConfigError`, also if the file cannot be read. Relative paths in it begin at its own folder."""
+    """Raises `ConfigError`. Relative paths in the file begin at its folder."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -166,7 +165,7 @@ def load(path: Path) -> Config:
 
 
 class _Table:
-    """One table of the file; each key must be taken, so that a misspelt one is an error."""
+    """One table of the file. A key that nobody takes is an error."""
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
         """`name`: for the error's text."""
@@ -339,9 +338,7 @@ class _File:
                     device_config=table.take("device_config", _one_of(DEVICE_CONFIGS), DEVICE_CONFIGS[0]),
                 )
         return replace(
-            switch,
-            mac=table.take("mac", _mac),
-            parent_port=table.take_if_there("parent_port", _whole(0, PORT_MAX)),
+            switch, mac=table.take("mac", _mac), parent_port=table.take_if_there("parent_port", _whole(0, PORT_MAX))
         )
 
     def _table(self, name: str) -> _Table:
@@ -355,7 +352,7 @@ class _File:
 
 
 def _tables(kind: str, header: str, where: str = "") -> Callable[[object], list[_Table]]:
-    """Errors call each by its own name, or by its number if it has none."""
+    """In errors each has its name, or else its number."""
 
     def check(value: object) -> list[_Table]:
         if not isinstance(value, list) or not all(isinstance(values, dict) for values in value):
@@ -370,18 +367,17 @@ def _hosts(switch: SwitchConfig, tables: list[_Table]) -> tuple[Host, ...]:
     seen: Seen = {}
     if switch.kind != "software":  # with one, a worker may share the machine
         seen["address", switch.address] = seen["mac", switch.mac] = "the switch"
-    return tuple(_host(table, seen, has_port=switch.kind != "software") for table in tables)
-
-
-def _host(table: _Table, seen: Seen, *, has_port: bool) -> Host:
-    host = Host(name=table.take("name", _name), address=table.take("address", _address))
-    if has_port:
-        host = replace(host, mac=table.take("mac", _mac), port=table.take("port", _whole(0, PORT_MAX)))
-    table.end()
-    table.check_unique(host.name, seen, name=host.name, address=host.address)
-    if has_port:
-        table.check_unique(host.name, seen, mac=host.mac)
-    return host
+    hosts = []
+    for table in tables:
+        host = Host(name=table.take("name", _name), address=table.take("address", _address))
+        if switch.kind != "software":
+            host = replace(host, mac=table.take("mac", _mac), port=table.take("port", _whole(0, PORT_MAX)))
+        table.end()
+        table.check_unique(host.name, seen, name=host.name, address=host.address)
+        if host.mac:
+            table.check_unique(host.name, seen, mac=host.mac)
+        hosts.append(host)
+    return tuple(hosts)
 
 
 def _text(value: object) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from wiresum import join
 from wiresum.controller.config import Config
@@ -38,7 +38,7 @@ READY_LOOK_S = 0.02
 FROZEN_S = 10.0
 """How long a controller that serves may show no life before its standby takes over. It shows some every second."""
 LISTEN_S_MAX = 10.0
-"""For the controller before, which may still be letting go of the port."""
+"""For the controller before to release the port."""
 
 
 class SetupError(RuntimeError):
@@ -50,8 +50,8 @@ class DemotedError(RuntimeError):
 
 
 def targets(config: Config) -> list[Target]:
-    """The switches, and pipes that are nodes, with the programs that they are to run. Raises `SetupError`, also if it
-    would have to talk to one in the clear and nobody has asked for that."""
+    """The switches, and pipes that are nodes, with their programs. Raises `SetupError`, also for plaintext that nobody
+    has asked for."""
     try:
         for switch in config.switches:
             _check_secure(switch, config)
@@ -76,7 +76,7 @@ def _check_lanes(found: Sequence[Target]) -> None:
 
 
 def check_listening(config: Config) -> None:
-    """Raises `SetupError` if it may not listen where it should, or cannot prove who it is."""
+    """Raises `SetupError` if it may not listen there, or its certificate is of no use."""
     host, port = config.listen
     try:
         if config.security.tls:
@@ -91,8 +91,8 @@ def check_listening(config: Config) -> None:
 
 
 def on_disk(config: Config) -> tuple[dict[str, list[JobEntry]], bytes]:
-    """The jobs that run, by node, as they were written down; and the identity of the keys that they are from. Without
-    a state it is a new one, as it will be when a controller starts. Raises `StoreError` or `RecordError`."""
+    """The jobs that run, by node, and the identity of their keys, as stored; a new identity without a state. Raises
+    `StoreError` or `RecordError`."""
     there = nodes(config.switches)
     found: dict[str, list[JobEntry]] = {node.name: [] for node in there}
     endpoints = {node.name: Endpoint(node.switch.address, node.switch.port) for node in there}
@@ -118,12 +118,11 @@ def stand_by(
     stop: threading.Event,
     beat: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Until no other controller programs the switches, or the one that does shows no life: true. False if it is to
-    stop first. Meanwhile it calls `beat` for as long as it is alive, and answers operators and Prometheus, if it can
-    listen where it is to."""
+    """Returns true once no other controller programs the switches, or that one shows no life; false if told to stop.
+    Meanwhile it calls `beat`, and answers operators and Prometheus if it can listen."""
     life = _Life(store)
     with contextlib.ExitStack() as cleanup:
-        switches = cleanup.enter_context(_connected(wanted, STANDBY_ID))
+        switches = _connect(wanted, STANDBY_ID, cleanup)
         answering = False
         while not stop.wait(LOOK_S):
             beat()
@@ -141,7 +140,7 @@ def stand_by(
 
 
 def _answer_as_standby(config: Config, switches: Sequence[P4RuntimeSwitch], cleanup: contextlib.ExitStack) -> None:
-    """Until `cleanup`. A standby that cannot listen takes over all the same."""
+    """Until `cleanup`. A standby that cannot listen can still take over."""
     security = Security(dataclasses.replace(config.security, audit=None))  # the file is the active controller's
     cleanup.callback(security.close)
     server = StandbyServer(switches, security)
@@ -155,8 +154,7 @@ def _answer_as_standby(config: Config, switches: Sequence[P4RuntimeSwitch], clea
 
 
 class _Life:
-    """Of the controller that serves, as its standby sees it. A process that is frozen keeps its connections, and a
-    switch may not notice."""
+    """Notices that the controller which serves is frozen: it keeps its connections, so a switch may not notice."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -179,14 +177,13 @@ def serve(
     say: Callable[[str], None],
     beat: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until it is told to stop. Calls `say` once it serves, and `beat` for as long as it is alive. With a store the
-    jobs go on meanwhile. Without, they end, and the switches begin anew: nobody knows which keys their cells hold.
-    Raises `DemotedError`, `SetupError`, `OSError`, `StoreError` or `RecordError`."""
+    """Until told to stop. Calls `say` once it serves, and `beat` as long as it is alive. Jobs of before go on if there
+    is a store; otherwise the switches are loaded anew, since nobody knows which keys their cells hold. Raises
+    `DemotedError`, `SetupError`, `OSError`, `StoreError` or `RecordError`."""
     election_id = store.begin() if store else ELECTION_ID_WITHOUT_STATE
     keys = store.keys() if store else Keys(KeySequence.draw())
     with contextlib.ExitStack() as cleanup:
-        targets_of_keys = [target.with_keys(keys.identity) for target in wanted]
-        switches = cleanup.enter_context(_connected(targets_of_keys, election_id))
+        switches = _connect([target.with_keys(keys.identity) for target in wanted], election_id, cleanup)
         _wait_ready(switches, stop)
         security = Security(config.security)
         cleanup.callback(security.close)
@@ -212,22 +209,20 @@ def _demoted(server: JoinServer, switches: Sequence[P4RuntimeSwitch]) -> bool:
     return bool(server.deposed) or any(switch.outranked for switch in switches)
 
 
-@contextlib.contextmanager
-def _connected(wanted: Sequence[Target], election_id: int) -> Iterator[list[P4RuntimeSwitch]]:
-    with contextlib.ExitStack() as cleanup:
-        switches = []
-        devices: dict[tuple[str, int], P4Device] = {}
-        for target in wanted:
-            place = target.p4runtime, target.device
-            if place not in devices:
-                devices[place] = P4Device(target, election_id=election_id)
-                cleanup.callback(devices[place].close)
-            switches.append(P4RuntimeSwitch(target, election_id=election_id, device=devices[place]))
-        yield switches
+def _connect(wanted: Sequence[Target], election_id: int, cleanup: contextlib.ExitStack) -> list[P4RuntimeSwitch]:
+    switches = []
+    devices: dict[tuple[str, int], P4Device] = {}
+    for target in wanted:
+        place = target.p4runtime, target.device
+        if place not in devices:
+            devices[place] = P4Device(target, election_id=election_id)
+            cleanup.callback(devices[place].close)
+        switches.append(P4RuntimeSwitch(target, election_id=election_id, device=devices[place]))
+    return switches
 
 
 def _wait_ready(switches: Sequence[P4RuntimeSwitch], stop: threading.Event) -> None:
-    """Those that are not there yet are used when they come."""
+    """A switch that is not ready in time is used once it is."""
     give_up_at = time.monotonic() + READY_S_MAX
     while any(switch.trouble for switch in switches) and time.monotonic() < give_up_at:
         for switch in switches:
@@ -241,8 +236,7 @@ def _wait_ready(switches: Sequence[P4RuntimeSwitch], stop: threading.Event) -> N
 
 
 def _wait_reconciled(server: JoinServer, stop: threading.Event) -> None:
-    """So that who waits for our word finds switches that hold what they should. One that takes long is no reason to
-    say nothing."""
+    """So that the switches hold what they should when it says that it is ready, unless one takes too long."""
     give_up_at = time.monotonic() + READY_S_MAX
     while any(switch.state == "unreachable" and not switch.trouble for switch in server.report().switches):
         if stop.wait(READY_LOOK_S) or time.monotonic() >= give_up_at:
@@ -250,7 +244,7 @@ def _wait_reconciled(server: JoinServer, stop: threading.Event) -> None:
 
 
 def _start(make: Callable[[], JoinServer], config: Config, stop: threading.Event, *, patient: bool) -> JoinServer:
-    """`patient`: the controller before may still be letting go of the port."""
+    """`patient`: the controller before may still hold the port."""
     give_up_at = time.monotonic() + LISTEN_S_MAX * patient
     while True:
         server = make()
@@ -264,7 +258,7 @@ def _start(make: Callable[[], JoinServer], config: Config, stop: threading.Event
 
 
 def _serve_metrics(report: Callable[[], join.Report], at: tuple[str, int]) -> Callable[[], None]:
-    """What ends it."""
+    """Returns what ends it."""
     try:
         from wiresum.controller import metrics
     except ImportError as error:

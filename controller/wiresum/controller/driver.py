@@ -1,8 +1,4 @@
-"""What the controller needs from a switch, whatever kind it is.
-
-The software switch in this process, a Tofino and bmv2 are each a `SwitchDriver`. The fields of `JobEntry` are
-those of `soft_switch/src/dataplane.hpp`: what goes into the admission and multicast tables.
-"""
+"""What the controller needs from a switch of any kind. `JobEntry` has the fields of `soft_switch/src/dataplane.hpp`."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ class Endpoint(NamedTuple):
 
 
 def check_groups(first: str, groups: int = JOB_NUMBERS) -> ipaddress.IPv4Address:
-    """The first of a run of multicast groups, one for each job number. `ValueError` if they are not all groups."""
+    """The first of a run of multicast groups, one for each job number. Raises `ValueError` if one is no group."""
     try:
         address = ipaddress.IPv4Address(first)
     except ipaddress.AddressValueError:
@@ -40,24 +36,24 @@ def check_groups(first: str, groups: int = JOB_NUMBERS) -> ipaddress.IPv4Address
 
 @dataclass(frozen=True)
 class SwitchSizes:
-    """What the switch has room for, fixed at its start."""
+    """Fixed at the switch's start."""
 
     slots: int
     lanes_max: int
     jobs_max: int
     """Job numbers are 0 .. jobs_max - 1."""
     threads_max: int = THREADS_MAX
-    """Ports that the switch listens on: a job cannot use more threads than that."""
+    """Ports that the switch listens on, so the most threads of a job."""
 
 
 @dataclass(frozen=True)
 class Uplink:
-    """Where a switch that is not the root of a job's tree sends its sums."""
+    """Where a switch below the root of a job's tree sends its sums."""
 
     parent: Endpoint
-    """The switch above: its address, and the port that thread 0 of the job talks to."""
+    """Of the switch above: the port is that of the job's thread 0."""
     worker: int
-    """The number that the parent knows this switch by."""
+    """This switch's number at the parent."""
 
 
 @dataclass(frozen=True)
@@ -66,25 +62,24 @@ class JobEntry:
 
     job: int
     key: int
-    """One that the switch's cells do not hold: what they hold of other keys is nothing to this job."""
+    """No cell of the switch holds it."""
     workers: int
     threads: int
-    """A power of two, at most 16, that divides `slots`."""
+    """A power of two that divides `slots`."""
     lanes: int
     slot_base: int
     slots: int
     """A power of two."""
     endpoints: tuple[Endpoint, ...]
-    """One for each that contributes at this switch, workers and switches below, by the numbers that it knows them
-    by: where thread 0 of the job sends from."""
+    """Where thread 0 of each contributor, worker or switch below, sends from, by its number at this switch."""
     uplink: Uplink | None = None
     port_offset: int = 0
     """Thread t of the job talks to the switch's port `endpoint.port + port_offset + t`."""
     below: tuple[str, ...] = ()
-    """Names of the switches among them, whose numbers are the last: pipes of one switch have one address."""
+    """Names of the switches among them, which have the last numbers: pipes of one switch have one address."""
     keys_reserved: int = field(default=0, compare=False)
-    """So many keys of the sequence, from the first, may be in use when the switch is given this job: it is told before,
-    and remembers it for as long as its cells hold anything. 0: it was told when it was given the job."""
+    """How many keys of the sequence, from the first, may be in use. The switch is told before it is given the job, and
+    remembers it as long as its cells. 0: it has been told."""
 
 
 @dataclass(frozen=True)
@@ -95,44 +90,40 @@ class JobCounters:
     """By reason: the keys are `REASONS`."""
     results: int = 0
     tensor_last: Sequence[int] = ()
-    """For each worker, the tag of its newest contribution. Empty if the switch does not remember it."""
+    """Tag of each worker's newest contribution. Empty if the switch does not remember it."""
     contributions: Sequence[int] = ()
-    """For each worker, how many packets of it were counted into a cell."""
+    """How many packets of each worker were counted into a cell."""
 
 
 class DriverError(RuntimeError):
-    """The switch refused, or could not be told: the text says what and why."""
+    """The switch refused, or did not answer: the text says what and why."""
 
 
 @dataclass(frozen=True)
 class Reconciled:
-    """What `SwitchDriver.reconcile` found, and did."""
+    """What `SwitchDriver.reconcile` found and did."""
 
     reloaded: bool = False
-    """The switch has lost its cells since a controller last reconciled it (it was restarted, or ran another program, or
-    held cells of another sequence of keys): all are new now, and whatever job was believed to run there is dead."""
+    """All cells are new since the switch was last reconciled (it was restarted, or ran another program, or held cells
+    of another sequence of keys), so every job on it is dead."""
     changes: tuple[str, ...] = ()
-    """What was changed so that the switch holds what it should, a line for each entry, for people."""
+    """For people: a line for each entry that was changed."""
     added: frozenset[int] = frozenset()
     """Numbers of the jobs of which the switch held nothing."""
     keys_reserved: int = 0
-    """So many keys of our sequence, from the first, may be in its cells on account of other controllers: those before
-    this one, and any that used a copy of its state."""
+    """How many keys of our sequence, from the first, other controllers may have put into its cells: those before this
+    one, and any with a copy of its state."""
 
 
 @runtime_checkable
 class SwitchDriver(Protocol):
-    """A switch. Calls may block for as long as a round trip to the switch takes; the service makes them one at
-    a time, from one thread that does nothing else, so an implementation needs no lock against itself. Attributes
-    may be read from any thread at any time, and never block.
-
-    Some methods have a body: it is what a switch in this process needs, and a class that derives from this one has
-    it. Which then needs an `on_change` of its own: `self.on_change = lambda: None`.
+    """A switch. Calls may block for a round trip to the switch; the service makes them one at a time, from one thread.
+    Attributes may be read from any thread, and never block. Default bodies suit switches in this process.
     """
 
     on_change: Callable[[], None]
-    """Set by whoever uses the driver, before its first call: called, from any thread, whenever `trouble` has changed.
-    It must return at once, and call nothing of the driver."""
+    """Set by the user of the driver before its first call; implementations set `lambda: None`. Called from any thread
+    whenever `trouble` has changed. Must return at once, and not call the driver."""
 
     @property
     def name(self) -> str:
@@ -147,47 +138,45 @@ class SwitchDriver(Protocol):
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where workers send their packets. An address of "0.0.0.0" stands for "the one that the worker
-        reached the join service at", for a software switch that listens on every interface."""
+        """Where workers send their packets. 0.0.0.0: at the address where they reached the join service."""
 
     @property
     def trouble(self) -> str:
-        """Why the switch cannot be used now, a sentence that says since when; empty while it can. After it has been
-        in trouble the switch must be reconciled: until then it refuses every other call."""
+        """Why the switch cannot be used, a sentence that says since when; empty if it can. After trouble the switch
+        refuses every other call until it is reconciled."""
         return ""
 
     @property
     def parent(self) -> str:
-        """The name of the switch above, where switches form a tree; empty: none."""
+        """The name of the switch above in a tree; empty: none."""
         return ""
 
     @property
     def part_of(self) -> str:
-        """The name of the switch that this is a pipe of, with others; empty: it is one by itself."""
+        """The name of the switch of which this is one of several pipes; empty: it is a whole switch."""
         return ""
 
     def reaches(self, address: str) -> bool:
-        """Can a worker with this IPv4 address send its packets to the switch? In a tree that is one of its switches."""
+        """Can a worker with this IPv4 address send its packets to this switch?"""
         return True
 
     def results_group(self, job: int) -> Endpoint | None:
-        """The multicast group, and base port, that the RESULTs of this job number go to. None: each worker is sent a
-        copy of its own."""
+        """Multicast group and base port of this job number's RESULTs. None: each worker is sent a copy."""
         return None
 
     def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
-        """Makes the switch hold what the configuration says and exactly these jobs, whatever it held before; to be
-        called once at the start, and after every trouble. Those jobs that it holds already go on undisturbed.
+        """Makes the switch hold what the configuration says and exactly these jobs; to be called at the start and after
+        every trouble. Jobs that it holds already are not disturbed. Raises `DriverError`; may be repeated.
 
-        If the switch has lost its cells while jobs were believed to run there, that is `Reconciled.reloaded`, and
-        nothing is installed: end those jobs, and call again without them. Raises `DriverError`; may be repeated.
+        If there are jobs and the switch has lost its cells, it returns `reloaded` and installs nothing: end those jobs,
+        and call again without them.
         """
 
     def admit(self, entry: JobEntry) -> None:
         """Installs a job. Raises `DriverError`, and changes nothing, if the switch refuses."""
 
     def evict(self, job: int) -> None:
-        """Removes a job; when this returns, its packets are unknown. No error if there is none such."""
+        """Removes a job; when this returns, its packets are unknown. No error if there is none."""
 
     def counters(self, job: int) -> JobCounters:
         """Zeros for a job that was never admitted; the last values for one that was evicted."""

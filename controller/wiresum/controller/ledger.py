@@ -1,17 +1,14 @@
-"""What a controller must never forget, in a file of its own beside the database: the epoch, the secret of the keys, and
-how many of them are reserved.
+"""What a controller must never forget, in a file beside the database: the epoch, the secret of the keys, and how many
+are reserved.
 
-SQLite is no place for these. After a crash it takes what its write-ahead log holds up to the first frame with a wrong
-checksum, and says nothing of the frames behind that: a log that was cut, or in which one bit changed, is a state of the
-past that looks like any other. With jobs that is bearable (jobs.py ends those that the switches do not hold), and with
-keys it is not: one that comes again finds in a cell what the last job with it left there.
+SQLite is not safe enough for these. After a crash it ignores its write-ahead log from the first frame with a wrong
+checksum on, without a word, and so returns to a past state. With jobs that is bearable (jobs.py ends those that the
+switches do not hold). A key that is used again would find what the last job with it left in a cell.
 
-So here is a text of few lines with a checksum over all of them, replaced as a whole: written beside, synced, renamed,
-and the folder synced, before anything in it is used. What is read is what was written, or is known to be damaged. A
-file that is gone or damaged is no state to go on from: then there is a new secret, so all keys are new, and each
-switch, which knows by its pipeline's cookie whose keys its cells hold, is loaded anew.
-
-An old copy of the file cannot be told from the file. The switches tell (keys.py).
+So this is a short text with a checksum, replaced as a whole: written to a new file, synced, renamed, and the folder
+synced, before anything in it is used. If it is gone or damaged, a new secret makes all keys new, and every switch is
+loaded anew, since its pipeline's cookie says whose keys its cells hold. An old copy of the file looks like the file;
+that only the switches notice (keys.py).
 """
 
 from __future__ import annotations
@@ -28,8 +25,8 @@ from wiresum.controller.jobs.keys import SECRET_BYTES
 FILE_NAME = "controller.keys"
 VERSION = 1
 EPOCH_STEP_BITS = 32
-"""An epoch is larger than the one before by a random number of so many bits: two controllers that begin from copies of
-one file have different ones. An election id has room for 2^31 of them at least."""
+"""An epoch exceeds the one before by a random number of so many bits, so that controllers that begin from copies of one
+file differ. An election id has room for 2^31 of them."""
 _FORM = re.compile(
     r"wiresum keys (?P<version>\d+)\nsecret (?P<secret>[0-9a-f]{32})\nepoch (?P<epoch>\d{1,19})\n"
     r"reserved (?P<reserved>\d{1,10})\n"
@@ -38,7 +35,7 @@ _DIGEST_LINE = re.compile(r"sha256 ([0-9a-f]{64})\n")
 
 
 class LedgerError(ValueError):
-    """What is in the file is not what a controller wrote there: a phrase."""
+    """The file is damaged: a phrase."""
 
 
 class ForeignLedgerError(RuntimeError):
@@ -49,17 +46,17 @@ class ForeignLedgerError(RuntimeError):
 class Ledger:
     secret: bytes = field(repr=False)
     epoch: int = 0
-    """Of the controller that began last; 0: none has."""
+    """Of the newest controller; 0: none has begun."""
     reserved: int = 0
-    """So many keys, from the first, may have been used."""
+    """How many keys, from the first, may have been used."""
 
     @classmethod
     def draw(cls) -> Ledger:
-        """One with keys that nobody had before."""
+        """With new keys."""
         return cls(secrets.token_bytes(SECRET_BYTES))
 
     def with_next_epoch(self, above: int) -> Ledger:
-        """`above`: another epoch that is known."""
+        """`above`: another known epoch."""
         return replace(self, epoch=max(self.epoch, above) + 1 + secrets.randbits(EPOCH_STEP_BITS))
 
 
@@ -79,7 +76,7 @@ def read(folder: Path) -> Ledger | None:
 
 
 def write(folder: Path, ledger: Ledger) -> None:
-    """It is on the disk when this returns. Raises `OSError`, and then the file holds this or what it held before."""
+    """On disk when this returns. Raises `OSError`; then the file holds this or what it held before."""
     body = f"wiresum keys {VERSION}\nsecret {ledger.secret.hex()}\nepoch {ledger.epoch}\nreserved {ledger.reserved}\n"
     beside = folder / f"{FILE_NAME}.new"
     beside.touch(mode=0o600)

@@ -1,8 +1,7 @@
 """Logs of the commands that serve: lines for people, or a JSON object on each line for collectors.
 
-They go to standard error, where systemd and containers take them. What the code says with `extra` becomes fields of the
-object: log.info("job ended", extra={"job": name}). What a command says of itself (`say`: that it is ready) goes to
-standard output, whatever the level; as an object too if objects were asked for, and so does what ends it.
+They go to standard error. `extra` becomes fields of the object: log.info("job ended", extra={"job": name}). What a
+command says of itself (`say`: that it is ready) goes to standard output at every level, in the same format.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def set_up(log_format: str, *, verbose: bool) -> None:
     _said.handlers, _said.propagate = [aloud], False
     _said.setLevel(logging.INFO)
     logging.getLogger("asyncio").addFilter(_is_ours)
-    # What nobody caught, and what Python warns of, are records like others.
+    # Uncaught exceptions and Python's warnings are records like others.
     logging.captureWarnings(True)
     sys.excepthook = lambda kind, error, stack: log.critical("it fails", exc_info=(kind, error, stack))
     threading.excepthook = _log_thread_end
@@ -71,15 +70,15 @@ def set_up(log_format: str, *, verbose: bool) -> None:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """gRPC keeps one queue of events for all loops of a process. When a controller changes its role, loops end, and
-    what is still in the queue for them is nobody's: whichever loop finds it shows a traceback, and goes on."""
+    """gRPC keeps one queue of events for all loops of a process. When a controller changes its role, a loop ends, and
+    another one that finds an event for it logs a traceback."""
     error = record.exc_info[1] if record.exc_info else None
     of_ended_loop = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
     return not (of_ended_loop and "PollerCompletionQueue" in record.getMessage())
 
 
 def say(message: str, **fields: object) -> None:
-    """Of the service as a whole, for whoever started it. `fields`: of the object, beside the message."""
+    """About the service as a whole. `fields`: of the object, beside the message."""
     _said.info("%s", message, extra=fields)
 
 
@@ -90,7 +89,7 @@ def _log_thread_end(arguments: threading.ExceptHookArgs) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """One line for each record, whatever names and reasons other machines sent; only tracebacks take more."""
+    """One line for each record, whatever text other machines sent; only tracebacks take more."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         line = super().formatMessage(record)

@@ -1,18 +1,15 @@
 """What a service is doing, for Prometheus, over HTTP at /metrics.
 
-A scrape asks for one report and turns it into series, so nothing is kept here and a job that has ended is gone from
-the next scrape. Label values are bounded: switches, reasons and states by their own sets, and jobs, whose names
-users choose, to JOBS_MAX of them. Figures of single workers are not among the series (1024 jobs of 32 would be too
-many); how far the slowest is behind is, and `wiresum top` has the rest. Of a job with several
-switches, each that has another above it has a series.
-
-There is nothing secret in the figures but the names of jobs and tenants; still, listen where only Prometheus comes.
+A scrape turns one report into series; nothing is kept. The number of series is bounded: at most JOBS_MAX jobs have
+some, and single workers none (`wiresum top` shows those). Names of jobs are not for everybody: listen where only
+Prometheus comes.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from wsgiref.simple_server import WSGIServer
 
@@ -35,10 +32,8 @@ JOB_LABELS = ("job_name", "switch")
 
 
 def serve(host: str, port: int, *collectors: Collector) -> MetricsServer:
-    """Serves what they collect, and the process's own figures, in threads of its own until `close`; the collectors are
-    called from them. Raises `OSError` if it cannot listen.
-
-    Port 0 takes a free one.
+    """Serves what they collect, and the process's own figures, until `close`; the collectors are called from its
+    threads. Raises `OSError` if it cannot listen. Port 0 takes a free one.
     """
     registry = CollectorRegistry()
     for ours in collectors:
@@ -139,10 +134,7 @@ def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
 
 def _jobs(report: join.Report) -> Iterator[Metric]:
     states = GaugeMetricFamily("wiresum_jobs", "Jobs, by state.", labels=["state"])
-    counts: dict[str, int] = {}
-    for job in report.jobs:
-        counts[job.state] = counts.get(job.state, 0) + 1
-    for state, count in sorted(counts.items()):
+    for state, count in sorted(Counter(job.state for job in report.jobs).items()):
         states.add_metric([state], count)
     yield states
     # Two of one name would be a series twice, for which Prometheus refuses the whole scrape.

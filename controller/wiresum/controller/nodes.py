@@ -1,13 +1,12 @@
-"""The switches of a configuration as nodes of trees: most are one node, but each pipe of a Tofino is one by itself,
-with cells of its own. Pure.
+"""The switches of a configuration as nodes of trees: one node each, but for a Tofino one for each pipe, which has cells
+of its own. Pure.
 
-A Tofino all of whose ports in use are one pipe's is one node, which has the switch's name. Otherwise each pipe in use
-is one: "leaf1/0", "leaf1/1". `cables` and `loops` say which ports of two pipes are joined, and so make a tree of them.
-Its top is the pipe that leads to the switch above, or, where none does, the one from which the others are fewest links
-away. Pipes that nothing joins are in trees of their own.
+A Tofino with all ports in use at one pipe is one node with the switch's name. Otherwise each pipe in use is a node:
+"leaf1/0", "leaf1/1". `cables` and `loops` join ports of two pipes, and so make a tree of them. Its top is the pipe
+that leads to the switch above, or else the one with the fewest levels below it.
 
-    cable   what leaves by the one port comes in by the other
-    loop    what leaves by a port comes in by the same: the one is for the way up, the other for the way down
+    cable   what leaves by one port comes in by the other
+    loop    what leaves by a port comes back in by it: one port is for the way up, the other for the way down
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ class Node:
     name: str
     switch: SwitchConfig
     hosts: tuple[Host, ...]
-    """Those of the switch that hang on this node."""
+    """Of the switch, at this node."""
     pipe: int | None = None
     """Of a Tofino."""
     siblings: tuple[int, ...] = ()
-    """The other pipes of the switch that are nodes."""
+    """The switch's other pipes that are nodes."""
     parent: str = ""
     """Name of the node above; empty: none."""
     parent_port: int | None = None
@@ -41,7 +40,7 @@ class Node:
     port_at_parent: int | None = None
     """Where this node's packets come in at the parent."""
     loops: bool = False
-    """What leaves by either of these ports comes in by the same."""
+    """What leaves by either of these ports comes back in by it."""
 
 
 def pipe_of(port: int) -> int:
@@ -106,7 +105,7 @@ def _joints(switch: SwitchConfig) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def _pipes(switch: SwitchConfig, switches: Sequence[SwitchConfig]) -> list[int]:
-    """Those in use, of a Tofino; empty: it is another kind of switch."""
+    """Those in use of a Tofino; empty for other kinds."""
     if switch.kind != "tofino":
         return []
     ports = {host.port for host in switch.hosts} | {port for _, ports in _joints(switch) for port in ports}

@@ -1,5 +1,4 @@
-"""What a controller would change at a switch: the difference between what it holds and what it should, without touching
-it. Reading needs no arbitration, so this may be asked while a controller runs."""
+"""What a controller would change at a switch. Only reads, which needs no arbitration: a controller may run."""
 
 from __future__ import annotations
 
@@ -18,9 +17,8 @@ from wiresum.join.credentials import CredentialsError
 
 
 def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
-    """A line for each change, in the order in which they would be made: "+ " what would come, "- " what would go, "~ "
-    what would change. Empty if the switch holds what the configuration and these jobs say. What all pipes of a switch
-    have in common is the first one's to tell. Raises `DriverError`."""
+    """A line for each change, in order: "+ " what would come, "- " what would go, "~ " what would change. What pipes
+    share is listed for the first one. Raises `DriverError`."""
     try:
         runs, held = asyncio.run(asyncio.wait_for(_look(target), CALL_S_MAX))
     except (fy.P4ClientError, CredentialsError) as error:

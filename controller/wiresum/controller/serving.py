@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 
 def raise_file_limit() -> None:
-    """To what this process may have: each connection is a file, and the usual limit of 1024 is for programs that call
-    select(), which nothing here does."""
+    """To what this process may have: each connection is a file. (The usual limit of 1024 is for users of select().)"""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

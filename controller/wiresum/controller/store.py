@@ -1,28 +1,21 @@
-"""The controller's state on disk: a SQLite file, in WAL mode, and beside it the ledger of epochs and keys (ledger.py).
+"""The controller's state on disk: a SQLite file in WAL mode, and beside it the ledger of epochs and keys (ledger.py).
 
-What is in the database: the jobs that workers have grants of, with their tokens; what became of those that ended; the
-names that operators have reserved; which switches are being drained. All of it is what `Jobs` gave out as `Write`s, and
-each batch of those is one transaction, so that the database always holds a moment of the past.
+The database holds the jobs whose workers have grants, with their tokens; how jobs ended; the jobs that operators have
+created; which switches are being drained. Each batch of `Write`s is one transaction. synchronous = FULL, since after a
+power cut NORMAL may lose the last commits, and with them jobs whose workers have their grants.
 
-synchronous = FULL: a commit is on the disk before it returns. NORMAL would survive a killed process just as well, but
-after a power cut the last commits could be missing, and with them jobs whose workers have their grants. One commit
-holds all that has come up while the one before was being written, so a crowd of workers that joins shares a few of
-them.
+Still, a disk may forget, or return what was never written, and people restore old copies. No key is used again then:
+the ledger is written before a key is used, and the switches know how many they have been given. What the database says
+of jobs may be outdated. So each job has a seal, and is forgotten if that is broken; one that the switches do not hold
+is ended (telling.py); and one that is unknown here loses its entries.
 
-A disk may forget all the same, or give back what was never written, and people put old copies in a state's place. No
-key is used again then: the ledger is written before a key is used, and the switches know how many they have been given.
-What the database says of jobs may be of the past. So each job has a seal, and one whose seal is broken is forgotten;
-one that the switches do not hold is ended (telling.py); and one that is not known here loses its entries, and its
-workers hear that nobody knows it.
+The epoch tells the controllers that have served from this state apart, and grows with each. It is the P4Runtime
+election id, so switches obey the newest controller. It is in the ledger and in the database. In the database it is a
+fence: a transaction fails, and writes to neither file, if a newer controller has begun. And it shows which file is
+older. A ledger that is older is taken for lost.
 
-The epoch tells apart the controllers that have served from this state; each has a higher one than those before. It is
-the P4Runtime election id, so the newest controller is the one that switches obey. It stands in the ledger, and in the
-database as well, with the number of keys reserved, for two reasons. It fences the database: whoever writes sees, in the
-same transaction, whether it is still his, and can write nothing, to either file, if it is not. And it tells which of
-the files is older. If that is the ledger, it is not what was written last, and is taken for lost.
-
-The files are for their owner's eyes alone, since tokens and keys are in them. They must be on a disk of this machine:
-SQLite's WAL shares memory between the processes that have the database open.
+Only the owner may read the files, which hold tokens and keys. They must be on a local disk: SQLite's WAL shares memory
+between processes.
 """
 
 from __future__ import annotations
@@ -35,42 +28,33 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from google.protobuf import json_format
+
+from wiresum import join
 from wiresum.controller import ledger
+from wiresum.controller.jobs import outputs
 from wiresum.controller.jobs.keys import Keys, KeySequence
-from wiresum.controller.jobs.outputs import (
-    CheckServing,
-    Forget,
-    ForgetEnded,
-    ForgetReservation,
-    Save,
-    SaveDraining,
-    SaveEnded,
-    SaveKeys,
-    SaveReservation,
-    Write,
-)
 from wiresum.controller.jobs.records import EndedRecord, JobRecord, Reservation, StoredState
 from wiresum.controller.ledger import ForeignLedgerError, Ledger, LedgerError
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T", Reservation, EndedRecord)
+T = TypeVar("T")
 
 FILE_NAME = "controller.sqlite3"
 LIFE_FILE_NAME = "controller.alive"
-"""Empty; who serves touches it, so that a standby sees one that is frozen."""
+"""Empty; the controller that serves touches it, so that a standby notices a frozen one."""
 APPLICATION_ID = 0x77697273
 """Marks the file as ours: "wirs"."""
 SCHEMA_VERSION = 4
 FREE_BYTES_MIN = 4 << 20
-"""That is a thousand jobs, and what SQLite needs beside its file."""
 BUSY_S_MAX = 5.0
-"""How long another process may keep the file locked: a transaction takes milliseconds."""
+"""How long another process may lock the file."""
 
 _SCHEMA = """
 CREATE TABLE epoch (number INTEGER NOT NULL, reserved INTEGER NOT NULL);
@@ -154,7 +138,7 @@ class Store:
         return began.epoch
 
     def keys(self) -> Keys:
-        """To be drawn from by who has begun, and from one such object: whoever began before may have used more."""
+        """Only the controller that has begun may draw keys, and from one such object."""
         with self._explained():
             found = self._ledger or self._read_ledger() or Ledger.draw()
             return Keys(KeySequence(found.secret), found.reserved)
@@ -165,34 +149,34 @@ class Store:
             jobs, past = self._load_jobs()
             reservations = read("SELECT body FROM reservations").fetchall()
             draining = read("SELECT switch_name FROM draining").fetchall()
-            ended = read("SELECT body FROM ended ORDER BY sequence").fetchall()
+            ended = read("SELECT sequence, body FROM ended ORDER BY sequence").fetchall()
             return StoredState(
                 jobs=jobs,
-                reservations=self._parsed(Reservation, reservations),
+                reservations=self._parsed("reservation", _reservation, reservations),
                 draining=frozenset(switch_name for (switch_name,) in draining),
-                ended=self._parsed(EndedRecord, ended),
+                ended=self._parsed("job that has ended", _ended, ended),
                 past=self._keys_lost or self._past or past,
                 keys_lost=bool(self._keys_lost),
             )
 
-    def write(self, writes: Iterable[Write]) -> None:
-        """All or nothing, and on the disk when this returns. Raises `DeposedError`, or another `StoreError`."""
+    def write(self, writes: Iterable[outputs.Write]) -> None:
+        """All or nothing; on disk when this returns. Raises `DeposedError`, or another `StoreError`."""
         with self._transaction() as database:
             if self._ledger is None or self._witnessed()[0] != self._ledger.epoch:
                 raise DeposedError(f"another controller has begun to serve from {self.path}, so this one must not")
             for write in writes:
-                if isinstance(write, SaveKeys):
+                if isinstance(write, outputs.SaveKeys):
                     self._save_keys(database, self._ledger, write.reserved)
                 else:
                     _apply(database, write)
 
     def show_life(self) -> None:
-        """That who serves is no ghost: changes nothing but a time. Does not raise."""
+        """Tells a standby that this controller is not frozen. Does not raise."""
         with contextlib.suppress(OSError):
             self._life_path.touch(mode=0o600)
 
     def disk_trouble(self) -> str:
-        """Why a write would fail, as far as the file system knows: a sentence, or empty."""
+        """Why a write would fail, as the file system says: a sentence, or empty."""
         try:
             found = os.statvfs(self.path.parent)
         except OSError as error:
@@ -205,7 +189,7 @@ class Store:
         return ""
 
     def life_shown(self) -> float | None:
-        """When life was shown last, by the file's clock: only that it changes means something. None: never."""
+        """When life was shown last, to be compared with itself alone. None: never."""
         try:
             return self._life_path.stat().st_mtime
         except OSError:
@@ -216,7 +200,7 @@ class Store:
         self._database.close()
 
     def _check(self) -> None:
-        """Is this ours, of a version that we know, and undamaged? Changes nothing."""
+        """Raises if this is not an undamaged database of ours, of this version."""
         (objects,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (application,) = self._database.execute("PRAGMA application_id").fetchone()
         (version,) = self._database.execute("PRAGMA user_version").fetchone()
@@ -275,25 +259,24 @@ class Store:
         database.execute("UPDATE epoch SET reserved = ?", (reserved,))
 
     def _witnessed(self) -> tuple[int, int]:
-        """The epoch of whoever began last, and how many keys it had reserved, as the database knows it; 0: nobody
-        has."""
+        """The newest epoch, and the number of keys reserved, as the database has them; 0: no controller has begun."""
         epoch, reserved = self._database.execute("SELECT number, reserved FROM epoch").fetchone()
         return int(epoch), int(reserved)
 
     # The database.
 
-    def _parsed(self, kind: type[T], rows: Iterable[tuple[str]]) -> list[T]:
-        """What is damaged is left out: no job depends on it."""
+    def _parsed(self, what: str, parse: Callable[..., T], rows: Iterable[tuple[Any, ...]]) -> list[T]:
+        """Without damaged ones: no job depends on them."""
         found = []
-        for (body,) in rows:
+        for row in rows:
             try:
-                found.append(kind(**json.loads(body)))
-            except (ValueError, TypeError):
-                log.error("a %s in %s is damaged, and is forgotten", kind.__name__, self.path)
+                found.append(parse(*row))
+            except (ValueError, TypeError, json_format.ParseError):
+                log.error("a %s in %s is damaged, and is forgotten", what, self.path)
         return found
 
     def _load_jobs(self) -> tuple[list[JobRecord], str]:
-        """And what is wrong with others, a sentence or empty."""
+        """Those that are whole, and what is wrong with the others: a sentence, or empty."""
         rows = self._database.execute("SELECT switch_name, number, name, state, body, seal FROM jobs").fetchall()
         whole = [JobRecord(*row[:-1]) for row in rows if row[-1] == _seal(*row[:-1])]
         past = ""
@@ -328,29 +311,38 @@ class Store:
             ) from error
 
 
+def _reservation(body: str) -> Reservation:
+    return Reservation(**json.loads(body))
+
+
+def _ended(sequence: int, body: str) -> EndedRecord:
+    return EndedRecord(sequence, json_format.Parse(body, join.EndedJob(), ignore_unknown_fields=True))
+
+
 def _seal(*columns: object) -> str:
     return hashlib.blake2s(repr(columns).encode(errors="replace"), digest_size=16).hexdigest()
 
 
-def _apply(database: sqlite3.Connection, write: Write) -> None:
+def _apply(database: sqlite3.Connection, write: outputs.Write) -> None:
     match write:
-        case Save(record):
+        case outputs.Save(JobRecord() as record):
             columns = "switch_name, number, name, state, body, seal"
             row = (*astuple(record), _seal(*astuple(record)))
             database.execute(f"INSERT OR REPLACE INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)
-        case Forget(switch_name, number):
+        case outputs.Forget(JobRecord(switch_name, number)):
             database.execute("DELETE FROM jobs WHERE switch_name = ? AND number = ?", (switch_name, number))
-        case CheckServing():
-            pass  # that the epoch is ours has been seen
-        case SaveDraining(switch_name, draining):
+        case outputs.Save(Reservation(job_name) as reservation):
+            body = json.dumps(asdict(reservation))
+            database.execute("INSERT OR REPLACE INTO reservations VALUES (?, ?)", (job_name, body))
+        case outputs.Forget(Reservation(job_name)):
+            database.execute("DELETE FROM reservations WHERE job_name = ?", (job_name,))
+        case outputs.Save(EndedRecord(sequence, job)):
+            body = json_format.MessageToJson(job, preserving_proto_field_name=True)
+            database.execute("INSERT OR REPLACE INTO ended VALUES (?, ?)", (sequence, body))
+        case outputs.Forget(EndedRecord(sequence)):
+            database.execute("DELETE FROM ended WHERE sequence = ?", (sequence,))
+        case outputs.SaveDraining(switch_name, draining):
             database.execute("DELETE FROM draining WHERE switch_name = ?", (switch_name,))
             database.executemany("INSERT INTO draining VALUES (?)", [(switch_name,)] * draining)
-        case SaveReservation(reservation):
-            body = json.dumps(asdict(reservation))
-            database.execute("INSERT OR REPLACE INTO reservations VALUES (?, ?)", (reservation.job_name, body))
-        case ForgetReservation(job_name):
-            database.execute("DELETE FROM reservations WHERE job_name = ?", (job_name,))
-        case SaveEnded(ended):
-            database.execute("INSERT OR REPLACE INTO ended VALUES (?, ?)", (ended.sequence, json.dumps(asdict(ended))))
-        case ForgetEnded(sequence):
-            database.execute("DELETE FROM ended WHERE sequence = ?", (sequence,))
+        case outputs.CheckServing():
+            pass  # that the epoch is ours has been seen

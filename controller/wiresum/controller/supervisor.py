@@ -1,9 +1,7 @@
-"""What a supervisor that starts a service hears of it: systemd's notification protocol (sd_notify(3)).
+"""Notifies systemd (sd_notify(3)), by datagrams to the socket that NOTIFY_SOCKET names; without it nothing is sent.
 
-A datagram to the socket that NOTIFY_SOCKET names: READY=1 once the service can be used, STATUS= for `systemctl status`,
-WATCHDOG=1 for as long as it is alive (WATCHDOG_USEC says how often at least), STOPPING=1. Without the variables nobody
-listens, and nothing is sent. (The library for this, sdnotify, has seen no release since 2017, and systemd's own is
-built against its C library; the protocol is a line of text.)
+READY=1 and STATUS= once the service can be used, WATCHDOG=1 while it is alive (WATCHDOG_USEC says how often),
+STOPPING=1. The library for this, sdnotify, has had no release since 2017.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from collections.abc import Callable, Mapping
 log = logging.getLogger(__name__)
 
 BEATS = 3
-"""In the time after which the supervisor takes a silent service for dead."""
+"""In the time after which systemd takes a silent service for dead."""
 
 
 class Supervisor:
@@ -30,11 +28,11 @@ class Supervisor:
         self._beat_at = -self._interval_s
 
     def ready(self, status: str) -> None:
-        """It can be used; or, later, this is how it is now."""
+        """It can be used; later, a new status."""
         self._send(f"READY=1\nSTATUS={' '.join(status.split())}")
 
     def beat(self) -> None:
-        """It is alive. To be called often: it sends as often as it must."""
+        """To be called often: it sends as often as it must."""
         now = self._clock()
         if self._interval_s and now >= self._beat_at + self._interval_s:
             self._beat_at = now
@@ -49,14 +47,14 @@ class Supervisor:
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to_supervisor:
-                to_supervisor.setblocking(False)  # one that does not read must not hold us up
+                to_supervisor.setblocking(False)  # it may not read
                 to_supervisor.sendto(text.encode(), address)
         except OSError as error:
             log.warning("the supervisor at %s does not hear %s: %s", self._address, text.partition("\n")[0], error)
 
 
 def _watchdog_s(environ: Mapping[str, str]) -> float:
-    """0: nobody watches this process."""
+    """0: no watchdog."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0.0
     microseconds = environ.get("WATCHDOG_USEC", "")

@@ -1,4 +1,4 @@
-"""What a configuration says of its switches, and of the machines that hang on them. Pure."""
+"""Switches and hosts of a configuration, as data. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEVICE_CONFIGS = ("stratum", "pi")
-"""How P4Runtime servers for Tofino want the device configuration: Stratum's way, or that of servers made of p4lang's
-PI, as the vendor's own (docs/tofino_deploy.md)."""
+"""The form in which a Tofino's P4Runtime server wants the device configuration: Stratum's, or that of servers made of
+p4lang's PI, like the vendor's own (docs/tofino_deploy.md)."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that hangs on a switch: what the controller must know of it, and cannot ask the switch for."""
+    """A machine at a switch."""
 
     name: str
     address: str
@@ -36,23 +36,22 @@ class SwitchConfig:
     port: int
     """UDP port of thread 0."""
     mac: str = ""
-    """Of a software switch, that of its host, which answers ARP requests; may be empty there."""
+    """Of a software switch, its machine's; may be empty."""
     program: Path | None = None
-    """Tofino: the folder that the compiler filled (`bfrt.json`, `pipe/tofino.bin`, `pipe/context.json`)."""
+    """Tofino: the compiler's folder (`bfrt.json`, `pipe/tofino.bin`, `pipe/context.json`)."""
     p4info: Path | None = None
     """Tofino: the file of its P4Info, as text."""
     device_config: str = DEVICE_CONFIGS[0]
     """Tofino: one of `DEVICE_CONFIGS`."""
     lanes: int = 0
-    """Software: of all jobs. 0: what the program was compiled for."""
+    """Software. 0: what the program was compiled for; so too `slots`."""
     slots: int = 0
-    """Software. 0: what the program was compiled for."""
     multicast: str = ""
-    """Software: the group of job 0, IPv4, dotted; job j's is j addresses further. Empty: each worker is sent a copy."""
+    """Software: the IPv4 group of job 0; job j's is j addresses further. Empty: each worker is sent a copy."""
     tls: Path | None = None
-    """For P4Runtime: a folder as in `config.SecurityConfig`. None: plaintext."""
+    """Of P4Runtime: a folder as in `config.SecurityConfig`. None: plaintext."""
     insecure: bool = False
-    """Plaintext P4Runtime is wanted, also over a network."""
+    """Plaintext P4Runtime is wanted, even over a network."""
     parent: str = ""
     """Name of the switch above; empty: none."""
     parent_port: int | None = None
@@ -60,8 +59,8 @@ class SwitchConfig:
     port_at_parent: int | None = None
     """Of the parent, towards this switch."""
     cables: tuple[tuple[int, int], ...] = ()
-    """Tofino: ports of two pipes each, which a cable joins (nodes.py)."""
+    """Tofino: pairs of ports of two pipes that a cable joins (nodes.py)."""
     loops: tuple[tuple[int, int], ...] = ()
-    """Tofino: likewise, but each of the two ports leads back to itself."""
+    """Tofino: likewise, but each port leads back to itself."""
     hosts: tuple[Host, ...] = ()
-    """None: it has hosts only through switches below it, or is a software switch that any host reaches."""
+    """None at a switch with hosts only below it, or a software switch that any host reaches."""

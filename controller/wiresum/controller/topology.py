@@ -1,8 +1,4 @@
-"""The switches of a configuration as trees: what hangs where, and whether that can be. Pure.
-
-A switch without a `parent` is the top of a tree; most trees have one switch. A job whose hosts hang on several switches
-of a tree uses the smallest part of it that covers them (jobs/cluster.py).
-"""
+"""The switches of a configuration as trees, and checks of these. Pure. A switch without `parent` is the top of one."""
 
 from __future__ import annotations
 
@@ -45,8 +41,7 @@ def above(name: str, parents: Mapping[str, str]) -> Iterator[str]:
 
 
 def elsewhere(switch: SwitchConfig, switches: Sequence[SwitchConfig]) -> Iterator[Host]:
-    """The machines that hang on other switches of the same tree and have MACs, each with the port of this one, which
-    has ports, that leads towards it."""
+    """The machines with MACs at other switches of the tree, each with the port of this switch that leads to it."""
     parents = {other.name: other.parent for other in switches}
     ports = {other.name: other.port_at_parent for other in switches}
     top = [switch.name, *above(switch.name, parents)][-1]
@@ -104,7 +99,7 @@ def _check_link(
 
 
 def _check_free(about: SwitchConfig, key: str, switch: SwitchConfig, port: int, others: Iterable[SwitchConfig]) -> None:
-    """Does nothing else hang on that port of the switch? `others`: switches below it. `about`: whose key it is."""
+    """Raises if something else hangs on that port of the switch. `others`: switches below it. `about`: has the key."""
     used: dict[int | None, str] = {host.port: host.name for host in switch.hosts}
     used |= {other.port_at_parent: other.name for other in others}
     if key == "port_at_parent" and switch.parent_port is not None:
@@ -114,7 +109,7 @@ def _check_free(about: SwitchConfig, key: str, switch: SwitchConfig, port: int, 
 
 
 def _check_hosts(switches: Sequence[SwitchConfig]) -> None:
-    """Does each host hang on one switch of a tree? In another tree it may stand too."""
+    """Raises if a host hangs on two switches of one tree."""
     parents = {switch.name: switch.parent for switch in switches}
     seen: dict[tuple[str, str, str], str] = {}
     for switch in switches:

@@ -1,7 +1,4 @@
-"""The messages that workers, operators and the service exchange; the `.proto` files here define them.
-
-Importing this module loads protobuf but not gRPC: the stubs are in `join_pb2_grpc` and its like.
-"""
+"""The messages of workers, operators and the service, which the `.proto` files define. Imports no gRPC."""
 
 from __future__ import annotations
 
@@ -46,59 +43,16 @@ from wiresum.join.operator_pb2 import (
 from wiresum.join.peers import describe_peer
 
 MESSAGE_BYTES_MAX = 16_384
-"""No request comes near; a larger one is refused before it is parsed."""
+"""Of a request; a larger one is refused before it is parsed."""
 
 ANSWER_BYTES_MAX = 1 << 20
 """A Diagnosis names all workers of a job."""
 
 REPORT_BYTES_MAX = 64 * 1024 * 1024
-"""A Report of a full switch is large: over a thousand jobs, with their counters."""
+"""A Report may have over a thousand jobs, with their counters."""
 
 REFUSED_KEY = "wiresum-refused"
 """Trailing metadata of every refusal, so that it is not taken for a failure of gRPC with the same status code."""
 
 STANDS_BY = "this controller stands by"
-"""So begins what a standby says to those who ask it for what only the active one does, with the status UNAVAILABLE."""
-
-__all__ = [
-    "ANSWER_BYTES_MAX",
-    "MESSAGE_BYTES_MAX",
-    "PROTOCOL_VERSION",
-    "REFUSED_KEY",
-    "REPORT_BYTES_MAX",
-    "STANDS_BY",
-    "AbortReply",
-    "AbortRequest",
-    "CreateJobReply",
-    "CreateJobRequest",
-    "Diagnosis",
-    "DrainReply",
-    "DrainRequest",
-    "EndJobReply",
-    "EndJobRequest",
-    "EndedJob",
-    "EndedJobs",
-    "Endpoint",
-    "GetReportRequest",
-    "Heartbeat",
-    "JobEnded",
-    "JobEvent",
-    "JobReport",
-    "JoinEvent",
-    "JoinReply",
-    "JoinRequest",
-    "LeaveReply",
-    "LeaveRequest",
-    "ListEndedRequest",
-    "Member",
-    "NodeReport",
-    "Peer",
-    "Pulse",
-    "Report",
-    "ServiceReport",
-    "SwitchReport",
-    "Waiting",
-    "WorkerReport",
-    "describe_peer",
-    "name_problem",
-]
+"""How the text begins with which a standby refuses calls, with the status UNAVAILABLE."""

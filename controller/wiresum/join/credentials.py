@@ -1,15 +1,13 @@
-"""How the parties to a job prove who they are: TLS directories, and the rule for going without.
+"""TLS directories, by which the parties to a job prove who they are.
 
-A TLS directory holds what one party needs for mutual TLS, in PEM: `ca.crt` (whom it trusts), `tls.crt` (who it is) and
-`tls.key`. `wiresum ca` makes such directories, and the names are those of a Kubernetes TLS secret, which can be mounted
-as it is. Without a directory, messages travel in the clear, which is allowed on loopback, where only this host's own
-processes listen, and elsewhere only when it is asked for by name.
+A TLS directory holds what a party needs for mutual TLS, in PEM: `ca.crt` (whom it trusts), `tls.crt` (who it is) and
+`tls.key`, named as in a Kubernetes TLS secret. `wiresum ca` makes such directories. Plaintext is allowed on loopback,
+and elsewhere only if it is asked for.
 
-What is in a directory is proven before it is used: both sides of a TLS handshake are run in memory, one of them with
-this certificate, the other with this authority. So a certificate of another authority, one that has expired and one
-that does not fit its key are errors that name the file, here, rather than a connection that breaks at the other end.
+A directory is checked before it is used, by a TLS handshake in memory with this certificate and this authority. So a
+certificate of another authority, an expired one, or one that does not fit its key is an error that names the file.
 
-gRPC is imported where it is needed, since the messages beside this module are used without it.
+gRPC is imported where it is needed: the messages are used without it.
 """
 
 from __future__ import annotations
@@ -35,11 +33,11 @@ CERT_NOT_YET_VALID = 9
 """OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID."""
 AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
 REVOKED_FILE = "ca.crl"
-"""Of services, where certificates were revoked."""
+"""Of a service: the list of revoked certificates."""
 FILE_BYTES_MAX = 1 << 20
 HANDSHAKE_TURNS_MAX = 10
 EXPIRY_WARNED_PART = 0.1
-"""Of a certificate's life: when no more is left, whoever loads it is warned."""
+"""When no more of a certificate's life is left, `load` warns."""
 
 Options = Sequence[tuple[str, Any]]
 
@@ -50,7 +48,7 @@ class CredentialsError(ValueError):
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a TLS directory holds, proven."""
+    """The content of a TLS directory, checked."""
 
     directory: Path
     authority: bytes
@@ -58,9 +56,9 @@ class Credentials:
     key: bytes = field(repr=False)
     expires_at: datetime = field(compare=False)
     names: tuple[str, ...] = field(compare=False)
-    """The certificate's URIs: `wiresum:role/...` and its kind."""
+    """The certificate's URIs, like `wiresum:role/worker`."""
     addresses: tuple[str, ...] = field(compare=False)
-    """That the certificate is for, of a server."""
+    """The certificate's IP addresses."""
 
     def of_channel(self) -> grpc.ChannelCredentials:
         import grpc
@@ -69,9 +67,8 @@ class Credentials:
 
 
 def load(directory: str | Path, *, serving: bool = False) -> Credentials:
-    """Reads a TLS directory and proves that it can be used, by one who is connected to (`serving`) or who connects.
-
-    Raises `CredentialsError`. Logs a warning if the certificate is soon to expire.
+    """Reads a TLS directory and checks it, for a server (`serving`) or a client. Raises `CredentialsError`. Warns if
+    the certificate expires soon.
     """
     directory = Path(directory).expanduser()
     if not directory.is_dir():
@@ -106,10 +103,8 @@ def open_channel(
 
 
 def add_port(server: Any, address: str, *, tls: str | Path | None = None, insecure: bool = False) -> int:
-    """Makes a gRPC server, of either kind, listen at host:port, with mutual TLS if `tls` names a directory; returns
-    the TCP port. Certificates that are renewed in their place are used from the next connection on.
-
-    Raises `CredentialsError`, and `OSError` if it cannot listen there.
+    """Makes a gRPC server listen at host:port, with mutual TLS if `tls` names a directory; returns the TCP port. A
+    renewed certificate is used from the next connection on. Raises `CredentialsError` or `OSError`.
     """
     if not (tls or insecure or is_loopback(address)):
         raise CredentialsError(
@@ -126,7 +121,7 @@ def add_port(server: Any, address: str, *, tls: str | Path | None = None, insecu
 
 
 def is_loopback(target: str) -> bool:
-    """Do only processes of this host listen and connect there? A name other than localhost is not looked up."""
+    """Is it only for processes of this host? Names other than localhost are not looked up."""
     if target.startswith(("unix:", "unix-abstract:")):
         return True
     host = target.rpartition(":")[0].strip("[]") or target
@@ -141,7 +136,7 @@ def is_loopback(target: str) -> bool:
 
 
 class _Renewed:
-    """Gives gRPC the newest certificate for each handshake. gRPC calls it from its own threads."""
+    """The newest certificate for each handshake. gRPC calls it from its own threads."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -156,7 +151,7 @@ class _Renewed:
         return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.certificate)], loaded.authority)
 
     def fetch(self) -> Any:
-        """None: nothing has changed. Files that are being replaced, or are wrong, leave the old ones in force."""
+        """None: nothing has changed. Files that cannot be used leave the old ones in force."""
         with self._lock:
             try:
                 signature = self._sign()
@@ -203,7 +198,7 @@ def _read(path: Path) -> bytes:
 
 
 def _check_key_is_private(path: Path) -> None:
-    """Its group may read it, since services run in groups; nobody else may, and only its owner may write."""
+    """Its group may read it; nobody else may, and only its owner may write."""
     mode = path.stat().st_mode
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise CredentialsError(
@@ -219,7 +214,7 @@ def _advice(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _prove(directory: Path, *, serving: bool) -> dict[str, Any]:
-    """What the other side of a connection sees in the certificate."""
+    """What the other side of a connection sees in the certificate, by a handshake."""
     certificate, authority = directory / CERTIFICATE_FILE, directory / AUTHORITY_FILE
     server, client = (ssl.SSLContext(protocol) for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
     client.check_hostname = False

@@ -1,13 +1,10 @@
 """Writes what protoc makes of the .proto files here: `python controller/wiresum/join/generate.py`, or `make proto`.
 
-Needs grpcio-tools. A plain script, so that it also runs where the files that it writes are missing or broken.
+Needs grpcio-tools. A plain script, so that it also runs if the files that it writes are missing or broken.
 
-protoc's output refuses to be imported by any protobuf or gRPC older than the tools that wrote it, and by any newer
-than the next major release. These messages need nothing that new: the descriptor is plain proto3, and the builder
-that turns it into classes has not changed since protobuf 4. So the two version checks are taken out, and
-`pyproject.toml` alone says which releases are supported.
-
-gRPC's plugin writes no types; `*_pb2_grpc.pyi` are made here, from its output.
+protoc's output refuses any protobuf or gRPC that is older than its tools, or newer than the next major release. These
+messages are plain proto3, and need nothing new. So the version checks are removed, and `pyproject.toml` alone says
+which releases are supported. gRPC's plugin writes no types: `*_pb2_grpc.pyi` are made here, from its output.
 """
 
 from __future__ import annotations

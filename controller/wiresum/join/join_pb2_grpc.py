@@ -46,19 +46,18 @@ class JoinServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Join(self, request, context):
-        """Asks for a place in a named job. Says what it waits for whenever that changes, grants when all `world_size` workers
-        have asked and the switch has room, and ends; or fails. To ask again with the same `attempt`, because the connection
-        broke, gets the same place.
-        FAILED_PRECONDITION  another protocol version, another N than the workers who asked before, no switch and no tree
-        of switches that all workers of the job are at, or too many of them at one switch
+        """Asks for a place in a named job. The worker hears what it waits for, and gets its grant when all `world_size`
+        workers have asked and the switch has room. Asking again with the same `attempt` gets the same place.
+        FAILED_PRECONDITION  another protocol version, another N than other workers said, no switch or tree of switches
+        that all workers of the job are at, or too many of them at one switch
         UNAUTHENTICATED      no certificate, where one is needed
         PERMISSION_DENIED    another key or job token than the job's, or a certificate that is not for this job or address
         ALREADY_EXISTS       the job is complete, or this rank is taken by somebody alive
-        RESOURCE_EXHAUSTED   the job could never have what it asks for, or cannot have it now and must not wait, or too
-        many requests come from there
-        DEADLINE_EXCEEDED    not everybody came in time; the text names the ranks that are missing
-        ABORTED              somebody who had asked went away before the job was complete
-        UNAVAILABLE          a job of this name is just ending, or the service is: ask again in a moment
+        RESOURCE_EXHAUSTED   the job could never get what it asks for, or not now and it must not wait; or too many
+        requests from there
+        DEADLINE_EXCEEDED    workers did not ask in time; the text names their ranks
+        ABORTED              a worker went away before the job was complete
+        UNAVAILABLE          the service, or a job of this name, is ending: ask again in a moment
         INTERNAL             a switch would not take the job
         INVALID_ARGUMENT     the request makes no sense; the text says which field
         """
@@ -67,16 +66,16 @@ class JoinServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Attend(self, request_iterator, context):
-        """Held open for as long as the worker is a member. The worker beats, the service answers with events.
-        A stream that ends without Leave and does not come back means that the worker is lost. A second stream
-        of the same worker takes the place of the first. NOT_FOUND: no such job any more, or the token is not its.
+        """Open as long as the worker is a member. The worker sends heartbeats, the service answers with events. A worker
+        whose stream ends without Leave, and that opens no other, is lost. A second stream replaces the first.
+        NOT_FOUND: no such job any more, or not its token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """An orderly good-bye. The lease returns to the pool when the last worker has left.
+        """The lease returns to the pool when the last worker has left.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -11,8 +11,8 @@ def packet_bytes(lanes: int) -> int:
 
 
 def lanes_of_mtu(mtu_bytes: int) -> int:
-    """Words of the largest packet that an MTU carries: 360 at 1500 bytes. Whole units of them, if it carries one.
-    `ValueError` if it carries no word, which no link for IPv4 may be like."""
+    """Words of the largest packet that an MTU carries, in whole units if it carries one: 360 at 1500 bytes. Raises
+    `ValueError` if it carries no word."""
     payload_bytes = min(mtu_bytes - IPV4_BYTES - UDP_BYTES, UDP_PAYLOAD_BYTES_MAX) - HEADER_BYTES
     words = payload_bytes // WORD_BYTES
     if words <= 0:

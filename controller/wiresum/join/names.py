@@ -10,8 +10,8 @@ _NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]*")
 
 
 def name_problem(name: str, bytes_max: int = JOB_NAME_BYTES_MAX) -> str:
-    """What is wrong with the name of a job or a tenant; empty if it is one. Names stand in shells, labels and files,
-    where other characters mean something."""
+    """What is wrong with the name of a job or a tenant; empty: nothing. In shells, labels and files other characters
+    have meanings."""
     if len(name) <= bytes_max and _NAME.fullmatch(name):
         return ""
     return f"must be letters, digits, '.', '_' and '-', not begin with '-', and have at most {bytes_max} characters"

@@ -53,14 +53,14 @@ class OperatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListEnded(self, request, context):
-        """Jobs that have ended, the newest first, and why. To an operator all of them; to a worker, those of its own tenants.
+        """Jobs that have ended, the newest first. A worker gets those of its own tenants.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateJob(self, request, context):
-        """Keeps a name for a job that workers will join, with what it may use; only they who show the token can join it.
+        """Keeps a name for a job. Only workers with the token can join it.
         ALREADY_EXISTS       there is a job of this name
         RESOURCE_EXHAUSTED   no switch could ever hold it, or its tenant's quota could not
         """
@@ -76,7 +76,7 @@ class OperatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """From now on a switch takes no new jobs, or takes them again. Those that run go on. NOT_FOUND: no such switch.
+        """A switch takes no new jobs, or takes them again. Running ones go on. NOT_FOUND: no such switch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

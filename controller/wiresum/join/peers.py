@@ -5,12 +5,11 @@ from __future__ import annotations
 from wiresum.join.join_pb2 import Peer
 
 HOST_NAME_CHARACTERS_MAX = 64
-"""Of a host's name, in a text; a worker may send a longer one."""
+"""Of a host's name in a text."""
 
 
 def describe_peer(peer: Peer) -> str:
-    """Begins with what the service has verified. What the worker says of itself may be anything, and so comes after
-    that, quoted."""
+    """What the service has verified comes first, and then, quoted, what the worker says of itself."""
     verified = [peer.address] if peer.address else []
     if peer.called_from not in ("", peer.address):
         verified.append(f"called from {peer.called_from}")

@@ -1,4 +1,4 @@
-"""What a report of a job says of its tree of switches. Pure."""
+"""What a report says of a job's tree of switches. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Contributor(Protocol):
 
 
 def packets_behind(switches: Sequence[NodeReport], workers: Iterable[Contributor]) -> dict[str, int]:
-    """By name of each switch that has another above it: by how many packets its sums there lag behind whatever else
-    comes to that one. Without those of which the switch above does not say what it counted."""
+    """For each switch with a parent: how many packets its sums lag behind the parent's other contributors. Without
+    those whose parent's counters are unknown."""
     beside: dict[str, int] = {}
     for worker in workers:
         beside[worker.switch_name] = max(beside.get(worker.switch_name, 0), worker.contributions)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -23,6 +24,7 @@ from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.store import Store
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 from wiresum.join.constants import SWITCH_PORT, SWITCH_WORKERS_MAX
+from wiresum.join.credentials import open_channel
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
 T = TypeVar("T")
@@ -348,9 +350,10 @@ class JoinCall:
 class Client:
     """The service's stubs, for workers and for operators."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, tls: Path | None = None, channel: grpc.Channel | None = None) -> None:
         self.target = f"127.0.0.1:{port}"
-        self.channel = grpc.insecure_channel(self.target, options=[("grpc.use_local_subchannel_pool", 1)])
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        self.channel = channel or open_channel(self.target, tls=tls, options=options)
         self.stub = join_pb2_grpc.JoinServiceStub(self.channel)
         self.operator = operator_pb2_grpc.OperatorServiceStub(self.channel)
 

@@ -464,9 +464,7 @@ def test_a_worker_that_attends_too_late_hears_why_the_job_ended() -> None:
 
 
 @pytest.mark.parametrize("says", [[[]], [[0, 0]]], ids=["cannot say", "says once"])
-def test_a_connection_that_broke_is_no_loss_before_the_switch_has_heard_nothing_for_long(
-    says: list[list[int]],
-) -> None:
+def test_a_connection_that_broke_is_no_loss_before_the_switch_has_heard_nothing_for_long(says: list[list[int]]) -> None:
     """Where links are bad its answers come late, and the first one says nothing: packets may have come before it."""
     harness = JobsHarness()
     workers = harness.running(world_size=2)
@@ -602,7 +600,7 @@ def test_only_the_token_makes_a_member() -> None:
             lambda forged=forged: harness.jobs.attend(forged, harness.now),
             lambda forged=forged: harness.jobs.leave(join.LeaveRequest(member=forged), harness.now),
             lambda forged=forged: harness.jobs.abort(join.AbortRequest(member=forged), harness.now),
-            lambda forged=forged: harness.jobs.job_of(forged),
+            lambda forged=forged: harness.jobs.find(forged),
         ):
             assert harness.refusal_of(action)[0] == "NOT_FOUND"
     assert [worker.presence for worker in workers] == [Presence.ATTENDING] * 3

@@ -76,15 +76,6 @@ def test_the_shortest_run_that_fits_is_split() -> None:
     assert pool.run_max == 64
 
 
-def test_a_crowded_pool_gives_less_but_not_less_than_the_least() -> None:
-    pool = LeasePool(64)
-    take(pool, 32)
-    half = pool.take_up_to(256, 16)
-    assert half is not None
-    assert half.count == 32
-    assert pool.take_up_to(256, 16) is None
-
-
 def test_a_lease_comes_back_once() -> None:
     pool = LeasePool(16)
     lease = take(pool, 4)

@@ -51,7 +51,7 @@ def test_a_running_job_goes_on_after_a_restart_and_its_workers_come_back(store: 
     assert grant.reply.key == workers[0].job.key
     after.jobs.attend(member(workers[2]), after.now)
     after.jobs.attend(member(workers[1]), after.now)
-    restored = [after.jobs.job_of(member(worker)).workers[worker.rank] for worker in workers]
+    restored = [after.jobs.find(member(worker)) for worker in workers]
     after.wait(40, beating=restored, round_newest=1001)
     assert [job.state for job in after.jobs.all()] == [State.RUNNING]
     for worker in restored:
@@ -76,7 +76,7 @@ def test_whoever_does_not_come_back_after_a_restart_is_lost(store: Store) -> Non
     after = JobsHarness(store=store)
     for worker in workers[:2]:
         after.jobs.attend(member(worker), after.now)
-    beating = [after.jobs.job_of(member(workers[0])).workers[rank] for rank in (0, 1)]
+    beating = [after.jobs.find(member(workers[0])).job.workers[rank] for rank in (0, 1)]
     after.wait(29, beating=beating)
     assert after.outputs(Tell) == []
     after.wait(2, beating=beating)

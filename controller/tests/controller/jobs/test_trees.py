@@ -402,8 +402,8 @@ def test_a_member_is_known_by_its_number_at_its_own_switch() -> None:
         join.Member(job=job.number, worker=0, token=workers[0].token, switch_name="leaf3"),
         join.Member(job=job.number, worker=0, token=workers[1].token, switch_name="leaf1"),
     ):
-        assert made.refusal_of(lambda wrong=wrong: made.jobs.job_of(wrong))[0] == "NOT_FOUND"  # type: ignore[misc]
-    assert made.jobs.job_of(join.Member(job=job.number, worker=1, token=workers[2].token, switch_name="leaf2")) is job
+        assert made.refusal_of(lambda wrong=wrong: made.jobs.find(wrong))[0] == "NOT_FOUND"  # type: ignore[misc]
+    assert made.jobs.find(join.Member(job=job.number, worker=1, token=workers[2].token, switch_name="leaf2")).job is job
 
 
 def test_a_service_that_is_started_again_goes_on_with_trees(tmp_path: Path) -> None:

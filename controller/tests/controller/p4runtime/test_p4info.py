@@ -8,43 +8,23 @@ from wiresum.compiled import Program
 from wiresum.controller.p4runtime import count
 from wiresum.join.constants import SWITCH_WORKERS_MAX, THREADS_MAX
 
+SENDER = {
+    "ingress_port": ("EXACT", 9),
+    "source": ("EXACT", 32),
+    "source_port": ("EXACT", 16),
+    "thread": ("EXACT", 4),
+    "job": ("EXACT", 16),
+    "key": ("EXACT", 32),
+}
 TABLES = {
     "own": (0x02000001, {"address": ("EXACT", 32)}, {"own_address"}),
-    "admit": (
-        0x02000002,
-        {
-            "ingress_port": ("EXACT", 9),
-            "source": ("EXACT", 32),
-            "source_port": ("EXACT", 16),
-            "thread": ("EXACT", 4),
-            "job": ("EXACT", 16),
-            "key": ("EXACT", 32),
-            "worker": ("EXACT", 8),
-        },
-        {"admit_worker"},
-    ),
-    "admit_parent_entry": (
-        0x02000007,
-        {
-            "ingress_port": ("EXACT", 9),
-            "source": ("EXACT", 32),
-            "source_port": ("EXACT", 16),
-            "thread": ("EXACT", 4),
-            "job": ("EXACT", 16),
-            "key": ("EXACT", 32),
-        },
-        {"admit_parent"},
-    ),
+    "admit": (0x02000002, {**SENDER, "worker": ("EXACT", 8)}, {"admit_worker"}),
+    "admit_parent_entry": (0x02000007, SENDER, {"admit_parent"}),
     "forward": (0x02000004, {"mac": ("EXACT", 48)}, {"forward_to", "flood"}),
     "deliver": (0x02000005, {"job": ("EXACT", 16), "receiver": ("EXACT", 8)}, {"deliver_to", "deliver_up"}),
     "lose": (
         0x02000006,
-        {
-            "egress_port": ("TERNARY", 9),
-            "job": ("TERNARY", 16),
-            "receiver": ("TERNARY", 8),
-            "round": ("TERNARY", 32),
-        },
+        {"egress_port": ("TERNARY", 9), "job": ("TERNARY", 16), "receiver": ("TERNARY", 8), "round": ("TERNARY", 32)},
         {"lose_copies"},
     ),
 }

@@ -9,16 +9,7 @@ import finsy as fy
 import pytest
 
 from wiresum.controller import DriverError, Endpoint, JobCounters, JobEntry, SwitchDriver
-from wiresum.controller.p4runtime import (
-    STANDBY_ID,
-    Host,
-    P4RuntimeSwitch,
-    Target,
-    admit,
-    count,
-    deliver,
-    own,
-)
+from wiresum.controller.p4runtime import STANDBY_ID, Host, P4RuntimeSwitch, Target, admit, count, deliver, own
 from wiresum.join.constants import FLOOD_GROUP
 from wiresum_lab.doubles.p4runtime_proxy import Proxy
 from wiresum_lab.processes import PATIENCE_S, wait_until

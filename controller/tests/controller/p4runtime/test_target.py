@@ -58,9 +58,7 @@ def test_in_a_tree_a_switch_knows_its_neighbours_and_where_all_others_are(exampl
     assert not above.reaches("10.0.0.10"), "it hangs on another one"
 
 
-def test_a_software_switch_serves_any_machine_unless_it_has_its_own_or_stands_in_a_tree(
-    example: config.Config,
-) -> None:
+def test_a_software_switch_serves_any_machine_unless_it_has_its_own_or_stands_in_a_tree(example: config.Config) -> None:
     spare = example.switches[2]
     assert targets_of([spare])[0].reaches("10.9.9.9")
     with_hosts = dataclasses.replace(spare, hosts=(Host("a", "10.0.0.20"),))

@@ -138,10 +138,7 @@ class Service:
         cleanup.callback(self.server.stop, 0.1)
         self.target = f"127.0.0.1:{self.server.start('127.0.0.1', 0)}"
         self.channels = {name: cleanup.enter_context(self._channel(pki, name)) for name in CALLERS}
-        self.victims = Client(self.server.port)
-        self.victims.channel.close()
-        self.victims.channel = self.channels["same tenant"]
-        self.victims.stub = join_pb2_grpc.JoinServiceStub(self.victims.channel)
+        self.victims = Client(self.server.port, channel=self.channels["same tenant"])
         self._numbers = itertools.count()
         self.victims.leave(self.victims.join(job_name="over"))
 

@@ -149,10 +149,7 @@ STRAY: dict[str, tuple[str, Make]] = {
     "a kind that there is not": ("malformed", lambda f: f.packet(kind=f.random.randrange(6, 16))),
     "a result": ("malformed", lambda f: f.packet(kind=RESULT)),
     "word that a packet is missing": ("malformed", lambda f: f.packet(kind=MISSING)),
-    "a question with another key": (
-        "unknown",
-        lambda f: f.packet(kind=QUESTION, key=f.bits(32, f.grant.key)),
-    ),
+    "a question with another key": ("unknown", lambda f: f.packet(kind=QUESTION, key=f.bits(32, f.grant.key))),
     "an empty packet with a payload": ("malformed", lambda f: f.packet(kind=EMPTY, words=(1,))),
     "a header packet with a payload": ("malformed", lambda f: f.packet(kind=META, words=(1,))),
 }

@@ -24,9 +24,9 @@ from wiresum_lab.processes import PATIENCE_S, wait_until
 class JoinService(join_pb2_grpc.JoinServiceServicer):
     """Each kind of method, as a service may write it."""
 
-    async def Join(self, request: join.JoinRequest, context: Any) -> Any:  # noqa: N802 - a generator
-        yield join.JoinEvent(waiting=join.Waiting(reason=caller().name))
-        yield join.JoinEvent(granted=join.JoinReply(worker=request.rank))
+    async def Join(self, request: join.JoinRequest, context: Any) -> None:  # noqa: N802
+        await context.write(join.JoinEvent(waiting=join.Waiting(reason=caller().name)))
+        await context.write(join.JoinEvent(granted=join.JoinReply(worker=request.rank)))
 
     async def Attend(self, requests: object, context: Any) -> None:  # noqa: N802 - reads and writes its context
         while (heartbeat := await context.read()) is not grpc.aio.EOF:

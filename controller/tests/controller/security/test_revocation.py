@@ -18,8 +18,7 @@ from wiresum.controller.security.authority import Authority, AuthorityError, Hol
 from wiresum.controller.security.command import ca
 from wiresum.controller.security.names import Claims
 from wiresum.controller.security.revocation import Revocations
-from wiresum.join import join_pb2_grpc, operator_pb2_grpc
-from wiresum.join.credentials import CredentialsError, open_channel
+from wiresum.join.credentials import CredentialsError
 from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, refusal_of
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
@@ -130,13 +129,8 @@ def connect(server: JoinServer, pki: Path) -> Iterator[Callable[[str], Client]]:
     clients: list[Client] = []
 
     def connect_one(name: str) -> Client:
-        client = Client(server.port)
-        client.channel.close()
-        client.channel = open_channel(client.target, tls=pki / name, options=[("grpc.use_local_subchannel_pool", 1)])
-        client.stub = join_pb2_grpc.JoinServiceStub(client.channel)
-        client.operator = operator_pb2_grpc.OperatorServiceStub(client.channel)
-        clients.append(client)
-        return client
+        clients.append(Client(server.port, tls=pki / name))
+        return clients[-1]
 
     yield connect_one
     for client in clients:
@@ -180,12 +174,3 @@ def test_a_tenant_sees_what_became_of_his_own_jobs_and_an_operator_of_all(connec
     assert ended("good") == [("good-job", "good", "completed")]
     assert ended("bad") == [("bad-job", "bad", "completed")]
     assert sorted(ended("operator")) == [("bad-job", "bad", "completed"), ("good-job", "good", "completed")]
-
-
-def test_every_certificate_may_ask_whether_the_service_is_healthy(connect: Callable[[str], Client]) -> None:
-    from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-    for name in ("controller", "operator", "good"):
-        stub = health_pb2_grpc.HealthStub(connect(name).channel)
-        reply = stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
-        assert reply.status == health_pb2.HealthCheckResponse.SERVING

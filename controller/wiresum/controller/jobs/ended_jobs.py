@@ -1,7 +1,4 @@
-"""Jobs that are over, for workers that were cut off meanwhile, and come back. Pure.
-
-Not on disk: who comes back to another service hears only that it does not know the job.
-"""
+"""Jobs that are over, for workers that come back after they were cut off. Pure. Not kept across a restart."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ class Gone:
 
 
 def worker_of(job: Job, member: join.Member) -> Worker | None:
-    """None: nobody with this token is in the job. `job` has its number at the member's switch."""
+    """None: no worker of the job has this token. `job` is at the member's switch."""
     ranks = job.nodes[member.switch_name].branch.ranks
     if member.worker >= len(ranks):
         return None

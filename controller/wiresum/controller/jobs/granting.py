@@ -1,4 +1,4 @@
-"""What a job gets, once it has its slots: what its switches are told, and what its workers are. Pure."""
+"""What the switches and the workers of a job are told once it has its slots. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint, JobEntry, Uplink
-from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch, power_of_two_within
+from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch
 from wiresum.controller.jobs.job import Job, Worker
 from wiresum.controller.jobs.keys import Keys
+from wiresum.controller.jobs.leases import power_of_two_within
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.tree import Branch, Node
 
@@ -18,7 +19,7 @@ EndpointOf = Callable[[str], Endpoint]
 
 
 def settle(job: Job, cluster: Cluster, grounds: Grounds, keys: Keys) -> None:
-    """The job is at these switches from now on, with what all its workers, and all of them, can do."""
+    """Places the job at these switches, with the threads and lanes that they and all workers can do."""
     switches = cluster.of(grounds.tree)
     job.number, job.slots = grounds.number, grounds.leases[0].count
     job.key, job.keys_reserved = keys.draw(), keys.reserved
@@ -36,9 +37,8 @@ def settle(job: Job, cluster: Cluster, grounds: Grounds, keys: Keys) -> None:
 
 
 def _free_ports(job: Job, switches: Sequence[Switch]) -> int:
-    """The first of the run of ports, as many as the job has threads, that the fewest other threads of jobs at these
-    switches talk to; the lowest of several. A software switch deals its ports to its own threads in turn: jobs with one
-    thread would all fall on the first."""
+    """The first of a run of ports, one for each thread, that the fewest threads of other jobs at these switches use. A
+    software switch deals its ports to its threads in turn: jobs with one thread would all fall on its first."""
     ports = min(switch.sizes.threads_max for switch in switches)
     others = {other for switch in switches for other in switch.numbered.values()} - {job}
     taken = Counter(other.port_offset + thread for other in others for thread in range(other.threads))
@@ -47,7 +47,7 @@ def _free_ports(job: Job, switches: Sequence[Switch]) -> int:
 
 
 def settle_entries(job: Job, endpoint_of: EndpointOf) -> None:
-    """What each of its switches is told, and where each worker hangs; of a job that has its nodes."""
+    """Sets what each switch of the job is told, and the switch and number of each worker."""
     for node in job.nodes.values():
         for number, rank in enumerate(node.branch.ranks):
             job.workers[rank].switch_name, job.workers[rank].number = node.branch.switch_name, number

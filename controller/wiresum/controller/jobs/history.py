@@ -1,7 +1,7 @@
-"""What became of the jobs that are over. Pure.
+"""How jobs ended. Pure.
 
-So many are kept. When there are more, the oldest of the tenant that has the most goes: who floods the service with jobs
-that end forgets his own.
+`ENDED_MAX` are kept. When there are more, the oldest of the tenant that has the most goes, so that a flood displaces
+only its own tenant's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from wiresum import join
 from wiresum.controller.jobs.job import Job
-from wiresum.controller.jobs.outputs import ForgetEnded, SaveEnded
+from wiresum.controller.jobs.outputs import Forget, Save
 from wiresum.controller.jobs.records import EndedRecord
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 
@@ -24,9 +24,9 @@ DID_NOT_BEGIN = "did_not_begin"
 
 class History:
     def __init__(
-        self, emit: Callable[[SaveEnded | ForgetEnded], None], unix_offset: float, *, ended_max: int = ENDED_MAX
+        self, emit: Callable[[Save | Forget], None], unix_offset: float, *, ended_max: int = ENDED_MAX
     ) -> None:
-        """`emit`: takes what is to be written down. `unix_offset`: what must be added to a time to have Unix time."""
+        """`emit`: takes what is to be written down."""
         self._emit = emit
         self._unix_offset = unix_offset
         self._ended_max = ended_max
@@ -38,7 +38,7 @@ class History:
         return self._count
 
     def note_ended(self, job: Job, ended: join.JobEnded, now: float) -> None:
-        """Of a job that had slots."""
+        """Of a job that got slots."""
         unspecified = ended.cause == join.JobEnded.CAUSE_UNSPECIFIED
         outcome = COMPLETED if unspecified else join.JobEnded.Cause.Name(ended.cause).lower()
         self._note(job, outcome, ended.reason, now)
@@ -51,21 +51,20 @@ class History:
         for record in records:
             self._add(record)
 
-    def find(self, tenants: Collection[str] | None, job_name: str, count_max: int) -> list[EndedRecord]:
+    def find(self, tenants: Collection[str] | None, job_name: str, count_max: int) -> list[join.EndedJob]:
         """The newest first. `tenants` None: of all; `job_name` empty: any; `count_max` 0: all."""
         found = [
             record
             for tenant, records in self._by_tenant.items()
             if tenants is None or tenant in tenants
             for record in records
-            if job_name in ("", record.name)
+            if job_name in ("", record.job.name)
         ]
         found.sort(key=lambda record: record.sequence, reverse=True)
-        return found[: count_max or None]
+        return [record.job for record in found[: count_max or None]]
 
     def _note(self, job: Job, outcome: str, reason: str, now: float) -> None:
-        record = EndedRecord(
-            sequence=self._sequence + 1,
+        ended = join.EndedJob(
             name=job.name,
             outcome=outcome,
             reason=reason[:REASON_CHARACTERS_MAX],
@@ -78,13 +77,14 @@ class History:
             ended_at=now + self._unix_offset,
             switches=max(1, len(job.nodes)),
         )
+        record = EndedRecord(self._sequence + 1, ended)
         self._add(record)
-        self._emit(SaveEnded(record))
+        self._emit(Save(record))
         while self._count > self._ended_max:
-            self._emit(ForgetEnded(self._forget_one().sequence))
+            self._emit(Forget(self._forget_one()))
 
     def _add(self, record: EndedRecord) -> None:
-        self._by_tenant.setdefault(record.tenant, deque()).append(record)
+        self._by_tenant.setdefault(record.job.tenant, deque()).append(record)
         self._count += 1
         self._sequence = record.sequence
 

@@ -1,13 +1,11 @@
-"""A job and its workers, as data, and the states that it may go through. Pure.
+"""A job and its workers as data, and the states of a job: `TRANSITIONS` has every way from one to another. Pure.
 
-    forming    workers are asking; no switch knows of it yet
-    queued     all have asked; it waits for slots
-    admitting  slots are leased, and their switches are being told
-    running    all have their grants
-    ending     nobody can use the job any more: its switches are told to forget it, and the workers are told why
-    gone       the name, the number and the leases are free
-
-`TRANSITIONS` is the whole of it: nothing else moves a job.
+forming    workers are asking; no switch knows of it yet
+queued     all have asked; it waits for slots
+admitting  slots are leased, and their switches are being told
+running    all have their grants
+ending     its switches are told to forget it, and its workers why it ended
+gone       the name, the number and the leases are free
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from wiresum.controller.jobs.tree import Node, Tree, in_words
 log = logging.getLogger(__name__)
 
 RUNS_MAX = 16
-"""Of ranks in a row that are named in a text."""
+"""Of ranks in a row, named in a text."""
 
 
 class State(enum.Enum):
@@ -98,41 +96,41 @@ class Worker:
     token: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
     presence: Presence = Presence.WAITING
     no_queue: bool = False
-    """It can do without the job, and would rather than wait for slots."""
+    """It rather does without the job than wait for slots."""
     call: int = 0
-    """Which of its Join calls counts: the newest."""
+    """Number of its newest Join; older ones do not count."""
     away_since: float | None = None
-    """Its Join call broke off, and it may ask again."""
+    """Since when its Join is broken off; it may ask again."""
     heard_waiting: str = ""
-    """What it was last told that it waits for."""
+    """What it waits for, as it was last told."""
     stream: int = 0
-    """Which of its Attend streams counts: the newest."""
+    """Number of its newest Attend stream."""
     heard_at: float = 0.0
     round_newest: int = 0
-    """As it says itself: of use as a sign of life alone."""
+    """As it says itself: no more than a sign of life."""
     switch_name: str = ""
-    """Where it hangs, once the job has slots."""
+    """Its switch, once the job has slots."""
     number: int = 0
-    """That this switch knows it by; its rank where the job has one switch."""
+    """Its number at that switch; its rank if the job has one switch."""
     broken_at: float | None = None
-    """Its stream broke, and it has not attended again."""
+    """Since when its stream is broken."""
     broken_in_silence: bool = False
-    """It did so when nothing had been heard of it for a while anyway."""
+    """It had been silent for a while when its stream broke."""
     contributions: int | None = None
-    """As its switch counted them when it was last asked, since its last heartbeat."""
+    """The switch's newest count of its packets; None: not asked since the last heartbeat."""
     counted_at: float = 0.0
-    """When these were last seen to grow."""
+    """When this count last grew."""
     said_first_at: float = 0.0
-    """When the switch first said this number ..."""
+    """When the switch first gave this count ..."""
     said_last_at: float = 0.0
-    """... and when it last did: between the two no packet came."""
+    """... and when it last did: no packet came in between."""
     told: bool = False
     certificate: str = ""
-    """The serial of the one that it last showed; empty without."""
+    """The serial of the newest one; empty: none."""
     holder: str = ""
     """The name in that certificate."""
     called_from: str = ""
-    """The address that its first Join came from; empty: from this host, or not known."""
+    """Where its first Join came from; empty: from this host, or unknown."""
 
     def __str__(self) -> str:
         return join.describe_peer(self.peer())
@@ -154,18 +152,18 @@ class Worker:
 
 @dataclass(frozen=True)
 class Asker:
-    """Who asks for a place, as far as the service knows."""
+    """Who calls Join, as far as the service knows."""
 
     name: str = ""
     """For operators: the certificate's name, and the address."""
     address: str = ""
-    """That it asks from; empty: from this host."""
+    """Empty: this host."""
     certificate: str = ""
     """Its serial."""
     holder: str = ""
     """The name in it."""
     own_account: bool = False
-    """The tenant is the certificate's own name, for want of another."""
+    """The certificate names no tenant, and so is one by its own name."""
 
 
 NOBODY = Asker()
@@ -175,41 +173,41 @@ NOBODY = Asker()
 class Job:
     name: str
     key_agreed: int = field(repr=False)
-    """What all its workers must say alike (WIRESUM_KEY), and nobody else knows; 0: they say nothing. It never goes over
-    the wire: a user may say the same for every job, and a switch must not see a key twice."""
+    """A secret that its workers share (WIRESUM_KEY); 0: none. Not the packets' key: a user may use it for every job,
+    and a switch must not see a key twice."""
     world_size: int
     created_at: float
     tenant: str = ""
     priority: int = 0
     reserved: bool = False
-    """An operator created it, and so said what is its own."""
+    """An operator created it, and set its terms."""
     slots_reserved: int = 0
     """0: the operator did not say."""
     job_token: str = field(default="", repr=False)
-    """Who joins must show it; empty: nobody need."""
+    """Workers must show it; empty: they need not."""
     asker: Asker = NOBODY
     """Its first worker."""
     candidates: frozenset[str] = frozenset()
-    """The switches that all its workers hang on, or below, by name."""
+    """Names of the switches that all its workers hang on, or below."""
     trees: tuple[Tree, ...] = ()
-    """Those that it may get slots in, once all its workers have asked: one of each tree of the configuration."""
+    """Where it may get slots, once all its workers have asked: at most one in each tree of the configuration."""
     state: State = State.FORMING
     workers: dict[int, Worker] = field(default_factory=dict)
     ticket: int = 0
-    """Its place in the queue, among jobs of the same priority."""
+    """Orders jobs of the same priority in the queue."""
     overtaken: int = 0
-    """How many jobs behind it in the queue got slots that it might have used."""
+    """How many later jobs got slots that it might have used."""
     wants: Wants = Wants.ROOM
     """Why it has no slots yet."""
     waiting_said_at: float | None = None
     nodes: dict[str, Node] = field(default_factory=dict)
     """Its switches by name, the root first, once it has slots."""
     number: int = 0
-    """At all of them, for as long as one knows it."""
+    """At all its switches, until the last one has forgotten it."""
     key: int = field(default=0, repr=False)
-    """Its packets', drawn when it gets its slots."""
+    """Of its packets; drawn when it gets its slots."""
     keys_reserved: int = 0
-    """So many keys of the sequence were reserved then; 0: that was before the service was started again."""
+    """How many keys of the sequence were reserved then; 0: it was restored."""
     slots: int = 0
     """At each of its switches; 0: it has none yet."""
     threads: int = 0
@@ -217,18 +215,18 @@ class Job:
     """At all of its switches: thread t talks to their port `port_offset + t`."""
     lanes: int = 0
     progress_at: float = 0.0
-    """When a worker's rounds were last seen to move: they cannot, without a packet of every worker."""
+    """When a worker's rounds last moved, which takes a packet of every worker."""
     active_at: float | None = None
-    """When its root was last seen to have summed for it, as far as anybody looked."""
+    """When its root was last seen to have summed something."""
     results: int | None = None
-    """As the root counted them when it was last asked."""
+    """The root's newest count."""
     count_asked_at: float = 0.0
     restored: bool = False
     """It ran before the service was started."""
     attend_s_max: float = 0.0
     """How long a granted worker may take to its first heartbeat."""
     unsaved: bool = False
-    """A worker has left, or showed another certificate, which is not written down yet: that can wait for a moment."""
+    """A worker has left, or has another certificate, and that is not on disk yet."""
     ended: join.JobEnded | None = None
     drained_at: float = 0.0
     left_first: Worker | None = None
@@ -248,15 +246,15 @@ class Job:
         return next(iter(self.nodes), "")
 
     def where(self) -> str:
-        """At which switches it has slots, in words."""
+        """Its switches, in words."""
         return in_words(self.nodes)
 
     def switches_wanted(self) -> set[str]:
-        """All those at which it may get slots."""
+        """All at which it may get slots."""
         return {branch.switch_name for tree in self.trees for branch in tree}
 
     def missing(self, *, without: Worker | None = None) -> str:
-        """Which ranks have not asked, one that did not counted."""
+        """Which ranks have not asked; `without` counts as one."""
         there = {rank for rank, worker in self.workers.items() if worker is not without}
         ranks = [rank for rank in range(self.world_size) if rank not in there]
         return f"rank{'s' if len(ranks) > 1 else ''} {_runs(ranks)} of {self.world_size}"
@@ -279,7 +277,7 @@ class Job:
 
 
 def _runs(numbers: Sequence[int]) -> str:
-    """Rising numbers, for people: "0, 2-31"; a job of 1,024 workers has more than anybody reads one by one."""
+    """Rising numbers for people: "0, 2-31"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
@@ -291,5 +289,5 @@ def _runs(numbers: Sequence[int]) -> str:
 
 
 def same_secret(a: str, b: str) -> bool:
-    """In a time that does not tell how much of it is right."""
+    """In constant time."""
     return hmac.compare_digest(a.encode(), b.encode())

@@ -1,13 +1,12 @@
 """The life of jobs, as a state machine: no socket, no clock, no thread, no file.
 
-Whoever owns a `Jobs` tells it what happened (a request came, a stream broke, a switch answered, time passed), with the
-time, in seconds of any clock that does not go back; and then carries out what `take_outputs` gives, in order.
-What a job may go through is in job.py, who gets slots next in job_queue.py, and where in cluster.py.
+The owner of a `Jobs` tells it what happened (a request came, a stream broke, a switch answered, time passed) and when,
+in seconds of a monotonic clock. Then it carries out what `take_outputs` gives, in order. The states of a job are in
+job.py, who gets slots next in waiting.py, and where in cluster.py.
 
-The rule behind it all: a lease goes back to its pool only when its switch has forgotten the job, and when every
-worker has left, was lost, or has been told; the last for a bounded time, since a worker may not be listening. What the
-job leaves in the cells means nothing to the next one, since that has another key: keys.py. A job may have several
-switches (tree.py); what those are told, and in which order, is telling.py's.
+A lease returns to its pool only when its switch has forgotten the job and every worker has left, was lost, or has been
+told; the last for a bounded time, since a worker may not be listening. What the job leaves in the cells means nothing
+to the next one, which has another key (keys.py). A job may have several switches (tree.py); telling.py tells them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wiresum import join
 from wiresum.controller.driver import Reconciled
-from wiresum.controller.jobs import asking, lost_workers
+from wiresum.controller.jobs import asking, lost_workers, outputs
 from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch
 from wiresum.controller.jobs.ended_jobs import Gone, worker_of
 from wiresum.controller.jobs.granting import reply_to, settle, settle_entries
@@ -25,21 +24,6 @@ from wiresum.controller.jobs.history import History
 from wiresum.controller.jobs.job import NOBODY, Asker, Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.outputs import (
-    CheckServing,
-    Close,
-    Count,
-    Forget,
-    Grant,
-    Output,
-    Reconcile,
-    Refuse,
-    Save,
-    SaveDraining,
-    SaveKeys,
-    Tell,
-    Wait,
-)
 from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.records import StoredState, job_of, record_of
 from wiresum.controller.jobs.refusal import Refusal, check_join
@@ -64,48 +48,46 @@ class Jobs:
         *,
         unix_offset: float = 0.0,
     ) -> None:
-        """`keys`: for the jobs' packets; none was used at any of the switches since that was loaded with all cells new.
-        `unix_offset`: what must be added to a time to have it in Unix time."""
+        """`keys`: for the jobs' packets; no cell of the switches holds one. `unix_offset`: Unix time less `now`."""
         self.limits = limits or Limits()
         self.cluster = Cluster(switches)
         self._keys = keys
         self._quotas = Quotas(quotas)
         self.waiting = WaitingRoom(self.cluster, self._quotas, self.limits, self._give)
-        self._outputs: list[Output] = []
+        self._outputs: list[outputs.Output] = []
         self._telling = Telling(self.cluster, self.limits, self._outputs.append)
         self.reservations = Reservations(self.limits, self._outputs.append, unix_offset)
         self.history = History(self._outputs.append, unix_offset)
         self._jobs: dict[Job, None] = {}
-        """In order of their age."""
+        """The oldest first."""
         self._named: dict[str, Job] = {}
-        """Those whose name nobody else can have."""
+        """Those that still hold their name."""
         self._gone = Gone()
         self._unix_offset = unix_offset
         self._ticked_at: float | None = None
         self._resumed_at: float | None = None
-        """When the service was last stopped, and went on."""
+        """When the service last went on after a stall."""
         self._serving_checked_at: float | None = None
         self._closing = ""
         self.past = ""
-        """Why the state that this began with is not what was written last, a sentence; empty if it is, as far as is
-        known."""
+        """Why the state that this began with is not what was written last, a sentence; empty if it is."""
 
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def take_outputs(self) -> list[Output]:
-        outputs = list(self._outputs)
+    def take_outputs(self) -> list[outputs.Output]:
+        taken = list(self._outputs)
         self._outputs.clear()
-        return outputs
+        return taken
 
     # What workers do.
 
     def ask(self, request: join.JoinRequest, now: float, asker: Asker = NOBODY) -> Worker:
-        """A worker asks for a place; its Join is then number `call` of the worker. Its `Grant` or `Refuse` comes as an
-        output; a `Refusal` is raised at once if it cannot be a member, and then nothing has changed."""
+        """A worker asks to join; `call` then numbers its Join. The answer comes as a `Grant` or `Refuse`. Raises a
+        `Refusal`, and changes nothing, if it cannot be a member."""
         check_join(request)
         if self._closing:
-            raise Refusal("UNAVAILABLE", f"{self._closing}: start it again, and the worker will find it")
+            raise Refusal("UNAVAILABLE", self._closing)
         timeout_ms = min(request.timeout_ms or self.limits.join_timeout_ms_default, self.limits.join_timeout_ms_max)
         deadline = now + timeout_ms / 1000
         job = self._named.get(request.job_name)
@@ -132,9 +114,9 @@ class Jobs:
             worker.away_since = now
 
     def attend(self, member: join.Member, now: float, asker: Asker = NOBODY) -> Worker:
-        """A worker opens an Attend stream, whose number is then the worker's `stream`. One that was cut off while its
-        job ended hears why, as long as that is remembered. Raises a `Refusal`."""
-        worker = self._gone.find(member) or self._find(member)
+        """A worker opens an Attend stream; `stream` then numbers it. A worker that was cut off while its job ended is
+        told why, as long as that is remembered. Raises a `Refusal`."""
+        worker = self._gone.find(member) or self.find(member)
         if worker.presence in (Presence.LEFT, Presence.LOST) and worker.job.ended is None:
             raise _not_a_member()
         worker.stream += 1
@@ -145,7 +127,7 @@ class Jobs:
         if worker.job.state is State.RUNNING:
             worker.presence = Presence.ATTENDING
         elif worker.job.ended is not None:
-            self._outputs.append(Tell(worker, worker.job.ended))
+            self._outputs.append(outputs.Tell(worker, worker.job.ended))
         return worker
 
     def beat(self, worker: Worker, round_newest: int, now: float) -> None:
@@ -156,8 +138,8 @@ class Jobs:
             worker.job.progress_at = now
 
     def broken(self, worker: Worker, stream: int, now: float) -> None:
-        """An Attend stream ended, however it did: the process has died, or the way to it was cut. After a silence, or
-        when the service itself was stopped, that says little."""
+        """An Attend stream ended: the process has died, or its connection broke. After a silence, or a stall of the
+        service, it says little."""
         if stream != worker.stream or worker.presence is not Presence.ATTENDING:
             return
         if worker.job.state is State.RUNNING:
@@ -174,10 +156,10 @@ class Jobs:
         self._clear_if_done(worker.job, now)
 
     def leave(self, request: join.LeaveRequest, now: float) -> None:
-        worker = self._find(request.member)
+        worker = self.find(request.member)
         job = worker.job
         worker.presence = Presence.LEFT
-        self._outputs.append(Close(worker))
+        self._outputs.append(outputs.Close(worker))
         if job.left_first is None:
             job.left_first, job.left_at = worker, now
         if job.state is State.RUNNING and job.all_left():
@@ -187,7 +169,7 @@ class Jobs:
         self._clear_if_done(job, now)
 
     def abort(self, request: join.AbortRequest, now: float) -> None:
-        worker = self._find(request.member)
+        worker = self.find(request.member)
         if worker.job.state is State.RUNNING:
             said = request.reason[:REASON_CHARACTERS_MAX] or "it gave no reason"
             ended = join.JobEnded(
@@ -212,10 +194,8 @@ class Jobs:
         if job is None and not reserved:
             raise Refusal("NOT_FOUND", f"there is no job {job_name!r}; `wiresum jobs` lists those that there are")
         text = f"an operator ended it: {reason[:REASON_CHARACTERS_MAX] or 'no reason given'}"
-        if job is not None and job.state in (State.FORMING, State.QUEUED):
-            self._give_up(job, "ABORTED", f"{job} did not begin, since {text}", now)
-        elif job is not None and job.state is not State.ENDING:
-            self._end(job, join.JobEnded(cause=join.JobEnded.ENDED_BY_OPERATOR, reason=text), now)
+        if job is not None:
+            self._stop(job, join.JobEnded(cause=join.JobEnded.ENDED_BY_OPERATOR, reason=text), now)
 
     def drain(self, switch_name: str, *, resume: bool) -> int:
         """Returns how many jobs the switch has. Raises a `Refusal` if there is no such switch."""
@@ -225,26 +205,22 @@ class Jobs:
             raise Refusal("NOT_FOUND", f"there is no switch {switch_name!r} here; there are: {there}")
         for switch in switches:
             switch.draining = not resume
-            self._outputs.append(SaveDraining(switch.name, switch.draining))
+            self._outputs.append(outputs.SaveDraining(switch.name, switch.draining))
         self.waiting.serve()
         return len({job for switch in switches for job in switch.jobs_with_slots()})
 
     def expel(self, is_revoked: Callable[[str], bool], now: float) -> None:
-        """Ends what workers are in whose certificates, by their serials, hold no more."""
+        """Ends the jobs of workers whose certificates, by their serials, are revoked."""
         there = (Presence.WAITING, Presence.GRANTED, Presence.ATTENDING)
         for job in list(self._jobs):
             worker = next((w for w in job.workers.values() if w.presence in there and is_revoked(w.certificate)), None)
-            if worker is None or job.state is State.ENDING:
-                continue
-            text = f"{worker} may not go on: its certificate was revoked"
-            log.warning("%s: %s", job, text)
-            if job.state in (State.FORMING, State.QUEUED):
-                self._give_up(job, "ABORTED", f"{job} did not begin, since {text}", now)
-            else:
+            if worker is not None:
+                text = f"{worker} may not go on: its certificate was revoked"
+                log.warning("%s: %s", job, text)
                 ended = join.JobEnded(cause=join.JobEnded.WORKER_LOST, worker=worker.peer(), reason=text)
-                self._end(job, ended, now)
+                self._stop(job, ended, now)
 
-    # What the switches answer, and what becomes of them.
+    # What the switches answer.
 
     def switch_changed(self, switch_name: str, trouble: str, now: float) -> None:
         """Whether the switch can be reached has changed, or is known for the first time."""
@@ -254,15 +230,14 @@ class Jobs:
         switch.trouble = trouble
         switch.reconciled = False
         if not trouble:
-            for job in switch.held():  # it was cut off, and must listen before it misses anybody
+            for job in switch.held():  # it was cut off: workers get time to be heard
                 job.progress_at = now
             self._telling.reconcile(switch)
 
     def counted(
         self, switch_name: str, number: int, contributions: Sequence[int], now: float, results: int = 0
     ) -> None:
-        """What the switch has counted for a job: the packets of each that contributes there, and the sums. Empty if it
-        could not say."""
+        """What the switch has counted for a job: packets by contributor, and sums. Empty if it could not say."""
         job = self._telling.numbered(switch_name, number)
         if job is None:
             return
@@ -280,8 +255,8 @@ class Jobs:
                 worker.contributions, worker.said_first_at = count, now
             worker.said_last_at = now
 
-    def reconciled(self, asked: Reconcile, found: Reconciled, now: float) -> None:
-        """The switch holds what it was asked to; but if it has lost its cells, then not the jobs that it had."""
+    def reconciled(self, asked: outputs.Reconcile, found: Reconciled, now: float) -> None:
+        """The switch holds what it was asked to, unless it has lost its cells and with them its jobs."""
         switch = self.cluster.switches[asked.switch_name]
         self._note_keys(switch, found.keys_reserved)
         if found.reloaded and asked.entries:
@@ -299,7 +274,7 @@ class Jobs:
         self.waiting.serve()
 
     def reconcile_failed(self, switch_name: str, now: float) -> None:
-        """It is tried again, unless the switch is known to be in trouble: then when that is over."""
+        """It is tried again, at the latest when the switch is out of trouble."""
         self.cluster.switches[switch_name].reconcile_again_at = now + self.limits.evict_retry_ms / 1000
 
     def admitted(self, switch_name: str, number: int, now: float) -> None:
@@ -318,7 +293,7 @@ class Jobs:
             self._grant(worker)
 
     def refused(self, switch_name: str, number: int, text: str, now: float) -> None:
-        """The switch did not take the job, or could not be asked; it may have some of it."""
+        """The switch did not take the job, or could not be asked; it may hold part of it."""
         job = self._telling.refused(switch_name, number)
         if job is None:
             return
@@ -327,8 +302,7 @@ class Jobs:
             refusal = Refusal("UNAVAILABLE", f"{switch_name} was lost when it was given {job}: {trouble}")
         else:
             refusal = Refusal("INTERNAL", f"{switch_name} did not take {job}: {text}. Its log says more")
-        self._refuse_waiting(job, refusal)
-        self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text), now)
+        self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text), now, refusal)
 
     def evicted(self, switch_name: str, number: int, now: float) -> None:
         job = self._telling.evicted(switch_name, number)
@@ -336,16 +310,15 @@ class Jobs:
             self._clear_if_done(job, now)
 
     def evict_failed(self, switch_name: str, number: int, now: float) -> None:
-        """It is tried again."""
         self._telling.evict_failed(switch_name, number, now)
 
     def hold_up(self, why: str) -> None:
-        """No job gets slots from now on, since nothing of it could be written down: a phrase; empty: they do again."""
+        """From now on no job gets slots, since the state cannot be written. Empty: they do again."""
         self.waiting.held_up = why
         self.waiting.serve()
 
     def grant_waits(self, worker: Worker, now: float) -> None:
-        """It cannot be written down yet: the worker is not late."""
+        """The grant is not on disk yet, so the worker is not late."""
         worker.heard_at = now
 
     # What time does.
@@ -366,25 +339,25 @@ class Jobs:
         checked_at = self._serving_checked_at
         if checked_at is None or now >= checked_at + self.limits.serving_checked_ms / 1000:
             self._serving_checked_at = now
-            self._outputs.append(CheckServing())
+            self._outputs.append(outputs.CheckServing())
 
     def close(self, reason: str, now: float, *, keep_jobs: bool = False) -> None:
-        """No job can form any more. Those that run end, unless they are kept for the next who serves them."""
-        self._closing = reason
+        """No job can form any more. Those that run end, unless they are kept for the next controller."""
+        self._closing = f"{reason}: start it again, and the worker will find it"
         for job in list(self._jobs):
             if job.state in (State.FORMING, State.QUEUED):
-                self._give_up(job, "UNAVAILABLE", f"{reason}: start it again, and the worker will find it", now)
+                self._give_up(job, Refusal("UNAVAILABLE", self._closing), now)
             elif job.state in (State.ADMITTING, State.RUNNING) and not keep_jobs:
                 self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
 
     # What was before.
 
     def restore(self, state: StoredState, now: float) -> None:
-        """Goes on where a service before ended, however it did. Raises a `RecordError`. If the state's keys were lost
-        with it, or what was written of a job, that is `past`, and the jobs that it concerns end.
+        """Goes on where the service before ended. Raises a `RecordError`. If part of the state was lost, `past` says
+        so, and the jobs concerned end.
 
-        Those that ran go on, and their workers have a while to come back. Those that were being admitted are not
-        written down, since no worker knew of them yet: switches are made to forget them, and the workers ask again.
+        Jobs that ran go on, and their workers have a while to come back. Those that were being admitted are not in the
+        state: the switches are made to forget them, and their workers ask again.
         """
         for switch in self.cluster.switches.values():
             switch.draining = bool({switch.name, switch.part_of} & state.draining)  # it was one node before, perhaps
@@ -415,9 +388,14 @@ class Jobs:
 
     # What people ask.
 
-    def job_of(self, member: join.Member) -> Job:
+    def find(self, member: join.Member) -> Worker:
         """Raises a `Refusal` if it is not a member."""
-        return self._find(member).job
+        switch = self.cluster.switches.get(member.switch_name)
+        job = switch.numbered.get(member.job) if switch else None
+        worker = worker_of(job, member) if job else None
+        if worker is None:
+            raise _not_a_member()
+        return worker
 
     def all(self) -> list[Job]:
         return list(self._jobs)
@@ -425,7 +403,7 @@ class Jobs:
     # Forming.
 
     def _enter(self, job: Job | None, request: join.JoinRequest, asker: Asker, now: float) -> Job:
-        """The job that this worker is to be in; a new one if there is none."""
+        """The job that this worker joins; a new one if there is none."""
         if job is None:
             reservation = self.reservations.get(request.job_name)
             job = asking.new_job(request, asker, reservation, now)
@@ -448,7 +426,7 @@ class Jobs:
         return job
 
     def _ask_again(self, worker: Worker, now: float, deadline: float) -> None:
-        """A worker that is a member already, but whose connection broke."""
+        """Of a member whose connection broke."""
         worker.call += 1
         worker.away_since = None
         worker.deadline = deadline
@@ -465,7 +443,7 @@ class Jobs:
         try:
             job.trees = self.waiting.trees(job)
         except Refusal as refusal:
-            self._give_up(job, refusal.code, refusal.text, now)
+            self._give_up(job, refusal, now)
             return
         if job.state is State.FORMING:
             job.move(Event.COMPLETED)
@@ -474,12 +452,12 @@ class Jobs:
             self.waiting.serve()
         if job.state is State.QUEUED and any(worker.no_queue for worker in job.workers.values()):
             text = f"{self.waiting.what(job).reason}; its workers do without it"
-            self._give_up(job, "RESOURCE_EXHAUSTED", text, now)
+            self._give_up(job, Refusal("RESOURCE_EXHAUSTED", text), now)
 
     # Slots.
 
     def _note_keys(self, switch: Switch, reserved: int) -> None:
-        """Other controllers have given so many keys to the switch."""
+        """`reserved`: keys that other controllers have given to the switch."""
         if reserved > self._keys.reserved:
             self.past = (
                 f"{switch.name} has been given keys that the state does not know of: it is an old copy, or the disk "
@@ -491,29 +469,29 @@ class Jobs:
 
     def _give(self, job: Job, grounds: Grounds) -> None:
         if self._keys.must_reserve:
-            self._outputs.append(SaveKeys(self._keys.reserve()))
+            self._outputs.append(outputs.SaveKeys(self._keys.reserve()))
         settle(job, self.cluster, grounds, self._keys)
         job.move(Event.LEASED)
         self._telling.admit(job)
 
     def _grant(self, worker: Worker) -> None:
         switch = self.cluster.switches[worker.switch_name]
-        self._outputs.append(Grant(worker, reply_to(worker, switch, self.limits)))
+        self._outputs.append(outputs.Grant(worker, reply_to(worker, switch, self.limits)))
 
     # Running.
 
     def _save(self, job: Job) -> None:
         record = record_of(job, self._unix_offset)
         job.unsaved = False
-        self._outputs.append(Save(record))
+        self._outputs.append(outputs.Save(record))
 
     # Ending.
 
-    def _give_up(self, job: Job, code: str, text: str, now: float) -> None:
+    def _give_up(self, job: Job, refusal: Refusal, now: float) -> None:
         self.waiting.remove(job)
-        job.move(Event.GIVEN_UP, text)
-        self._refuse_waiting(job, Refusal(code, text))
-        self.history.note_given_up(job, text, now)
+        job.move(Event.GIVEN_UP, refusal.text)
+        self._refuse_waiting(job, refusal)
+        self.history.note_given_up(job, refusal.text, now)
         self._forget(job)
         self.waiting.serve()  # what was kept for it is free
 
@@ -521,13 +499,13 @@ class Jobs:
         for worker in job.workers.values():
             if worker.presence is Presence.WAITING:
                 worker.presence = Presence.LOST
-                self._outputs.append(Refuse(worker, refusal))
+                self._outputs.append(outputs.Refuse(worker, refusal))
 
     # Watching.
 
     def _forgive(self, stalled: float, now: float) -> None:
-        """The service itself was stopped for so long: nobody was silent, and no time was up."""
-        log.warning("this service was stopped for %.1f s; it listens before it misses anybody", stalled)
+        """The service itself stood still: nobody was silent meanwhile, and no deadline passed."""
+        log.warning("this service was stopped for %.1f s, which it does not count against workers", stalled)
         self._resumed_at = now
         for switch in self.cluster.switches.values():
             switch.trouble_since += stalled
@@ -548,13 +526,13 @@ class Jobs:
 
     def _tick_job(self, job: Job, now: float) -> None:
         match lost_workers.look(job, self.cluster.switches, self.limits, now):
-            case lost_workers.GiveUp(code, text):
-                self._give_up(job, code, text, now)
-            case lost_workers.Lose(worker, how):
-                self._lose(worker, how, now)
+            case Refusal() as refusal:
+                self._give_up(job, refusal, now)
             case lost_workers.End(ended, refusal):
-                self._refuse_waiting(job, refusal)
-                self._end(job, ended, now)
+                if ended.cause == join.JobEnded.WORKER_LOST:
+                    log.warning("%s: %s", job, ended.reason)
+                    job.workers[ended.worker.rank].presence = Presence.LOST
+                self._end(job, ended, now, refusal)
         if job.unsaved and job.state is State.RUNNING:
             self._save(job)
         crowded = self.waiting.crowded
@@ -562,7 +540,7 @@ class Jobs:
             job.active_at, job.results = now, None
         for node in lost_workers.to_count(job, self.limits, now, crowded=crowded):
             node.counting, job.count_asked_at = True, now
-            self._outputs.append(Count(node.branch.switch_name, job.number))
+            self._outputs.append(outputs.Count(node.branch.switch_name, job.number))
         if job.state in (State.FORMING, State.QUEUED, State.ADMITTING):
             self._say_what_it_waits_for(job, now)
         elif job.state is State.ENDING:
@@ -570,7 +548,7 @@ class Jobs:
             self._clear_if_done(job, now)
 
     def _say_what_it_waits_for(self, job: Job, now: float) -> None:
-        """To each worker that does not know it yet, but not too often, and not at all where nothing takes long."""
+        """To each worker that has not heard it yet, at most every `waiting_said_ms`."""
         if job.waiting_said_at is None:
             job.waiting_said_at = now
         if now < job.waiting_said_at + self.limits.waiting_said_ms / 1000:
@@ -580,26 +558,28 @@ class Jobs:
         for worker in job.workers.values():
             if worker.presence is Presence.WAITING and worker.heard_waiting != waiting.reason:
                 worker.heard_waiting = waiting.reason
-                self._outputs.append(Wait(worker, waiting))
+                self._outputs.append(outputs.Wait(worker, waiting))
 
-    def _lose(self, worker: Worker, how: str, now: float) -> None:
-        worker.presence = Presence.LOST
-        text = f"{worker} {how}"
-        log.warning("%s: %s", worker.job, text)
-        self._end(worker.job, join.JobEnded(cause=join.JobEnded.WORKER_LOST, worker=worker.peer(), reason=text), now)
+    def _stop(self, job: Job, ended: join.JobEnded, now: float) -> None:
+        """Ends a job, whether or not it has begun."""
+        if job.state in (State.FORMING, State.QUEUED):
+            self._give_up(job, Refusal("ABORTED", f"{job} did not begin, since {ended.reason}"), now)
+        elif job.state is not State.ENDING:
+            self._end(job, ended, now)
 
-    def _end(self, job: Job, ended: join.JobEnded, now: float) -> None:
+    def _end(self, job: Job, ended: join.JobEnded, now: float, refusal: Refusal | None = None) -> None:
+        """`refusal`: to those who wait for a grant, if the usual one does not do."""
         job.move(Event.ENDED, ended.reason)
         job.ended = ended
         job.drained_at = now + self.limits.drain_ms_max / 1000
         self._save(job)
         self.history.note_ended(job, ended, now)
         code = "UNAVAILABLE" if ended.cause == join.JobEnded.SWITCH_LOST else "ABORTED"  # the first: ask again
-        refusal = Refusal(code, f"{job} ended before it began: {ended.reason}")
+        refusal = refusal or Refusal(code, f"{job} ended before it began: {ended.reason}")
         self._refuse_waiting(job, refusal)
-        # One whose grant is still being written down hears the end instead; one that has it does not ask any more.
-        self._outputs.extend(Refuse(w, refusal) for w in job.workers.values() if w.presence is Presence.GRANTED)
-        self._outputs.extend(Tell(w, ended) for w in job.workers.values() if w.presence is Presence.ATTENDING)
+        # A worker whose grant is not on disk yet hears this instead; one that has its grant has no Join any more.
+        self._outputs.extend(outputs.Refuse(w, refusal) for w in job.workers.values() if w.presence is Presence.GRANTED)
+        self._outputs.extend(outputs.Tell(w, ended) for w in job.workers.values() if w.presence is Presence.ATTENDING)
         self._telling.evict(job)
 
     def _clear_if_done(self, job: Job, now: float) -> None:
@@ -608,15 +588,15 @@ class Jobs:
             return
         held_up = [name for name, node in job.nodes.items() if node.phase is not Phase.FORGOTTEN]
         if any(self.cluster.switches[name].trouble for name in held_up):
-            self._release_name(job)  # who knows for how long: the job may begin anew elsewhere, or wait in the queue
+            self._release_name(job)  # that may take long, and the job may begin elsewhere meanwhile
         if not self._telling.give_back(job):
             return
         if self._telling.has_given_back(job):
             job.move(Event.CLEARED)
-            self._outputs.extend(Close(worker) for worker in job.workers.values())
+            self._outputs.extend(outputs.Close(worker) for worker in job.workers.values())
             self._forget(job)
             self._gone.add(job)
-            self._outputs.append(Forget(job.switch_name, job.number))
+            self._outputs.append(outputs.Forget(record_of(job, self._unix_offset)))
         else:
             self._save(job)
         self.waiting.serve()
@@ -628,14 +608,6 @@ class Jobs:
     def _forget(self, job: Job) -> None:
         self._release_name(job)
         del self._jobs[job]
-
-    def _find(self, member: join.Member) -> Worker:
-        switch = self.cluster.switches.get(member.switch_name)
-        job = switch.numbered.get(member.job) if switch else None
-        worker = worker_of(job, member) if job else None
-        if worker is None:
-            raise _not_a_member()
-        return worker
 
 
 def _not_a_member() -> Refusal:

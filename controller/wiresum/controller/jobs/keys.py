@@ -1,24 +1,21 @@
 """The keys on the wire: each job gets one that no job of this sequence had before. Pure, but for drawing a secret.
 
-A cell of a switch belongs to a key: that of the job whose contribution began its round. A packet with another key finds
-the cell as if it had never been used, so whatever a job leaves behind means nothing to the next one, provided that no
-key comes twice while cells may hold it. That is what a sequence promises; and outsiders cannot tell which comes next.
+A cell of a switch belongs to the key of the contribution that began its round. To a packet with another key it is
+unused. So what a job leaves behind means nothing to the next one, as long as no key is used twice while cells may hold
+it. A sequence promises that, and outsiders cannot tell which key comes next.
 
-Theory of operation. Job number n of the sequence, counted from 1, gets the n-th number of a permutation of all 32-bit
-numbers: so none comes twice, without a list of those that were. The permutation is a Feistel network, which is one
-whatever its round function is; that is BLAKE2s with a secret of 128 bits, so the network's output looks drawn at random
-to who does not know the secret. Halves of 16 bits are short, and numbers that are counted up are the worst case: known
-distinguishers of few rounds need some thousand keys of the same sequence, and NIST's FF1, the same construction for
-short numbers (SP 800-38G), takes ten. So does this.
+Theory of operation. Job n of the sequence, counted from 1, gets the n-th number of a permutation of all 32-bit numbers,
+so none comes twice and no list of used keys is needed. The permutation is a Feistel network whose round function is
+BLAKE2s with a secret of 128 bits. Halves of 16 bits are short and counted numbers are the worst case: distinguishers of
+few rounds need some thousand keys of a sequence. NIST's FF1, the same construction (SP 800-38G), takes ten rounds, and
+so does this. 0 is no key: the number whose image is 0 gets the image of 0 instead, which no job has.
 
-0 is no key. If n is the number whose image is 0, it gets the image of 0 instead, which no job has, as none is number 0.
+Keys are reserved in blocks. A block is on disk before its first key is used, and a restart goes on behind it: a crash
+wastes the rest of a block, and uses no key again.
 
-Keys are reserved in blocks. A block is to be on disk before the first key of it is used; who begins again from the disk
-goes on behind it, so that a crash wastes the rest of a block and never gives a key again.
-
-A disk may forget, and a copy of a state may be used beside the state or after it. So each switch is told how many keys
-are reserved, before it is given a job with one of them, and keeps that number for as long as its cells keep what they
-hold. Whoever comes to the switch next goes on behind that number too (`skip`), whatever his state says.
+A disk may forget, and a copy of a state may be used. So each switch is told how many keys are reserved before it is
+given a job with one of them, and keeps that number for as long as its cells. The next controller goes on behind that
+number too (`skip`), whatever its state says.
 """
 
 from __future__ import annotations
@@ -30,8 +27,7 @@ KEY_BITS = 32
 SECRET_BYTES = 16
 FEISTEL_ROUNDS = 10
 BLOCK = 64
-"""Keys that are reserved at once: so seldom does a job wait for the disk on their account, and so many does a restart
-waste. 2^32 keys are 67 million such blocks."""
+"""Keys that are reserved at once: few jobs wait for the disk, and a restart wastes little of 2^32."""
 
 
 class KeySequence:
@@ -48,12 +44,12 @@ class KeySequence:
 
     @classmethod
     def draw(cls) -> KeySequence:
-        """One that nobody had before."""
+        """A new one."""
         return cls(secrets.token_bytes(SECRET_BYTES))
 
     @property
     def identity(self) -> bytes:
-        """Tells this sequence from every other, and nothing of its keys: a switch may be given it."""
+        """Tells this sequence from every other. Not secret: a switch may have it."""
         return hashlib.blake2s(key=self._secret, person=b"identity").digest()
 
     def key(self, number: int) -> int:
@@ -74,16 +70,15 @@ class KeySequence:
 
 
 class Keys:
-    """The keys that are left of a sequence. One at a time may draw from it, whoever keeps `reserved` on disk."""
+    """The keys that are left of a sequence. Only the owner of the state may draw from it."""
 
     def __init__(self, sequence: KeySequence, reserved: int = 0) -> None:
-        """`reserved`: so many, from the first, may have been used."""
+        """`reserved`: how many, from the first, may have been used."""
         self._sequence = sequence
-        self._drawn = self._reserved = reserved
-
-    @property
-    def identity(self) -> bytes:
-        return self._sequence.identity
+        self.identity = sequence.identity
+        self._drawn = reserved
+        self.reserved = reserved
+        """How many, from the first, may be used or may have been."""
 
     @property
     def left(self) -> int:
@@ -91,25 +86,20 @@ class Keys:
 
     @property
     def must_reserve(self) -> bool:
-        """None may be drawn before others are reserved."""
-        return self._drawn == self._reserved
-
-    @property
-    def reserved(self) -> int:
-        """So many, from the first, may be used, or may have been."""
-        return self._reserved
+        """All that are reserved have been drawn."""
+        return self._drawn == self.reserved
 
     def reserve(self) -> int:
         """How many are reserved from now on: to be on disk before the next key is used."""
-        self._reserved = min(self._drawn + BLOCK, self._sequence.length)
-        return self._reserved
+        self.reserved = min(self._drawn + BLOCK, self._sequence.length)
+        return self.reserved
 
     def skip(self, used: int) -> None:
-        """So many, from the first, may have been used by others."""
+        """`used`: how many, from the first, others may have used."""
         self._drawn = max(self._drawn, min(used, self._sequence.length))
-        self._reserved = max(self._reserved, self._drawn)
+        self.reserved = max(self.reserved, self._drawn)
 
     def draw(self) -> int:
-        assert self._drawn < self._reserved, "no key is used that is not reserved"
+        assert self._drawn < self.reserved, "no key is used that is not reserved"
         self._drawn += 1
         return self._sequence.key(self._drawn)

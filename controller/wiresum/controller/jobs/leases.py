@@ -1,12 +1,7 @@
 """Which slots of the switch belong to which job.
 
-A lease is a run of slots whose length is a power of two and whose start is a multiple of its length: a buddy
-allocator, so that runs which come back merge again and the pool never crumbles. Among the free runs that fit, the
-shortest is split, and the lowest of those.
-
-What a job leaves in its slots' cells need not be known here: it means nothing to a job with another key (keys.py).
-
-Pure: no clock, no I/O.
+A buddy allocator: a lease is a run of slots whose length is a power of two and whose start is a multiple of its length.
+Runs that come back merge again. Of the free runs that fit, the lowest of the shortest is split. Pure.
 """
 
 from __future__ import annotations
@@ -32,16 +27,12 @@ class LeasePool:
         self.slots_total = slots
         self._free: dict[int, set[int]] = {}  # length of a run -> where such runs start
         self._taken: dict[int, Lease] = {}  # by base
-        self._free_slots = slots
+        self.slots_free = slots
         base = 0
         while base < slots:  # at most once for each bit of `slots`: its binary digits, the largest first
-            count = _power_of_two_within(slots - base)
+            count = power_of_two_within(slots - base)
             self._free[count] = {base}
             base += count
-
-    @property
-    def slots_free(self) -> int:
-        return self._free_slots
 
     @property
     def run_max(self) -> int:
@@ -60,14 +51,8 @@ class LeasePool:
         self._taken[base] = lease
         return lease
 
-    def take_up_to(self, count: int, least: int) -> Lease | None:
-        """The longest lease of `least` to `count` slots, both powers of two, that can be had."""
-        while count > least and count > self.run_max:
-            count //= 2
-        return self.take(count)
-
     def take_again(self, lease: Lease) -> None:
-        """A lease that was taken before the service was started again. Raises `ValueError` if it cannot be one."""
+        """A lease from before a restart. Raises `ValueError` if its slots are not free."""
         _check_power_of_two(lease.count)
         for run, bases in self._free.items():
             base = lease.base & ~(run - 1)
@@ -82,7 +67,7 @@ class LeasePool:
             raise ValueError(f"slots {lease.base}..{lease.base + lease.count - 1} are not leased by this lease")
         del self._taken[lease.base]
         base, count = lease.base, lease.count
-        self._free_slots += count
+        self.slots_free += count
         while (base ^ count) in self._free.get(count, ()):  # the other half of the pair is free too
             self._free[count].remove(base ^ count)
             base &= ~count
@@ -99,7 +84,7 @@ class LeasePool:
                 base += run
             else:
                 self._free.setdefault(run, set()).add(base + run)
-        self._free_slots -= count
+        self.slots_free -= count
 
 
 def _check_power_of_two(count: int) -> None:
@@ -107,6 +92,6 @@ def _check_power_of_two(count: int) -> None:
         raise ValueError(f"a lease of {count} slots: it must be a power of two")
 
 
-def _power_of_two_within(most: int) -> int:
+def power_of_two_within(most: int) -> int:
     """The largest power of two that is at most `most`."""
     return 1 << (most.bit_length() - 1)

@@ -1,14 +1,13 @@
-"""What has gone on for too long with a job: who is silent, away or late, and which switch is lost. Pure: it only looks.
+"""Which worker or switch of a job is lost, late or away. Pure: it changes nothing.
 
-Each state has its own bounds, and no state is without one, so no worker waits for ever.
+Every state has a bound, so that no worker waits for ever.
 
-A job needs its service for nothing but its end, so what the service does not hear is no reason to end a job that goes
-on. A worker is lost when neither plane has heard of it: its connection has broken, its switch has counted no packet of
-it, and no round of the others went on, which need its packets. While the connection stands, its process runs, though
-its heartbeats may wait: the service's pings are answered by threads that no busy interpreter holds up, and without an
-answer the connection breaks (service/join_server.py). And where a switch is out of reach as well as all workers, it is
-the service that is cut off. In a tree each worker's witness is the switch that it hangs on, and a job is lost with any
-of its own.
+A job that runs does not need the service, so silence towards the service alone is no reason to end it. A worker is lost
+when its connection has broken, its switch has counted no packet of it, and no round of the others went on, which would
+need its packets. As long as the connection stands, the process lives, even if its heartbeats are late: gRPC's own
+threads answer pings, and without an answer the connection breaks (service/join_server.py). If a switch and all workers
+are out of reach, the service is cut off. In a tree each worker's switch is its witness, and a job is lost with any of
+its switches.
 """
 
 from __future__ import annotations
@@ -24,34 +23,20 @@ from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Node, Phase, in_words
 
 IDLE_LOOKS = 8
-"""At a job, in the time after which it counts as idle."""
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    """The job did not begin."""
-
-    code: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Lose:
-    """The job ends, since this worker was lost."""
-
-    worker: Worker
-    how: str
+"""How often a job is looked at in the time after which it counts as idle."""
 
 
 @dataclass(frozen=True)
 class End:
-    """The job ends; whoever still waits for a grant is refused."""
+    """The job ends."""
 
     ended: join.JobEnded
-    refusal: Refusal
+    refusal: Refusal | None = None
+    """To those who wait for a grant; None: as for every job that ends."""
 
 
-Verdict = GiveUp | Lose | End
+Verdict = Refusal | End
+"""A `Refusal`: the job did not begin."""
 
 
 def look(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> Verdict | None:
@@ -73,28 +58,32 @@ def look(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -
             return None
 
 
-def _late(job: Job, limits: Limits, now: float) -> GiveUp | None:
-    away = _away(job, limits, now)
+def _late(job: Job, limits: Limits, now: float) -> Refusal | None:
+    away = _away_worker(job, limits, now)
     if away is not None:
-        missing = job.missing(without=away.worker)
-        text = f"{away.worker} went away before {job} began; missing now: {missing}"
-        return GiveUp("ABORTED", f"{text}. Look at why it stopped, and start all workers again")
+        text = f"{away} went away before {job} began; missing now: {job.missing(without=away)}"
+        return Refusal("ABORTED", f"{text}. Look at why it stopped, and start all workers again")
     if now < min(worker.deadline for worker in job.workers.values()):
         return None
     longer = "wait longer (WIRESUM_JOIN_TIMEOUT)"
     if job.state is State.QUEUED:
         text = f"{job} got no slots in time; `wiresum jobs` shows who has them"
-        return GiveUp("DEADLINE_EXCEEDED", f"{text}. Try again when another job has ended, or {longer}")
+        return Refusal("DEADLINE_EXCEEDED", f"{text}. Try again when another job has ended, or {longer}")
     text = f"{job} was not complete in time: {job.missing()} did not come"
-    return GiveUp("DEADLINE_EXCEEDED", f"{text}. Look at why, or {longer}")
+    return Refusal("DEADLINE_EXCEEDED", f"{text}. Look at why, or {longer}")
 
 
-def _away(job: Job, limits: Limits, now: float) -> Lose | None:
+def _away_worker(job: Job, limits: Limits, now: float) -> Worker | None:
+    """One whose Join broke off, and that has not asked again in time."""
     for worker in job.workers.values():
-        since = worker.away_since
-        if since is not None and now >= since + limits.ask_again_ms_max / 1000:
-            return Lose(worker, "went away while it was being admitted")
+        if worker.away_since is not None and now >= worker.away_since + limits.ask_again_ms_max / 1000:
+            return worker
     return None
+
+
+def _away(job: Job, limits: Limits, now: float) -> End | None:
+    away = _away_worker(job, limits, now)
+    return None if away is None else _lost(away, "went away while it was being admitted")
 
 
 def _slow_switch(job: Job, now: float) -> End | None:
@@ -102,13 +91,13 @@ def _slow_switch(job: Job, now: float) -> End | None:
         return None
     slow = [name for name, node in job.nodes.items() if node.phase is Phase.ADMITTING]
     text = f"{in_words(slow)} did not answer in time when {job} was to be installed there"
-    ended = join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text)
-    return End(ended, Refusal("DEADLINE_EXCEEDED", f"{text}. Look at its log"))
+    refusal = Refusal("DEADLINE_EXCEEDED", f"{text}. Look at its log")
+    return End(join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text), refusal)
 
 
 def to_count(job: Job, limits: Limits, now: float, *, crowded: bool) -> list[Node]:
-    """Which of its switches are to be asked what their data planes have heard: those of workers that are silent for so
-    long, or, where others wait for slots, the root, since the job may do nothing with its own."""
+    """Which switches to ask for their counters: those of silent workers, and, where others wait for slots, the root,
+    which shows whether the job is idle."""
     if job.state is not State.RUNNING:
         return []
     asked_s = now - job.count_asked_at
@@ -129,7 +118,7 @@ def _is_suspect(worker: Worker, limits: Limits, now: float) -> bool:
     )
 
 
-def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> Lose | None:
+def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> End | None:
     """A switch that cannot be asked is no witness that nothing comes: then `_lost_switch` decides."""
     for worker in job.workers.values():
         if switches[worker.switch_name].trouble or job.nodes[worker.switch_name].counting:
@@ -140,25 +129,24 @@ def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float
             gone = min(now - worker.broken_at, silent_s) > limits.connection_lost_ms / 1000
             if gone and not worker.broken_in_silence and _is_witnessed(worker, limits):
                 how = "its connection to the service broke, so its process has probably died"
-                return Lose(worker, f"was lost: {how}; it did not come back, {nowhere}")
+                return _lost(worker, f"was lost: {how}; it did not come back, {nowhere}")
             if gone and silent_s > limits.heartbeat_lost_ms / 1000:
                 how = "no heartbeat of it came, its connection to the service broke"
-                return Lose(worker, f"was lost: {how}, {nowhere}")
+                return _lost(worker, f"was lost: {how}, {nowhere}")
         if worker.presence is Presence.GRANTED and silent_s > job.attend_s_max:
             what = "the service was started again" if job.restored else "it was admitted"
-            return Lose(worker, f"was lost: {what}, but it sent no heartbeat, {nowhere}")
+            return _lost(worker, f"was lost: {what}, but it sent no heartbeat, {nowhere}")
     return None
 
 
 def _is_witnessed(worker: Worker, limits: Limits) -> bool:
-    """Has the switch said for so long that nothing comes? One answer says nothing, and answers may be slow; each is
-    asked for when the one before is there."""
+    """Have the switch's counters stood still for long enough? A single answer says nothing."""
     said_s = worker.said_last_at - worker.said_first_at if worker.contributions is not None else 0.0
     return said_s >= (limits.connection_lost_ms - limits.counted_ms) / 1000
 
 
 def _left(job: Job, limits: Limits, now: float) -> End | None:
-    """No collective can complete without the one that left, so whoever stays must not wait for it."""
+    """No collective can complete without the one that left."""
     gone = job.left_first
     if gone is None or now < job.left_at + limits.leave_grace_ms / 1000:
         return None
@@ -167,8 +155,7 @@ def _left(job: Job, limits: Limits, now: float) -> End | None:
 
 
 def _lost_switch(job: Job, switches: Iterable[Switch], limits: Limits, now: float) -> End | None:
-    """The data plane does not need us, so a job whose rounds move goes on, whatever we can reach. That they stand
-    still is known from its workers alone."""
+    """A job whose rounds move, as its workers say, goes on, whatever is out of reach."""
     switch = min((s for s in switches if s.trouble), key=lambda s: s.trouble_since, default=None)
     if switch is None:
         return None
@@ -201,5 +188,8 @@ def _idle(job: Job, limits: Limits, now: float) -> End | None:
 
 
 def _ended(cause: join.JobEnded.Cause, reason: str, worker: Worker | None = None) -> End:
-    ended = join.JobEnded(cause=cause, worker=worker.peer() if worker else None, reason=reason)
-    return End(ended, Refusal("ABORTED", reason))
+    return End(join.JobEnded(cause=cause, worker=worker.peer() if worker else None, reason=reason))
+
+
+def _lost(worker: Worker, how: str) -> End:
+    return _ended(join.JobEnded.WORKER_LOST, f"{worker} {how}", worker)

@@ -1,9 +1,8 @@
-"""What `Jobs` wants done, for whoever owns it to carry out in order.
+"""What `Jobs` wants done, to be carried out in order.
 
-What is to be written down (`Save` and its kind) is to be on disk before any output that follows it takes effect. Where
-the disk does not take it, two kinds of outputs still wait: a `Grant`, since what a worker is granted must not be
-forgotten, and what switches are told after a `SaveKeys`, since a key must be known as used before it is. The others do
-not: above all not that a job has ended, which is as true if nobody could write it down.
+A `Write` must be on disk before any later output takes effect. If the disk fails, two kinds of outputs still wait for
+it: a `Grant`, which must not be forgotten, and what switches are told after a `SaveKeys`, since a key must be recorded
+before it is used. The others do not wait, above all not the end of a job.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Close:
-    """Close the worker's Attend stream: there will be nothing more to say."""
+    """Close the worker's Attend stream."""
 
     worker: Worker
 
@@ -96,29 +95,29 @@ class Reconcile:
 # For the state on disk.
 
 
+Record = JobRecord | Reservation | EndedRecord
+
+
 @dataclass(frozen=True)
 class Save:
-    record: JobRecord
+    record: Record
 
 
 @dataclass(frozen=True)
 class Forget:
-    """The job is gone."""
-
-    switch_name: str
-    number: int
+    record: Record
 
 
 @dataclass(frozen=True)
 class SaveKeys:
-    """So many keys, from the first of the sequence, may be used."""
+    """How many keys, from the first, may be used."""
 
     reserved: int
 
 
 @dataclass(frozen=True)
 class CheckServing:
-    """Write nothing; but whoever may not write any more, since another one serves from the state, finds out."""
+    """Write nothing, but fail if another controller serves from the state."""
 
 
 @dataclass(frozen=True)
@@ -127,35 +126,5 @@ class SaveDraining:
     draining: bool
 
 
-@dataclass(frozen=True)
-class SaveReservation:
-    reservation: Reservation
-
-
-@dataclass(frozen=True)
-class ForgetReservation:
-    job_name: str
-
-
-@dataclass(frozen=True)
-class SaveEnded:
-    record: EndedRecord
-
-
-@dataclass(frozen=True)
-class ForgetEnded:
-    sequence: int
-
-
-Write = (
-    Save
-    | Forget
-    | SaveKeys
-    | CheckServing
-    | SaveDraining
-    | SaveReservation
-    | ForgetReservation
-    | SaveEnded
-    | ForgetEnded
-)
+Write = Save | Forget | SaveKeys | CheckServing | SaveDraining
 Output = Wait | Grant | Refuse | Tell | Close | Admit | Evict | Count | Reconcile | Write

@@ -12,7 +12,7 @@ from wiresum.controller.jobs.refusal import Refusal
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a tenant may still have now; None: as much as there is."""
+    """What a tenant may have besides what it has; None: no limit."""
 
     jobs: int | None
     slots: int | None
@@ -23,11 +23,11 @@ class Quotas:
         self._quotas = {quota.name: quota for quota in quotas}
 
     def of(self, tenant: str) -> Quota:
-        """The tenant's own, or what tenants have that no quota names."""
+        """The tenant's own, or that of tenants which no quota names."""
         return self._quotas.get(tenant) or self._quotas.get("") or Quota("")
 
     def check_possible(self, tenant: str, priority: int, slots: int = 1) -> None:
-        """Raises a `Refusal` if a job like that could never run, whatever else does."""
+        """Raises a `Refusal` if such a job could never run."""
         quota, whose = self.of(tenant), f"tenant {tenant!r}" if tenant else "jobs without a tenant (WIRESUM_TENANT)"
         if quota.jobs == 0 or (quota.slots is not None and quota.slots < slots):
             wanted = f"{slots} slots" if slots > 1 else "any job"
@@ -44,7 +44,7 @@ class Quotas:
             )
 
     def allowance(self, tenant: str, holders: Callable[[], Iterable[Job]]) -> Allowance:
-        """`holders`: all jobs that have slots, of whatever tenant. Those of a job count at each of its switches."""
+        """`holders`: all jobs that have slots. A job's slots count at each of its switches."""
         quota = self.of(tenant)
         if quota.jobs is None and quota.slots is None:
             return Allowance(None, None)

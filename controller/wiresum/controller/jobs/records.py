@@ -1,7 +1,5 @@
-"""What is written down of jobs, and read again when the service starts. Pure.
-
-A record is a snapshot: JSON, so that a person can read it with any SQLite client. Times in it are Unix time, since the
-clock of the state machine means nothing to the next process: `unix_offset` is what must be added to that one's.
+"""What is stored of jobs, and read again at the start. Pure. Times in it are Unix time: that of the state machine plus
+`unix_offset`.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ class JobRecord:
     name: str
     state: str
     body: str
-    """JSON, and secret: tokens and keys are in it."""
+    """JSON; holds secrets, tokens and keys."""
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """A name that an operator keeps for a job, until somebody has joined it, or the time is up."""
+    """A job that an operator created, until it runs or the time is up."""
 
     job_name: str
     world_size: int
@@ -43,7 +41,7 @@ class Reservation:
     tenant: str
     priority: int
     switch_name: str
-    """On this one, or on those below it; empty: on any."""
+    """At this one, or those below it; empty: at any."""
     job_token: str = field(repr=False)
     created_at: float
     """Seconds of Unix time."""
@@ -52,32 +50,16 @@ class Reservation:
 
 @dataclass(frozen=True)
 class EndedRecord:
-    """What became of a job."""
+    """How a job ended."""
 
     sequence: int
-    """In the order in which jobs ended."""
-    name: str
-    outcome: str
-    """A cause of `join.JobEnded` in lower case, or one of those in history.py."""
-    reason: str
-    world_size: int
-    tenant: str
-    caller: str
-    """Empty if the service was started anew meanwhile."""
-    switch_name: str
-    """The root's; empty: it got no slots."""
-    slots: int
-    """At each of its switches."""
-    created_at: float
-    """Seconds of Unix time."""
-    ended_at: float
-    switches: int
-    """How many it had; of a job that got slots."""
+    """Numbers the ends."""
+    job: join.EndedJob
 
 
 @dataclass(frozen=True)
 class StoredState:
-    """All that was written down."""
+    """All that is stored."""
 
     jobs: list[JobRecord] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
@@ -85,31 +67,49 @@ class StoredState:
     ended: list[EndedRecord] = field(default_factory=list)
     """In the order of their sequence."""
     past: str = ""
-    """Why this is not all that was written, a sentence; empty: it is, as far as the disk tells."""
+    """Why this is not what was written last, a sentence; empty: it is, as far as the disk tells."""
     keys_lost: bool = False
-    """The jobs' keys are from a sequence that is lost."""
+    """The sequence of the jobs' keys is lost."""
+
+
+_JOB_FIELDS = (
+    "key_agreed",
+    "key",
+    "world_size",
+    "tenant",
+    "priority",
+    "reserved",
+    "job_token",
+    "threads",
+    "port_offset",
+    "lanes",
+)
+"""What is written of a job as it is."""
+_WORKER_FIELDS = (
+    "threads_max",
+    "lanes_max",
+    "slots_wanted",
+    "host_name",
+    "process_id",
+    "attempt",
+    "token",
+    "certificate",
+    "holder",
+    "called_from",
+)
 
 
 class RecordError(ValueError):
-    """What is written down makes no sense: the text says where."""
+    """A record makes no sense: the text says which."""
 
 
 def record_of(job: Job, unix_offset: float) -> JobRecord:
     """Of a job that has slots."""
     body: dict[str, Any] = {
+        **{name: getattr(job, name) for name in _JOB_FIELDS},
         "created_at": job.created_at + unix_offset,
-        "key_agreed": job.key_agreed,
-        "key": job.key,
-        "world_size": job.world_size,
-        "tenant": job.tenant,
-        "priority": job.priority,
-        "reserved": job.reserved,
-        "job_token": job.job_token,
         "nodes": [_of_node(node) for node in job.nodes.values()],
         "slots": job.slots,
-        "threads": job.threads,
-        "port_offset": job.port_offset,
-        "lanes": job.lanes,
         "ended": base64.b64encode(job.ended.SerializeToString()).decode() if job.ended else None,
         "workers": [_of_worker(job.workers[rank]) for rank in range(job.world_size)],
     }
@@ -117,28 +117,18 @@ def record_of(job: Job, unix_offset: float) -> JobRecord:
 
 
 def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
-    """The job as it was; all its workers have yet to be heard of, and what its switches are told is not there yet
-    (granting.settle_entries). Raises `RecordError`."""
+    """The job as it was, without its entries (granting.settle_entries). Raises `RecordError`."""
     try:
         body = json.loads(record.body)
         nodes = [_node_of(fields) for fields in body["nodes"]]
         job = Job(
             record.name,
-            body["key_agreed"],
-            body["world_size"],
+            **{name: body[name] for name in _JOB_FIELDS},
             created_at=body["created_at"] - unix_offset,
-            tenant=body["tenant"],
-            priority=body["priority"],
-            reserved=body["reserved"],
-            job_token=body["job_token"],
             state=State(record.state),
             nodes={node.branch.switch_name: node for node in nodes},
             number=record.number,
-            key=body["key"],
             slots=next(node.lease.count for node in nodes if node.lease is not None),
-            threads=body["threads"],
-            port_offset=body["port_offset"],
-            lanes=body["lanes"],
             progress_at=now,
             restored=True,
             ended=join.JobEnded.FromString(base64.b64decode(body["ended"])) if body["ended"] else None,
@@ -170,7 +160,7 @@ def _of_node(node: Node) -> dict[str, Any]:
 
 
 def _node_of(fields: dict[str, Any]) -> Node:
-    """One that has given its slots back has forgotten the job, and any other may have it."""
+    """A switch that has given its slots back has forgotten the job."""
     branch = Branch(fields["switch_name"], fields["parent"], tuple(fields["ranks"]), tuple(fields["below"]))
     lease = None if fields["lease"] is None else Lease(**fields["lease"])
     return Node(branch, lease, Phase.FORGOTTEN if lease is None else Phase.HOLDING, presumed=lease is not None)
@@ -178,29 +168,20 @@ def _node_of(fields: dict[str, Any]) -> Node:
 
 def _of_worker(worker: Worker) -> dict[str, Any]:
     return {
+        **{name: getattr(worker, name) for name in _WORKER_FIELDS},
         "endpoint": list(worker.endpoint),
-        "threads_max": worker.threads_max,
-        "lanes_max": worker.lanes_max,
-        "slots_wanted": worker.slots_wanted,
-        "host_name": worker.host_name,
-        "process_id": worker.process_id,
-        "attempt": worker.attempt,
-        "token": worker.token,
         "presence": worker.presence.value,
-        "certificate": worker.certificate,
-        "holder": worker.holder,
-        "called_from": worker.called_from,
     }
 
 
 def _worker_of(job: Job, rank: int, fields: dict[str, Any], now: float) -> Worker:
-    presence = Presence(fields.pop("presence"))
+    presence = Presence(fields["presence"])
     gone = presence in (Presence.LEFT, Presence.LOST)
     return Worker(
         job,
         rank,
-        Endpoint(*fields.pop("endpoint")),
-        **fields,
+        Endpoint(*fields["endpoint"]),
+        **{name: fields[name] for name in _WORKER_FIELDS},
         asked_at=now,
         deadline=now,
         presence=presence if gone else Presence.GRANTED,

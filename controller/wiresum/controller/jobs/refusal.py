@@ -1,4 +1,4 @@
-"""What the service answers to a request that it does not grant, and the checks that need nothing but the request."""
+"""Refusals, and the checks that need nothing but the request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
 
 
 def check_join(request: join.JoinRequest) -> None:
-    """Raises a `Refusal` that names the field, if the request makes no sense whatever the jobs there are."""
+    """Raises a `Refusal` that names the field."""
     if request.protocol_version != join.PROTOCOL_VERSION:
         theirs = request.software_version if _is_text(request.software_version, SOFTWARE_VERSION_BYTES_MAX) else "?"
         raise Refusal(
@@ -45,26 +45,21 @@ def check_join(request: join.JoinRequest) -> None:
         attempt=(request.attempt, ATTEMPT_BYTES_MAX),
         job_token=(request.job_token, JOB_TOKEN_BYTES_MAX),
     )
-    _check_job(request.world_size, request.priority)
-    if request.rank >= request.world_size:
-        raise _invalid("rank", f"is {request.rank}: a job of {request.world_size} has 0 to {request.world_size - 1}")
-    if not 1 <= request.threads_max <= THREADS_MAX:
-        raise _invalid("threads_max", f"is {request.threads_max}: it must be 1 to {THREADS_MAX}")
-    if not 1 <= request.lanes_max <= LANES_MAX:
-        raise _invalid("lanes_max", f"is {request.lanes_max}: it must be 1 to {LANES_MAX}")
-    _check_slots(request.slots)
+    _check_job(request.world_size, request.priority, request.slots)
+    _check_range("rank", request.rank, 0, request.world_size - 1)
+    _check_range("threads_max", request.threads_max, 1, THREADS_MAX)
+    _check_range("lanes_max", request.lanes_max, 1, LANES_MAX)
     _check_endpoint(request.endpoint, request.threads_max)
 
 
 def check_create(request: join.CreateJobRequest) -> None:
-    """Raises a `Refusal` that names the field, if the request makes no sense whatever the jobs there are."""
+    """Raises a `Refusal` that names the field."""
     _check_names(request.job_name, request.tenant)
-    _check_job(request.world_size, request.priority)
-    _check_slots(request.slots)
+    _check_job(request.world_size, request.priority, request.slots)
 
 
 def _check_texts(**texts: tuple[str, int]) -> None:
-    """By field: what it holds, and how many bytes it may have."""
+    """By field: the text, and how many bytes it may have."""
     for name, (text, bytes_max) in texts.items():
         if not _is_text(text, bytes_max):
             raise _invalid(name, f"must be printable, and at most {bytes_max} bytes long")
@@ -79,16 +74,15 @@ def _check_names(job_name: str, tenant: str) -> None:
         raise _invalid("tenant", f"{problem} (WIRESUM_TENANT)")
 
 
-def _check_job(world_size: int, priority: int) -> None:
-    if not 1 <= world_size <= JOB_WORKERS_MAX:
-        raise _invalid("world_size", f"is {world_size}: a job has 1 to {JOB_WORKERS_MAX} workers")
-    if abs(priority) > PRIORITY_MAX:
-        raise _invalid("priority", f"is {priority}: it must be {-PRIORITY_MAX} to {PRIORITY_MAX}")
+def _check_job(world_size: int, priority: int, slots: int) -> None:
+    _check_range("world_size", world_size, 1, JOB_WORKERS_MAX, " workers")
+    _check_range("priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
+    _check_range("slots", slots, 0, LEASE_SLOTS_MAX, "; 0 asks for the usual")
 
 
-def _check_slots(slots: int) -> None:
-    if slots > LEASE_SLOTS_MAX:
-        raise _invalid("slots", f"is {slots}: a packet can name {LEASE_SLOTS_MAX} at most; 0 asks for the usual")
+def _check_range(name: str, value: int, least: int, most: int, more: str = "") -> None:
+    if not least <= value <= most:
+        raise _invalid(name, f"is {value}: it must be {least} to {most}{more}")
 
 
 def _check_endpoint(endpoint: join.Endpoint, threads: int) -> None:
@@ -98,8 +92,7 @@ def _check_endpoint(endpoint: join.Endpoint, threads: int) -> None:
         raise _invalid("endpoint.address", f"is {endpoint.address[:64]!r}: it must be an IPv4 address") from None
     if address.is_unspecified or address.is_multicast or address.is_reserved:
         raise _invalid("endpoint.address", f"is {address}: it must be one that this worker sends its packets from")
-    if not 1 <= endpoint.port <= 65536 - threads:
-        raise _invalid("endpoint.port", f"is {endpoint.port}: ports port .. port + {threads - 1} must be 1 to 65535")
+    _check_range("endpoint.port", endpoint.port, 1, 65536 - threads, f", as the worker has {threads} ports from there")
 
 
 def _is_text(text: str, bytes_max: int) -> bool:

@@ -1,26 +1,25 @@
-"""What the service tells people about jobs and switches. Pure."""
+"""Reports about jobs and switches. Pure."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 
 from wiresum import join
-from wiresum.controller.driver import JobCounters
+from wiresum.controller.driver import JobCounters, SwitchDriver
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Job, Presence, State, Worker
 from wiresum.controller.jobs.jobs import Jobs
-from wiresum.controller.jobs.records import EndedRecord, Reservation
+from wiresum.controller.jobs.records import Reservation
 from wiresum.controller.jobs.tree import Phase
 
 Counted = Mapping[str, tuple[JobCounters, Mapping[int, JobCounters]]]
-"""By switch: of packets of no job, and by job number. A job that the switch does not have yet has none; a switch that
-does not say is not among them."""
+"""By switch: packets of no job, and counters by job number. Without switches that do not answer."""
 
 
 def diagnosis(job: Job, counted: Mapping[str, JobCounters], now: float) -> join.Diagnosis:
-    """Who is there, who is behind. `counted`: by switch, of those that say."""
+    """`counted`: by switch, of those that answer."""
     answer = join.Diagnosis(switches=_nodes(job, counted))
     for _, worker in sorted(job.workers.items()):
         counters = counted.get(worker.switch_name)
@@ -37,7 +36,7 @@ def diagnosis(job: Job, counted: Mapping[str, JobCounters], now: float) -> join.
 
 
 def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
-    """All but the service's age, and what it refused."""
+    """Without the service's age and refusals."""
     answer = join.Report(service=join.ServiceReport(role="active", software_version=software_version()))
     all_jobs = jobs.all()
     answer.jobs.extend(_job(jobs, job, _of_job(job, counted), now) for job in all_jobs)
@@ -53,20 +52,14 @@ def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
     return answer
 
 
-def ended(record: EndedRecord) -> join.EndedJob:
-    fields = dataclasses.asdict(record)
-    del fields["sequence"]
-    return join.EndedJob(**fields)
-
-
 def _of_job(job: Job, counted: Counted) -> dict[str, JobCounters]:
-    """By switch, of those that say, and know it."""
+    """By switch, of those that answer and have the job."""
     answers = {name: counted[name][1].get(job.number) for name in _told(job) if name in counted}
     return {name: counters for name, counters in answers.items() if counters is not None}
 
 
 def _told(job: Job) -> list[str]:
-    """Its switches that have been told of it."""
+    """Switches that have been told of the job."""
     return [name for name, node in job.nodes.items() if node.phase is not Phase.LEASED]
 
 
@@ -101,10 +94,9 @@ def _job(jobs: Jobs, job: Job, counted: Mapping[str, JobCounters], now: float) -
 
 def _packets(counted: Iterable[JobCounters]) -> dict[str, int]:
     """By reason, at all switches of a job together."""
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for counters in counted:
-        for reason, count in counters.packets.items():
-            total[reason] = total.get(reason, 0) + count
+        total.update(counters.packets)
     return total
 
 
@@ -155,25 +147,31 @@ def _created(reservation: Reservation, age_s: float) -> join.JobReport:
 
 def _switch(switch: Switch, stray: JobCounters, *, silent: bool) -> join.SwitchReport:
     silence = "it does not answer when it is asked what it counted" if silent else ""
+    answer = about_switch(switch, "unreachable" if silent else switch.state(), switch.trouble or silence)
+    answer.slots_free = switch.leases.slots_free
+    answer.jobs = len(switch.jobs_with_slots())
+    answer.stray_packets.update(stray.packets)
+    return answer
+
+
+def about_switch(switch: Switch | SwitchDriver, state: str, trouble: str) -> join.SwitchReport:
+    """Without what depends on its jobs."""
     return join.SwitchReport(
         name=switch.name,
         kind=switch.kind,
-        state="unreachable" if silent else switch.state(),
-        trouble=switch.trouble or silence,
-        slots_total=switch.leases.slots_total,
-        slots_free=switch.leases.slots_free,
-        jobs=len(switch.jobs_with_slots()),
+        state=state,
+        trouble=trouble,
+        slots_total=switch.sizes.slots,
         jobs_max=switch.sizes.jobs_max,
         lanes_max=switch.sizes.lanes_max,
         endpoint=join.Endpoint(address=switch.endpoint.address, port=switch.endpoint.port),
-        stray_packets=dict(stray.packets),
         parent=switch.parent,
         part_of=switch.part_of,
     )
 
 
 def _heartbeat_age_ms(worker: Worker, now: float) -> int:
-    """Since it asked, for one that sends no heartbeats yet."""
+    """Before the first heartbeat: since it asked."""
     return max(0, round(1000 * (now - (worker.heard_at or worker.asked_at))))
 
 

@@ -1,4 +1,4 @@
-"""Names that operators keep for jobs, each with a token that its workers must show. Pure."""
+"""Jobs that operators create: a name, terms, and a token that the workers must show. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable
 from wiresum import join
 from wiresum.controller.jobs.cluster import Cluster
 from wiresum.controller.jobs.limits import Limits
-from wiresum.controller.jobs.outputs import ForgetReservation, Output, SaveReservation
+from wiresum.controller.jobs.outputs import Forget, Output, Save
 from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.records import Reservation
 from wiresum.controller.jobs.refusal import Refusal, check_create
@@ -18,10 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class Reservations:
-    """A name is kept until its job runs, or the time is up and nobody has asked for it."""
+    """Each is kept until its job runs, or the time is up and nobody has joined."""
 
     def __init__(self, limits: Limits, emit: Callable[[Output], None], unix_offset: float) -> None:
-        """`unix_offset`: what must be added to a time to have it in Unix time."""
         self._limits, self._emit, self._unix_offset = limits, emit, unix_offset
         self._kept: dict[str, Reservation] = {}
 
@@ -58,22 +57,22 @@ class Reservations:
             keep_until=unix_now + keep_s,
         )
         self._kept[reservation.job_name] = reservation
-        self._emit(SaveReservation(reservation))
+        self._emit(Save(reservation))
         log.info("job %r was created, and its name is kept for %d s", reservation.job_name, keep_s)
         return reservation.job_token
 
     def forget(self, job_name: str) -> bool:
-        """Whether there was one."""
-        if self._kept.pop(job_name, None) is None:
-            return False
-        self._emit(ForgetReservation(job_name))
-        return True
+        """Was there one?"""
+        reservation = self._kept.pop(job_name, None)
+        if reservation is not None:
+            self._emit(Forget(reservation))
+        return reservation is not None
 
     def restore(self, reservations: Iterable[Reservation]) -> None:
         self._kept.update((reservation.job_name, reservation) for reservation in reservations)
 
     def tick(self, now: float, named: Container[str]) -> None:
-        """`named`: the jobs that there are."""
+        """`named`: names of jobs."""
         late = [r.job_name for r in self._kept.values() if now + self._unix_offset >= r.keep_until]
         for job_name in late:
             if job_name not in named:

@@ -1,8 +1,7 @@
 """What switches are told of jobs, in which order, and what follows from their answers. Pure.
 
-`tree.py` says which phases there are for a job at one of its switches. Its slots there go back when the switch has
-forgotten it, each switch by itself, so that one which is out of reach keeps no slots of others; the job's number is
-free at all of them when the last one has forgotten it.
+A job's slots at a switch are free when that switch has forgotten the job, so a switch out of reach keeps no slots of
+others. The job's number is free when all its switches have forgotten it. tree.py has the phases.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ class Telling:
         self._cluster, self._limits, self._emit = cluster, limits, emit
 
     def numbered(self, switch_name: str, number: int) -> Job | None:
-        """The job that has this number there."""
         return self._cluster.switches[switch_name].numbered.get(number)
 
     def admit(self, job: Job) -> None:
@@ -33,17 +31,17 @@ class Telling:
             self._emit(Admit(node.branch.switch_name, node.entry))
 
     def admitted(self, switch_name: str, number: int) -> Job | None:
-        """A switch has a job. The job, if now all its switches have it."""
+        """A switch has a job. Returns the job if all its switches have it now."""
         found = self._find(switch_name, number, Phase.ADMITTING)
         if found is None:
-            return None  # it ended meanwhile, and the eviction is on its way
+            return None  # it ended meanwhile, and is being evicted
         job, node = found
         node.move(Phase.HOLDING)
         self.admit(job)
         return job if all(node.phase is Phase.HOLDING for node in job.nodes.values()) else None
 
     def refused(self, switch_name: str, number: int) -> Job | None:
-        """A switch did not take a job, but may have some of it. The job, if it was still to be admitted."""
+        """A switch did not take a job, but may hold part of it. Returns the job if it has not ended meanwhile."""
         found = self._find(switch_name, number, Phase.ADMITTING)
         return found[0] if found is not None and found[0].state is State.ADMITTING else None
 
@@ -57,7 +55,7 @@ class Telling:
             self._emit(Evict(node.branch.switch_name, job.number))
 
     def evicted(self, switch_name: str, number: int) -> Job | None:
-        """A switch has forgotten a job: which one that is."""
+        """A switch has forgotten a job, which is returned."""
         found = self._find(switch_name, number, Phase.EVICTING)
         if found is None:
             return None
@@ -67,7 +65,7 @@ class Telling:
         return job
 
     def evict_failed(self, switch_name: str, number: int, now: float) -> None:
-        """The lease stays taken, since the switch may still write to its slots; it is tried again."""
+        """Tried again. The lease stays taken, since the switch may still write to its slots."""
         found = self._find(switch_name, number, Phase.EVICTING)
         if found is not None:
             job, node = found
@@ -75,7 +73,7 @@ class Telling:
             self.evict(job)
 
     def try_again(self, job: Job, now: float) -> None:
-        """To be called now and then, of a job that ends."""
+        """To be called now and then, for a job that ends."""
         for node in job.nodes.values():
             if node.evict_again_at is not None and now >= node.evict_again_at:
                 node.evict_again_at = None
@@ -87,8 +85,8 @@ class Telling:
         self._emit(Reconcile(switch.name, entries))
 
     def reconciled(self, asked: Reconcile) -> list[Job]:
-        """A switch holds exactly what it was asked to. The jobs that it has forgotten thereby; but one that it is just
-        being told to forget it will answer for."""
+        """A switch holds exactly what it was asked to. Returns the jobs that it has forgotten, without those whose
+        eviction it has yet to answer."""
         switch = self._cluster.switches[asked.switch_name]
         kept = {entry.job for entry in asked.entries}
         forgotten = []
@@ -102,11 +100,11 @@ class Telling:
         return forgotten
 
     def strangers(self, asked: Reconcile, found: Reconciled) -> list[tuple[Job, str]]:
-        """Of the jobs that a switch was asked to hold, those that cannot go on there, each with the reason: a sentence.
+        """The jobs that a switch was asked to hold and that cannot go on there, each with the reason.
 
-        A job is written down when all its switches have it, and as ended before one is told to forget it. So one that
-        runs, for all that is on disk, and of which the switch holds nothing, has ended since that was written. And one
-        that was just being admitted may have a key that another controller has used there meanwhile.
+        A job is stored when all its switches have it, and as ended before any is told to forget it. So if the disk says
+        that it runs and the switch holds nothing of it, it has ended since. The key of one that was being admitted may
+        have been used there by another controller.
         """
         name = asked.switch_name
         result = []
@@ -124,7 +122,7 @@ class Telling:
         return result
 
     def give_back(self, job: Job) -> bool:
-        """The slots at switches that have forgotten the job; at the last one, its number too. Whether that was any."""
+        """Frees the slots at switches that have forgotten the job, with the last ones its number. Were there any?"""
         nodes = [node for node in job.nodes.values() if node.phase is Phase.FORGOTTEN and node.lease is not None]
         for node in nodes:
             assert node.lease is not None

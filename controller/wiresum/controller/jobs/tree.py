@@ -1,13 +1,12 @@
 """The switches of a job, which form a tree, and what each of them has been told. Pure.
 
-A job whose hosts hang on several switches uses the smallest part of the configured tree that covers them; that of most
-jobs is one switch. The job has one number, one key and one size of lease at all its switches, and at each of them slots
-of that switch. Each switch has numbers of its own for whoever contributes there: the job's workers first, by rank, and
-then the switches right below (docs/protocol.md, section 8).
+A job uses the smallest part of the configured tree that covers its hosts; for most jobs that is one switch. It has the
+same number, key and lease size at all its switches. Each switch numbers its contributors: the job's workers first, by
+rank, then the switches right below (docs/protocol.md, section 8).
 
-The root is told of the job first and the leaves last, so that no switch sends its sums to one that does not know the
-job; and they forget it in the other order. One that cannot be told to forget it now holds up none of those above: what
-it still sends them has a key that is nobody's any more.
+The root is told of the job first and the leaves last, so that no switch sends sums to one that does not know the job;
+they forget it in the other order. A switch that cannot be told to forget it does not hold up those above: its packets
+have a key that no job uses any more.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ class Branch:
     parent: str
     """Name of the switch above; empty: this is the root."""
     ranks: tuple[int, ...]
-    """Of the job's workers that hang on it, in the order of their numbers there."""
+    """Of the job's workers that hang on it, by number."""
     below: tuple[str, ...] = ()
-    """Names of the switches right below; their numbers follow."""
+    """Names of the switches right below, whose numbers follow."""
 
     @property
     def contributors(self) -> int:
@@ -69,7 +68,7 @@ FOLLOWING: Mapping[Phase, frozenset[Phase]] = {
     Phase.EVICTING: frozenset({Phase.FORGOTTEN}),
     Phase.FORGOTTEN: frozenset(),
 }
-"""Which phases may follow which; FORGOTTEN right after HOLDING, when the switch was reconciled without the job."""
+"""FORGOTTEN follows HOLDING when the switch is reconciled without the job."""
 
 
 @dataclass(eq=False)
@@ -81,13 +80,13 @@ class Node:
     """None: given back."""
     phase: Phase = Phase.LEASED
     entry: JobEntry | None = None
-    """What it is told; None only where there is no lease any more."""
+    """What it is told; None: the lease is given back."""
     evict_again_at: float | None = None
-    """It could not be told to forget the job, and is told again then."""
+    """An eviction failed, and is tried again then."""
     counting: bool = False
-    """It has been asked what it counted, and has not answered yet."""
+    """It has been asked for its counters, and has not answered yet."""
     presumed: bool = False
-    """That the switch has the job is read from the disk, and the switch has not been looked at since."""
+    """The disk says that the switch has the job, and the switch has not been read since."""
 
     def move(self, phase: Phase) -> None:
         assert phase in FOLLOWING[self.phase], f"{self.branch.switch_name} is {self.phase.value}: {phase.value}"
@@ -96,11 +95,11 @@ class Node:
 
 
 Nodes = Mapping[str, Node]
-"""Of one job, by the switches' names, in the order of the tree."""
+"""Of one job, by switch name, the root first."""
 
 
 def to_admit(nodes: Nodes) -> list[Node]:
-    """Those that can be told of the job now: whatever is above them has it."""
+    """Those that can be told of the job now: the switch above has it."""
     return [
         node
         for node in nodes.values()
@@ -109,7 +108,7 @@ def to_admit(nodes: Nodes) -> list[Node]:
 
 
 def to_evict(nodes: Nodes) -> list[Node]:
-    """Those that can be told now to forget the job: whatever is below them has, or cannot be told."""
+    """Those that can be told to forget the job now: the switches below have forgotten it, or cannot be told."""
     return [
         node
         for node in nodes.values()

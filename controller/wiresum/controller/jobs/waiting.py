@@ -1,5 +1,12 @@
-"""The jobs that have no slots yet: who may form, which switches they can be at, who gets slots, and what those hear
-who wait. Pure.
+"""The jobs that have no slots yet: which may form, where, which gets slots next, and what their workers hear. Pure.
+
+The larger priority comes first, then the job that has waited longer. A job that finds no room does not stop those
+behind it: they may need less, or another switch. But each job that gets slots which an earlier one might have used
+overtakes it, and after `overtaken_max` times a job is overtaken no more: its switches are kept for it until it has its
+slots. So a large job waits for a bounded number of smaller ones. A job of a larger priority does not overtake.
+
+Only a job that waits for room can be overtaken. For one that waits for its tenant's quota, or for a switch that cannot
+be used, nothing is kept.
 """
 
 from __future__ import annotations
@@ -7,31 +14,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 
 from wiresum import join
-from wiresum.controller.jobs.cluster import Cluster, Grounds, Offer, Wish, wish_of
+from wiresum.controller.jobs.cluster import Cluster, Grounds, Offer, Wish
 from wiresum.controller.jobs.job import Job, State, Wants
-from wiresum.controller.jobs.job_queue import JobQueue
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Branch, Tree, in_words
+from wiresum.join.constants import LEASE_SLOTS_MAX
 
 
 class WaitingRoom:
-    def __init__(
-        self,
-        cluster: Cluster,
-        quotas: Quotas,
-        limits: Limits,
-        give: Callable[[Job, Grounds], None],
-    ) -> None:
+    def __init__(self, cluster: Cluster, quotas: Quotas, limits: Limits, give: Callable[[Job, Grounds], None]) -> None:
         """`give`: called when a job has its slots."""
         self._cluster, self._quotas, self._limits, self._give = cluster, quotas, limits, give
-        self._queue = JobQueue(limits.overtaken_max)
+        self._queue: list[Job] = []
+        """The next one first."""
+        self._tickets = 0
         self.held_up = ""
-        """Why no job gets slots now, wherever there are some: a phrase; empty: they do."""
+        """Why no job gets slots now; empty: they do."""
 
     def check_can_form(self, job: Job, waiting: Sequence[Job]) -> None:
-        """Raises a `Refusal` if it could never run, or if too many jobs form or wait: these are all."""
+        """Raises a `Refusal` if it could never run, or if too many jobs form or wait. `waiting`: all of those."""
         self._quotas.check_possible(job.tenant, job.priority)
         self._cluster.check_size(job.world_size)
         here = sum(bool(job.asker.address) and other.asker.address == job.asker.address for other in waiting)
@@ -50,8 +53,7 @@ class WaitingRoom:
             )
 
     def candidates(self, job: Job, address: str) -> frozenset[str]:
-        """The switches that the workers which there are, and one at this address, hang on or below. Raises a
-        `Refusal`."""
+        """The switches that all workers so far, and one at this address, hang on or below. Raises a `Refusal`."""
         found = self._cluster.at(address)
         if not found:
             raise Refusal(
@@ -80,7 +82,7 @@ class WaitingRoom:
         return f". Both are pipes of {both}: a cable and `cables` would join them (docs/tofino.md, Pipes)"
 
     def trees(self, job: Job) -> tuple[Tree, ...]:
-        """Where it can get slots, if all have asked. Raises a `Refusal` if that is nowhere."""
+        """Where a complete job can get slots. Raises a `Refusal` if that is nowhere."""
         trees = self._cluster.trees(job)
         fitting = [tree for tree in trees if _overfull(tree) is None]
         if not fitting:
@@ -96,17 +98,32 @@ class WaitingRoom:
         return affordable
 
     def add(self, job: Job) -> None:
-        self._queue.add(job)
+        self._tickets += 1
+        job.ticket = self._tickets
+        self._queue.append(job)
+        self._queue.sort(key=lambda waiting: (-waiting.priority, waiting.ticket))
 
     def remove(self, job: Job) -> None:
-        """Whether it stands in the queue or not."""
-        if self._queue.position(job):
+        """No error if it is not in the queue."""
+        if job in self._queue:
             self._queue.remove(job)
 
     def serve(self) -> None:
         """To be called whenever a job may get what it did not get before."""
-        if not self.held_up:
-            self._queue.serve(self._place)
+        if self.held_up:
+            return
+        kept: set[str] = set()
+        passed: list[Job] = []
+        for job in list(self._queue):
+            if self._place(job, kept):
+                self._queue.remove(job)
+                for earlier in passed:
+                    earlier.overtaken += not earlier.switches_wanted().isdisjoint(job.nodes)
+            elif job.wants in (Wants.ROOM, Wants.TURN):
+                passed.append(job)
+            for earlier in passed:
+                if earlier.overtaken >= self._limits.overtaken_max:
+                    kept |= earlier.switches_wanted()
 
     @property
     def crowded(self) -> bool:
@@ -114,8 +131,8 @@ class WaitingRoom:
         return len(self._queue) > 0
 
     def position(self, job: Job) -> int:
-        """In the queue, from 1; 0: it does not stand there."""
-        return self._queue.position(job)
+        """In the queue, from 1; 0: it is not there."""
+        return self._queue.index(job) + 1 if job in self._queue else 0
 
     def what(self, job: Job) -> join.Waiting:
         """What a job waits for, for people."""
@@ -124,7 +141,7 @@ class WaitingRoom:
             if job.is_complete():
                 return join.Waiting(reason=f"{job} waits for {', '.join(away)} to ask again, whose connection broke")
             return join.Waiting(reason=f"{job} is not complete: waiting for {job.missing()}")
-        position = self._queue.position(job)
+        position = self.position(job)
         if job.state is not State.QUEUED or not position:
             told = "which is being told" if len(job.nodes) == 1 else "which are being told"
             return join.Waiting(reason=f"{job} has its slots at {job.where()}, {told}")
@@ -171,14 +188,14 @@ class WaitingRoom:
 
     def _wish(self, job: Job, tree: Tree) -> Wish:
         wanted = min((w.slots_wanted for w in job.workers.values() if w.slots_wanted), default=job.slots_reserved)
-        wish = wish_of(wanted or self._limits.slots_default, self._limits.slots_least)
-        wish = wish.within(min(switch.sizes.slots for switch in self._cluster.of(tree)))
+        there = min(switch.sizes.slots for switch in self._cluster.of(tree))
+        wish = Wish(wanted or self._limits.slots_default, self._limits.slots_least).within(min(there, LEASE_SLOTS_MAX))
         quota = self._quotas.of(job.tenant).slots
         return wish if quota is None else wish.within(quota // len(tree))
 
 
 def _overfull(tree: Tree) -> Branch | None:
-    """A switch of it that more contribute to than it has bits for."""
+    """A switch with more contributors than it has bits for."""
     return next((branch for branch in tree if branch.contributors > branch.contributors_max), None)
 
 

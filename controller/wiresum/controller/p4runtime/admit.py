@@ -14,12 +14,12 @@ CELL_MASK = 0xFFFF
 
 
 def entries(job: JobEntry, row: int, ports: Sequence[int], uplink_port: int = 0) -> list[fy.P4TableEntry]:
-    """One for each worker and thread of a job whose counters are in `row`, and one for each thread of the switch above;
-    `ports` are the workers' at the switch, `uplink_port` is its. A thread sends from the UDP port that it listens at,
-    the worker's base port plus its number: another process of that host does not have that port.
+    """One for each thread of each worker, and of the switch above. `row`: of the job's counters. `ports`: the workers'
+    at the switch; `uplink_port`: the parent's. A thread sends from the UDP port that it listens at, the worker's base
+    port plus its number, which no other process of that host has.
 
-    The table's "thread" is the switch's port, of which the job has those from `port_offset` on. A thread owns a run of
-    2 * slots / threads cells, a power of two: the bits above say whether a cell is in it.
+    The table's "thread" is the switch's port, and the job's first is `port_offset`. A thread owns a run of
+    2 * slots / threads cells, a power of two: the higher bits say whether a cell is in it.
     """
     threads = range(job.threads)
     entries = [_worker(job, row, ports[worker], worker, thread) for worker in range(job.workers) for thread in threads]

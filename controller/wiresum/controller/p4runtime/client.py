@@ -1,20 +1,17 @@
-"""A P4Runtime client for callers that block, which stays connected for ever; asyncio in a thread of its own.
+"""A blocking P4Runtime client that stays connected; asyncio in a thread of its own.
 
-Theory of operation. One task in that thread connects, bids, follows what the switch says of who is primary, asks it
-every PROBE_S whether it is still there (a host that vanished closes no connection), and when any of that fails begins
-again, after a pause that doubles up to RETRY_S_MAX. What comes of it is one sentence, `trouble`, empty while this
-controller is the switch's primary one; whoever set `on_change` hears of every change. Each time that trouble goes,
-`term` grows by one: what the switch holds may be anything then, so whoever wrote in an earlier term reads it first.
+Theory of operation. One task connects, bids, follows who is primary, and asks the switch every PROBE_S whether it is
+still there (a host that vanished closes no connection). If any of that fails it begins again, after a pause that
+doubles up to RETRY_S_MAX. `trouble` says in a sentence why this controller is not the switch's primary one, and is
+empty if it is. Each time that trouble goes, `term` grows by one: the switch may then hold anything, so read it first.
 
-An election id on the wire has 128 bits. The upper half is the one that this controller was given, and the lower half
-counts its connections: a connection that broke without a word may stand in the switch for a minute, and the next one
-outbids it, as nobody else's.
+An election id has 128 bits. The upper half is this controller's. The lower half counts its connections: the switch may
+keep a silently broken one for a minute, and only this client's next one has a higher id.
 
-A client with the election id STANDBY_ID is a standby: it never takes the switch from another, and has no trouble when
-nobody else wants it. Whoever takes over then connects anew, with an id that counts. Of a standby's bids the lower half
-is drawn, so that several can wait.
+A client with the id STANDBY_ID is a standby. It never takes the switch from another, and has no trouble when nobody
+programs it. The lower half of its bids is drawn, so that several can wait. To take over, connect anew with another id.
 
-Every call has a bound and raises a `DriverError` that says what to do.
+Every call has a time limit and raises a `DriverError` that says what to do.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from wiresum.join.credentials import CredentialsError
 log = logging.getLogger(__name__)
 
 STANDBY_ID = 0
-"""An election id below everybody's."""
+"""The lowest election id."""
 CONNECTION_BITS = 64
 READY_S_MAX = 10.0
 """For a switch that is just being started."""
@@ -50,12 +47,12 @@ HANDSHAKE_S_MAX = 10.0
 RETRY_S_MIN, RETRY_S_MAX = 0.1, 5.0
 PROBE_S = 2.0
 PROBE_ANSWER_S_MAX = 6.0
-"""Longer than a busy bmv2 takes, and much shorter than TCP takes to give up."""
+"""Longer than a busy bmv2 takes, and much shorter than TCP's timeout."""
 CALL_S_MAX = 15.0
-"""finsy gives each request 10 s; this is for whatever hangs around it."""
+"""finsy itself gives each request 10 s."""
 CLOSE_S_MAX = 3.0
 UPDATES_MAX = 128
-"""Of one Write: a refusal says of each what became of it, in gRPC metadata, for which there are 8 KiB."""
+"""Of one Write: a refusal has a result for each in gRPC metadata, which is limited to 8 KiB."""
 
 T = TypeVar("T")
 
@@ -65,7 +62,7 @@ class _SilentError(Exception):
 
 
 class Client:
-    """The connection to one switch, from construction to `close`. Construction does not wait for it."""
+    """Of one switch, from construction, which does not wait for a connection, to `close`."""
 
     def __init__(
         self,
@@ -79,16 +76,20 @@ class Client:
         self.address = address
         self.on_change = on_change
         self._device, self._tls = device, tls
-        self._election_id = election_id
+        self.election_id = election_id
+        """What it bids: higher than it was told to, if a controller that is gone had a higher one."""
         self._connections = secrets.randbits(CONNECTION_BITS - 2) if election_id == STANDBY_ID else 0
         self._connection: Connection | None = None
         self._closing = False
         self._changed = threading.Condition()
         self._since = _now()
         self._reachable = False
-        self._outranked = False
-        self._trouble = f"{self} has not answered yet"
-        self._term = 0
+        self.trouble = f"{self} has not answered yet"
+        """Why this controller cannot write to the switch; empty if it can."""
+        self.outranked = False
+        """Does another controller program the switch, as far as is known?"""
+        self.term = 0
+        """How often trouble has ended."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="wiresum-p4runtime", daemon=True)
         self._thread.start()
@@ -97,32 +98,11 @@ class Client:
     def __str__(self) -> str:
         return f"the P4 switch at {self.address}"
 
-    @property
-    def trouble(self) -> str:
-        """Why this controller cannot write to the switch; empty while it can."""
-        return self._trouble
-
-    @property
-    def outranked(self) -> bool:
-        """Does another controller program the switch, as far as is known?"""
-        return self._outranked
-
-    @property
-    def term(self) -> int:
-        """How often trouble has gone."""
-        return self._term
-
-    @property
-    def election_id(self) -> int:
-        """What this controller bids. More than it was told to, if the switch knew a higher one of a controller that
-        is gone."""
-        return self._election_id
-
     def wait_ready(self, s_max: float = READY_S_MAX) -> None:
-        """Until there is no trouble. Raises `DriverError`, which says what it is, if that takes too long."""
+        """Until there is no trouble. Raises it as a `DriverError` if that takes too long."""
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._trouble, s_max):
-                raise DriverError(self._trouble)
+            if not self._changed.wait_for(lambda: not self.trouble, s_max):
+                raise DriverError(self.trouble)
 
     # Calls. `what` is for the error's text.
 
@@ -130,11 +110,11 @@ class Client:
         return self._ask(lambda connection: connection.runs(pipeline), "could not say which program it runs")
 
     def load(self, pipeline: Pipeline) -> None:
-        """Loads the program: tables are empty then, and registers zero, so that all cells are new."""
+        """Loads the program: tables are empty then, and all cells new."""
         self._ask(lambda connection: _load(connection, pipeline), "did not take the program", LOAD_S_MAX + CALL_S_MAX)
 
     def write(self, what: str, kind: str, entities: Sequence[p4r.Entity]) -> None:
-        """`kind`: "INSERT", "MODIFY" or "DELETE"; what is not there counts as deleted. In any order."""
+        """`kind`: "INSERT", "MODIFY" or "DELETE" (no error if it is not there). In any order."""
         verb = {"INSERT": "add", "MODIFY": "set", "DELETE": "remove"}[kind]
         for first in range(0, len(entities), UPDATES_MAX):
             part = entities[first : first + UPDATES_MAX]
@@ -161,7 +141,7 @@ class Client:
     async def _stay_connected(self) -> None:
         pause_s = RETRY_S_MIN
         while True:
-            term = self._term
+            term = self.term
             try:
                 async with Connection(self.address, self._device, self._tls) as connection:
                     await self._use(connection)
@@ -170,7 +150,7 @@ class Client:
             except Exception as error:  # whatever it is, it ends this connection and not the client
                 log.debug("%s: the connection ended with %r", self, error, exc_info=True)
                 self._lose(f"the connection broke ({error})")
-            pause_s = RETRY_S_MIN if self._term > term else min(2 * pause_s, RETRY_S_MAX)
+            pause_s = RETRY_S_MIN if self.term > term else min(2 * pause_s, RETRY_S_MAX)
             await asyncio.sleep(pause_s)
 
     async def _use(self, connection: Connection) -> None:
@@ -195,15 +175,15 @@ class Client:
         self._connections += 1
         await self._bid(connection)
         standing = await connection.standing()
-        if standing.vacant and self._election_id != STANDBY_ID:
-            # The last primary, which is gone, had a higher id than our state knows of: it began anew since.
-            self._election_id = max(self._election_id, (standing.election_id >> CONNECTION_BITS) + 1)
+        if standing.vacant and self.election_id != STANDBY_ID:
+            # The last primary, which is gone, had a higher id than our state knows.
+            self.election_id = max(self.election_id, (standing.election_id >> CONNECTION_BITS) + 1)
             await self._bid(connection)
             standing = await connection.standing()
         return standing
 
     async def _bid(self, connection: Connection) -> None:
-        await connection.bid(self._election_id << CONNECTION_BITS | self._connections)
+        await connection.bid(self.election_id << CONNECTION_BITS | self._connections)
 
     async def _follow(self, connection: Connection) -> None:
         while True:
@@ -218,9 +198,9 @@ class Client:
                 raise _SilentError(f"it did not answer for {PROBE_ANSWER_S_MAX:.0f} s") from None
 
     def _stand(self, standing: Standing) -> None:
-        standby = self._election_id == STANDBY_ID
-        self._outranked = not standing.primary and not standing.vacant
-        ids = f"election id {standing.election_id >> CONNECTION_BITS}, and ours is {self._election_id}"
+        standby = self.election_id == STANDBY_ID
+        self.outranked = not standing.primary and not standing.vacant
+        ids = f"election id {standing.election_id >> CONNECTION_BITS}, and ours is {self.election_id}"
         if standing.primary or (standing.vacant and standby):
             self._set_trouble("")
         elif standby:
@@ -235,29 +215,39 @@ class Client:
     def _lose(self, reason: str) -> None:
         if self._reachable:
             self._since = _now()
-        self._reachable = self._outranked = False
+        self._reachable = self.outranked = False
         self._set_trouble(
             f"{self} has been out of reach since {self._since}: {reason.rstrip('.?')}. Is the switch running (for "
             f"bmv2: simple_switch_grpc), and is this its P4Runtime address?"
         )
 
     def _set_trouble(self, trouble: str) -> None:
-        if trouble == self._trouble:
+        if trouble == self.trouble:
             return
-        again = self._term > 0  # what was lost, and said so, is said to be back
+        again = self.term > 0  # what was lost, and said so, is said to be back
         log.log(logging.WARNING if trouble or again else logging.INFO, "%s", trouble or f"{self} is ready")
         with self._changed:
-            self._trouble = trouble
-            self._term += not trouble
+            self.trouble = trouble
+            self.term += not trouble
             self._changed.notify_all()
         self.on_change()
 
     # Calling: from any thread.
 
     def _ask(self, question: Callable[[Connection], Coroutine[Any, Any, T]], failure: str, s_max: float = 0) -> T:
-        if self._trouble or self._closing:
-            raise DriverError(self._trouble or f"{self} was left")
-        return self._call(self._answer(question), failure, s_max)
+        if self.trouble or self._closing:
+            raise DriverError(self.trouble or f"{self} was left")
+        s_max = s_max or CALL_S_MAX
+        future = asyncio.run_coroutine_threadsafe(self._answer(question), self._loop)
+        try:
+            return future.result(s_max)
+        except (fy.P4ClientError, _SilentError) as error:
+            raise DriverError(f"{self} {failure}: {reason_of(error)}") from error
+        except concurrent.futures.CancelledError:
+            raise DriverError(f"{self} {failure}: the connection broke") from None
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise DriverError(f"{self} {failure}: it did not answer within {s_max:.0f} s") from None
 
     async def _answer(self, question: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         connection = self._connection
@@ -270,19 +260,6 @@ class Client:
                 raise
             raise _SilentError("the connection broke") from None
 
-    def _call(self, coroutine: Coroutine[Any, Any, T], failure: str, s_max: float = 0) -> T:
-        s_max = s_max or CALL_S_MAX
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result(s_max)
-        except (fy.P4ClientError, _SilentError) as error:
-            raise DriverError(f"{self} {failure}: {reason_of(error)}") from error
-        except concurrent.futures.CancelledError:
-            raise DriverError(f"{self} {failure}: the connection broke") from None
-        except concurrent.futures.TimeoutError:
-            future.cancel()
-            raise DriverError(f"{self} {failure}: it did not answer within {s_max:.0f} s") from None
-
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
@@ -294,7 +271,7 @@ class Client:
 
 
 def reason_of(error: BaseException) -> str:
-    """What the switch said: of a batch, the first update that failed, and how many more did."""
+    """What the switch said; of a batch, about the first update that failed."""
     if not isinstance(error, fy.P4ClientError):
         return str(error)
     if not error.details:

@@ -1,9 +1,8 @@
-"""One P4Runtime connection: its channel, its stream, and the requests that go beside it. For one event loop.
+"""One P4Runtime connection: its stream, and the requests beside it. For one event loop.
 
-Arbitration. Several controllers may be connected to a switch. Each bids an election id; the one with the highest may
-write, and each is told who that is, again whenever that changes. When the primary goes, servers differ: bmv2 makes the
-next highest bidder primary and says so; a server that keeps to the specification says that there is none, and takes no
-bid below the highest that it ever heard. `Standing` is what both come to.
+Arbitration. Each controller bids an election id; the highest may write, and all are told whenever that changes. When
+the primary goes, servers differ: bmv2 makes the next highest bidder primary; a server that follows the specification
+says that there is none, and takes no bid below the highest ever. `Standing` covers both.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class Standing:
     election_id: int
     """Of the primary, or of the last one if there is none."""
     primary: bool
-    """Is it we?"""
+    """Is it this controller?"""
     vacant: bool
-    """Is there none?"""
+    """Is there no primary?"""
 
 
 class Runs(enum.Enum):
@@ -42,7 +41,7 @@ class Runs(enum.Enum):
 
     NOTHING = enum.auto()
     ANOTHER = enum.auto()
-    """Or ours, with cells that hold keys of another sequence than ours."""
+    """Or ours with cells of another sequence of keys."""
     OURS = enum.auto()
 
 
@@ -63,7 +62,7 @@ class Connection:
         await self._client.close()
 
     async def bid(self, election_id: int) -> None:
-        """Says who we are. The answer comes as the next `standing`, or one soon after."""
+        """The answer comes as the next `standing`, or one soon after."""
         self.election_id = election_id
         request = p4r.StreamMessageRequest()
         request.arbitration.device_id = self._device
@@ -88,7 +87,7 @@ class Connection:
                 raise
 
     async def runs(self, pipeline: Pipeline) -> Runs:
-        """By the cookie: of a switch that keeps none nobody knows whose keys its cells hold."""
+        """By the cookie: without one nobody knows whose keys the cells hold."""
         request = p4r.GetForwardingPipelineConfigRequest(
             device_id=self._device, response_type=p4r.GetForwardingPipelineConfigRequest.P4INFO_AND_COOKIE
         )
@@ -116,7 +115,7 @@ class Connection:
             raise fy.P4ClientError(error, "SetForwardingPipelineConfig") from None
 
     async def write(self, kind: str, entities: Iterable[p4r.Entity]) -> None:
-        """`kind`: "INSERT", "MODIFY" or "DELETE". It is no error to delete what is not there."""
+        """`kind`: "INSERT", "MODIFY" or "DELETE" (no error if it is not there)."""
         request = p4r.WriteRequest(device_id=self._device)
         request.election_id.CopyFrom(U128.encode(self.election_id))
         request.updates.extend(p4r.Update(type=p4r.Update.Type.Value(kind), entity=entity) for entity in entities)
@@ -134,6 +133,6 @@ class Connection:
 
 
 def _credentials(tls: Path) -> fy.GRPCCredentialsTLS:
-    """Read anew for each connection, so that a renewed certificate counts from the next one on."""
+    """Read for each connection, so that the next one uses a renewed certificate."""
     read = credentials.load(tls)
     return fy.GRPCCredentialsTLS(cacert=read.authority, cert=read.certificate, private_key=read.key)

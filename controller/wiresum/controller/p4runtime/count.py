@@ -10,21 +10,19 @@ from wiresum.controller.driver import REASONS, JobCounters
 from wiresum.join.constants import SWITCH_WORKERS_MAX, Reason
 
 COLUMNS = tuple(reason.name.lower() for reason in Reason)
-"""Of counter `packets`, a row for each job; `other` packets belong to none, like those that are in no job's row."""
+"""Of counter `packets`, which has a row for each job."""
 
 
 def reads(row: int) -> list[fy.P4CounterEntry]:
-    """What to read for the counters of one row."""
     return _entries(row, None)
 
 
 def resets(row: int) -> list[fy.P4CounterEntry]:
-    """What to write so that all counters of one row are 0."""
     return _entries(row, 0)
 
 
 def decode(entries: Iterable[fy.P4CounterEntry], workers: int = SWITCH_WORKERS_MAX) -> JobCounters:
-    """Of a job with so many workers, from what was read; the switch does not remember which tensor came last."""
+    """`tensor_last` is empty: the switch does not remember it."""
     packets = dict.fromkeys(REASONS, 0)
     contributions = [0] * SWITCH_WORKERS_MAX
     results = 0
@@ -46,9 +44,7 @@ def _entries(row: int, value: int | None) -> list[fy.P4CounterEntry]:
     sizes = {"packets": len(COLUMNS), "contributions": SWITCH_WORKERS_MAX, "results": 1}
     return [
         fy.P4CounterEntry(
-            counter,
-            index=row * size + column,
-            data=None if value is None else fy.P4CounterData(packet_count=value),
+            counter, index=row * size + column, data=None if value is None else fy.P4CounterData(packet_count=value)
         )
         for counter, size in sizes.items()
         for column in range(size)

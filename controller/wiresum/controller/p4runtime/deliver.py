@@ -12,16 +12,14 @@ from wiresum.controller.switches import Host
 from wiresum.join.constants import EVERYONE, PARENT, UPLINK_GROUPS
 
 PIPE_SHIFT = 6
-"""Of a Tofino: a receiver's bits from here on are its pipe, since each pipe has workers of its own, and one table does
-for all. The parent of a pipe has all bits below."""
+"""Of a Tofino, whose pipes share a table: a receiver's bits from here on are its pipe. A parent has all bits below."""
 
 
 def entries(
     job: JobEntry, hosts: Sequence[Host], parent: Host | None = None, pipe: int | None = None
 ) -> list[fy.P4TableEntry]:
-    """One for each worker, and one for the switch above, `parent`; `hosts` are the machines that the workers are on, in
-    the order of their numbers. `pipe`: of a Tofino, here and below. The switch adds the number of its own port that the
-    packet came in at, of which the job has those from `port_offset` on."""
+    """One for each worker, and one for the switch above, `parent`. `hosts`: the workers' machines, by number. `pipe`:
+    of a Tofino. The switch adds the number of its port that the packet came in at, from `port_offset` on."""
     entries = [
         fy.P4TableEntry(
             "deliver",
@@ -41,7 +39,7 @@ def entries(
 
 
 def to_everyone(job: JobEntry, group: Endpoint) -> fy.P4TableEntry:
-    """The entry for the copy that the network copies further, of a job whose workers all hear `group`."""
+    """For the one copy to a multicast group, which the network copies further."""
     address = IPv4Address(group.address)
     mac = 0x01_00_5E << 24 | int(address) & 0x7F_FF_FF  # RFC 1112, section 6.4
     action = fy.Action("deliver_to", mac=mac, address=group.address, port=_port(job, group))
@@ -49,22 +47,22 @@ def to_everyone(job: JobEntry, group: Endpoint) -> fy.P4TableEntry:
 
 
 def group(row: int, ports: Sequence[int], pipe: int | None = None) -> fy.P4MulticastGroupEntry:
-    """The copies of a job's RESULTs: the switch knows each by its instance, its receiver."""
+    """The copies of a job's RESULTs; the instance of each is its receiver."""
     return fy.P4MulticastGroupEntry(row, replicas=[(port, receiver(worker, pipe)) for worker, port in enumerate(ports)])
 
 
 def group_of_everyone(row: int) -> fy.P4MulticastGroupEntry:
-    """Likewise, but of one copy, for all workers at once. The switch has no ports."""
+    """One copy for all workers at once. The switch has no ports."""
     return fy.P4MulticastGroupEntry(row, replicas=[(0, EVERYONE)])
 
 
 def uplink_group(row: int, port: int, pipe: int | None = None) -> fy.P4MulticastGroupEntry:
-    """The one copy of what goes to the switch above, behind `port`."""
+    """The one copy to the switch above, behind `port`."""
     return fy.P4MulticastGroupEntry(UPLINK_GROUPS + row, replicas=[(port, receiver(PARENT, pipe))])
 
 
 def receiver(worker: int, pipe: int | None) -> int:
-    """What the switch knows a worker by, or `PARENT`."""
+    """Of a worker's number, or `PARENT`."""
     return worker if pipe is None else pipe << PIPE_SHIFT | worker & (1 << PIPE_SHIFT) - 1
 
 

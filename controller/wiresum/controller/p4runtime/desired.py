@@ -1,12 +1,11 @@
-"""What a switch should hold: a pure function of its configuration and the jobs, and nothing else.
+"""What a switch should hold: a pure function of its configuration and the jobs.
 
-A job's counters are in the row of its number + 1 (row 0 is for packets of no job), and its multicast group has the same
-number, that towards the switch above one that follows from it: so two controllers that know the same jobs want the same
-entries, and nobody keeps books of rows.
+A job's counters are in row number + 1 (row 0 is for packets of no job), and its multicast groups follow from its number
+too. So two controllers that know the same jobs want the same entries, and no rows need to be recorded.
 
-Pipes of a Tofino that are nodes (nodes.py) share its tables: each entry is in all of them. So that one of a pipe's jobs
-means nothing to the others, rows and groups are dealt to the pipes in turn, receivers have their pipe in front, and who
-may contribute is known by the port anyway, which is of one pipe. `pipe_of` says whose an entry is.
+Pipes of a Tofino that are nodes (nodes.py) share its tables: each entry is in all of them. So rows and groups are dealt
+to the pipes in turn, receivers begin with their pipe, and admissions name a port, which is of one pipe. `pipe_of` says
+which pipe an entry is for.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from wiresum.join.constants import UPLINK_GROUPS
 Entity: TypeAlias = fy.P4TableEntry | fy.P4MulticastGroupEntry
 
 _ELSEWHERE = Host(name="", address="", mac="00:00:00:00:00:00", port=0)
-"""Whoever a switch without ports sends to: it finds them by their IP addresses alone."""
+"""The receiver of a switch without ports, which needs its IP address only."""
 
 
 def of_configuration(target: Target) -> list[Entity]:
-    """What is there with and without jobs."""
+    """What is there without jobs."""
     entities: list[Entity] = [own.entry(target.address, target.mac)]
     if target.has_ports:
         there = target.around
@@ -39,7 +38,7 @@ def of_configuration(target: Target) -> list[Entity]:
 
 
 def of_job(target: Target, job: JobEntry) -> list[Entity]:
-    """`ValueError` names an address that is no host's."""
+    """Raises `ValueError` for an address that is no host's."""
     on, above = hosts(target, job), parent(target, job)
     ports, ways = [host.port for host in on], [target.way_to(host) for host in on]
     row, pipe = target.row(job.job), target.pipe
@@ -60,7 +59,7 @@ def everything(target: Target, jobs: Iterable[JobEntry]) -> list[Entity]:
 
 
 def pipe_of(target: Target, entity: Entity) -> int | None:
-    """Which of the switch's pipes the entry is for; None: all of them, or the switch is one node."""
+    """The pipe that the entry is for; None: all, or the switch is one node."""
     if not target.siblings:
         return None
     if isinstance(entity, fy.P4MulticastGroupEntry):
@@ -73,8 +72,7 @@ def pipe_of(target: Target, entity: Entity) -> int | None:
 
 
 def hosts(target: Target, job: JobEntry) -> list[Host]:
-    """Of the job's workers at this switch, hosts and switches below, in the order of their numbers. `ValueError` names
-    the addresses that are no host's."""
+    """Of the job's contributors at this switch, by number. Raises `ValueError` for addresses that are no host's."""
     if not target.has_ports:
         return [_ELSEWHERE] * len(job.endpoints)
     known = {host.address: host for host in (*target.hosts, *target.children)}
@@ -89,7 +87,7 @@ def hosts(target: Target, job: JobEntry) -> list[Host]:
 
 
 def parent(target: Target, job: JobEntry) -> Host | None:
-    """The switch above, if there is one in the job's tree. `ValueError` as above."""
+    """The switch above in the job's tree, if there is one. Raises `ValueError` likewise."""
     if job.uplink is None:
         return None
     if not target.has_ports:

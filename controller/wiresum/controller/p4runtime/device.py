@@ -1,7 +1,5 @@
-"""What the nodes of one P4Runtime device have in common: most switches are one node, and a Tofino is one for each pipe
-in use (controller/nodes.py). The connection is one, the program, and the tables, whose entries are in all pipes.
-
-Each node is driven by a thread of its own, so a `P4Device` has a lock, which whoever calls holds.
+"""What the nodes of one P4Runtime device share: connection, program and tables. Most switches are one node, but each
+pipe in use of a Tofino is one (controller/nodes.py). Each node is driven by a thread of its own: hold the lock.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ class P4Device:
     def __init__(self, target: Target, *, election_id: int) -> None:
         """`target`: any of the nodes."""
         self.lock = threading.Lock()
-        self._on_change: dict[str, Callable[[], None]] = {}
+        self._on_change: list[Callable[[], None]] = []
         self.jobs: dict[str, dict[int, JobEntry]] = {}
         """Those that are admitted, by node and number."""
         self._reconciled: dict[str, int] = {}
@@ -37,15 +35,13 @@ class P4Device:
             target.p4runtime, target.device, election_id=election_id, tls=target.tls, on_change=self._tell
         )
         self.tables = Tables(self.client, target.pipeline)
-        """What the switch holds, for whoever looks after it."""
         self._id = secrets.randbits(16)
         self._given: KeysGiven | None = None
-        """What it said last, or was told since; None: nothing."""
+        """The last value read from the switch or written to it; None: there is none."""
         self._given_by_others = 0
 
     def look_at_keys(self, held: Iterable[NormalEntry]) -> int:
-        """How many keys others than this controller have given to the switch, as far as was ever seen. `held`: all that
-        it holds."""
+        """How many keys other controllers have given to the switch, as far as is known. `held`: all that it holds."""
         found = (entry.entity for entry in held if entry.stage == KEYS)
         self._given = next((own.decode_keys_given(e) for e in found if isinstance(e, fy.P4TableEntry)), None)
         if self._given is not None and self._given.by != self._id:
@@ -53,9 +49,8 @@ class P4Device:
         return self._given_by_others
 
     def give_keys(self, reserved: int) -> None:
-        """To be called when the switch has been looked at, and then before it is given a job with one of them. So the
-        entry is there when it is changed, and may be changed again if it is not known whether it was. Raises
-        `DriverError`."""
+        """To be called after `look_at_keys`, and before the switch is given a job with one of them. Raises
+        `DriverError`, and may be repeated then."""
         if self._given is not None and reserved <= self._given.reserved:
             return
         given = KeysGiven(reserved, self._id)
@@ -65,11 +60,11 @@ class P4Device:
 
     def add(self, name: str, on_change: Callable[[], None]) -> None:
         """A node. `on_change` is called whenever the client's trouble has changed."""
-        self._on_change[name] = on_change
-        self.jobs.setdefault(name, {})
+        self._on_change.append(on_change)
+        self.jobs[name] = {}
 
     def all_jobs(self) -> Iterator[JobEntry]:
-        """Those of a node; a job that has several counts at each."""
+        """Of all nodes; a job at several of them comes several times."""
         return (entry for jobs in self.jobs.values() for entry in jobs.values())
 
     def is_reconciled(self, name: str) -> bool:
@@ -88,5 +83,5 @@ class P4Device:
         self.client.close()
 
     def _tell(self) -> None:
-        for on_change in list(self._on_change.values()):
+        for on_change in list(self._on_change):
             on_change()

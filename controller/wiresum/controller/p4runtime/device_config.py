@@ -1,16 +1,13 @@
-"""What a P4Runtime server is given as the pipeline of its switch: P4Info, which is alike for all kinds, and the device
-configuration (`p4_device_config`), whose form the kind decides.
+"""What a P4Runtime server is given as the pipeline of its switch: P4Info, and the device configuration
+(`p4_device_config`), whose form depends on the kind:
 
 - bmv2: the JSON that p4c wrote.
-- The software switch: `{"lanes": 360, "slots": 4096}`, in JSON. Its program is built in; these are its only choices,
-  and they must be those that the process was started with.
-- Tofino: the compiler writes a `.conf` file that names the others: what the chip loads (`tofino.bin`), what the driver
-  needs to write tables (`context.json`), and `bfrt.json`. How they are packed into one field the server decides:
-  `stratum` takes a message, `BfPipelineConfig` (stratum/hal/lib/barefoot/bf.proto); `pi`, the driver's own server
-  (`bf_switchd --p4rt-server`, open-p4studio's bf-drivers/src/pi/pi_imp.c), takes five parts, each behind its length in
-  4 bytes, little-endian: the program's name, `tofino.bin`, `context.json`, the pipeline's name, `bfrt.json`.
-
-Pure but for reading the files that it is given.
+- The software switch: JSON, `{"lanes": 360, "slots": 4096}`, as the process was started with.
+- Tofino: the compiler's `.conf` file names what the chip loads (`tofino.bin`), what the driver needs to write tables
+  (`context.json`), and `bfrt.json`. Stratum takes them as a message, `BfPipelineConfig`
+  (stratum/hal/lib/barefoot/bf.proto). `pi`, the driver's own server (`bf_switchd --p4rt-server`, open-p4studio's
+  bf-drivers/src/pi/pi_imp.c), takes five parts, each behind its length in 4 bytes, little-endian: the program's name,
+  `tofino.bin`, `context.json`, the pipeline's name, `bfrt.json`.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ class PipelineError(ValueError):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A program for one switch, and the sizes that it has."""
+    """A program for one switch, and its sizes."""
 
     p4info: p4i.P4Info
     device_config: bytes
@@ -50,14 +47,13 @@ class Pipeline:
     job_rows: int
     """Rows of the counters; row 0 is for packets of no job."""
     keys: bytes = b""
-    """Identity of the sequence (jobs/keys.py) that the keys of the switch's jobs come from; its cells may hold none of
-    another sequence."""
+    """Identity of the sequence of keys (jobs/keys.py) that the switch's cells may hold."""
 
     @property
     def cookie(self) -> int:
-        """64 bits that tell this pipeline, with cells of these keys, from every other. The switch keeps it beside the
-        program, so that nobody needs to load a program that runs already; and whoever draws keys from another sequence,
-        which may be those that cells still hold, does load it, which makes all cells new."""
+        """64 bits that tell this pipeline, with cells of these keys, from every other. The switch keeps it with the
+        program, so a program that runs already is not loaded again, unless its cells may hold keys of another
+        sequence: loading makes them new."""
         digest = hashlib.sha256(self.p4info.SerializeToString(deterministic=True))
         digest.update(self.device_config)
         digest.update(self.keys)
@@ -78,8 +74,7 @@ def software(*, lanes: int = 0, slots: int = 0) -> Pipeline:
 
 
 def tofino(folder: Path, p4info: Path, *, form: str) -> Pipeline:
-    """`folder` and `p4info`: what the compiler wrote (docs/tofino.md). The `.conf` file there names the others: they
-    are looked for where it says, seen from the folder, and then beside it. `form`: one of `DEVICE_CONFIGS`. Raises
+    """`folder` and `p4info`: what the compiler wrote (docs/tofino.md). `form`: one of `DEVICE_CONFIGS`. Raises
     `PipelineError`."""
     assert form in DEVICE_CONFIGS
     conf = _conf(folder)
@@ -164,7 +159,7 @@ def _profile(conf: Path, pipeline: Mapping[str, Any]) -> _Profile:
 
 
 def _find(conf: Path, named: str, folder: str = "") -> Path:
-    """The compiler names files as seen from where it was started, and folders are moved."""
+    """The compiler names files relative to where it was started: looks there, and then beside the `.conf` file."""
     places = [conf.parent / named, conf.parent / folder / Path(named).name]
     return next((place for place in places if place.exists()), places[0])
 

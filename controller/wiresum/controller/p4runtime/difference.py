@@ -1,12 +1,11 @@
-"""What to change so that a switch holds what it should: pure, of what it holds and what it should.
+"""What to change so that a switch holds what it should. Pure.
 
-The order is what matters. A job is in effect as long as its entries in `admit` are there; whatever they rely on must be
-there before them and after them. So entries go in the order own, admit, admit_parent_entry, group, deliver, forward,
-and come in the opposite one. `own` is the last to come for another reason: a switch without it has never been
-reconciled, since its program was loaded.
+The order matters. A job is in effect while its entries in `admit` are there, and what they rely on must be there all
+that time. So entries are deleted in the order own, admit, admit_parent_entry, group, deliver, forward, and inserted in
+the opposite one. `own` comes last because a switch without it has not been reconciled since its program was loaded.
 
-An entry whose action alone differs is modified in its turn, so that there is no moment without it; but one that admits
-is removed and inserted anew, since the old one may give cells to a worker that a new one gives to another.
+An entry with another action is modified in place, so that it is never absent. But an admission is deleted and inserted
+anew, since the old one may give cells to a worker that a new one gives to another.
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from wiresum.controller.p4runtime.target import Target
 
 GROUP = "group"
 KEYS = "keys"
-"""How many keys the switch has been given: no stage, since it follows from neither configuration nor jobs."""
+"""How many keys the switch has been given; not a stage, since it follows from neither configuration nor jobs."""
 ADMISSIONS = ("admit_parent_entry", "admit")
 STAGES = ("forward", "deliver", GROUP, *ADMISSIONS, "own")
-"""In order of insertion: the tables that are the controller's, and the multicast groups. Table `lose` is not its: it
-injects faults, and whoever tests writes it."""
+"""The controller's tables and multicast groups, in order of insertion. Table `lose` is for tests."""
 
 
 @dataclass(frozen=True)
 class NormalEntry:
-    """An entry in a form that can be compared, however a switch writes numbers and in whatever order."""
+    """An entry in a form that can be compared, however the switch encodes it."""
 
     stage: str
     key: bytes
@@ -77,8 +75,7 @@ def normal(entity: Entity, schema: fy.P4Schema) -> NormalEntry:
 
 
 def concerning(target: Target, held: Iterable[NormalEntry]) -> list[NormalEntry]:
-    """Of what a switch holds, what follows from the target's configuration and jobs: all but what is for jobs of its
-    siblings, and the number of keys."""
+    """Without the number of keys, and the entries for jobs of the target's siblings."""
     return [entry for entry in held if entry.stage != KEYS and pipe_of(target, entry.entity) in (None, target.pipe)]
 
 
@@ -116,5 +113,5 @@ def _values(values: Mapping[str, Any]) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    """As people write it, which P4Info says (`@format`); and what must not be in a log is not."""
+    """For people; secrets must not be in a log."""
     return "(secret)" if name == "key" else str(value)

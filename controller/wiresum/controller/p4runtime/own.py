@@ -1,9 +1,8 @@
-"""Stage `own`: which addresses are the switch's own; and how many keys it has been given. p4src/common/own.p4.
+"""Stage `own`: which addresses are the switch's own, and how many keys it has been given. p4src/common/own.p4.
 
-A switch has to remember the second for as long as its cells keep what they hold, and to give it back to whoever comes
-next (jobs/keys.py). P4Runtime has no field for that which every server keeps. An entry every server does keep, until
-the program is loaded anew and all cells with it. So there is one more, for an address that no packet is sent to and
-that nobody asks for: its MAC is the number, and 16 bits that tell who wrote it.
+A switch must remember the number of keys as long as its cells, for the next controller (jobs/keys.py). P4Runtime has no
+field for that which every server keeps. But every server keeps entries until the program is loaded and all cells are
+new. So there is an entry for an address that no packet is sent to: its MAC is the number, and 16 bits of its author.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class KeysGiven:
 
     reserved: int
     by: int
-    """16 bits that the controller drew."""
+    """16 random bits of the controller."""
 
 
 def keys_given(given: KeysGiven) -> fy.P4TableEntry:
@@ -37,7 +36,6 @@ def is_keys_given(held: fy.P4TableEntry) -> bool:
 
 
 def decode_keys_given(held: fy.P4TableEntry) -> KeysGiven:
-    """Of one that is."""
     assert isinstance(held.action, fy.P4TableAction), "the table has no other actions"
     mac = int(str(held.action.args["mac"]).replace(":", ""), 16)
     return KeysGiven(mac & 0xFFFFFFFF, mac >> 32)

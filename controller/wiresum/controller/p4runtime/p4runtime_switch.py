@@ -1,12 +1,12 @@
-"""A switch that runs our P4 program, as the controller's `SwitchDriver`: bmv2, a Tofino or a pipe of one, or the
-software switch with its P4Runtime server.
+"""The `SwitchDriver` of a switch that runs our P4 program: bmv2, a Tofino or a pipe of one, or the software switch with
+its P4Runtime server.
 
-What it should hold is a function of configuration and jobs (`desired`); what to change for that, of what it holds
-(`difference`). Admission and eviction of one job are the difference between nothing and that job's entries.
+`desired` says what it should hold, `difference` what to change. To admit or evict a job is the difference between
+nothing and that job's entries.
 
-Pipes of one switch share a `P4Device`. Each looks after the entries of its own jobs, and whichever comes first after
-those that are all pipes'. But a switch whose program was loaded anew has no address before all its pipes have been
-reconciled: as long as it has none, each knows that what its jobs had summed is lost.
+Pipes of one switch share a `P4Device`. Each keeps the entries of its own jobs, and those of all pipes. A switch whose
+program was loaded gets its address when the last of its pipes is reconciled: until then each pipe sees that what its
+jobs had summed is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, SwitchSizes
 from wiresum.controller.p4runtime import count, desired
-from wiresum.controller.p4runtime.client import READY_S_MAX
 from wiresum.controller.p4runtime.connection import Runs
 from wiresum.controller.p4runtime.device import P4Device
 from wiresum.controller.p4runtime.difference import ADMISSIONS, GROUP, Batch, NormalEntry, concerning, difference
@@ -25,87 +24,36 @@ from wiresum.join.constants import STRAY_ROW
 
 
 class P4RuntimeSwitch:
-    """From construction, which does not wait for the switch, to `close`. Workers can only be on the target's hosts, if
-    it has ports, since it admits a packet by its port and addresses a RESULT to a MAC, or if it stands in a tree."""
+    """From construction, which does not wait for the switch, to `close`."""
 
-    def __init__(
-        self,
-        target: Target,
-        *,
-        election_id: int,
-        on_change: Callable[[], None] = lambda: None,
-        device: P4Device | None = None,
-    ) -> None:
-        """`device`: what the target has in common with its siblings, if it has any; they are closed together."""
+    def __init__(self, target: Target, *, election_id: int, device: P4Device | None = None) -> None:
+        """`device`: what the target shares with its siblings, if it has any; they are closed together."""
         self._target = target
-        self._ended: dict[int, JobCounters] = {}
-        """The last counters of those that were evicted."""
-        self._on_change = on_change
+        self.name, self.kind, self.part_of = target.name, target.kind, target.part_of
+        self.parent = target.parent.name if target.parent else ""
+        self.endpoint = Endpoint(target.address, target.port)
+        self.sizes = SwitchSizes(target.pipeline.slots, target.pipeline.lanes, target.jobs_max)
+        self.reaches, self.results_group = target.reaches, target.results_group
+        self.on_change: Callable[[], None] = lambda: None
         self._device = device or P4Device(target, election_id=election_id)
-        self._device.add(target.name, on_change)
+        self._device.add(target.name, lambda: self.on_change())  # noqa: PLW0108 - it is set later
         self._client = self._device.client
+        self.wait_ready = self._client.wait_ready
+        self.tables = self._device.tables
+        """What the switch holds."""
         self._jobs = self._device.jobs[target.name]
         """Those that are admitted, by number."""
-        self.tables = self._device.tables
-        """What the switch holds, for whoever looks after it."""
-
-    @property
-    def name(self) -> str:
-        return self._target.name
-
-    @property
-    def kind(self) -> str:
-        return self._target.kind
-
-    @property
-    def sizes(self) -> SwitchSizes:
-        pipeline = self._target.pipeline
-        return SwitchSizes(slots=pipeline.slots, lanes_max=pipeline.lanes, jobs_max=self._target.jobs_max)
-
-    @property
-    def endpoint(self) -> Endpoint:
-        return Endpoint(self._target.address, self._target.port)
+        self._ended: dict[int, JobCounters] = {}
+        """The last counters of those that were evicted."""
 
     @property
     def trouble(self) -> str:
         return self._client.trouble
 
     @property
-    def on_change(self) -> Callable[[], None]:
-        return self._on_change
-
-    @on_change.setter
-    def on_change(self, on_change: Callable[[], None]) -> None:
-        self._on_change = on_change
-        self._device.add(self.name, on_change)
-
-    @property
     def outranked(self) -> bool:
         """Does another controller program the switch, as far as is known?"""
         return self._client.outranked
-
-    @property
-    def election_id(self) -> int:
-        return self._client.election_id
-
-    def wait_ready(self, s_max: float = READY_S_MAX) -> None:
-        """Until there is no trouble; a `DriverError` says what it is if that takes too long."""
-        self._client.wait_ready(s_max)
-
-    @property
-    def parent(self) -> str:
-        return self._target.parent.name if self._target.parent else ""
-
-    @property
-    def part_of(self) -> str:
-        return self._target.part_of
-
-    def reaches(self, address: str) -> bool:
-        return self._target.reaches(address)
-
-    def results_group(self, job: int) -> Endpoint | None:
-        """Of a software switch that is configured so; other programs address each RESULT to its worker."""
-        return self._target.results_group(job)
 
     def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
         for entry in entries:
@@ -129,7 +77,7 @@ class P4RuntimeSwitch:
                 for batch in difference([], wanted):
                     self._apply(batch, f"for job {entry.job}")
             except DriverError:
-                with contextlib.suppress(DriverError):  # the first error is the one to tell
+                with contextlib.suppress(DriverError):  # the first error counts
                     self._remove(wanted, entry)
                 raise
             self._jobs[entry.job] = entry
@@ -151,7 +99,7 @@ class P4RuntimeSwitch:
         return self._ended.get(job, JobCounters())
 
     def stray(self) -> JobCounters:
-        """Of all pipes: the first one has them."""
+        """Of all pipes, given for the first one."""
         return self._count(STRAY_ROW, 0) if self._target.is_first else JobCounters()
 
     def close(self) -> None:
@@ -196,7 +144,7 @@ class P4RuntimeSwitch:
             self._client.load(self._target.pipeline)
         held = self.tables.held()
         keys_of_others = self._device.look_at_keys(held)
-        # Who has never been reconciled since its program was loaded has no address, which comes last.
+        # The address comes last: without it the switch has not been reconciled since its program was loaded.
         reloaded = not any(entry.stage == "own" for entry in held)
         if reloaded and entries:
             return Reconciled(reloaded=True)
@@ -216,7 +164,7 @@ class P4RuntimeSwitch:
         return Reconciled(reloaded, changes, added, keys_of_others)
 
     def _admissions(self, job: JobEntry) -> set[tuple[str, bytes]]:
-        """By which the switch can be seen to have the job."""
+        """If it has any of these, the switch has the job."""
         entries = self.tables.normal(desired.of_job(self._target, job))
         return {(entry.stage, entry.key) for entry in entries if entry.stage in ADMISSIONS}
 
@@ -226,7 +174,7 @@ class P4RuntimeSwitch:
         write(what.rstrip(), [entry.entity for entry in batch.entries])
 
     def _remove(self, entries: Iterable[NormalEntry], job: JobEntry) -> JobCounters:
-        """Whatever the switch has of a job; may be repeated. Returns its last counters."""
+        """Removes what the switch has of a job; may be repeated. Returns its last counters."""
         counters = JobCounters()
         for batch in difference(entries, []):
             self._apply(batch, f"of job {job.job}")

@@ -1,4 +1,4 @@
-"""A switch's tables, groups and counters, as finsy's entities: what `Client` carries as messages."""
+"""A switch's tables, groups and counters, as finsy's entities."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ class Tables:
         self._schema = fy.P4Schema(pipeline.p4info)
 
     def room(self, table: str) -> int:
-        """How many entries the program's table has room for."""
+        """The size of a table."""
         return self._schema.tables[table].size
 
     def normal(self, entities: Iterable[Entity]) -> list[NormalEntry]:
         return [normal(entity, self._schema) for entity in entities]
 
     def insert(self, what: str, entities: Iterable[Entity]) -> None:
-        """`what` is for the error's text. The switch may apply the entries in any order; likewise below."""
+        """`what`: for the error's text. The switch may apply entries in any order."""
         self._client.write(what, "INSERT", self._encoded(entities))
 
     def modify(self, what: str, entities: Iterable[Entity | fy.P4CounterEntry]) -> None:
         self._client.write(what, "MODIFY", self._encoded(entities))
 
     def delete(self, what: str, entities: Iterable[Entity]) -> None:
-        """No error for those that the switch does not have."""
+        """No error for entries that are not there."""
         self._client.write(what, "DELETE", self._encoded(entities))
 
     def read(self, what: str, entities: Sequence[AnyEntity]) -> list[AnyEntity]:
-        """`entities` may leave fields open, and then stand for all that have the others."""
+        """Fields of `entities` that are left out match anything."""
         kind = type(entities[0])
         return [kind.decode(entity, self._schema) for entity in self._client.read(what, self._encoded(entities))]
 
     def held(self) -> list[NormalEntry]:
-        """All that is the controller's business."""
+        """All entries of the controller's stages."""
         return decode_held(self._client.read("what it holds", encode_held(self._schema)), self._schema)
 
     def _encoded(self, entities: Iterable[Entity | fy.P4CounterEntry]) -> list[p4r.Entity]:
@@ -53,7 +53,7 @@ class Tables:
 
 
 def encode_held(schema: fy.P4Schema) -> list[p4r.Entity]:
-    """What to read for all that is the controller's business."""
+    """What to read for all entries of the controller's stages."""
     tables = [fy.P4TableEntry(stage).encode(schema) for stage in STAGES if stage != GROUP]
     return [*tables, fy.P4MulticastGroupEntry().encode(schema)]
 

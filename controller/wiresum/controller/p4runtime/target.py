@@ -1,4 +1,4 @@
-"""A switch as the configuration describes it, or a pipe of one: where it is, what it should run, who hangs on it."""
+"""A switch, or a pipe of one, as the configuration describes it."""
 
 from __future__ import annotations
 
@@ -29,42 +29,40 @@ class Target:
     device: int
     pipeline: Pipeline
     address: str
-    """The switch's own in the workers' network, IPv4."""
+    """Of the switch in the workers' network, IPv4."""
     mac: str = NO_MAC
-    """The MAC it answers ARP requests with. A software switch has none of its own."""
+    """For ARP; a software switch has none."""
     hosts: tuple[Host, ...] = ()
-    """The machines that hang on it. None at a software switch outside a tree: any machine reaches it."""
+    """None at a software switch that any machine reaches."""
     parent: Host | None = None
-    """The switch above in a tree, at this one's port towards it; or the pipe above, which has the switch's address."""
+    """The switch or pipe above, at this one's port towards it. A pipe has the switch's address."""
     children: tuple[Host, ...] = ()
-    """The switches, and pipes, right below, likewise."""
+    """The switches and pipes right below, likewise."""
     loops: Mapping[int, int] = field(default_factory=dict)
-    """By port at which the packets of another pipe come in, where that is not the port that leads there: which is."""
+    """The port that leads to another pipe, by the port where that one's packets come in, if they differ."""
     elsewhere: tuple[Host, ...] = ()
-    """Of a switch that has ports: the machines that hang on other switches of the tree, each at the port that leads
-    towards it."""
+    """The machines at other switches of the tree, each at the port of this switch that leads there."""
     pipe: int | None = None
-    """Of a Tofino: the one that it is, or that has all its ports which are in use."""
+    """Of a Tofino: this pipe, or the only one in use."""
     part_of: str = ""
     """The name of the switch, if other pipes of it are nodes too."""
     siblings: tuple[int, ...] = ()
-    """The other pipes that are nodes, which have the program, the tables and the addresses in common with this one."""
+    """The other pipes that are nodes, which share program, tables and addresses with this one."""
     beside: tuple[Host, ...] = ()
-    """Machines and switches that hang on these."""
+    """Machines and switches at the siblings."""
     port: int = SWITCH_PORT
     """Base UDP port; fixed in the P4 program."""
     multicast: str = ""
-    """Of a software switch: the group of job 0, if its RESULTs go to groups; job j's is j addresses further."""
+    """As in `SwitchConfig`."""
     tls: Path | None = None
-    """A folder with ca.crt, tls.crt and tls.key: mutual TLS. None: plaintext."""
 
     def with_keys(self, identity: bytes) -> Target:
-        """The same, for a controller that draws its jobs' keys from the sequence of this identity."""
+        """The same with keys of this sequence."""
         return replace(self, pipeline=replace(self.pipeline, keys=identity))
 
     @property
     def neighbours(self) -> tuple[Host, ...]:
-        """Whoever is behind its ports: machines, switches, and pipes that it is joined to."""
+        """Machines, switches, and pipes behind its ports."""
         return (*self.hosts, *self.children, *((self.parent,) if self.parent else ()))
 
     @property
@@ -74,7 +72,7 @@ class Target:
 
     @property
     def is_first(self) -> bool:
-        """Of the switch's pipes that are nodes, or the only one: what the switch has once is this one's to tell."""
+        """Is this the first of the switch's nodes, which reports what the switch has once?"""
         return all(self.pipe is not None and self.pipe < other for other in self.siblings)
 
     @property
@@ -83,28 +81,26 @@ class Target:
         return (self.pipeline.job_rows - 1) // (PIPES_MAX if self.siblings else 1)
 
     def results_group(self, job: int) -> Endpoint | None:
-        """Where the RESULTs of this job number for all workers at once go, address and base port."""
         return Endpoint(str(IPv4Address(self.multicast) + job), SWITCH_PORT) if self.multicast else None
 
     def way_to(self, neighbour: Host) -> int:
-        """The port by which what is sent to it leaves. Its own packets come in at `neighbour.port`."""
+        """The port that leads there. Packets from there come in at `neighbour.port`."""
         return self.loops.get(neighbour.port, neighbour.port)
 
     def row(self, job: int) -> int:
-        """Of the job's counters, and of its multicast group, which the pipes of a switch have in common."""
+        """Of the job's counters and multicast group; the pipes of a switch share the rows."""
         return 1 + job if not self.siblings else 1 + PIPES_MAX * job + (self.pipe or 0)
 
     def pipe_of_row(self, row: int) -> int | None:
-        """Of a job's; None: there is no such row, or the switch is one node."""
+        """None: not a job's row, or the switch is one node."""
         return (row - 1) % PIPES_MAX if self.siblings and 0 < row < self.pipeline.job_rows else None
 
     @property
     def has_ports(self) -> bool:
-        """Is it known by which port a worker's packets come, and where its RESULTs must go?"""
         return self.kind != "software"
 
     def reaches(self, address: str) -> bool:
-        """Does a machine with this address hang on it?"""
+        """Can a machine with this address be a worker at it?"""
         anywhere = not (self.has_ports or self.hosts or self.parent or self.children)
         return anywhere or any(host.address == address for host in self.hosts)
 
@@ -155,7 +151,7 @@ def _below(node: Node, found: Sequence[Node]) -> list[Node]:
 
 
 def _outside(pipe: Node, found: Sequence[Node]) -> Iterator[Host]:
-    """Who hangs on a pipe, but for other pipes of its switch."""
+    """Machines and switches at a pipe."""
     yield from pipe.hosts
     yield from (_neighbour(node, node.port_at_parent) for node in _below(pipe, found) if node.switch is not pipe.switch)
     above = _above(pipe, found)
@@ -164,7 +160,7 @@ def _outside(pipe: Node, found: Sequence[Node]) -> Iterator[Host]:
 
 
 def _neighbour(node: Node, port: int | None) -> Host:
-    """As it is seen through this port of another."""
+    """`port`: of another node, towards this one."""
     return Host(node.name, node.switch.address, node.switch.mac or NO_MAC, port or 0)
 
 

@@ -1,7 +1,7 @@
-"""The audit log: who asked for what, for which job, and what came of it. One JSON object a line.
+"""The audit log: who asked for what, for which job, and with what result. One JSON object a line.
 
-It holds no token and no key: of a request only its names and numbers are written. It is bounded, however many calls
-come: files are rotated, and of many refusals in a row only some are written, with the number of those that were not.
+It holds no tokens and no keys. It is bounded: files are rotated, and of many refusals in a row only some are written,
+with the number of the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SILENT_IF_OK = frozenset({"GetReport", "ListEnded", "Diagnose", "Check", "Watch
 
 
 class AuditLog:
-    """Without a path it goes to the process's log, at INFO."""
+    """Without a path it goes to the process's log."""
 
     def __init__(self, path: Path | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises `OSError` if the file cannot be opened."""
@@ -46,8 +46,8 @@ class AuditLog:
         self._refusals = TokenBuckets(REFUSALS_PER_SECOND, REFUSALS_BURST, keys_max=1, clock=clock)
         self._unwritten = 0
 
-    def write(self, caller: Caller, method: str, request: Any, outcome: str, text: str, seconds: float) -> None:
-        """`outcome` is the name of a gRPC status code, or why the call was refused, or BEGUN; `request` may be None."""
+    def write(self, caller: Caller, method: str, request: Any, outcome: str, why: str, seconds: float) -> None:
+        """`outcome`: the name of a gRPC status code, why the call was refused, or BEGUN. `request`: may be None."""
         if outcome == "OK" and method in _SILENT_IF_OK:
             return
         if outcome not in ("OK", "BEGUN") and self._refusals.take(""):
@@ -61,20 +61,18 @@ class AuditLog:
             "method": method,
             **_subject(request),
             "outcome": outcome,
-            "text": text,
+            "text": why,
             "seconds": round(seconds, 3),
         }
         if self._unwritten:
             line["refusals_unwritten"] = self._unwritten
             self._unwritten = 0
         shown = {key: value[:TEXT_CHARACTERS_MAX] if isinstance(value, str) else value for key, value in line.items()}
-        self._emit(json.dumps({key: value for key, value in shown.items() if value not in ("", [])}))
-
-    def _emit(self, line: str) -> None:
+        text = json.dumps({key: value for key, value in shown.items() if value not in ("", [])})
         if self._handler is None:
-            log.info("%s", line)
+            log.info("%s", text)
         else:
-            self._handler.handle(logging.makeLogRecord({"msg": line}))
+            self._handler.handle(logging.makeLogRecord({"msg": text}))
 
     def close(self) -> None:
         if self._handler is not None:
@@ -82,7 +80,7 @@ class AuditLog:
 
 
 def _subject(request: Any) -> dict[str, Any]:
-    """What a request is about, without what proves that one may ask for it."""
+    """What a request is about, without secrets."""
     found: dict[str, Any] = {}
     if hasattr(request, "member"):
         request = request.member

@@ -1,12 +1,10 @@
-"""A cluster's own certificate authority: it signs the certificates by which the parties to a job know each other.
+"""A cluster's own certificate authority. ECDSA on P-256, which every TLS library has.
 
-ECDSA on P-256 throughout, as every TLS library has it. A certificate says in its alternative names what its holder may
-do (`names`) and where it may be (IP addresses, DNS names). Only controllers and switches get certificates that a server
-may show. They live shortly, and are renewed in their place, which keeps the key's place, the names and the addresses,
-but makes a new key. One that must not hold for that long is revoked: a list of those (X.509 CRL) says so to services.
+A certificate's alternative names say what its holder may do (`names`) and where it may be (IP addresses, DNS names).
+Only controllers and switches get server certificates. Renewal makes a new key in the same place, with the same names.
+Services learn of revoked certificates by a list (X.509 CRL).
 
-Keys are written to files that only their owner can read, beside their place and then moved into it, so that nobody
-ever sees half a file; and nothing here writes over a key of something else.
+Files are replaced as a whole, only their owner can read keys, and no key of another holder is overwritten.
 """
 
 from __future__ import annotations
@@ -15,10 +13,11 @@ import contextlib
 import ipaddress
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -31,15 +30,17 @@ from wiresum.join.credentials import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE,
 
 AUTHORITY_KEY_FILE = "ca.key"
 ISSUED_FILE = "issued.jsonl"
-"""Beside the authority's key: a line for each certificate that it signed."""
+"""A line for each certificate that the authority signed."""
 
 AUTHORITY_DAYS = 3650
 DAYS_DEFAULT = {"controller": 365, "switch": 365, "operator": 365, "worker": 90}
 DAYS_MAX = 825
-"""What TLS libraries accept at most of a certificate that is no authority's."""
+"""The most that TLS libraries accept."""
 CLOCK_SKEW = timedelta(minutes=5)
-"""Between the clocks of the cluster's machines: certificates begin to hold that much earlier."""
+"""Certificates are valid from so long ago, since clocks differ."""
 COMMON_NAME_CHARACTERS_MAX = 64
+
+T = TypeVar("T")
 
 
 class AuthorityError(ValueError):
@@ -48,19 +49,18 @@ class AuthorityError(ValueError):
 
 @dataclass(frozen=True)
 class Holder:
-    """What a certificate says."""
+    """Whom a certificate is for."""
 
     name: str
     claims: Claims
     addresses: tuple[str, ...] = ()
-    """IP addresses: of a server, where it is reached; of a worker, where its data sockets may be besides where its
-    connection comes from."""
+    """Where a server is reached; of a worker, where its data sockets may be besides its connection's address."""
     dns_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What there is to say of a certificate on disk."""
+    """A certificate on disk."""
 
     holder: Holder
     serial: str
@@ -97,7 +97,6 @@ class Authority:
             _builder(subject, subject, key.public_key(), AUTHORITY_DAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(signs=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
         _make_private_directory(directory)
@@ -120,7 +119,7 @@ class Authority:
         return cls(directory, certificate, key)
 
     def issue(self, holder: Holder, directory: Path, days: int) -> Shown:
-        """Makes a TLS directory, with a new key. Raises `AuthorityError`, also if there is a key already."""
+        """Makes a TLS directory. Raises `AuthorityError`, also if there is a key already."""
         if (directory / KEY_FILE).exists():
             raise AuthorityError(
                 f"{directory / KEY_FILE} exists, and is not written over: name another directory, or renew what is "
@@ -129,13 +128,13 @@ class Authority:
         return self._write(holder, directory, days)
 
     def renew(self, directory: Path, days: int | None = None) -> Shown:
-        """A new key and certificate of the same holder, in their place. Without `days`, for as long as before."""
+        """A new key and certificate of the same holder. Without `days`, for as long as before."""
         before = show(directory / CERTIFICATE_FILE)
         self._check_ours(directory, before)
         return self._write(before.holder, directory, days or max(1, (before.expires_at - before.begins_at).days))
 
     def issued(self, what: str) -> list[Issued]:
-        """What it has signed for a holder of that name, with that serial, or what is in that TLS directory."""
+        """Certificates by the holder's name, by serial, or in a TLS directory."""
         if (Path(what) / CERTIFICATE_FILE).is_file():
             shown = show(Path(what) / CERTIFICATE_FILE)
             self._check_ours(Path(what), shown)
@@ -153,10 +152,10 @@ class Authority:
             raise AuthorityError(f"{path} has a line that makes no sense ({error!r}): mend it by hand") from None
 
     def revoke(self, certificates: Iterable[Issued]) -> int:
-        """Adds them to the list, which is made if there is none. How many are on it now. Raises `AuthorityError`."""
+        """Adds them to the list. Returns how many are on it now. Raises `AuthorityError`."""
         now = datetime.now(timezone.utc)
         path = self.directory / REVOKED_FILE
-        before = _read_list(path) if path.exists() else None
+        before = _parsed(path, x509.load_pem_x509_crl, "list of revoked certificates") if path.exists() else None
         if before is not None and not before.is_signature_valid(self._key.public_key()):
             raise AuthorityError(f"{path} is another authority's: move it away")
         revoked = {} if before is None else {entry.serial_number: entry for entry in before}
@@ -183,7 +182,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._sign(holder, key, days)
         _make_private_directory(directory)
-        # The key last: until it is there, the certificate does not fit, and whoever loads the two keeps the old ones.
+        # The key last: until it fits the certificate, servers keep the old pair.
         _replace(directory / AUTHORITY_FILE, _pem(self._certificate), 0o644)
         revoked = self.directory / REVOKED_FILE
         if holder.claims.roles & SERVING_ROLES and revoked.exists():
@@ -208,7 +207,6 @@ class Authority:
             .add_extension(_key_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.SubjectAlternativeName(_alternative_names(holder)), critical=False)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(own, critical=False)
             .sign(self._key, hashes.SHA256())
         )
@@ -237,7 +235,7 @@ class Authority:
 
 
 def show(path: Path) -> Shown:
-    """What a certificate says. It is not verified: `wiresum.join.credentials.load` does that."""
+    """Does not verify the certificate: `wiresum.join.credentials.load` does."""
     certificate = _read_certificate(path)
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -291,6 +289,7 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
     )
 
 
@@ -344,17 +343,15 @@ def _read(path: Path) -> bytes:
 
 
 def _read_certificate(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(_read(path))
-    except ValueError as error:
-        raise AuthorityError(f"{path} is no certificate in PEM: {error}") from None
+    return _parsed(path, x509.load_pem_x509_certificate, "certificate")
 
 
-def _read_list(path: Path) -> x509.CertificateRevocationList:
+def _parsed(path: Path, parse: Callable[[bytes], T], what: str) -> T:
+    content = _read(path)
     try:
-        return x509.load_pem_x509_crl(_read(path))
+        return parse(content)
     except ValueError as error:
-        raise AuthorityError(f"{path} is no list of revoked certificates in PEM: {error}") from None
+        raise AuthorityError(f"{path} is no {what} in PEM: {error}") from None
 
 
 def _make_private_directory(path: Path) -> None:

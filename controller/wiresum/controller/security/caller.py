@@ -1,7 +1,6 @@
-"""Who is calling: what the service may know of the other end of a call, and what that one may ask for.
+"""Who is calling, and what that caller may do.
 
-`caller()` is the caller of the call that the current task serves. A service that was started without the interceptor
-of this package, as in a test, has a caller who may do everything.
+`caller()` is that of the call which the current task serves. Without the interceptor of this package it may do all.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ class Caller:
     peer: str = ""
     """As gRPC has it: ipv4:10.0.0.7:50123."""
     address: str = ""
-    """The IP address that the connection comes from; empty for a Unix socket."""
+    """The connection's IP address; empty for a Unix socket."""
     name: str = ""
     """The common name of its certificate."""
     authenticated: bool = False
-    """It has a certificate of our authority. If not, whoever started the service has asked for that."""
+    """It has a certificate of our authority; otherwise the service is one without TLS."""
     serial: str = ""
-    """The certificate's number, hexadecimal."""
+    """Of its certificate, hexadecimal."""
     claims: Claims = field(default_factory=Claims)
     addresses: frozenset[str] = frozenset()
-    """IP addresses that the certificate names: where its holder may have data sockets."""
+    """IP addresses in the certificate, at which it may have data sockets."""
 
     def __str__(self) -> str:
         return f"{self.name} at {self.address or 'this host'}" if self.authenticated else self.address or "this host"
@@ -47,8 +46,8 @@ class Caller:
         return not self.authenticated or not self.claims.roles.isdisjoint(roles)
 
     def tenant(self, asked: str) -> str:
-        """On whose account: of a certificate's tenants the one that was asked for, or the only one; without any, the
-        certificate's own name, as nobody is what he says. Raises a `Refusal`."""
+        """Of the certificate's tenants the one that was asked for, or the only one; without any, its own name. Raises a
+        `Refusal`."""
         tenants = self.claims.tenants
         if not self.authenticated or asked in tenants:
             return asked
@@ -66,18 +65,18 @@ class Caller:
 
     @property
     def has_own_account(self) -> bool:
-        """Does its certificate name no tenant, so that it is one itself?"""
+        """Does its certificate name no tenant?"""
         return self.authenticated and not self.claims.tenants
 
     @property
     def tenants_seen(self) -> frozenset[str] | None:
-        """Whose jobs it may read of; None: everybody's."""
+        """Tenants whose jobs it may read about; None: all."""
         if self.has_role(OPERATOR):
             return None
         return frozenset(self.claims.tenants or (_as_tenant(self.name),))
 
     def check_may_join(self, job_name: str, tenant: str, endpoint_address: str) -> None:
-        """Raises a `Refusal` that says which right is missing. `endpoint_address` is where its data sockets are."""
+        """Raises a `Refusal`. `endpoint_address`: of its data sockets."""
         self.tenant(tenant)
         patterns = self.claims.jobs
         if patterns and not any(fnmatch.fnmatchcase(job_name, pattern) for pattern in patterns):
@@ -99,7 +98,7 @@ class Caller:
 
 
 def _as_tenant(name: str) -> str:
-    """A certificate may have any name."""
+    """The name of a certificate, which may be any text."""
     return name if not join.name_problem(name, TENANT_BYTES_MAX) else hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
@@ -111,12 +110,12 @@ def caller() -> Caller:
 
 
 def set_caller(of_this_call: Caller) -> None:
-    """For the rest of the current task, which serves one call."""
+    """For the rest of the current task."""
     _caller.set(of_this_call)
 
 
 def identify(peer: str, auth_context: Mapping[str, Iterable[bytes]]) -> Caller:
-    """From what gRPC knows of a connection. The certificate has been verified, where there is one."""
+    """From what gRPC knows of a connection. A certificate has been verified."""
 
     def texts(key: str) -> list[str]:
         return [value.decode(errors="replace") for value in auth_context.get(key) or ()]
@@ -141,7 +140,7 @@ def _address_of(peer: str) -> str:
 
 
 def _canonical(text: str) -> str:
-    """Empty if it is no IP address. An IPv4 address that a socket of IPv6 sees is still that."""
+    """An IP address, IPv4 if it is mapped into IPv6; empty: it is none."""
     with contextlib.suppress(ValueError):
         address = ipaddress.ip_address(text)
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
@@ -154,7 +153,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _is_of_this_host(address: str) -> bool:
-    """Who connects over loopback is a process of this host, and so may use any of its addresses."""
+    """A process that connects over loopback may use any address of this host."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))

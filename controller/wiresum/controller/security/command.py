@@ -30,6 +30,10 @@ LOCAL_ADDRESSES = ("127.0.0.1", "::1")
 F = TypeVar("F", bound=Callable[..., Any])
 
 DirectoryPath = click.Path(file_okay=False, path_type=Path)
+_ca_option = click.option(
+    "--ca", "ca_directory", type=DirectoryPath, required=True, help="Where `wiresum ca init` made it."
+)
+_dns_option = click.option("--dns", "dns_names", multiple=True, metavar="NAME", help="By which name, too. Repeatable.")
 
 
 @click.group(
@@ -62,7 +66,7 @@ Examples:
 @click.option(
     "--address", "addresses", multiple=True, metavar="IP", help="Where the controller is reached. Repeatable."
 )
-@click.option("--dns", "dns_names", multiple=True, metavar="NAME", help="By which name, too. Repeatable.")
+@_dns_option
 def init(directory: Path, name: str, addresses: tuple[str, ...], dns_names: tuple[str, ...]) -> None:
     """Make an authority in DIRECTORY, and what a first cluster needs.
 
@@ -91,9 +95,7 @@ def issue() -> None:
 
 def _common_options(command: F) -> F:
     for option in (
-        click.option(
-            "--ca", "ca_directory", type=DirectoryPath, required=True, help="Where `wiresum ca init` made it."
-        ),
+        _ca_option,
         click.option("--days", type=click.IntRange(1, DAYS_MAX), help="How long it holds.  [default: by role]"),
         click.option("--name", required=True, help="Of the holder, for logs: a host, a person, a team."),
         click.argument("directory", type=DirectoryPath),
@@ -141,7 +143,7 @@ def _serving(role: str, help_text: str) -> None:
     @issue.command(name=role, help=help_text)
     @_common_options
     @click.option("--address", "addresses", multiple=True, metavar="IP", help="Where it is reached. Repeatable.")
-    @click.option("--dns", "dns_names", multiple=True, metavar="NAME", help="By which name, too. Repeatable.")
+    @_dns_option
     def command(
         ca_directory: Path,
         days: int | None,
@@ -165,7 +167,7 @@ Examples:
   wiresum ca renew --ca pki pki/worker pki/controller
 """
 )
-@click.option("--ca", "ca_directory", type=DirectoryPath, required=True, help="Where `wiresum ca init` made it.")
+@_ca_option
 @click.option("--days", type=click.IntRange(1, DAYS_MAX), help="How long it holds.  [default: as long as before]")
 @click.argument("directories", nargs=-1, required=True, type=DirectoryPath)
 def renew(ca_directory: Path, days: int | None, directories: tuple[Path, ...]) -> None:
@@ -187,7 +189,7 @@ Examples:
   cp pki/ca.crl /etc/wiresum/tls/                 # on every controller's and switch's host
 """
 )
-@click.option("--ca", "ca_directory", type=DirectoryPath, required=True, help="Where `wiresum ca init` made it.")
+@_ca_option
 @click.argument("certificates", nargs=-1, required=True, metavar="DIRECTORY|NAME|SERIAL...")
 def revoke(ca_directory: Path, certificates: tuple[str, ...]) -> None:
     """Take certificates back before they expire.
@@ -205,8 +207,9 @@ def revoke(ca_directory: Path, certificates: tuple[str, ...]) -> None:
                     f"{ca_directory} has signed nothing for {what!r}, nor is that a TLS directory: "
                     f"{ca_directory / ISSUED_FILE} lists names and serials"
                 )
-        count = authority.revoke(certificate for issued in found.values() for certificate in issued)
-    for certificate in (certificate for issued in found.values() for certificate in issued):
+        revoked = [certificate for issued in found.values() for certificate in issued]
+        count = authority.revoke(revoked)
+    for certificate in revoked:
         click.echo(
             f"{certificate.name!r}, serial {certificate.serial}, until {certificate.expires_at:%Y-%m-%d}: revoked"
         )
@@ -255,7 +258,7 @@ def _say(shown: Shown) -> None:
 
 
 def _say_problem(shown: Shown) -> None:
-    """A TLS directory is proven as whoever uses it will do."""
+    """Checks a TLS directory as its user will."""
     if shown.path.name != CERTIFICATE_FILE:
         return
     try:

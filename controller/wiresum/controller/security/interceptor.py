@@ -1,25 +1,20 @@
-"""What stands between gRPC and a service: who calls, may they, how much, and is what they say a message at all.
+"""Checks each call before the service sees it: who calls, whether they may, how often, and whether it is a message.
 
-Theory of operation
+gRPC tells an interceptor only the method; peer and certificate are known once the call is served. So the interceptor
+replaces each method by one that takes a stream of bytes (on the wire all kinds of methods are the same). It checks the
+caller before it reads, waits for the first message for a bounded time, checks its size before parsing, and answers a
+malformed one. Only then it calls the service's method, with a context like gRPC's.
 
-gRPC tells an interceptor only which method was called; peer and certificate are known once the call is being served.
-So the interceptor replaces every method by one of its own, which takes the call as a stream of bytes, whatever kind of
-method the service has (on the wire they are the same): it looks at the caller before it reads anything, waits for the
-first message for a bounded time, checks its size before it is parsed, and parses it where a failure is an answer to the
-caller rather than an exception in gRPC. Only then is the service's method called, with messages and a context as
-gRPC would have given them.
-
-Every refusal, ours or the service's, is counted by its reason and written to the audit log.
+Every refusal, also the service's own, is counted by reason and written to the audit log.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
 import grpc
@@ -34,10 +29,10 @@ log = logging.getLogger(__name__)
 
 FIRST_MESSAGE_S_MAX = 10.0
 CALLS_AT_ONCE_MAX = 2048
-"""Of one address: a quarter of what the service holds in all. A worker has one or two calls in progress."""
+"""Of one address: a quarter of the service's limit. A worker has one or two calls in progress."""
 STREAM_MESSAGES_PER_SECOND = 50.0
 STREAM_MESSAGES_BURST = 100
-"""Of one stream. Heartbeats come twice a second; whoever sends more is read more slowly."""
+"""Of one stream, which is read no faster. Heartbeats come twice a second."""
 
 Reader = Callable[[], Awaitable[Any]]
 
@@ -53,19 +48,17 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         is_revoked: Callable[[str], bool] = lambda _serial: False,
         requests_per_second: float,
         requests_burst: int,
-        message_bytes_max: int = join.MESSAGE_BYTES_MAX,
     ) -> None:
-        """`roles`: one of which a caller needs, by the full name of the service, or, for a method that differs, of the
-        method, with a slash. Methods of other services do not exist. `is_revoked`: by a certificate's serial."""
+        """`roles`: a caller needs one of these, by the full name of the service, or of a method that differs. Methods
+        of other services do not exist. `is_revoked`: takes a certificate's serial."""
         self._roles = roles
         self.audit = audit
         self._is_revoked = is_revoked
         self._buckets = TokenBuckets(requests_per_second, requests_burst)
-        self._message_bytes_max = message_bytes_max
         self._in_progress: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
-        """By reason: revoked, role, rate, calls, malformed, oversized, unimplemented; silent, if no message came, or
-        one that is too large for gRPC itself; or the service's own reason, a status code in lower case."""
+        """By reason: revoked, role, rate, calls, malformed, oversized, unimplemented; silent: no message, or one too
+        large for gRPC; or a status code of the service, in lower case."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
@@ -131,8 +124,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 f"the certificate of {caller} has not the role {' or '.join(needed)}, as this method needs: "
                 f"`wiresum ca issue {needed[0]}` makes one that has",
             )
-        # By both: who floods from one host with a certificate that others have too is no reason to slow those down, nor
-        # are others at one host.
+        # By both: a flood must not slow down others with the same certificate, or at the same host.
         lacking_s = self._buckets.take(f"{caller.address} {caller.name}")
         if lacking_s:
             await context.refuse(
@@ -144,11 +136,11 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         await context.take_first()
 
     async def parse(self, context: _Context, raw: bytes) -> Any:
-        if len(raw) > self._message_bytes_max:
+        if len(raw) > join.MESSAGE_BYTES_MAX:
             await context.refuse(
                 "oversized",
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the message has {len(raw)} bytes, and no message of this service has over {self._message_bytes_max}",
+                f"the message has {len(raw)} bytes, and no message of this service has over {join.MESSAGE_BYTES_MAX}",
             )
         try:
             return context.method.handler.request_deserializer(raw)
@@ -170,22 +162,15 @@ class _Method:
         )
 
     async def call(self, context: _Context) -> None:
-        if self.handler.request_streaming:
-            requests: Any = context.messages()
-        else:
-            requests = await context.first()
-        answer = self._behaviour(requests, context)
-        if inspect.isasyncgen(answer):
-            async for message in answer:
-                await context.write(message)
-            return
-        message = await answer
+        """A method with streams reads them from its context, and writes to it."""
+        request = None if self.handler.request_streaming else await context.first()
+        answer = await self._behaviour(request, context)
         if not self.handler.response_streaming:
-            await context.write(message)
+            await context.write(answer)
 
 
 class _Context:
-    """gRPC's context of a call as the service sees it: messages come parsed, within their limits."""
+    """gRPC's context of a call as the service sees it, with parsed messages."""
 
     def __init__(self, interceptor: Interceptor, method: _Method, caller: Caller, context: Any) -> None:
         self.method = method
@@ -198,7 +183,7 @@ class _Context:
         self._interceptor = interceptor
         self._context = context
         self._first: Any = grpc.aio.EOF
-        """Bytes that were taken, and not yet given to the service."""
+        """The first message's bytes, until the service reads it."""
         self._pace = TokenBuckets(STREAM_MESSAGES_PER_SECOND, STREAM_MESSAGES_BURST, keys_max=1)
 
     def __getattr__(self, name: str) -> Any:
@@ -235,12 +220,8 @@ class _Context:
             self.request = message
         return message
 
-    async def messages(self) -> AsyncIterator[Any]:
-        while (message := await self.read()) is not grpc.aio.EOF:
-            yield message
-
     def note_begun(self) -> None:
-        """Of a call that lasts: that it was asked for is written down now, and what became of it at its end."""
+        """Writes the begin of a long call to the audit log."""
         self._interceptor.audit.write(self.caller, self.method.name, self.request, "BEGUN", "", 0.0)
 
     async def refuse(self, reason: str, code: grpc.StatusCode, text: str, *, retry_s: float | None = None) -> NoReturn:

@@ -1,10 +1,10 @@
 """What a certificate says of its holder, as URIs among its alternative names.
 
-    wiresum:role/worker        what it may do; a certificate without a role may do nothing
-    wiresum:job/night-*        a worker's: names of jobs that it may join, as a shell's pattern; none: any
-    wiresum:tenant/vision      a worker's: on whose account it may join; none: its own name's
+    wiresum:role/worker        what it may do; without a role, nothing
+    wiresum:job/night-*        a worker's: jobs that it may join, as a shell's pattern; none: any
+    wiresum:tenant/vision      a worker's: a tenant of its jobs; none: its own name
 
-What stands behind the slash is percent-encoded, since a name may hold what a URI may not (RFC 3986, section 2.1).
+What follows the slash is percent-encoded (RFC 3986, section 2.1).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCHEME = "wiresum:"
 CONTROLLER, SWITCH, OPERATOR, WORKER = "controller", "switch", "operator", "worker"
 ROLES = (CONTROLLER, SWITCH, OPERATOR, WORKER)
 SERVING_ROLES = frozenset({CONTROLLER, SWITCH})
-"""Only these have certificates that a server may show, so that a worker cannot pass for a controller."""
+"""Only these have server certificates, so that a worker cannot pass for a controller."""
 
 _PATTERN_CHARACTERS = "*?[]!"
 
@@ -38,7 +38,7 @@ class Claims:
 
 
 def parse(uris: Iterable[str]) -> Claims:
-    """URIs of others are not looked at; nor are roles that are not ours, as they allow nothing."""
+    """Ignores other URIs and unknown roles."""
     found: dict[str, list[str]] = {"role": [], "job": [], "tenant": []}
     for uri in uris:
         kind, slash, value = uri.removeprefix(SCHEME).partition("/")

@@ -7,33 +7,27 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 KEYS_MAX = 4096
-"""Buckets kept. The one unused for longest goes first; it is full again by then, unless thousands of peers flood at
-once, and then the limit on calls in progress holds."""
+"""Buckets kept; the one unused for longest goes first, and is usually full by then."""
 
 
 class TokenBuckets:
-    """One bucket for each key: it holds `burst` tokens, and gets `per_second` back."""
+    """A bucket for each key: it holds `burst` tokens, and gains `per_second`."""
 
     def __init__(
-        self,
-        per_second: float,
-        burst: float,
-        *,
-        keys_max: int = KEYS_MAX,
-        clock: Callable[[], float] = time.monotonic,
+        self, per_second: float, burst: float, *, keys_max: int = KEYS_MAX, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._per_second = per_second
         self._burst = burst
         self._keys_max = keys_max
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Tokens, and when there were as many."""
+        """Tokens, and at which time."""
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def take(self, key: str) -> float:
-        """Takes a token; 0 if there was one, otherwise the seconds until there will be."""
+        """Takes a token and returns 0, or returns the seconds until there is one."""
         now = self._clock()
         tokens, at = self._buckets.pop(key, (self._burst, now))
         tokens = min(self._burst, tokens + (now - at) * self._per_second)

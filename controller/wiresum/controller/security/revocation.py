@@ -1,11 +1,8 @@
-"""Certificates that hold no more, although they have not expired: the list `ca.crl`, which the authority has signed, in
-the TLS directory of a service. `wiresum ca revoke` makes it.
+"""Revoked certificates: the list `ca.crl` in a service's TLS directory, which `wiresum ca revoke` makes.
 
-gRPC for Python takes no such list into its handshakes, so whoever was revoked can still connect. He is found out at
-every call instead, and the memberships that he has are ended.
-
-A list that is replaced is read within a second. One that cannot be used, or is gone, leaves the one before in force.
-When the next list is due, which a list says too, does not matter: this one is not fetched from anywhere, but put here.
+gRPC for Python takes no such list, so a revoked certificate can still connect. Its calls are refused instead, and its
+jobs end. A new list is read within a second. One that cannot be used, or is gone, leaves the one before in force. The
+time of its next update is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from wiresum.join.credentials import AUTHORITY_FILE, REVOKED_FILE, CredentialsEr
 log = logging.getLogger(__name__)
 
 LIST_BYTES_MAX = 16 << 20
-"""That is some 400,000 certificates."""
+"""Some 400,000 certificates."""
 SERIALS_REMEMBERED = 4096
 
 
@@ -27,14 +24,14 @@ class Revocations:
     """Of one service. Used by one thread."""
 
     def __init__(self, tls: Path | None = None) -> None:
-        """Without a TLS directory nothing is revoked. Raises `CredentialsError` if there is a list, but of no use."""
-        self._directory = tls.expanduser() if tls else None
+        """Without a TLS directory nothing is revoked. Raises `CredentialsError` for a list that cannot be used."""
+        self._path = tls.expanduser() / REVOKED_FILE if tls else None
         self._signature = self._sign()
         self._serials = self._read() if self._signature else frozenset[str]()
         self._told = False
 
     def refresh(self) -> bool:
-        """Reads the list anew if it was replaced. Is there anything new, since this was last asked?"""
+        """Reads the list if it was replaced. Is there anything new since the last call?"""
         signature, told = self._sign(), self._told
         self._told = True
         if signature == self._signature:
@@ -52,22 +49,15 @@ class Revocations:
         """`serial` as `serial_of` gives it."""
         return serial in self._serials
 
-    @property
-    def _path(self) -> Path:
-        assert self._directory is not None
-        return self._directory / REVOKED_FILE
-
     def _sign(self) -> tuple[int, int] | None:
         """Changes when the file is replaced. None: there is none."""
-        if self._directory is None:
+        if self._path is None or not self._path.exists():
             return None
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
-            return None
+        status = self._path.stat()
         return status.st_mtime_ns, status.st_ino
 
     def _read(self) -> frozenset[str]:
+        assert self._path is not None
         try:
             with self._path.open("rb") as file:
                 content = file.read(LIST_BYTES_MAX)
@@ -100,8 +90,8 @@ def _serials_in(content: bytes, authorities: bytes, path: Path) -> frozenset[str
 
 @functools.lru_cache(maxsize=SERIALS_REMEMBERED)
 def serial_of(certificate: bytes) -> str:
-    """Of a certificate in PEM that TLS has verified: its serial number, hexadecimal. Empty where it cannot be read, for
-    want of the library: there no list is in force either."""
+    """The serial number, hexadecimal, of a verified certificate in PEM. Empty without the library, and then there is no
+    list either."""
     try:
         from cryptography import x509
     except ImportError:

@@ -1,8 +1,7 @@
-"""The security of a service: how it listens, who may call what, and what it writes down about that."""
+"""The security of a service: how it listens, who may call what, and the audit log."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from wiresum.controller.config import SecurityConfig
@@ -15,23 +14,23 @@ from wiresum.join import MESSAGE_BYTES_MAX, credentials
 SERVED = {
     "wiresum.join.v1.JoinService": frozenset({WORKER}),
     "wiresum.join.v1.OperatorService": frozenset({OPERATOR}),
-    "wiresum.join.v1.OperatorService/ListEnded": frozenset({OPERATOR, WORKER}),  # who sees his own alone
+    "wiresum.join.v1.OperatorService/ListEnded": frozenset({OPERATOR, WORKER}),  # a worker sees only its tenants'
     "grpc.health.v1.Health": frozenset(ROLES),
 }
 """Who may call what, by role."""
 
 RECEIVE_BYTES_MAX = 4 * MESSAGE_BYTES_MAX
-"""gRPC cuts off what is larger. What is between this and MESSAGE_BYTES_MAX is answered with a reason, and counted."""
+"""gRPC cuts off larger messages. Those from MESSAGE_BYTES_MAX to this are refused with a reason, and counted."""
 
 CONNECTION_OPTIONS = (
-    # A connection without a TLS handshake, or without HTTP/2, ends after this time; it would be two minutes.
+    # For the handshakes of TLS and HTTP/2; the default is two minutes.
     ("grpc.server_handshake_timeout_ms", 10_000),
     # Of all peers together: gRPC for Python has no bound for each. docs/security.md has what to put in front.
     ("grpc.max_allowed_incoming_connections", 8192),
-    # Calls at a time on one connection, reset ones that are still on their way out among them. A worker has two.
+    # Of one connection, with reset ones that have not ended. A worker has two.
     ("grpc.max_concurrent_streams", 100),
 )
-"""Of whoever may connect, before it is known who that is."""
+"""For connections, before it is known who connects."""
 
 OPTIONS = (
     *CONNECTION_OPTIONS,
@@ -44,12 +43,10 @@ OPTIONS = (
 
 
 class Security:
-    """Of one service. Plaintext, unless the configuration names a TLS directory, and then only on loopback unless
-    it is asked for by name."""
+    """Of one service. Without a TLS directory it is plaintext, and on loopback only unless `insecure`."""
 
     def __init__(self, config: SecurityConfig | None = None) -> None:
-        """Raises `OSError` if the audit log cannot be opened, `CredentialsError` if the list of revoked certificates
-        cannot be used."""
+        """Raises `OSError` for the audit log, `CredentialsError` for the list of revoked certificates."""
         self._config = config or SecurityConfig()
         self.revocations = Revocations(self._config.tls)
         self._audit = AuditLog(self._config.audit)
@@ -60,14 +57,11 @@ class Security:
             requests_per_second=self._config.requests_per_second,
             requests_burst=self._config.requests_burst,
         )
-
-    @property
-    def refusals(self) -> Counter[str]:
+        self.refusals = self.interceptor.refusals
         """Calls that were refused, by reason."""
-        return self.interceptor.refusals
 
     def listen(self, server: Any, address: str) -> int:
-        """Makes the server listen at host:port, and returns the TCP port. Raises `CredentialsError` or `OSError`."""
+        """At host:port; returns the TCP port. Raises `CredentialsError` or `OSError`."""
         return credentials.add_port(server, address, tls=self._config.tls, insecure=self._config.insecure)
 
     def close(self) -> None:

@@ -1,14 +1,17 @@
-"""How the services of a server answer, and how they end."""
+"""How the services of a server answer."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 
 from wiresum import join
 from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.service.effects import Effects
+
+T = TypeVar("T")
 
 
 async def refuse(context: Any, refusal: Refusal) -> NoReturn:
@@ -16,8 +19,11 @@ async def refuse(context: Any, refusal: Refusal) -> NoReturn:
     raise AssertionError("abort raises")
 
 
-async def let_calls_end(s_max: float = 1.0) -> None:
-    """What is left of calls once the server has stopped: gRPC prints a stack for each that its loop cuts off."""
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    if rest:
-        await asyncio.wait(rest, timeout=s_max)
+async def granted(context: Any, effects: Effects, action: Callable[[], T]) -> T:
+    """Tells `Jobs` what a caller wants, and carries out what follows. A `Refusal` is the caller's answer."""
+    try:
+        result = action()
+    except Refusal as refusal:
+        await refuse(context, refusal)
+    effects.carry_out()
+    return result

@@ -1,23 +1,19 @@
-"""Does what `Jobs` wants done: writes it down, tells the switches, answers the workers. Runs in one event loop.
+"""Carries out what `Jobs` wants done: writes to disk, tells switches, answers workers. Runs in one event loop.
 
-Calls to a switch or to the disk may block, so each has a thread of its own, where they are made one at a time and in
-the order in which `Jobs` asked for them; heartbeats are answered meanwhile.
+Calls to a switch or to the disk may block, so each of these has a thread, which makes them one at a time and in order.
 
-What `Jobs` gives out at one time is a batch. If there is something to write down in it, the whole batch waits until
-that is on disk, and so do all batches behind it: no worker hears of what a crash could undo. Batches that come up while
-the disk is busy are written together. A switch may hear of a job before the disk does; after a crash it is made to
-forget what is not written down.
+The outputs that `Jobs` gives at one time are a batch. A batch with something to write waits until that is on disk, and
+so do all batches behind it: no worker hears of anything that a crash could undo. Batches that come up while the disk is
+busy are written together.
 
-A disk may refuse what is to be written, since it is full, or take it and not answer. After WRITE_S_MAX, or the first
-refusal, nothing waits for it any more but what must (outputs.py): workers hear what becomes of their jobs, and switches
-forget those that ended. No job gets slots meanwhile. If the service dies before the disk takes the rest, the jobs that
-ended run for all that the next one can read. It finds that the switches do not hold them, or that no worker comes back,
-and ends them once more.
+A disk may refuse a write or not answer. After WRITE_S_MAX, or the first refusal, only what must (outputs.py) still
+waits for it: workers hear how their jobs end, and switches forget those. Meanwhile no job gets slots. If the service
+dies before the disk takes the rest, those jobs still run as far as the next service can read. It finds that the
+switches do not hold them, or that no worker comes back, and ends them again.
 
-Writing is also how this service learns that another one serves from the same state and that it must not end jobs any
-more. That is why workers are told nothing before the disk has had its WRITE_S_MAX: where there is another controller,
-its write has come through, and so comes the answer to ours. The time is counted in looks, not by the clock, so that a
-process which was frozen gives the disk its time when it wakes.
+A write also shows whether another service serves from the same state, and this one must not end jobs any more. So
+workers are told nothing before the disk has had WRITE_S_MAX, counted in waits and not by the clock, so that a process
+that was frozen gives the disk its time.
 """
 
 from __future__ import annotations
@@ -26,27 +22,13 @@ import asyncio
 import collections
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from wiresum.controller.driver import DriverError, JobCounters, Reconciled, SwitchDriver
+from wiresum.controller.jobs import outputs
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.jobs import Jobs
-from wiresum.controller.jobs.outputs import (
-    Admit,
-    CheckServing,
-    Close,
-    Count,
-    Evict,
-    Grant,
-    Output,
-    Reconcile,
-    Refuse,
-    SaveKeys,
-    Tell,
-    Wait,
-    Write,
-)
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.service.mailbox import AttendMailbox, JoinMailbox
 from wiresum.controller.service.serial_calls import SerialCalls
@@ -55,12 +37,12 @@ from wiresum.controller.store import DeposedError, Store, StoreError
 log = logging.getLogger(__name__)
 
 COUNT_S_MAX = 2.0
-"""For a switch to say what it counted, when somebody waits for a report."""
+"""For a switch's counters, when a report waits for them."""
 WRITE_S_MAX = 2.0
-"""For the disk to take what is to be written, before nothing waits for it that need not."""
+"""For a write, before outputs go ahead without it."""
 WRITE_LOOK_S = 0.1
 WRITE_RETRY_S = 1.0
-"""When the disk does not take what is to be written, say since it is full."""
+"""Between two attempts to write."""
 
 T = TypeVar("T")
 
@@ -75,20 +57,20 @@ class Effects:
         self._streams: dict[Worker, AttendMailbox] = {}
         self._switch_calls = {name: SerialCalls(self._loop, f"wiresum-switch-{name}") for name in drivers}
         self._store_calls = SerialCalls(self._loop, "wiresum-store") if store else None
-        self._batches: collections.deque[list[Output]] = collections.deque()
-        self._in_write: list[Output] = []
-        """What waits for what is being written."""
+        self._batches: collections.deque[list[outputs.Output]] = collections.deque()
+        self._in_write: list[outputs.Output] = []
+        """Outputs that wait for the write in progress."""
         self._writing = False
         self._showing_life = False
         self._write_fails = False
-        """The disk has refused what is being written, or is late."""
+        """The disk has refused the write in progress, or is late."""
         self.trouble = ""
         """Why the state cannot be written, a sentence; empty if it can."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._counting: dict[
             tuple[str, tuple[int, ...]], asyncio.Future[tuple[JobCounters, dict[int, JobCounters]]]
         ] = {}
-        """By switch and numbers of jobs: what is being asked."""
+        """Questions in progress, by switch and job numbers."""
         self.halted = False
         """The service ends."""
         self.deposed = ""
@@ -101,8 +83,7 @@ class Effects:
             self._note_change(name)
 
     def halt(self) -> None:
-        """From now on nothing is carried out. The service ends and closes the streams, so what happens to them is no
-        news of their workers."""
+        """The service ends: from now on nothing is carried out, and what happens to streams says nothing of workers."""
         self.halted = True
         for mailbox in self._streams.values():
             mailbox.close()
@@ -110,7 +91,7 @@ class Effects:
             waiting.answer(Refusal("UNAVAILABLE", "the service has ended: start it again, and the worker will find it"))
 
     def close(self) -> None:
-        """The calls that are under way may end, or hang, without us."""
+        """Does not wait for calls in progress."""
         self.halt()
         for driver in self._drivers.values():
             driver.on_change = lambda: None
@@ -122,7 +103,7 @@ class Effects:
             task.cancel()
 
     def show_life(self) -> None:
-        """By the thread that writes, so that one which hangs at the disk shows none."""
+        """In the thread that writes, so that a service whose disk hangs shows none."""
         if self._store is not None and self._store_calls is not None and not self._showing_life and not self.halted:
             self._showing_life = True
             self._spawn(self._show_life(self._store, self._store_calls))
@@ -137,7 +118,7 @@ class Effects:
             return
         trouble = write or disk
         if trouble and not self.trouble:
-            log.error("%s. Until that is mended no job begins, and nobody gets the slots of those that end", trouble)
+            log.error("%s. Until that is mended no job begins, and slots of jobs that end are not free", trouble)
         elif self.trouble and not trouble:
             log.warning("the state can be written again")
         if trouble != self.trouble:
@@ -147,7 +128,7 @@ class Effects:
 
     @property
     def idle(self) -> bool:
-        """Is everything on disk that was to be written?"""
+        """Has everything been written?"""
         return not self._batches and not self._writing
 
     # The worker's streams.
@@ -174,20 +155,20 @@ class Effects:
 
     def carry_out(self) -> None:
         """To be called whenever `Jobs` was told something."""
-        outputs = self._jobs.take_outputs()
+        batch = self._jobs.take_outputs()
         if self.halted:
             return
-        if outputs:
-            self._batches.append(outputs)
+        if batch:
+            self._batches.append(batch)
         if self._write_fails:
             self._carry_out_without_disk()
         elif not self._writing:
             self._carry_out_batches()
 
     def _carry_out_batches(self) -> None:
-        """Up to the first that must be written down."""
+        """Up to the first that must be written."""
         while self._batches:
-            if self._store is not None and any(isinstance(output, Write) for output in self._batches[0]):
+            if self._store is not None and any(isinstance(output, outputs.Write) for output in self._batches[0]):
                 self._writing = True
                 self._spawn(self._write_batches(self._store))
                 return
@@ -199,16 +180,16 @@ class Effects:
         while self._batches:
             self._in_write = [output for batch in self._batches for output in batch]
             self._batches.clear()
-            writes = [output for output in self._in_write if isinstance(output, Write)]
+            writes = [output for output in self._in_write if isinstance(output, outputs.Write)]
             await self._write(store, writes)
             if self.halted:
                 return
-            outputs, self._in_write = self._in_write, []
-            for output in outputs:
+            written, self._in_write = self._in_write, []
+            for output in written:
                 self._carry_out_one(output)
         self._writing = False
 
-    async def _write(self, store: Store, writes: list[Write]) -> None:
+    async def _write(self, store: Store, writes: list[outputs.Write]) -> None:
         assert self._store_calls is not None
         while True:
             call = self._store_calls.submit(functools.partial(store.write, writes))
@@ -241,64 +222,86 @@ class Effects:
         self._carry_out_without_disk()
 
     def _carry_out_without_disk(self) -> None:
-        """All but what must wait. That stays where it is, in its order."""
+        """All but what must wait, which stays in order."""
         if self.halted:
             return
         waiting, self._in_write = self._in_write, []
         behind_keys = self._without_disk(waiting, self._in_write, behind_keys=False)
         batches, self._batches = self._batches, collections.deque()
         for batch in batches:
-            kept: list[Output] = []
+            kept: list[outputs.Output] = []
             behind_keys = self._without_disk(batch, kept, behind_keys=behind_keys)
             if kept:
                 self._batches.append(kept)
 
-    def _without_disk(self, outputs: list[Output], kept: list[Output], *, behind_keys: bool) -> bool:
-        for output in outputs:
-            behind_keys |= isinstance(output, SaveKeys)
+    def _without_disk(self, batch: list[outputs.Output], kept: list[outputs.Output], *, behind_keys: bool) -> bool:
+        for output in batch:
+            behind_keys |= isinstance(output, outputs.SaveKeys)
             match output:
-                case CheckServing():
+                case outputs.CheckServing():
                     pass  # what is being written finds out
-                case Admit() | Evict() | Reconcile() if behind_keys:
+                case outputs.Admit() | outputs.Evict() | outputs.Reconcile() if behind_keys:
                     kept.append(output)
-                case Grant(worker):
+                case outputs.Grant(worker):
                     self._jobs.grant_waits(worker, self._clock())
                     kept.append(output)
-                case _ if isinstance(output, Write):
+                case _ if isinstance(output, outputs.Write):
                     kept.append(output)
                 case _:
                     self._carry_out_one(output)
         return behind_keys
 
-    def _carry_out_one(self, output: Output) -> None:
+    def _carry_out_one(self, output: outputs.Output) -> None:
         match output:
-            case Wait(worker, waiting):
+            case outputs.Wait(worker, waiting):
                 if worker in self._joins:
                     self._joins[worker].wait_for(waiting)
-            case Grant(worker, answer) | Refuse(worker, answer):
+            case outputs.Grant(worker, answer) | outputs.Refuse(worker, answer):
                 if worker in self._joins:
                     self._joins[worker].answer(answer)
-            case Tell(worker, ended):
+            case outputs.Tell(worker, ended):
                 if worker in self._streams:
                     self._streams[worker].end(ended)
-            case Close(worker):
+            case outputs.Close(worker):
                 if worker in self._streams:
                     self._streams[worker].close()
             case _:
                 self._ask_switch(output)
 
-    def _ask_switch(self, output: Output) -> None:
+    def _ask_switch(self, output: outputs.Output) -> None:
+        jobs, now = self._jobs, self._clock
         match output:
-            case Admit(name, entry):
-                self._spawn(self._await_admission(name, entry.job, self.call(name, lambda driver: driver.admit(entry))))
-            case Evict(name, number):
-                call = self.call(name, lambda driver: driver.evict(number))
-                self._spawn(self._await_eviction(name, number, call))
-            case Count(name, number):
-                self._spawn(self._await_count(name, number, self.call(name, lambda driver: driver.counters(number))))
-            case Reconcile(name, entries):
-                self._spawn(
-                    self._await_reconciliation(output, self.call(name, lambda driver: driver.reconcile(entries)))
+            case outputs.Admit(name, entry):
+                self._ask(
+                    name,
+                    f"to admit job {entry.job}",
+                    lambda driver: driver.admit(entry),
+                    lambda _: jobs.admitted(name, entry.job, now()),
+                    lambda text: self._note_refused(name, entry.job, text),
+                )
+            case outputs.Evict(name, number):
+                self._ask(
+                    name,
+                    f"to forget job {number}, which will be tried again",
+                    lambda driver: driver.evict(number),
+                    lambda _: jobs.evicted(name, number, now()),
+                    lambda _: jobs.evict_failed(name, number, now()),
+                )
+            case outputs.Count(name, number):
+                self._ask(
+                    name,
+                    f"to say what it counted for job {number}",
+                    lambda driver: driver.counters(number),
+                    lambda found: jobs.counted(name, number, found.contributions, now(), found.results),
+                    lambda _: jobs.counted(name, number, (), now()),
+                )
+            case outputs.Reconcile(name, entries):
+                self._ask(
+                    name,
+                    "to hold what it should, which will be tried again",
+                    lambda driver: driver.reconcile(entries),
+                    lambda found: self._note_reconciled(output, found),
+                    lambda _: jobs.reconcile_failed(name, now()),
                 )
             case _:
                 pass  # it is on disk, or there is none
@@ -310,8 +313,7 @@ class Effects:
         return self._switch_calls[switch_name].submit(functools.partial(function, self._drivers[switch_name]))
 
     async def counters(self, switch_name: str, numbers: list[int]) -> tuple[JobCounters, dict[int, JobCounters]] | None:
-        """Of packets of no job, and of these jobs. None if the switch does not say, or not soon: a report without
-        counters is better than none."""
+        """Of packets of no job, and of these jobs. None if the switch does not answer in COUNT_S_MAX."""
         if self._drivers[switch_name].trouble:
             return None
 
@@ -319,7 +321,7 @@ class Effects:
             return driver.stray(), {number: driver.counters(number) for number in numbers}
 
         question = (switch_name, tuple(numbers))
-        if question not in self._counting:  # who asks the same waits for the same: a switch that hangs piles up nothing
+        if question not in self._counting:  # so that questions to a switch that hangs do not pile up
             self._counting[question] = self.call(switch_name, read)
             self._counting[question].add_done_callback(lambda asked: self._note_counted(question, asked))
         try:
@@ -333,7 +335,7 @@ class Effects:
     def _note_counted(self, question: tuple[str, tuple[int, ...]], asked: asyncio.Future[Any]) -> None:
         del self._counting[question]
         if not asked.cancelled():
-            asked.exception()  # it may have come when nobody waits any more
+            asked.exception()  # it may have come after the time-out
 
     def _note_change_from_any_thread(self, name: str) -> None:
         try:
@@ -345,59 +347,42 @@ class Effects:
         trouble = self._drivers[name].trouble
         self._jobs.switch_changed(name, trouble, self._clock())
         if trouble and self._store is not None:  # it may be a newer controller, which the state knows of
-            self._batches.append([CheckServing()])
+            self._batches.append([outputs.CheckServing()])
         self.carry_out()
 
-    async def _await_admission(self, name: str, number: int, call: Awaitable[None]) -> None:
-        try:
-            await call
-            self._jobs.admitted(name, number, self._clock())
-        except DriverError as error:
-            if self._drivers[name].trouble:  # which is another answer to the workers than that it refuses
-                self._note_change(name)
-            self._jobs.refused(name, number, str(error), self._clock())
-        except Exception:
-            log.exception("%s failed to admit job %d", name, number)
-            self._jobs.refused(name, number, "an unexpected error", self._clock())
-        self.carry_out()
+    def _ask(
+        self,
+        name: str,
+        what: str,
+        question: Callable[[SwitchDriver], T],
+        answered: Callable[[T], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """Calls `answered` with what the switch answers, or `failed` with why it did not. `what`: for the log."""
+        call = self.call(name, question)
 
-    async def _await_eviction(self, name: str, number: int, call: Awaitable[None]) -> None:
-        try:
-            await call
-            self._jobs.evicted(name, number, self._clock())
-        except DriverError as error:
-            log.warning("job %d stays in %s for now, which will be asked again: %s", number, name, error)
-            self._jobs.evict_failed(name, number, self._clock())
-        except Exception:
-            log.exception("%s failed to evict job %d; it will be asked again", name, number)
-            self._jobs.evict_failed(name, number, self._clock())
-        self.carry_out()
+        async def wait() -> None:
+            try:
+                answered(await call)
+            except DriverError as error:
+                log.warning("%s failed %s: %s", name, what, error)
+                failed(str(error))
+            except Exception:
+                log.exception("%s failed %s", name, what)
+                failed("an unexpected error")
+            self.carry_out()
 
-    async def _await_count(self, name: str, number: int, call: Awaitable[JobCounters]) -> None:
-        counters = JobCounters()
-        try:
-            counters = await call
-        except DriverError as error:
-            log.debug("%s does not say what it counted for job %d: %s", name, number, error)
-        except Exception:
-            log.exception("%s failed to say what it counted for job %d", name, number)
-        self._jobs.counted(name, number, counters.contributions, self._clock(), counters.results)
-        self.carry_out()
+        self._spawn(wait())
 
-    async def _await_reconciliation(self, asked: Reconcile, call: Awaitable[Reconciled]) -> None:
-        name = asked.switch_name
-        try:
-            result = await call
-            for change in result.changes:
-                log.info("%s: %s", name, change)
-            self._jobs.reconciled(asked, result, self._clock())
-        except DriverError as error:
-            log.warning("%s could not be made to hold what it should, and will be asked again: %s", name, error)
-            self._jobs.reconcile_failed(name, self._clock())
-        except Exception:
-            log.exception("%s could not be made to hold what it should; it will be asked again", name)
-            self._jobs.reconcile_failed(name, self._clock())
-        self.carry_out()
+    def _note_refused(self, name: str, number: int, text: str) -> None:
+        if self._drivers[name].trouble:  # which is another answer to the workers than that it refuses
+            self._note_change(name)
+        self._jobs.refused(name, number, text, self._clock())
+
+    def _note_reconciled(self, asked: outputs.Reconcile, found: Reconciled) -> None:
+        for change in found.changes:
+            log.info("%s: %s", asked.switch_name, change)
+        self._jobs.reconciled(asked, found, self._clock())
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(coroutine)

@@ -3,8 +3,7 @@
     ""                              the service answers, and has not been told to stop
     wiresum.join.v1.JoinService     a job could begin now: a switch takes jobs, and the state can be written
 
-Where workers are sent only to what is healthy, ask for the first: those of jobs that run need their service also while
-no job can begin.
+A load balancer should ask for the first: workers of running jobs need their service also while no job can begin.
 """
 
 from __future__ import annotations
@@ -16,10 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from wiresum.join.join_pb2 import DESCRIPTOR
 
 JOIN_SERVICE = DESCRIPTOR.services_by_name["JoinService"].full_name
-_STATUS = {
-    True: health_pb2.HealthCheckResponse.SERVING,
-    False: health_pb2.HealthCheckResponse.NOT_SERVING,
-}
+_SERVING, _NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health:
@@ -32,11 +28,11 @@ class Health:
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def show(self, *, can_begin: bool) -> None:
-        """`can_begin`: a job, now."""
+        """`can_begin`: could a job begin now?"""
         if can_begin != self._shown:
             self._shown = can_begin
-            await self._servicer.set(JOIN_SERVICE, _STATUS[can_begin])
+            await self._servicer.set(JOIN_SERVICE, _SERVING if can_begin else _NOT_SERVING)
 
     async def end(self) -> None:
-        """The service stops. Nothing changes that any more."""
+        """The service stops: from now on it is not healthy."""
         await self._servicer.enter_graceful_shutdown()

@@ -1,15 +1,13 @@
-"""The service of one or several switches: workers join at it, operators ask it. `JoinServer` is the whole of it."""
+"""The service of one or several switches, for workers and operators."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import dataclasses
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 import grpc.aio
 
@@ -20,40 +18,34 @@ from wiresum.controller.jobs.job import State as JobState
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.security import OPTIONS as SECURITY_OPTIONS
 from wiresum.controller.security import Security
-from wiresum.controller.service.answering import let_calls_end
 from wiresum.controller.service.effects import Effects
 from wiresum.controller.service.health import Health
 from wiresum.controller.service.join_service import JoinService
 from wiresum.controller.service.operator_service import OperatorService
+from wiresum.controller.service.server_thread import OPTIONS, ServerThread
 from wiresum.controller.store import Store
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
-from wiresum.join.constants import CONTROL_PORT
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
 LOOK_S = 1.0
-"""Between two signs of life to a standby, and between two looks at the list of revoked certificates."""
+"""Between two signs of life to a standby, and two looks at the list of revoked certificates."""
 CALLS_MAX = 8192
-"""Calls in progress, waiting Joins and Attend streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
+"""Calls in progress, with waiting Joins and Attend streams; gRPC refuses more with RESOURCE_EXHAUSTED."""
 TICK_S_MAX = 10.0
-"""A service that has not ticked for so long hangs."""
+"""A service without a tick for so long hangs."""
 STOP_MARGIN_S = 5.0
 REPORT_S_MAX = 10.0
 
-_OPTIONS = (
-    *SECURITY_OPTIONS,
-    ("grpc.max_send_message_length", join.REPORT_BYTES_MAX),
-    # A second switch at the same port must fail, not share the port's connections with the first.
-    ("grpc.so_reuseport", 0),
-)
 PING_MS_MIN = 500
 
 
-class JoinServer:
-    """The service, in a thread of its own. The drivers and the store stay the caller's: close them after `stop`."""
+class JoinServer(ServerThread):
+    """The drivers and the store stay the caller's: close them after `stop`.
+
+    `start` raises `StoreError` or `RecordError` if its state makes no sense."""
 
     def __init__(
         self,
@@ -66,9 +58,9 @@ class JoinServer:
         security: Security | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`store`: one that has begun; without it the jobs end with the service. `keys`: those of the store, unless
-        given; without a store, of a sequence that begins here, which is right for switches that begin here too.
-        Without `security` it listens on loopback only."""
+        """`store`: one that has begun; without it the jobs end with the service. `keys`: by default the store's, or of
+        a new sequence, for switches that are new too. Without `security` it listens on loopback only."""
+        super().__init__("wiresum-join-service")
         drivers = list(switches) if isinstance(switches, Sequence) else [switches]
         self._drivers = {driver.name: driver for driver in drivers}
         if len(self._drivers) != len(drivers) or not drivers:
@@ -81,11 +73,6 @@ class JoinServer:
         self._keys = keys or (store.keys() if store is not None else Keys(KeySequence.draw()))
         self._security = security or Security()
         self._clock = clock
-        self.port = 0
-        """The TCP port that it listens at, once started."""
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
         self._effects: Effects | None = None
         self._operators: OperatorService | None = None
         self._ticked_at = 0.0
@@ -94,56 +81,34 @@ class JoinServer:
 
     @property
     def deposed(self) -> str:
-        """Why it must not go on, since another controller serves from the same state; empty if it may."""
+        """Why it must not go on: another controller serves from the same state. Empty if it may."""
         return self._effects.deposed if self._effects else ""
 
     @property
     def is_alive(self) -> bool:
         """Does it serve, and does nothing hold it up?"""
-        return self._thread is not None and self._thread.is_alive() and time.monotonic() < self._ticked_at + TICK_S_MAX
-
-    def start(self, host: str = "127.0.0.1", port: int = CONTROL_PORT) -> int:
-        """Returns the TCP port, which is a free one for port 0. Raises `OSError` if it cannot listen there,
-        `CredentialsError` if it must not, `StoreError` or `RecordError` if its state makes no sense."""
-        if self._thread is not None:
-            raise RuntimeError("this server was started before: make a new one")
-        bound: concurrent.futures.Future[int] = concurrent.futures.Future()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._run(f"{host}:{port}", bound)), name="wiresum-join-service", daemon=True
-        )
-        self._thread.start()
-        self.port = bound.result()
-        return self.port
+        return self.runs and time.monotonic() < self._ticked_at + TICK_S_MAX
 
     def report(self) -> join.Report:
-        """All jobs and switches, as they are now; from any thread. Raises `RuntimeError` if it does not serve."""
-        if self._loop is None or self._operators is None or self._thread is None or not self._thread.is_alive():
+        """From any thread. Raises `RuntimeError` if it does not serve."""
+        if self._loop is None or self._operators is None or not self.runs:
             raise RuntimeError("this server does not serve")
         answer = asyncio.run_coroutine_threadsafe(self._operators.report(), self._loop)
         return answer.result(REPORT_S_MAX)
 
     def stop(self, grace_s: float = 2.0, *, keep_jobs: bool = False) -> None:
-        """Tells all workers that the switch is being stopped, and ends. Idempotent; returns after `grace_s` and a
-        little, whatever the workers do. `keep_jobs`: the jobs go on without the service, for the next one."""
-        if self._thread is None or self._loop is None or self._stop is None:
-            return
-        self._grace_s = grace_s
-        self._keep_jobs = keep_jobs
-        if self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
-                self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(grace_s + STOP_MARGIN_S)
-        if self._thread.is_alive():
-            log.error("the service did not end in %.0f s; the process will end without it", grace_s + STOP_MARGIN_S)
+        """Tells all workers, waits up to `grace_s` for them, and ends. Idempotent. `keep_jobs`: the jobs go on, for the
+        next service."""
+        self._grace_s, self._keep_jobs = grace_s, keep_jobs
+        self._end(grace_s + STOP_MARGIN_S)
 
-    async def _run(self, listen: str, bound: concurrent.futures.Future[int]) -> None:
-        effects: Effects | None = None
-        try:
-            jobs = self._jobs()
-            effects = Effects(jobs, self._drivers, self._store, self._clock)
+    @contextlib.asynccontextmanager
+    async def _serving(self, listen: str) -> AsyncIterator[int]:
+        jobs = self._jobs()
+        with contextlib.closing(Effects(jobs, self._drivers, self._store, self._clock)) as effects:
             operators = OperatorService(jobs, effects, self._security.refusals, self._clock)
             server = grpc.aio.server(
-                options=(*_OPTIONS, *_ping_options(self._limits)),
+                options=(*OPTIONS, ("grpc.max_send_message_length", join.REPORT_BYTES_MAX), *_pings(self._limits)),
                 maximum_concurrent_rpcs=CALLS_MAX,
                 interceptors=[self._security.interceptor],
             )
@@ -153,29 +118,20 @@ class JoinServer:
             await health.show(can_begin=False)
             port = self._security.listen(server, listen)
             await server.start()
-        except Exception as error:
-            if effects is not None:
-                effects.close()
-            bound.set_exception(error)
-            return
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._effects, self._operators = effects, operators
-        self._ticked_at = time.monotonic()
-        log.info("the service of %s listens at %s", ", ".join(self._drivers), listen)
-        effects.start()
-        ticking = asyncio.create_task(self._tick_for_ever(jobs, effects, health))
-        bound.set_result(port)
-        await self._stop.wait()
-        await health.end()
-        await self._close(jobs, effects)
-        effects.halt()
-        await server.stop(0.1)
-        ticking.cancel()
-        effects.close()
-        await let_calls_end()
+            self._effects, self._operators = effects, operators
+            self._ticked_at = time.monotonic()
+            log.info("the service of %s listens at %s", ", ".join(self._drivers), listen)
+            effects.start()
+            ticking = asyncio.create_task(self._tick_for_ever(jobs, effects, health))
+            yield port
+            await health.end()
+            await self._close(jobs, effects)
+            effects.halt()
+            await server.stop(0.1)
+            ticking.cancel()
 
     def _jobs(self) -> Jobs:
-        """With what was written down before."""
+        """With those of the store."""
         switches = [
             Switch(
                 driver.name,
@@ -212,7 +168,7 @@ class JoinServer:
                 log.exception("a tick of the service failed; it goes on")
 
     async def _close(self, jobs: Jobs, effects: Effects) -> None:
-        """Waits until the workers have been told and the switches have forgotten them, or all is on disk."""
+        """Waits until the workers have been told and the switches have forgotten the jobs, or all is on disk."""
         keep = self._keep_jobs
         jobs.close(
             "the controller is being restarted" if keep else "the switch was stopped", self._clock(), keep_jobs=keep
@@ -225,10 +181,9 @@ class JoinServer:
             await asyncio.sleep(0.01)
 
 
-def _ping_options(limits: Limits) -> tuple[tuple[str, int], ...]:
-    """gRPC pings a worker that has sent nothing for a while, and breaks the connection if no answer comes: together so
-    early that the worker may come back until it is lost. What answers is threads of gRPC's own, so that a worker lives
-    for as long as its process runs, whatever its interpreter does."""
+def _pings(limits: Limits) -> tuple[tuple[str, int], ...]:
+    """gRPC pings a silent worker and breaks the connection without an answer, early enough that the worker can come
+    back before it is lost. gRPC's own threads answer, even if the worker's interpreter is busy."""
     ping_ms = max(PING_MS_MIN, (limits.heartbeat_lost_ms - limits.connection_lost_ms) // 2)
     return (
         ("grpc.keepalive_time_ms", ping_ms),

@@ -1,9 +1,7 @@
-"""What workers call, as join.proto describes it: `Jobs` and gRPC around it. Runs in one event loop.
+"""What workers call (join.proto): gRPC around `Jobs`. Runs in one event loop.
 
-gRPC's asyncio server, because nearly every call here is one that waits: each worker holds an Attend stream for as
-long as it is a member, and a Join until the last worker has come. A threaded server would need a thread for each of
-them; here they are coroutines of one loop, which is also what makes `Jobs` safe without a lock: only the loop's
-thread touches it.
+Nearly every call here waits: an Attend stream for as long as the worker is a member, a Join until the last worker has
+come. As coroutines of one loop they need no threads, and `Jobs` needs no lock.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -22,14 +20,12 @@ from wiresum.controller.jobs.job import Asker, Worker
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security.caller import caller
-from wiresum.controller.service.answering import refuse
+from wiresum.controller.service.answering import granted, refuse
 from wiresum.controller.service.effects import Effects
 from wiresum.controller.service.mailbox import AttendMailbox
 from wiresum.join import join_pb2_grpc
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class JoinService(join_pb2_grpc.JoinServiceServicer):
@@ -84,15 +80,15 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
                 self._effects.carry_out()
 
     async def Leave(self, request: join.LeaveRequest, context: Any) -> join.LeaveReply:  # noqa: N802
-        await self._granted(context, lambda: self._jobs.leave(request, self._clock()))
+        await granted(context, self._effects, lambda: self._jobs.leave(request, self._clock()))
         return join.LeaveReply()
 
     async def Abort(self, request: join.AbortRequest, context: Any) -> join.AbortReply:  # noqa: N802
-        await self._granted(context, lambda: self._jobs.abort(request, self._clock()))
+        await granted(context, self._effects, lambda: self._jobs.abort(request, self._clock()))
         return join.AbortReply()
 
     async def Diagnose(self, request: join.Member, context: Any) -> join.Diagnosis:  # noqa: N802
-        job = await self._granted(context, lambda: self._jobs.job_of(request))
+        job = await granted(context, self._effects, lambda: self._jobs.find(request).job)
         names = list(job.nodes)
         answers = await asyncio.gather(*(self._effects.counters(name, [job.number]) for name in names))
         counted = {
@@ -107,7 +103,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
         mailbox.pulse()
 
     async def _read(self, worker: Worker, mailbox: AttendMailbox, context: Any) -> None:
-        """Until the worker closes its side, or is gone: then the stream is over."""
+        """Until the worker closes its side, or is gone."""
         try:
             while (heartbeat := await context.read()) is not grpc.aio.EOF:
                 self._hear(worker, mailbox, heartbeat)
@@ -117,7 +113,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
             mailbox.close()
 
     async def _write(self, worker: Worker, mailbox: AttendMailbox, context: Any) -> None:
-        """Sends what comes into the mailbox. A worker that does not read for too long has broken its stream."""
+        """Sends what comes into the mailbox, until the worker does not read for too long."""
         try:
             while (event := await mailbox.next_event()) is not None:
                 await asyncio.wait_for(context.write(event), self._jobs.limits.heartbeat_lost_ms / 1000)
@@ -126,14 +122,6 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
                     return
         except asyncio.TimeoutError:
             log.info("%s does not read its stream", worker)
-
-    async def _granted(self, context: Any, action: Callable[[], T]) -> T:
-        try:
-            result = action()
-        except Refusal as refusal:
-            await refuse(context, refusal)
-        self._effects.carry_out()
-        return result
 
 
 def _asker() -> Asker:

@@ -1,7 +1,5 @@
-"""What is to be sent to a worker on one of its two streams, between the one who says it and the one who sends it.
-
-A mailbox holds only the newest of each kind, so it cannot grow, however slowly the worker reads.
-"""
+"""What is to be sent to a worker on one of its two streams. Only the newest of each kind is kept, so that a mailbox
+cannot grow, however slowly the worker reads."""
 
 from __future__ import annotations
 

@@ -1,29 +1,23 @@
-"""What operators call, as operator.proto describes it. Runs in one event loop."""
+"""What operators call (operator.proto). Runs in one event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from wiresum import join
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.jobs import Jobs
-from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security.caller import caller
-from wiresum.controller.service.answering import refuse
+from wiresum.controller.service.answering import granted
 from wiresum.controller.service.effects import Effects
 from wiresum.join import operator_pb2_grpc
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
     def __init__(self, jobs: Jobs, effects: Effects, refusals: Mapping[str, int], clock: Callable[[], float]) -> None:
-        """`refusals`: how many there were, by reason; it goes on counting."""
+        """`refusals`: by reason; it goes on counting."""
         self._jobs, self._effects, self._refusals, self._clock = jobs, effects, refusals, clock
         self._started_at = clock()
 
@@ -32,18 +26,20 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
 
     async def ListEnded(self, request: join.ListEndedRequest, context: Any) -> join.EndedJobs:  # noqa: N802
         found = self._jobs.history.find(caller().tenants_seen, request.job_name, request.count_max)
-        return join.EndedJobs(jobs=map(report.ended, found))
+        return join.EndedJobs(jobs=found)
 
     async def CreateJob(self, request: join.CreateJobRequest, context: Any) -> join.CreateJobReply:  # noqa: N802
-        token = await self._granted(context, lambda: self._jobs.create(request, self._clock()))
+        token = await granted(context, self._effects, lambda: self._jobs.create(request, self._clock()))
         return join.CreateJobReply(job_token=token)
 
     async def EndJob(self, request: join.EndJobRequest, context: Any) -> join.EndJobReply:  # noqa: N802
-        await self._granted(context, lambda: self._jobs.end(request.job_name, request.reason, self._clock()))
+        await granted(context, self._effects, lambda: self._jobs.end(request.job_name, request.reason, self._clock()))
         return join.EndJobReply()
 
     async def Drain(self, request: join.DrainRequest, context: Any) -> join.DrainReply:  # noqa: N802
-        jobs = await self._granted(context, lambda: self._jobs.drain(request.switch_name, resume=request.resume))
+        jobs = await granted(
+            context, self._effects, lambda: self._jobs.drain(request.switch_name, resume=request.resume)
+        )
         return join.DrainReply(jobs=jobs)
 
     async def report(self) -> join.Report:
@@ -59,11 +55,3 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         answer.service.trouble = self._effects.trouble
         answer.service.past = self._jobs.past
         return answer
-
-    async def _granted(self, context: Any, action: Callable[[], T]) -> T:
-        try:
-            result = action()
-        except Refusal as refusal:
-            await refuse(context, refusal)
-        self._effects.carry_out()
-        return result

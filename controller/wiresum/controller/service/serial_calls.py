@@ -1,7 +1,7 @@
-"""Calls that block, to a switch or to the disk, made one at a time and in order, by a thread that does nothing else.
+"""Blocking calls, to a switch or to the disk, made one at a time and in order by a thread of their own.
 
-Not an executor of the standard library, which waits for its calls when the interpreter ends: one that hangs, in a
-switch that does not answer, must not keep the process from ending.
+Executors of the standard library wait for their calls when the interpreter ends; here a call that hangs must not keep
+the process from ending.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class SerialCalls:
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         """`name`: of the thread."""
         self._loop = loop
-        # Bounded by its callers: each job has at most one admission and one eviction in it, each switch one
-        # reconciliation, and each call of a client, of which gRPC admits a limited number, at most one question.
+        # Bounded by its callers: an admission and an eviction for each job, a reconciliation for each switch, and a
+        # question for each call of a client, whose number gRPC limits.
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
@@ -33,7 +33,7 @@ class SerialCalls:
         return result
 
     def close(self) -> None:
-        """The thread ends after the calls that it has. Nobody waits for that."""
+        """The thread ends after the calls that it has. Does not wait for that."""
         self._calls.put(None)
 
     def _work(self) -> None:
@@ -46,7 +46,7 @@ class SerialCalls:
             value, error = function(), None
         except Exception as caught:
             value, error = None, caught
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(_settle, result, value, error)
 
 
