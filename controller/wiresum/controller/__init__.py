@@ -14,3 +14,17 @@ from wiresum.controller.driver import (
 )
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.service.join_server import JoinServer
+
+__all__ = [
+    "REASONS",
+    "DriverError",
+    "Endpoint",
+    "JobCounters",
+    "JobEntry",
+    "JoinServer",
+    "Limits",
+    "Quota",
+    "Reconciled",
+    "SwitchDriver",
+    "SwitchSizes",
+]

@@ -9,3 +9,16 @@ from wiresum.controller.p4runtime.device_config import Pipeline, PipelineError
 from wiresum.controller.p4runtime.p4runtime_switch import P4RuntimeSwitch
 from wiresum.controller.p4runtime.target import Target, targets_of
 from wiresum.controller.switches import Host
+
+__all__ = [
+    "STANDBY_ID",
+    "Client",
+    "Host",
+    "P4Device",
+    "P4RuntimeSwitch",
+    "Pipeline",
+    "PipelineError",
+    "Target",
+    "device_config",
+    "targets_of",
+]

@@ -7,3 +7,18 @@ from wiresum.controller.security.caller import Caller, caller, identify
 from wiresum.controller.security.names import CONTROLLER, OPERATOR, ROLES, SWITCH, WORKER
 from wiresum.controller.security.revocation import Revocations
 from wiresum.controller.security.security import CONNECTION_OPTIONS, OPTIONS, Security
+
+__all__ = [
+    "CONNECTION_OPTIONS",
+    "CONTROLLER",
+    "OPERATOR",
+    "OPTIONS",
+    "ROLES",
+    "SWITCH",
+    "WORKER",
+    "Caller",
+    "Revocations",
+    "Security",
+    "caller",
+    "identify",
+]
