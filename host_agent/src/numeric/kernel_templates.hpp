@@ -3,7 +3,8 @@
 // For the same reason no function of the standard library is called here.
 //
 // A vector type V holds kWidth lanes of 32 bits and offers the operations that `One`, the vector of width one,
-// spells out in portable C++. `One` is the reference, and serves what is shorter than a vector.
+// spells out in portable C++; vectors of floats and doubles have operators, too. `One` is the reference, and serves
+// what is shorter than a vector.
 //
 // A payload is planar (format.hpp), so element i of lane j is `words` elements behind element i of lane j - 1,
 // and a chunk that does not fill its payload splits the words in two runs: [0, rest) has one more lane in use
@@ -97,8 +98,6 @@ struct One {
   static void store_big_endian(std::byte* to, Int value) noexcept { store_i32(to, swap_to_big_endian(value)); }
 
   static Float broadcast(float value) noexcept { return value; }
-  static Float multiply(Float a, Float b) noexcept { return a * b; }
-  static Float divide(Float a, Float b) noexcept { return a / b; }
   /// To [-limit, limit]; a NaN to 0. Selections, here and below, of values that exist anyway: a branch on a gradient's
   /// sign would be mispredicted every other time.
   static Float clamp(Float value, Float limit) noexcept {
@@ -148,9 +147,6 @@ struct One {
   static void store_double(float* to, Double value) noexcept { *to = static_cast<float>(value); }
   static void store_double(double* to, Double value) noexcept { *to = value; }
   static Double broadcast(double value) noexcept { return value; }
-  static Double multiply(Double a, Double b) noexcept { return a * b; }
-  static Double add(Double a, Double b) noexcept { return a + b; }
-  static Double subtract(Double a, Double b) noexcept { return a - b; }
   static Double clamp(Double value, Double limit) noexcept {
     const double below = value < limit ? value : limit;
     return below > -limit ? below : -limit;
@@ -218,7 +214,7 @@ template <class V, Dtype kDtype, unsigned kBits>
   if constexpr (kDtype == Dtype::kI32) {
     return sign_extend<V, kBits>(V::load_i32(from));
   } else {
-    const auto scaled = V::multiply(V::multiply(load_float<V, kDtype>(from), factors.up0), factors.up1);
+    const auto scaled = load_float<V, kDtype>(from) * factors.up0 * factors.up1;
     return V::round_to_int(V::clamp(scaled, factors.limit));
   }
 }
@@ -229,8 +225,8 @@ template <class V, Dtype kDtype, bool kDivide>
   if constexpr (kDtype == Dtype::kI32) {
     V::store_i32(to, lane);
   } else {
-    auto value = V::multiply(V::multiply(V::to_float(lane), factors.down0), factors.down1);
-    if constexpr (kDivide) value = V::divide(value, factors.divisor);
+    auto value = V::to_float(lane) * factors.down0 * factors.down1;
+    if constexpr (kDivide) value = value / factors.divisor;
     store_float<V, kDtype>(to, value);
   }
 }

@@ -41,8 +41,6 @@ struct Sse2 {
   static void store_big_endian(std::byte* to, Int value) noexcept { store_i32(to, swap_bytes(value)); }
 
   static Float broadcast(float value) noexcept { return _mm_set1_ps(value); }
-  static Float multiply(Float a, Float b) noexcept { return _mm_mul_ps(a, b); }
-  static Float divide(Float a, Float b) noexcept { return _mm_div_ps(a, b); }
   static Float clamp(Float value, Float limit) noexcept {
     const Float least = _mm_xor_ps(limit, _mm_set1_ps(-0.0F));
     const Float clamped = _mm_max_ps(_mm_min_ps(value, limit), least);
@@ -102,9 +100,6 @@ struct Sse2 {
   }
   static void store_double(double* to, Double value) noexcept { _mm_storeu_pd(to, value); }
   static Double broadcast(double value) noexcept { return _mm_set1_pd(value); }
-  static Double multiply(Double a, Double b) noexcept { return _mm_mul_pd(a, b); }
-  static Double add(Double a, Double b) noexcept { return _mm_add_pd(a, b); }
-  static Double subtract(Double a, Double b) noexcept { return _mm_sub_pd(a, b); }
   static Double clamp(Double value, Double limit) noexcept {
     return _mm_max_pd(_mm_min_pd(value, limit), _mm_xor_pd(limit, _mm_set1_pd(-0.0)));
   }

@@ -229,7 +229,11 @@ class Scheduler {
   template <class Step>
   void go_on(const Step& step) noexcept;
   void issue(RequestState& state);
-  [[nodiscard]] worker::Collective collective_of(const RequestState& state) const;
+  /// A collective for the request, over no memory yet; `tag` tells its packets from those of the request's others.
+  [[nodiscard]] static worker::Collective collective_of(const RequestState& state, std::uint32_t tag = 0);
+  /// Over the request's own memory.
+  [[nodiscard]] static worker::Collective stream_of(const RequestState& state);
+  void issue_packed(RequestState& state, Stage stage, const PackedTensor& packed, std::uint32_t tag = 0);
   void issue_shares(RequestState& state, Stage stage, const worker::Collective& work, std::uint64_t chunks);
   void start_task(RequestState& state, Stage stage, std::function<void()> work);
   /// All shares of the request's stage are complete.
@@ -243,7 +247,7 @@ class Scheduler {
                                std::uint64_t round_trip_chunks) const noexcept;
   [[nodiscard]] std::uint8_t vote_of(const RequestState& state) const;
   [[nodiscard]] static bool is_worth_a_scan(const Survey& survey) noexcept;
-  void issue_counts(RequestState& state, Stage stage, PresenceCounts& counts, worker::Collective& work);
+  void issue_counts(RequestState& state, Stage stage, PresenceCounts& counts, worker::Collective work);
   void ask(RequestState& state);
   void issue_prologue(RequestState& state);
   void learn_union(RequestState& state);
@@ -251,7 +255,7 @@ class Scheduler {
   void refine_or_stream(RequestState& state);
   void cut(RequestState& state, unsigned size);
   void issue_refinement(RequestState& state);
-  void issue_packed(RequestState& state);
+  void issue_refined(RequestState& state);
   void issue_stream(RequestState& state);
   void count_stream(const RequestState& state, std::uint64_t sent, const worker::ChunkPresence& presence,
                     std::uint64_t chunks);

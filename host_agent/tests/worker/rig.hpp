@@ -7,9 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -115,7 +114,6 @@ TEST(WorkerDealing, AddsUpAndCompletes) {
   EXPECT_EQ(completion->status, Status::kOk);
   EXPECT_FALSE(rig.worker().poll_completion().has_value());
   EXPECT_EQ(rig.worker().next_timeout(), kNever);
-  EXPECT_EQ(rig.worker().progress_at(), kNever);
 }
 
 TEST(WorkerDealing, DealsChunkToSlotByTheStride) {
