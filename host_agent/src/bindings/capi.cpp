@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
-#include <memory>
 #include <utility>
 
 namespace nb = nanobind;

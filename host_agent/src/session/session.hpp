@@ -2,7 +2,7 @@
 // (membership.hpp). What all callers use, in C, MPI, PyTorch and Python.
 //
 //   join      the membership is granted slots, the data path is opened
-//   greet     the first all-reduce (greeting.hpp) shows that packets pass both ways
+//   greet     the first all-reduce shows that packets pass both ways
 //   work      submit, wait
 //   fail      the first failure stays: it is the cause, and whoever asks gets it
 //   explain   what the data path has failed with is put into words by the membership, and the others are told
@@ -16,9 +16,10 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,7 @@ struct Call {
   [[nodiscard]] const Failure* failure() const;
 };
 
-class Session final : public Attended, public std::enable_shared_from_this<Session> {
+class Session final : public std::enable_shared_from_this<Session> {
  public:
   /// Longest single wait of a join without a look at `pause`.
   static constexpr std::chrono::milliseconds kPausePeriod{500};
@@ -49,7 +50,7 @@ class Session final : public Attended, public std::enable_shared_from_this<Sessi
   /// and what the engine throws; then the job has been left.
   static std::shared_ptr<Session> join(const std::string& job, process::Owned<Membership> membership,
                                        const std::function<void()>& pause = {});
-  ~Session() override;
+  ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -80,9 +81,12 @@ class Session final : public Attended, public std::enable_shared_from_this<Sessi
   /// Throws Failure in a forked child.
   void check_process() const;
 
-  // Of the membership.
-  [[nodiscard]] Fields state() const override;
-  void end(const Failure& failure, bool tell_others) override;
+  // For the membership.
+  /// What the data path says of itself: each counter for each aggregator (`results.0`), whether it was `greeted`, and
+  /// the `status` and `tensor` of a collective that has failed, if nobody has said why. Empty before it is open.
+  [[nodiscard]] Fields state() const;
+  /// The job is over. `tell_others`: they do not know it yet.
+  void end(const Failure& failure, bool tell_others);
 
  private:
   friend struct Call;
@@ -90,7 +94,7 @@ class Session final : public Attended, public std::enable_shared_from_this<Sessi
 
   void begin(const std::function<void()>& pause);
   void greet(const std::function<void()>& pause);
-  /// Was this the first failure?
+  /// Records the first failure; returns whether this call did.
   bool fail(const Failure& failure) noexcept;
   /// Has the membership put into words what the data path has failed with; returns what the session has failed with.
   const Failure& explain(const std::string& what, Fields fields);
@@ -103,7 +107,9 @@ class Session final : public Attended, public std::enable_shared_from_this<Sessi
   Grant grant_;
   std::unique_ptr<engine::Engine> own_engine_;
   std::atomic<engine::Engine*> engine_{nullptr};  // once it is there
-  std::atomic<const Failure*> failure_{nullptr};  // ours, but for those above
+  std::mutex failing_;
+  std::optional<Failure> first_failure_;
+  std::atomic<const Failure*> failure_{nullptr};  // the first, or without_memory_ if there was none to keep it
   std::atomic<bool> greeted_{false};
 };
 
