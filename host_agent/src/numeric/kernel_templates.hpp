@@ -94,8 +94,6 @@ struct One {
   static Int swap_to_big_endian(Int value) noexcept {
     return __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? __builtin_bswap32(value) : value;
   }
-  static Int load_big_endian(const std::byte* from) noexcept { return swap_to_big_endian(load_i32(from)); }
-  static void store_big_endian(std::byte* to, Int value) noexcept { store_i32(to, swap_to_big_endian(value)); }
 
   static Float broadcast(float value) noexcept { return value; }
   /// To [-limit, limit]; a NaN to 0. Selections, here and below, of values that exist anyway: a branch on a gradient's
@@ -262,7 +260,7 @@ template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes, bool kHostOrde
   if constexpr (kHostOrder) {
     V::store_i32(payload, packed);
   } else {
-    V::store_big_endian(payload, packed);
+    V::store_i32(payload, V::swap_to_big_endian(packed));
   }
 }
 
@@ -315,10 +313,11 @@ void pack_run(const QuantiseFactors& factors, const std::byte* source, std::size
 
 template <class V, bool kHostOrder>
 [[gnu::always_inline]] inline typename V::Int load_word(const std::byte* from) noexcept {
+  const auto word = V::load_i32(from);
   if constexpr (kHostOrder) {
-    return V::load_i32(from);
+    return word;
   } else {
-    return V::load_big_endian(from);
+    return V::swap_to_big_endian(word);
   }
 }
 
@@ -394,18 +393,18 @@ void dequantise_chunk(const DequantiseFactors& factors, const std::byte* payload
   }
 }
 
+template <class V>
+[[gnu::always_inline]] inline void add_word(std::byte* cell, const std::byte* payload) noexcept {
+  const auto sum = V::add(load_word<V, false>(cell), load_word<V, false>(payload));
+  V::store_i32(cell, V::swap_to_big_endian(sum));
+}
+
 /// Words have to be added exactly once, so here the tail is done one by one.
 template <class V>
 void accumulate_words(std::byte* cell, const std::byte* payload, std::size_t words) noexcept {
   std::size_t word = 0;
-  for (; word + V::kWidth <= words; word += V::kWidth) {
-    const auto sum = V::add(V::load_big_endian(cell + 4 * word), V::load_big_endian(payload + 4 * word));
-    V::store_big_endian(cell + 4 * word, sum);
-  }
-  for (; word < words; ++word) {
-    const auto sum = One::add(One::load_big_endian(cell + 4 * word), One::load_big_endian(payload + 4 * word));
-    One::store_big_endian(cell + 4 * word, sum);
-  }
+  for (; word + V::kWidth <= words; word += V::kWidth) add_word<V>(cell + 4 * word, payload + 4 * word);
+  for (; word < words; ++word) add_word<One>(cell + 4 * word, payload + 4 * word);
 }
 
 /// Magnitudes as integers order like the numbers themselves, with Inf and NaN above all finite ones.

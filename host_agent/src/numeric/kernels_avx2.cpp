@@ -44,12 +44,10 @@ struct Avx2 {
   static void store_i32(std::byte* to, Int value) noexcept {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value);
   }
-  static Int swap_bytes(Int value) noexcept {
+  static Int swap_to_big_endian(Int value) noexcept {
     const Int order = _mm256_broadcastsi128_si256(_mm_setr_epi8(3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12));
     return _mm256_shuffle_epi8(value, order);
   }
-  static Int load_big_endian(const std::byte* from) noexcept { return swap_bytes(load_i32(from)); }
-  static void store_big_endian(std::byte* to, Int value) noexcept { store_i32(to, swap_bytes(value)); }
 
   static Float broadcast(float value) noexcept { return _mm256_set1_ps(value); }
   static Float clamp(Float value, Float limit) noexcept {

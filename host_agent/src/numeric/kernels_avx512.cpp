@@ -36,12 +36,10 @@ struct Avx512 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), top);
   }
   static void store_i32(std::byte* to, Int value) noexcept { _mm512_storeu_si512(to, value); }
-  static Int swap_bytes(Int value) noexcept {
+  static Int swap_to_big_endian(Int value) noexcept {
     const __m128i order = _mm_setr_epi8(3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12);
     return _mm512_shuffle_epi8(value, _mm512_broadcast_i32x4(order));
   }
-  static Int load_big_endian(const std::byte* from) noexcept { return swap_bytes(load_i32(from)); }
-  static void store_big_endian(std::byte* to, Int value) noexcept { store_i32(to, swap_bytes(value)); }
 
   static Float broadcast(float value) noexcept { return _mm512_set1_ps(value); }
   static Float clamp(Float value, Float limit) noexcept {

@@ -33,12 +33,10 @@ struct Sse2 {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(top, top));
   }
   static void store_i32(std::byte* to, Int value) noexcept { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), value); }
-  static Int swap_bytes(Int value) noexcept {
+  static Int swap_to_big_endian(Int value) noexcept {
     const Int pairs = _mm_or_si128(_mm_slli_epi16(value, 8), _mm_srli_epi16(value, 8));
     return _mm_shufflehi_epi16(_mm_shufflelo_epi16(pairs, 0xB1), 0xB1);
   }
-  static Int load_big_endian(const std::byte* from) noexcept { return swap_bytes(load_i32(from)); }
-  static void store_big_endian(std::byte* to, Int value) noexcept { store_i32(to, swap_bytes(value)); }
 
   static Float broadcast(float value) noexcept { return _mm_set1_ps(value); }
   static Float clamp(Float value, Float limit) noexcept {
