@@ -1,4 +1,4 @@
-#include "capi.hpp"
+#include "parts.hpp"
 
 #include <chrono>
 #include <cstddef>

@@ -1,5 +1,3 @@
-#include "compression.hpp"
-
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -19,6 +17,7 @@
 #include "numeric/indices.hpp"
 #include "numeric/kernels.hpp"
 #include "numeric/selection.hpp"
+#include "parts.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

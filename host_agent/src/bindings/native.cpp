@@ -17,9 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "capi.hpp"
-#include "compression.hpp"
 #include "numeric/codec.hpp"
+#include "parts.hpp"
 #include "python_membership.hpp"
 #include "session/session.hpp"
 #include "transport/open.hpp"

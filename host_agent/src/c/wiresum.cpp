@@ -206,6 +206,14 @@ int start(const wiresum_session* session, Collective collective, wiresum_operati
   return WIRESUM_OK;
 }
 
+int start_sum(const wiresum_session* session, Collective::Kind kind, wiresum_dtype dtype, wiresum_op op, int root,
+              std::vector<Region> regions, wiresum_operation** operation) {
+  const Dtype type = dtype_of(dtype);
+  const bool average = is_average(op, type);
+  return start(session, {.kind = kind, .dtype = type, .average = average, .root = root, .regions = std::move(regions)},
+               operation);
+}
+
 /// How a complete operation ended. It is freed.
 int finish(wiresum_operation** operation) {
   const std::unique_ptr<wiresum_operation> finished(std::exchange(*operation, nullptr));
@@ -311,14 +319,8 @@ int wiresum_all_reduce(wiresum_session* session, const void* source, void* desti
     (void)checked(session);
     require_memory(source, elements);
     require_memory(destination, elements);
-    const Dtype type = dtype_of(dtype);
-    return start(
-        session,
-        {.kind = Collective::Kind::kAllReduce,
-         .dtype = type,
-         .average = is_average(op, type),
-         .regions = {{.source = bytes_of(source), .destination = bytes_of(destination), .elements = elements}}},
-        operation);
+    const Region region{.source = bytes_of(source), .destination = bytes_of(destination), .elements = elements};
+    return start_sum(session, Collective::Kind::kAllReduce, dtype, op, -1, {region}, operation);
   });
 }
 
@@ -330,16 +332,9 @@ int wiresum_reduce(wiresum_session* session, const void* source, void* destinati
     require_memory(source, elements);
     const bool is_root = member.rank() == root;
     if (is_root) require_memory(destination, elements);
-    const Dtype type = dtype_of(dtype);
-    return start(session,
-                 {.kind = Collective::Kind::kReduce,
-                  .dtype = type,
-                  .average = is_average(op, type),
-                  .root = root,
-                  .regions = {{.source = bytes_of(source),
-                               .destination = is_root ? bytes_of(destination) : nullptr,
-                               .elements = elements}}},
-                 operation);
+    const Region region{
+        .source = bytes_of(source), .destination = is_root ? bytes_of(destination) : nullptr, .elements = elements};
+    return start_sum(session, Collective::Kind::kReduce, dtype, op, root, {region}, operation);
   });
 }
 
@@ -385,20 +380,14 @@ int wiresum_reduce_scatter(wiresum_session* session, const void* source, void* d
     const Session& member = checked(session);
     require_memory(source, elements);
     require_memory(destination, elements);
-    const Dtype type = dtype_of(dtype);
-    const std::size_t part_bytes = elements * wiresum::numeric::element_bytes(type);
+    const std::size_t part_bytes = elements * wiresum::numeric::element_bytes(dtype_of(dtype));
     std::vector<Region> regions(static_cast<std::size_t>(member.world_size()));
     for (std::size_t owner = 0; owner < regions.size(); ++owner) {
       regions[owner] = {.source = bytes_of(source) + owner * part_bytes,
                         .destination = static_cast<int>(owner) == member.rank() ? bytes_of(destination) : nullptr,
                         .elements = elements};
     }
-    return start(session,
-                 {.kind = Collective::Kind::kReduceScatter,
-                  .dtype = type,
-                  .average = is_average(op, type),
-                  .regions = std::move(regions)},
-                 operation);
+    return start_sum(session, Collective::Kind::kReduceScatter, dtype, op, -1, std::move(regions), operation);
   });
 }
 
