@@ -1,16 +1,16 @@
-// A worker's membership in one job, from joining to leaving: a data path (engine/) and whoever attends to the job
-// (membership.hpp). What all callers use, in C, MPI, PyTorch and Python.
+// A worker's membership in one job, from joining to leaving: a data path (engine/) and a membership (membership.hpp).
+// What all callers use, in C, MPI, PyTorch and Python.
 //
 //   join      the membership is granted slots, the data path is opened
 //   greet     the first all-reduce shows that packets pass both ways
 //   work      submit, wait
-//   fail      the first failure stays: it is the cause, and whoever asks gets it
-//   explain   what the data path has failed with is put into words by the membership, and the others are told
+//   fail      the first failure is recorded, since it is the cause of the others
+//   explain   the membership says why the data path has failed, and the other workers are told
 //   leave
 //
 // Any thread may call. A failure is read without a lock, and no lock is held while the membership is called.
 //
-// A forked child has the object, but neither threads nor membership: there everything is refused, and nothing
+// A forked child has the object, but neither threads nor membership: there every call is refused, and nothing is
 // destroyed.
 #pragma once
 
@@ -62,10 +62,10 @@ class Session final : public std::enable_shared_from_this<Session> {
   [[nodiscard]] Call submit(engine::Request request);
   /// Calls that asked for it and have completed, each once; sleeps up to `timeout` for the first.
   [[nodiscard]] std::vector<Call> take_completed(std::chrono::nanoseconds timeout);
-  /// take_completed() shall tell of this one, too, though its request did not ask for that.
+  /// take_completed() shall hand out this one, too, though its request did not ask for that.
   void notify(const Call& call);
 
-  /// Is there a point in submitting: has nothing failed, and is this the process that joined?
+  /// Has nothing failed, and is this the process that joined?
   [[nodiscard]] bool is_usable() const noexcept { return own_engine_->is_usable(); }
   [[nodiscard]] engine::Standing standing() const { return own_engine_->standing(); }
   [[nodiscard]] engine::EngineStats stats() const { return own_engine_->stats(); }
@@ -96,7 +96,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   void greet(const std::function<void()>& pause);
   /// Records the first failure; returns whether this call did.
   bool fail(const Failure& failure) noexcept;
-  /// Has the membership put into words what the data path has failed with; returns what the session has failed with.
+  /// Asks the membership why the data path has failed; returns what the session has failed with.
   const Failure& explain(const std::string& what, Fields fields);
   const Failure* failure_of(const engine::Operation& operation);
 
