@@ -154,7 +154,8 @@ asan: $(ready)-dev
 
 # The longest first: they run side by side.
 threaded_tests := $(if $(wildcard /usr/include/xdp/xsk.h),host_agent/tests/transport/xdp/xdp_test)
-threaded_tests += host_agent/tests/stress/stress_test host_agent/tests/engine/engine_test soft_switch/tests/server_test host_agent/tests/transport/transport_test
+threaded_tests += host_agent/tests/stress/stress_test host_agent/tests/engine/engine_test host_agent/tests/session/session_test \
+  soft_switch/tests/server_test host_agent/tests/transport/transport_test
 tsan: $(ready)-dev
 	cmake --preset tsan >/dev/null
 	cmake --build --preset tsan --target $(notdir $(threaded_tests))

@@ -153,8 +153,8 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
   const std::size_t chunk_bytes = kWords * elements_per_word(format) * element_bytes(format.dtype);
   const Scale scale = block_scale(kWorkers, 122, format.bits, 1.0F);
   const auto quantise_chunk = [&bench, &kernels, format, scale](std::size_t chunk, std::size_t at, std::size_t n) {
-    quantise(kernels, format, scale, bench.source(format.dtype) + at, elements_in(n, format.dtype),
-             bench.ring.payload(chunk), kWords);
+    quantise(format, scale, bench.source(format.dtype) + at, elements_in(n, format.dtype), bench.ring.payload(chunk),
+             kWords, kernels);
     keep(bench.ring.payload(chunk));
   };
   rows.push_back(
@@ -171,8 +171,8 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
     for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t chunk, std::size_t at, std::size_t n) {
       if (at + ahead < bench.tensor_bytes) {
         const std::size_t next = std::min(chunk_bytes, bench.tensor_bytes - at - ahead);
-        largest |= max_exponent(kernels, format.dtype, bench.source(format.dtype) + at + ahead,
-                                elements_in(next, format.dtype));
+        largest |= max_exponent(format.dtype, bench.source(format.dtype) + at + ahead, elements_in(next, format.dtype),
+                                kernels);
       }
       quantise_chunk(chunk, at, n);
     });
@@ -185,9 +185,8 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
                   kToFrames,
                   [&bench, &kernels, format, look_ahead_and_quantise] {
                     // As a sparse all-reduce does: the whole tensor is scanned before its first block leaves.
-                    scan_blocks(kernels, format.dtype, bench.source(format.dtype),
-                                elements_in(bench.tensor_bytes, format.dtype), kWords * elements_per_word(format),
-                                bench.scans.data());
+                    scan_blocks(format.dtype, bench.source(format.dtype), elements_in(bench.tensor_bytes, format.dtype),
+                                kWords * elements_per_word(format), bench.scans.data(), kernels);
                     keep(bench.scans.data());
                     look_ahead_and_quantise();
                   },
@@ -198,8 +197,8 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
                   kFromFrames,
                   [&bench, &kernels, format, scale, chunk_bytes] {
                     for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t chunk, std::size_t at, std::size_t n) {
-                      dequantise(kernels, format, scale, bench.ring.payload(chunk), kWords, bench.result.data() + at,
-                                 elements_in(n, format.dtype));
+                      dequantise(format, scale, bench.ring.payload(chunk), kWords, bench.result.data() + at,
+                                 elements_in(n, format.dtype), kernels);
                       keep(bench.result.data() + at);
                     });
                   },
@@ -236,9 +235,10 @@ void add_compression_rows(Bench& bench, const Kernels& kernels, std::uint8_t bit
                   kPlain,
                   [&bench, &kernels, bits, count, words, limit, inverse] {
                     const auto* source = reinterpret_cast<const float*>(bench.tensor.data());
-                    kernels.round_32({{1, 2}, 3, 4, 0}, 0, source, count, inverse, limit, bench.integers.data());
+                    kernels.float_gradients.round({{1, 2}, 3, 4, 0}, 0, source, count, inverse, limit,
+                                                  bench.integers.data());
                     if (bits != 32) {
-                      pack_lanes(kernels, bits, bench.integers.data(), count, bench.words.data(), words);
+                      pack_lanes(bits, bench.integers.data(), count, bench.words.data(), words, kernels);
                     }
                     keep(bench.integers.data());
                     keep(bench.words.data());
@@ -250,10 +250,10 @@ void add_compression_rows(Bench& bench, const Kernels& kernels, std::uint8_t bit
                   kPlain,
                   [&bench, &kernels, bits, count, words, inverse] {
                     if (bits != 32) {
-                      unpack_lanes(kernels, bits, bench.words.data(), words, bench.integers.data(), count);
+                      unpack_lanes(bits, bench.words.data(), words, bench.integers.data(), count, kernels);
                     }
                     auto* result = reinterpret_cast<float*>(bench.result.data());
-                    kernels.scale_32(bench.integers.data(), count, 1 / (inverse * kWorkers), result);
+                    kernels.float_gradients.scale(bench.integers.data(), count, 1 / (inverse * kWorkers), result);
                     keep(result);
                   },
                   {}});

@@ -16,7 +16,6 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -265,16 +264,11 @@ class Workers {
         transport::bind_consecutive({.address = is_kernels ? address : 0, .port = kWorkerPort}, count);
     const transport::PathConfig place{
         .address = address, .peers = std::vector<wire::Endpoint>(count, switch_at), .datagram_bytes_max = kPacketBytes};
-    if (spec.kind == transport::TransportKind::kUdp) {
-      for (transport::UdpSocket& socket : sockets) {
-        socket.connect(switch_at);
-        std::vector<transport::UdpSocket> own;
-        own.push_back(std::move(socket));
-        paths_.push_back(transport::open(spec, place, std::move(own)));
-      }
-    } else {
-      paths_.push_back(transport::open(spec, place, std::move(sockets)));
+    const bool over_sockets = spec.kind == transport::TransportKind::kUdp;
+    for (transport::UdpSocket& socket : sockets) {
+      if (over_sockets) socket.connect(switch_at);
     }
+    paths_ = transport::open_for_threads(spec, place, std::move(sockets), over_sockets ? count : 1U);
     for (std::uint8_t i = 0; i < count; ++i) {
       machines_.push_back(std::make_unique<worker::Worker>(worker_config(i, count, slots, lanes)));
       tensors_.push_back(std::make_unique<Tensor>(floats, lanes));

@@ -198,7 +198,8 @@ TEST(DataThread, AResultForAllAndAnAnswerToOneInTheSameBurstGoEachToTheirReceive
   std::vector<transport::UdpSocket> sockets;
   sockets.push_back(std::move(socket));
   const dataplane::SwitchSizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 2};
-  DataThread thread(sizes, transport::open({}, {}, std::move(sockets)), {0}, std::chrono::microseconds(0), kAnswerMax);
+  std::vector<transport::DataPath> paths = transport::open_for_threads({}, {}, std::move(sockets), 1);
+  DataThread thread(sizes, std::move(paths.front()), {0}, std::chrono::microseconds(0), kAnswerMax);
   const auto send = [&](std::size_t worker, std::uint32_t slot) {
     const Header header = job.header(Kind::kData, worker, 1, slot);
     job.members[worker].send(at, dataplane::datagram_of(header, Words(kLanes, slot + 1)));

@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "transport/ethernet/arp.hpp"
-#include "transport/ethernet/bytes.hpp"
 #include "transport/ethernet/frame.hpp"
+#include "wire/bytes.hpp"
 
 namespace {
 
+using namespace wiresum::wire::bytes;
 using namespace wiresum::transport::ethernet;
 
 constexpr std::size_t kUdpChecksumAt = 40;

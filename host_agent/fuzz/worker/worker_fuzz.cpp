@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <span>
 #include <vector>
 
@@ -197,7 +196,6 @@ class Program {
       sent_[slot].assign(packet.data, packet.data + packet.bytes);
     }
     (void)worker_.next_timeout();
-    (void)worker_.progress_at();
   }
 
   /// What an honest switch says to the slot's last packet; the peers have sent zeros, and so has this worker if it

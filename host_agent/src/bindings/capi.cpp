@@ -1,9 +1,8 @@
-#include "capi.hpp"
+#include "parts.hpp"
 
 #include <chrono>
 #include <cstddef>
 #include <exception>
-#include <memory>
 #include <utility>
 
 namespace nb = nanobind;

@@ -1,5 +1,3 @@
-#include "compression.hpp"
-
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -12,11 +10,14 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
+#include "numeric/codec.hpp"
 #include "numeric/indices.hpp"
+#include "numeric/kernels.hpp"
 #include "numeric/selection.hpp"
-#include "numeric/stochastic.hpp"
+#include "parts.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -28,6 +29,15 @@ using namespace wiresum;
 template <class Element>
 using Vector = nb::ndarray<Element, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using DrawTuple = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>;
+
+template <class Element>
+const numeric::GradientKernels<Element>& gradients() {
+  if constexpr (std::is_same_v<Element, float>) {
+    return numeric::active_kernels().float_gradients;
+  } else {
+    return numeric::active_kernels().double_gradients;
+  }
+}
 
 numeric::Draw make_draw(const DrawTuple& draw) {
   const auto& [key0, key1, worker, step, stream] = draw;
@@ -54,7 +64,7 @@ void require_same_size(std::size_t one, std::size_t other) {
 void random_words(const DrawTuple& draw, std::uint64_t first, const Vector<std::uint32_t>& words) {
   require_words(first, words.size());
   const nb::gil_scoped_release unlocked;
-  numeric::random_words(make_draw(draw), first, words.size(), words.data());
+  numeric::active_kernels().random_words(make_draw(draw), first, words.size(), words.data());
 }
 
 /// Blocks of `block` elements, the last one shorter, have an inverse quantum each.
@@ -70,8 +80,8 @@ void round_stochastically(const DrawTuple& draw, const Vector<const Element>& so
   const nb::gil_scoped_release unlocked;
   for (std::size_t at = 0, b = 0; at < source.size(); at += block, ++b) {
     const std::size_t count = std::min(block, source.size() - at);
-    numeric::round_stochastically(make_draw(draw), at, source.data() + at, count, inverses.data()[b], limit,
-                                  integers.data() + at);
+    gradients<Element>().round(make_draw(draw), at, source.data() + at, count, inverses.data()[b], limit,
+                               integers.data() + at);
   }
 }
 
@@ -85,7 +95,7 @@ void scale_integers(const Vector<const std::int32_t>& integers, const Vector<con
   const nb::gil_scoped_release unlocked;
   for (std::size_t at = 0, b = 0; at < integers.size(); at += block, ++b) {
     const std::size_t count = std::min(block, integers.size() - at);
-    numeric::scale_integers(integers.data() + at, count, factors.data()[b], values.data() + at);
+    gradients<Element>().scale(integers.data() + at, count, factors.data()[b], values.data() + at);
   }
 }
 
@@ -112,7 +122,7 @@ template <class Element>
 double square_distance(const Vector<const Element>& a, const Vector<const Element>& b) {
   require_same_size(a.size(), b.size());
   const nb::gil_scoped_release unlocked;
-  return numeric::square_distance(a.data(), b.data(), a.size());
+  return gradients<Element>().square_distance(a.data(), b.data(), a.size());
 }
 
 template <class Element>

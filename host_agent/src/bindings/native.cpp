@@ -17,9 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "capi.hpp"
-#include "compression.hpp"
 #include "numeric/codec.hpp"
+#include "parts.hpp"
 #include "python_membership.hpp"
 #include "session/session.hpp"
 #include "transport/open.hpp"
@@ -247,6 +246,10 @@ NB_MODULE(_native, module) {
   module.def("instruction_set", &numeric::instruction_set);
   module.def("path_mtu", &path_mtu, "local"_a, "remote"_a);
   module.def("source_address", &source_address, "remote"_a);
+  module.def(
+      "interface_with",
+      [](const std::string& address) { return transport::interface_with(transport::parse_ipv4(address)); },
+      "address"_a);
   module.def("try_transport", &try_transport, "transport"_a, "device"_a, "address"_a, "threads"_a,
              nb::call_guard<nb::gil_scoped_release>());
 

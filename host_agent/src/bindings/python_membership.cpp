@@ -11,8 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "session/session.hpp"
+
 namespace nb = nanobind;
-using wiresum::session::Attended;
 using wiresum::session::Failure;
 using wiresum::session::Fields;
 using wiresum::session::Grant;
@@ -61,7 +62,7 @@ Grant PythonMembership::join(const wiresum::session::Bind& bind) {
   return grant;
 }
 
-void PythonMembership::attend(std::shared_ptr<Attended> session) {
+void PythonMembership::attend(std::shared_ptr<wiresum::session::Session> session) {
   const nb::gil_scoped_acquire locked;
   object_.attr("attend")(nb::cpp_function([session] { return session->state(); }),
                          nb::cpp_function([session](nb::handle error, bool tell_others) {

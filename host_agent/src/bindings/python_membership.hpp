@@ -23,7 +23,7 @@ class PythonMembership final : public wiresum::session::Membership {
   PythonMembership& operator=(const PythonMembership&) = delete;
 
   [[nodiscard]] wiresum::session::Grant join(const wiresum::session::Bind& bind) override;
-  void attend(std::shared_ptr<wiresum::session::Attended> session) override;
+  void attend(std::shared_ptr<wiresum::session::Session> session) override;
   [[nodiscard]] wiresum::session::Failure explain(const wiresum::session::Line& question) override;
   void abort(const std::string& reason) override;
   void leave() override;

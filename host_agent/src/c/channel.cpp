@@ -3,12 +3,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <system_error>
-#include <utility>
 
 namespace wiresum::c {
 namespace {
@@ -31,17 +29,6 @@ void await_data(int descriptor, Channel::Deadline deadline) {
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (is_open()) ::close(number_);
-}
-
-Descriptor::Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  std::swap(number_, other.number_);
-  return *this;
-}
-
 SocketPair::SocketPair() {
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
@@ -49,14 +36,14 @@ SocketPair::SocketPair() {
   }
   ours = Descriptor(ends[0]);
   theirs = Descriptor(ends[1]);
-  setsockopt(ours.number(), SOL_SOCKET, SO_SNDTIMEO, &kSendTimeout, sizeof kSendTimeout);
+  setsockopt(ours.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendTimeout, sizeof kSendTimeout);
 }
 
 bool Channel::send(const Line& line) {
   const std::string text = session::encode(line);
   const std::lock_guard lock(sending_);
   for (std::size_t sent = 0; sent < text.size();) {
-    const ssize_t count = ::send(end_.number(), text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
+    const ssize_t count = ::send(end_.get(), text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return false;
     sent += static_cast<std::size_t>(count);
@@ -69,8 +56,8 @@ std::optional<session::Line> Channel::receive(Deadline deadline) {
   while (end == std::string::npos) {
     if (received_.size() >= session::kLineBytesMax) throw session::LineError("a line does not end");
     std::array<char, 4096> more{};
-    await_data(end_.number(), deadline);
-    const ssize_t count = ::recv(end_.number(), more.data(), more.size(), 0);
+    await_data(end_.get(), deadline);
+    const ssize_t count = ::recv(end_.get(), more.data(), more.size(), 0);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return std::nullopt;
     received_.append(more.data(), static_cast<std::size_t>(count));
@@ -81,6 +68,6 @@ std::optional<session::Line> Channel::receive(Deadline deadline) {
   return line;
 }
 
-void Channel::hang_up() noexcept { ::shutdown(end_.number(), SHUT_RDWR); }
+void Channel::hang_up() noexcept { ::shutdown(end_.get(), SHUT_RDWR); }
 
 }  // namespace wiresum::c

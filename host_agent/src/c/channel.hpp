@@ -6,23 +6,12 @@
 #include <optional>
 #include <string>
 
+#include "process/descriptor.hpp"
 #include "session/line.hpp"
 
 namespace wiresum::c {
 
-/// A file descriptor that is closed with its owner.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) noexcept : number_(number) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept;
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  [[nodiscard]] int number() const noexcept { return number_; }
-  [[nodiscard]] bool is_open() const noexcept { return number_ >= 0; }
-
- private:
-  int number_;
-};
+using process::Descriptor;
 
 /// Both ends of a socket pair that exec() closes. Throws std::system_error.
 struct SocketPair {

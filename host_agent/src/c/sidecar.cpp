@@ -54,55 +54,44 @@ Process& process() {
   return *it;
 }
 
-class SpawnActions {
- public:
-  explicit SpawnActions(int control) {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_adddup2(&actions_, control, kControlDescriptor);
-    posix_spawnattr_init(&attributes_);
-    sigset_t none;
-    sigemptyset(&none);
-    posix_spawnattr_setsigmask(&attributes_, &none);
-    sigset_t defaults;
-    sigfillset(&defaults);
-    posix_spawnattr_setsigdefault(&attributes_, &defaults);
-    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+/// posix_spawnp(), with `control` where the sidecar looks for it, and signals as if nobody had changed them.
+int spawn(const char* program, int control, const char* const* arguments) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, control, kControlDescriptor);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t signals;
+  sigemptyset(&signals);
+  posix_spawnattr_setsigmask(&attributes, &signals);
+  sigfillset(&signals);
+  posix_spawnattr_setsigdefault(&attributes, &signals);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  pid_t child = -1;
+  const int failure =
+      posix_spawnp(&child, program, &actions, &attributes, const_cast<char* const*>(arguments), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  // It forks at once. If the program does not care for its children, there is nothing to wait for.
+  while (failure == 0 && waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
   }
-  ~SpawnActions() {
-    posix_spawn_file_actions_destroy(&actions_);
-    posix_spawnattr_destroy(&attributes_);
-  }
-  SpawnActions(const SpawnActions&) = delete;
-  SpawnActions& operator=(const SpawnActions&) = delete;
-
-  [[nodiscard]] const posix_spawn_file_actions_t* actions() const noexcept { return &actions_; }
-  [[nodiscard]] const posix_spawnattr_t* attributes() const noexcept { return &attributes_; }
-
- private:
-  posix_spawn_file_actions_t actions_{};
-  posix_spawnattr_t attributes_{};
-};
+  return failure;
+}
 
 /// Throws Failure if it does not start; what goes wrong later, its silence tells.
 Descriptor start(const std::string& python) {
   SocketPair pair;
   // dup2 onto itself would leave it to be closed by exec().
-  const Descriptor theirs(fcntl(pair.theirs.number(), F_DUPFD_CLOEXEC, kControlDescriptor + 1));
-  if (!theirs.is_open()) throw std::system_error(errno, std::generic_category(), "cannot start the sidecar");
-  const SpawnActions how(theirs.number());
-  std::string of = std::to_string(getpid());
+  const Descriptor theirs(fcntl(pair.theirs.get(), F_DUPFD_CLOEXEC, kControlDescriptor + 1));
+  if (!theirs.valid()) throw std::system_error(errno, std::generic_category(), "cannot start the sidecar");
+  const std::string of = std::to_string(getpid());
   // The last arguments are for people who look at a list of processes.
-  std::array<const char*, 7> arguments{python.c_str(), "-c", kProgram, "wiresum-sidecar", "--of", of.c_str(), nullptr};
-  pid_t child = -1;
-  const int failure = posix_spawnp(&child, python.c_str(), how.actions(), how.attributes(),
-                                   const_cast<char* const*>(arguments.data()), environ);
-  if (failure != 0) {
+  const std::array<const char*, 7> arguments{python.c_str(), "-c",       kProgram, "wiresum-sidecar",
+                                             "--of",         of.c_str(), nullptr};
+  if (const int failure = spawn(python.c_str(), theirs.get(), arguments.data()); failure != 0) {
     throw Failure(Failure::kSidecar, "cannot start the sidecar with '" + python + "' (" + std::strerror(failure) +
                                          "): WIRESUM_PYTHON must name the interpreter for which the Python package "
                                          "wiresum is installed");
-  }
-  // It has forked at once. If the program does not care for its children, there is nothing to wait for.
-  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
   }
   return std::move(pair.ours);
 }
@@ -152,11 +141,11 @@ Channel open_channel(const std::string& python) {
   Process& one = process();
   const std::lock_guard lock(one.mutex);
   SocketPair pair;
-  if (one.control.is_open() && hand_over(one.control.number(), pair.theirs.number())) {
+  if (one.control.valid() && hand_over(one.control.get(), pair.theirs.get())) {
     return Channel(std::move(pair.ours));
   }
   one.control = start(python.empty() ? default_python() : python);
-  hand_over(one.control.number(), pair.theirs.number());  // one that has ended already is found by its silence
+  hand_over(one.control.get(), pair.theirs.get());  // one that has ended already is found by its silence
   return Channel(std::move(pair.ours));
 }
 

@@ -1,15 +1,14 @@
 #include "c/sidecar_membership.hpp"
 
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <new>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "c/sidecar.hpp"
 #include "process/thread.hpp"
+#include "session/session.hpp"
 #include "wire/constants.hpp"
 
 namespace wiresum::c {
@@ -81,9 +80,7 @@ session::Grant SidecarMembership::join(const session::Bind& bind) {
     throw failure_of(std::string("said what makes no sense: ") + error.what());
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::timed_out) throw;
-    if (process_.empty()) throw Failure(Failure::kSidecar, "the sidecar has not said anything in two minutes");
-    throw Failure(Failure::kSidecar,
-                  "the sidecar (process " + process_ + ") does not say how joining job '" + request_.job + "' went");
+    throw failure_of(process_.empty() ? "has said nothing in two minutes" : "does not say how joining went");
   }
 }
 
@@ -111,7 +108,7 @@ session::Grant SidecarMembership::await_grants(const session::Bind& bind) {
   throw failure_of("has ended");
 }
 
-void SidecarMembership::attend(std::shared_ptr<session::Attended> session) {
+void SidecarMembership::attend(std::shared_ptr<session::Session> session) {
   session_ = session.get();
   listener_ = process::start_thread("the thread that listens to the sidecar", [this] { listen(); });
 }
@@ -210,8 +207,8 @@ Failure SidecarMembership::failure_of(const std::string& has) const {
   return {Failure::kSidecar,
           "the sidecar that attends job '" + request_.job + "' (" + who + ") " + has +
               (has_spoken ? ": the job cannot go on without it"
-                          : " before it said a word. It needs the Python package wiresum: WIRESUM_PYTHON must name an "
-                            "interpreter for which that is installed")};
+                          : ". It needs the Python package wiresum: WIRESUM_PYTHON must name an interpreter for which "
+                            "that is installed")};
 }
 
 }  // namespace wiresum::c

@@ -34,7 +34,7 @@ class SidecarMembership final : public session::Membership {
   SidecarMembership& operator=(const SidecarMembership&) = delete;
 
   [[nodiscard]] session::Grant join(const session::Bind& bind) override;
-  void attend(std::shared_ptr<session::Attended> session) override;
+  void attend(std::shared_ptr<session::Session> session) override;
   [[nodiscard]] session::Failure explain(const session::Line& question) override;
   void abort(const std::string& reason) override;
   void leave() override;
@@ -55,8 +55,8 @@ class SidecarMembership final : public session::Membership {
   const std::string python_;
   const session::Failure without_memory_;  // made before it is needed
   Channel channel_;
-  std::string process_;                   // the sidecar's, once it has spoken
-  session::Attended* session_ = nullptr;  // lives for as long as the thread, which leave() ends
+  std::string process_;                  // the sidecar's, once it has spoken
+  session::Session* session_ = nullptr;  // lives for as long as the thread, which leave() ends
   std::thread listener_;
   std::mutex leaving_;
   bool left_ = false;

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -17,13 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "c/collective.hpp"
-#include "c/error.hpp"
 #include "c/sidecar_membership.hpp"
 #include "session/session.hpp"
 #include "wire/packet.hpp"
 
-using wiresum::c::Collective;
 using wiresum::numeric::Dtype;
 using wiresum::session::Failure;
 using wiresum::session::Session;
@@ -48,6 +44,36 @@ constexpr std::size_t kSettingsMax = 48;
 /// A wait without an end is made of such.
 constexpr nanoseconds kWaitStep{1'000'000'000};
 
+struct ErrorCode {
+  int code;
+  const char* name;
+  std::string_view kind;  // of a session::Failure; empty: none
+};
+
+constexpr std::array<ErrorCode, 16> kErrorCodes{{
+    {WIRESUM_OK, "WIRESUM_OK", ""},
+    {WIRESUM_ERROR, "WIRESUM_ERROR", "WiresumError"},
+    {WIRESUM_ERROR_ARGUMENT, "WIRESUM_ERROR_ARGUMENT", Failure::kArgument},
+    {WIRESUM_ERROR_JOIN, "WIRESUM_ERROR_JOIN", "JoinError"},
+    {WIRESUM_ERROR_WORKER_LOST, "WIRESUM_ERROR_WORKER_LOST", "WorkerLostError"},
+    {WIRESUM_ERROR_SWITCH_UNREACHABLE, "WIRESUM_ERROR_SWITCH_UNREACHABLE", "SwitchUnreachableError"},
+    {WIRESUM_ERROR_DIVERGED, "WIRESUM_ERROR_DIVERGED", "DivergedError"},
+    {WIRESUM_ERROR_COLLECTIVE_TIMEOUT, "WIRESUM_ERROR_COLLECTIVE_TIMEOUT", "CollectiveTimeoutError"},
+    {WIRESUM_ERROR_CLOSED, "WIRESUM_ERROR_CLOSED", Failure::kClosed},
+    {WIRESUM_ERROR_ABORTED, "WIRESUM_ERROR_ABORTED", Failure::kAborted},
+    {WIRESUM_ERROR_ABORTED, "WIRESUM_ERROR_ABORTED", "WorkerLeftError"},
+    {WIRESUM_ERROR_FORKED, "WIRESUM_ERROR_FORKED", Failure::kForked},
+    {WIRESUM_ERROR_SIDECAR, "WIRESUM_ERROR_SIDECAR", Failure::kSidecar},
+    {WIRESUM_ERROR_FULL, "WIRESUM_ERROR_FULL", Failure::kFull},
+    {WIRESUM_ERROR_SYSTEM, "WIRESUM_ERROR_SYSTEM", Failure::kMemory},
+    {WIRESUM_IN_FLIGHT, "WIRESUM_IN_FLIGHT", ""},
+}};
+
+int code_of_kind(std::string_view kind) noexcept {
+  const auto* const entry = std::ranges::find(kErrorCodes, kind, &ErrorCode::kind);
+  return kind.empty() || entry == kErrorCodes.end() ? WIRESUM_ERROR : entry->code;
+}
+
 thread_local std::string last_error;  // empty: nothing has gone wrong yet
 
 int report(int code, const char* text) noexcept {
@@ -65,7 +91,7 @@ int guarded(Body&& body) noexcept {
   try {
     return std::forward<Body>(body)();
   } catch (const Failure& failure) {
-    return report(wiresum::c::code_of_kind(failure.kind()), failure.what());
+    return report(code_of_kind(failure.kind()), failure.what());
   } catch (const std::bad_alloc&) {
     return report(WIRESUM_ERROR_SYSTEM, "out of memory");
   } catch (const std::system_error& error) {
@@ -73,6 +99,51 @@ int guarded(Body&& body) noexcept {
   } catch (const std::exception& error) {
     return report(WIRESUM_ERROR, error.what());
   }
+}
+
+/// A request without what the session knows.
+struct Collective {
+  enum class Kind : std::uint8_t { kAllReduce = 1, kReduce, kReduceScatter, kBroadcast, kAllGather, kBarrier };
+  Kind kind = Kind::kBarrier;
+  Dtype dtype = Dtype::kI32;
+  bool average = false;
+  int root = -1;
+  std::vector<Region> regions;
+};
+
+/// 16 bits that differ, very likely, between two calls that do not belong together: FNV-1a, folded.
+std::uint16_t signature_of(const Collective& collective, unsigned bits) {
+  std::uint32_t hash = 2166136261u;
+  const auto add = [&hash](std::uint64_t value) {
+    for (int byte = 0; byte < 8; ++byte) {
+      hash = (hash ^ static_cast<std::uint8_t>(value >> (8 * byte))) * 16777619u;
+    }
+  };
+  add(static_cast<std::uint64_t>(collective.kind));
+  add(static_cast<std::uint64_t>(collective.dtype));
+  add(collective.average ? 1 : 0);
+  add(static_cast<std::uint64_t>(static_cast<std::int64_t>(collective.root)));
+  add(bits);
+  for (const Region& region : collective.regions) add(region.elements);
+  return static_cast<std::uint16_t>(hash ^ (hash >> 16));
+}
+
+wiresum::engine::Request request_of(Collective collective, const wiresum::session::Grant& grant, nanoseconds timeout) {
+  const bool is_raw = collective.dtype == Dtype::kRaw;
+  const bool is_float = !is_raw && collective.dtype != Dtype::kI32;
+  const bool is_sum = !is_raw && collective.kind != Collective::Kind::kBarrier;
+  const std::uint8_t bits = is_raw ? 8 : is_float ? grant.bits : 32;
+  const std::uint16_t signature = signature_of(collective, bits);
+  return {.work = {.format = {.dtype = collective.dtype,
+                              .scaling = is_float ? wiresum::numeric::Scaling::kBlockExponent
+                                                  : wiresum::numeric::Scaling::kNone,
+                              .bits = bits},
+                   .divisor = collective.average ? static_cast<float>(grant.world_size()) : 1.0F,
+                   .regions = std::move(collective.regions),
+                   .signature = signature,
+                   .may_be_sparse = is_sum && grant.sparse},
+          .timeout_ns = timeout.count(),
+          .notify = false};
 }
 
 void require(bool condition, const char* text) {
@@ -123,7 +194,7 @@ int start(const wiresum_session* session, Collective collective, wiresum_operati
   Session& member = *session->session;
   try {
     const nanoseconds timeout(session->timeout_ns.load());
-    made->call = member.submit(wiresum::c::request_of(std::move(collective), member.grant(), timeout));
+    made->call = member.submit(request_of(std::move(collective), member.grant(), timeout));
   } catch (const Failure&) {
     throw;
   } catch (const std::invalid_argument& error) {
@@ -133,6 +204,14 @@ int start(const wiresum_session* session, Collective collective, wiresum_operati
   }
   *operation = made.release();
   return WIRESUM_OK;
+}
+
+int start_sum(const wiresum_session* session, Collective::Kind kind, wiresum_dtype dtype, wiresum_op op, int root,
+              std::vector<Region> regions, wiresum_operation** operation) {
+  const Dtype type = dtype_of(dtype);
+  const bool average = is_average(op, type);
+  return start(session, {.kind = kind, .dtype = type, .average = average, .root = root, .regions = std::move(regions)},
+               operation);
 }
 
 /// How a complete operation ended. It is freed.
@@ -200,7 +279,10 @@ const char* wiresum_error_text(void) {
   return last_error.empty() ? "nothing has gone wrong yet in this thread" : last_error.c_str();
 }
 
-const char* wiresum_code_name(int code) { return wiresum::c::name_of_code(code); }
+const char* wiresum_code_name(int code) {
+  const auto* const entry = std::ranges::find(kErrorCodes, code, &ErrorCode::code);
+  return entry == kErrorCodes.end() ? "(no code of wiresum)" : entry->name;
+}
 
 int wiresum_join(const char* job, int rank, int world_size, const char* const* settings, unsigned flags,
                  wiresum_session** session) {
@@ -237,14 +319,8 @@ int wiresum_all_reduce(wiresum_session* session, const void* source, void* desti
     (void)checked(session);
     require_memory(source, elements);
     require_memory(destination, elements);
-    const Dtype type = dtype_of(dtype);
-    return start(
-        session,
-        {.kind = Collective::Kind::kAllReduce,
-         .dtype = type,
-         .average = is_average(op, type),
-         .regions = {{.source = bytes_of(source), .destination = bytes_of(destination), .elements = elements}}},
-        operation);
+    const Region region{.source = bytes_of(source), .destination = bytes_of(destination), .elements = elements};
+    return start_sum(session, Collective::Kind::kAllReduce, dtype, op, -1, {region}, operation);
   });
 }
 
@@ -256,16 +332,9 @@ int wiresum_reduce(wiresum_session* session, const void* source, void* destinati
     require_memory(source, elements);
     const bool is_root = member.rank() == root;
     if (is_root) require_memory(destination, elements);
-    const Dtype type = dtype_of(dtype);
-    return start(session,
-                 {.kind = Collective::Kind::kReduce,
-                  .dtype = type,
-                  .average = is_average(op, type),
-                  .root = root,
-                  .regions = {{.source = bytes_of(source),
-                               .destination = is_root ? bytes_of(destination) : nullptr,
-                               .elements = elements}}},
-                 operation);
+    const Region region{
+        .source = bytes_of(source), .destination = is_root ? bytes_of(destination) : nullptr, .elements = elements};
+    return start_sum(session, Collective::Kind::kReduce, dtype, op, root, {region}, operation);
   });
 }
 
@@ -311,20 +380,14 @@ int wiresum_reduce_scatter(wiresum_session* session, const void* source, void* d
     const Session& member = checked(session);
     require_memory(source, elements);
     require_memory(destination, elements);
-    const Dtype type = dtype_of(dtype);
-    const std::size_t part_bytes = elements * wiresum::numeric::element_bytes(type);
+    const std::size_t part_bytes = elements * wiresum::numeric::element_bytes(dtype_of(dtype));
     std::vector<Region> regions(static_cast<std::size_t>(member.world_size()));
     for (std::size_t owner = 0; owner < regions.size(); ++owner) {
       regions[owner] = {.source = bytes_of(source) + owner * part_bytes,
                         .destination = static_cast<int>(owner) == member.rank() ? bytes_of(destination) : nullptr,
                         .elements = elements};
     }
-    return start(session,
-                 {.kind = Collective::Kind::kReduceScatter,
-                  .dtype = type,
-                  .average = is_average(op, type),
-                  .regions = std::move(regions)},
-                 operation);
+    return start_sum(session, Collective::Kind::kReduceScatter, dtype, op, -1, std::move(regions), operation);
   });
 }
 

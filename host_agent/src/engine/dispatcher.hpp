@@ -1,17 +1,16 @@
 // Between callers and shards: calls go in, shares go to the shards' mailboxes, completions come back, operations end.
 //
-// It is the scheduler (schedule/) under a lock, and the operations that callers hold. No thread and no clock of its
-// own: an engine drives it with threads, the simulation in virtual time.
+// It is the scheduler (schedule/) under a lock, and the operations that callers hold. It has no thread and no clock: an
+// engine drives it with threads, the simulation in virtual time.
 //
-// What may run at once: any thread submits, takes tasks, or fails the engine; each shard's driver reports
-// completions. The lock is held for no work on a tensor: that is done in prepare(), before it, or in tasks.
+// Any thread may submit, take tasks, or fail the engine; each shard's driver reports completions. No work on a tensor
+// is done under the lock: it is done in prepare(), or in tasks.
 //
-// Ends. fail() is for good: what waits ends at once, what a shard has ends when the shard hears of it, and nothing is
-// dealt any more. So whoever stops the shards after fail() leaves nothing behind.
+// fail() is final: what waits ends at once, what a shard has ends when the shard hears of it, and nothing is issued any
+// more. So the shards may be stopped after it.
 //
-// Memory. submit() takes what is needed to end the operation and to bring its shares to the shards, and throws if it
-// cannot have that. What is allocated later is the scheduler's, which fails if it cannot have it. So no call but
-// prepare() and submit() throws.
+// submit() allocates what it takes to end the operation and to bring its shares to the shards, and throws if it cannot.
+// Later allocations are the scheduler's, which fails without them. So only prepare() and submit() throw.
 #pragma once
 
 #include <atomic>
@@ -37,17 +36,18 @@ struct Standing {
 
 class Dispatcher {
  public:
-  /// `shards` in the order in which they are dealt to; `on_task` is called, from whoever made it, when there is one.
+  /// `shards` in the order in which they get shares; `on_task` is called when there is a task, by the thread that made
+  /// it.
   Dispatcher(const schedule::SchedulerConfig& config, std::vector<Shard*> shards, std::function<void()> on_task);
 
-  /// A request that has been looked at.
+  /// A request that has been surveyed.
   struct Prepared {
     schedule::Request request;
     schedule::Survey survey;
     bool notify = true;
   };
-  /// Looks at the request's memory, which takes a while; the caller has it to itself until submit(). Throws
-  /// std::invalid_argument if the request makes no sense, std::bad_alloc.
+  /// Surveys the request's memory, which takes a while. Throws std::invalid_argument if the request makes no sense,
+  /// std::bad_alloc.
   [[nodiscard]] Prepared prepare(schedule::Request request, bool notify);
   /// The order of these calls must be the same at all workers. Throws std::runtime_error if kOperationsMax are pending,
   /// std::bad_alloc; then nothing was submitted.
@@ -56,12 +56,12 @@ class Dispatcher {
   /// Shard number `shard` has completed its part.
   void complete_share(unsigned shard, const worker::Completion& completion);
 
-  /// Something to run, by a thread with the default floating-point environment, and then to complete.
+  /// A task to run, by a thread with the default floating-point environment, and then to complete.
   [[nodiscard]] std::optional<schedule::Task> take_task();
-  /// `status`: has it been done?
+  /// `status`: kOk if it was done.
   void complete_task(const schedule::Task& task, worker::Status status);
 
-  /// Fails if a request that no shard has a part of is past its deadline. To be called now and then.
+  /// Fails if a request that no shard has a part of is past its deadline. Call it regularly.
   void check_deadlines(TimeNs now);
 
   /// Ends all pending and later operations with `status`. The first failure stays.
@@ -82,7 +82,7 @@ class Dispatcher {
   /// Hands out what the scheduler has for shards and callers. Needs mutex_.
   void dispatch();
   void retire(const schedule::Finished& finished);
-  /// Room for so many operations in all mailboxes. Needs mutex_.
+  /// Reserves space for so many operations in all mailboxes. Needs mutex_.
   void reserve(std::size_t operations);
 
   const std::size_t lanes_;

@@ -24,7 +24,7 @@ using worker::TimeNs;
 constexpr unsigned kStatsPeriod = 64;
 /// A datagram waits for other processes at both ends to give up a core: less than this is no sign of a loss.
 constexpr TimeNs kRtoMinNs = 5'000'000;
-/// How often somebody looks whether requests that wait to be issued are past their deadlines.
+/// How often the deadlines of requests that wait to be issued are checked.
 constexpr TimeNs kWaitingPeriodNs = 100'000'000;
 /// Longest sleep, so that a thread looks around even if an event were missed.
 constexpr TimeNs kSleepMaxNs = 1'000'000'000;
@@ -93,25 +93,12 @@ schedule::SchedulerConfig scheduler_config(const EngineConfig& config) {
   return scheduler;
 }
 
-/// Of thread `index`; port 0 stands for no endpoint.
 wire::Endpoint thread_port(wire::Endpoint base, unsigned index) {
-  return {.address = base.address, .port = static_cast<std::uint16_t>(base.port == 0 ? 0 : base.port + index)};
+  return {.address = base.address, .port = static_cast<std::uint16_t>(base.port + index)};
 }
 
-/// A thread's own socket, which all packets leave by, and one in the group if there is one. They hear the switch alone.
-std::vector<transport::UdpSocket> connected(transport::UdpSocket own, wire::Endpoint peer, wire::Endpoint group) {
-  own.connect(peer);
-  const std::uint32_t interface = own.local().address;
-  std::vector<transport::UdpSocket> sockets;
-  sockets.push_back(std::move(own));
-  if (group.port != 0) {
-    sockets.push_back(transport::UdpSocket::in_group(group, interface));
-    sockets.back().connect(peer);
-  }
-  return sockets;
-}
-
-/// For each thread at one aggregator, over its own socket.
+/// For each thread at one aggregator, over its own socket, which all packets leave by, and one in the group if there is
+/// one. They hear the switch alone.
 std::vector<transport::DataPath> open_paths(const transport::Spec& spec, const AggregatorConfig& aggregator,
                                             std::vector<transport::UdpSocket> sockets) {
   transport::PathConfig place{
@@ -119,20 +106,19 @@ std::vector<transport::DataPath> open_paths(const transport::Spec& spec, const A
       .peers = {},
       .datagram_bytes_max = wire::kHeaderBytes + std::size_t{aggregator.worker.lanes} * wire::kWordBytes};
   sockets.erase(sockets.begin() + aggregator.threads, sockets.end());
-  if (spec.kind != transport::TransportKind::kUdp) {
-    for (unsigned thread = 0; thread < aggregator.threads; ++thread) {
-      place.peers.push_back(thread_port(aggregator.switch_endpoint, thread));
-    }
-    return transport::open_for_threads(spec, place, std::move(sockets), aggregator.threads);
-  }
-  std::vector<transport::DataPath> paths;
   for (unsigned thread = 0; thread < aggregator.threads; ++thread) {
-    paths.push_back(
-        transport::open(spec, place,
-                        connected(std::move(sockets[thread]), thread_port(aggregator.switch_endpoint, thread),
-                                  thread_port(aggregator.results_group, thread))));
+    const wire::Endpoint peer = thread_port(aggregator.switch_endpoint, thread);
+    if (spec.kind != transport::TransportKind::kUdp) {
+      place.peers.push_back(peer);
+      continue;
+    }
+    sockets[thread].connect(peer);
+    if (aggregator.results_group.port == 0) continue;
+    const wire::Endpoint group = thread_port(aggregator.results_group, thread);
+    sockets.push_back(transport::UdpSocket::in_group(group, sockets[thread].local().address));
+    sockets.back().connect(peer);
   }
-  return paths;
+  return transport::open_for_threads(spec, place, std::move(sockets), aggregator.threads);
 }
 
 }  // namespace

@@ -1,16 +1,16 @@
-// A worker's data path in one job, as threads. What they do is elsewhere: dispatcher.hpp has what lies between callers
-// and shards, shard.hpp what one engine thread does. Here are the threads, their sleep, the clock, the sockets.
+// A worker's data path in one job: the threads, their sleep, the clock, the sockets. What lies between callers and
+// shards is in dispatcher.hpp, what an engine thread does in shard.hpp.
 //
 // Any thread may call an Engine. Work goes to the engine threads through mailboxes and comes back as completed
-// operations; nothing else is shared with the datapath. One more thread does the tasks (scheduler.hpp), since what
-// reads or writes a whole tensor would keep packets waiting for longer than their timers run.
+// operations; nothing else is shared with the datapath. One more thread does the tasks (scheduler.hpp), which would
+// keep packets waiting for longer than their timers run.
 //
-// A forked child has the object, but not the threads: there an engine refuses what it is asked, and what it is made of
-// is left alone when it is destroyed (process/home.hpp).
+// A forked child has the object, but not the threads: there an engine refuses every call, and its destructor leaves
+// alone what it is made of (process/home.hpp).
 //
 // A job may be at several aggregators, each a switch with a lease, rounds and a job number of its own. An engine thread
-// talks to one of them, and nothing is shared between threads at one aggregator that is not shared between threads at
-// two: collectives are dealt over all threads of all aggregators, alike at all workers.
+// talks to one of them. The chunks of a collective are divided among all threads of all aggregators, alike at all
+// workers.
 #pragma once
 
 #include <chrono>
@@ -30,12 +30,12 @@
 
 namespace wiresum::engine {
 
-/// One of the switches that a job is at, and what it has there.
+/// One of the switches that a job is at, and what the job has there.
 struct AggregatorConfig {
   /// slot_first and slots stand for the whole lease here; each thread gets its share.
   worker::WorkerConfig worker;
   unsigned threads = 1;           // divides worker.slots
-  std::uint32_t own_address = 0;  // that the switch knows this worker by; UDP sockets are bound to theirs already
+  std::uint32_t own_address = 0;  // the worker's, as the switch knows it; UDP sockets are bound to theirs already
   wire::Endpoint switch_endpoint;
   /// The multicast group that RESULTs for all come to, and its base port. Port 0: they come to the threads' own
   /// sockets.
@@ -86,10 +86,10 @@ class Engine {
   /// Takes completed operations that asked for it, each once; sleeps up to `timeout` for the first.
   [[nodiscard]] std::vector<std::shared_ptr<Operation>> take_completed(std::chrono::nanoseconds timeout);
 
-  /// take_completed() shall tell of this one, too, though its request did not ask for that.
+  /// take_completed() shall hand out this one, too, though its request did not ask for that.
   void notify(const std::shared_ptr<Operation>& operation);
 
-  /// Is there a point in submitting: has nothing failed, and is this the process that joined?
+  /// Has nothing failed, and is this the process that joined?
   [[nodiscard]] bool is_usable() const noexcept;
 
   /// The first operation that ended badly, after which all end so; null if there is none.

@@ -30,10 +30,9 @@ class Operation {
   [[nodiscard]] worker::Status status() const noexcept { return status_; }
   /// False if `timeout` passed first. Throws std::runtime_error in a forked child, where nobody would end it.
   [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) const;
-  /// Ends it, once. Shall the queue of completed operations tell?
+  /// Ends it, once. Returns whether the queue of completed operations shall hand it out.
   [[nodiscard]] bool end(worker::Status status);
-  /// The queue shall tell, though nobody had asked for that. True: it has ended already, so the queue is to be told
-  /// now.
+  /// The queue shall hand it out, though its request did not ask for that. True: it has ended already.
   [[nodiscard]] bool notify_after_all();
 
  private:

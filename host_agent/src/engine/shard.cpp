@@ -114,7 +114,7 @@ bool Shard::transmit() noexcept {
   bool sent = false;
   const std::size_t burst = transport::whole_trains(kSendBurstMax, transport_.train_packets(packet_bytes_max_));
   for (std::size_t count = burst; count == burst;) {
-    // Where the device is behind, there is less room, or none: what does not go now goes at the next step.
+    // If the device is behind there are fewer buffers, or none; the rest goes at the next step.
     count = machine_.poll_transmit(clock_.now(), transport_.buffers(burst));
     if (count != 0) {
       transport_.send(count, {&switch_endpoint_, 1}, 0);

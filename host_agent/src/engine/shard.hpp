@@ -1,8 +1,7 @@
 // One thread's part of an engine: a mailbox, a state machine (worker/) and a transport, joined in steps.
 //
-// Sans-IO but for the transport: no thread and no clock of its own. Who drives it, an engine thread (engine.cpp) or
-// the simulation, calls the steps in any order and as often as it likes, all from one thread; only post(),
-// post_failure() and stats() may be called from others.
+// It has no thread and no clock. An engine thread (engine.cpp) or the simulation calls the steps in any order, all from
+// one thread; only post(), post_failure() and stats() may be called from others.
 //
 //   take_mail   what the dispatcher has issued, and a failure
 //   receive     packets in

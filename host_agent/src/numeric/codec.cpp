@@ -21,19 +21,7 @@
 // normal number and exact; only the second product may become subnormal and round. Normal results are therefore
 // rounded exactly once, when the integer sum becomes an fp32 number.
 //
-// The error bound. For a chunk with finite elements x_k at workers k = 1..N, exact sum S, result R (no AVG), and
-// m' = max(m, 1):
-//
-//   |R - S| <= N * q * h + r(S'),   q = 2^(m' - 127 + L + 2 - b),   |S' - S| <= N * q * h
-//
-//   h = 1/2 for b = 32 and N <= 128: each worker rounds once.
-//   h = 1   otherwise: each worker rounds once, or clamps. (1/2 where no element is clamped.)
-//   r(S') = max(2^-24 * |S'|, 2^-150) for fp32: the integer sum becomes an fp32 number, to nearest even. For results
-//       in fp16 and bf16 there follows a second rounding, of max(2^-11 * |.|, 2^-25) and max(2^-8 * |.|, 2^-134).
-//
-// In terms of the largest element, M >= 2^(m' - 127) unless it is subnormal: with b = 32, |R - S| is at most
-// 2^(2L - 30) * M / 2 and the rounding of the result; for N = 8, 2^-25 * M. AVG divides that by N and rounds once more.
-// A sum beyond the dtype's range is Inf, as in any IEEE 754 addition.
+// What that does to a sum is bounded in docs/numerics.md, "How exact it is".
 //
 // With a fixed scale f: lanes are x * f rounded to fp32 and then to an integer, clamped to what N workers can add.
 //
@@ -206,19 +194,19 @@ Scale fixed_scale(unsigned workers, float scale, unsigned bits, float divisor) n
   return result;
 }
 
-std::uint8_t max_exponent(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count) noexcept {
+std::uint8_t max_exponent(Dtype dtype, const std::byte* source, std::size_t count, const Kernels& kernels) noexcept {
   if (!is_float(dtype)) return kExponentZero;
   return exponent_of(dtype,
                      (dtype == Dtype::kF32 ? kernels.max_magnitude_32 : kernels.max_magnitude_16)(source, count));
 }
 
-BlockScan scan_block(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count) noexcept {
+BlockScan scan_block(Dtype dtype, const std::byte* source, std::size_t count, const Kernels& kernels) noexcept {
   assert(dtype != Dtype::kRaw);
   return scan_bytes(kernels, source, count * element_bytes(dtype), magnitude_bits(dtype));
 }
 
-void scan_blocks(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count, std::size_t step,
-                 BlockScan* scans) noexcept {
+void scan_blocks(Dtype dtype, const std::byte* source, std::size_t count, std::size_t step, BlockScan* scans,
+                 const Kernels& kernels) noexcept {
   assert(dtype != Dtype::kRaw && step > 0);
   const std::uint32_t magnitude = magnitude_bits(dtype);
   const std::size_t block_bytes = step * element_bytes(dtype);
@@ -241,8 +229,8 @@ DequantiseFactors dequantise_factors(const Scale& scale) noexcept {
 
 }  // namespace
 
-void quantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* source, std::size_t count,
-              std::byte* payload, std::size_t words) noexcept {
+void quantise(Format format, const Scale& scale, const std::byte* source, std::size_t count, std::byte* payload,
+              std::size_t words, const Kernels& kernels) noexcept {
   assert(valid(format) && count <= words * elements_per_word(format));
   if (format.dtype == Dtype::kRaw) {
     if (count > 0) std::memcpy(payload, source, count);
@@ -257,8 +245,8 @@ void quantise(const Kernels& kernels, Format format, const Scale& scale, const s
                                                                                     count, payload, words);
 }
 
-void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,
-                std::byte* destination, std::size_t count) noexcept {
+void dequantise(Format format, const Scale& scale, const std::byte* payload, std::size_t words, std::byte* destination,
+                std::size_t count, const Kernels& kernels) noexcept {
   assert(valid(format) && count <= words * elements_per_word(format));
   if (format.dtype == Dtype::kRaw) {
     if (count > 0) std::memcpy(destination, payload, count);
@@ -269,8 +257,8 @@ void dequantise(const Kernels& kernels, Format format, const Scale& scale, const
       dequantise_factors(scale), payload, words, destination, count);
 }
 
-void to_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count,
-                 std::int32_t* integers) noexcept {
+void to_integers(Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count, std::int32_t* integers,
+                 const Kernels& kernels) noexcept {
   assert(dtype != Dtype::kRaw);
   if (is_float(dtype) && scale.not_finite) {
     std::fill_n(integers, count, 0);
@@ -280,23 +268,23 @@ void to_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const 
                                                        reinterpret_cast<std::byte*>(integers), count);
 }
 
-void from_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::int32_t* integers,
-                   std::byte* destination, std::size_t count) noexcept {
+void from_integers(Dtype dtype, const Scale& scale, const std::int32_t* integers, std::byte* destination,
+                   std::size_t count, const Kernels& kernels) noexcept {
   assert(dtype != Dtype::kRaw);
   if (is_float(dtype) && scale.not_finite) return fill_nan(dtype, destination, count);
   kernels.from_integers[static_cast<std::size_t>(dtype)](
       dequantise_factors(scale), reinterpret_cast<const std::byte*>(integers), count, destination, count);
 }
 
-void pack_lanes(const Kernels& kernels, unsigned bits, const std::int32_t* integers, std::size_t count,
-                std::uint32_t* packed, std::size_t words) noexcept {
+void pack_lanes(unsigned bits, const std::int32_t* integers, std::size_t count, std::uint32_t* packed,
+                std::size_t words, const Kernels& kernels) noexcept {
   assert(count <= words * (32 / bits));
   kernels.pack[lane_index(bits)]({}, reinterpret_cast<const std::byte*>(integers), count,
                                  reinterpret_cast<std::byte*>(packed), words);
 }
 
-void unpack_lanes(const Kernels& kernels, unsigned bits, const std::uint32_t* packed, std::size_t words,
-                  std::int32_t* integers, std::size_t count) noexcept {
+void unpack_lanes(unsigned bits, const std::uint32_t* packed, std::size_t words, std::int32_t* integers,
+                  std::size_t count, const Kernels& kernels) noexcept {
   assert(count <= words * (32 / bits));
   kernels.unpack[lane_index(bits)]({}, reinterpret_cast<const std::byte*>(packed), words,
                                    reinterpret_cast<std::byte*>(integers), count);

@@ -11,9 +11,15 @@ namespace wiresum::numeric {
 inline constexpr std::uint8_t kExponentZero = 0;         // all elements zero or subnormal
 inline constexpr std::uint8_t kExponentNotFinite = 255;  // an Inf or a NaN somewhere
 
+struct Kernels;
+/// The kernels (kernels.hpp) of the best instruction set that the processor has, unless the environment variable
+/// WIRESUM_SIMD names another that it has; chosen at the first use. Tests and benchmarks name others below.
+[[nodiscard]] const Kernels& active_kernels() noexcept;
+
 /// Largest biased fp32 exponent (0..255) among `count` elements; fp16 and bf16 count as their fp32 value.
 /// 0 for an empty chunk and for the integer dtypes.
-[[nodiscard]] std::uint8_t max_exponent(Dtype dtype, const std::byte* source, std::size_t count) noexcept;
+[[nodiscard]] std::uint8_t max_exponent(Dtype dtype, const std::byte* source, std::size_t count,
+                                        const Kernels& kernels = active_kernels()) noexcept;
 
 /// Whether there is anything in a block of a tensor.
 struct BlockScan {
@@ -24,10 +30,12 @@ struct BlockScan {
 /// Of `count` elements of a dtype that is summed (not kRaw). A block that does not begin with zeros is not read
 /// further: its exponent is computed later, right before it is quantised, so that a dense tensor is read from memory
 /// once. Blocks are expected to be scanned in order.
-[[nodiscard]] BlockScan scan_block(Dtype dtype, const std::byte* source, std::size_t count) noexcept;
+[[nodiscard]] BlockScan scan_block(Dtype dtype, const std::byte* source, std::size_t count,
+                                   const Kernels& kernels = active_kernels()) noexcept;
 
 /// The same for each block of `step` elements among `count`; the last one may be shorter.
-void scan_blocks(Dtype dtype, const std::byte* source, std::size_t count, std::size_t step, BlockScan* scans) noexcept;
+void scan_blocks(Dtype dtype, const std::byte* source, std::size_t count, std::size_t step, BlockScan* scans,
+                 const Kernels& kernels = active_kernels()) noexcept;
 
 /// The factors of a chunk: from floats to integers, and from the sum back.
 ///
@@ -51,19 +59,19 @@ struct Scale {
 /// Writes `words` big-endian words from `count` elements (count <= words * elements_per_word; the rest of the
 /// lanes are zero). Rounds to nearest even. `payload` need not be aligned.
 void quantise(Format format, const Scale& scale, const std::byte* source, std::size_t count, std::byte* payload,
-              std::size_t words) noexcept;
+              std::size_t words, const Kernels& kernels = active_kernels()) noexcept;
 
 /// The inverse: `count` elements from the summed words. `destination` may be the quantiser's `source`.
 void dequantise(Format format, const Scale& scale, const std::byte* payload, std::size_t words, std::byte* destination,
-                std::size_t count) noexcept;
+                std::size_t count, const Kernels& kernels = active_kernels()) noexcept;
 
 /// What quantise() would put into lanes of 32 bits, as integers of the host's byte order: one for each element of a
 /// dtype that is summed. The scale may be one of narrower lanes.
-void to_integers(Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count,
-                 std::int32_t* integers) noexcept;
+void to_integers(Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count, std::int32_t* integers,
+                 const Kernels& kernels = active_kernels()) noexcept;
 /// The inverse.
 void from_integers(Dtype dtype, const Scale& scale, const std::int32_t* integers, std::byte* destination,
-                   std::size_t count) noexcept;
+                   std::size_t count, const Kernels& kernels = active_kernels()) noexcept;
 
 /// cell[i] += payload[i] for big-endian words, modulo 2^32: the switch's adder.
 void accumulate(std::byte* cell, const std::byte* payload, std::size_t words) noexcept;
@@ -73,31 +81,7 @@ void accumulate(std::byte* cell, const std::byte* payload, std::size_t words) no
 /// when it starts.
 void set_default_float_environment() noexcept;
 
-/// The instruction set in use: "scalar", "sse2", "avx2", "avx512" (or "portable" where
-/// the processor is not x86-64). The best that the processor has, unless the environment variable WIRESUM_SIMD names
-/// another that it has; chosen at the first use.
+/// Of active_kernels(): "scalar", "sse2", "avx2", "avx512" (or "portable" where the processor is not x86-64).
 [[nodiscard]] const char* instruction_set() noexcept;
-
-struct Kernels;
-
-/// The same on a given table of kernels (kernels.hpp), for tests and benchmarks.
-[[nodiscard]] std::uint8_t max_exponent(const Kernels& kernels, Dtype dtype, const std::byte* source,
-                                        std::size_t count) noexcept;
-[[nodiscard]] BlockScan scan_block(const Kernels& kernels, Dtype dtype, const std::byte* source,
-                                   std::size_t count) noexcept;
-void scan_blocks(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count, std::size_t step,
-                 BlockScan* scans) noexcept;
-void quantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* source, std::size_t count,
-              std::byte* payload, std::size_t words) noexcept;
-void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,
-                std::byte* destination, std::size_t count) noexcept;
-void to_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count,
-                 std::int32_t* integers) noexcept;
-void from_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::int32_t* integers,
-                   std::byte* destination, std::size_t count) noexcept;
-void pack_lanes(const Kernels& kernels, unsigned bits, const std::int32_t* integers, std::size_t count,
-                std::uint32_t* packed, std::size_t words) noexcept;
-void unpack_lanes(const Kernels& kernels, unsigned bits, const std::uint32_t* packed, std::size_t words,
-                  std::int32_t* integers, std::size_t count) noexcept;
 
 }  // namespace wiresum::numeric

@@ -35,7 +35,6 @@ class ExactFormat {
   /// For a float dtype and 1..kJobWorkersMax workers.
   ExactFormat(Dtype dtype, unsigned workers) noexcept;
 
-  [[nodiscard]] unsigned limb_bits() const noexcept { return limb_bits_; }
   /// How many planes there are; the last is that of special values.
   [[nodiscard]] unsigned planes() const noexcept { return limbs_ + 1; }
 

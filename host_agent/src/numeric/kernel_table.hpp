@@ -38,12 +38,8 @@ constexpr Kernels make_kernels(const char* name) noexcept {
   fill.template operator()<V, Dtype::kI32>();
   kernels.accumulate = accumulate_words<V>;
   kernels.random_words = draw_words<V>;
-  kernels.round_32 = round_elements<V, float>;
-  kernels.round_64 = round_elements<V, double>;
-  kernels.scale_32 = scale_elements<V, float>;
-  kernels.scale_64 = scale_elements<V, double>;
-  kernels.square_distance_32 = square_distance_of<V, float>;
-  kernels.square_distance_64 = square_distance_of<V, double>;
+  kernels.float_gradients = {round_elements<V, float>, scale_elements<V, float>, square_distance_of<V, float>};
+  kernels.double_gradients = {round_elements<V, double>, scale_elements<V, double>, square_distance_of<V, double>};
   kernels.pack[0] = kernels.to_integers[static_cast<std::size_t>(Dtype::kI32)];
   kernels.pack[1] = quantise_chunk<V, Dtype::kI32, 16, true>;
   kernels.pack[2] = quantise_chunk<V, Dtype::kI32, 8, true>;

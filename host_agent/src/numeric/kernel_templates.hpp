@@ -3,7 +3,8 @@
 // For the same reason no function of the standard library is called here.
 //
 // A vector type V holds kWidth lanes of 32 bits and offers the operations that `One`, the vector of width one,
-// spells out in portable C++. `One` is the reference, and serves what is shorter than a vector.
+// spells out in portable C++; vectors of floats and doubles have operators, too. `One` is the reference, and serves
+// what is shorter than a vector.
 //
 // A payload is planar (format.hpp), so element i of lane j is `words` elements behind element i of lane j - 1,
 // and a chunk that does not fill its payload splits the words in two runs: [0, rest) has one more lane in use
@@ -93,12 +94,8 @@ struct One {
   static Int swap_to_big_endian(Int value) noexcept {
     return __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? __builtin_bswap32(value) : value;
   }
-  static Int load_big_endian(const std::byte* from) noexcept { return swap_to_big_endian(load_i32(from)); }
-  static void store_big_endian(std::byte* to, Int value) noexcept { store_i32(to, swap_to_big_endian(value)); }
 
   static Float broadcast(float value) noexcept { return value; }
-  static Float multiply(Float a, Float b) noexcept { return a * b; }
-  static Float divide(Float a, Float b) noexcept { return a / b; }
   /// To [-limit, limit]; a NaN to 0. Selections, here and below, of values that exist anyway: a branch on a gradient's
   /// sign would be mispredicted every other time.
   static Float clamp(Float value, Float limit) noexcept {
@@ -148,9 +145,6 @@ struct One {
   static void store_double(float* to, Double value) noexcept { *to = static_cast<float>(value); }
   static void store_double(double* to, Double value) noexcept { *to = value; }
   static Double broadcast(double value) noexcept { return value; }
-  static Double multiply(Double a, Double b) noexcept { return a * b; }
-  static Double add(Double a, Double b) noexcept { return a + b; }
-  static Double subtract(Double a, Double b) noexcept { return a - b; }
   static Double clamp(Double value, Double limit) noexcept {
     const double below = value < limit ? value : limit;
     return below > -limit ? below : -limit;
@@ -218,7 +212,7 @@ template <class V, Dtype kDtype, unsigned kBits>
   if constexpr (kDtype == Dtype::kI32) {
     return sign_extend<V, kBits>(V::load_i32(from));
   } else {
-    const auto scaled = V::multiply(V::multiply(load_float<V, kDtype>(from), factors.up0), factors.up1);
+    const auto scaled = load_float<V, kDtype>(from) * factors.up0 * factors.up1;
     return V::round_to_int(V::clamp(scaled, factors.limit));
   }
 }
@@ -229,8 +223,8 @@ template <class V, Dtype kDtype, bool kDivide>
   if constexpr (kDtype == Dtype::kI32) {
     V::store_i32(to, lane);
   } else {
-    auto value = V::multiply(V::multiply(V::to_float(lane), factors.down0), factors.down1);
-    if constexpr (kDivide) value = V::divide(value, factors.divisor);
+    auto value = V::to_float(lane) * factors.down0 * factors.down1;
+    if constexpr (kDivide) value = value / factors.divisor;
     store_float<V, kDtype>(to, value);
   }
 }
@@ -266,7 +260,7 @@ template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes, bool kHostOrde
   if constexpr (kHostOrder) {
     V::store_i32(payload, packed);
   } else {
-    V::store_big_endian(payload, packed);
+    V::store_i32(payload, V::swap_to_big_endian(packed));
   }
 }
 
@@ -319,10 +313,11 @@ void pack_run(const QuantiseFactors& factors, const std::byte* source, std::size
 
 template <class V, bool kHostOrder>
 [[gnu::always_inline]] inline typename V::Int load_word(const std::byte* from) noexcept {
+  const auto word = V::load_i32(from);
   if constexpr (kHostOrder) {
-    return V::load_i32(from);
+    return word;
   } else {
-    return V::load_big_endian(from);
+    return V::swap_to_big_endian(word);
   }
 }
 
@@ -398,18 +393,18 @@ void dequantise_chunk(const DequantiseFactors& factors, const std::byte* payload
   }
 }
 
+template <class V>
+[[gnu::always_inline]] inline void add_word(std::byte* cell, const std::byte* payload) noexcept {
+  const auto sum = V::add(load_word<V, false>(cell), load_word<V, false>(payload));
+  V::store_i32(cell, V::swap_to_big_endian(sum));
+}
+
 /// Words have to be added exactly once, so here the tail is done one by one.
 template <class V>
 void accumulate_words(std::byte* cell, const std::byte* payload, std::size_t words) noexcept {
   std::size_t word = 0;
-  for (; word + V::kWidth <= words; word += V::kWidth) {
-    const auto sum = V::add(V::load_big_endian(cell + 4 * word), V::load_big_endian(payload + 4 * word));
-    V::store_big_endian(cell + 4 * word, sum);
-  }
-  for (; word < words; ++word) {
-    const auto sum = One::add(One::load_big_endian(cell + 4 * word), One::load_big_endian(payload + 4 * word));
-    One::store_big_endian(cell + 4 * word, sum);
-  }
+  for (; word + V::kWidth <= words; word += V::kWidth) add_word<V>(cell + 4 * word, payload + 4 * word);
+  for (; word < words; ++word) add_word<One>(cell + 4 * word, payload + 4 * word);
 }
 
 /// Magnitudes as integers order like the numbers themselves, with Inf and NaN above all finite ones.

@@ -1,5 +1,4 @@
-// The codec's inner loops, once for each instruction set, and the choice between them. Internal to the folder:
-// codec.cpp dispatches through it, tests and benchmarks reach each table by name.
+// The codec's inner loops, once for each instruction set, and the choice between them.
 //
 // Theory of operation. One source (kernel_templates.hpp) is written against a small vector type; each
 // kernels_<set>.cpp defines that type with the intrinsics of its set, is compiled with that set's flags, and
@@ -47,15 +46,10 @@ struct Kernels {
   void (*accumulate)(std::byte* cell, const std::byte* payload, std::size_t words) noexcept;
 
   // Compressed gradients (stochastic.hpp).
+  /// Words `first` to `first + count` of a draw; first + count <= kDrawWordsMax.
   void (*random_words)(const Draw&, std::uint64_t first, std::size_t count, std::uint32_t* words) noexcept;
-  void (*round_32)(const Draw&, std::uint64_t first, const float* source, std::size_t count, double inverse,
-                   std::int32_t limit, std::int32_t* integers) noexcept;
-  void (*round_64)(const Draw&, std::uint64_t first, const double* source, std::size_t count, double inverse,
-                   std::int32_t limit, std::int32_t* integers) noexcept;
-  void (*scale_32)(const std::int32_t* integers, std::size_t count, double factor, float* values) noexcept;
-  void (*scale_64)(const std::int32_t* integers, std::size_t count, double factor, double* values) noexcept;
-  double (*square_distance_32)(const float* a, const float* b, std::size_t count) noexcept;
-  double (*square_distance_64)(const double* a, const double* b, std::size_t count) noexcept;
+  GradientKernels<float> float_gradients;
+  GradientKernels<double> double_gradients;
   /// The codec's quantise and dequantise with lanes of 32 bits, in words of the host's byte order. By dtype.
   Quantise to_integers[4];
   Dequantise from_integers[4];

@@ -44,16 +44,12 @@ struct Avx2 {
   static void store_i32(std::byte* to, Int value) noexcept {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value);
   }
-  static Int swap_bytes(Int value) noexcept {
+  static Int swap_to_big_endian(Int value) noexcept {
     const Int order = _mm256_broadcastsi128_si256(_mm_setr_epi8(3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12));
     return _mm256_shuffle_epi8(value, order);
   }
-  static Int load_big_endian(const std::byte* from) noexcept { return swap_bytes(load_i32(from)); }
-  static void store_big_endian(std::byte* to, Int value) noexcept { store_i32(to, swap_bytes(value)); }
 
   static Float broadcast(float value) noexcept { return _mm256_set1_ps(value); }
-  static Float multiply(Float a, Float b) noexcept { return _mm256_mul_ps(a, b); }
-  static Float divide(Float a, Float b) noexcept { return _mm256_div_ps(a, b); }
   static Float clamp(Float value, Float limit) noexcept {
     const Float least = _mm256_xor_ps(limit, _mm256_set1_ps(-0.0F));
     const Float clamped = _mm256_max_ps(_mm256_min_ps(value, limit), least);
@@ -109,9 +105,6 @@ struct Avx2 {
   static void store_double(float* to, Double value) noexcept { _mm_storeu_ps(to, _mm256_cvtpd_ps(value)); }
   static void store_double(double* to, Double value) noexcept { _mm256_storeu_pd(to, value); }
   static Double broadcast(double value) noexcept { return _mm256_set1_pd(value); }
-  static Double multiply(Double a, Double b) noexcept { return _mm256_mul_pd(a, b); }
-  static Double add(Double a, Double b) noexcept { return _mm256_add_pd(a, b); }
-  static Double subtract(Double a, Double b) noexcept { return _mm256_sub_pd(a, b); }
   static Double clamp(Double value, Double limit) noexcept {
     return _mm256_max_pd(_mm256_min_pd(value, limit), _mm256_xor_pd(limit, _mm256_set1_pd(-0.0)));
   }

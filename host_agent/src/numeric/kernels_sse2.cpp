@@ -33,16 +33,12 @@ struct Sse2 {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(top, top));
   }
   static void store_i32(std::byte* to, Int value) noexcept { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), value); }
-  static Int swap_bytes(Int value) noexcept {
+  static Int swap_to_big_endian(Int value) noexcept {
     const Int pairs = _mm_or_si128(_mm_slli_epi16(value, 8), _mm_srli_epi16(value, 8));
     return _mm_shufflehi_epi16(_mm_shufflelo_epi16(pairs, 0xB1), 0xB1);
   }
-  static Int load_big_endian(const std::byte* from) noexcept { return swap_bytes(load_i32(from)); }
-  static void store_big_endian(std::byte* to, Int value) noexcept { store_i32(to, swap_bytes(value)); }
 
   static Float broadcast(float value) noexcept { return _mm_set1_ps(value); }
-  static Float multiply(Float a, Float b) noexcept { return _mm_mul_ps(a, b); }
-  static Float divide(Float a, Float b) noexcept { return _mm_div_ps(a, b); }
   static Float clamp(Float value, Float limit) noexcept {
     const Float least = _mm_xor_ps(limit, _mm_set1_ps(-0.0F));
     const Float clamped = _mm_max_ps(_mm_min_ps(value, limit), least);
@@ -102,9 +98,6 @@ struct Sse2 {
   }
   static void store_double(double* to, Double value) noexcept { _mm_storeu_pd(to, value); }
   static Double broadcast(double value) noexcept { return _mm_set1_pd(value); }
-  static Double multiply(Double a, Double b) noexcept { return _mm_mul_pd(a, b); }
-  static Double add(Double a, Double b) noexcept { return _mm_add_pd(a, b); }
-  static Double subtract(Double a, Double b) noexcept { return _mm_sub_pd(a, b); }
   static Double clamp(Double value, Double limit) noexcept {
     return _mm_max_pd(_mm_min_pd(value, limit), _mm_xor_pd(limit, _mm_set1_pd(-0.0)));
   }

@@ -1,5 +1,5 @@
 // Compressed gradients: stochastic rounding, lanes in words of the host's byte order. Pure; SIMD behind the same
-// dispatch as the codec (kernels.hpp). What every instruction set gives has the same bits.
+// dispatch as the codec. What every instruction set gives has the same bits.
 //
 // Randomness is a function, not a stream: word i of a draw is a hash of the draw and i. So a step that is repeated
 // repeats its randomness, a worker can compute what another one draws, and any part of a draw can be computed alone, by
@@ -16,6 +16,9 @@
 
 namespace wiresum::numeric {
 
+struct Kernels;
+const Kernels& active_kernels() noexcept;  // codec.hpp
+
 /// What a random word depends on besides its index.
 struct Draw {
   std::uint32_t key[2] = {0, 0};
@@ -27,31 +30,25 @@ struct Draw {
 /// Words in a draw: as many as 32 bits number blocks.
 inline constexpr std::uint64_t kDrawWordsMax = std::uint64_t{1} << 34;
 
-/// Words `first` to `first + count` of a draw; first + count <= kDrawWordsMax.
-void random_words(const Draw& draw, std::uint64_t first, std::size_t count, std::uint32_t* words) noexcept;
-
-/// integers[i] = floor(x * inverse + u), clamped to [-limit, limit]: all in fp64, each operation rounded to nearest. u
-/// in [0, 1) is word first + i of the draw times 2^-32. Elements are finite; 0 <= limit; first + count <=
-/// kDrawWordsMax.
-void round_stochastically(const Draw& draw, std::uint64_t first, const float* source, std::size_t count, double inverse,
-                          std::int32_t limit, std::int32_t* integers) noexcept;
-void round_stochastically(const Draw& draw, std::uint64_t first, const double* source, std::size_t count,
-                          double inverse, std::int32_t limit, std::int32_t* integers) noexcept;
-
-/// values[i] = integer * factor: rounded to fp64, and then to the type of `values`.
-void scale_integers(const std::int32_t* integers, std::size_t count, double factor, float* values) noexcept;
-void scale_integers(const std::int32_t* integers, std::size_t count, double factor, double* values) noexcept;
+/// What is computed of gradients of one type; Kernels (kernels.hpp) has it for float and double.
+template <class Element>
+struct GradientKernels {
+  /// integers[i] = floor(x * inverse + u), clamped to [-limit, limit]: all in fp64, each operation rounded to nearest.
+  /// u in [0, 1) is word first + i of the draw times 2^-32. Elements are finite; 0 <= limit; first + count <=
+  /// kDrawWordsMax.
+  void (*round)(const Draw& draw, std::uint64_t first, const Element* source, std::size_t count, double inverse,
+                std::int32_t limit, std::int32_t* integers) noexcept;
+  /// values[i] = integer * factor: rounded to fp64, and then to the type of `values`.
+  void (*scale)(const std::int32_t* integers, std::size_t count, double factor, Element* values) noexcept;
+  /// The sum of (a[i] - b[i])^2 in fp64: element i is added to column i mod 32, and the columns are added in order.
+  double (*square_distance)(const Element* a, const Element* b, std::size_t count) noexcept;
+};
 
 /// Integers in lanes of 8 or 16 bits, planar as in format.hpp, in words of the host's byte order, which whoever sums
 /// int32 can add. `count` <= words * (32 / bits).
 void pack_lanes(unsigned bits, const std::int32_t* integers, std::size_t count, std::uint32_t* packed,
-                std::size_t words) noexcept;
+                std::size_t words, const Kernels& kernels = active_kernels()) noexcept;
 void unpack_lanes(unsigned bits, const std::uint32_t* packed, std::size_t words, std::int32_t* integers,
-                  std::size_t count) noexcept;
-
-/// The sum of (a[i] - b[i])^2 in fp64: element i is added to column i mod 32, and the columns are added in order. With
-/// b null, of a[i]^2.
-[[nodiscard]] double square_distance(const float* a, const float* b, std::size_t count) noexcept;
-[[nodiscard]] double square_distance(const double* a, const double* b, std::size_t count) noexcept;
+                  std::size_t count, const Kernels& kernels = active_kernels()) noexcept;
 
 }  // namespace wiresum::numeric

@@ -121,7 +121,7 @@ template <class V, class Element>
 [[gnu::always_inline]] inline void round_vector(const Element* from, typename V::Double inverse,
                                                 typename V::Double limit, typename V::Long words,
                                                 std::int32_t* to) noexcept {
-  const auto shifted = V::add(V::multiply(V::load_double(from), inverse), V::fraction(words));
+  const auto shifted = V::load_double(from) * inverse + V::fraction(words);
   V::store_floor(to, V::clamp(shifted, limit));
 }
 
@@ -150,9 +150,9 @@ void scale_elements(const std::int32_t* integers, std::size_t count, double fact
   const auto wide_factor = V::broadcast(factor);
   std::size_t at = 0;
   for (; at + V::kDoubles <= count; at += V::kDoubles) {
-    V::store_double(values + at, V::multiply(V::load_double(integers + at), wide_factor));
+    V::store_double(values + at, V::load_double(integers + at) * wide_factor);
   }
-  for (; at < count; ++at) One::store_double(values + at, One::multiply(One::load_double(integers + at), factor));
+  for (; at < count; ++at) One::store_double(values + at, One::load_double(integers + at) * factor);
 }
 
 inline constexpr std::size_t kColumns = 32;
@@ -167,13 +167,13 @@ double square_distance_of(const Element* a, const Element* b, std::size_t count)
   for (; at + kColumns <= count; at += kColumns) {
     for (std::size_t i = 0; i < kVectors; ++i) {
       const std::size_t place = at + i * V::kDoubles;
-      const auto value = V::subtract(V::load_double(a + place), V::load_double(b + place));
-      wide[i] = V::add(wide[i], V::multiply(value, value));
+      const auto value = V::load_double(a + place) - V::load_double(b + place);
+      wide[i] = wide[i] + value * value;
     }
   }
   for (std::size_t i = 0; i < kVectors; ++i) V::store_double(columns + i * V::kDoubles, wide[i]);
   for (std::size_t i = 0; at + i < count; ++i) {
-    const double value = One::subtract(One::load_double(a + at + i), One::load_double(b + at + i));
+    const double value = One::load_double(a + at + i) - One::load_double(b + at + i);
     columns[i] += value * value;
   }
   double total = 0;

@@ -2,27 +2,26 @@
 //
 // Theory of operation
 //
-// Asking costs a round trip, and saves the blocks that no worker has. All workers must choose alike, without asking
-// each other in order to choose. So the choice depends on nothing but what earlier collectives *of the same signature*
-// have told all workers alike:
+// Asking costs a round trip, and saves the blocks that no worker has. All workers must choose alike without talking, so
+// the choice depends only on what earlier collectives *of the same signature* have told all workers:
 //
-//   The first collective of a signature asks. The counts that come back say exactly what asking saves, and every worker
-//   sees the same ones. If it pays, the signature goes on asking. If not, its collectives are sent whole, and each
-//   worker's packets carry a vote (worker.hpp): the density of a sample of its blocks. The largest vote is a lower
-//   bound of the union's density. When votes say that asking would pay, the signature asks again. Each time that this
-//   turns out wrong, the next attempt needs twice as many such votes.
+//   The first collective of a signature asks. Its counts say exactly what asking saves. If that pays, the signature
+//   goes on asking. If not, its collectives are sent whole, and each worker's packets carry a vote (worker.hpp): the
+//   density of a sample of its blocks. The largest vote is a lower bound of the union's density. When votes say that
+//   asking would pay, the signature asks again. Each time that this is wrong, the next attempt needs twice as many such
+//   votes.
 //
-// A worker votes for the fraction of its tensor that it would have to send after asking: of its blocks, or of what
-// finer blocks would leave, whichever is less. The counts come with a sample of the union that says the same of all
-// workers together, so finer blocks need no votes of their own. But a sample may be wrong: each time that counting
-// finer blocks did not pay, twice as many collectives pass before it is tried again.
+// So a dense tensor pays one round trip when it is new, and then a vote, which costs nothing; a sparse one pays a round
+// trip each time; and a change is noticed in both cases.
 //
-// So a dense tensor pays one round trip when it is new, and from then on a vote, which costs nothing. A sparse one pays
-// a round trip each time. A change is noticed in both cases.
+// A worker votes for the fraction of its tensor that it would send after asking: of its blocks, or of finer blocks if
+// that is less. The counts come with a sample of the union, so finer blocks need no votes of their own. But a sample
+// may be wrong: each time that counting finer blocks did not pay, twice as many collectives pass before the next
+// attempt.
 //
-// Costs are counted in chunks, the only unit that all workers have in common. A worker knows roughly how many chunks it
-// could have sent in the round trip that asking takes (what was in flight, scaled down by how much of the round trip
-// was queueing). The largest such number of all workers comes back with the counts.
+// Costs are counted in chunks, which are the same at all workers. A worker knows about how many chunks it could send in
+// a round trip (what was in flight, less what was queueing). The largest such number of all workers comes back with the
+// counts.
 #pragma once
 
 #include <cstdint>

@@ -35,22 +35,13 @@ void Scheduler::issue_exact(RequestState& state) {
 }
 
 void Scheduler::issue_planes(RequestState& state) {
-  worker::Collective work;
-  work.tensor = state.ticket.tensor ^ kPlanesTag;
-  issue_counts(state, Stage::kPlanes, state.exact->counts(), work);
+  issue_counts(state, Stage::kPlanes, state.exact->counts(), collective_of(state, kPlanesTag));
 }
 
 void Scheduler::issue_packed_exact(RequestState& state) {
   if (&state == asking_) asking_ = nullptr;
-  const ExactSum& sum = *state.exact;
-  worker::Collective work;
-  work.tensor = state.ticket.tensor ^ kExactTag;
-  work.format = sum.packed().format;
-  work.regions = sum.packed().regions;
-  work.presence = &sum.packed_presence();
-  work.deadline = state.request.deadline;
-  work.token = state.ticket.token;
-  issue_shares(state, sum.uses_all_gather() ? Stage::kAllGather : Stage::kLimbs, work, sum.packed_chunks());
+  const Stage stage = state.exact->uses_all_gather() ? Stage::kAllGather : Stage::kLimbs;
+  issue_packed(state, stage, state.exact->packed(), kExactTag);
 }
 
 }  // namespace wiresum::schedule

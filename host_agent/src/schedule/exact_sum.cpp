@@ -1,12 +1,10 @@
 #include "schedule/exact_sum.hpp"
 
-#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cmath>
 #include <cstring>
 
-#include "schedule/survey.hpp"
 #include "worker/chunks.hpp"
 
 namespace wiresum::schedule {
@@ -59,10 +57,9 @@ std::size_t ExactSum::words_of(const Region& region) const noexcept {
 
 void ExactSum::pack(std::size_t words) {
   auto* const bytes = reinterpret_cast<std::byte*>(memory_.data());
-  packed_.format = kWords;
-  packed_.regions = {{.source = bytes, .destination = bytes, .elements = words}};
-  packed_chunks_ = number_chunks(packed_.regions, kWords, lanes_);
-  packed_presence_ = scan(packed_, lanes_, packed_chunks_);
+  packed_.request.format = kWords;
+  packed_.request.regions = {{.source = bytes, .destination = bytes, .elements = words}};
+  packed_.number_and_scan(lanes_);
 }
 
 // ---- All-gather ----

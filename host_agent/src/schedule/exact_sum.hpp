@@ -20,7 +20,7 @@
 #include "numeric/exact.hpp"
 #include "schedule/presence.hpp"
 #include "schedule/request.hpp"
-#include "worker/chunk_presence.hpp"
+#include "schedule/survey.hpp"
 
 namespace wiresum::schedule {
 
@@ -44,9 +44,7 @@ class ExactSum {
   void split();
 
   /// A tensor of integers, to be summed where it is.
-  [[nodiscard]] const Request& packed() const noexcept { return packed_; }
-  [[nodiscard]] std::uint64_t packed_chunks() const noexcept { return packed_chunks_; }
-  [[nodiscard]] const worker::ChunkPresence& packed_presence() const noexcept { return packed_presence_; }
+  [[nodiscard]] const PackedTensor& packed() const noexcept { return packed_; }
 
   /// The packed tensor has been summed: writes the request's sums to their destinations.
   void join();
@@ -69,9 +67,7 @@ class ExactSum {
   bool uses_all_gather_ = false;
   PresenceCounts counts_;
   std::vector<std::int32_t> memory_;
-  Request packed_;
-  std::uint64_t packed_chunks_ = 0;
-  worker::ChunkPresence packed_presence_;
+  PackedTensor packed_;
 };
 
 }  // namespace wiresum::schedule

@@ -5,7 +5,6 @@
 // 2^32, and the switch's addition modulo 2^32 gives it exactly. Bits of a word that belong to no field stay zero.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>

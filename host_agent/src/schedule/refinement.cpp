@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "schedule/elements.hpp"
-#include "worker/chunks.hpp"
 
 namespace wiresum::schedule {
 
@@ -159,18 +158,18 @@ std::size_t Refinement::pack(std::size_t chunk, std::int32_t* integers) {
 void Refinement::pack() {
   elements_.resize(rows_of_chunk_ * kRowElements * element_bytes_);
   memory_.assign(union_size_.elements, 0);
-  packed_.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = request_.format.bits};
+  packed_.request.format = {
+      .dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = request_.format.bits};
   std::int32_t* packed = memory_.data();
   std::size_t chunk = 0;
   for (const std::size_t region_end : region_ends_) {
     std::int32_t* const begin = packed;
     for (; chunk < region_end; ++chunk) packed += pack(chunk, packed);
     auto* const bytes = reinterpret_cast<std::byte*>(begin);
-    packed_.regions.push_back(
+    packed_.request.regions.push_back(
         {.source = bytes, .destination = bytes, .elements = static_cast<std::uint64_t>(packed - begin)});
   }
-  packed_chunks_ = number_chunks(packed_.regions, packed_.format, lanes_);
-  packed_presence_ = schedule::scan(packed_, lanes_, packed_chunks_);
+  packed_.number_and_scan(lanes_);
 }
 
 std::size_t Refinement::unpack(std::size_t chunk, const std::int32_t* integers) {

@@ -53,9 +53,7 @@ class Refinement {
   /// Makes the packed tensor of integers, of as many regions as the request. Needs the thread's floating-point
   /// environment to be the default one, and so does unpack().
   void pack();
-  [[nodiscard]] const Request& packed() const noexcept { return packed_; }
-  [[nodiscard]] std::uint64_t packed_chunks() const noexcept { return packed_chunks_; }
-  [[nodiscard]] const worker::ChunkPresence& packed_presence() const noexcept { return packed_presence_; }
+  [[nodiscard]] const PackedTensor& packed() const noexcept { return packed_; }
   /// Brings its sum to the destinations.
   void unpack();
 
@@ -86,9 +84,7 @@ class Refinement {
   PresenceCounts counts_;
   std::vector<std::int32_t> memory_;
   std::vector<std::byte> elements_;  // of a chunk, those that are left
-  Request packed_;
-  std::uint64_t packed_chunks_ = 0;
-  worker::ChunkPresence packed_presence_;
+  PackedTensor packed_;
 };
 
 }  // namespace wiresum::schedule

@@ -1,7 +1,6 @@
 #include "schedule/scheduler.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <new>
 #include <stdexcept>
@@ -202,7 +201,7 @@ void Scheduler::issue(RequestState& state) {
     issue_exact(state);
     return;
   }
-  worker::Collective work = collective_of(state);
+  worker::Collective work = stream_of(state);
   work.vote = state.candidate ? vote_of(state) : 0;
   issue_shares(state, Stage::kWhole, work, state.survey.chunks);
 }
@@ -219,17 +218,31 @@ bool Scheduler::count_votes() {
   return true;
 }
 
-worker::Collective Scheduler::collective_of(const RequestState& state) const {
-  const Request& request = state.request;
-  return {.tensor = state.ticket.tensor,
-          .format = request.format,
-          .fixed_scale = request.fixed_scale,
-          .divisor = request.divisor,
-          .regions = request.regions,
-          .chunks = state.union_chunks,
-          .presence = &state.survey.presence,
-          .deadline = request.deadline,
-          .token = state.ticket.token};
+worker::Collective Scheduler::collective_of(const RequestState& state, std::uint32_t tag) {
+  worker::Collective work;
+  work.tensor = state.ticket.tensor ^ tag;
+  work.deadline = state.request.deadline;
+  work.token = state.ticket.token;
+  return work;
+}
+
+worker::Collective Scheduler::stream_of(const RequestState& state) {
+  worker::Collective work = collective_of(state);
+  work.format = state.request.format;
+  work.fixed_scale = state.request.fixed_scale;
+  work.divisor = state.request.divisor;
+  work.regions = state.request.regions;
+  work.chunks = state.union_chunks;
+  work.presence = &state.survey.presence;
+  return work;
+}
+
+void Scheduler::issue_packed(RequestState& state, Stage stage, const PackedTensor& packed, std::uint32_t tag) {
+  worker::Collective work = collective_of(state, tag);
+  work.format = packed.request.format;
+  work.regions = packed.request.regions;
+  work.presence = &packed.presence;
+  issue_shares(state, stage, work, packed.chunks);
 }
 
 void Scheduler::issue_shares(RequestState& state, Stage stage, const worker::Collective& work, std::uint64_t chunks) {
@@ -348,7 +361,7 @@ void Scheduler::end_task(RequestState& state) {
       refine_or_stream(state);
       break;
     case Stage::kPacking:
-      issue_packed(state);
+      issue_refined(state);
       break;
     case Stage::kMeasuring:
       issue_planes(state);

@@ -5,39 +5,33 @@
 //
 // Theory of operation
 //
-// Order. All workers submit the same requests in the same order, and the scheduler issues them to the threads in that
-// order, in shares that depend on nothing but the request and what came before. So each thread's state machine sees
-// the same collectives in the same order at all workers, which is what the agreed order of packets (worker.hpp)
-// stands on.
+// Order. All workers submit the same requests in the same order, and the shares of a request depend only on it and on
+// those before it. So each thread's state machine sees the same collectives in the same order at all workers, which the
+// agreed order of packets (worker.hpp) needs.
 //
 // Sparse collectives. A block is a chunk. Where zeros are worth leaving out, a request is issued as two collectives:
 //   the prologue, an all-reduce of a count for each block (presence.hpp): 1 from each worker that has it. Its sum tells
 //     all workers which blocks any of them has, the *union*;
 //   the stream, the request itself, cut down to the union. A worker without a block of the union sends EMPTY.
-// Where finer blocks are worth it (granularity.hpp), more prologues come between the two, each about smaller blocks of
-// the union (refinement.hpp), and the stream is what is left, packed together. The sum of a block that no worker has is
-// +0.0, and is written without a packet. Later requests wait until the stream has been issued: whether it is there when
-// they come depends on this worker's speed, but its place before them does not. Nothing waits for ever: a prologue is a
-// collective like any other, and the requests that wait are not yet in anybody's order.
+// Where finer blocks are worth it (granularity.hpp), more prologues follow, each about smaller blocks of the union
+// (refinement.hpp), and the stream is what is left, packed together. A block that no worker has becomes +0.0 without a
+// packet. Later requests wait until the stream has been issued, whose place in the order is before theirs.
 //
-// Exact sums. Short tensors of floats are summed without rounding before the end (exact_sum.hpp): in one collective of
-// integers if they are very short, otherwise in two, of which the first asks which words of the second there are. These
-// two have their place in the order as a prologue and its stream have.
+// Exact sums. Short tensors of floats are rounded once (exact_sum.hpp), in one collective of integers or in two, which
+// have their place in the order as a prologue and its stream have.
 //
-// Which requests get a prologue. choice.hpp decides that from what all workers know alike. The counts are known to all
-// as soon as the prologue is complete, since no later request is issued before. Votes are not: of the collectives in
-// flight, one worker may have completed more than another. So a vote takes effect vote_lag_chunks later, counted in
-// chunks of collectives that might be sparse, and no later collective is issued before the vote has arrived. The slots
-// hold fewer chunks than that, so they stay full meanwhile, and nobody waits.
+// Which requests get a prologue: choice.hpp decides that from what all workers know alike. Counts are known to all when
+// a prologue is complete. Votes are not: of the collectives in flight, one worker may have completed more than another.
+// So a vote takes effect vote_lag_chunks later, counted in chunks of collectives that might be sparse, and no later
+// collective is issued before the vote has arrived. The slots hold fewer chunks than that, so they stay full.
 //
-// Tasks. Scanning a tensor, clearing what no worker has, cutting it into fine blocks, packing and unpacking what is
-// left take a while. They are not done here, under the lock that protects the scheduler, but handed out (poll_task).
+// Tasks. What reads or writes a whole tensor is handed out (poll_task), to be done without the scheduler's lock.
 //
 // Stages. Each request is in one Stage; scheduler.cpp has the table of which may follow which. After a failure nothing
 // is issued any more: each request ends with its present stage.
 //
-// Memory. What a request needs is allocated as it goes on, and the allocation may fail. Then the scheduler fails with
-// Status::kNoMemory, like any other failure: complete() and submit() allocate nothing to end what is under way.
+// Memory. What a request needs is allocated as it goes on. If that fails, the scheduler fails with Status::kNoMemory;
+// to end what is under way takes no memory.
 //
 // Tags. A request has one sequence number; a prologue has its request's, under a signature of its own.
 #pragma once
@@ -229,7 +223,11 @@ class Scheduler {
   template <class Step>
   void go_on(const Step& step) noexcept;
   void issue(RequestState& state);
-  [[nodiscard]] worker::Collective collective_of(const RequestState& state) const;
+  /// A collective for the request, over no memory yet; `tag` tells its packets from those of the request's others.
+  [[nodiscard]] static worker::Collective collective_of(const RequestState& state, std::uint32_t tag = 0);
+  /// Over the request's own memory.
+  [[nodiscard]] static worker::Collective stream_of(const RequestState& state);
+  void issue_packed(RequestState& state, Stage stage, const PackedTensor& packed, std::uint32_t tag = 0);
   void issue_shares(RequestState& state, Stage stage, const worker::Collective& work, std::uint64_t chunks);
   void start_task(RequestState& state, Stage stage, std::function<void()> work);
   /// All shares of the request's stage are complete.
@@ -243,7 +241,7 @@ class Scheduler {
                                std::uint64_t round_trip_chunks) const noexcept;
   [[nodiscard]] std::uint8_t vote_of(const RequestState& state) const;
   [[nodiscard]] static bool is_worth_a_scan(const Survey& survey) noexcept;
-  void issue_counts(RequestState& state, Stage stage, PresenceCounts& counts, worker::Collective& work);
+  void issue_counts(RequestState& state, Stage stage, PresenceCounts& counts, worker::Collective work);
   void ask(RequestState& state);
   void issue_prologue(RequestState& state);
   void learn_union(RequestState& state);
@@ -251,7 +249,7 @@ class Scheduler {
   void refine_or_stream(RequestState& state);
   void cut(RequestState& state, unsigned size);
   void issue_refinement(RequestState& state);
-  void issue_packed(RequestState& state);
+  void issue_refined(RequestState& state);
   void issue_stream(RequestState& state);
   void count_stream(const RequestState& state, std::uint64_t sent, const worker::ChunkPresence& presence,
                     std::uint64_t chunks);

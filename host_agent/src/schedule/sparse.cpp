@@ -90,13 +90,11 @@ std::uint8_t Scheduler::vote_of(const RequestState& state) const {
 
 // ---- Prologue ----
 
-void Scheduler::issue_counts(RequestState& state, Stage stage, PresenceCounts& counts, worker::Collective& work) {
+void Scheduler::issue_counts(RequestState& state, Stage stage, PresenceCounts& counts, worker::Collective work) {
   auto* const bytes = reinterpret_cast<std::byte*>(counts.words().data());
   state.counts_region = {.source = bytes, .destination = bytes, .elements = counts.words().size()};
   work.format = kCounts;
   work.regions = {&state.counts_region, 1};
-  work.deadline = state.request.deadline;
-  work.token = state.ticket.token;
   const std::uint64_t packets = worker::chunks_of(state.counts_region.elements, kCounts, config_.lanes);
   state.counts_packets += packets;
   issue_shares(state, stage, work, packets);
@@ -127,8 +125,7 @@ void Scheduler::issue_prologue(RequestState& state) {
   count_sample(survey.sample, survey.chunks, state.counts);
   const std::uint64_t round_trip =
       std::accumulate(round_trip_chunks_.begin(), round_trip_chunks_.end(), std::uint64_t{0});
-  worker::Collective work;
-  work.tensor = state.ticket.tensor ^ kPrologueTag;
+  worker::Collective work = collective_of(state, kPrologueTag);
   work.vote = encode_cost(round_trip);
   issue_counts(state, Stage::kPrologue, state.counts, work);
 }
@@ -198,35 +195,25 @@ void Scheduler::cut(RequestState& state, unsigned size) {
 void Scheduler::issue_refinement(RequestState& state) {
   ++stats_.refinements;
   assert(state.levels > 0 && state.levels <= kSizes);
-  worker::Collective work;
-  work.tensor = state.ticket.tensor ^ kPrologueTag ^ state.levels << kLevelShift;
   PresenceCounts& counts = state.refinement->counts();
   state.refining_words +=
       costs_of(state, state.present, decode_cost(state.round_trip_cost)).round_trip_words + counts.words().size();
-  issue_counts(state, Stage::kRefinement, counts, work);
+  issue_counts(state, Stage::kRefinement, counts, collective_of(state, kPrologueTag ^ state.levels << kLevelShift));
 }
 
-void Scheduler::issue_packed(RequestState& state) {
+void Scheduler::issue_refined(RequestState& state) {
   assert(&state == asking_);
   asking_ = nullptr;
   ++stats_.refined;
-  const Refinement& refinement = *state.refinement;
+  const PackedTensor& packed = state.refinement->packed();
   const auto chunks = static_cast<std::uint32_t>(state.survey.chunks);
-  const std::uint64_t packets = refinement.packed_chunks();
-  const std::uint64_t spent = packets + quotient_up(state.refining_words, config_.lanes);
+  const std::uint64_t spent = packed.chunks + quotient_up(state.refining_words, config_.lanes);
   choice_.on_refinement(state.request.signature, chunks,
                         worth_refining(spent * config_.lanes, state.present * config_.lanes));
   choice_.on_counts(state.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
                     state.round_trip_cost);
-  count_stream(state, packets, refinement.packed_presence(), packets);
-  worker::Collective work;
-  work.tensor = state.ticket.tensor;
-  work.format = refinement.packed().format;
-  work.regions = refinement.packed().regions;
-  work.presence = &refinement.packed_presence();
-  work.deadline = state.request.deadline;
-  work.token = state.ticket.token;
-  issue_shares(state, Stage::kPackedStream, work, packets);
+  count_stream(state, packed.chunks, packed.presence, packed.chunks);
+  issue_packed(state, Stage::kPackedStream, packed);
 }
 
 // ---- Stream ----
@@ -243,7 +230,7 @@ void Scheduler::issue_stream(RequestState& state) {
   assert(state.union_chunks.size() == state.present);
   if (state.present == chunks) state.union_chunks.clear();
   count_stream(state, state.present, state.survey.presence, state.survey.chunks);
-  worker::Collective work = collective_of(state);
+  worker::Collective work = stream_of(state);
   work.slots_spread_max = stream_slots(decode_cost(state.round_trip_cost));
   issue_shares(state, Stage::kStream, work, state.present);
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "numeric/codec.hpp"
@@ -86,6 +85,11 @@ worker::ChunkPresence scan(const Request& request, std::size_t lanes, std::uint6
     }
   }
   return presence;
+}
+
+void PackedTensor::number_and_scan(std::size_t lanes) {
+  chunks = number_chunks(request.regions, request.format, lanes);
+  presence = scan(request, lanes, chunks);
 }
 
 namespace {

@@ -43,6 +43,16 @@ struct Survey {
 /// if no worker has it.
 [[nodiscard]] worker::ChunkPresence scan(const Request& request, std::size_t lanes, std::uint64_t chunks);
 
+/// A tensor that is made of a request's, and summed where it is.
+struct PackedTensor {
+  Request request;
+  std::uint64_t chunks = 0;
+  worker::ChunkPresence presence;
+
+  /// After the request's format and regions have been set.
+  void number_and_scan(std::size_t lanes);
+};
+
 /// Does the request have chunks that nobody writes if no worker has them? In a region summed in place, scan() has.
 [[nodiscard]] bool needs_clearing(const Request& request) noexcept;
 

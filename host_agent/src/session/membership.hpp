@@ -20,16 +20,7 @@ namespace wiresum::session {
 using Bind = std::function<std::uint16_t(const std::string& address, std::size_t count, std::uint16_t first,
                                          std::uint16_t last)>;
 
-/// The session, as its membership sees it. Any thread may call.
-class Attended {
- public:
-  virtual ~Attended() = default;
-  /// What the data path says of itself: each counter for each aggregator (`results.0`), whether it was `greeted`, and
-  /// the `status` and `tensor` of a collective that has failed, if nobody has said why. Empty before it is open.
-  [[nodiscard]] virtual Fields state() const = 0;
-  /// The job is over. `tell_others`: they do not know it yet.
-  virtual void end(const Failure& failure, bool tell_others) = 0;
-};
+class Session;
 
 /// Any thread may call any method, and all of them may throw what ends the call's caller: a Failure, LineError, or what
 /// the interpreter raises.
@@ -40,7 +31,7 @@ class Membership {
   /// Returns when the job has been granted by all aggregators. `bind` is called for each of them, in their order.
   [[nodiscard]] virtual Grant join(const Bind& bind) = 0;
   /// From now on `session` is asked for its state, and told of the job's end.
-  virtual void attend(std::shared_ptr<Attended> session) = 0;
+  virtual void attend(std::shared_ptr<Session> session) = 0;
   /// Why the data path failed, in words: `explain` with a state, `greeting-unanswered` with a state, or
   /// `greeting-wrong` with `found` and `expected`. Takes a bounded while.
   [[nodiscard]] virtual Failure explain(const Line& question) = 0;

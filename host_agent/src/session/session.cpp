@@ -2,11 +2,10 @@
 
 #include <unistd.h>
 
-#include <cassert>
+#include <algorithm>
 #include <new>
 #include <utility>
 
-#include "session/greeting.hpp"
 #include "transport/udp/socket.hpp"
 #include "wire/constants.hpp"
 
@@ -28,6 +27,20 @@ const char* word_of(Status status) {
       break;
   }
   return "aborted";
+}
+
+/// Enough chunks that each engine thread sends full packets (SchedulerConfig::chunks_per_thread_min).
+constexpr std::size_t kGreetingChunksPerThread = 16;
+
+/// The first all-reduce of a session, times `factor`: full packets through every thread, with a number of its own for
+/// each chunk. It finds a blocked port or a small MTU at once, and workers whose chunks do not meet at the same
+/// aggregators.
+std::vector<std::int32_t> greeting(const Grant& grant, std::int32_t factor) {
+  std::vector<std::int32_t> values(grant.lanes() * kGreetingChunksPerThread * grant.threads());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<std::int32_t>(i / grant.lanes() + 1) * factor;
+  }
+  return values;
 }
 
 void add_outcome(Fields& fields, const engine::Operation& operation) {
@@ -69,8 +82,6 @@ Session::~Session() {
     leave();
   } catch (...) {  // NOLINT(bugprone-empty-catch): nobody is there to be told
   }
-  const Failure* const failure = failure_.load();
-  if (failure != &left_ && failure != &without_memory_) delete failure;
 }
 
 void Session::begin(const std::function<void()>& pause) {
@@ -91,21 +102,27 @@ void Session::begin(const std::function<void()>& pause) {
 }
 
 void Session::greet(const std::function<void()>& pause) {
-  Greeting greeting(*own_engine_, grant_);
-  const engine::Operation& operation = *greeting.operation();
+  std::vector<std::int32_t> sums = greeting(grant_, rank() + 1);
+  auto* const memory = reinterpret_cast<std::byte*>(sums.data());
+  const std::shared_ptr<engine::Operation> operation =
+      own_engine_->submit({.work = {.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone},
+                                    .regions = {{.source = memory, .destination = memory, .elements = sums.size()}}},
+                           .timeout_ns = std::chrono::nanoseconds(grant_.greeting_timeout).count(),
+                           .notify = false});
   try {
-    while (!operation.wait(kPausePeriod)) {
+    while (!operation->wait(kPausePeriod)) {
       if (pause) pause();
     }
   } catch (...) {
-    own_engine_->close();  // it has the greeting's memory no more
+    own_engine_->close();  // before the greeting's memory is gone
     throw;
   }
-  if (operation.status() == Status::kTimedOut) throw Failure(explain("greeting-unanswered", state()));
-  if (const Failure* const failure = failure_of(operation)) throw Failure(*failure);
-  if (const auto wrong = greeting.wrong()) {
-    throw Failure(explain("greeting-wrong",
-                          {{"found", std::to_string(wrong->found)}, {"expected", std::to_string(wrong->expected)}}));
+  if (operation->status() == Status::kTimedOut) throw Failure(explain("greeting-unanswered", state()));
+  if (const Failure* const failure = failure_of(*operation)) throw Failure(*failure);
+  const std::vector<std::int32_t> expected = greeting(grant_, world_size() * (world_size() + 1) / 2);
+  if (const auto wrong = std::ranges::mismatch(sums, expected); wrong.in1 != sums.end()) {
+    throw Failure(
+        explain("greeting-wrong", {{"found", std::to_string(*wrong.in1)}, {"expected", std::to_string(*wrong.in2)}}));
   }
   greeted_.store(true);
 }
@@ -146,22 +163,17 @@ void Session::check_process() const {
 // ---- Failures ----
 
 bool Session::fail(const Failure& failure) noexcept {
-  const Failure* stays = &without_memory_;
-  if (&failure == &left_) {
-    stays = &left_;
-  } else {
+  {
+    const std::lock_guard lock(failing_);
+    if (failure_.load() != nullptr) return false;
     try {
-      stays = new Failure(failure);
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then it is without_memory_
+      failure_.store(&first_failure_.emplace(failure));
+    } catch (const std::bad_alloc&) {
+      failure_.store(&without_memory_);
     }
   }
-  const Failure* none = nullptr;
-  const bool is_first = failure_.compare_exchange_strong(none, stays);
-  if (!is_first && stays != &left_ && stays != &without_memory_) delete stays;
-  if (is_first) {
-    if (engine::Engine* const engine = engine_.load()) engine->abort();
-  }
-  return is_first;
+  if (engine::Engine* const engine = engine_.load()) engine->abort();
+  return true;
 }
 
 void Session::end(const Failure& failure, bool tell_others) {

@@ -1,24 +1,25 @@
-// A worker's membership in one job, from joining to leaving: a data path (engine/) and whoever attends to the job
-// (membership.hpp). What all callers use, in C, MPI, PyTorch and Python.
+// A worker's membership in one job, from joining to leaving: a data path (engine/) and a membership (membership.hpp).
+// What all callers use, in C, MPI, PyTorch and Python.
 //
 //   join      the membership is granted slots, the data path is opened
-//   greet     the first all-reduce (greeting.hpp) shows that packets pass both ways
+//   greet     the first all-reduce shows that packets pass both ways
 //   work      submit, wait
-//   fail      the first failure stays: it is the cause, and whoever asks gets it
-//   explain   what the data path has failed with is put into words by the membership, and the others are told
+//   fail      the first failure is recorded, since it is the cause of the others
+//   explain   the membership says why the data path has failed, and the other workers are told
 //   leave
 //
 // Any thread may call. A failure is read without a lock, and no lock is held while the membership is called.
 //
-// A forked child has the object, but neither threads nor membership: there everything is refused, and nothing
+// A forked child has the object, but neither threads nor membership: there every call is refused, and nothing is
 // destroyed.
 #pragma once
 
 #include <atomic>
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,7 @@ struct Call {
   [[nodiscard]] const Failure* failure() const;
 };
 
-class Session final : public Attended, public std::enable_shared_from_this<Session> {
+class Session final : public std::enable_shared_from_this<Session> {
  public:
   /// Longest single wait of a join without a look at `pause`.
   static constexpr std::chrono::milliseconds kPausePeriod{500};
@@ -49,7 +50,7 @@ class Session final : public Attended, public std::enable_shared_from_this<Sessi
   /// and what the engine throws; then the job has been left.
   static std::shared_ptr<Session> join(const std::string& job, process::Owned<Membership> membership,
                                        const std::function<void()>& pause = {});
-  ~Session() override;
+  ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -61,10 +62,10 @@ class Session final : public Attended, public std::enable_shared_from_this<Sessi
   [[nodiscard]] Call submit(engine::Request request);
   /// Calls that asked for it and have completed, each once; sleeps up to `timeout` for the first.
   [[nodiscard]] std::vector<Call> take_completed(std::chrono::nanoseconds timeout);
-  /// take_completed() shall tell of this one, too, though its request did not ask for that.
+  /// take_completed() shall hand out this one, too, though its request did not ask for that.
   void notify(const Call& call);
 
-  /// Is there a point in submitting: has nothing failed, and is this the process that joined?
+  /// Has nothing failed, and is this the process that joined?
   [[nodiscard]] bool is_usable() const noexcept { return own_engine_->is_usable(); }
   [[nodiscard]] engine::Standing standing() const { return own_engine_->standing(); }
   [[nodiscard]] engine::EngineStats stats() const { return own_engine_->stats(); }
@@ -80,9 +81,12 @@ class Session final : public Attended, public std::enable_shared_from_this<Sessi
   /// Throws Failure in a forked child.
   void check_process() const;
 
-  // Of the membership.
-  [[nodiscard]] Fields state() const override;
-  void end(const Failure& failure, bool tell_others) override;
+  // For the membership.
+  /// What the data path says of itself: each counter for each aggregator (`results.0`), whether it was `greeted`, and
+  /// the `status` and `tensor` of a collective that has failed, if nobody has said why. Empty before it is open.
+  [[nodiscard]] Fields state() const;
+  /// The job is over. `tell_others`: they do not know it yet.
+  void end(const Failure& failure, bool tell_others);
 
  private:
   friend struct Call;
@@ -90,9 +94,9 @@ class Session final : public Attended, public std::enable_shared_from_this<Sessi
 
   void begin(const std::function<void()>& pause);
   void greet(const std::function<void()>& pause);
-  /// Was this the first failure?
+  /// Records the first failure; returns whether this call did.
   bool fail(const Failure& failure) noexcept;
-  /// Has the membership put into words what the data path has failed with; returns what the session has failed with.
+  /// Asks the membership why the data path has failed; returns what the session has failed with.
   const Failure& explain(const std::string& what, Fields fields);
   const Failure* failure_of(const engine::Operation& operation);
 
@@ -103,7 +107,9 @@ class Session final : public Attended, public std::enable_shared_from_this<Sessi
   Grant grant_;
   std::unique_ptr<engine::Engine> own_engine_;
   std::atomic<engine::Engine*> engine_{nullptr};  // once it is there
-  std::atomic<const Failure*> failure_{nullptr};  // ours, but for those above
+  std::mutex failing_;
+  std::optional<Failure> first_failure_;
+  std::atomic<const Failure*> failure_{nullptr};  // the first, or without_memory_ if there was none to keep it
   std::atomic<bool> greeted_{false};
 };
 

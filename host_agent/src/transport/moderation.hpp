@@ -1,20 +1,18 @@
 // Wake-up moderation: when a thread that has run out of work should keep sleeping although datagrams come.
 //
-// A thread that sleeps until the next datagram wakes for each one of a paced stream. At 100 Mbit/s that is 8,000
-// wake-ups a second, and eight workers and a switch on two cores do nothing else. The answer is the one of network
-// cards, interrupt moderation: under a steady stream, wait a moment ("nap") and take many datagrams at once.
+// A thread that sleeps until the next datagram wakes for each one of a paced stream: at 100 Mbit/s 8,000 times a
+// second, which is all that eight workers and a switch on two cores then do. As network cards do (interrupt
+// moderation), under a steady stream it waits a moment ("nap") and takes many datagrams at once.
 //
-// A nap must not slow down an exchange in which everybody waits for this thread. That cannot be known beforehand, but
-// it shows afterwards: during such a nap nothing comes. So after each nap the datagrams that came are compared with
-// what the rate predicted. If too few came, naps are forbidden for a while, twice as long each time, so that a
-// latency-bound exchange pays for less than one nap in a hundred milliseconds.
+// A nap must not slow down an exchange in which everybody waits for this thread; in such a nap nothing comes. So after
+// each nap the datagrams that came are compared with what the rate predicted. If too few came, naps are forbidden for a
+// while, twice as long each time: a latency-bound exchange pays for less than one nap in a hundred milliseconds.
 //
-// A nap that brings few datagrams saves little, so under a slow stream it may be longer: until 32 have come, if that is
-// not too long. Under a fast stream it may not: where the cores are the bottleneck, longer naps at all threads lower
-// the rate, and a lower rate makes naps longer still.
+// Under a slow stream a nap may be longer, until 32 datagrams have come. Under a fast one it may not: where the cores
+// are the bottleneck, longer naps at all threads lower the rate, and a lower rate makes naps longer still.
 //
-// Where the kernel hands over trains of datagrams (GRO), each wake-up brings many anyway. Such batched streams saturate
-// the CPU, and napping there costs more than it saves.
+// Where the kernel hands over trains of datagrams (GRO), each wake-up brings many anyway. Such streams saturate the
+// CPU, and napping there costs more than it saves.
 //
 // Pure: the caller gives the time and does the sleeping.
 #pragma once

@@ -1,38 +1,17 @@
 #include "transport/open.hpp"
 
-#include <ifaddrs.h>
-
 #include <cassert>
-#include <cerrno>
-#include <cstring>
+#include <optional>
 #include <stdexcept>
-#include <string>
-#include <system_error>
 #include <utility>
 
 #include "transport/device_config.hpp"
 #include "transport/exchange.hpp"
 #include "transport/plugin.hpp"
-#include "transport/udp/address.hpp"
 #include "transport/udp/udp.hpp"
 
 namespace wiresum::transport {
 namespace {
-
-/// The name of the interface that has this address. Throws std::runtime_error if there is none.
-std::string interface_with(std::uint32_t address) {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) throw std::system_error(errno, std::generic_category(), "cannot list network interfaces");
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(all, &freeifaddrs);
-  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
-    sockaddr_in ipv4{};
-    std::memcpy(&ipv4, entry->ifa_addr, sizeof ipv4);
-    if (from_sockaddr(ipv4).address == address) return entry->ifa_name;
-  }
-  throw std::runtime_error("no network interface has the address " + to_string({.address = address, .port = 0}) +
-                           ": name the interface, or choose an address that one has");
-}
 
 DeviceConfig device_config(const Spec& spec, const PathConfig& place, const std::vector<UdpSocket>& sockets,
                            unsigned threads) {
@@ -42,7 +21,15 @@ DeviceConfig device_config(const Spec& spec, const PathConfig& place, const std:
                       .peers = place.peers,
                       .datagram_bytes_max = place.datagram_bytes_max,
                       .threads = threads};
-  if (spec.kind == TransportKind::kXdp && spec.device.empty()) config.device = interface_with(place.address);
+  if (spec.kind == TransportKind::kXdp && spec.device.empty()) {
+    const std::optional<std::string> interface = interface_with(place.address);
+    if (!interface) {
+      throw std::runtime_error("no network interface has the address " +
+                               to_string({.address = place.address, .port = 0}) +
+                               ": name the interface, or choose an address that one has");
+    }
+    config.device = *interface;
+  }
   for (const UdpSocket& socket : sockets) config.ports.push_back(socket.local().port);
   return config;
 }
@@ -54,10 +41,6 @@ TransportKind kind_of(const std::string& name) {
   if (name == "xdp") return TransportKind::kXdp;
   if (name == "dpdk") return TransportKind::kDpdk;
   throw std::invalid_argument("no such transport: '" + name + "'; there are udp, xdp and dpdk");
-}
-
-DataPath open(const Spec& spec, const PathConfig& place, std::vector<UdpSocket> sockets) {
-  return std::move(open_for_threads(spec, place, std::move(sockets), 1).front());
 }
 
 std::vector<DataPath> open_for_threads(const Spec& spec, const PathConfig& place, std::vector<UdpSocket> sockets,

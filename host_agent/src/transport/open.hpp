@@ -43,12 +43,9 @@ struct DataPath {
   std::unique_ptr<Transport> transport;
 };
 
-/// `sockets`: bound to the ports that are served, in the order of the transport's port numbers. Throws
-/// std::system_error, std::invalid_argument or std::runtime_error, whose text says what is missing.
-[[nodiscard]] DataPath open(const Spec& spec, const PathConfig& place, std::vector<UdpSocket> sockets);
-
-/// The same for several threads, each of which gets a transport of its own: the i-th of n serves the sockets i, i + n,
-/// ..., numbered 0, 1, ... There are at least as many sockets as threads.
+/// `sockets`: bound to the ports that are served, at least as many as threads. Each thread gets a transport of its own:
+/// the i-th of n serves the sockets i, i + n, ..., numbered 0, 1, ... Throws std::system_error, std::invalid_argument
+/// or std::runtime_error, whose text says what is missing.
 [[nodiscard]] std::vector<DataPath> open_for_threads(const Spec& spec, const PathConfig& place,
                                                      std::vector<UdpSocket> sockets, unsigned threads);
 

@@ -2,8 +2,12 @@
 
 #include <bit>
 
+#include "wire/bytes.hpp"
+
 namespace wiresum::wire {
 namespace {
+
+using namespace bytes;
 
 // The table's numbers hold together.
 static_assert(kKindAt == kVersionAt, "version in the upper half of the byte, kind in the lower one");
@@ -26,55 +30,28 @@ static_assert(kSwitchWorkersMax == 8 * sizeof(kParentBit) && kBelowRootWorkersMa
 static_assert(kParentBit == std::uint32_t{1} << kBelowRootWorkersMax);
 static_assert(kEveryone >= kSwitchWorkersMax && kParent >= kSwitchWorkersMax && kEveryone != kParent);
 
-// Shifts rather than a byte swap: right on either byte order, and compilers make one instruction of it.
-constexpr unsigned kByteBits = 8;
-
-void store8(std::span<std::byte, kHeaderBytes> out, std::size_t at, std::uint8_t value) noexcept {
-  out[at] = static_cast<std::byte>(value);
-}
-
-void store16(std::span<std::byte, kHeaderBytes> out, std::size_t at, std::uint16_t value) noexcept {
-  store8(out, at, static_cast<std::uint8_t>(value >> kByteBits));
-  store8(out, at + 1, static_cast<std::uint8_t>(value & 0xFF));
-}
-
-void store32(std::span<std::byte, kHeaderBytes> out, std::size_t at, std::uint32_t value) noexcept {
-  store16(out, at, static_cast<std::uint16_t>(value >> (2 * kByteBits)));
-  store16(out, at + 2, static_cast<std::uint16_t>(value & 0xFFFF));
-}
-
-std::uint8_t load8(std::span<const std::byte> in, std::size_t at) noexcept {
-  return std::to_integer<std::uint8_t>(in[at]);
-}
-
-std::uint16_t load16(std::span<const std::byte> in, std::size_t at) noexcept {
-  return static_cast<std::uint16_t>(load8(in, at) << kByteBits | load8(in, at + 1));
-}
-
-std::uint32_t load32(std::span<const std::byte> in, std::size_t at) noexcept {
-  return static_cast<std::uint32_t>(load16(in, at)) << (2 * kByteBits) | load16(in, at + 2);
-}
-
 bool carries_payload(Kind kind) noexcept { return kind == Kind::kData || kind == Kind::kResult; }
 
 }  // namespace
 
 void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexcept {
-  store8(out, kVersionAt, static_cast<std::uint8_t>(kWireVersion << 4 | static_cast<std::uint8_t>(header.kind)));
-  store8(out, kFlagsAt, header.flags);
-  store16(out, kJobAt, header.job);
-  store32(out, kKeyAt, header.key);
-  store8(out, kWorkerAt, header.worker);
-  store8(out, kExponentAt, header.exponent);
-  store16(out, kCellAt, header.cell);
-  store32(out, kRoundAt, header.round);
-  store32(out, kTensorAt, header.tensor);
-  store32(out, kChunkAt, header.chunk);
+  std::byte* const to = out.data();
+  store8(to, kVersionAt, static_cast<std::uint8_t>(kWireVersion << 4 | static_cast<std::uint8_t>(header.kind)));
+  store8(to, kFlagsAt, header.flags);
+  store16(to, kJobAt, header.job);
+  store32(to, kKeyAt, header.key);
+  store8(to, kWorkerAt, header.worker);
+  store8(to, kExponentAt, header.exponent);
+  store16(to, kCellAt, header.cell);
+  store32(to, kRoundAt, header.round);
+  store32(to, kTensorAt, header.tensor);
+  store32(to, kChunkAt, header.chunk);
 }
 
 ParseError decode(std::span<const std::byte> datagram, Header& header) noexcept {
   if (datagram.size() < kHeaderBytes) return ParseError::kTruncated;
-  const std::uint8_t version_kind = load8(datagram, kVersionAt);
+  const std::byte* const from = datagram.data();
+  const std::uint8_t version_kind = load8(from, kVersionAt);
   if (version_kind >> 4 != kWireVersion) return ParseError::kUnknownVersion;
   const std::uint8_t kind_bits = version_kind & 0x0F;
   if (kind_bits > static_cast<std::uint8_t>(Kind::kMissing)) return ParseError::kUnknownKind;
@@ -82,15 +59,15 @@ ParseError decode(std::span<const std::byte> datagram, Header& header) noexcept 
   const std::size_t payload_bytes = datagram.size() - kHeaderBytes;
   if (carries_payload(kind) ? payload_bytes % kWordBytes != 0 : payload_bytes != 0) return ParseError::kPayload;
   header = Header{.kind = kind,
-                  .flags = load8(datagram, kFlagsAt),
-                  .job = load16(datagram, kJobAt),
-                  .key = load32(datagram, kKeyAt),
-                  .worker = load8(datagram, kWorkerAt),
-                  .exponent = load8(datagram, kExponentAt),
-                  .cell = load16(datagram, kCellAt),
-                  .round = load32(datagram, kRoundAt),
-                  .tensor = load32(datagram, kTensorAt),
-                  .chunk = load32(datagram, kChunkAt)};
+                  .flags = load8(from, kFlagsAt),
+                  .job = load16(from, kJobAt),
+                  .key = load32(from, kKeyAt),
+                  .worker = load8(from, kWorkerAt),
+                  .exponent = load8(from, kExponentAt),
+                  .cell = load16(from, kCellAt),
+                  .round = load32(from, kRoundAt),
+                  .tensor = load32(from, kTensorAt),
+                  .chunk = load32(from, kChunkAt)};
   return ParseError::kNone;
 }
 

@@ -23,7 +23,6 @@ struct Pending {
   std::uint32_t chunk_elements = 0;  // of a full chunk
   bool exponent_round = false;       // a META round comes before each slot's first chunk
   bool barrier = false;              // no regions: every chunk is a META round
-  TimeNs sent_at = kNever;           // its first packet
   std::uint8_t vote = 0;             // the workers' largest, once the last chunk has come back
   Status status = Status::kOk;
   std::uint32_t previous = kNoCollective;

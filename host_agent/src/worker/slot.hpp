@@ -1,7 +1,6 @@
 // A slot: one packet's worth of a worker's progress, and the packet it has in flight.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "numeric/codec.hpp"

@@ -159,7 +159,6 @@ std::size_t Worker::poll_transmit(TimeNs now, std::span<wire::Packet> out) noexc
 
 void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
   Slot& slot = slots_[index];
-  Pending& pending = pending_[slot.collective];
   contribute(slot);
   write(slot, slot.kind, 0, packet);
   slot.state = SlotState::kInFlight;
@@ -169,7 +168,6 @@ void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
   slot.send_number = ++send_number_;
   ready_.remove(index);
   flight_.append(index, Flight::kFresh);
-  if (pending.sent_at == kNever) pending.sent_at = now_;
   if (wire::newer(slot.round, static_cast<std::uint32_t>(stats_.round_newest))) stats_.round_newest = slot.round;
 }
 
@@ -369,12 +367,6 @@ void Worker::fail(Status status) noexcept {
   ready_.clear();
   current_.clear();
   deadline_ = kNever;
-}
-
-TimeNs Worker::progress_at() const noexcept {
-  const std::uint32_t oldest = pending_.oldest();
-  if (oldest == kNoCollective || pending_[oldest].sent_at == kNever) return kNever;
-  return std::max(result_at_, pending_[oldest].sent_at);
 }
 
 void Worker::publish_estimates() noexcept {

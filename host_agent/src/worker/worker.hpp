@@ -124,9 +124,6 @@ class Worker {
   /// Ends every pending collective with `status`, and all later ones too. Only the first failure is recorded.
   void fail(Status status) noexcept;
 
-  /// When the last new RESULT came (or the oldest pending collective was first sent, if later); kNever when idle.
-  [[nodiscard]] TimeNs progress_at() const noexcept;
-
   /// Packets sent whose RESULT has not come.
   [[nodiscard]] std::uint32_t in_flight() const noexcept { return flight_.size(); }
 

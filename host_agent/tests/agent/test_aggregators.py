@@ -19,6 +19,7 @@ from wiresum.agent.errors import (
     WiresumError,
     WorkerLostError,
 )
+from wiresum.agent.job_membership import JobMembership
 from wiresum.controller import JoinServer, Limits
 from wiresum.controller.driver import SwitchSizes
 from wiresum_lab.doubles.controller import Client, RecordingDriver
@@ -65,20 +66,37 @@ def bind(address: str, count: int, within: tuple[int, int]) -> int:
     return next(ports)
 
 
-def join(config: AgentConfig, rank: int = 0, world_size: int = 1, *, queue: bool = True) -> Aggregators:
-    return Aggregators.join(config, job_name="a-job", rank=rank, world_size=world_size, queue=queue, bind=bind)
+heard: dict[Aggregators, list[WiresumError]] = {}
+"""Of why their jobs have ended."""
+
+
+def join(
+    config: AgentConfig,
+    rank: int = 0,
+    world_size: int = 1,
+    *,
+    job_name: str = "a-job",
+    queue: bool = True,
+    progress: Callable[[int], int] = lambda index: index,
+) -> Aggregators:
+    errors: list[WiresumError] = []
+    joined = Aggregators.join(
+        config,
+        job_name=job_name,
+        rank=rank,
+        world_size=world_size,
+        queue=queue,
+        bind=bind,
+        on_ended=errors.append,
+        progress=progress,
+    )
+    heard[joined] = errors
+    return joined
 
 
 def join_all(config: AgentConfig, world_size: int) -> list[Aggregators]:
     with futures.ThreadPoolExecutor(world_size) as pool:
         return list(pool.map(lambda rank: join(config, rank, world_size), range(world_size)))
-
-
-def attend(aggregators: Aggregators) -> list[WiresumError]:
-    """What it hears from now on."""
-    errors: list[WiresumError] = []
-    aggregators.attend(on_ended=errors.append, progress=lambda index: index)
-    return errors
 
 
 def states_at(server: JoinServer) -> list[str]:
@@ -104,9 +122,7 @@ def test_a_job_is_joined_at_each_and_left_at_each(two: list[JoinServer]) -> None
 
 
 def test_if_one_has_no_room_those_before_it_are_left(two: list[JoinServer], start: Start) -> None:
-    in_the_way = Aggregators.join(
-        config_of(two[1], slots=256), job_name="in-the-way", rank=0, world_size=1, queue=False, bind=bind
-    )
+    in_the_way = join(config_of(two[1], slots=256), job_name="in-the-way", queue=False)
     with pytest.raises(JoinError, match=f"127.0.0.1:{two[1].port}") as caught:
         join(config_of(*two), queue=False)
     assert caught.value.code == "RESOURCE_EXHAUSTED"
@@ -162,32 +178,36 @@ def test_a_worker_that_is_lost_while_others_wait_at_the_second_is_named(two: lis
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_one_that_stops_ends_the_job_and_is_named(two: list[JoinServer], stopped: int) -> None:
     workers = join_all(config_of(*two), 2)
-    heard = [attend(worker) for worker in workers]
     wait_until(lambda: all(one.membership._events > 0 for worker in workers for one in worker), "all attend")
     two[stopped].stop()
-    for errors in heard:
-        wait_until(lambda errors=errors: bool(errors), "it hears that the job has ended")
-        assert isinstance(errors[0], SwitchUnreachableError)
-        assert f"127.0.0.1:{two[stopped].port}" in str(errors[0])
+    for worker in workers:
+        wait_until(lambda worker=worker: bool(heard[worker]), "it hears that the job has ended")
+        assert isinstance(heard[worker][0], SwitchUnreachableError)
+        assert f"127.0.0.1:{two[stopped].port}" in str(heard[worker][0])
     for worker in workers:
         worker.leave()
-    assert [len(errors) for errors in heard] == [1, 1]
+    assert [len(heard[worker]) for worker in workers] == [1, 1]
     assert states_at(two[1 - stopped]) == []
 
 
 def test_an_end_that_came_before_anybody_listened_is_told_when_somebody_does(two: list[JoinServer]) -> None:
-    workers = join_all(config_of(*two), 2)
-    workers[0].abort("too soon")
-    wait_until(lambda: workers[1]._ended is not None, "the other has heard")
-    (error,) = attend(workers[1])
-    assert isinstance(error, JobAbortedError)
-    for worker in workers:
-        worker.leave()
+    config = config_of(*two)
+    early = JobMembership(config, job_name="a-job", rank=0, world_size=2)
+    with futures.ThreadPoolExecutor() as pool:
+        joining = pool.submit(early.join, bind)
+        other = join(config, 1, 2)
+        joining.result(PATIENCE_S)
+    other.abort("too soon")
+    wait_until(lambda: early._aggregators is not None and early._aggregators.ended is not None, "it has heard")
+    told: list[WiresumError] = []
+    early.attend(dict, lambda error, tell_others: told.append(error))
+    assert isinstance(told[0], JobAbortedError)
+    early.leave()
+    other.leave()
 
 
 def test_rounds_are_told_to_the_aggregator_that_counts_them(two: list[JoinServer]) -> None:
-    aggregators = join(config_of(*two))
-    aggregators.attend(on_ended=lambda _: None, progress=lambda index: 3_000_000 * (index + 1))
+    aggregators = join(config_of(*two), progress=lambda index: 3_000_000 * (index + 1))
     wait_until(lambda: [rounds_told(server) for server in two] == [3_000_000, 6_000_000], "both have heard")
     aggregators.leave()
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 
 import pytest
 
-from wiresum.agent.grant import Endpoint
 from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
+from wiresum.join import Endpoint, JoinReply
 
-GROUP = Endpoint("239.192.0.3", 43488)
+GROUP = Endpoint(address="239.192.0.3", port=43488)
 SLOTS = 512
 
 
@@ -19,7 +18,7 @@ class Watched:
     def __init__(self, log: pytest.LogCaptureFixture) -> None:
         log.set_level(logging.INFO)
         self._log = log
-        self._watch = GroupWatch(SimpleNamespace(results_group=GROUP, slots=SLOTS), "the switch at x")  # type: ignore[arg-type]
+        self._watch = GroupWatch(JoinReply(results_group=GROUP, slots=SLOTS), "the switch at x")
         self._traffic = NO_TRAFFIC
 
     @property
@@ -77,6 +76,6 @@ def test_a_program_that_does_not_answer_has_not_heard_its_group(caplog: pytest.L
 
 
 def test_a_job_without_a_group_is_not_asked(caplog: pytest.LogCaptureFixture) -> None:
-    watch = GroupWatch(SimpleNamespace(results_group=None, slots=1), "the switch at x")  # type: ignore[arg-type]
+    watch = GroupWatch(JoinReply(slots=1), "the switch at x")
     watch.look(lambda: pytest.fail("nobody needs to know"))
     assert caplog.records == []

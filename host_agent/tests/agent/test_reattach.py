@@ -146,9 +146,16 @@ def test_a_controller_that_is_killed_and_started_again_is_not_noticed(
 def test_of_several_aggregators_each_is_found_again_by_itself(start_controller: Start, ports: tuple[int, int]) -> None:
     _, second = (start_controller(port, f"cluster{port}") for port in sorted(ports))
     config = AgentConfig(switch="+".join(f"127.0.0.1:{port}" for port in ports), join_timeout_s=PATIENCE_S)
-    aggregators = Aggregators.join(config, job_name="a-job", rank=0, world_size=1, bind=lambda *_: 40_000)
     errors: list[WiresumError] = []
-    aggregators.attend(on_ended=errors.append, progress=lambda _: 1)
+    aggregators = Aggregators.join(
+        config,
+        job_name="a-job",
+        rank=0,
+        world_size=1,
+        bind=lambda *_: 40_000,
+        on_ended=errors.append,
+        progress=lambda _: 1,
+    )
     members = [aggregator.membership for aggregator in aggregators]
     try:
         wait_until(lambda: all(member._events > 0 for member in members), "it attends")

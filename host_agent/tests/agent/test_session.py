@@ -419,18 +419,19 @@ def test_slots_come_back_for_the_next_job(control: str) -> None:
 
 def test_a_data_port_where_nobody_listens_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causes, "GREETING_TIMEOUT_S", 0.5)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
-        silent.bind((HOST, 0))
-        port = silent.getsockname()[1]
-    driver = RecordingDriver()
-    driver.endpoint = Endpoint(HOST, port)
-    server = JoinServer(driver)
-    control_port = server.start(HOST, 0)
-    try:
-        with pytest.raises(SwitchUnreachableError, match=rf"UDP {HOST}:{port}.*refused"):
-            join_all(f"{HOST}:{control_port}", 1)
-    finally:
-        server.stop(1.0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
+        held.bind((HOST, 0))  # no other process gets the port,
+        held.connect((HOST, 9))  # and what does not come from there is refused
+        port = held.getsockname()[1]
+        driver = RecordingDriver()
+        driver.endpoint = Endpoint(HOST, port)
+        server = JoinServer(driver)
+        control_port = server.start(HOST, 0)
+        try:
+            with pytest.raises(SwitchUnreachableError, match=rf"UDP {HOST}:{port}.*refused"):
+                join_all(f"{HOST}:{control_port}", 1)
+        finally:
+            server.stop(1.0)
 
 
 def test_a_data_path_that_swallows_packets_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

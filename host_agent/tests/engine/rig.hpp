@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -112,6 +113,12 @@ class Job {
 
 inline std::shared_ptr<Operation> submit_sum(Engine& engine, std::vector<std::int32_t>& values) {
   return engine.submit(request(kInt32, {region(values.data(), values.data(), values.size())}));
+}
+
+/// How it ended, if it has in time.
+inline std::optional<worker::Status> end_of(const std::shared_ptr<Operation>& operation,
+                                            std::chrono::nanoseconds patience = kPatience) {
+  return operation->wait(patience) ? std::optional(operation->status()) : std::nullopt;
 }
 
 /// A tensor of many blocks, some of them with this worker's number in every element.

@@ -68,8 +68,8 @@ TEST_P(VectorKernels, QuantiseAsScalarDoes) {
       const Scale scale = random_scale(format, random_);
       Buffer expected(4 * words);
       Buffer actual(4 * words, random_() % 8);
-      quantise(kKernelsScalar, format, scale, source.data(), count, expected.data(), words);
-      quantise(*kernels, format, scale, source.data(), count, actual.data(), words);
+      quantise(format, scale, source.data(), count, expected.data(), words, kKernelsScalar);
+      quantise(format, scale, source.data(), count, actual.data(), words, *kernels);
       ASSERT_TRUE(actual == expected) << "words " << words << ", count " << count;
     }
   }
@@ -85,8 +85,8 @@ TEST_P(VectorKernels, DequantiseAsScalarDoes) {
       const Scale scale = random_scale(format, random_);
       Buffer expected(count * bytes);
       Buffer actual(count * bytes, bytes * (random_() % 4));
-      dequantise(kKernelsScalar, format, scale, payload.data(), words, expected.data(), count);
-      dequantise(*kernels, format, scale, payload.data(), words, actual.data(), count);
+      dequantise(format, scale, payload.data(), words, expected.data(), count, kKernelsScalar);
+      dequantise(format, scale, payload.data(), words, actual.data(), count, *kernels);
       ASSERT_TRUE(actual == expected) << "words " << words << ", count " << count;
     }
   }
@@ -118,8 +118,8 @@ TEST_P(VectorKernels, FindTheMaximumAsScalarDoes) {
       put_bits(format.dtype, source, i,
                random_bits(format.dtype == Dtype::kI32 ? Dtype::kF32 : format.dtype, random_, count % 2 == 0));
     }
-    ASSERT_EQ(max_exponent(*kernels, format.dtype, source.data(), count),
-              max_exponent(kKernelsScalar, format.dtype, source.data(), count))
+    ASSERT_EQ(max_exponent(format.dtype, source.data(), count, *kernels),
+              max_exponent(format.dtype, source.data(), count, kKernelsScalar))
         << "count " << count;
   }
 }
@@ -130,7 +130,7 @@ TEST_P(VectorFloatKernels, FindTheMaximumWhereverItIs) {
     for (std::size_t at = 0; at < count; ++at) {
       Buffer source(count * element_bytes(format.dtype), 0, std::byte{0});
       put_bits(format.dtype, source, at, infinity_bits(format.dtype) | sign_bit(format.dtype));
-      ASSERT_EQ(max_exponent(*kernels, format.dtype, source.data(), count), 255) << at << " of " << count;
+      ASSERT_EQ(max_exponent(format.dtype, source.data(), count, *kernels), 255) << at << " of " << count;
     }
   }
 }
@@ -143,8 +143,8 @@ TEST_P(VectorKernels, ScanABlockAsScalarDoes) {
       put_bits(format.dtype, source, i,
                count % 3 == 0 ? sign_bit(format.dtype) : random_bits(format.dtype, random_, count % 2 == 0));
     }
-    const BlockScan actual = scan_block(*kernels, format.dtype, source.data(), count);
-    const BlockScan expected = scan_block(kKernelsScalar, format.dtype, source.data(), count);
+    const BlockScan actual = scan_block(format.dtype, source.data(), count, *kernels);
+    const BlockScan expected = scan_block(format.dtype, source.data(), count, kKernelsScalar);
     ASSERT_EQ(actual.present, expected.present) << "count " << count;
     ASSERT_EQ(actual.negative_zero, expected.negative_zero) << "count " << count;
   }
@@ -156,9 +156,9 @@ TEST_P(VectorKernels, ScanFindsTheOneElementThatIsNotZeroWhereverItIs) {
     for (std::size_t at = 0; at < count; ++at) {
       Buffer source(count * element_bytes(format.dtype), 0, std::byte{0});
       put_bits(format.dtype, source, at, 1);  // the smallest: no exponent tells of it
-      ASSERT_TRUE(scan_block(*kernels, format.dtype, source.data(), count).present) << at << " of " << count;
+      ASSERT_TRUE(scan_block(format.dtype, source.data(), count, *kernels).present) << at << " of " << count;
       put_bits(format.dtype, source, at, sign_bit(format.dtype));
-      const BlockScan sign = scan_block(*kernels, format.dtype, source.data(), count);
+      const BlockScan sign = scan_block(format.dtype, source.data(), count, *kernels);
       const bool is_integer = format.dtype == Dtype::kI32;
       ASSERT_EQ(sign.present, is_integer) << at << " of " << count;
       ASSERT_EQ(sign.negative_zero, !is_integer) << at << " of " << count;
@@ -177,10 +177,10 @@ TEST_P(VectorKernels, ScanOfATensorIsThatOfItsBlocks) {
       }
       std::vector<BlockScan> scans((count + step - 1) / step + 1);
       scans.back() = {.present = true, .negative_zero = true};  // must stay so
-      scan_blocks(*kernels, format.dtype, source.data(), count, step, scans.data());
+      scan_blocks(format.dtype, source.data(), count, step, scans.data(), *kernels);
       for (std::size_t i = 0; i * step < count; ++i) {
         const std::size_t elements = std::min(step, count - i * step);
-        const BlockScan expected = scan_block(kKernelsScalar, format.dtype, source.data() + i * step * bytes, elements);
+        const BlockScan expected = scan_block(format.dtype, source.data() + i * step * bytes, elements, kKernelsScalar);
         ASSERT_EQ(scans[i].present, expected.present) << "block " << i << " of " << step << ", count " << count;
         ASSERT_EQ(scans[i].negative_zero, expected.negative_zero) << "block " << i << " of " << step;
       }
@@ -252,7 +252,7 @@ TEST(HalfConversion, ReadsAllHalvesExactly) {
     scale.up[0] = 0x1p24F;
     scale.limit = (1 << 30) - 1;
     Buffer payload(4 * 65536);
-    quantise(*kernels, {Dtype::kF16, Scaling::kFixed, 32}, scale, source.data(), 65536, payload.data(), 65536);
+    quantise({Dtype::kF16, Scaling::kFixed, 32}, scale, source.data(), 65536, payload.data(), 65536, *kernels);
     const auto lanes = reference_lanes(payload, 65536, 32);
     for (std::uint32_t i = 0; i < 65536; ++i) {
       const double value = value_of_half(static_cast<std::uint16_t>(i)) * 0x1p24;

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -99,22 +98,24 @@ TEST_P(StochasticKernels, DrawTheReferencesWordsFromAnywhere) {
   }
 }
 
-TEST_P(StochasticKernels, RoundFloatsAsTheReferenceDoes) { rounds_as_the_reference_does<float>(GetParam()->round_32); }
+TEST_P(StochasticKernels, RoundFloatsAsTheReferenceDoes) {
+  rounds_as_the_reference_does<float>(GetParam()->float_gradients.round);
+}
 
 TEST_P(StochasticKernels, RoundDoublesAsTheReferenceDoes) {
-  rounds_as_the_reference_does<double>(GetParam()->round_64);
+  rounds_as_the_reference_does<double>(GetParam()->double_gradients.round);
 }
 
 // What makes any number of threads give the same integers.
 TEST_P(StochasticKernels, AnySplitGivesTheSameIntegers) {
   const std::vector<float> source = elements<float>(1000);
   std::vector<std::int32_t> whole(source.size());
-  GetParam()->round_32(draw_, 0, source.data(), source.size(), 2.0, 127, whole.data());
+  GetParam()->float_gradients.round(draw_, 0, source.data(), source.size(), 2.0, 127, whole.data());
   for (int attempt = 0; attempt < 50; ++attempt) {
     std::vector<std::int32_t> parts(source.size());
     for (std::size_t at = 0; at < source.size();) {
       const std::size_t count = std::min<std::size_t>(source.size() - at, random_() % 150);
-      GetParam()->round_32(draw_, at, source.data() + at, count, 2.0, 127, parts.data() + at);
+      GetParam()->float_gradients.round(draw_, at, source.data() + at, count, 2.0, 127, parts.data() + at);
       at += count;
     }
     ASSERT_EQ(parts, whole);
@@ -128,8 +129,8 @@ TEST_P(StochasticKernels, ScaleWithOneRoundingToDoubleAndOneToTheType) {
     const double factor = 1.0 / 3.0e5;
     std::vector<float> floats(count);
     std::vector<double> doubles(count);
-    GetParam()->scale_32(integers.data(), count, factor, floats.data());
-    GetParam()->scale_64(integers.data(), count, factor, doubles.data());
+    GetParam()->float_gradients.scale(integers.data(), count, factor, floats.data());
+    GetParam()->double_gradients.scale(integers.data(), count, factor, doubles.data());
     for (std::size_t i = 0; i < count; ++i) {
       ASSERT_EQ(doubles[i], integers[i] * factor);
       ASSERT_EQ(floats[i], static_cast<float>(integers[i] * factor));
@@ -147,10 +148,10 @@ TEST_P(StochasticKernels, AddSquaresByColumnsInOrder) {
       columns[i % 32] += difference * difference;
     }
     const double expected = std::accumulate(std::begin(columns), std::end(columns), 0.0);
-    ASSERT_EQ(GetParam()->square_distance_32(a.data(), b.data(), count), expected);
+    ASSERT_EQ(GetParam()->float_gradients.square_distance(a.data(), b.data(), count), expected);
     const std::vector<double> wide_a(a.begin(), a.end());
     const std::vector<double> wide_b(b.begin(), b.end());
-    ASSERT_EQ(GetParam()->square_distance_64(wide_a.data(), wide_b.data(), count), expected);
+    ASSERT_EQ(GetParam()->double_gradients.square_distance(wide_a.data(), wide_b.data(), count), expected);
   }
 }
 
@@ -171,11 +172,11 @@ TEST_P(StochasticKernels, PackInHostOrderWhatComesBackFromTheSumOfWords) {
           expected[i] = worker < 2 ? expected[i] + value : wanted;
         }
         std::vector<std::uint32_t> packed(words);
-        pack_lanes(*GetParam(), bits, integers.data(), count, packed.data(), words);
+        pack_lanes(bits, integers.data(), count, packed.data(), words, *GetParam());
         for (std::size_t word = 0; word < words; ++word) total[word] += packed[word];
       }
       std::vector<std::int32_t> back(count);
-      unpack_lanes(*GetParam(), bits, total.data(), words, back.data(), count);
+      unpack_lanes(bits, total.data(), words, back.data(), count, *GetParam());
       for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(back[i], expected[i]) << bits << " bits, " << i << "/" << count;
     }
   }

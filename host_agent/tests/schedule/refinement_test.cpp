@@ -96,7 +96,7 @@ std::deque<Side> run(const Way& way) {
   }
   for (Side& side : sides) side.refinement->pack();
   sum_words(sides, [](Side& side) {
-    const std::vector<worker::Region>& regions = side.refinement->packed().regions;
+    const std::vector<worker::Region>& regions = side.refinement->packed().request.regions;
     // The regions lie one after the other. Lanes that are narrower hold the sums all the same.
     return std::span(reinterpret_cast<std::uint32_t*>(regions[0].destination), side.refinement->union_size().elements);
   });
@@ -185,7 +185,7 @@ TEST_P(Ways, LeaveOnlyBlocksOfTheLastSizeThatSomebodyHas) {
   for (const Side& side : sides) {
     EXPECT_EQ(side.refinement->union_size().elements, expected);
     EXPECT_EQ(side.refinement->union_size().size, size);
-    EXPECT_EQ(side.refinement->packed_presence().scanned(), side.refinement->packed_chunks() > 0);
+    EXPECT_EQ(side.refinement->packed().presence.scanned(), side.refinement->packed().chunks > 0);
   }
 }
 
@@ -236,7 +236,7 @@ TEST(Refinement, WhatNobodyHasLeavesNothingToSend) {
   refinement.count(8);
   refinement.narrow();
   refinement.pack();
-  EXPECT_EQ(refinement.packed_chunks(), 0u);
+  EXPECT_EQ(refinement.packed().chunks, 0u);
   refinement.unpack();
   for (const float value : side.sources[2]) EXPECT_FALSE(std::signbit(value));
 }

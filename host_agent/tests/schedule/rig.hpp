@@ -21,6 +21,12 @@ struct Fp32Tensor {
     made.may_be_sparse = true;
     return made;
   }
+  /// One that is always sent whole.
+  Request dense_request() {
+    Request made = request();
+    made.may_be_sparse = false;
+    return made;
+  }
   std::vector<float> values;
 };
 

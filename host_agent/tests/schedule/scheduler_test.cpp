@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 #include <utility>
 
@@ -119,8 +118,7 @@ TEST(Scheduler, WhoSumsExactlyAndWhoDoesNotCannotBeTakenForEachOther) {
     Scheduler exact(exact_config(100));
     Scheduler rounded(exact_config(0));
     Fp32Tensor tensor(elements, 1.0F);
-    Request request = tensor.request();
-    request.may_be_sparse = false;
+    Request request = tensor.dense_request();
     submit(exact, request, kLanes);
     submit(rounded, request, kLanes);
     run_tasks(exact);
@@ -166,13 +164,9 @@ TEST(Scheduler, AnExactSumWhoseWordsHaveComeEndsWellThoughTheJobFailsThen) {
 TEST(Scheduler, IssuesARequestInSharesOfEqualRunsThatTakeTurns) {
   Scheduler scheduler(small_config(4));
   Tensor tensor(10, true);
-  Request request = tensor.request();
-  request.may_be_sparse = false;
-  submit(scheduler, request, kLanes);
+  submit(scheduler, tensor.dense_request(), kLanes);
   Tensor small(3, true);
-  Request other = small.request();
-  other.may_be_sparse = false;
-  submit(scheduler, other, kLanes);
+  submit(scheduler, small.dense_request(), kLanes);
   const auto shares = shares_of(scheduler);
   ASSERT_EQ(shares.size(), 6u);
   const std::vector<std::array<std::uint32_t, 3>> expected = {{0, 0, 3},  {1, 3, 6}, {2, 6, 9},
@@ -187,9 +181,7 @@ TEST(Scheduler, IssuesARequestInSharesOfEqualRunsThatTakeTurns) {
 TEST(Scheduler, FinishesARequestWithItsLastShare) {
   Scheduler scheduler(small_config(2));
   Tensor tensor(4, true);
-  Request request = tensor.request();
-  request.may_be_sparse = false;
-  const Ticket ticket = submit(scheduler, request, kLanes);
+  const Ticket ticket = submit(scheduler, tensor.dense_request(), kLanes);
   const auto shares = shares_of(scheduler);
   ASSERT_EQ(shares.size(), 2u);
   complete(scheduler, shares[1]);
@@ -312,8 +304,7 @@ TEST(Scheduler, LaterRequestsWaitUntilTheStreamHasItsPlace) {
   Tensor sparse(16, false);
   sparse.put(1);
   Tensor next(4, true);
-  Request plain = next.request();
-  plain.may_be_sparse = false;
+  Request plain = next.dense_request();
   const Ticket first = submit(scheduler, sparse.request(), kLanes);
   const auto prologue = shares_of(scheduler);
   plain.deadline = 1234;
@@ -409,9 +400,7 @@ TEST(Scheduler, ACollectiveWaitsForTheVoteThatItDependsOn) {
 TEST(Scheduler, TellsTheOthersWhatARoundTripIsWorth) {
   Scheduler scheduler(small_config(2));
   Tensor plain(8, true);
-  Request request = plain.request();
-  request.may_be_sparse = false;
-  submit(scheduler, request, kLanes);
+  submit(scheduler, plain.dense_request(), kLanes);
   for (const Share& share : shares_of(scheduler)) {
     scheduler.complete(
         share.thread,
@@ -463,9 +452,7 @@ TEST(Scheduler, ARequestEndsWithTheFailureOfAnyOfItsShares) {
   for (const std::size_t failed : {0U, 1U}) {
     Scheduler scheduler(small_config(2));
     Tensor tensor(4, true);
-    Request request = tensor.request();
-    request.may_be_sparse = false;
-    submit(scheduler, request, kLanes);
+    submit(scheduler, tensor.dense_request(), kLanes);
     const auto shares = shares_of(scheduler);
     ASSERT_EQ(shares.size(), 2u);
     for (std::size_t i = 0; i < 2; ++i) {
@@ -478,9 +465,7 @@ TEST(Scheduler, ARequestEndsWithTheFailureOfAnyOfItsShares) {
 TEST(Scheduler, WhatTheThreadsHaveSummedEndsWellThoughAnotherFails) {
   Scheduler scheduler(small_config());
   Tensor tensor(4, true);
-  Request request = tensor.request();
-  request.may_be_sparse = false;
-  submit(scheduler, request, kLanes);
+  submit(scheduler, tensor.dense_request(), kLanes);
   const Share share = shares_of(scheduler).at(0);
   scheduler.fail(Status::kTimedOut);
   EXPECT_FALSE(scheduler.poll_finished().has_value()) << "its memory is in use";

@@ -1,7 +1,6 @@
 // The scheduler's way through a collective whose blocks are narrowed down.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -66,9 +65,7 @@ TEST(RefinedCollective, AsksAgainAboutFinerBlocksAndSendsWhatIsLeftPacked) {
   EXPECT_EQ(shares.back().work.format.dtype, numeric::Dtype::kI32) << "the lanes, as they would have been";
   EXPECT_TRUE(shares.back().work.chunks.empty());
   EXPECT_EQ(shares.back().work.chunk_end, (kChunks / 2 + kLanes - 1) / kLanes);
-  const auto finished = scheduler.poll_finished();
-  ASSERT_TRUE(finished.has_value());
-  EXPECT_EQ(finished->status, Status::kOk);
+  EXPECT_EQ(scheduler.poll_finished().value().status, Status::kOk);
   EXPECT_EQ(tensor.values, original) << "the sum of what one worker has";
   EXPECT_EQ(scheduler.stats().refined, 1u);
   EXPECT_EQ(scheduler.stats().blocks_skipped, kChunks / 2);
@@ -79,9 +76,7 @@ TEST(RefinedCollective, LaterOnesWaitUntilThePackedStreamIsDealtAndNoLonger) {
   Tensor tensor;
   Tensor other;
   submit(scheduler, tensor.request(), kLanes);
-  Request plain = other.request();
-  plain.may_be_sparse = false;
-  const Ticket later = submit(scheduler, plain, kLanes);
+  const Ticket later = submit(scheduler, other.dense_request(), kLanes);
   std::optional<Share> share;
   while ((share = scheduler.poll_share()).has_value() && share->work.token != later.token) {
     if (scheduler.stats().refined != 0) continue;  // the packed stream: under way
@@ -97,9 +92,7 @@ TEST(RefinedCollective, WhereRoundTripsAreDearThereAreNone) {
   constexpr std::uint32_t kDear = 180;  // chunks: nearly all that finer blocks could save
   Scheduler scheduler(config());
   Tensor tensor;
-  Request plain = tensor.request();
-  plain.may_be_sparse = false;
-  submit(scheduler, plain, kLanes);
+  submit(scheduler, tensor.dense_request(), kLanes);
   step(scheduler, kDear);
   static_cast<void>(scheduler.poll_finished());
   submit(scheduler, tensor.request(), kLanes);
@@ -123,9 +116,7 @@ TEST(RefinedCollective, AFailureDuringAChoreEndsIt) {
   task->run();
   scheduler.complete(*task);
   EXPECT_FALSE(scheduler.poll_share().has_value());
-  const auto finished = scheduler.poll_finished();
-  ASSERT_TRUE(finished.has_value());
-  EXPECT_EQ(finished->status, Status::kAborted);
+  EXPECT_EQ(scheduler.poll_finished().value().status, Status::kAborted);
 }
 
 TEST(RefinedCollective, ASumThatIsBeingScatteredEndsWellThoughAnotherFails) {
@@ -143,9 +134,7 @@ TEST(RefinedCollective, ASumThatIsBeingScatteredEndsWellThoughAnotherFails) {
   EXPECT_FALSE(scheduler.poll_finished().has_value());
   scattering->run();
   scheduler.complete(*scattering);
-  const auto finished = scheduler.poll_finished();
-  ASSERT_TRUE(finished.has_value());
-  EXPECT_EQ(finished->status, Status::kOk);
+  EXPECT_EQ(scheduler.poll_finished().value().status, Status::kOk);
   EXPECT_EQ(tensor.values, original);
 }
 

@@ -30,11 +30,11 @@ constexpr std::chrono::seconds kPatience{30};
 struct Script {
   Fields joined{};  // in place of what is there
   bool admitted = true;
-  std::function<void(Attended&)> on_attend{};
+  std::function<void(Session&)> on_attend{};
 
   Strings calls{};
   std::vector<Line> questions{};
-  std::shared_ptr<Attended> session{};
+  std::shared_ptr<Session> session{};
 };
 
 /// Of the only worker of a job at a switch of its own.
@@ -92,7 +92,7 @@ class ScriptedMembership final : public Membership {
     return grant;
   }
 
-  void attend(std::shared_ptr<Attended> session) override {
+  void attend(std::shared_ptr<Session> session) override {
     script_.calls.emplace_back("attend");
     script_.session = session;
     if (script_.on_attend) script_.on_attend(*session);
@@ -206,7 +206,7 @@ TEST(Session, AGreetingThatComesBackWrongIsExplained) {
 
 TEST(Session, AnEndThatComesBeforeTheDataPathIsOpenEndsTheJoin) {
   Script script;
-  script.on_attend = [](Attended& session) {
+  script.on_attend = [](Session& session) {
     EXPECT_TRUE(session.state().empty());
     session.end({"WorkerLostError", "rank 1 is lost"}, false);
   };

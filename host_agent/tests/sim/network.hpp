@@ -6,8 +6,6 @@
 #include <functional>
 #include <queue>
 #include <random>
-#include <span>
-#include <vector>
 
 #include "worker/collective.hpp"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,12 @@ DTYPES = {
     "raw": sim.Dtype.RAW,
 }
 SCALINGS = {"none": sim.Scaling.NONE, "block": sim.Scaling.BLOCK_EXPONENT, "fixed": sim.Scaling.FIXED}
+
+
+def replay(seed: int) -> str:
+    """How to run the test of now again with this seed."""
+    file = os.environ["PYTEST_CURRENT_TEST"].split("::")[0]
+    return f"replay: pytest {file} --seed {seed}"
 
 
 class Guarded:

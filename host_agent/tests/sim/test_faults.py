@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from .native import sim
-from .scenarios import MS, Scenario, make_scenario
+from .scenarios import MS, Scenario, make_scenario, replay
 from .sparse_scenarios import make_mixed_scenario, make_scattered_scenario, make_sparse_scenario
 from .test_simulation import check_outputs
 from .test_sparse import large_scenario
@@ -27,10 +27,6 @@ KINDS = {
     "death": sim.FaultKind.DEATH,
     "switch_restart": sim.FaultKind.SWITCH_RESTART,
 }
-
-
-def replay(seed: int) -> str:
-    return f"replay: pytest host_agent/tests/sim/test_faults.py --seed {seed}"
 
 
 def make_faulty_scenario(seed: int) -> Scenario:

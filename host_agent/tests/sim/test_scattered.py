@@ -10,25 +10,9 @@ import pytest
 
 from wiresum.join.constants import HEADER_BYTES
 
-from .native import sim
 from .reference import sum_region
-from .scenarios import Scenario
 from .sparse_scenarios import make_scattered_scenario
-from .test_simulation import check_outputs
-from .test_sparse import choices, large_scenario
-
-
-def replay(seed: int) -> str:
-    return f"replay: pytest host_agent/tests/sim/test_scattered.py --seed {seed}"
-
-
-def run_and_check(scenario: Scenario, seed: int) -> sim.Report:
-    report = scenario.job().run()
-    assert report.finished, f"{report.failure}; {replay(seed)}\n{scenario}"
-    assert report.rejected == 0, f"an honest RESULT was rejected; {replay(seed)}\n{scenario}"
-    assert len({choices(stats) for stats in report.sparse}) == 1, f"workers chose differently; {replay(seed)}"
-    check_outputs(scenario, seed)
-    return report
+from .test_sparse import large_scenario, run_and_check
 
 
 def test_every_scattered_collective_equals_the_dense_reference(scattered_seed: int) -> None:

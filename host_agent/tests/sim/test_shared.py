@@ -9,15 +9,11 @@ from __future__ import annotations
 import random
 
 from .native import sim
-from .scenarios import MS, Scenario
+from .scenarios import MS, Scenario, replay
 from .test_faults import KINDS, MAKERS
 from .test_simulation import check_outputs
 
 JOBS_MAX = 5
-
-
-def replay(seed: int) -> str:
-    return f"replay: pytest host_agent/tests/sim/test_shared.py --seed {seed}"
 
 
 def make_shared_scenarios(seed: int) -> tuple[list[Scenario], list[int | None]]:

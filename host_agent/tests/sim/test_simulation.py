@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 
 from .native import sim
-from .scenarios import Scenario, make_scenario
-
-
-def replay(seed: int) -> str:
-    return f"replay: pytest host_agent/tests/sim/test_simulation.py --seed {seed}"
+from .scenarios import Scenario, make_scenario, replay
 
 
 def check_outputs(scenario: Scenario, seed: int, report: sim.Report | None = None) -> None:

@@ -15,15 +15,11 @@ from wiresum.join.constants import HEADER_BYTES
 
 from .native import sim
 from .reference import Format
-from .scenarios import Scenario
+from .scenarios import Scenario, replay
 from .sparse_scenarios import make_mixed_scenario, make_sparse_call, make_sparse_scenario
 from .test_simulation import check_outputs
 
 F32 = Format("f32", "block", 32)
-
-
-def replay(seed: int) -> str:
-    return f"replay: pytest host_agent/tests/sim/test_sparse.py --seed {seed}"
 
 
 def choices(stats: sim.SparseStats) -> tuple[int, int, int, int]:

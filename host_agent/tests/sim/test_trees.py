@@ -12,17 +12,13 @@ import pytest
 
 from .native import sim
 from .reference import Format
-from .scenarios import Scenario, make_call, make_scenario
+from .scenarios import Scenario, make_call, make_scenario, replay
 from .sparse_scenarios import make_scattered_scenario, make_sparse_call, make_sparse_scenario
 from .test_faults import make_faulty_scenario
 from .test_simulation import check_outputs
 from .trees import plant, racks
 
 F32 = Format("f32", "block", 32)
-
-
-def replay(seed: int) -> str:
-    return f"replay: pytest host_agent/tests/sim/test_trees.py --seed {seed}"
 
 
 def run_and_check(scenario: Scenario, seed: int) -> sim.Report:

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
-#include <span>
 #include <vector>
 
 #include "engine/engine.hpp"

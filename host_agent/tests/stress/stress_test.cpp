@@ -8,7 +8,6 @@
 //   WIRESUM_STRESS_SEEDS=100 stress_test --gtest_filter='Stress.*'   more of them
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>

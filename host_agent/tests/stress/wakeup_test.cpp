@@ -11,7 +11,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -376,7 +375,7 @@ class WakeUpOfADataThread : public WakeUp {
   void SetUp() override {
     // Of several sockets, receive() asks which have something, and so may take a wake-up.
     std::vector<transport::UdpSocket> sockets = transport::bind_consecutive({.address = kLoopback, .port = 0}, 2);
-    transport::DataPath path = transport::open({}, {}, std::move(sockets));
+    transport::DataPath path = std::move(transport::open_for_threads({}, {}, std::move(sockets), 1).front());
     auto watched = std::make_unique<Watched>(std::move(path.transport));
     watched_ = watched.get();
     path.transport = std::move(watched);

@@ -56,32 +56,24 @@ TEST(WakeModerator, UnderASteadyStreamItSleepsForAsManyDatagramsAsAreWorthIt) {
   EXPECT_NEAR(static_cast<double>(stream.nap()), 160e3, 20e3);
 }
 
-TEST(WakeModerator, UnderAFastStreamANapIsNeverLongerThanItsBound) {
-  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
-  Stream stream(moderator, 12 * kMicrosecond);  // 1 Gbit/s
-  stream.run(20 * kMillisecond);
-  EXPECT_EQ(stream.nap(1000), kMillisecond);
-}
-
-TEST(WakeModerator, UnderASlowStreamItMaySleepUntil32HaveCome) {
-  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
-  Stream stream(moderator, 100 * kMicrosecond);
-  stream.run(20 * kMillisecond);
-  EXPECT_EQ(stream.nap(1000), 32 * 100 * kMicrosecond);
-}
-
-TEST(WakeModerator, UnderASlowStreamANapIsNeverLongerThanThatBound) {
-  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
-  Stream stream(moderator, 200 * kMicrosecond);
-  stream.run(20 * kMillisecond);
-  EXPECT_EQ(stream.nap(1000), 4 * kMillisecond);
-}
-
-TEST(WakeModerator, UnderASlowStreamItSleepsForNoMoreDatagramsThanAreWorthIt) {
-  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
-  Stream stream(moderator, 100 * kMicrosecond);
-  stream.run(20 * kMillisecond);
-  EXPECT_EQ(stream.nap(16), 16 * 100 * kMicrosecond);
+TEST(WakeModerator, ANapLastsUntilWhatIsWorthItHasComeButForItsBounds) {
+  struct {
+    const char* what;
+    std::int64_t gap_ns;
+    std::size_t worth;
+    std::int64_t nap_ns;
+  } const kCases[] = {
+      {"a fast stream, 1 Gbit/s: its bound", 12 * kMicrosecond, 1000, kMillisecond},
+      {"a slow stream: until 32 have come", 100 * kMicrosecond, 1000, 32 * 100 * kMicrosecond},
+      {"a slower one: the bound of slow streams", 200 * kMicrosecond, 1000, 4 * kMillisecond},
+      {"no more than are worth it", 100 * kMicrosecond, 16, 16 * 100 * kMicrosecond},
+  };
+  for (const auto& [what, gap_ns, worth, nap_ns] : kCases) {
+    WakeModerator moderator(kMillisecond, 4 * kMillisecond);
+    Stream stream(moderator, gap_ns);
+    stream.run(20 * kMillisecond);
+    EXPECT_EQ(stream.nap(worth), nap_ns) << what;
+  }
 }
 
 TEST(WakeModerator, AStreamIsSteadyThoughPeersNapAndItComesInHeaps) {

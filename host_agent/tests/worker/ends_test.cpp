@@ -88,19 +88,5 @@ TEST(WorkerEnds, ADeadlineHoldsThoughAnEarlierOneWasMet) {
   EXPECT_EQ(rig.worker().poll_completion().value().status, Status::kTimedOut);
 }
 
-TEST(WorkerEnds, ProgressIsTheLastResultOrTheFirstSending) {
-  Rig rig;
-  Integers job(iota(64));
-  EXPECT_EQ(rig.worker().progress_at(), kNever);
-  ASSERT_TRUE(rig.worker().submit(job.work));
-  const auto sent = rig.poll_at(3 * kMillisecond);
-  EXPECT_EQ(rig.worker().progress_at(), 3 * kMillisecond);
-  rig.now = 4 * kMillisecond;
-  rig.echo(sent.at(0));
-  EXPECT_EQ(rig.worker().progress_at(), 4 * kMillisecond);
-  rig.echo(sent.at(0));
-  EXPECT_EQ(rig.worker().progress_at(), 4 * kMillisecond);
-}
-
 }  // namespace
 }  // namespace wiresum::worker

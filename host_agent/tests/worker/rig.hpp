@@ -7,10 +7,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <numeric>
-#include <optional>
 #include <span>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "wire/packet.hpp"
@@ -148,22 +148,26 @@ inline std::vector<std::int32_t> iota(std::size_t count) {
   return values;
 }
 
-/// An int32 all-reduce in place over `values`, all of it in this thread's share.
-struct Integers {
-  explicit Integers(std::vector<std::int32_t> initial, const WorkerConfig& config = small_config())
+/// An all-reduce in place over `values`, all of it in this thread's share.
+template <class Element>
+struct InPlace {
+  explicit InPlace(std::vector<Element> initial, const WorkerConfig& config = small_config())
       : values(std::move(initial)) {
     auto* bytes = reinterpret_cast<std::byte*>(values.data());
     region = {.source = bytes, .destination = bytes, .elements = values.size()};
-    work.format = kInt32;
+    work.format = std::is_same_v<Element, float> ? kFloat32 : kInt32;
     work.regions = {&region, 1};
-    work.chunk_end = static_cast<std::uint32_t>(chunks_of(values.size(), kInt32, config.lanes));
+    work.chunk_end = static_cast<std::uint32_t>(chunks_of(values.size(), work.format, config.lanes));
     work.tensor = 1;
   }
-  Integers(const Integers&) = delete;
+  InPlace(const InPlace&) = delete;
 
-  std::vector<std::int32_t> values;
+  std::vector<Element> values;
   Region region;
   Collective work;
 };
+
+using Integers = InPlace<std::int32_t>;
+using Floats = InPlace<float>;
 
 }  // namespace wiresum::worker

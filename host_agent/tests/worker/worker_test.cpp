@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -115,7 +114,6 @@ TEST(WorkerDealing, AddsUpAndCompletes) {
   EXPECT_EQ(completion->status, Status::kOk);
   EXPECT_FALSE(rig.worker().poll_completion().has_value());
   EXPECT_EQ(rig.worker().next_timeout(), kNever);
-  EXPECT_EQ(rig.worker().progress_at(), kNever);
 }
 
 TEST(WorkerDealing, DealsChunkToSlotByTheStride) {
@@ -286,16 +284,12 @@ TEST(WorkerNumbers, BlockExponentBeginsWithAMetaRoundAndLooksOneChunkAhead) {
   WorkerConfig config = small_config();
   config.slots = 1;
   Rig rig(config);
-  std::vector<float> values(12, 1.0F);
+  Floats job(std::vector<float>(12, 1.0F));
+  std::vector<float>& values = job.values;
   values[5] = 8.0F;   // second chunk
   values[9] = 0.25F;  // third
   for (std::size_t i = 8; i < 12; ++i) values[i] = 0.25F;
-  auto* bytes = reinterpret_cast<std::byte*>(values.data());
-  const Region region{.source = bytes, .destination = bytes, .elements = 12};
-  Collective work;
-  work.regions = {&region, 1};
-  work.chunk_end = 3;
-  ASSERT_TRUE(rig.worker().submit(work));
+  ASSERT_TRUE(rig.worker().submit(job.work));
   auto sent = rig.poll();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].header.kind, wire::Kind::kMeta);
@@ -324,13 +318,9 @@ TEST(WorkerNumbers, BlockExponentBeginsWithAMetaRoundAndLooksOneChunkAhead) {
 
 TEST(WorkerNumbers, AgreedExponent255MakesTheChunkNaN) {
   Rig rig;
-  std::vector<float> values(4, 1.0F);
-  auto* bytes = reinterpret_cast<std::byte*>(values.data());
-  const Region region{.source = bytes, .destination = bytes, .elements = 4};
-  Collective work;
-  work.regions = {&region, 1};
-  work.chunk_end = 1;
-  ASSERT_TRUE(rig.worker().submit(work));
+  Floats job(std::vector<float>(4, 1.0F));
+  std::vector<float>& values = job.values;
+  ASSERT_TRUE(rig.worker().submit(job.work));
   rig.answer(rig.poll().at(0), {}, 255);
   const Sent nothing = rig.poll().at(0);
   EXPECT_EQ(nothing.header.kind, wire::Kind::kEmpty) << "nobody will look at its words";
@@ -343,14 +333,10 @@ TEST(WorkerNumbers, AChunkThatIsNotFiniteDoesNotSpoilTheOneBeforeIt) {
   WorkerConfig config = small_config();
   config.slots = 1;
   Rig rig(config);
-  std::vector<float> values(8, 1.0F);
+  Floats job(std::vector<float>(8, 1.0F));
+  std::vector<float>& values = job.values;
   values[6] = std::numeric_limits<float>::infinity();
-  auto* bytes = reinterpret_cast<std::byte*>(values.data());
-  const Region region{.source = bytes, .destination = bytes, .elements = 8};
-  Collective work;
-  work.regions = {&region, 1};
-  work.chunk_end = 2;
-  ASSERT_TRUE(rig.worker().submit(work));
+  ASSERT_TRUE(rig.worker().submit(job.work));
   rig.echo(rig.poll().at(0));
   const auto first = rig.poll();
   ASSERT_EQ(first.at(0).header.exponent, 255) << "of the second chunk";
@@ -362,15 +348,11 @@ TEST(WorkerNumbers, AChunkThatIsNotFiniteDoesNotSpoilTheOneBeforeIt) {
 
 TEST(WorkerNumbers, FixedScaleHasNoMetaRoundAndReportsWhatIsNotFinite) {
   Rig rig;
-  std::vector<float> values{1.0F, 2.0F, 3.0F, 4.0F, 1.0F, std::numeric_limits<float>::infinity(), 0.0F, 0.0F};
-  auto* bytes = reinterpret_cast<std::byte*>(values.data());
-  const Region region{.source = bytes, .destination = bytes, .elements = 8};
-  Collective work;
-  work.format = {numeric::Dtype::kF32, numeric::Scaling::kFixed, 32};
-  work.fixed_scale = 16.0F;
-  work.regions = {&region, 1};
-  work.chunk_end = 2;
-  ASSERT_TRUE(rig.worker().submit(work));
+  Floats job({1.0F, 2.0F, 3.0F, 4.0F, 1.0F, std::numeric_limits<float>::infinity(), 0.0F, 0.0F});
+  std::vector<float>& values = job.values;
+  job.work.format = {numeric::Dtype::kF32, numeric::Scaling::kFixed, 32};
+  job.work.fixed_scale = 16.0F;
+  ASSERT_TRUE(rig.worker().submit(job.work));
   const auto sent = rig.poll();
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[0].header.exponent, 0);
@@ -387,15 +369,11 @@ TEST(WorkerNumbers, WhatWasSaidOfAChunkIsNotSaidOfTheNextInItsSlot) {
   WorkerConfig config = small_config();
   config.slots = 1;
   Rig rig(config);
-  std::vector<float> values(12, 1.0F);
+  Floats job(std::vector<float>(12, 1.0F));
+  std::vector<float>& values = job.values;
   values[0] = std::numeric_limits<float>::infinity();
-  auto* bytes = reinterpret_cast<std::byte*>(values.data());
-  const Region region{.source = bytes, .destination = bytes, .elements = 12};
-  Collective work;
-  work.format = {numeric::Dtype::kF32, numeric::Scaling::kFixed, 32};
-  work.regions = {&region, 1};
-  work.chunk_end = 3;
-  ASSERT_TRUE(rig.worker().submit(work));
+  job.work.format = {numeric::Dtype::kF32, numeric::Scaling::kFixed, 32};
+  ASSERT_TRUE(rig.worker().submit(job.work));
   const Sent infinite = rig.poll().at(0);
   EXPECT_EQ(infinite.header.exponent, 255);
   rig.answer(infinite, {0, 0, 0, 0}, 255);
@@ -506,13 +484,8 @@ TEST_F(WorkerValidation, RejectsAWrongPayloadLength) {
 
 TEST_F(WorkerValidation, RejectsAnExponentBelowItsOwn) {
   Rig other;
-  std::vector<float> values(4, 1.0F);
-  auto* bytes = reinterpret_cast<std::byte*>(values.data());
-  const Region region{.source = bytes, .destination = bytes, .elements = 4};
-  Collective work;
-  work.regions = {&region, 1};
-  work.chunk_end = 1;
-  ASSERT_TRUE(other.worker().submit(work));
+  Floats floats(std::vector<float>(4, 1.0F));
+  ASSERT_TRUE(other.worker().submit(floats.work));
   const auto meta = other.poll();
   other.answer(meta.at(0), {}, 126);
   EXPECT_EQ(other.worker().stats().rejected, 1u);

@@ -19,9 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wiresum.agent.errors import SwitchUnreachableError, WiresumError
-from wiresum.agent.grant import Grant
 from wiresum.agent.statistics import TrafficStats
-from wiresum.join import STANDS_BY
+from wiresum.join import STANDS_BY, JoinReply
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ class Patience:
     lost_after_s: float
 
     @classmethod
-    def of(cls, grant: Grant, lost_after_s: float) -> Patience:
+    def of(cls, grant: JoinReply, lost_after_s: float) -> Patience:
         return cls(grant.reattach_ms / 1000, grant.heartbeat_lost_ms / 1000, lost_after_s)
 
 

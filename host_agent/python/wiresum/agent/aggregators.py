@@ -23,7 +23,7 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
-from wiresum.agent.membership import NO_ROUND, Membership
+from wiresum.agent.membership import Membership
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
 from wiresum.join.lanes import lanes_of_mtu
@@ -47,14 +47,21 @@ class Aggregator:
 class Aggregators:
     """Made by `join`. Any thread may call any method."""
 
-    def __init__(self, interruption: Interruption) -> None:
+    def __init__(
+        self,
+        interruption: Interruption,
+        on_ended: Callable[[WiresumError], None],
+        progress: Callable[[int], int | None],
+        traffic: Callable[[int], TrafficStats],
+    ) -> None:
+        self.ended: WiresumError | None = None
+        """Why the job has ended at one of them."""
         self._joined: list[Aggregator] = []
         self._interruption = interruption
         self._lock = threading.Lock()
-        self._ended: WiresumError | None = None
-        self._on_ended: Callable[[WiresumError], None] | None = None
-        self._progress: Callable[[int], int | None] = lambda _: NO_ROUND
-        self._traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC
+        self._on_ended = on_ended
+        self._progress = progress
+        self._traffic = traffic
 
     @classmethod
     def join(
@@ -65,17 +72,24 @@ class Aggregators:
         rank: int,
         world_size: int,
         bind: Bind,
+        on_ended: Callable[[WiresumError], None],
+        progress: Callable[[int], int | None],
+        traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC,
         queue: bool = True,
         interruption: Interruption | None = None,
     ) -> Aggregators:
         """Returns when the job has been granted by all aggregators of the configuration. If one of them will not have
         it, those before it have been left. Raises a `JoinError`, why the job ended meanwhile, what `bind` raises, or
-        what `interruption` says."""
+        what `interruption` says.
+
+        `progress` gives this worker's newest round at the aggregator of that index (None if it is stopped), and
+        `traffic` what went to and came from it. `on_ended` is called at most once, in another thread, when the job has
+        ended at any of them for a reason that is not ours. All three may be called before this returns."""
         give_up_at = time.monotonic() + config.join_timeout_s
         parts = config.aggregators
         threads = config.threads or (default_threads(len(parts)) if config.transport == "udp" else 1)
         ways = [way_out(part) for part in parts]
-        joined = cls(interruption or Interruption())
+        joined = cls(interruption or Interruption(), on_ended, progress, traffic)
         try:
             for part, (address, _) in zip(parts, ways, strict=True):
                 port = bind(ports_address(part, address), threads, part.port_range)
@@ -104,23 +118,6 @@ class Aggregators:
     def __iter__(self) -> Iterator[Aggregator]:
         """In the order in which collectives are dealt over them."""
         return iter(self._joined)
-
-    def attend(
-        self,
-        *,
-        on_ended: Callable[[WiresumError], None],
-        progress: Callable[[int], int | None],
-        traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC,
-    ) -> None:
-        """`progress` gives this worker's newest round at the aggregator of that index (None if it is stopped), and
-        `traffic` what went to and came from it; `on_ended` is called at most once, in another thread or at once, when
-        the job has ended at any of them for a reason that is not ours."""
-        with self._lock:
-            self._progress, self._traffic = progress, traffic
-            self._on_ended = on_ended
-            ended = self._ended
-        if ended is not None:
-            on_ended(ended)
 
     def diagnose(self, tensor: int) -> str:
         """Who lags in the collective with this tag, in a sentence. Does not raise."""
@@ -158,13 +155,11 @@ class Aggregators:
     def _hear(self, error: WiresumError) -> None:
         """The first end is the cause; what the others say follows from it."""
         with self._lock:
-            if self._ended is not None:
+            if self.ended is not None:
                 return
-            self._ended = error
-            on_ended = self._on_ended
+            self.ended = error
         self._interruption.interrupt(error)
-        if on_ended is not None:
-            on_ended(error)
+        self._on_ended(error)
 
     def _check(self, job_name: str) -> None:
         """Raises a `JoinError` if what was granted does not go together."""

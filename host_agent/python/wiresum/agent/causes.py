@@ -122,11 +122,11 @@ def _packet_bytes(aggregator: Aggregator) -> int:
 
 
 def _doubt_about_multicast(aggregator: Aggregator) -> str:
-    group = aggregator.membership.grant.results_group
-    if group is None:
+    group = aggregator.membership.grant.results_group.address
+    if not group:
         return ""
     return (
-        f" The switch sends results to the multicast group {group.address}: does the network carry that from it to "
+        f" The switch sends results to the multicast group {group}: does the network carry that from it to "
         "this worker (IGMP snooping needs a querier)? A switch without --multicast sends to each worker"
     )
 

@@ -47,19 +47,19 @@ _OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)$")
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of a field of `AgentConfig` besides its type."""
+    """What is known of a field of `AgentConfig` besides its name and type."""
 
-    variable: str
     help: str
     """In Markdown, on one line."""
-    default_shown: str
+    default_shown: str = ""
     """For people, where that is not the value itself."""
-    parse: Callable[[str], Any]
-    """From the variable's text; raises a ValueError that says what is needed."""
-    problem: Callable[[Any], str]
+    problem: Callable[[Any], str] = lambda value: ""
     """What is wrong with a value, or ""."""
-    secret: bool
-    """Is the value not repeated in errors, which end up in logs?"""
+    parse: Callable[[str], Any] = str
+    """From the variable's text; raises a ValueError that says what is needed."""
+    secret: bool = False
+    """Is the value left out of errors, which end up in logs?"""
+    variable: str = ""
 
 
 def _integer(text: str) -> int:
@@ -81,10 +81,6 @@ def _boolean(text: str) -> bool:
     if text.lower() not in value:
         raise ValueError("1 or 0 is needed (or true, false, yes, no, on, off)")
     return value[text.lower()]
-
-
-def _no_problem(value: object) -> str:
-    return ""
 
 
 def _within(least: int, most: int) -> Callable[[int], str]:
@@ -172,18 +168,11 @@ def _one_of(*names: str) -> Callable[[str], str]:
     return lambda name: "" if name in names else f"it must be one of {', '.join(names)}"
 
 
-def _setting(
-    default: Any,
-    variable: str,
-    help: str,  # noqa: A002
-    *,
-    default_shown: str = "",
-    parse: Callable[[str], Any] = str,
-    problem: Callable[[Any], str] = _no_problem,
-    secret: bool = False,
-) -> Any:
-    setting = Setting(PREFIX + variable, help, default_shown, parse, problem, secret)
-    return field(default=default, repr=not secret, metadata={"setting": setting})
+def _setting(default: Any, help: str, **more: Any) -> Any:  # noqa: A002
+    """A field. Its variable follows from its name, and its parser from the default's type."""
+    parse = {bool: _boolean, int: _integer, float: _number}.get(type(default), str)
+    setting = Setting(help, **{"parse": parse} | more)
+    return field(default=default, repr=not setting.secret, metadata={"setting": setting})
 
 
 @dataclass(frozen=True)
@@ -192,7 +181,6 @@ class AgentConfig:
 
     switch: str = _setting(
         f"127.0.0.1:{CONTROL_PORT}",
-        "SWITCH",
         "control endpoint of the switch or controller, `host:port`; a host alone gets port 43487. Several, with commas "
         "between them, if a standby may take over; with `+` between them, if the job is spread over several "
         "aggregators: [software_switch.md](software_switch.md#several-aggregators)",
@@ -200,22 +188,19 @@ class AgentConfig:
     )
     tls: str = _setting(
         "",
-        "TLS",
         "folder with `ca.crt`, `tls.crt` and `tls.key`, made by `wiresum ca` ([security.md](security.md)); without it "
         "`WIRESUM_SWITCH` must be on this host",
         default_shown="none",
     )
-    insecure: bool = _setting(False, "INSECURE", "1 goes without certificates to other hosts, too", parse=_boolean)
+    insecure: bool = _setting(False, "1 goes without certificates to other hosts, too")
     job: str = _setting(
         "",
-        "JOB",
         "name of the job at the switch; only rank 0's counts",
         default_shown="made up by rank 0; under Slurm from the number of its job",
         problem=_name(JOB_NAME_BYTES_MAX),
     )
     precision: str = _setting(
         "auto",
-        "PRECISION",
         "how sums of floats are rounded: `exact`, once, at the end; `block`, to `WIRESUM_BITS` below the largest "
         "element of a packet; `auto`, exact up to 4,096 elements and in blocks beyond: "
         "[numerics.md](numerics.md#exact-or-in-blocks-wiresum_precision)",
@@ -224,21 +209,17 @@ class AgentConfig:
     )
     bits: int = _setting(
         32,
-        "BITS",
         "bits on the wire for each float that is summed in blocks: 32, 16 or 8. Fewer are faster and coarser",
-        parse=_integer,
         problem=lambda bits: "" if bits in (32, 16, 8) else "it must be 32, 16 or 8",
     )
     address: str = _setting(
         "",
-        "ADDRESS",
         "this worker's IPv4 address for data; different at each host",
         default_shown="by route to the switch",
         problem=_address_problem,
     )
     ports: str = _setting(
         "",
-        "PORTS",
         "UDP ports that data may come to, `first-last`, for firewalls; each worker of a host takes as many as it has "
         "threads, for each aggregator: [cluster.md](cluster.md#firewalls)",
         default_shown="any that are free",
@@ -246,45 +227,31 @@ class AgentConfig:
     )
     threads: int = _setting(
         0,
-        "THREADS",
         "threads of the data path, for each aggregator; a job uses the smallest of all workers",
         default_shown="from the number of cores, at most 4; over `xdp` and `dpdk` 1",
-        parse=_integer,
         problem=_within(0, THREADS_MAX),
     )
     lanes: int = _setting(
         0,
-        "LANES",
         "32-bit words in a packet; a job uses the smallest of all workers",
         default_shown="from the MTU of the interface",
-        parse=_integer,
         problem=_within(0, LANES_MAX),
     )
     slots: int = _setting(
         0,
-        "SLOTS",
         "chunks in flight, at each aggregator",
         default_shown="256, by the service",
-        parse=_integer,
         problem=_within(0, LEASE_SLOTS_MAX),
     )
     spin_us: int = _setting(
         -1,
-        "SPIN_US",
         "how long a thread polls before it sleeps; 0 never polls",
         default_shown="from the number of cores",
-        parse=_integer,
         problem=_within(-1, SPIN_US_MAX),
     )
-    sparse: bool = _setting(
-        True,
-        "SPARSE",
-        "all-reduces look for blocks of zeros, and do not send them: [sparse.md](sparse.md)",
-        parse=_boolean,
-    )
+    sparse: bool = _setting(True, "all-reduces look for blocks of zeros, and do not send them: [sparse.md](sparse.md)")
     transport: str = _setting(
         "udp",
-        "TRANSPORT",
         "how packets reach the network: `udp`, `xdp`, `dpdk`: [transports.md](transports.md); each worker chooses for "
         "itself",
         parse=str.lower,
@@ -292,39 +259,28 @@ class AgentConfig:
     )
     device: str = _setting(
         "",
-        "DEVICE",
         "for `xdp` the interface, by itself the one with the local address; for `dpdk` the EAL's arguments",
         default_shown="none",
         problem=_printable(DEVICE_BYTES_MAX),
     )
-    offload: bool = _setting(
-        True, "OFFLOAD", "UDP segmentation offload (GSO, GRO) where the kernel has it", parse=_boolean
-    )
+    offload: bool = _setting(True, "UDP segmentation offload (GSO, GRO) where the kernel has it")
     join_timeout_s: float = _setting(
         300.0,
-        "JOIN_TIMEOUT",
         "seconds to wait for the switch and the other workers; the group's own time-out, if it is shorter",
-        parse=_number,
         problem=lambda s: "" if 0 < s <= JOIN_TIMEOUT_S_MAX else f"it must be over 0, to {JOIN_TIMEOUT_S_MAX}",
     )
     tenant: str = _setting(
         "",
-        "TENANT",
         "on whose account the job runs, where there are quotas; where there are certificates they decide, and one that "
         "names no tenant is one itself",
         default_shown="none",
         problem=_name(TENANT_BYTES_MAX),
     )
     priority: int = _setting(
-        0,
-        "PRIORITY",
-        "when slots are short the larger gets them first",
-        parse=_integer,
-        problem=_within(-PRIORITY_MAX, PRIORITY_MAX),
+        0, "when slots are short the larger gets them first", problem=_within(-PRIORITY_MAX, PRIORITY_MAX)
     )
     job_token: str = _setting(
         "",
-        "JOB_TOKEN",
         "of a job that an operator created (`wiresum jobs create`)",
         default_shown="none",
         problem=_printable(JOB_TOKEN_BYTES_MAX),
@@ -332,19 +288,15 @@ class AgentConfig:
     )
     key: int = _setting(
         0,
-        "KEY",
         "a number that all workers of the job must say alike, so that nobody joins by mistake; 0: none. Packets have "
         "another key, which the service draws",
-        parse=_integer,
         problem=_within(0, 2**32 - 1),
         secret=True,
     )
     lost_after_s: float = _setting(
         120.0,
-        "LOST_AFTER",
         "seconds without an answer of service or switch after which a worker gives up "
         "([operations.md](operations.md#who-is-lost-and-when))",
-        parse=_number,
         problem=lambda s: "" if 1 <= s <= LOST_AFTER_S_MAX else f"it must be 1 to {LOST_AFTER_S_MAX}",
     )
 
@@ -417,7 +369,10 @@ class AgentConfig:
 
 def settings_of(config: type[AgentConfig] = AgentConfig) -> dict[str, Setting]:
     """By field, in the order in which people should read them."""
-    return {each.name: each.metadata["setting"] for each in fields(config)}
+    return {
+        each.name: replace(each.metadata["setting"], variable=PREFIX + each.name.removesuffix("_s").upper())
+        for each in fields(config)
+    }
 
 
 def _shown(setting: Setting, value: object) -> str:

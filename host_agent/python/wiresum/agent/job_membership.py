@@ -23,7 +23,7 @@ from wiresum.agent.way_out import spin_us_of
 EXACT_ELEMENTS_MAX = {"auto": 4096, "exact": 2**64 - 1, "block": 0}
 """By AgentConfig.precision: the longest sum of floats that is rounded once (docs/numerics.md has the figures)."""
 _OF_THE_DATA_PATH = ("job", "key", "worker", "workers", "lanes", "slots", "threads")
-"""Of a Grant's fields."""
+"""Of a JoinReply's fields."""
 
 Fields = Mapping[str, str]
 
@@ -62,13 +62,15 @@ class JobMembership:
             world_size=self._world_size,
             queue=self._queue,
             bind=bind,
+            on_ended=lambda error: self._end(error, False),
+            progress=self._round_newest,
+            traffic=self._traffic,
             interruption=self._interruption,
         )
         self._causes = Causes(aggregators, self._job_name)
         said: list[tuple[str, dict[str, object]]] = []
         for aggregator in aggregators:
             grant = aggregator.membership.grant
-            group = grant.results_group
             said.append((
                 "aggregator",
                 {name: getattr(grant, name) for name in _OF_THE_DATA_PATH}
@@ -77,8 +79,8 @@ class JobMembership:
                     "own_address": aggregator.address,
                     "switch_address": grant.switch_endpoint.address,
                     "switch_port": grant.switch_endpoint.port,
-                    "group_address": group.address if group else "0.0.0.0",
-                    "group_port": group.port if group else 0,
+                    "group_address": grant.results_group.address or "0.0.0.0",
+                    "group_port": grant.results_group.port,
                 },
             ))  # fmt: skip
         config = self._config
@@ -101,9 +103,8 @@ class JobMembership:
         called, in any thread, when the job is over, and with whether the others are to be told."""
         self._ask, self._end = ask, end
         assert self._aggregators is not None, "it has joined"
-        self._aggregators.attend(
-            on_ended=lambda error: end(error, False), progress=self._round_newest, traffic=self._traffic
-        )
+        if self._aggregators.ended is not None:
+            end(self._aggregators.ended, False)
 
     def explain(self, what: str, told: Fields) -> WiresumError:
         """Why the data path has failed. Raises a ValueError or a KeyError if that makes no sense."""

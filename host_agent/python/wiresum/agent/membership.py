@@ -36,7 +36,6 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError, WorkerLostError
-from wiresum.agent.grant import grant_of
 from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
@@ -63,7 +62,9 @@ class Membership:
     def __init__(
         self, config: AgentConfig, job_name: str, address: str, control: Control, reply: messages.JoinReply
     ) -> None:
-        self.grant = grant_of(reply, control.endpoint)
+        self.grant = reply
+        if reply.switch_endpoint.address in ("", "0.0.0.0"):  # a switch at every address of its host
+            reply.switch_endpoint.address = socket.gethostbyname(control.endpoint.rpartition(":")[0])
         self.where = f"the switch at {config.switch}"
         """For people."""
         self._config = config

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from wiresum.agent.grant import Grant
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
+from wiresum.join import JoinReply
 
 log = logging.getLogger(__name__)
 
@@ -23,21 +23,22 @@ RESULTS_MIN = 64
 class GroupWatch:
     """Says it once, and once more when the group is heard again. Used by one thread; `silent` by any."""
 
-    def __init__(self, grant: Grant, where: str) -> None:
+    def __init__(self, grant: JoinReply, where: str) -> None:
         self.silent = False
         """Does nothing come by the group?"""
-        self._group = grant.results_group
+        self._group = grant.results_group.address
+        """Empty: there is none."""
         self._where = where
         self._slots = grant.slots
         self._heard = NO_TRAFFIC
 
     def look(self, read_traffic: Callable[[], TrafficStats]) -> None:
-        if self._group is None:
+        if not self._group:
             return
         traffic = read_traffic()
         if traffic.by_group > self._heard.by_group:  # less: a program in C did not answer who asked it
             if self.silent:
-                log.warning("results come by the multicast group %s again", self._group.address)
+                log.warning("results come by the multicast group %s again", self._group)
             self._heard, self.silent = traffic, False
             return
         asked_for = traffic.results - self._heard.results
@@ -49,5 +50,5 @@ class GroupWatch:
                 "%s sends results to the multicast group %s, and the last %d did not come by it: each had to be asked "
                 "for. All sums are right, and it is slow. Does the network carry the group to this worker (IGMP "
                 "snooping needs a querier)? A switch without --multicast sends to each worker",
-                self._where, self._group.address, asked_for,
+                self._where, self._group, asked_for,
             )  # fmt: skip

@@ -1,5 +1,16 @@
-#include "transport/dpdk/dpdk.hpp"
-
+// Bursts over DPDK: the process drives the ports itself, and answers ARP for them, since no kernel does.
+//
+// All ports that EAL finds for the transport are its own: a worker has one; a switch may have many, with other workers
+// behind each. Packets leave by the port behind which the neighbour was found (neighbours.hpp).
+//
+// Several threads may drive them, each through a transport of its own. Ports and EAL's devices are shared; steering.hpp
+// says which queues a thread has. Each thread has pools and a table of neighbours of its own. Answers to its ARP
+// requests may come in by another thread's queue, so a thread that receives ARP tells all.
+//
+// Who owns a buffer (mbuf) at each moment. buffers() offers the data areas of buffers that are ours. send() puts the
+// headers in front (for several endpoints, in a buffer of its own for each) and gives them to the driver, which frees
+// what it has read. A freed buffer returns to its pool when nobody refers to it any more, and only from there can it be
+// offered again: so a buffer that a device still reads is never written to.
 #include <rte_ethdev.h>
 #include <rte_ether.h>
 #include <rte_ip.h>
@@ -11,13 +22,22 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 
+#include "process/home.hpp"
 #include "transport/dpdk/arguments.hpp"
+#include "transport/dpdk/eal.hpp"
+#include "transport/dpdk/neighbours.hpp"
+#include "transport/dpdk/port.hpp"
+#include "transport/ethernet/arp.hpp"
 #include "transport/ethernet/checksum.hpp"
+#include "transport/plugin.hpp"
 
 namespace wiresum::transport::dpdk {
 namespace {
@@ -116,15 +136,65 @@ rte_mempool* new_pool(std::size_t packets, std::size_t buffer_bytes) {
   return pool;
 }
 
-}  // namespace
+struct FreePool {
+  void operator()(rte_mempool* pool) const noexcept { rte_mempool_free(pool); }
+};
+using Pool = std::unique_ptr<rte_mempool, FreePool>;
 
-void FreePool::operator()(rte_mempool* pool) const noexcept { rte_mempool_free(pool); }
+/// What an ARP packet says of its sender's address: the arguments of Neighbours::claimed().
+struct Claim {
+  std::uint32_t address = 0;
+  NextHop by;
+  bool answer = false;
+};
 
-void Claims::put(const Claim& claim) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (count_ != kClaimsMax) claims_[count_++] = claim;
-  any_.store(true, std::memory_order_relaxed);
-}
+/// Claims that other threads have received. One that does not fit is dropped, and asked for again.
+class Claims {
+ public:
+  void put(const Claim& claim) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (count_ != kClaimsMax) claims_[count_++] = claim;
+    any_.store(true, std::memory_order_relaxed);
+  }
+  /// Calls `visit` with each, once.
+  template <class Visit>
+  void take(Visit visit) noexcept {
+    if (!any_.load(std::memory_order_relaxed)) return;
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i != count_; ++i) visit(claims_[i]);
+    count_ = 0;
+    any_.store(false, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::size_t kClaimsMax = 64;
+
+  std::mutex mutex_;
+  std::array<Claim, kClaimsMax> claims_{};
+  std::size_t count_ = 0;
+  std::atomic<bool> any_{false};
+};
+
+/// What the threads of one configuration share.
+struct Shared {
+  /// Throws std::invalid_argument on a configuration that makes no sense, std::runtime_error if DPDK refuses it.
+  explicit Shared(const DeviceConfig& config);
+
+  struct Pools {
+    Pool receive;
+    Pool send;
+    Pool header;
+  };
+
+  DeviceConfig config;
+  // Ended last, after the devices that may still hold their buffers.
+  std::vector<Pools> pools;  // by thread
+  std::unique_ptr<Devices> devices;
+  std::vector<std::unique_ptr<Port>> ports;
+  std::vector<std::unique_ptr<Claims>> claims;  // by thread
+  std::string name;
+  std::size_t lent_max = 0;
+};
 
 Shared::Shared(const DeviceConfig& settings) : config(checked(settings)) {
   const Arguments arguments = parse_arguments(config.device);
@@ -155,7 +225,368 @@ Shared::Shared(const DeviceConfig& settings) : config(checked(settings)) {
   name = "dpdk (" + name + ")";
 }
 
-std::vector<std::unique_ptr<Transport>> DpdkTransport::open(const DeviceConfig& config) {
+class DpdkTransport final : public Transport {
+ public:
+  DpdkTransport(std::shared_ptr<const Shared> shared, unsigned thread)
+      : shared_(std::move(shared)),
+        config_(shared_->config),
+        ports_(shared_->ports),
+        thread_(thread),
+        send_pool_(shared_->pools[thread].send.get()),
+        header_pool_(shared_->pools[thread].header.get()),
+        now_(clock_now()) {
+    for (std::size_t port = 0; port != ports_.size(); ++port) {
+      const std::uint16_t queues = ports_[port]->receive_queues();
+      for (std::uint16_t queue = 0; queue != queues; ++queue) {
+        if (takes(thread, config_.threads, port, queue, queues)) sources_.push_back({.port = port, .queue = queue});
+      }
+    }
+  }
+
+  ~DpdkTransport() override {
+    if (!home_.is_here()) return;  // a forked child shares the pools with the parent, which uses them
+    rte_pktmbuf_free_bulk(lent_.data(), static_cast<unsigned>(lent_count_));
+    rte_pktmbuf_free_bulk(&ready_buffers_[ready_next_], static_cast<unsigned>(ready_count_ - ready_next_));
+    rte_pktmbuf_free_bulk(mbufs_.data(), static_cast<unsigned>(offered_));
+  }
+
+  const char* name() const noexcept override { return shared_->name.c_str(); }
+  std::size_t train_packets(std::size_t) const noexcept override { return 1; }
+  void wake() noexcept override { woken_.store(true); }
+  const TransportStats& stats() const noexcept override { return stats_; }
+  int take_error() noexcept override { return error_.exchange(0, std::memory_order_relaxed); }
+
+  std::size_t receive(std::span<RxDatagram> out) noexcept override {
+    adopt_thread();
+    ++stats_.receive_calls;
+    rte_pktmbuf_free_bulk(lent_.data(), static_cast<unsigned>(lent_count_));
+    lent_count_ = 0;
+    out = out.first(std::min({out.size(), kLentMax, shared_->lent_max}));
+    std::size_t count = 0;
+    for (; ready_next_ != ready_count_ && count != out.size(); ++ready_next_, ++count) {
+      out[count] = ready_[ready_next_];
+      lent_[count] = ready_buffers_[ready_next_];
+    }
+    if (count == 0) count = poll(out, lent_);
+    lent_count_ = count;
+    stats_.datagrams_received += count;
+    if (count != 0) ++stats_.messages_received;  // a burst counts as a message: datagrams that come together
+    return count;
+  }
+
+  std::span<wire::Packet> buffers(std::size_t wanted) noexcept override {
+    adopt_thread();
+    wanted = std::min(wanted, kBuffersMax);
+    if (offered_ < wanted &&
+        rte_pktmbuf_alloc_bulk(send_pool_, &mbufs_[offered_], static_cast<unsigned>(wanted - offered_)) == 0) {
+      for (; offered_ != wanted; ++offered_) {
+        packets_[offered_] = {.data = rte_pktmbuf_mtod(mbufs_[offered_], std::byte*), .bytes = 0};
+      }
+    }
+    return std::span(packets_).first(std::min(offered_, wanted));
+  }
+
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override {
+    assert(count <= offered_ && port < config_.ports.size());
+    for (std::size_t i = 0; i != count; ++i) {
+      assert(packets_[i].bytes <= config_.datagram_bytes_max);
+      set_length(*mbufs_[i], packets_[i].bytes);
+    }
+    for (std::size_t first = 0; first < count; first += kBurst) {
+      const std::span<rte_mbuf*> burst = std::span(mbufs_).subspan(first, std::min(kBurst, count - first));
+      if (to.size() == 1) {
+        send_to(burst, to.front(), port);
+      } else {
+        send_copies(burst, to, port);
+      }
+    }
+    // What was offered beyond, and not sent, is offered again.
+    std::move(&mbufs_[count], &mbufs_[offered_], mbufs_.begin());
+    std::move(&packets_[count], &packets_[offered_], packets_.begin());
+    offered_ -= count;
+  }
+
+  // There are no interrupts here, so the thread polls. For a while after the last packet it polls as fast as it can,
+  // because an answer is a few microseconds away. Then it sleeps between polls, longer each time, up to kSleepNsMax: an
+  // idle thread takes some percent of a core instead of all of it, and the first packet after a pause is seen at most
+  // that much later. A wake-up from another thread is noticed equally late.
+  void wait(std::int64_t timeout_ns) noexcept override {
+    if (ready_next_ != ready_count_) return;
+    adopt_thread();
+    const TimeNs start = clock_now();
+    for (TimeNs sleep_ns = kSleepNsMin;;) {
+      if (woken_.exchange(false)) return;
+      look();
+      const TimeNs waited_ns = now_ - start;
+      if (ready_count_ != 0 || (timeout_ns >= 0 && waited_ns >= timeout_ns)) return;
+      if (waited_ns < kSpinNs) {
+        waited_ns < kPauseNs ? rte_pause() : static_cast<void>(sched_yield());
+        continue;
+      }
+      const TimeNs left_ns = timeout_ns < 0 ? sleep_ns : timeout_ns - waited_ns;
+      const timespec nap{.tv_sec = 0, .tv_nsec = std::min(sleep_ns, left_ns)};
+      clock_nanosleep(CLOCK_MONOTONIC, 0, &nap, nullptr);
+      sleep_ns = std::min(2 * sleep_ns, kSleepNsMax);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kBurst = 64;        // packets asked of a port, or given to it, at once
+  static constexpr std::size_t kBuffersMax = 256;  // packets that are offered
+  static constexpr std::size_t kLentMax = 1024;    // datagrams that are lent
+
+  /// A queue that this thread takes packets from.
+  struct Source {
+    std::size_t port;
+    std::uint16_t queue;
+  };
+
+  // ---- Receiving ----
+
+  /// Takes datagrams from the thread's queues, and handles ARP and timers that are due.
+  std::size_t poll(std::span<RxDatagram> out, std::span<rte_mbuf*> buffers) noexcept {
+    now_ = clock_now();
+    for (std::size_t port = 0; thread_ == 0 && port != ports_.size(); ++port) {
+      if (ports_[port]->look_after_link(now_)) announce(port);
+    }
+    shared_->claims[thread_]->take(
+        [this](const Claim& claim) { neighbours_.claimed(claim.address, claim.by, claim.answer, now_); });
+    std::size_t count = 0;
+    std::size_t idle = 0;
+    // The first queue is the last next time, so that none starves the others.
+    for (std::size_t looked = 0; looked < kRoundMax && idle != sources_.size() && count != out.size();) {
+      const auto [port, queue] = sources_[next_source_];
+      next_source_ = (next_source_ + 1) % sources_.size();
+      std::array<rte_mbuf*, kBurst> burst{};
+      const std::size_t wanted = std::min(kBurst, out.size() - count);
+      const std::size_t taken = ports_[port]->receive(queue, std::span(burst).first(wanted));
+      idle = taken == 0 ? idle + 1 : 0;
+      looked += taken;
+      for (std::size_t i = 0; i != std::min(kPrefetch, taken); ++i) rte_prefetch0(rte_pktmbuf_mtod(burst[i], void*));
+      for (std::size_t i = 0; i != taken; ++i) {
+        if (i + kPrefetch < taken) rte_prefetch0(rte_pktmbuf_mtod(burst[i + kPrefetch], void*));
+        if (accept(*burst[i], port, out[count])) {
+          buffers[count++] = burst[i];
+        } else {
+          rte_pktmbuf_free(burst[i]);
+        }
+      }
+    }
+    ask();
+    return count;
+  }
+
+  /// Reads one frame. False if it is not a datagram for the caller.
+  bool accept(rte_mbuf& packet, std::size_t port, RxDatagram& out) noexcept {
+    // Devices that deliver memory in pieces deliver large frames as chains.
+    if (packet.nb_segs > 1 && rte_pktmbuf_linearize(&packet) != 0) return false;
+    const std::span<const std::byte> frame = data_of(packet);
+    ethernet::UdpFrame udp;
+    const ethernet::FrameError error = ethernet::parse(frame, ports_[port]->policy(packet), udp);
+    if (error == ethernet::FrameError::kNotIpv4) answer(frame, port);
+    if (error != ethernet::FrameError::kNone || ports_[port]->found_wrong(packet)) return false;
+    if (udp.destination_mac != ports_[port]->mac() || udp.destination.address != config_.address) return false;
+    const auto ours = std::find(config_.ports.begin(), config_.ports.end(), udp.destination.port);
+    const auto number = static_cast<std::size_t>(ours - config_.ports.begin());
+    if (ours == config_.ports.end() || !config_.hears(number, udp.source)) return false;
+    neighbours_.heard(udp.source.address, {.mac = udp.source_mac, .port = static_cast<std::uint8_t>(port)}, now_);
+    out = {.bytes = udp.payload, .source = udp.source, .port = static_cast<std::uint8_t>(number)};
+    return true;
+  }
+
+  // ---- Neighbours ----
+
+  /// What may be an ARP packet.
+  void answer(std::span<const std::byte> frame, std::size_t port) noexcept {
+    ethernet::ArpPacket packet;
+    if (!ethernet::parse_arp(frame, packet)) return;
+    // Not believed: a sender that speaks for another address, or for ours.
+    const ethernet::MacAddress sender = ethernet::load_mac(frame.data(), ethernet::kSourceMacAt);
+    if (sender != packet.sender_mac || packet.sender_address == config_.address) return;
+    const bool to_us = packet.target_address == config_.address;
+    const bool reply = packet.operation == ethernet::ArpOperation::kReply;
+    const Claim claim{.address = packet.sender_address,
+                      .by = {.mac = packet.sender_mac, .port = static_cast<std::uint8_t>(port)},
+                      .answer = reply && to_us && packet.target_mac == ports_[port]->mac()};
+    neighbours_.claimed(claim.address, claim.by, claim.answer, now_);
+    for (unsigned other = 0; other != config_.threads; ++other) {
+      if (other != thread_) shared_->claims[other]->put(claim);
+    }
+    if (to_us && !reply) send_arp(ethernet::reply_to(packet, ports_[port]->mac()), packet.sender_mac, port);
+  }
+
+  /// Sends the ARP requests that are due.
+  void ask() noexcept {
+    // The peers' addresses are requested before anybody sends to them.
+    for (const wire::Endpoint& peer : config_.peers) static_cast<void>(neighbours_.find(peer.address, now_));
+    for (Neighbours::Question question; neighbours_.poll_question(now_, question);) {
+      for (std::size_t port = 0; port != ports_.size(); ++port) {
+        if (!question.everybody && port != question.to.port) continue;
+        const ethernet::ArpPacket request{.operation = ethernet::ArpOperation::kRequest,
+                                          .sender_mac = ports_[port]->mac(),
+                                          .sender_address = config_.address,
+                                          .target_mac = {},
+                                          .target_address = question.address};
+        send_arp(request, question.everybody ? ethernet::kBroadcast : question.to.mac, port);
+      }
+    }
+  }
+
+  /// Announces our Ethernet address to a port's neighbours: those who know an older one would go on sending there.
+  void announce(std::size_t port) noexcept {
+    send_arp({.operation = ethernet::ArpOperation::kRequest,
+              .sender_mac = ports_[port]->mac(),
+              .sender_address = config_.address,
+              .target_mac = {},
+              .target_address = config_.address},
+             ethernet::kBroadcast, port);
+  }
+
+  void send_arp(const ethernet::ArpPacket& packet, const ethernet::MacAddress& to, std::size_t port) noexcept {
+    rte_mbuf* buffer = rte_pktmbuf_alloc(header_pool_);
+    if (buffer == nullptr) return;
+    set_length(*buffer, ethernet::kFrameBytesMin);
+    const std::span<std::byte> frame = data_of(*buffer);
+    ethernet::write_arp(packet, frame.first<ethernet::kFrameBytesMin>());
+    ethernet::store_mac(frame.data(), ethernet::kDestinationMacAt, to);
+    static_cast<void>(ports_[port]->send(thread_, {&buffer, 1}));
+  }
+
+  // ---- Sending ----
+
+  /// Gives payloads away to one endpoint, each with its headers in front.
+  void send_to(std::span<rte_mbuf*> payloads, const wire::Endpoint& to, std::uint8_t port) noexcept {
+    const NextHop* const hop = next_hop(to.address);
+    if (hop == nullptr) {
+      stats_.send_failures += payloads.size();
+      rte_pktmbuf_free_bulk(payloads.data(), static_cast<unsigned>(payloads.size()));
+      return;
+    }
+    const Port& by = *ports_[hop->port];
+    const ethernet::Headers headers = headers_to(*hop, to, port);
+    for (rte_mbuf* const packet : payloads) {
+      const std::span<const std::byte> payload = data_of(*packet);
+      const ethernet::PartialSum sum = by.sends_checksums() ? ethernet::PartialSum{} : ethernet::sum(payload);
+      static_cast<void>(rte_pktmbuf_prepend(packet, kHeadersBytes));
+      write_headers(headers, *packet, payload.size(), sum, by);
+    }
+    give(payloads, hop->port);
+  }
+
+  /// Gives payloads away to any number of endpoints: the same payload to all, behind headers for each.
+  void send_copies(std::span<rte_mbuf*> payloads, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept {
+    std::array<ethernet::PartialSum, kBurst> sums{};
+    for (std::size_t i = 0; i != payloads.size(); ++i) sums[i] = ethernet::sum(data_of(*payloads[i]));
+    for (const wire::Endpoint& endpoint : to) {
+      const NextHop* const hop = next_hop(endpoint.address);
+      if (hop == nullptr) {
+        stats_.send_failures += payloads.size();
+        continue;
+      }
+      const Port& by = *ports_[hop->port];
+      rte_mempool* const pool = by.sends_segments() ? header_pool_ : send_pool_;
+      std::array<rte_mbuf*, kBurst> packets{};
+      const std::span<rte_mbuf*> burst = std::span(packets).first(payloads.size());
+      if (rte_pktmbuf_alloc_bulk(pool, burst.data(), static_cast<unsigned>(burst.size())) != 0) {
+        stats_.send_failures += payloads.size();
+        continue;
+      }
+      const ethernet::Headers headers = headers_to(*hop, endpoint, port);
+      for (std::size_t i = 0; i != burst.size(); ++i) {
+        const std::span<const std::byte> payload = data_of(*payloads[i]);
+        set_length(*packets[i], kHeadersBytes);
+        write_headers(headers, *packets[i], payload.size(), sums[i], by);
+        if (by.sends_segments()) {
+          rte_mbuf_refcnt_update(payloads[i], 1);
+          static_cast<void>(rte_pktmbuf_chain(packets[i], payloads[i]));
+        } else {
+          set_length(*packets[i], kHeadersBytes + payload.size());
+          std::memcpy(&data_of(*packets[i])[kHeadersBytes], payload.data(), payload.size());
+        }
+      }
+      give(burst, hop->port);
+    }
+    rte_pktmbuf_free_bulk(payloads.data(), static_cast<unsigned>(payloads.size()));
+  }
+
+  /// Where packets to `address` go. Null if that is not known yet; then a request is broadcast.
+  const NextHop* next_hop(std::uint32_t address) noexcept {
+    const NextHop* hop = neighbours_.find(address, now_);
+    if (hop != nullptr) return hop;
+    // The answer may have arrived already, and a thread that only sends would never see it.
+    look();
+    hop = neighbours_.find(address, now_);
+    if (hop == nullptr && neighbours_.silent(address)) error_.store(EHOSTUNREACH, std::memory_order_relaxed);
+    return hop;
+  }
+
+  /// Takes in what has arrived, for the next receive(), unless something is waiting for it already.
+  void look() noexcept {
+    if (ready_next_ != ready_count_) return;
+    ready_next_ = 0;
+    ready_count_ = poll(ready_, ready_buffers_);
+  }
+
+  ethernet::Headers headers_to(const NextHop& hop, const wire::Endpoint& to, std::uint8_t port) const noexcept {
+    return ethernet::Headers({.source_mac = ports_[hop.port]->mac(),
+                              .destination_mac = hop.mac,
+                              .source = {.address = config_.address, .port = config_.ports[port]},
+                              .destination = to});
+  }
+
+  /// Writes the headers at the start of a packet's data. Over shared memory (net_memif) there is a checksum too, which
+  /// costs some 50 ns at each end: the other end may be a virtual switch that sends the packet on over a wire without
+  /// adding one.
+  static void write_headers(const ethernet::Headers& headers, rte_mbuf& packet, std::size_t payload_bytes,
+                            ethernet::PartialSum payload, const Port& by) noexcept {
+    const std::span<std::byte> data = data_of(packet);
+    const bool offload = by.sends_checksums();
+    headers.write(data.first<kHeadersBytes>(), payload_bytes,
+                  offload ? ethernet::UdpChecksum::kPseudo : ethernet::UdpChecksum::kWhole, payload);
+    if (offload) {
+      packet.ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_UDP_CKSUM;
+      packet.l2_len = kEthernetBytes;
+      packet.l3_len = ethernet::kIpv4Bytes;
+      packet.l4_len = ethernet::kUdpBytes;
+    }
+  }
+
+  void give(std::span<rte_mbuf*> packets, std::size_t port) noexcept {
+    const std::size_t sent = ports_[port]->send(thread_, packets);
+    ++stats_.send_calls;
+    stats_.datagrams_sent += sent;
+    stats_.send_failures += packets.size() - sent;
+  }
+
+  process::Home home_;
+  std::shared_ptr<const Shared> shared_;  // left alone in a forked child, too
+  const DeviceConfig& config_;
+  const std::vector<std::unique_ptr<Port>>& ports_;
+  unsigned thread_;
+  rte_mempool* send_pool_;
+  rte_mempool* header_pool_;
+  std::vector<Source> sources_;
+  Neighbours neighbours_;
+  TimeNs now_ = 0;  // when the clock was last read
+  std::size_t next_source_ = 0;
+
+  std::array<rte_mbuf*, kBuffersMax> mbufs_{};
+  std::array<wire::Packet, kBuffersMax> packets_{};
+  std::size_t offered_ = 0;
+
+  std::array<rte_mbuf*, kLentMax> lent_{};
+  std::size_t lent_count_ = 0;
+  std::array<rte_mbuf*, kBurst> ready_buffers_{};  // what wait() has found, for the next receive()
+  std::array<RxDatagram, kBurst> ready_{};
+  std::size_t ready_next_ = 0;
+  std::size_t ready_count_ = 0;
+
+  TransportStats stats_;
+  std::atomic<int> error_{0};
+  std::atomic<bool> woken_{false};
+};
+
+std::vector<std::unique_ptr<Transport>> open(const DeviceConfig& config) {
   const std::shared_ptr<const Shared> shared(new Shared(config), process::DeleteAtHome());
   std::vector<std::unique_ptr<Transport>> transports;
   for (unsigned thread = 0; thread != config.threads; ++thread) {
@@ -164,324 +595,8 @@ std::vector<std::unique_ptr<Transport>> DpdkTransport::open(const DeviceConfig& 
   return transports;
 }
 
-DpdkTransport::DpdkTransport(std::shared_ptr<const Shared> shared, unsigned thread)
-    : shared_(std::move(shared)),
-      config_(shared_->config),
-      ports_(shared_->ports),
-      thread_(thread),
-      send_pool_(shared_->pools[thread].send.get()),
-      header_pool_(shared_->pools[thread].header.get()),
-      now_(clock_now()) {
-  for (std::size_t port = 0; port != ports_.size(); ++port) {
-    const std::uint16_t queues = ports_[port]->receive_queues();
-    for (std::uint16_t queue = 0; queue != queues; ++queue) {
-      if (takes(thread, config_.threads, port, queue, queues)) sources_.push_back({.port = port, .queue = queue});
-    }
-  }
-}
-
-DpdkTransport::~DpdkTransport() {
-  if (!home_.is_here()) return;  // a forked child shares the pools with the parent, which uses them
-  rte_pktmbuf_free_bulk(lent_.data(), static_cast<unsigned>(lent_count_));
-  rte_pktmbuf_free_bulk(&ready_buffers_[ready_next_], static_cast<unsigned>(ready_count_ - ready_next_));
-  rte_pktmbuf_free_bulk(mbufs_.data(), static_cast<unsigned>(offered_));
-}
-
-// ---- Receiving ----
-
-std::size_t DpdkTransport::receive(std::span<RxDatagram> out) noexcept {
-  adopt_thread();
-  ++stats_.receive_calls;
-  rte_pktmbuf_free_bulk(lent_.data(), static_cast<unsigned>(lent_count_));
-  lent_count_ = 0;
-  out = out.first(std::min({out.size(), kLentMax, shared_->lent_max}));
-  std::size_t count = 0;
-  for (; ready_next_ != ready_count_ && count != out.size(); ++ready_next_, ++count) {
-    out[count] = ready_[ready_next_];
-    lent_[count] = ready_buffers_[ready_next_];
-  }
-  if (count == 0) count = poll(out, lent_);
-  lent_count_ = count;
-  stats_.datagrams_received += count;
-  if (count != 0) ++stats_.messages_received;  // a burst counts as a message: datagrams that come together
-  return count;
-}
-
-/// Takes datagrams from the thread's queues, and handles ARP and timers that are due.
-std::size_t DpdkTransport::poll(std::span<RxDatagram> out, std::span<rte_mbuf*> buffers) noexcept {
-  now_ = clock_now();
-  for (std::size_t port = 0; thread_ == 0 && port != ports_.size(); ++port) {
-    if (ports_[port]->look_after_link(now_)) announce(port);
-  }
-  shared_->claims[thread_]->take(
-      [this](const Claim& claim) { neighbours_.claimed(claim.address, claim.by, claim.answer, now_); });
-  std::size_t count = 0;
-  std::size_t idle = 0;
-  // The first queue is the last next time, so that none starves the others.
-  for (std::size_t looked = 0; looked < kRoundMax && idle != sources_.size() && count != out.size();) {
-    const auto [port, queue] = sources_[next_source_];
-    next_source_ = (next_source_ + 1) % sources_.size();
-    std::array<rte_mbuf*, kBurst> burst{};
-    const std::size_t wanted = std::min(kBurst, out.size() - count);
-    const std::size_t taken = ports_[port]->receive(queue, std::span(burst).first(wanted));
-    idle = taken == 0 ? idle + 1 : 0;
-    looked += taken;
-    for (std::size_t i = 0; i != std::min(kPrefetch, taken); ++i) rte_prefetch0(rte_pktmbuf_mtod(burst[i], void*));
-    for (std::size_t i = 0; i != taken; ++i) {
-      if (i + kPrefetch < taken) rte_prefetch0(rte_pktmbuf_mtod(burst[i + kPrefetch], void*));
-      if (accept(*burst[i], port, out[count])) {
-        buffers[count++] = burst[i];
-      } else {
-        rte_pktmbuf_free(burst[i]);
-      }
-    }
-  }
-  ask();
-  return count;
-}
-
-/// Reads one frame. False if it is not a datagram for the caller.
-bool DpdkTransport::accept(rte_mbuf& packet, std::size_t port, RxDatagram& out) noexcept {
-  // Devices that deliver memory in pieces deliver large frames as chains.
-  if (packet.nb_segs > 1 && rte_pktmbuf_linearize(&packet) != 0) return false;
-  const std::span<const std::byte> frame = data_of(packet);
-  ethernet::UdpFrame udp;
-  const ethernet::FrameError error = ethernet::parse(frame, ports_[port]->policy(packet), udp);
-  if (error == ethernet::FrameError::kNotIpv4) answer(frame, port);
-  if (error != ethernet::FrameError::kNone || ports_[port]->found_wrong(packet)) return false;
-  if (udp.destination_mac != ports_[port]->mac() || udp.destination.address != config_.address) return false;
-  const auto ours = std::find(config_.ports.begin(), config_.ports.end(), udp.destination.port);
-  const auto number = static_cast<std::size_t>(ours - config_.ports.begin());
-  if (ours == config_.ports.end() || !config_.hears(number, udp.source)) return false;
-  neighbours_.heard(udp.source.address, {.mac = udp.source_mac, .port = static_cast<std::uint8_t>(port)}, now_);
-  out = {.bytes = udp.payload, .source = udp.source, .port = static_cast<std::uint8_t>(number)};
-  return true;
-}
-
-// ---- Neighbours ----
-
-/// What may be an ARP packet.
-void DpdkTransport::answer(std::span<const std::byte> frame, std::size_t port) noexcept {
-  ethernet::ArpPacket packet;
-  if (!ethernet::parse_arp(frame, packet)) return;
-  // Not believed: a sender that speaks for another address, or for ours.
-  ethernet::MacAddress sender;
-  std::memcpy(sender.bytes.data(), &frame[sender.bytes.size()], sender.bytes.size());
-  if (sender != packet.sender_mac || packet.sender_address == config_.address) return;
-  const bool to_us = packet.target_address == config_.address;
-  const bool reply = packet.operation == ethernet::ArpOperation::kReply;
-  const Claim claim{.address = packet.sender_address,
-                    .by = {.mac = packet.sender_mac, .port = static_cast<std::uint8_t>(port)},
-                    .answer = reply && to_us && packet.target_mac == ports_[port]->mac()};
-  neighbours_.claimed(claim.address, claim.by, claim.answer, now_);
-  for (unsigned other = 0; other != config_.threads; ++other) {
-    if (other != thread_) shared_->claims[other]->put(claim);
-  }
-  if (to_us && !reply) send_arp(ethernet::reply_to(packet, ports_[port]->mac()), packet.sender_mac, port);
-}
-
-/// Sends the ARP requests that are due.
-void DpdkTransport::ask() noexcept {
-  // The peers' addresses are requested before anybody sends to them.
-  for (const wire::Endpoint& peer : config_.peers) static_cast<void>(neighbours_.find(peer.address, now_));
-  for (Neighbours::Question question; neighbours_.poll_question(now_, question);) {
-    for (std::size_t port = 0; port != ports_.size(); ++port) {
-      if (!question.everybody && port != question.to.port) continue;
-      const ethernet::ArpPacket request{.operation = ethernet::ArpOperation::kRequest,
-                                        .sender_mac = ports_[port]->mac(),
-                                        .sender_address = config_.address,
-                                        .target_mac = {},
-                                        .target_address = question.address};
-      send_arp(request, question.everybody ? ethernet::kBroadcast : question.to.mac, port);
-    }
-  }
-}
-
-/// Announces our Ethernet address to a port's neighbours: those who know an older one would go on sending there.
-void DpdkTransport::announce(std::size_t port) noexcept {
-  send_arp({.operation = ethernet::ArpOperation::kRequest,
-            .sender_mac = ports_[port]->mac(),
-            .sender_address = config_.address,
-            .target_mac = {},
-            .target_address = config_.address},
-           ethernet::kBroadcast, port);
-}
-
-void DpdkTransport::send_arp(const ethernet::ArpPacket& packet, const ethernet::MacAddress& to,
-                             std::size_t port) noexcept {
-  rte_mbuf* buffer = rte_pktmbuf_alloc(header_pool_);
-  if (buffer == nullptr) return;
-  set_length(*buffer, ethernet::kFrameBytesMin);
-  const std::span<std::byte> frame = data_of(*buffer);
-  ethernet::write_arp(packet, frame.first<ethernet::kFrameBytesMin>());
-  std::memcpy(frame.data(), to.bytes.data(), to.bytes.size());
-  static_cast<void>(ports_[port]->send(thread_, {&buffer, 1}));
-}
-
-// ---- Sending ----
-
-std::span<wire::Packet> DpdkTransport::buffers(std::size_t wanted) noexcept {
-  adopt_thread();
-  wanted = std::min(wanted, kBuffersMax);
-  if (offered_ < wanted &&
-      rte_pktmbuf_alloc_bulk(send_pool_, &mbufs_[offered_], static_cast<unsigned>(wanted - offered_)) == 0) {
-    for (; offered_ != wanted; ++offered_) {
-      packets_[offered_] = {.data = rte_pktmbuf_mtod(mbufs_[offered_], std::byte*), .bytes = 0};
-    }
-  }
-  return std::span(packets_).first(std::min(offered_, wanted));
-}
-
-void DpdkTransport::send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept {
-  assert(count <= offered_ && port < config_.ports.size());
-  for (std::size_t i = 0; i != count; ++i) {
-    assert(packets_[i].bytes <= config_.datagram_bytes_max);
-    set_length(*mbufs_[i], packets_[i].bytes);
-  }
-  for (std::size_t first = 0; first < count; first += kBurst) {
-    const std::span<rte_mbuf*> burst = std::span(mbufs_).subspan(first, std::min(kBurst, count - first));
-    if (to.size() == 1) {
-      send_to(burst, to.front(), port);
-    } else {
-      send_copies(burst, to, port);
-    }
-  }
-  // What was offered beyond, and not sent, is offered again.
-  std::move(&mbufs_[count], &mbufs_[offered_], mbufs_.begin());
-  std::move(&packets_[count], &packets_[offered_], packets_.begin());
-  offered_ -= count;
-}
-
-/// Gives payloads away to one endpoint, each with its headers in front.
-void DpdkTransport::send_to(std::span<rte_mbuf*> payloads, const wire::Endpoint& to, std::uint8_t port) noexcept {
-  const NextHop* const hop = next_hop(to.address);
-  if (hop == nullptr) {
-    stats_.send_failures += payloads.size();
-    rte_pktmbuf_free_bulk(payloads.data(), static_cast<unsigned>(payloads.size()));
-    return;
-  }
-  const Port& by = *ports_[hop->port];
-  const ethernet::Headers headers = headers_to(*hop, to, port);
-  for (rte_mbuf* const packet : payloads) {
-    const std::span<const std::byte> payload = data_of(*packet);
-    const ethernet::PartialSum sum = by.sends_checksums() ? ethernet::PartialSum{} : ethernet::sum(payload);
-    static_cast<void>(rte_pktmbuf_prepend(packet, kHeadersBytes));
-    write_headers(headers, *packet, payload.size(), sum, by);
-  }
-  give(payloads, hop->port);
-}
-
-/// Gives payloads away to any number of endpoints: the same payload to all, behind headers for each.
-void DpdkTransport::send_copies(std::span<rte_mbuf*> payloads, std::span<const wire::Endpoint> to,
-                                std::uint8_t port) noexcept {
-  std::array<ethernet::PartialSum, kBurst> sums{};
-  for (std::size_t i = 0; i != payloads.size(); ++i) sums[i] = ethernet::sum(data_of(*payloads[i]));
-  for (const wire::Endpoint& endpoint : to) {
-    const NextHop* const hop = next_hop(endpoint.address);
-    if (hop == nullptr) {
-      stats_.send_failures += payloads.size();
-      continue;
-    }
-    const Port& by = *ports_[hop->port];
-    rte_mempool* const pool = by.sends_segments() ? header_pool_ : send_pool_;
-    std::array<rte_mbuf*, kBurst> packets{};
-    const std::span<rte_mbuf*> burst = std::span(packets).first(payloads.size());
-    if (rte_pktmbuf_alloc_bulk(pool, burst.data(), static_cast<unsigned>(burst.size())) != 0) {
-      stats_.send_failures += payloads.size();
-      continue;
-    }
-    const ethernet::Headers headers = headers_to(*hop, endpoint, port);
-    for (std::size_t i = 0; i != burst.size(); ++i) {
-      const std::span<const std::byte> payload = data_of(*payloads[i]);
-      set_length(*packets[i], kHeadersBytes);
-      write_headers(headers, *packets[i], payload.size(), sums[i], by);
-      if (by.sends_segments()) {
-        rte_mbuf_refcnt_update(payloads[i], 1);
-        static_cast<void>(rte_pktmbuf_chain(packets[i], payloads[i]));
-      } else {
-        set_length(*packets[i], kHeadersBytes + payload.size());
-        std::memcpy(&data_of(*packets[i])[kHeadersBytes], payload.data(), payload.size());
-      }
-    }
-    give(burst, hop->port);
-  }
-  rte_pktmbuf_free_bulk(payloads.data(), static_cast<unsigned>(payloads.size()));
-}
-
-/// Where packets to `address` go. Null if that is not known yet; then a request is broadcast.
-const NextHop* DpdkTransport::next_hop(std::uint32_t address) noexcept {
-  const NextHop* hop = neighbours_.find(address, now_);
-  if (hop != nullptr) return hop;
-  // The answer may have arrived already, and a thread that only sends would never see it.
-  look();
-  hop = neighbours_.find(address, now_);
-  if (hop == nullptr && neighbours_.silent(address)) error_.store(EHOSTUNREACH, std::memory_order_relaxed);
-  return hop;
-}
-
-/// Takes in what has arrived, for the next receive(), unless something is waiting for it already.
-void DpdkTransport::look() noexcept {
-  if (ready_next_ != ready_count_) return;
-  ready_next_ = 0;
-  ready_count_ = poll(ready_, ready_buffers_);
-}
-
-ethernet::Headers DpdkTransport::headers_to(const NextHop& hop, const wire::Endpoint& to,
-                                            std::uint8_t port) const noexcept {
-  return ethernet::Headers({.source_mac = ports_[hop.port]->mac(),
-                            .destination_mac = hop.mac,
-                            .source = {.address = config_.address, .port = config_.ports[port]},
-                            .destination = to});
-}
-
-/// Writes the headers at the start of a packet's data. Over shared memory (net_memif) there is a checksum too, which
-/// costs some 50 ns at each end: the other end may be a virtual switch that sends the packet on over a wire without
-/// adding one.
-void DpdkTransport::write_headers(const ethernet::Headers& headers, rte_mbuf& packet, std::size_t payload_bytes,
-                                  ethernet::PartialSum payload, const Port& by) noexcept {
-  const std::span<std::byte> data = data_of(packet);
-  const bool offload = by.sends_checksums();
-  headers.write(data.first<kHeadersBytes>(), payload_bytes,
-                offload ? ethernet::UdpChecksum::kPseudo : ethernet::UdpChecksum::kWhole, payload);
-  if (offload) {
-    packet.ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_UDP_CKSUM;
-    packet.l2_len = kEthernetBytes;
-    packet.l3_len = ethernet::kIpv4Bytes;
-    packet.l4_len = ethernet::kUdpBytes;
-  }
-}
-
-void DpdkTransport::give(std::span<rte_mbuf*> packets, std::size_t port) noexcept {
-  const std::size_t sent = ports_[port]->send(thread_, packets);
-  ++stats_.send_calls;
-  stats_.datagrams_sent += sent;
-  stats_.send_failures += packets.size() - sent;
-}
-
-// ---- Waiting ----
-
-// There are no interrupts here, so the thread polls. For a while after the last packet it polls as fast as it can,
-// because an answer is a few microseconds away. Then it sleeps between polls, longer each time, up to kSleepNsMax: an
-// idle thread takes some percent of a core instead of all of it, and the first packet after a pause is seen at most
-// that much later. A wake-up from another thread is noticed equally late.
-void DpdkTransport::wait(std::int64_t timeout_ns) noexcept {
-  if (ready_next_ != ready_count_) return;
-  adopt_thread();
-  const TimeNs start = clock_now();
-  for (TimeNs sleep_ns = kSleepNsMin;;) {
-    if (woken_.exchange(false)) return;
-    look();
-    const TimeNs waited_ns = now_ - start;
-    if (ready_count_ != 0 || (timeout_ns >= 0 && waited_ns >= timeout_ns)) return;
-    if (waited_ns < kSpinNs) {
-      waited_ns < kPauseNs ? rte_pause() : static_cast<void>(sched_yield());
-      continue;
-    }
-    const TimeNs left_ns = timeout_ns < 0 ? sleep_ns : timeout_ns - waited_ns;
-    const timespec nap{.tv_sec = 0, .tv_nsec = std::min(sleep_ns, left_ns)};
-    clock_nanosleep(CLOCK_MONOTONIC, 0, &nap, nullptr);
-    sleep_ns = std::min(2 * sleep_ns, kSleepNsMax);
-  }
-}
-
+}  // namespace
 }  // namespace wiresum::transport::dpdk
+
+extern "C" [[gnu::visibility("default")]] const wiresum::transport::PluginEntry wiresum_transport_plugin{
+    wiresum::transport::kTransportAbi, &wiresum::transport::dpdk::open};

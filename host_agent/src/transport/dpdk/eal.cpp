@@ -18,7 +18,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <semaphore>

@@ -34,7 +34,6 @@ class Port {
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
-  [[nodiscard]] std::uint16_t id() const noexcept { return id_; }
   [[nodiscard]] const std::string& driver() const noexcept { return driver_; }
   [[nodiscard]] const ethernet::MacAddress& mac() const noexcept { return mac_; }
   /// It takes packets that lie in several buffers.

@@ -1,17 +1,15 @@
 #include "transport/ethernet/arp.hpp"
 
 #include <algorithm>
-#include <cstring>
 
-#include "transport/ethernet/bytes.hpp"
+#include "wire/bytes.hpp"
 
 namespace wiresum::transport::ethernet {
 namespace {
 
+using namespace wire::bytes;
+
 // Offsets are in bytes from the start of the frame.
-constexpr std::size_t kDestinationMacAt = 0;
-constexpr std::size_t kSourceMacAt = 6;
-constexpr std::size_t kEtherTypeAt = 12;
 constexpr std::size_t kHardwareTypeAt = 14;
 constexpr std::size_t kProtocolTypeAt = 16;
 constexpr std::size_t kHardwareLengthAt = 18;
@@ -24,20 +22,9 @@ constexpr std::size_t kTargetAddressAt = 38;
 constexpr std::size_t kArpEnd = 42;
 
 constexpr std::uint16_t kEtherTypeArp = 0x0806;
-constexpr std::uint16_t kEtherTypeIpv4 = 0x0800;
 constexpr std::uint16_t kHardwareEthernet = 1;
 constexpr std::uint8_t kMacBytes = 6;
 constexpr std::uint8_t kAddressBytes = 4;
-
-MacAddress load_mac(const std::byte* frame, std::size_t at) noexcept {
-  MacAddress mac;
-  std::memcpy(mac.bytes.data(), frame + at, mac.bytes.size());
-  return mac;
-}
-
-void store_mac(std::byte* frame, std::size_t at, const MacAddress& mac) noexcept {
-  std::memcpy(frame + at, mac.bytes.data(), mac.bytes.size());
-}
 
 bool is_group(const MacAddress& mac) noexcept { return (mac.bytes[0] & 1) != 0; }
 

@@ -1,18 +1,16 @@
 #include "transport/ethernet/frame.hpp"
 
-#include <algorithm>
 #include <cassert>
 #include <cstring>
 
-#include "transport/ethernet/bytes.hpp"
+#include "wire/bytes.hpp"
 
 namespace wiresum::transport::ethernet {
 namespace {
 
+using namespace wire::bytes;
+
 // Offsets are in bytes from the start of the frame.
-constexpr std::size_t kDestinationMacAt = 0;
-constexpr std::size_t kSourceMacAt = 6;
-constexpr std::size_t kEtherTypeAt = 12;
 constexpr std::size_t kIpv4At = kEthernetBytes;
 constexpr std::size_t kVersionLengthAt = kIpv4At;  // version in the high half of the byte, length in words in the low
 constexpr std::size_t kTotalLengthAt = kIpv4At + 2;
@@ -29,7 +27,6 @@ constexpr std::size_t kUdpLengthAt = kUdpAt + 4;
 constexpr std::size_t kUdpChecksumAt = kUdpAt + 6;
 static_assert(kUdpChecksumAt + 2 == kHeadersBytes);
 
-constexpr std::uint16_t kEtherTypeIpv4 = 0x0800;
 constexpr std::uint8_t kVersion4 = 4;
 constexpr std::uint8_t kVersion4NoOptions = kVersion4 << 4 | kIpv4Bytes / 4;
 constexpr std::uint16_t kDontFragment = 0x4000;
@@ -39,12 +36,6 @@ constexpr std::uint8_t kProtocolUdp = 17;
 
 PartialSum pseudo_header(const std::byte* frame) noexcept {
   return sum({frame + kSourceAddressAt, 8}) + sum(kProtocolUdp);
-}
-
-MacAddress mac_at(const std::byte* frame, std::size_t at) noexcept {
-  MacAddress mac;
-  std::memcpy(mac.bytes.data(), frame + at, mac.bytes.size());
-  return mac;
 }
 
 bool good_checksum(const std::byte* frame, std::size_t udp_bytes, ChecksumPolicy policy) noexcept {
@@ -57,10 +48,20 @@ bool good_checksum(const std::byte* frame, std::size_t udp_bytes, ChecksumPolicy
 
 }  // namespace
 
+MacAddress load_mac(const std::byte* frame, std::size_t at) noexcept {
+  MacAddress mac;
+  std::memcpy(mac.bytes.data(), frame + at, mac.bytes.size());
+  return mac;
+}
+
+void store_mac(std::byte* frame, std::size_t at, const MacAddress& mac) noexcept {
+  std::memcpy(frame + at, mac.bytes.data(), mac.bytes.size());
+}
+
 Headers::Headers(const Path& path) noexcept {
   std::byte* const out = bytes_.data();
-  std::memcpy(out + kDestinationMacAt, path.destination_mac.bytes.data(), path.destination_mac.bytes.size());
-  std::memcpy(out + kSourceMacAt, path.source_mac.bytes.data(), path.source_mac.bytes.size());
+  store_mac(out, kDestinationMacAt, path.destination_mac);
+  store_mac(out, kSourceMacAt, path.source_mac);
   store16(out, kEtherTypeAt, kEtherTypeIpv4);
   store8(out, kVersionLengthAt, kVersion4NoOptions);
   store16(out, kFragmentAt, kDontFragment);  // so the identification stays 0: RFC 6864
@@ -120,8 +121,8 @@ FrameError parse(std::span<const std::byte> frame, ChecksumPolicy policy, UdpFra
   const std::size_t udp_bytes = load16(from, kUdpLengthAt);
   if (udp_bytes != total_bytes - kIpv4Bytes) return FrameError::kUdpLength;
   if (!good_checksum(from, udp_bytes, policy)) return FrameError::kUdpChecksum;
-  out = {.source_mac = mac_at(from, kSourceMacAt),
-         .destination_mac = mac_at(from, kDestinationMacAt),
+  out = {.source_mac = load_mac(from, kSourceMacAt),
+         .destination_mac = load_mac(from, kDestinationMacAt),
          .source = {.address = load32(from, kSourceAddressAt), .port = load16(from, kSourcePortAt)},
          .destination = {.address = load32(from, kDestinationAddressAt), .port = load16(from, kDestinationPortAt)},
          .payload = frame.subspan(kHeadersBytes, udp_bytes - kUdpBytes)};

@@ -38,6 +38,15 @@ struct MacAddress {
 };
 inline constexpr MacAddress kBroadcast{{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}};
 
+// Where a frame's Ethernet header has its fields, in bytes from its start.
+inline constexpr std::size_t kDestinationMacAt = 0;
+inline constexpr std::size_t kSourceMacAt = 6;
+inline constexpr std::size_t kEtherTypeAt = 12;
+inline constexpr std::uint16_t kEtherTypeIpv4 = 0x0800;
+
+[[nodiscard]] MacAddress load_mac(const std::byte* frame, std::size_t at) noexcept;
+void store_mac(std::byte* frame, std::size_t at, const MacAddress& mac) noexcept;
+
 /// Between whom frames go.
 struct Path {
   MacAddress source_mac;

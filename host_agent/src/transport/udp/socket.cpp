@@ -1,16 +1,17 @@
 #include "transport/udp/socket.hpp"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <system_error>
-#include <utility>
 
 #include "transport/udp/address.hpp"
 
@@ -55,33 +56,33 @@ std::uint32_t parse_ipv4(const std::string& text) {
 }
 
 UdpSocket::UdpSocket() : descriptor_(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
-  if (descriptor_ < 0) {
+  if (!descriptor_.valid()) {
     fail(errno, "cannot open a UDP socket");
   }
 }
 
 UdpSocket::UdpSocket(wire::Endpoint local) : UdpSocket() {
   const sockaddr_in address = to_sockaddr(local);
-  if (bind(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  if (bind(descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     fail(errno, "cannot bind a UDP socket to " + to_string(local));
   }
-  local_ = bound_endpoint(descriptor_);
+  local_ = bound_endpoint(descriptor());
   // A datagram larger than the path's MTU is an error to report, not something to fragment: one lost fragment
   // would lose it whole, and no switch adds fragments.
-  set_option(descriptor_, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+  set_option(descriptor(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
 }
 
 UdpSocket UdpSocket::in_group(wire::Endpoint group, std::uint32_t interface) {
   UdpSocket made;
-  set_option(made.descriptor_, SOL_SOCKET, SO_REUSEADDR, 1);
+  set_option(made.descriptor(), SOL_SOCKET, SO_REUSEADDR, 1);
   // Otherwise it would also get the group's packets from other interfaces at which this machine has joined it.
-  set_option(made.descriptor_, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+  set_option(made.descriptor(), IPPROTO_IP, IP_MULTICAST_ALL, 0);
   ip_mreqn membership{};
   membership.imr_multiaddr.s_addr = htonl(group.address);
   membership.imr_address.s_addr = htonl(interface);
   const sockaddr_in address = to_sockaddr(group);
-  if (bind(made.descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      setsockopt(made.descriptor_, IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof membership) != 0) {
+  if (bind(made.descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      setsockopt(made.descriptor(), IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof membership) != 0) {
     fail(errno, "cannot join the multicast group " + to_string(group) + " at the interface with the address " +
                     to_string({.address = interface, .port = 0}));
   }
@@ -89,35 +90,19 @@ UdpSocket UdpSocket::in_group(wire::Endpoint group, std::uint32_t interface) {
   return made;
 }
 
-UdpSocket::~UdpSocket() {
-  if (descriptor_ >= 0) {
-    close(descriptor_);
-  }
-}
-
-UdpSocket::UdpSocket(UdpSocket&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), local_(other.local_), connected_(other.connected_) {}
-
-UdpSocket& UdpSocket::operator=(UdpSocket&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(local_, other.local_);
-  std::swap(connected_, other.connected_);
-  return *this;
-}
-
 void UdpSocket::connect(wire::Endpoint peer) {
   const sockaddr_in address = to_sockaddr(peer);
-  if (::connect(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  if (::connect(descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     fail(errno, "no route from " + to_string(local_) + " to " + to_string(peer));
   }
-  local_ = bound_endpoint(descriptor_);
+  local_ = bound_endpoint(descriptor());
   connected_ = true;
 }
 
 std::size_t UdpSocket::path_mtu() const {
   int mtu = 0;
   socklen_t length = sizeof mtu;
-  if (getsockopt(descriptor_, IPPROTO_IP, IP_MTU, &mtu, &length) != 0) {
+  if (getsockopt(descriptor(), IPPROTO_IP, IP_MTU, &mtu, &length) != 0) {
     fail(errno, "cannot read the path MTU of " + to_string(local_));
   }
   return static_cast<std::size_t>(mtu);
@@ -126,7 +111,7 @@ std::size_t UdpSocket::path_mtu() const {
 void UdpSocket::send_groups_by(std::uint32_t interface) {
   ip_mreqn by{};
   by.imr_address.s_addr = htonl(interface);
-  if (setsockopt(descriptor_, IPPROTO_IP, IP_MULTICAST_IF, &by, sizeof by) != 0) {
+  if (setsockopt(descriptor(), IPPROTO_IP, IP_MULTICAST_IF, &by, sizeof by) != 0) {
     fail(errno, "cannot send to multicast groups from " + to_string(local_));
   }
 }
@@ -135,8 +120,8 @@ void UdpSocket::set_buffers(std::size_t receive_bytes, std::size_t send_bytes) n
   const auto ask = [this](int forced, int plain, std::size_t bytes) {
     const int value = static_cast<int>(bytes);
     // The forced form needs CAP_NET_ADMIN; the plain one is capped by net.core.{r,w}mem_max.
-    if (setsockopt(descriptor_, SOL_SOCKET, forced, &value, sizeof value) != 0) {
-      set_option(descriptor_, SOL_SOCKET, plain, value);
+    if (setsockopt(descriptor(), SOL_SOCKET, forced, &value, sizeof value) != 0) {
+      set_option(descriptor(), SOL_SOCKET, plain, value);
     }
   };
   ask(SO_RCVBUFFORCE, SO_RCVBUF, receive_bytes);
@@ -145,13 +130,13 @@ void UdpSocket::set_buffers(std::size_t receive_bytes, std::size_t send_bytes) n
 
 bool UdpSocket::enable_receive_offload() noexcept {
   const int on = 1;
-  return setsockopt(descriptor_, IPPROTO_UDP, UDP_GRO, &on, sizeof on) == 0;
+  return setsockopt(descriptor(), IPPROTO_UDP, UDP_GRO, &on, sizeof on) == 0;
 }
 
 bool UdpSocket::supports_segmentation() const noexcept {
   int size = 0;
   socklen_t length = sizeof size;
-  return getsockopt(descriptor_, IPPROTO_UDP, UDP_SEGMENT, &size, &length) == 0;
+  return getsockopt(descriptor(), IPPROTO_UDP, UDP_SEGMENT, &size, &length) == 0;
 }
 
 std::vector<UdpSocket> bind_consecutive(wire::Endpoint local, std::size_t count) {
@@ -199,6 +184,19 @@ std::uint32_t source_address_towards(wire::Endpoint remote) {
   UdpSocket probe(wire::Endpoint{});
   probe.connect(remote);
   return probe.local().address;
+}
+
+std::optional<std::string> interface_with(std::uint32_t address) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) fail(errno, "cannot list network interfaces");
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(all, &freeifaddrs);
+  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
+    sockaddr_in ipv4{};
+    std::memcpy(&ipv4, entry->ifa_addr, sizeof ipv4);
+    if (from_sockaddr(ipv4).address == address) return entry->ifa_name;
+  }
+  return std::nullopt;
 }
 
 }  // namespace wiresum::transport

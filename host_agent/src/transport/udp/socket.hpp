@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "process/descriptor.hpp"
 #include "wire/packet.hpp"
 
 namespace wiresum::transport {
@@ -14,7 +16,7 @@ namespace wiresum::transport {
 /// Dotted IPv4 to host byte order. Throws std::invalid_argument, naming the text, for anything else.
 [[nodiscard]] std::uint32_t parse_ipv4(const std::string& text);
 
-/// A bound, non-blocking UDP socket. Owns its file descriptor.
+/// A bound, non-blocking UDP socket.
 class UdpSocket {
  public:
   /// Binds to `local` (port 0: any). Throws std::system_error whose text names the address.
@@ -22,11 +24,8 @@ class UdpSocket {
   /// Binds to a multicast group and hears what comes for it at the interface with the address `interface`. Any number
   /// of sockets of a machine may. Throws std::system_error whose text names both.
   [[nodiscard]] static UdpSocket in_group(wire::Endpoint group, std::uint32_t interface);
-  ~UdpSocket();
-  UdpSocket(UdpSocket&& other) noexcept;
-  UdpSocket& operator=(UdpSocket&& other) noexcept;
 
-  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_.get(); }
   [[nodiscard]] wire::Endpoint local() const noexcept { return local_; }
 
   /// From now on only `peer` is heard, and its refusals (ICMP port unreachable) are seen.
@@ -47,7 +46,7 @@ class UdpSocket {
  private:
   UdpSocket();
 
-  int descriptor_ = -1;
+  process::Descriptor descriptor_;
   wire::Endpoint local_;
   bool connected_ = false;
 };
@@ -66,5 +65,8 @@ struct PortRange {
 
 /// The local address that packets to `remote` leave from. Throws std::system_error if there is no route.
 [[nodiscard]] std::uint32_t source_address_towards(wire::Endpoint remote);
+
+/// The name of the interface that has this address; none if none has. Throws std::system_error.
+[[nodiscard]] std::optional<std::string> interface_with(std::uint32_t address);
 
 }  // namespace wiresum::transport

@@ -17,7 +17,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "transport/xdp/descriptor.hpp"
+#include "process/descriptor.hpp"
 
 namespace wiresum::transport::xdp {
 namespace {
@@ -79,7 +79,7 @@ std::uint32_t queues_of(int socket, ifreq request) {
 }  // namespace
 
 InterfaceInfo query_interface(const std::string& name, std::uint32_t address) {
-  const Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const process::Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!socket.valid()) {
     throw std::system_error(errno, std::generic_category(), "cannot open a UDP socket");
   }

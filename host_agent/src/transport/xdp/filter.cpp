@@ -6,7 +6,6 @@
 #include <linux/if_link.h>
 
 #include <cerrno>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -104,7 +103,7 @@ bool Filter::attach(const char* program, std::uint32_t mode, int index) {
   if (link < 0) {
     return false;
   }
-  link_ = Descriptor(link);
+  link_ = process::Descriptor(link);
   return true;
 }
 

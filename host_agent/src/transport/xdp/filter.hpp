@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "transport/xdp/descriptor.hpp"
+#include "process/descriptor.hpp"
 #include "transport/xdp/device.hpp"
 
 struct bpf_object;
@@ -35,7 +35,7 @@ class Filter {
   bool attach(const char* program, std::uint32_t mode, int index);
 
   std::unique_ptr<bpf_object, Close> object_;
-  Descriptor link_;
+  process::Descriptor link_;
   int map_ = -1;
   bool native_ = false;
 };

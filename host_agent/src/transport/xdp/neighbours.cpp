@@ -12,9 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <span>
 #include <system_error>
-#include <vector>
 
 #include "process/thread.hpp"
 
@@ -40,8 +38,8 @@ constexpr unsigned kFresh = NUD_REACHABLE | NUD_PERMANENT | NUD_NOARP;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-Descriptor netlink_socket(std::uint32_t groups, int flags) {
-  Descriptor made(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | flags, NETLINK_ROUTE));
+process::Descriptor netlink_socket(std::uint32_t groups, int flags) {
+  process::Descriptor made(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | flags, NETLINK_ROUTE));
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
   address.nl_groups = groups;
@@ -173,7 +171,7 @@ class Neighbours::Netlink {
 
   nlmsghdr& header() noexcept { return *reinterpret_cast<nlmsghdr*>(request_.data()); }
 
-  Descriptor socket_;
+  process::Descriptor socket_;
   alignas(NLMSG_ALIGNTO) std::array<std::byte, kRequestBytesMax> request_{};
   std::vector<std::byte> reply_;
   std::uint32_t sequence_ = 0;

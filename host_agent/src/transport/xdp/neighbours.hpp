@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "process/descriptor.hpp"
 #include "transport/ethernet/frame.hpp"
-#include "transport/xdp/descriptor.hpp"
 
 namespace wiresum::transport::xdp {
 
@@ -55,9 +55,9 @@ class Neighbours {
   void provoke(std::uint32_t address) const noexcept;
 
   int index_;
-  Descriptor provoker_;
-  Descriptor changes_;                // rtnetlink's news
-  Descriptor asked_;                  // an eventfd: find() has a new address, or it is time to stop
+  process::Descriptor provoker_;
+  process::Descriptor changes_;       // rtnetlink's news
+  process::Descriptor asked_;         // an eventfd: find() has a new address, or it is time to stop
   std::unique_ptr<Netlink> netlink_;  // our thread's
   std::vector<std::byte> news_;
   std::array<Neighbour, kNeighboursMax> entries_;

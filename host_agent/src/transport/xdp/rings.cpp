@@ -6,7 +6,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cerrno>

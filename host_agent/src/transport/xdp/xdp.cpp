@@ -1,3 +1,5 @@
+// Bursts over AF_XDP: packets between the memory of this process and a network interface, past the kernel's stack.
+//
 // Theory of operation
 //
 // Threads. All threads use the interface and its XDP program; each has a part of the queues, and memory of its own.
@@ -25,8 +27,6 @@
 // Trains. For the same reason a train of datagrams (UDP GSO) from a peer on this machine may arrive as one packet where
 // the program is not in a driver. It cannot be cut apart here, so it goes to the kernel's socket, and is lost: such a
 // peer has to do without offloads. Before a veth pair with the program in its driver, the kernel cuts trains itself.
-#include "transport/xdp/xdp.hpp"
-
 #include <linux/if_xdp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -44,9 +44,12 @@
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
+#include "process/descriptor.hpp"
+#include "process/home.hpp"
 #include "transport/ethernet/frame.hpp"
+#include "transport/plugin.hpp"
+#include "transport/transport.hpp"
 #include "transport/xdp/device.hpp"
 #include "transport/xdp/filter.hpp"
 #include "transport/xdp/filter_config.h"
@@ -125,25 +128,26 @@ struct Interface {
   const ethernet::ChecksumPolicy policy;
 };
 
-}  // namespace
-
-struct XdpTransport::Impl {
-  Impl(std::shared_ptr<const Interface> interface, unsigned thread)
+/// A thread's. Its datagrams go to it by whichever queue they arrive and whatever sockets are bound to its ports.
+class XdpTransport final : public Transport {
+ public:
+  /// If there is a peer, waits, for a second at most, until the kernel knows the way there.
+  XdpTransport(std::shared_ptr<const Interface> interface, unsigned thread)
       : shared(std::move(interface)),
-        rings(device, shared->queues_of(thread), layout, filter.native()),
-        neighbours(device.name, device.index),
+        rings(new xdp::Rings(device, shared->queues_of(thread), layout, filter.native())),
+        neighbours(new xdp::Neighbours(device.name, device.index)),
         wake_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     if (!wake_event.valid()) {
       throw std::system_error(errno, std::generic_category(), "cannot create an event");
     }
     label = std::string("xdp (") + (filter.native() ? "native" : "generic") +
-            (rings.zero_copy() ? ", zero copy)" : ", copy)");
+            (rings->zero_copy() ? ", zero copy)" : ", copy)");
     free.reserve(layout.places);
     for (std::size_t i = layout.places; i != 0; --i) {
-      free.push_back(rings.memory() + (i - 1) * layout.place_bytes());
+      free.push_back(rings->memory() + (i - 1) * layout.place_bytes());
     }
     unread.resize(layout.places);
-    lent.resize(rings.queues().size());
+    lent.resize(rings->queues().size());
     for (std::vector<std::uint64_t>& chunks : lent) {
       chunks.reserve(layout.chunks_received);
     }
@@ -151,7 +155,7 @@ struct XdpTransport::Impl {
       gathered.resize(kReceiveMax * layout.place_bytes());
     }
     events.push_back({.fd = wake_event.get(), .events = POLLIN, .revents = 0});
-    for (const Queue& queue : rings.queues()) {
+    for (const Queue& queue : rings->queues()) {
       events.push_back({.fd = queue.descriptor, .events = POLLIN, .revents = 0});
       if (const int error = xsk_socket__update_xskmap(queue.socket.get(), filter.sockets_map()); error != 0) {
         throw std::system_error(-error, std::generic_category(), "cannot give an AF_XDP socket to the XDP program");
@@ -162,23 +166,26 @@ struct XdpTransport::Impl {
     }
   }
 
-  /// So that a worker's first packets are not lost because the switch's MAC address is unknown.
-  void find(std::uint32_t address) {
-    ethernet::MacAddress mac;
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (!neighbours.find(address, mac) && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(kPatienceStep);
-    }
+  const char* name() const noexcept override { return label.c_str(); }
+  std::size_t train_packets(std::size_t) const noexcept override { return 1; }
+  const TransportStats& stats() const noexcept override { return statistics; }
+  int take_error() noexcept override {
+    const int error = last_error.exchange(0, std::memory_order_relaxed);
+    return error != 0 ? error : neighbours->take_error();
+  }
+  void wake() noexcept override {
+    const std::uint64_t one = 1;
+    static_cast<void>(!write(wake_event.get(), &one, sizeof one));
   }
 
   // ---- receiving ---------------------------------------------------------------------------------------------------
 
-  std::size_t receive(std::span<RxDatagram> out) noexcept {
+  std::size_t receive(std::span<RxDatagram> out) noexcept override {
     ++statistics.receive_calls;
     if (left_behind) {
       kick();
     }
-    std::vector<Queue>& queues = rings.queues();
+    std::vector<Queue>& queues = rings->queues();
     std::size_t count = 0;
     for (std::size_t i = 0; i != queues.size(); ++i) {
       const std::size_t number = (first_queue + i) % queues.size();
@@ -193,7 +200,7 @@ struct XdpTransport::Impl {
 
   /// Returns the lent chunks of a queue to the kernel.
   void give_back(std::size_t number) noexcept {
-    Queue& queue = rings.queues()[number];
+    Queue& queue = rings->queues()[number];
     std::vector<std::uint64_t>& chunks = lent[number];
     if (!chunks.empty()) {
       std::uint32_t at = 0;
@@ -214,7 +221,7 @@ struct XdpTransport::Impl {
 
   /// Reads a queue's receive ring until `out` is full; `taken` datagrams are in it already, of other queues.
   std::size_t take(std::size_t number, std::span<RxDatagram> out, std::size_t taken) noexcept {
-    Queue& queue = rings.queues()[number];
+    Queue& queue = rings->queues()[number];
     std::uint32_t at = 0;
     const std::uint32_t available =
         xsk_ring_cons__peek(&queue.received, static_cast<std::uint32_t>(layout.chunks_received), &at);
@@ -274,7 +281,7 @@ struct XdpTransport::Impl {
 
   [[nodiscard]] std::span<const std::byte> piece(const Queue& queue, std::uint32_t at) const noexcept {
     const xdp_desc* const descriptor = xsk_ring_cons__rx_desc(&queue.received, at);
-    return {rings.memory() + descriptor->addr, descriptor->len};
+    return {rings->memory() + descriptor->addr, descriptor->len};
   }
 
   /// Is it a datagram for us, from somebody we hear?
@@ -295,9 +302,9 @@ struct XdpTransport::Impl {
 
   // ---- sending -----------------------------------------------------------------------------------------------------
 
-  [[nodiscard]] Queue& sender() noexcept { return rings.queues().front(); }
+  [[nodiscard]] Queue& sender() noexcept { return rings->queues().front(); }
 
-  std::span<wire::Packet> buffers(std::size_t wanted) noexcept {
+  std::span<wire::Packet> buffers(std::size_t wanted) noexcept override {
     wanted = std::min(wanted, kBuffersMax);
     if (offered < wanted && free.size() < wanted - offered) {
       reap();
@@ -313,7 +320,7 @@ struct XdpTransport::Impl {
     return std::span(packets).first(std::min(wanted, offered));
   }
 
-  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept {
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override {
     assert(count <= offered && port < config.ports.size() && !to.empty());
     while (to.size() > kEndpointsAtOnce) {
       send_to(count, to.first(kEndpointsAtOnce), port, false);
@@ -334,7 +341,7 @@ struct XdpTransport::Impl {
                           .destination_mac = {},
                           .source = {.address = config.address, .port = config.ports[port]},
                           .destination = endpoint};
-      if (neighbours.find(endpoint.address, path.destination_mac)) {
+      if (neighbours->find(endpoint.address, path.destination_mac)) {
         headers[ways++] = ethernet::Headers(path);
       } else {
         statistics.send_failures += count;
@@ -384,7 +391,7 @@ struct XdpTransport::Impl {
     std::byte* const start = place + xdp::kPayloadAt - ethernet::kHeadersBytes;
     with.write(std::span<std::byte, ethernet::kHeadersBytes>(start, ethernet::kHeadersBytes), payload_bytes,
                ethernet::UdpChecksum::kWhole, sum);
-    auto address = static_cast<std::uint64_t>(start - rings.memory());
+    auto address = static_cast<std::uint64_t>(start - rings->memory());
     auto left = static_cast<std::uint32_t>(ethernet::kHeadersBytes + payload_bytes);
     while (left != 0) {
       const auto in_chunk = static_cast<std::uint32_t>(layout.chunk_bytes - address % layout.chunk_bytes);
@@ -450,7 +457,7 @@ struct XdpTransport::Impl {
     for (std::uint32_t i = 0; i != count; ++i) {
       const std::uint64_t address = *xsk_ring_cons__comp_addr(&queue.completed, at + i);
       // Each chunk of a jumbo frame comes back by itself.
-      std::byte* const place = rings.memory() + address - address % layout.place_bytes();
+      std::byte* const place = rings->memory() + address - address % layout.place_bytes();
       assert(unread[place_number(place)] != 0);
       if (--unread[place_number(place)] == 0) {
         free.push_back(place);
@@ -460,12 +467,12 @@ struct XdpTransport::Impl {
   }
 
   [[nodiscard]] std::size_t place_number(const std::byte* place) const noexcept {
-    return static_cast<std::size_t>(place - rings.memory()) / layout.place_bytes();
+    return static_cast<std::size_t>(place - rings->memory()) / layout.place_bytes();
   }
 
   // ---- sleeping ----------------------------------------------------------------------------------------------------
 
-  void wait(std::int64_t timeout_ns) noexcept {
+  void wait(std::int64_t timeout_ns) noexcept override {
     timespec timeout{.tv_sec = timeout_ns / 1'000'000'000, .tv_nsec = timeout_ns % 1'000'000'000};
     // In copy mode this also sends what was left in the transmit ring.
     const int count = ppoll(events.data(), events.size(), timeout_ns < 0 ? nullptr : &timeout, nullptr);
@@ -478,6 +485,16 @@ struct XdpTransport::Impl {
     }
   }
 
+ private:
+  /// So that a worker's first packets are not lost because the switch's MAC address is unknown.
+  void find(std::uint32_t address) {
+    ethernet::MacAddress mac;
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!neighbours->find(address, mac) && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(kPatienceStep);
+    }
+  }
+
   void note_error(int error) noexcept { last_error.store(error, std::memory_order_relaxed); }
 
   static constexpr std::size_t kCallsMax = 2048 / kPacketsEachCall + kRefusalsMax;
@@ -487,9 +504,9 @@ struct XdpTransport::Impl {
   const xdp::InterfaceInfo& device{shared->device};
   const xdp::Layout& layout{shared->layout};
   const xdp::Filter& filter{shared->filter};
-  xdp::Rings rings;
-  xdp::Neighbours neighbours;
-  xdp::Descriptor wake_event;
+  process::Owned<xdp::Rings> rings;  // a forked child leaves these two alone
+  process::Owned<xdp::Neighbours> neighbours;
+  process::Descriptor wake_event;
   std::string label;
   TransportStats statistics;
   std::atomic<int> last_error{0};
@@ -509,43 +526,17 @@ struct XdpTransport::Impl {
   std::vector<pollfd> events;
 };
 
-XdpTransport::XdpTransport(process::Owned<Impl> impl) : impl_(std::move(impl)) {}
-
-std::vector<std::unique_ptr<Transport>> XdpTransport::open(const DeviceConfig& config) {
+std::vector<std::unique_ptr<Transport>> open(const DeviceConfig& config) {
   const auto shared = std::make_shared<const Interface>(config);
   std::vector<std::unique_ptr<Transport>> transports;
   for (unsigned thread = 0; thread != config.threads; ++thread) {
-    transports.emplace_back(new XdpTransport(process::Owned<Impl>(new Impl(shared, thread))));
+    transports.push_back(std::make_unique<XdpTransport>(shared, thread));
   }
   return transports;
 }
 
-XdpTransport::~XdpTransport() = default;
-
-const char* XdpTransport::name() const noexcept { return impl_->label.c_str(); }
-
-std::size_t XdpTransport::receive(std::span<RxDatagram> out) noexcept { return impl_->receive(out); }
-
-std::span<wire::Packet> XdpTransport::buffers(std::size_t wanted) noexcept { return impl_->buffers(wanted); }
-
-std::size_t XdpTransport::train_packets(std::size_t) const noexcept { return 1; }
-
-void XdpTransport::send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept {
-  impl_->send(count, to, port);
-}
-
-void XdpTransport::wait(std::int64_t timeout_ns) noexcept { impl_->wait(timeout_ns); }
-
-void XdpTransport::wake() noexcept {
-  const std::uint64_t one = 1;
-  static_cast<void>(!write(impl_->wake_event.get(), &one, sizeof one));
-}
-
-const TransportStats& XdpTransport::stats() const noexcept { return impl_->statistics; }
-
-int XdpTransport::take_error() noexcept {
-  const int error = impl_->last_error.exchange(0, std::memory_order_relaxed);
-  return error != 0 ? error : impl_->neighbours.take_error();
-}
-
+}  // namespace
 }  // namespace wiresum::transport
+
+extern "C" [[gnu::visibility("default")]] const wiresum::transport::PluginEntry wiresum_transport_plugin{
+    wiresum::transport::kTransportAbi, &wiresum::transport::open};

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
-
 namespace wiresum::transport::dpdk {
 namespace {
 

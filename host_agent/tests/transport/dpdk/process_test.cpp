@@ -292,9 +292,9 @@ TEST(DpdkProcesses, HoldThePortsOfTheKernelsThatTheyServe) {
     PathConfig place;
     place.address = kServer;
     // The address is none of the kernel's, so they are held at all that it has.
-    DataPath path = transport::open({.kind = TransportKind::kDpdk, .device = memif("server"), .offload = true}, place,
-                                    bind_consecutive({.address = 0, .port = 0}, 2));
-    const std::uint16_t last = path.reserved.back().local().port;
+    std::vector<DataPath> paths = open_for_threads({.kind = TransportKind::kDpdk, .device = memif("server")}, place,
+                                                   bind_consecutive({.address = 0, .port = 0}, 2), 1);
+    const std::uint16_t last = paths.front().reserved.back().local().port;
     const auto refused = [&](std::uint32_t address) {
       try {
         const UdpSocket socket({.address = address, .port = last});
@@ -304,7 +304,7 @@ TEST(DpdkProcesses, HoldThePortsOfTheKernelsThatTheyServe) {
       return false;
     };
     if (!refused(0) || !refused(0x7F000001)) return 1;
-    path = {};
+    paths.clear();
     return refused(0) || refused(0x7F000001) ? 2 : 0;
   });
   EXPECT_EQ(child.wait(), 0);

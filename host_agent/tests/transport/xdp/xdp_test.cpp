@@ -309,13 +309,13 @@ TEST_F(Xdp, FragmentsAndIpOptionsGoToTheSocketThatIsBoundToThePort) {
 TEST_F(Xdp, ItsPortsStayReservedAndNobodyIsToldThatTheyAreClosed) {
   const VethPair pair;
   std::optional<UdpSocket> from;
-  std::optional<DataPath> path;
+  std::vector<DataPath> paths;
   pair.left.enter([&] { from.emplace(wire::Endpoint{.address = VethPair::kLeftAddress, .port = 0}); });
   pair.right.enter([&] {
     PathConfig place;
     place.address = VethPair::kRightAddress;
-    path.emplace(open({.kind = TransportKind::kXdp, .device = VethPair::kInterface, .offload = true}, place,
-                      bind_consecutive({.address = VethPair::kRightAddress, .port = kFirstPort}, 2)));
+    paths = open_for_threads({.kind = TransportKind::kXdp, .device = VethPair::kInterface}, place,
+                             bind_consecutive({.address = VethPair::kRightAddress, .port = kFirstPort}, 2), 1);
     for (const std::uint16_t port : {kFirstPort, static_cast<std::uint16_t>(kFirstPort + 1)}) {
       for (const std::uint32_t address : {VethPair::kRightAddress, std::uint32_t{0}}) {
         EXPECT_EQ(bind_error({.address = address, .port = port}), EADDRINUSE) << port;
@@ -336,13 +336,13 @@ TEST_F(Xdp, ItsPortsStayReservedAndNobodyIsToldThatTheyAreClosed) {
     return error;
   };
   for (std::size_t i = 0; i != 2; ++i) {
-    const auto there = [&] { return next_datagram(path->reserved[i], kPatience) == 100; };
+    const auto there = [&] { return next_datagram(paths.front().reserved[i], kPatience) == 100; };
     EXPECT_EQ(answer_of(static_cast<std::uint16_t>(kFirstPort + i), there), 0);
   }
   // Of a port that nobody holds the kernel says that it is closed.
   pollfd refused{.fd = from->descriptor(), .events = 0, .revents = 0};
   EXPECT_EQ(answer_of(kFirstPort + 2, [&] { return poll(&refused, 1, 5000) == 1; }), ECONNREFUSED);
-  path.reset();
+  paths.clear();
   pair.right.enter([&] { EXPECT_EQ(bind_error({.address = VethPair::kRightAddress, .port = kFirstPort}), 0); });
 }
 

@@ -5,14 +5,13 @@
 
 #include <utility>
 
-namespace wiresum::transport::xdp {
+namespace wiresum::process {
 
 class Descriptor {
  public:
-  Descriptor() = default;
-  explicit Descriptor(int number) noexcept : number_(number) {}
+  explicit Descriptor(int number = -1) noexcept : number_(number) {}
   ~Descriptor() {
-    if (number_ >= 0) close(number_);
+    if (valid()) close(number_);
   }
   Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
@@ -24,7 +23,7 @@ class Descriptor {
   [[nodiscard]] bool valid() const noexcept { return number_ >= 0; }
 
  private:
-  int number_ = -1;
+  int number_;
 };
 
-}  // namespace wiresum::transport::xdp
+}  // namespace wiresum::process

@@ -1,4 +1,4 @@
-// The functions behind `_native.CAPI`. No logic.
+// The parts of `_native` besides sessions. No logic.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,4 +10,8 @@
 [[nodiscard]] wiresum::engine::Request request_of(const wiresum::capi::Form& form, std::int64_t timeout_ns,
                                                   bool notify);
 
+/// The functions behind `_native.CAPI`.
 void bind_capi(nanobind::module_& module);
+
+/// Compressed gradients' kernels; every call releases the GIL.
+void bind_compression(nanobind::module_& module);

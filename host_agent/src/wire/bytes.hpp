@@ -1,4 +1,4 @@
-// Numbers in network byte order, at an offset of a frame.
+// Numbers in network byte order, at an offset of a packet or frame.
 //
 // Shifts rather than a byte swap: right on either byte order, and compilers make one instruction of it.
 #pragma once
@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace wiresum::transport::ethernet {
+namespace wiresum::wire::bytes {
 
 inline std::uint8_t load8(const std::byte* from, std::size_t at) noexcept {
   return std::to_integer<std::uint8_t>(from[at]);
@@ -34,4 +34,4 @@ inline void store32(std::byte* to, std::size_t at, std::uint32_t value) noexcept
   store16(to, at + 2, static_cast<std::uint16_t>(value & 0xFFFF));
 }
 
-}  // namespace wiresum::transport::ethernet
+}  // namespace wiresum::wire::bytes
