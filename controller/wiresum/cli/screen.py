@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wiresum.cli.rates import JobRates, Sample, key_of, rates_of, stray_rate
-from wiresum.cli.text import duration, visible
+from wiresum.cli.text import counted, duration, visible
 from wiresum.cli.trees import switches_of
 from wiresum.join.trees import packets_behind
 
@@ -61,21 +62,13 @@ def screen(before: Sample | None, now: Sample | None, view: View) -> RenderableT
 
 def _service(report: join.Report) -> Text:
     service = report.service
-    states = _counted(job.state for job in report.jobs)
+    states = Counter(job.state for job in report.jobs)
     version = f"wiresum {service.software_version}, " if service.software_version else ""
     text = Text(f"{service.role or 'service'}, {version}up {duration(service.age_seconds)}")
-    text.append(f"   jobs: {states or 'none'}")
+    text.append(f"   jobs: {counted(states) or 'none'}")
     if service.refusals:
-        refused = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(service.refusals.items()))
-        text.append(f"   refused requests: {refused}", WARN)
+        text.append(f"   refused requests: {counted(service.refusals)}", WARN)
     return text
-
-
-def _counted(states: Iterable[str]) -> str:
-    counts: dict[str, int] = {}
-    for state in states:
-        counts[state] = counts.get(state, 0) + 1
-    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
 
 
 def _switches(before: Sample | None, now: Sample) -> Table:
