@@ -35,6 +35,17 @@ def test_a_program_that_is_loaded_anew_finds_nothing_of_the_one_before(harness: 
         assert job.counters().results == 1
 
 
+def test_cells_of_a_program_loaded_anew_are_nobodys(harness: Bmv2Harness) -> None:
+    """Not even those of a job with the same key."""
+    with harness.job(2) as job:
+        job.send(job.packet(0, 8, words=job.words(1)))
+        harness.load()
+        harness.switch.admit(job.entry)
+        assert job.send(job.packet(0, 8, kind=QUESTION)).result.kind == MISSING
+        assert job.send(job.packet(0, words=job.words(2))).reason == "admitted"
+        assert job.send(job.packet(1, words=job.words(3))).result.words == job.words(5)
+
+
 def test_a_controller_that_starts_again_leaves_a_job_as_it_is(harness: Bmv2Harness) -> None:
     """Half a cell is summed before, and the other half after."""
     with harness.job(2) as job:

@@ -9,7 +9,7 @@ from scapy.utils import checksum
 
 from bmv2_tests.bmv2_harness import WORKER_PORT, Bmv2Harness
 from wiresum.join.constants import SWITCH_PORT
-from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION
+from wiresum_lab.doubles.workers import DATA, EMPTY, META, QUESTION
 
 
 @pytest.mark.parametrize(("kind", "payload_bytes"), [(DATA, 280), (EMPTY, 280), (META, 24), (QUESTION, 24)])
@@ -84,20 +84,6 @@ def test_what_the_sender_chose_for_itself_does_not_travel_on(harness: Bmv2Harnes
         result = Ether(copy.frame)
         assert (result[IP].ttl, result[IP].id, str(result[IP].flags)) == (64, 0, "DF")
         assert (result[UDP].sport, result[UDP].chksum) == (SWITCH_PORT, 0)
-
-
-def test_missing_is_its_question_without_flags_and_exponent(harness: Bmv2Harness) -> None:
-    with harness.job(2) as job:
-        question = job.packet(1, kind=QUESTION, flags=0xFF, exponent=0xFF)
-        assert job.send(question).result == question._replace(kind=MISSING, flags=0, exponent=0)
-
-
-def test_missing_is_not_flagged_though_its_cell_has_diverged(harness: Bmv2Harness) -> None:
-    with harness.job(3) as job:
-        job.send(job.packet(0, tensor=1))
-        job.send(job.packet(1, tensor=2))
-        missing = job.send(job.packet(2, kind=QUESTION)).result
-        assert (missing.kind, missing.flags) == (MISSING, 0)
 
 
 @pytest.mark.parametrize("kind", [DATA, EMPTY])

@@ -7,7 +7,6 @@ with it and how many datagrams it sent for it, so that "nothing comes out" needs
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 import time
 from collections import Counter
@@ -16,11 +15,11 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
+from bmv2_tests.installed import entities_of, entry_of
 from bmv2_tests.vectors import End, Job, Member, Scenario, Step, load_all
 from wiresum.controller import Endpoint, JobEntry
-from wiresum.controller.driver import Uplink
-from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, admit, count, deliver, desired, device_config
-from wiresum.join.constants import PARENT, STRAY_ROW
+from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, count, device_config
+from wiresum.join.constants import STRAY_ROW
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch, SwitchStats
 from wiresum_lab.processes import PATIENCE_S
@@ -88,20 +87,6 @@ class Workers:
     def receive(self, member: Member, thread: int) -> tuple[bytes, tuple[str, int]]:
         datagram, source = self._sockets[member][thread].recvfrom(65536)
         return datagram, source
-
-
-def entry_of(job: Job, workers: Workers) -> JobEntry:
-    return JobEntry(
-        job=job.number,
-        key=job.key,
-        workers=job.workers,
-        threads=job.threads,
-        lanes=job.lanes,
-        slot_base=job.slot_base,
-        slots=job.slots,
-        endpoints=tuple(workers.endpoint(member) for member in job.members),
-        uplink=None if job.parent is None else Uplink(workers.endpoint(Member(job.number, PARENT)), job.parent),
-    )
 
 
 def stats_after_one_more_packet(switch: SoftwareSwitch, before: SwitchStats) -> SwitchStats:
@@ -176,16 +161,8 @@ class Programmed:
 
     @contextmanager
     def installed(self, entry: JobEntry, row: int) -> Iterator[None]:
-        """As the driver does it, but for its choice of the row, which goes by the job's number: those of the vectors
-        are any of the wire's."""
-        hosts = [Host("", endpoint.address, "00:00:00:00:00:00", 1) for endpoint in entry.endpoints]
-        ports = [host.port for host in hosts]
-        entities: list[desired.Entity] = [
-            *deliver.entries(entry, hosts, hosts[0]),
-            deliver.group(row, ports),
-            *([deliver.uplink_group(row, ports[0])] if entry.uplink else []),
-            *admit.entries(entry, row, ports),
-        ]
+        host = Host("", "127.0.0.1", "00:00:00:00:00:00", 1)
+        entities = entities_of(entry, row, [host] * entry.workers, host if entry.uplink else None)
         self.driver.tables.insert("a job", entities)
         try:
             yield
@@ -215,11 +192,8 @@ def test_over_p4runtime_it_answers_the_same(scenario: Scenario, programmed: Prog
         rows = {job: 1 + index for index, job in enumerate(scenario.jobs)}
 
         def install(job: Job) -> ExitStack:
-            entry = entry_of(job, workers)
             made = cleanup.enter_context(ExitStack())
-            made.enter_context(
-                programmed.installed(dataclasses.replace(entry, slot_base=offset + entry.slot_base), rows[job])
-            )
+            made.enter_context(programmed.installed(entry_of(job, workers.endpoint, offset), rows[job]))
             return made
 
         played = play_all(scenario, programmed.switch, workers, install)
@@ -235,7 +209,7 @@ def test_software_switch_answers_as_the_protocol_says(
         workers = Workers(scenario, cleanup)
 
         def install(job: Job) -> ExitStack:
-            switch.admit(entry_of(job, workers))
+            switch.admit(entry_of(job, workers.endpoint))
             made = ExitStack()
             made.callback(switch.evict, job.number)
             return made

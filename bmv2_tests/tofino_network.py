@@ -11,11 +11,11 @@ from typing import Any, Protocol, cast
 import finsy as fy
 
 from bmv2_tests.frames import Host, UdpFrame
+from bmv2_tests.installed import entities_of, entry_of
 from bmv2_tests.tna_interpreter.switch import Copy
 from bmv2_tests.vectors import SCENARIO_SLOTS_MAX, Job, Member
-from wiresum.controller import Endpoint, JobEntry, switches
-from wiresum.controller.driver import Uplink
-from wiresum.controller.p4runtime import admit, deliver, desired, own
+from wiresum.controller import Endpoint, switches
+from wiresum.controller.p4runtime import desired, own
 from wiresum.controller.p4runtime.count import COLUMNS
 from wiresum.join.constants import PARENT, STRAY_ROW, SWITCH_PORT, SWITCH_WORKERS_MAX
 
@@ -67,34 +67,16 @@ class TofinoNetwork:
         return 20000 + 16 * self._members[member]
 
     def admit(self, job: Job) -> None:
-        """With the controller's own entries, but for its choice of the row, which goes by the job's number: those of
-        the vectors are any of the wire's."""
         row = self._rows[job.number] = len(self._rows) + 1
         parent = None if job.parent is None else Member(job.number, PARENT)
         for member in (*job.members, *([parent] if parent else [])):
             self._members.setdefault(member, len(self._members))
-        entry = self._entry(job, parent)
+        above = self._configured(parent) if parent else None
         hosts = [self._configured(member) for member in job.members]
-        ports, above = [host.port for host in hosts], self._configured(parent) if parent else None
-        entities: list[desired.Entity] = [*deliver.entries(entry, hosts, above), deliver.group(row, ports)]
-        entities += [deliver.uplink_group(row, above.port)] if above else []
-        entities += admit.entries(entry, row, ports, above.port if above else 0)
-        self._entities[job] = entities
-        for entity in entities:
+        entry = entry_of(job, self._endpoint, self._first_slot)
+        self._entities[job] = entities_of(entry, row, hosts, above)
+        for entity in self._entities[job]:
             write(self.switch, entity)
-
-    def _entry(self, job: Job, parent: Member | None) -> JobEntry:
-        return JobEntry(
-            job=job.number,
-            key=job.key,
-            workers=job.workers,
-            threads=job.threads,
-            lanes=job.lanes,
-            slot_base=self._first_slot + job.slot_base,
-            slots=job.slots,
-            endpoints=tuple(self._endpoint(member) for member in job.members),
-            uplink=Uplink(self._endpoint(parent), job.parent) if parent and job.parent is not None else None,
-        )
 
     def _endpoint(self, member: Member) -> Endpoint:
         return Endpoint(str(self.host(member).address), self.base_port(member))

@@ -1,4 +1,4 @@
-"""The test vectors on a harness with bmv2, frame by frame: what a program does, held against what the protocol says."""
+"""Plays the test vectors to bmv2, frame by frame, and compares the answers with those of the protocol."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from bmv2_tests.bmv2_harness import WORKER_PORT, Bmv2Harness
+from bmv2_tests.installed import entities_of, entry_of
 from bmv2_tests.vectors import End, Job, Member, Scenario, Step
-from wiresum.controller import Endpoint, JobEntry
-from wiresum.controller.driver import Uplink
-from wiresum.controller.p4runtime import Host, admit, count, deliver, desired
+from wiresum.controller import Endpoint
+from wiresum.controller.p4runtime import Host, count, desired
 from wiresum.join.constants import PARENT, STRAY_ROW, SWITCH_PORT
 
 STRANGER = "10.111.8.8"
 
 
 class FreshSlots:
-    """Cells that no job of these keys has used since the program was loaded, which it is again when they run out."""
+    """Slots that are unused since the program was loaded; loads it again when they run out."""
 
     def __init__(self, harness: Bmv2Harness) -> None:
         self._harness = harness
@@ -33,7 +33,7 @@ class FreshSlots:
 
 
 def complaints(scenario: Scenario, harness: Bmv2Harness, fresh_slots: FreshSlots) -> Iterator[str]:
-    """Step by step, what is not as the protocol says. Whoever has heard enough stops asking."""
+    """The differences, step by step, found as they are asked for."""
     slot_offset = fresh_slots.take(scenario.slots)
     hosts = dict(zip(scenario.members, harness.hosts, strict=False))
     rows = {job: 1 + index for index, job in enumerate(scenario.jobs)}
@@ -42,10 +42,10 @@ def complaints(scenario: Scenario, harness: Bmv2Harness, fresh_slots: FreshSlots
         for event in scenario.events:
             if isinstance(event, Job):
                 running[event] = cleanup.enter_context(ExitStack())
-                entry = entry_of(event, hosts, slot_offset)
-                receivers = [hosts[member] for member in event.members]
-                parent = hosts.get(Member(event.number, PARENT))
-                running[event].enter_context(admitted(harness, entry, rows[event], receivers, parent))
+                entry = entry_of(event, lambda member: Endpoint(hosts[member].address, WORKER_PORT), slot_offset)
+                workers, parent = [hosts[member] for member in event.members], hosts.get(Member(event.number, PARENT))
+                entities = entities_of(entry, rows[event], workers, parent)
+                running[event].enter_context(installed(harness, rows[event], entities))
             elif isinstance(event, End):
                 running[event.job].close()
             elif complaint := play(event, harness, hosts, list(rows.values())):
@@ -53,36 +53,8 @@ def complaints(scenario: Scenario, harness: Bmv2Harness, fresh_slots: FreshSlots
                 yield f"{where}\n    {complaint}"
 
 
-def entry_of(job: Job, hosts: dict[Member, Host], slot_offset: int) -> JobEntry:
-    uplink = None
-    if job.parent is not None:
-        uplink = Uplink(Endpoint(hosts[Member(job.number, PARENT)].address, WORKER_PORT), job.parent)
-    return JobEntry(
-        job=job.number,
-        key=job.key,
-        workers=job.workers,
-        threads=job.threads,
-        lanes=job.lanes,
-        slot_base=slot_offset + job.slot_base,
-        slots=job.slots,
-        endpoints=tuple(Endpoint(hosts[member].address, WORKER_PORT) for member in job.members),
-        uplink=uplink,
-    )
-
-
 @contextmanager
-def admitted(
-    harness: Bmv2Harness, entry: JobEntry, row: int, hosts: list[Host], parent: Host | None = None
-) -> Iterator[None]:
-    """As the driver does it, but for its choice of the row, which goes by the job's number: those of the vectors are
-    any of the wire's."""
-    ports = [host.port for host in hosts]
-    entities: list[desired.Entity] = [
-        *deliver.entries(entry, hosts, parent),
-        deliver.group(row, ports),
-        *([deliver.uplink_group(row, parent.port)] if parent else []),
-        *admit.entries(entry, row, ports, parent.port if parent else 0),
-    ]
+def installed(harness: Bmv2Harness, row: int, entities: list[desired.Entity]) -> Iterator[None]:
     harness.switch.tables.modify("the counters of a job", count.resets(row))
     harness.switch.tables.insert("a job", entities)
     try:
@@ -92,8 +64,7 @@ def admitted(
 
 
 def play(step: Step, harness: Bmv2Harness, hosts: dict[Member, Host], rows: list[int]) -> str:
-    """Sends the step's frame, and says what came of it that should not, or should have and did not; empty if all is
-    well."""
+    """Sends the step's frame. Returns the first difference; empty: none."""
     sender = hosts[step.sender]
     source = dataclasses.replace(sender, address=hosts[step.source].address if step.source else STRANGER)
     ports = {"src_port": WORKER_PORT + step.source_thread, "dst_port": SWITCH_PORT + step.thread}

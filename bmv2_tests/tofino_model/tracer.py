@@ -11,9 +11,9 @@ from __future__ import annotations
 from ipaddress import IPv4Address
 
 from bmv2_tests.frames import Host, UdpFrame
+from bmv2_tests.installed import entities_of
 from bmv2_tests.tofino_network import SWITCH, TofinoSwitch, write
 from wiresum.controller import Endpoint, JobEntry, switches
-from wiresum.controller.p4runtime import admit, deliver, desired
 from wiresum.join.constants import SWITCH_PORT, Header
 
 PORT = 63
@@ -32,8 +32,7 @@ def admit_in(switch: TofinoSwitch, slot: int) -> None:
     endpoint = Endpoint(str(_WORKER.address), _UDP_PORT)
     host = switches.Host(name="tracer", address=endpoint.address, mac=_WORKER.mac.hex(":"), port=PORT)
     job = JobEntry(_JOB, _KEY, workers=1, threads=1, lanes=LANES, slot_base=slot, slots=1, endpoints=(endpoint,))
-    entities: list[desired.Entity] = [*deliver.entries(job, [host]), deliver.group(ROW, [PORT])]
-    for entity in (*entities, *admit.entries(job, ROW, [PORT])):
+    for entity in entities_of(job, ROW, [host]):
         write(switch, entity)
 
 

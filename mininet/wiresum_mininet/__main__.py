@@ -1,4 +1,4 @@
-"""Opens Mininet on a network that sums: hosts that train, switches that run the switch program, the controller.
+"""Runs Mininet on a network with hosts that train, switches that run the switch program, and the controller.
 
     make mininet                                             the mininet> prompt, on four workers at one switch
     make mininet ARGS='--topology leaf-spine'                on another network; a file will do
@@ -7,8 +7,8 @@
     make demo-racks                                          the same in two racks below a spine, beside Gloo
     make mininet ARGS=list                                   the topologies there are
 
-docs/mininet.md is the tutorial. Needs root. Logs, a capture of each switch port, and what a training leaves, are in the
-output folder. Everything that was started has ended when this ends, also if it is killed.
+docs/mininet.md is the tutorial. Needs root. Logs, a capture of each switch port, and the results of a training are in
+the output folder. All processes end with this one, even if it is killed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PROMPT, TRAIN, LIST = WHAT = ("prompt", "train", "list")
 
 
 class UsageError(Exception):
-    """What was asked for cannot be had here; the text says what to do."""
+    """The request cannot be fulfilled here; the text says what to do."""
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -82,7 +82,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def check_machine(options: argparse.Namespace, console: Console) -> None:
-    """Raises `UsageError`; chooses the kind of switch where nobody did."""
+    """Parses, and chooses the kind of switch if none is given. Raises `UsageError`."""
     if os.geteuid() != 0:
         raise UsageError("Mininet needs root: sudo make mininet")
     if missing := mininet_package.missing():
@@ -112,7 +112,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def inside(options: argparse.Namespace, console: Console) -> int:
-    """Builds the network, and does in it what was asked for."""
+    """Builds the network, and runs the command in it."""
     from mininet.log import output, setLogLevel
 
     from wiresum_mininet.nodes import Workplace
@@ -139,7 +139,7 @@ def inside(options: argparse.Namespace, console: Console) -> int:
 
 
 def passage(net: WiresumNet, backend: str, options: argparse.Namespace) -> Passage:
-    """A training of all workers, and what it sent."""
+    """Trains with all workers, and counts the traffic."""
     before = net.port_bytes()
     name = "mininet" if backend == "wiresum" else backend
     run = train(Run(name), [starter(host) for host in net.workers], {}, options, backend=backend)
@@ -148,8 +148,8 @@ def passage(net: WiresumNet, backend: str, options: argparse.Namespace) -> Passa
 
 
 def name_hosts(plan: Topology, folder: Path) -> None:
-    """Gives the world, and nobody else, names for addresses: PyTorch looks them up. This machine's own name is
-    loopback in every namespace."""
+    """Gives addresses names in this world only: PyTorch looks them up. The machine's own name is loopback in every
+    namespace."""
     nodes: list[HostPlan | SwitchPlan] = [*plan.hosts, *plan.switches]
     names = {"127.0.0.1": f"localhost {socket.gethostname()}"}
     names |= {node.address: node.name for node in nodes if node.address}
@@ -159,13 +159,13 @@ def name_hosts(plan: Topology, folder: Path) -> None:
 
 
 def starter(host: WiresumHost) -> Start:
-    """How the training starts a worker at a host of Mininet."""
+    """Starts a worker of the training at a host of Mininet."""
 
     return lambda command, log, variables: Program(host, command, log, {**host.variables, **variables})
 
 
 def report(passages: Sequence[Passage], loopback: Run, options: argparse.Namespace) -> int:
-    """Table, picture and JSON. Gives the exit code: 0 if all parameters are the same."""
+    """Table, picture and JSON. Returns the exit code: 0 if all parameters are the same."""
     from wiresum_mininet.training_picture import draw
 
     run, ports = passages[0]

@@ -36,7 +36,7 @@ EXIT_USAGE = 2
 
 
 class CheckError(Exception):
-    """It cannot be checked; the text says why, and what to do."""
+    """The check cannot run; the text says why, and what to do."""
 
 
 def program_with(verdict: Path) -> Pipeline:
@@ -66,7 +66,7 @@ def program_with(verdict: Path) -> Pipeline:
 
 
 def play(program: Pipeline, chosen: Sequence[Scenario]) -> Iterator[tuple[str, int, str]]:
-    """Of each file of vectors its name, how many scenarios it has, and the first complaint; empty if there is none."""
+    """For each file of vectors: its name, its number of scenarios, and the first difference (empty: none)."""
     with closing(Bmv2Harness(program)) as harness:
         fresh_slots = FreshSlots(harness)
         for path, group in groupby(chosen, key=lambda scenario: scenario.path):

@@ -20,8 +20,8 @@ _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_SET, _RETURN = 0x15, 0x35, 0x45, 0x06
 
 
 def first_data_of(number: int) -> str:
-    """Drops DATA of a collective when it is sent first, and lets through what is sent again."""
-    # Each test: load, compare, and whether a packet that is meant passes or fails the comparison.
+    """Drops DATA of a collective when it is first sent, not when it is sent again."""
+    # Each test: load, compare, and the result of the comparison for a packet that is to be lost.
     tests = [
         (_LOAD_HALF, _ETHERTYPE, _JUMP_EQUAL, 0x0800, True),
         (_LOAD_BYTE, _PROTOCOL, _JUMP_EQUAL, 17, True),

@@ -1,10 +1,9 @@
-"""Finds Mininet, which belongs to the system, for an interpreter that does not.
+"""Makes the system's Mininet importable in a virtual environment.
 
-Debian's package has the module for Debian's own Python, and the program `mnexec` that goes with it; a virtual
-environment does not see that folder, nor should it see everything else in there. So the one package is loaded from
-where it lies, under its own name. Which also settles that our folder of the same name is never taken for it.
+Debian's package installs Mininet for Debian's own Python, in a folder that a virtual environment does not see. So this
+one package is loaded from there under its own name; our folder of the same name is never taken for it.
 
-Whoever imports a module that imports `mininet.` has called `import_mininet` before.
+Call `import_mininet` before importing a module that imports `mininet.`.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ class MininetMissingError(ImportError):
 
 
 def missing() -> str:
-    """What is missing for Mininet to run here, and how to get it; empty if nothing is."""
+    """What Mininet lacks here, and how to get it; empty: nothing."""
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
     try:
         import_mininet()
-        import mininet.node  # noqa: F401 - may need what this interpreter no longer has
+        import mininet.node  # noqa: F401 - may need a module that newer Pythons lack
     except ImportError as error:
         absent.insert(0, f"Mininet ({error})")
     return f"missing: {', '.join(absent)}. On Debian or Ubuntu: {INSTALL}" if absent else ""

@@ -1,13 +1,12 @@
-"""What our networks are made of, as Mininet's node and link classes: hosts that can train, and switches that sum.
+"""Mininet's node and link classes for our networks: hosts that can train, and switches that sum.
 
     WiresumHost (Host)    Bmv2Switch (Switch)    SoftwareSwitch, EthernetSwitch (LinuxBridge)    WiresumLink (TCLink)
 
-They are usable by themselves, with any `Topo` that has these for `cls`; `wiresum_net.py` makes a whole network of a
-topology file. Every node, switches too, has a namespace of its own: an interface `s1-eth1` lies in `s1`, and two
-networks on one machine do not meet.
+Use them as `cls` in any `Topo`; `wiresum_net.py` makes a whole network of a topology file. Every node, switches too,
+has its own namespace: the interface `s1-eth1` is in `s1`, and two networks on one machine do not interfere.
 
-bmv2 sees frames as they lie in memory, and a frame that is lost on a link shall be one packet. So nothing is left to
-the interfaces: checksums are computed and trains are cut before they are sent.
+bmv2 sees frames as they are in memory, and a frame that a link loses must be one packet. So offloads are off: checksums
+are computed and segments are cut before they are sent.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ COIN_PREFERENCE = 2
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where nodes leave things: a folder with one each for logs, captures, and sockets in it."""
+    """A folder with folders for logs, captures and sockets."""
 
     folder: Path
     bmv2_log_level: str = "warn"
     keeps_packets: bool = True
-    """Is what crosses a switch's port captured?"""
+    """Capture the traffic of the switches' ports."""
 
     def make(self) -> None:
         for folder in (self.logs, self.captures):
@@ -61,13 +60,13 @@ class Workplace:
         return self.logs / f"{name}.log"
 
     def socket(self, name: str) -> Path:
-        """A socket's name holds some 100 bytes: from here it may be shorter than from the root."""
+        """A socket's path has at most some 100 bytes: a relative one may be shorter."""
         path = (self.folder / f"{name}.p4runtime").absolute()
         return min(path, Path(os.path.relpath(path)), key=lambda choice: len(str(choice)))
 
 
 class PortIntf(TCIntf):  # type: ignore[misc]
-    """One end of a link: Mininet's rate and delay, and a coin for each packet, which every kernel has."""
+    """One end of a link: Mininet's rate and delay, and random loss by a filter that every kernel has."""
 
     def config(self, loss_fraction: float = 0.0, **params: Any) -> Any:
         result = super().config(gro=False, txo=False, **params)
@@ -77,12 +76,12 @@ class PortIntf(TCIntf):  # type: ignore[misc]
         return result
 
     def lose(self, fraction: float) -> None:
-        """Loses so many of the packets that leave here, from now on. (A packet socket, bmv2's among them, has a frame
-        before any filter on arrival, so packets are lost where they leave.)"""
+        """Loses this fraction of the packets that leave here. (Packet sockets, as bmv2's, get frames before filters on
+        arrival do, so packets are lost where they leave.)"""
         self.filter(COIN_PREFERENCE, loss_program(fraction))
 
     def filter(self, preference: int, program: str) -> None:
-        """Runs a classic BPF program on each packet that leaves; it says what becomes of it."""
+        """Runs a classic BPF program on each packet that leaves; it decides whether the packet passes."""
         self.cmd(f"tc qdisc add dev {self.name} clsact 2>/dev/null")
         self.unfilter(preference)
         line = f"tc filter add dev {self.name} egress pref {preference} protocol all bpf direct-action bytecode"
@@ -103,7 +102,7 @@ class WiresumLink(TCLink):  # type: ignore[misc]
 
 
 class WiresumHost(Host):  # type: ignore[misc]
-    """A host whose shell has what workers and the commands need to know in its environment."""
+    """A host whose shell has the environment of workers and commands."""
 
     def __init__(self, name: str, variables: Mapping[str, str] | None = None, **params: Any) -> None:
         super().__init__(name, **params)
@@ -114,7 +113,7 @@ class WiresumHost(Host):  # type: ignore[misc]
 
 
 class OwnAddress:
-    """Stands for a switch's address where Mininet asks for an interface that has one: so `h1 ping s1` works."""
+    """A switch's address, in place of an interface with one, so that `h1 ping s1` works."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -166,19 +165,19 @@ class Bmv2Switch(Switch):  # type: ignore[misc]
 
 
 class EthernetSwitch(LinuxBridge):  # type: ignore[misc]
-    """Mininet's, in a namespace of its own."""
+    """Mininet's, in its own namespace."""
 
     controlIntf = None  # noqa: N815 - Mininet forgets to say so of a switch in a namespace
 
     @classmethod
     def setup(cls) -> None:
-        """Mininet would warn about firewalls of the machine's own namespace, where no bridge of ours is."""
+        """Mininet would warn about firewalls in the machine's own namespace, which has none of our bridges."""
 
     def __init__(self, name: str, **params: Any) -> None:
         super().__init__(name, **params | {"inNamespace": True})
         _without_ipv6(self)
         for table in ("ip", "ip6", "arp"):
-            # Bridged packets are no business of the machine's firewall.
+            # The machine's firewall must not filter bridged packets.
             self.cmd(f"sysctl -qw net.bridge.bridge-nf-call-{table}tables=0 2>/dev/null")
 
 
@@ -222,5 +221,5 @@ class SoftwareSwitch(EthernetSwitch):
 
 
 def _without_ipv6(node: Node) -> None:
-    """Nothing but the experiment sends here."""
+    """Only the experiment sends here."""
     node.cmd("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")

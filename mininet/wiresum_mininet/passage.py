@@ -1,4 +1,4 @@
-"""A training in Mininet, and what it sent through the network."""
+"""A training in Mininet, and its traffic."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ from wiresum_lab.demos.digits.runs import Run
 class Passage(NamedTuple):
     run: Run
     ports: Mapping[str, tuple[int, int]]
-    """Of each port of the switches the bytes that came in and went out meanwhile."""
+    """Bytes in and out at each switch port during the training."""

@@ -17,6 +17,6 @@ class Program(processes.Program):
 
     def __init__(self, node: Node, argv: Sequence[str], log: Path, variables: Mapping[str, str] | None = None) -> None:
         self.host = str(node.name)
-        # Mininet's popen, in the node's namespace; the process that it gives becomes the program itself.
+        # Mininet's popen, in the node's namespace; its process becomes the program itself.
         command = ["setpriv", "--pdeathsig", "KILL", "--", *argv]
         super().__init__(command, log, variables, at=node.popen, name=f"{Path(argv[0]).name} of {node.name}")

@@ -1,4 +1,4 @@
-"""The `mininet>` prompt: Mininet's own, and what one wants to do with workers and packets besides."""
+"""The `mininet>` prompt: Mininet's own, with commands for workers and packets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMBER_MAX = (1 << 16) - 1
 
 
 class Prompt(CLI):  # type: ignore[misc]
-    """Runs when it is made, until `exit` or the end of the input; with `commands`, those alone."""
+    """Runs when it is constructed: `commands`, or else the input until `exit` or its end."""
 
     def __init__(self, net: WiresumNet, commands: IO[str] | None = None) -> None:
         self._net, self._commands = net, commands
@@ -29,7 +29,7 @@ class Prompt(CLI):  # type: ignore[misc]
         super().__init__(net)
 
     def run(self) -> None:
-        """Until its end."""
+        """Returns at its end."""
         if self._commands is None:
             super().run()
             return

@@ -32,7 +32,7 @@ service Standard {
 
 
 def read(name: str, cell: int | None) -> dict[int, int]:
-    """Values by cell: of one, or of all that are not zero. Raises `TException`, also if nobody answers."""
+    """Values by cell: of one cell, or of all that are not zero. Raises `TException`."""
     interface = load_fp(io.StringIO(INTERFACE), "bmv2_thrift")
     protocol = TMultiplexedProtocolFactory(TBinaryProtocolFactory(), "standard")
     with client_context(

@@ -1,4 +1,4 @@
-"""One worker of a sum: every worker has a tensor of its rank + 1, and all shall have the total.
+"""One worker of a sum: every worker has a tensor of its rank + 1, and all must get the total.
 
 mininet> sum                  64 elements: one packet of each worker
 mininet> sum 1000 --times 5   more of them, five times

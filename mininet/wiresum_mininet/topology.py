@@ -1,4 +1,4 @@
-"""Topologies as data: what a `topology.json` says, and what follows from it. Pure, but for reading the file.
+"""Topologies, read from `topology.json`. Pure, but for reading the file.
 
     {
       "about": "a line for `make mininet ARGS=list`",
@@ -14,11 +14,11 @@ The form is that of p4lang's tutorials. A link's end is a host, or a switch and 
     aggregate   sums what workers send to its address, and forwards everything else. Where there are several, all but
                 one have a parent: the switch that they send their sums to, and of which they are a worker.
     forward     runs the same program, and forwards alone. Has an address too, at which it answers pings.
-    ethernet    an ordinary switch, which knows nothing of us
+    ethernet    an ordinary Ethernet switch
 
-A switch that aggregates may also have a "kind", "bmv2" or "software", and is that whatever all others are.
+A switch that aggregates may also have a "kind", "bmv2" or "software", different from that of the others.
 
-Switches and links form a tree: a frame that is flooded would go round a loop for ever.
+Switches and links form a tree: flooded frames would circulate in a loop for ever.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ BMV2, SOFTWARE = KINDS = ("bmv2", "software")
 PORTS_MAX = 64
 LINKS_MAX = 256
 
-_NAME = re.compile(r"[a-z]{1,3}[0-9]{1,3}")  # Mininet wants a number in a switch's, and Linux short names of interfaces
+_NAME = re.compile(
+    r"[a-z]{1,3}[0-9]{1,3}"
+)  # Mininet wants a number in a switch's name; Linux limits names of interfaces
 _END = re.compile(r"(?P<node>[a-z]+[0-9]+)(?:-p(?P<port>[0-9]+))?")
 _MAC = re.compile(r"0[26ae](?::[0-9a-f]{2}){5}")
 _DELAY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:us|ms|s)")
 
 
 class TopologyError(ValueError):
-    """The text says which file, what is wrong in it, and what belongs there."""
+    """The text says which file, what is wrong there, and what is expected."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,9 @@ class SwitchPlan:
     interface: ipaddress.IPv4Interface | None
     mac: str
     parent: str = ""
-    """The switch that its sums go to. Empty: they are the whole job's."""
+    """The switch that its sums go to. Empty: it is the root."""
     kind: str = ""
-    """One of `KINDS`. Empty: as is chosen for all switches."""
+    """One of `KINDS`. Empty: the kind of all switches."""
 
     @property
     def address(self) -> str:
@@ -110,7 +112,7 @@ class LinkPlan:
 
     ends: tuple[End, End]
     shape: Mapping[str, Any]
-    """What the file says of it; the rest is chosen for all links alike."""
+    """From the file; unset properties are the same for all links."""
 
 
 @dataclass(frozen=True)
@@ -139,11 +141,11 @@ class Topology:
 
     @property
     def root(self) -> SwitchPlan:
-        """The switch whose sums are the whole job's."""
+        """The switch without a parent."""
         return next(switch for switch in self.aggregators if not switch.parent)
 
     def switch(self, name: str) -> SwitchPlan:
-        """There is one."""
+        """There is exactly one."""
         return next(switch for switch in self.switches if switch.name == name)
 
     def aggregator_of(self, host: str) -> SwitchPlan:
@@ -152,7 +154,7 @@ class Topology:
         return next(switch for node in path for switch in self.aggregators if switch.name == node)
 
     def neighbours(self, node: str) -> Iterator[tuple[int, str]]:
-        """Of each of its ports the number, and the node at the other end."""
+        """The number of each port, and the node at its other end."""
         for link in self.links:
             for near, far in (link.ends, link.ends[::-1]):
                 if near.node == node:
@@ -169,7 +171,7 @@ class Topology:
         raise ValueError(f"nothing called {target} is behind {switch}")
 
     def path(self, start: str, target: str) -> list[str]:
-        """The nodes from one to another, both counted. In a tree there is one way."""
+        """The nodes on the path from one to another, both included."""
         at, path = start, [start]
         while at != target:
             at = next(far for _, far in self.neighbours(at) if self._is_behind(target, far, before=at))
@@ -184,7 +186,7 @@ class Topology:
 
 
 def names() -> list[str]:
-    """Of the topologies that come with this folder."""
+    """Names of the topologies in this folder."""
     return sorted(path.parent.name for path in FOLDER.glob("*/topology.json"))
 
 

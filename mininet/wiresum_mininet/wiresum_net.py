@@ -1,12 +1,12 @@
-"""A whole network of a topology: Mininet's, with captures, logs, the controller, and workers that train.
+"""A whole network of a topology, with captures, logs, the controller, and workers that train.
 
     with WiresumNet(topology, kind="bmv2", workplace=Workplace(folder)) as net:
         net.pingAll()
         runs = net.start_workers(["python", "train.py"])
 
-The controller is a program on one of the hosts, and workers join it through the switches, like any other TCP connection
-of theirs. It programs switches over P4Runtime: of the kind "bmv2" all but Ethernet switches, of the kind "software"
-those that sum. bmv2s that only forward have the program too, so it is told to give them no jobs (`wiresum jobs drain`).
+The controller is a program on one of the hosts, and workers join it over TCP through the switches. It programs over
+P4Runtime all bmv2 switches, and the software switches that sum. bmv2 switches that only forward run the program too, so
+they are drained (`wiresum jobs drain`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STORE_PORT = 29_500
 
 
 class WiresumTopo(Topo):  # type: ignore[misc]
-    """Mininet's form of a topology. `shape` is for links of which the file says nothing else."""
+    """Mininet's form of a topology. `shape`: the default for links."""
 
     def build(self, *, topology: Topology, kind: str, workplace: Workplace, shape: Shape) -> None:
         for host in topology.hosts:
@@ -63,11 +63,11 @@ class WiresumTopo(Topo):  # type: ignore[misc]
 class WiresumNet(Mininet):  # type: ignore[misc]
     """Built by the constructor, started and stopped by `with`. Raises `ProgramError`."""
 
-    # Mininet would raise limits of the whole machine, for networks far larger than these.
+    # Mininet would raise limits of the whole machine, which these small networks do not need.
     inited = True
 
     def __init__(self, topology: Topology, *, kind: str, workplace: Workplace, shape: Shape | None = None) -> None:
-        """`kind`: of all switches of which the file does not say it."""
+        """`kind`: of switches without one in the file."""
         if kind not in KINDS:
             raise ValueError(f"a switch is of the kind {' or '.join(KINDS)}, not {kind!r}")
         self.topology, self.kind, self.workplace = topology, kind, workplace
@@ -136,7 +136,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
     def start_workers(
         self, argv: Sequence[str], variables: Mapping[str, str] | None = None, *, log: str = "{host}"
     ) -> list[Program]:
-        """The same command at every worker's host, each with its rank in its environment."""
+        """Runs a command at every worker's host, with its rank in the environment."""
         started: list[Program] = []
         for host in self.workers:
             environment = {**host.variables, **(variables or {})}
@@ -150,8 +150,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         udpBw: str = "10M",  # noqa: N803
         **options: Any,
     ) -> list[str]:
-        """As Mininet's, which waits for ever for what iperf 2.1 does not print: a line on the connection without data
-        by which Mininet finds out whether the server is there."""
+        """Replaces Mininet's, which waits for ever for a line that iperf 2.1 does not print."""
         client, server = hosts or (self.workers[0], self.workers[-1])
         udp = ["-u"] if l4Type == "UDP" else []
         seconds, log = options.get("seconds", 5), self.workplace.log(f"iperf-{server.name}")
@@ -168,7 +167,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         return ([udpBw] if udp else []) + result
 
     def port_bytes(self) -> dict[str, tuple[int, int]]:
-        """Of each switch's port, how many bytes have come in and gone out so far."""
+        """Bytes in and out so far, by switch port."""
         found = {}
         for switch in self.switches:
             links = json.loads(switch.cmd("ip -j -s link show type veth"))
@@ -201,7 +200,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
                 self.command(host, ["wiresum", "jobs", "drain", plan.name])
 
     def command(self, host: WiresumHost, argv: Sequence[str]) -> str:
-        """Runs a command at a host to its end, and gives what it printed. Raises `ProgramError`."""
+        """Runs a command at a host to its end, and returns its output. Raises `ProgramError`."""
         out, errors, code = host.pexec(list(argv), env=_environment(host))
         if code != 0:
             raise ProgramError(f"{' '.join(argv)} at {host.name} ended with exit code {code}: {out}{errors}")
@@ -242,8 +241,8 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         return lines
 
     def _at(self, plan: SwitchPlan) -> list[HostPlan | SwitchPlan]:
-        """What the controller must be told to hang on a switch. In a tree each node hangs on one, and the controller
-        knows the way from the others; a software switch by itself serves all."""
+        """The nodes that the configuration must list at a switch. In a tree each node is at one switch; a single
+        software switch serves all."""
         nodes: list[HostPlan | SwitchPlan] = [*self.topology.hosts, *self.topology.switches]
         others = [node for node in nodes if node.address and node is not plan]
         if plan.role == AGGREGATE and len(self.topology.aggregators) > 1:
@@ -253,7 +252,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
 
 
 def _variables(topology: Topology, host: HostPlan) -> dict[str, str]:
-    """What a worker finds in its environment, and what commands of ours do."""
+    """The environment of workers and of our commands."""
     variables = {
         "WIRESUM_SWITCH": f"{topology.controller.address}:{CONTROL_PORT}",
         "WIRESUM_INSECURE": "1",

@@ -1,8 +1,8 @@
-"""A world of its own for a network: a namespace of processes, which the kernel ends with its first.
+"""Runs a network in its own PID namespace ("world"), which the kernel ends with its first process.
 
-Mininet's hosts are shells, and what people start in them nobody keeps books of. In a namespace of processes that does
-not matter: when the first process in it ends, whether by itself or by SIGKILL, everything in it ends, and namespaces of
-networks without processes are gone with their interfaces. Nothing of other Mininets is ever looked for or ended.
+Mininet's hosts are shells, and nobody tracks what people start in them. When the first process of a PID namespace ends,
+even by SIGKILL, the kernel ends everything in it, and network namespaces without processes vanish with their
+interfaces. Other Mininets are not touched.
 
     supervisor (this machine)            first process (the world)
         starts unshare(1)          ->    builds the network, opens the prompt
@@ -27,14 +27,14 @@ POLL_S = 0.2
 
 
 def is_inside() -> bool:
-    """Is this the first process of a world?"""
+    """This is the first process of a world."""
     return os.getpid() == FIRST
 
 
 def run(argv: Sequence[str]) -> int:
-    """Runs a Python program as the first process of a world, and gives its exit code."""
+    """Runs a Python program as the first process of a world. Returns its exit code."""
     unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    # Ctrl-C goes to the world as well, which knows what to do with it.
+    # Ctrl-C reaches the world too, which handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ending: list[float] = []
     with subprocess.Popen(

@@ -2,58 +2,54 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from pathlib import Path
 
 import pytest
 
 from wiresum.compiled import compile_program as p4_compile
-from wiresum.compiled.compile_program import TARGETS, Target
-
-TARGET_NAMES = [target.name for target in TARGETS]
 
 
-@pytest.fixture(params=TARGETS, ids=TARGET_NAMES)
-def target(request: pytest.FixtureRequest) -> Target:
-    chosen: Target = request.param
-    return chosen
+def test_what_is_committed_was_compiled_from_the_sources() -> None:
+    assert p4_compile.stale() is None, "run: make p4"
 
 
-def test_what_is_committed_was_compiled_from_the_sources(target: Target) -> None:
-    assert p4_compile.stale(target) is None, "run: make p4"
-
-
-def test_the_compiler_makes_of_the_sources_what_is_committed_without_a_warning(target: Target) -> None:
-    if shutil.which(target.compiler) is None:
-        pytest.skip(f"{target.name} was not compiled, {target.compiler} is not on PATH: {p4_compile.INSTALL}")
-    for name, text in p4_compile.compiled(target).items():
+def test_the_compiler_makes_of_the_sources_what_is_committed_without_a_warning() -> None:
+    if shutil.which(p4_compile.COMPILER) is None:
+        pytest.skip(f"the program was not compiled, {p4_compile.COMPILER} is not on PATH: {p4_compile.INSTALL}")
+    for name, text in p4_compile.compiled().items():
         assert (p4_compile.COMPILED / name).read_text() == text, f"{name} differs: run make p4"
 
 
-def test_a_changed_source_is_stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Target) -> None:
+def test_a_changed_source_is_stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sources = tmp_path / "p4src"
     shutil.copytree(p4_compile.FOLDER, sources)
     monkeypatch.setattr(p4_compile, "FOLDER", sources)
-    assert p4_compile.stale(target) is None
+    assert p4_compile.stale() is None
     with (sources / "common" / "verdict.p4").open("a") as verdict:
         verdict.write("// a remark\n")
-    assert p4_compile.stale(target) == "was compiled from other sources"
+    assert p4_compile.stale() == "was compiled from other sources"
 
 
-def test_a_file_changed_by_hand_is_stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Target) -> None:
+def test_files_that_were_changed_by_hand_or_are_missing_are_stale(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     compiled = tmp_path / "compiled"
     shutil.copytree(p4_compile.COMPILED, compiled)
     monkeypatch.setattr(p4_compile, "COMPILED", compiled)
-    with (compiled / target.files[0]).open("a") as file:
+    program = compiled / p4_compile.FILES[0]
+    with program.open("a") as file:
         file.write("\n")
-    assert p4_compile.stale(target) == f"{target.files[0]} was changed by hand"
+    assert p4_compile.stale() == f"{program.name} was changed by hand"
+    program.unlink()
+    assert p4_compile.stale() == f"{program.name} is missing"
+    monkeypatch.setattr(p4_compile, "RECORD", compiled / "nothing")
+    assert p4_compile.stale() == "was never compiled"
 
 
-def test_a_target_that_was_never_compiled_is_stale(target: Target) -> None:
-    assert p4_compile.stale(dataclasses.replace(target, name="abacus")) == "was never compiled"
-
-
-def test_a_compiler_that_warns_has_failed() -> None:
-    with pytest.raises(p4_compile.CompileError, match="warning: careful"):
-        p4_compile.run_compiler(["sh", "-c", "echo warning: careful >&2"])
+@pytest.mark.parametrize(
+    ("command", "complaint"), [("echo warning: careful >&2", "warning: careful"), ("exit 3", "ended with 3")]
+)
+def test_a_compiler_that_warns_or_fails_has_failed(command: str, complaint: str) -> None:
+    with pytest.raises(p4_compile.CompileError, match=complaint):
+        p4_compile.run_compiler(["sh", "-c", command])

@@ -1,8 +1,7 @@
-// Who may send what: admission, the lease, the form of a packet, eviction.
+// Admission, eviction, and entries that are refused. The vectors (vectors_test.cpp) tell most of what may be sent.
 #include <gtest/gtest.h>
 
 #include <array>
-#include <limits>
 #include <stdexcept>
 
 #include "dataplane.hpp"
@@ -56,19 +55,6 @@ TEST_F(AdmissionTest, PacketOfAJobThatWasNeverAdmittedIsUnknown) {
   expect_stray(harness_.send(beyond, kOnes), Reason::kUnknown, 3);
 }
 
-TEST_F(AdmissionTest, WrongKeyWorkerOrSourceIsUnknown) {
-  ASSERT_TRUE(harness_.plane.admit(entry()));
-  Header wrong_key = packet(0, 1);
-  wrong_key.key ^= 1;
-  expect_stray(harness_.send(wrong_key, kOnes), Reason::kUnknown, 1);
-  expect_stray(harness_.send(packet(2, 1), kOnes), Reason::kUnknown, 2);
-  expect_stray(harness_.send(packet(255, 1), kOnes), Reason::kUnknown, 3);
-  const Decision another_workers = harness_.handle(endpoint_of(1), 0, datagram_of(packet(0, 1), kOnes));
-  expect_stray(another_workers, Reason::kUnknown, 4);
-  // Worker 0 can still contribute: nothing above has touched the cell.
-  EXPECT_EQ(harness_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
-}
-
 TEST_F(AdmissionTest, EachThreadIsHeardFromItsOwnPortAlone) {
   JobEntry threaded = entry();
   threaded.threads = 2;  // four slots each
@@ -114,41 +100,6 @@ TEST_F(AdmissionTest, AJobIsHeardAtItsOwnPortsOfTheSwitchAlone) {
   EXPECT_EQ(at(1, 4).verdict, Verdict::kHold);
 }
 
-TEST_F(AdmissionTest, LeaseEdgeIsExact) {
-  ASSERT_TRUE(harness_.plane.admit(entry()));
-  EXPECT_EQ(harness_.send(packet(0, 1, 7), kOnes).reason, Reason::kAdmitted);
-  EXPECT_EQ(harness_.send(packet(0, 2, 7), kOnes).reason, Reason::kAdmitted);
-  expect_dropped(harness_.send(packet(0, 2, 8), kOnes), Reason::kOutOfLease);
-  expect_dropped(harness_.send(packet(0, 1, 32767), kOnes), Reason::kOutOfLease);
-}
-
-TEST_F(AdmissionTest, SlotBeyondTheLeaseBelongsToNoThread) {
-  JobEntry threaded = entry();
-  threaded.threads = 2;
-  ASSERT_TRUE(harness_.plane.admit(threaded));
-  expect_dropped(harness_.send(packet(0, 1, 8), kOnes, 0), Reason::kOutOfLease);
-  expect_dropped(harness_.send(packet(0, 1, 8), kOnes, 1), Reason::kOutOfLease);
-}
-
-TEST_F(AdmissionTest, ThreadThatTheJobDoesNotHaveIsUnknown) {
-  ASSERT_TRUE(harness_.plane.admit(entry()));
-  expect_stray(harness_.send(packet(0, 1, 0), kOnes, 1), Reason::kUnknown, 1);
-  expect_stray(harness_.send(packet(0, 1, 8), kOnes, 1), Reason::kUnknown, 2);  // admission comes before the lease
-}
-
-TEST_F(AdmissionTest, SlotBelongsToOneThread) {
-  JobEntry threaded = entry();
-  threaded.threads = 4;  // two slots each
-  ASSERT_TRUE(harness_.plane.admit(threaded));
-  for (std::uint32_t slot = 0; slot < 8; ++slot) {
-    for (std::uint8_t thread = 0; thread < 16; ++thread) {
-      const Reason reason = harness_.send(packet(0, 1, slot), kOnes, thread).reason;
-      const Reason of_the_job = thread == slot / 2 ? Reason::kAdmitted : Reason::kOutOfLease;
-      EXPECT_EQ(reason, thread < 4 ? of_the_job : Reason::kUnknown) << slot << " " << int{thread};
-    }
-  }
-}
-
 TEST_F(AdmissionTest, EveryTruncationIsMalformed) {
   ASSERT_TRUE(harness_.plane.admit(entry()));
   const std::vector<std::byte> whole = datagram_of(packet(0, 1), kOnes);
@@ -157,43 +108,6 @@ TEST_F(AdmissionTest, EveryTruncationIsMalformed) {
     expect_dropped(decision, Reason::kMalformed);
   }
   EXPECT_EQ(harness_.handle(endpoint_of(0), 0, whole).reason, Reason::kAdmitted);
-}
-
-TEST_F(AdmissionTest, LengthMustBeTheJobs) {
-  ASSERT_TRUE(harness_.plane.admit(entry()));
-  expect_dropped(harness_.send(packet(0, 1), {}), Reason::kMalformed);
-  expect_dropped(harness_.send(packet(0, 1), {1, 1, 1}), Reason::kMalformed);
-  expect_dropped(harness_.send(packet(0, 1), {1, 1, 1, 1, 1}), Reason::kMalformed);
-  expect_dropped(harness_.send(packet(0, 1), Words(100, 1)), Reason::kMalformed);
-  for (const Kind kind : {Kind::kEmpty, Kind::kMeta}) {
-    Header with_payload = packet(0, 1);
-    with_payload.kind = kind;
-    expect_dropped(harness_.send(with_payload, kOnes), Reason::kMalformed);
-  }
-}
-
-TEST_F(AdmissionTest, ResultFromAWorkerIsMalformed) {
-  ASSERT_TRUE(harness_.plane.admit(entry()));
-  Header result = packet(0, 1);
-  result.kind = Kind::kResult;
-  expect_stray(harness_.send(result, kOnes), Reason::kMalformed, 1);
-  expect_stray(harness_.send(result), Reason::kMalformed, 2);
-}
-
-TEST_F(AdmissionTest, WrongVersionAndUnknownKindAreMalformed) {
-  ASSERT_TRUE(harness_.plane.admit(entry()));
-  std::vector<std::byte> datagram = datagram_of(packet(0, 1), kOnes);
-  datagram[0] = std::byte{0x20};
-  expect_stray(harness_.handle(endpoint_of(0), 0, datagram), Reason::kMalformed, 1);
-  datagram[0] = std::byte{0x14};
-  expect_stray(harness_.handle(endpoint_of(0), 0, datagram), Reason::kMalformed, 2);
-}
-
-TEST_F(AdmissionTest, CellOfTheOtherParityIsMalformed) {
-  ASSERT_TRUE(harness_.plane.admit(entry()));
-  Header odd = packet(0, 1);
-  odd.cell ^= 1;
-  expect_dropped(harness_.send(odd, kOnes), Reason::kMalformed);
 }
 
 TEST_F(AdmissionTest, EvictedJobIsUnknownAndKeepsItsCounters) {
@@ -206,34 +120,6 @@ TEST_F(AdmissionTest, EvictedJobIsUnknownAndKeepsItsCounters) {
   expect_stray(harness_.send(packet(1, 1), kOnes), Reason::kUnknown, 1);
   EXPECT_FALSE(harness_.plane.evict(kJob));
   EXPECT_FALSE(harness_.plane.evict(kSizes.jobs_max));
-}
-
-TEST_F(AdmissionTest, NextJobOnTheSameSlotsSeesNothingOfThePreviousOne) {
-  // Whatever rounds a job leaves in its cells, and with them its bits and words, the next one begins with its own.
-  JobEntry next = entry();
-  for (const std::uint32_t first : {1u, 5u, 6u, 0u, 1u, 0x80000001u, 0x7FFFFFFEu, 0xFFFFFFFFu, 1u}) {
-    next.key += 1;
-    ASSERT_TRUE(harness_.plane.admit(next));
-    EXPECT_EQ(harness_.plane.counters(kJob).contributions[0], 0u);
-    for (const std::uint32_t round : {first, first + 1}) {
-      Header asked = packet(1, round);
-      asked.key = next.key;
-      asked.kind = Kind::kQuestion;
-      const Decision missing = harness_.send(asked);
-      ASSERT_EQ(missing.verdict, Verdict::kResend);
-      EXPECT_EQ(harness_.result_header(missing).kind, Kind::kMissing);
-      for (const std::uint8_t worker : {std::uint8_t{1}, std::uint8_t{0}}) {
-        Header contribution = packet(worker, round);
-        contribution.key = next.key;
-        const Decision decision = harness_.send(contribution, kOnes);
-        ASSERT_EQ(decision.reason, Reason::kAdmitted) << "round " << round;
-        if (worker == 0) {
-          EXPECT_EQ(harness_.result_words(decision), (Words{2, 2, 2, 2}));
-        }
-      }
-    }
-    ASSERT_TRUE(harness_.plane.evict(kJob));
-  }
 }
 
 TEST_F(AdmissionTest, JobsDoNotSeeEachOther) {

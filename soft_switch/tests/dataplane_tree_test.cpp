@@ -1,4 +1,4 @@
-// A switch that has a parent: what goes up, and what becomes of the parent's answers.
+// A switch that has a parent. The vectors (vectors_test.cpp) tell the rest.
 #include <gtest/gtest.h>
 
 #include "dataplane.hpp"
@@ -52,16 +52,6 @@ class TreeTest : public testing::Test {
     EXPECT_EQ(decision.verdict, verdict);
     EXPECT_EQ(decision.reason, reason);
   }
-  void expect_raised(const Decision& decision, Reason reason, Kind kind, const Words& words, std::uint8_t exponent) {
-    expect(decision, Verdict::kRaise, reason);
-    const Header sent = SwitchHarness::result_header(decision);
-    EXPECT_EQ(sent.kind, kind);
-    EXPECT_EQ(sent.worker, kOwnNumber);
-    EXPECT_EQ(sent.exponent, exponent);
-    EXPECT_EQ(sent.tensor, 70u);
-    EXPECT_EQ(sent.chunk, 80u);
-    EXPECT_EQ(SwitchHarness::result_words(decision), words);
-  }
   static void expect_told(const Decision& decision, Verdict verdict, Reason reason, const Words& words,
                           std::uint8_t exponent) {
     expect(decision, verdict, reason);
@@ -73,7 +63,7 @@ class TreeTest : public testing::Test {
 
   void gather(std::uint32_t round) {
     expect(data(0, round, {1, 2, 3, 4}, 7), Verdict::kHold, Reason::kAdmitted);
-    expect_raised(data(1, round, {10, 20, 30, 40}, 5), Reason::kAdmitted, Kind::kData, {11, 22, 33, 44}, 7);
+    expect(data(1, round, {10, 20, 30, 40}, 5), Verdict::kRaise, Reason::kAdmitted);
   }
 
   JobEntry entry_;
@@ -88,94 +78,6 @@ TEST_F(TreeTest, TheSumOfAllWorkersGoesUpAndTheParentsComesDownToAll) {
     expect_told(of(Kind::kQuestion, worker, 1), Verdict::kResend, Reason::kResent, {100, 200, 300, 400}, 9);
   }
   EXPECT_EQ(harness_.plane.counters(kJob).results, 1u);
-}
-
-TEST_F(TreeTest, WhoAsksWhileTheSumIsOnItsWayAsksTheParent) {
-  gather(1);
-  expect_raised(data(0, 1, {1, 2, 3, 4}, 7), Reason::kResent, Kind::kQuestion, {}, 0);
-  expect_raised(of(Kind::kQuestion, 1, 1, 5), Reason::kResent, Kind::kQuestion, {}, 0);
-  expect_raised(from_parent(header(Kind::kMissing, kOwnNumber, 1)), Reason::kResent, Kind::kData, {11, 22, 33, 44}, 7);
-  expect_told(result(1, {9, 9, 9, 9}), Verdict::kMulticast, Reason::kAdmitted, {9, 9, 9, 9}, 7);
-}
-
-TEST_F(TreeTest, QuestionsInAnUngatheredCellStayHere) {
-  expect(data(0, 1, {1, 2, 3, 4}), Verdict::kHold, Reason::kAdmitted);
-  expect(of(Kind::kQuestion, 0, 1), Verdict::kDrop, Reason::kDuplicate);
-  expect(data(0, 1, {1, 2, 3, 4}), Verdict::kDrop, Reason::kDuplicate);
-  const Decision missing = of(Kind::kQuestion, 1, 1);
-  expect(missing, Verdict::kResend, Reason::kResent);
-  EXPECT_EQ(SwitchHarness::result_header(missing).kind, Kind::kMissing);
-}
-
-TEST_F(TreeTest, WhatTheParentSaysOfAnUngatheredCellIsStale) {
-  expect(result(1, {9, 9, 9, 9}), Verdict::kDrop, Reason::kStale);
-  expect(data(0, 1, {1, 2, 3, 4}), Verdict::kHold, Reason::kAdmitted);
-  expect(result(1, {9, 9, 9, 9}), Verdict::kDrop, Reason::kStale);
-  expect(from_parent(header(Kind::kMissing, kOwnNumber, 1)), Verdict::kDrop, Reason::kStale);
-  expect_raised(data(1, 1, {1, 1, 1, 1}), Reason::kAdmitted, Kind::kData, {2, 3, 4, 5}, 0);
-}
-
-TEST_F(TreeTest, TheParentsLateAnswersChangeNothing) {
-  gather(1);
-  (void)result(1, {9, 9, 9, 9});
-  expect(result(1, {8, 8, 8, 8}), Verdict::kDrop, Reason::kDuplicate);
-  expect(from_parent(header(Kind::kMissing, kOwnNumber, 1)), Verdict::kDrop, Reason::kDuplicate);
-  expect_told(of(Kind::kQuestion, 0, 1), Verdict::kResend, Reason::kResent, {9, 9, 9, 9}, 7);
-  gather(3);
-  expect(result(1, {8, 8, 8, 8}), Verdict::kDrop, Reason::kStale);
-  expect(result(5, {8, 8, 8, 8}), Verdict::kDrop, Reason::kStale);
-  expect_told(result(3, {7, 7, 7, 7}), Verdict::kMulticast, Reason::kAdmitted, {7, 7, 7, 7}, 7);
-}
-
-TEST_F(TreeTest, RoundsWithoutDataGoUpAsWhatTheyAreAndAgain) {
-  expect(of(Kind::kMeta, 0, 1, 3), Verdict::kHold, Reason::kAdmitted);
-  expect_raised(of(Kind::kMeta, 1, 1, 4), Reason::kAdmitted, Kind::kMeta, {}, 4);
-  expect_raised(of(Kind::kMeta, 0, 1, 3), Reason::kResent, Kind::kMeta, {}, 4);
-  expect_told(result(1, {}, 6), Verdict::kMulticast, Reason::kAdmitted, {}, 6);
-  expect_told(of(Kind::kMeta, 1, 1, 4), Verdict::kResend, Reason::kResent, {}, 6);
-
-  expect(of(Kind::kEmpty, 0, 2), Verdict::kHold, Reason::kAdmitted);
-  expect_raised(of(Kind::kEmpty, 1, 2), Reason::kAdmitted, Kind::kEmpty, {}, 0);
-  expect_raised(of(Kind::kEmpty, 1, 2), Reason::kResent, Kind::kEmpty, {}, 0);
-  expect_told(result(2, {1, 0, 2, 0}), Verdict::kMulticast, Reason::kAdmitted, {1, 0, 2, 0}, 0);
-  expect_told(of(Kind::kEmpty, 0, 2), Verdict::kResend, Reason::kResent, {1, 0, 2, 0}, 0);
-}
-
-TEST_F(TreeTest, AnEmptyContributionBesideDataAsksForBoth) {
-  expect(data(0, 1, {1, 2, 3, 4}), Verdict::kHold, Reason::kAdmitted);
-  expect_raised(of(Kind::kEmpty, 1, 1), Reason::kAdmitted, Kind::kData, {1, 2, 3, 4}, 0);
-  expect_raised(of(Kind::kEmpty, 1, 1), Reason::kResent, Kind::kQuestion, {}, 0);
-}
-
-TEST_F(TreeTest, WorkersThatDivergedAreKnownAboveAndBelow) {
-  (void)data(0, 1, {1, 2, 3, 4});
-  Header other = header(Kind::kData, 1, 1);
-  other.tensor = 71;
-  EXPECT_EQ(SwitchHarness::result_header(harness_.send(other, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
-
-  gather(2);
-  EXPECT_EQ(SwitchHarness::result_header(result(2, {1, 1, 1, 1})).flags, 0);
-  gather(3);
-  Header flagged = header(Kind::kResult, 5, 3);
-  flagged.flags = wire::kFlagDiverged;
-  EXPECT_EQ(SwitchHarness::result_header(from_parent(flagged, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
-  gather(4);
-  Header foreign = header(Kind::kResult, 5, 4);
-  foreign.tensor = 71;
-  EXPECT_EQ(SwitchHarness::result_header(from_parent(foreign, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
-}
-
-TEST_F(TreeTest, AWorkersFlagIsASwitchesOwn) {
-  JobEntry root = job_entry(4, 2, kLanes, 12, 4);
-  ASSERT_TRUE(harness_.plane.admit(root));
-  Header from_switch = header(Kind::kData, 0, 1);
-  from_switch.job = 4;
-  from_switch.key = root.key;
-  from_switch.flags = wire::kFlagDiverged;
-  (void)harness_.send(from_switch, {1, 1, 1, 1});
-  from_switch.flags = 0;
-  from_switch.worker = 1;
-  EXPECT_EQ(SwitchHarness::result_header(harness_.send(from_switch, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
 }
 
 TEST_F(TreeTest, NobodyElseSpeaksForTheParent) {

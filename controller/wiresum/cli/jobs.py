@@ -1,4 +1,4 @@
-"""`wiresum jobs`: what goes on at a service, and what an operator changes there."""
+"""`wiresum jobs`: lists a service's jobs, and creates, ends and drains."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from wiresum.cli.rates import REFUSED
 from wiresum.cli.service import Service, ServiceError, service_options
 from wiresum.cli.text import as_dict, duration, table, visible
 from wiresum.cli.trees import switches_of
@@ -19,31 +20,18 @@ from wiresum.cli.trees import switches_of
 if TYPE_CHECKING:
     from wiresum import join
 
-COLUMNS = (
-    "JOB",
-    "NAME",
-    "STATE",
-    "WORKERS",
-    "SWITCH",
-    "SLOTS",
-    "RESULTS",
-    "RESENT",
-    "DROPPED",
-    "AGE",
-    "TENANT",
-    "CALLER",
-)
-ENDED_COLUMNS = ("ENDED", "NAME", "OUTCOME", "WORKERS", "SWITCH", "AGE", "TENANT", "CALLER", "REASON")
-DROPPED = ("stale", "out_of_lease", "unknown", "malformed")
-"""Reasons for which the switch drops a packet that is not a mere duplicate."""
+OF_CALLER = ("TENANT", "CALLER")
+COLUMNS = ("JOB", "NAME", "STATE", "WORKERS", "SWITCH", "SLOTS", "RESULTS", "RESENT", "DROPPED", "AGE", *OF_CALLER)
+ENDED_COLUMNS = ("ENDED", "NAME", "OUTCOME", "WORKERS", "SWITCH", "AGE", *OF_CALLER, "REASON")
+DROPPED = (*REFUSED, "stale")
+"""Reasons for which the switch drops a packet that is no duplicate."""
 CALL_S_MAX = 10.0
-"""A service may have to tell its switch before it answers."""
+"""A service may have to write to its switch before it answers."""
 COMPLETION_S_MAX = 1.0
-"""A shell that completes a name waits for it."""
 DRAIN_S_MAX = 3600
 DRAIN_LOOK_S = 1.0
 PATTERN_CHARACTERS = "*?["
-"""No job has one of these in its name."""
+"""They do not occur in names of jobs."""
 NAMES_SHOWN_MAX = 8
 """Of the jobs that a drain waits for."""
 
@@ -146,18 +134,17 @@ def _counts(job: join.JobReport) -> list[str]:
 
 
 def complete_job(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of the jobs there are, for a shell: none, if nobody answers."""
-    states = {job.name: job.state for job in _report_for_shell(context).jobs}  # once, though at several aggregators
-    return _for_shell(states, incomplete)
+    """Names of jobs, for a shell: none, if nobody answers."""
+    return _for_shell({job.name: job.state for job in _report_for_shell(context).jobs}, incomplete)
 
 
 def complete_switch(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of the switches there are, for a shell."""
+    """Names of switches, for a shell."""
     return _for_shell({switch.name: switch.kind for switch in _report_for_shell(context).switches}, incomplete)
 
 
 def _for_shell(names: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
-    """`names`, each with what it is. Quoted, since a shell reads what it inserts, and a service says what it likes."""
+    """Quoted: the shell interprets what it inserts, and names come from a service."""
     return [
         CompletionItem(shlex.quote(name), help=kind)
         for name, kind in names.items()
@@ -243,7 +230,7 @@ def _end(service: Service, name: str, reason: str) -> None:
 
 
 def _matching(service: Service, names: Sequence[str]) -> list[str]:
-    """A name stands for itself, and a shell's pattern for the jobs there are."""
+    """The names, and the names of the jobs that match a pattern."""
     patterns = [name for name in names if set(name) & set(PATTERN_CHARACTERS)]
     there = [job.name for job in service.report().jobs if job.state != "ending"] if patterns else []
     matching = [name for name in there if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
@@ -286,9 +273,8 @@ def drain(service: Service, as_json: bool, name: str, wait: bool, timeout_s: int
 
 
 def _jobs_left(service: Service, switch_name: str, timeout_s: float) -> Iterator[list[str]]:
-    """The names of the jobs at a switch, now and whenever they change, until there are none or the time is up. A
-    service that is away meanwhile, perhaps to be upgraded, is waited for. Raises a `ServiceError` when the time is up
-    and nobody has answered."""
+    """The names of the jobs at a switch, now and whenever they change, until there are none or the time is up. Waits
+    for a service that is away, perhaps for an upgrade. Raises a `ServiceError` if nobody has ever answered."""
     give_up_at = time.monotonic() + timeout_s
     before: list[str] | None = None
     while True:
@@ -310,7 +296,7 @@ def _jobs_left(service: Service, switch_name: str, timeout_s: float) -> Iterator
 
 
 def _holding(job: join.JobReport) -> list[str]:
-    """The switches that have slots for it."""
+    """The switches where it has slots."""
     return [node.switch_name for node in job.switches if node.phase != "forgotten"]
 
 

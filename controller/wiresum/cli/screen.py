@@ -1,8 +1,9 @@
-"""What `wiresum top` shows, made of `rich`. Pure: from samples to something that a console can print."""
+"""What `wiresum top` shows, from samples, as a renderable of `rich`. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wiresum.cli.rates import JobRates, Sample, key_of, rates_of, stray_rate
-from wiresum.cli.text import duration, visible
+from wiresum.cli.text import counted, duration, visible
 from wiresum.cli.trees import switches_of
 from wiresum.join.trees import packets_behind
 
@@ -23,7 +24,7 @@ GOOD, WARN, BAD, DIM = "green", "yellow", "red", "dim"
 STATE_STYLE = {"running": GOOD, "ready": GOOD, "attending": GOOD, "ending": DIM, "left": DIM, "lost": BAD}
 STATE_STYLE |= {"unreachable": BAD, "draining": WARN, "queued": WARN, "standby": DIM}
 HEARTBEAT_LATE_MS = 1500
-"""Three heartbeats: one late answer is a busy host, three are a reason to look."""
+"""Three heartbeats: one may be late at a busy host."""
 
 SORTS: dict[str, Callable[[join.JobReport, JobRates | None], tuple[object, ...]]] = {
     "results": lambda job, rates: (-(rates.results if rates else 0.0), job.name),
@@ -41,12 +42,11 @@ class View:
     job: str = ""
     """The one whose workers are shown; "": none."""
     trouble: str = ""
-    """Why there is nothing newer, if there is not."""
+    """Why there is no newer sample."""
     trouble_s: float = 0.0
 
 
 def screen(before: Sample | None, now: Sample | None, view: View) -> RenderableType:
-    """All of it, from the newest sample and the one before."""
     parts: list[RenderableType] = []
     if view.trouble:
         parts.append(Text(f"no answer for {duration(view.trouble_s)}, asking again: {visible(view.trouble)}", BAD))
@@ -61,25 +61,17 @@ def screen(before: Sample | None, now: Sample | None, view: View) -> RenderableT
 
 def _service(report: join.Report) -> Text:
     service = report.service
-    states = _counted(job.state for job in report.jobs)
+    states = Counter(job.state for job in report.jobs)
     version = f"wiresum {service.software_version}, " if service.software_version else ""
     text = Text(f"{service.role or 'service'}, {version}up {duration(service.age_seconds)}")
-    text.append(f"   jobs: {states or 'none'}")
+    text.append(f"   jobs: {counted(states) or 'none'}")
     if service.refusals:
-        refused = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(service.refusals.items()))
-        text.append(f"   refused requests: {refused}", WARN)
+        text.append(f"   refused requests: {counted(service.refusals)}", WARN)
     return text
 
 
-def _counted(states: Iterable[str]) -> str:
-    counts: dict[str, int] = {}
-    for state in states:
-        counts[state] = counts.get(state, 0) + 1
-    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-
-
 def _switches(before: Sample | None, now: Sample) -> Table:
-    table = _table("SWITCH", "KIND", "BELOW", "STATE", ">JOBS", ">SLOTS FREE", ">STRAY/s", "TROUBLE")
+    table = _table(["SWITCH", "KIND", "BELOW", "STATE", ">JOBS", ">SLOTS FREE", ">STRAY/s", "TROUBLE"])
     for switch in now.report.switches:
         stray = stray_rate(before, now, switch.name)
         table.add_row(
@@ -96,21 +88,8 @@ def _switches(before: Sample | None, now: Sample) -> Table:
 
 
 def _jobs(before: Sample | None, now: Sample, view: View) -> Table:
-    table = _table(
-        *(
-            "JOB",
-            "STATE",
-            ">WORKERS",
-            "SWITCH",
-            ">SLOTS",
-            ">PACKETS/s",
-            ">RESULTS/s",
-            ">GBIT/s",
-            ">RESENT/s",
-            ">LATE/s",
-        ),
-        *(">REFUSED/s", ">AGE"),
-    )
+    headings = ["JOB", "STATE", ">WORKERS", "SWITCH", ">SLOTS", ">PACKETS/s", ">RESULTS/s", ">GBIT/s", ">RESENT/s"]
+    table = _table([*headings, ">LATE/s", ">REFUSED/s", ">AGE"])
     rates = rates_of(before, now)
     for job in sorted(now.report.jobs, key=lambda job: SORTS[view.sort](job, rates.get(key_of(job)))):
         found = rates.get(key_of(job))
@@ -147,10 +126,8 @@ def _workers(before: Sample | None, now: Sample, name: str) -> list[RenderableTy
 
 
 def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableType]:
-    table = _table(
-        *(">RANK", "HOST", ">PROCESS", "ADDRESS", "SWITCH", "STATE"),
-        *(">HEARTBEAT", ">CONTRIBUTIONS", ">PER s", ">BEHIND"),
-    )
+    headings = [">RANK", "HOST", ">PROCESS", "ADDRESS", "SWITCH", "STATE", ">HEARTBEAT", ">CONTRIBUTIONS", ">PER s"]
+    table = _table([*headings, ">BEHIND"])
     newest = max((worker.contributions for worker in job.workers), default=0)
     for index, worker in enumerate(job.workers):
         late = worker.heartbeat_age_ms > HEARTBEAT_LATE_MS and worker.state == "attending"
@@ -174,8 +151,8 @@ def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableT
 
 
 def _tree_of(job: join.JobReport) -> Table:
-    """BEHIND is by how many packets a switch's sums lag, at the switch above, behind what else comes there."""
-    table = _table("SWITCH", "BELOW", ">WORKERS", ">SLOTS", "HAS", ">RESULTS", ">RESENT", ">SUMS UP", ">BEHIND")
+    """BEHIND: how many packets a switch's sums lag at its parent, compared with the parent's other inputs."""
+    table = _table(["SWITCH", "BELOW", ">WORKERS", ">SLOTS", "HAS", ">RESULTS", ">RESENT", ">SUMS UP", ">BEHIND"])
     behind = packets_behind(job.switches, job.workers)
     for node in job.switches:
         lag = behind.get(node.switch_name)
@@ -192,8 +169,8 @@ def _tree_of(job: join.JobReport) -> Table:
     return table
 
 
-def _table(*headings: str) -> Table:
-    """A heading that begins with > is of a column of numbers."""
+def _table(headings: Sequence[str]) -> Table:
+    """A heading with > is of a column of numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading.lstrip(">"), justify="right" if heading[0] == ">" else "left", no_wrap=True)
@@ -205,5 +182,5 @@ def _state(state: str) -> Text:
 
 
 def _alarming(rate: float | None) -> RenderableType:
-    """A figure that is to be zero."""
+    """A rate that should be zero."""
     return UNKNOWN if rate is None else Text(f"{rate:,.0f}", WARN if rate else "")

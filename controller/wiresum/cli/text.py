@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +21,11 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 def visible(text: str) -> str:
     """What another machine sent, without what would move the cursor or colour the terminal."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """4 out of lease, 2 unknown."""
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(counts.items()))
 
 
 def duration(seconds: float) -> str:

@@ -85,7 +85,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of split, order and parameters (default: %(default)s)")
     parser.add_argument("--width", type=int, default=8, help="channels of the first layer (default: %(default)s)")
     parser.add_argument(
-        "--loss", type=float, default=0.0, help="share of packets lost in each direction (default: %(default)s)"
+        "--loss", type=float, default=0.0, help="fraction of packets lost in each direction (default: %(default)s)"
     )
     parser.add_argument(
         "--output", type=Path, default=REPOSITORY / "build/demo-bmv2", help="folder for run.json (build/demo-bmv2)"

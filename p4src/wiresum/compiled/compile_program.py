@@ -1,10 +1,10 @@
 """Compiles the switch program into p4src/wiresum/compiled, with p4c, so that controller and tests need no compiler.
 
-    python p4src/wiresum/compiled/compile_program.py           compile for every target whose compiler is here
+    python p4src/wiresum/compiled/compile_program.py           compile for bmv2
     python p4src/wiresum/compiled/compile_program.py --check   say what is stale; needs no compiler
 
-The record, program.json, has the hash of the sources that each file was made from. A file whose hash is not
-that of the sources is stale, and a test is red until this has run again.
+The record, program.json, has hashes of the sources and of the files that were made of them. If one differs, the program
+is stale, and a test fails until this has run again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 COMPILED = Path(__file__).resolve().parent
 FOLDER = COMPILED.parents[1]
+SOURCES = ("common", "v1model")
+FILES = ("v1model.json", "v1model.p4info.txtpb")
 RECORD = COMPILED / "program.json"
+COMPILER = "p4c-bm2-ss"
 COMPILE_TIMEOUT_S = 1800
 INSTALL = "install p4c: p4lang's own packages, or its container image p4lang/p4c"
 
@@ -33,31 +34,19 @@ class CompileError(RuntimeError):
     """The compiler is missing, failed, or warned."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """One switch that the program is compiled for."""
-
-    name: str
-    compiler: str
-    sources: tuple[str, ...]
-    """Folders."""
-    files: tuple[str, ...]
-    """What comes of it, in COMPILED."""
-    compile: Callable[[Path], dict[str, str]]
-    """Into a scratch folder; gives the text of each of `files`."""
-
-
-def source_hash(target: Target) -> str:
-    """SHA-256 over names and contents of all its sources, in order of name."""
+def source_hash() -> str:
+    """SHA-256 over names and contents of all sources, in order of name."""
     digest = hashlib.sha256()
-    for path in sorted(path for folder in target.sources for path in (FOLDER / folder).glob("*.p4")):
+    for path in sorted(path for folder in SOURCES for path in (FOLDER / folder).glob("*.p4")):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(FOLDER).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 
 def run_compiler(command: list[str]) -> None:
-    """Raises `CompileError` if it fails, or says anything: warnings are errors."""
+    """Raises `CompileError` if it fails or warns."""
+    if shutil.which(command[0]) is None:
+        raise CompileError(f"{command[0]} is not on PATH: {INSTALL}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
     output = (done.stdout + done.stderr).strip()
     if done.returncode != 0 or "warning" in output:
@@ -65,9 +54,10 @@ def run_compiler(command: list[str]) -> None:
 
 
 def compile_v1model(scratch: Path, sources: Path = FOLDER) -> dict[str, str]:
-    program, p4info = scratch / "v1model.json", scratch / "v1model.p4info.txtpb"
+    """The text of each of FILES."""
+    program, p4info = (scratch / name for name in FILES)
     main = sources / "v1model" / "main.p4"
-    run_compiler(["p4c-bm2-ss", "--std", "p4-16", "--p4runtime-files", str(p4info), "-o", str(program), str(main)])
+    run_compiler([COMPILER, "--std", "p4-16", "--p4runtime-files", str(p4info), "-o", str(program), str(main)])
     return {program.name: normalised(json.loads(program.read_text())), p4info.name: p4info.read_text()}
 
 
@@ -103,11 +93,6 @@ def compile_tofino(target: str, folder: Path, sources: Path = FOLDER) -> tuple[P
     return p4info, bfrt
 
 
-TARGETS = (
-    Target("v1model", "p4c-bm2-ss", ("common", "v1model"), ("v1model.json", "v1model.p4info.txtpb"), compile_v1model),
-)
-
-
 def sizes() -> dict[str, int]:
     """The sizes that hosts and controller must know, from sizes.p4."""
     text = (FOLDER / "common" / "sizes.p4").read_text()
@@ -115,66 +100,54 @@ def sizes() -> dict[str, int]:
     return {key.lower(): int(found[key]) for key in ("LANES", "SLOTS", "JOB_ROWS")}
 
 
-def compiled(target: Target) -> dict[str, str]:
+def compiled() -> dict[str, str]:
     """What the compiler makes of the sources now: text by file name."""
-    if shutil.which(target.compiler) is None:
-        raise CompileError(f"{target.compiler} is not on PATH: {INSTALL}")
     with tempfile.TemporaryDirectory(prefix="wiresum-p4-") as scratch:
-        files = target.compile(Path(scratch))
-    assert set(files) == set(target.files)
-    return files
+        return compile_v1model(Path(scratch))
 
 
-def read_record() -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    return record
-
-
-def stale(target: Target) -> str | None:
-    """Why its committed files are not those of the sources; None if they are."""
-    recorded = read_record().get("targets", {}).get(target.name)
-    if recorded is None:
+def stale() -> str | None:
+    """Why the committed files are not those of the sources; None if they are."""
+    if not RECORD.exists():
         return "was never compiled"
-    if recorded["sources"] != source_hash(target):
+    record = json.loads(RECORD.read_text())
+    if record["sources"] != source_hash():
         return "was compiled from other sources"
-    for name in target.files:
+    for name in FILES:
         path = COMPILED / name
         if not path.exists():
             return f"{name} is missing"
-        if recorded["files"].get(name) != hashlib.sha256(path.read_bytes()).hexdigest():
+        if record["files"][name] != _hash(path.read_bytes()):
             return f"{name} was changed by hand"
-    return None if read_record().get("sizes") == sizes() else "has other sizes than sizes.p4"
+    return None if record["sizes"] == sizes() else "has other sizes than sizes.p4"
 
 
-def write(target: Target, files: dict[str, str]) -> None:
-    record = read_record()
-    record["sizes"] = sizes()
+def write(files: dict[str, str]) -> None:
     for name, text in files.items():
         (COMPILED / name).write_text(text)
-    record.setdefault("targets", {})[target.name] = {
-        "sources": source_hash(target),
-        "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())},
-    }
+    hashes = {name: _hash(text.encode()) for name, text in files.items()}
+    record = {"sizes": sizes(), "sources": source_hash(), "files": hashes}
     RECORD.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
     parser.add_argument("--check", action="store_true", help="only say what is stale")
     arguments = parser.parse_args()
-    failed = False
-    for target in TARGETS:
-        try:
-            if not arguments.check:
-                write(target, compiled(target))
-            complaint = stale(target)
-        except CompileError as error:
-            complaint = str(error)
-        failed |= complaint is not None
-        print(f"{target.name}: {complaint or 'up to date'}")
-    if failed and arguments.check:
+    try:
+        if not arguments.check:
+            write(compiled())
+        complaint = stale()
+    except CompileError as error:
+        complaint = str(error)
+    print(f"v1model: {complaint or 'up to date'}")
+    if complaint and arguments.check:
         print("run: python p4src/wiresum/compiled/compile_program.py")
-    return 1 if failed else 0
+    return 1 if complaint else 0
 
 
 if __name__ == "__main__":

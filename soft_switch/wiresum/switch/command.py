@@ -6,7 +6,7 @@ import contextlib
 import errno
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from wiresum.controller import JoinServer
     from wiresum.switch.p4runtime import P4RuntimeServer
 
+Address = tuple[str, int]
+"""A dotted IPv4 address, and a port."""
 DEFAULT_CONTROL = f"127.0.0.1:{CONTROL_PORT}"
 WAIT_S_MAX = 0.5
-"""Longest sleep of the main thread between two looks at what is due."""
+"""The main thread's longest sleep between heartbeats and reports."""
 
 EPILOG = """\
 \b
@@ -145,18 +147,11 @@ def switch(
     insecure: bool,
     metrics: str | None,
     bind: str | None,
-    port: int,
-    threads: int,
-    slots: int,
     mtu: int,
     lanes: int | None,
-    spin_us: int,
-    multicast: str | None,
-    transport: str,
-    device: str,
-    offload: bool,
     stats_interval_s: float | None,
     json_stats: Path | None,
+    **settings: Any,
 ) -> None:
     """Run a software switch: sums the packets of workers.
 
@@ -167,41 +162,28 @@ def switch(
     It serves until SIGINT or SIGTERM. With the join service, the workers of every job are then told that it ends; with
     P4Runtime, the controller finds out that the switch is gone.
     """
-    _check_modes(control, p4runtime, multicast)
-    _check_transport(transport, device, bind, multicast)
+    _check_modes(control, p4runtime, settings["multicast"])
+    _check_transport(bind, **settings)
     if p4runtime is not None:
         serves = _endpoint("--p4runtime", p4runtime)
     else:
         serves = _endpoint("--control", DEFAULT_CONTROL if control is None else control)
     metrics_at = None if metrics is None else _endpoint("--metrics", metrics)
-    lanes_max = lanes or lanes_of_mtu(mtu)
     with contextlib.ExitStack() as cleanup:
         raise_file_limit()
         supervisor = Supervisor()
         cleanup.callback(supervisor.stopping)
         stop = cleanup.enter_context(stop_on_signals())
-        running = _start_switch(
-            bind=bind or serves[0],
-            port=port,
-            threads=threads,
-            slots=slots,
-            lanes_max=lanes_max,
-            spin_us=spin_us,
-            multicast=multicast,
-            transport=transport,
-            device=device,
-            offload=offload,
-        )
+        running = _start_switch(bind=bind or serves[0], lanes_max=lanes or lanes_of_mtu(mtu), **settings)
         cleanup.callback(running.close)
         reporter = Reporter(running, stats_interval_s, json_stats)
         cleanup.callback(reporter.finish)
-        service: JoinServer | P4RuntimeServer
         try:
-            if p4runtime is not None:
-                service, at = _serve_p4runtime(cleanup, running, serves, device_id, tls, insecure=insecure)
-                where = f"P4Runtime {at} (device {device_id})"
-            else:
+            service: JoinServer | P4RuntimeServer
+            if p4runtime is None:
                 service, where = _serve_joins(cleanup, running, serves, tls, insecure=insecure)
+            else:
+                service, where = _serve_p4runtime(cleanup, running, serves, device_id, tls, insecure=insecure)
             if metrics_at is not None:
                 where += _serve_metrics(cleanup, running, service, metrics_at)
         # ValueError: certificates that are missing, or cannot be used.
@@ -210,7 +192,8 @@ def switch(
         first = running.endpoint.port
         ready = (
             f"ready: {where}, data {running.endpoint.address}:{first}-{first + THREADS_MAX - 1} "
-            f"({running.stats().threads} threads, {slots} slots, {lanes_max} lanes, {running.stats().transport})"
+            f"({running.stats().threads} threads, {running.sizes.slots} slots, {running.sizes.lanes_max} lanes, "
+            f"{running.stats().transport})"
         )
         say(ready)
         supervisor.ready(ready)
@@ -218,78 +201,6 @@ def switch(
             if service.is_alive:
                 supervisor.beat()
             reporter.report_if_due()
-
-
-def _check_transport(transport: str, device: str, bind: str | None, multicast: str | None) -> None:
-    if transport == "udp" and device:
-        raise click.UsageError("--device is for --transport xdp and dpdk")
-    if transport != "udp" and multicast is not None:
-        raise click.UsageError(f"--multicast needs the kernel's sockets, and --transport {transport} goes around them")
-    if transport == "dpdk" and not device:
-        raise click.UsageError("--transport dpdk needs the EAL's arguments: --device '-a 0000:01:00.0'")
-    if transport == "dpdk" and bind is None:
-        raise click.UsageError("--transport dpdk needs --bind, the IPv4 address that the switch is to have there")
-
-
-def _serve_joins(
-    cleanup: contextlib.ExitStack,
-    device: SoftwareSwitch,
-    at: tuple[str, int],
-    tls: Path | None,
-    *,
-    insecure: bool,
-) -> tuple[JoinServer, str]:
-    """The join service; where it is. `OSError` or `ValueError` if it cannot be had."""
-    from wiresum.controller import JoinServer
-    from wiresum.controller.config import SecurityConfig
-    from wiresum.controller.security import Security
-
-    security = Security(SecurityConfig(tls=tls, insecure=insecure))
-    cleanup.callback(security.close)
-    service = JoinServer(device, security=security)
-    host, port = at
-    port = service.start(host, port)
-    cleanup.callback(service.stop)
-    return service, f"control {host}:{port}"
-
-
-def _serve_p4runtime(
-    cleanup: contextlib.ExitStack,
-    device: SoftwareSwitch,
-    at: tuple[str, int],
-    device_id: int,
-    tls: Path | None,
-    *,
-    insecure: bool,
-) -> tuple[P4RuntimeServer, str]:
-    """The P4Runtime server; where it is. `OSError` or `ValueError` if it cannot be had."""
-    try:
-        from wiresum.switch.p4runtime import P4RuntimeServer
-    except ImportError as error:
-        raise ValueError(f"--p4runtime needs {error.name}: pip install 'wiresum[controller]'") from error
-    server = P4RuntimeServer(device, device_id)
-    cleanup.callback(server.stop)
-    port = server.start(f"{at[0]}:{at[1]}", tls=tls, insecure=insecure)
-    return server, f"{at[0]}:{port}"
-
-
-def _serve_metrics(
-    cleanup: contextlib.ExitStack,
-    device: SoftwareSwitch,
-    service: JoinServer | P4RuntimeServer,
-    at: tuple[str, int],
-) -> str:
-    """The data plane's, and the service's if it knows of jobs; where they are. `OSError` or `ValueError` if they cannot
-    be had."""
-    try:
-        from wiresum.controller import JoinServer, metrics
-        from wiresum.switch.metrics import DataplaneCollector
-    except ImportError as error:
-        raise ValueError(f"--metrics needs {error.name}: pip install 'wiresum[controller]'") from error
-    of_jobs = [metrics.ReportCollector(service.report)] if isinstance(service, JoinServer) else []
-    server = metrics.serve(*at, DataplaneCollector(device.stats), *of_jobs)
-    cleanup.callback(server.close)
-    return f", metrics {at[0]}:{server.port}"
 
 
 def _check_modes(control: str | None, p4runtime: str | None, multicast: str | None) -> None:
@@ -304,8 +215,18 @@ def _check_modes(control: str | None, p4runtime: str | None, multicast: str | No
         )
 
 
-def _endpoint(option: str, text: str) -> tuple[str, int]:
-    """Host as a dotted IPv4 address, and port."""
+def _check_transport(bind: str | None, *, transport: str, device: str, multicast: str | None, **_: Any) -> None:
+    if transport == "udp" and device:
+        raise click.UsageError("--device is for --transport xdp and dpdk")
+    if transport != "udp" and multicast is not None:
+        raise click.UsageError(f"--multicast needs the kernel's sockets, and --transport {transport} goes around them")
+    if transport == "dpdk" and not device:
+        raise click.UsageError("--transport dpdk needs the EAL's arguments: --device '-a 0000:01:00.0'")
+    if transport == "dpdk" and bind is None:
+        raise click.UsageError("--transport dpdk needs --bind, the IPv4 address that the switch is to have there")
+
+
+def _endpoint(option: str, text: str) -> Address:
     host, colon, port_text = text.rpartition(":")
     if not colon or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
         raise click.BadParameter(f"'{text}' is not HOST:PORT", param_hint=option)
@@ -315,32 +236,9 @@ def _endpoint(option: str, text: str) -> tuple[str, int]:
         raise click.BadParameter(f"cannot find an IPv4 address of '{host}': {error}", param_hint=option) from error
 
 
-def _start_switch(
-    *,
-    bind: str,
-    port: int,
-    threads: int,
-    slots: int,
-    lanes_max: int,
-    spin_us: int,
-    multicast: str | None,
-    transport: str,
-    device: str,
-    offload: bool,
-) -> SoftwareSwitch:
+def _start_switch(**settings: Any) -> SoftwareSwitch:
     try:
-        return SoftwareSwitch(
-            bind=bind,
-            port=port,
-            threads=threads,
-            slots=slots,
-            lanes_max=lanes_max,
-            spin_us=spin_us,
-            multicast=multicast,
-            transport=transport,
-            device=device,
-            offload=offload,
-        )
+        return SoftwareSwitch(**settings)
     except (ValueError, RuntimeError) as error:
         raise click.ClickException(f"cannot start the switch: {error}") from error
     except OSError as error:
@@ -350,3 +248,53 @@ def _start_switch(
         }
         hint = hints.get(error.errno or 0, "")
         raise click.ClickException(f"{error.strerror or error}. {hint}".rstrip()) from error
+
+
+def _serve_joins(
+    cleanup: contextlib.ExitStack, device: SoftwareSwitch, at: Address, tls: Path | None, *, insecure: bool
+) -> tuple[JoinServer, str]:
+    """The join service, and where it is. Raises `OSError` or `ValueError`; so do the functions below."""
+    from wiresum.controller import JoinServer
+    from wiresum.controller.config import SecurityConfig
+    from wiresum.controller.security import Security
+
+    security = Security(SecurityConfig(tls=tls, insecure=insecure))
+    cleanup.callback(security.close)
+    service = JoinServer(device, security=security)
+    port = service.start(*at)
+    cleanup.callback(service.stop)
+    return service, f"control {at[0]}:{port}"
+
+
+def _serve_p4runtime(
+    cleanup: contextlib.ExitStack,
+    device: SoftwareSwitch,
+    at: Address,
+    device_id: int,
+    tls: Path | None,
+    *,
+    insecure: bool,
+) -> tuple[P4RuntimeServer, str]:
+    try:
+        from wiresum.switch.p4runtime import P4RuntimeServer
+    except ImportError as error:
+        raise ValueError(f"--p4runtime needs {error.name}: pip install 'wiresum[controller]'") from error
+    server = P4RuntimeServer(device, device_id)
+    cleanup.callback(server.stop)
+    port = server.start(f"{at[0]}:{at[1]}", tls=tls, insecure=insecure)
+    return server, f"P4Runtime {at[0]}:{port} (device {device_id})"
+
+
+def _serve_metrics(
+    cleanup: contextlib.ExitStack, device: SoftwareSwitch, service: JoinServer | P4RuntimeServer, at: Address
+) -> str:
+    """Those of the data plane, and of jobs if the service knows them. Returns where they are."""
+    try:
+        from wiresum.controller import JoinServer, metrics
+        from wiresum.switch.metrics import DataplaneCollector
+    except ImportError as error:
+        raise ValueError(f"--metrics needs {error.name}: pip install 'wiresum[controller]'") from error
+    of_jobs = [metrics.ReportCollector(service.report)] if isinstance(service, JoinServer) else []
+    server = metrics.serve(*at, DataplaneCollector(device.stats), *of_jobs)
+    cleanup.callback(server.close)
+    return f", metrics {at[0]}:{server.port}"

@@ -1,7 +1,6 @@
-"""What the data plane does, for Prometheus: all jobs together, whoever installs them.
+"""Figures of the data plane for Prometheus, over all jobs.
 
-These are the switch's own figures. Those of jobs, by name, are the service's (wiresum.controller.metrics), since a
-switch that a controller programs knows numbers of jobs and no names.
+Figures of single jobs come from the join service (wiresum.controller.metrics), which knows their names.
 """
 
 from __future__ import annotations
@@ -20,11 +19,7 @@ FIGURES: dict[str, tuple[str, type[CounterMetricFamily | GaugeMetricFamily], Cal
     "results": ("Cells completed.", CounterMetricFamily, lambda stats: stats.results),
     "datagrams_received": ("Datagrams taken.", CounterMetricFamily, lambda stats: stats.datagrams_received),
     "datagrams_sent": ("Datagrams sent.", CounterMetricFamily, lambda stats: stats.datagrams_sent),
-    "send_failures": (
-        "Datagrams that the system did not send.",
-        CounterMetricFamily,
-        lambda stats: stats.send_failures,
-    ),
+    "send_failures": ("Datagrams that were not sent.", CounterMetricFamily, lambda stats: stats.send_failures),
     "cpu_seconds": ("Processor time of the data threads.", CounterMetricFamily, lambda stats: stats.cpu_seconds),
 }
 """By what follows wiresum_dataplane_."""
@@ -35,7 +30,7 @@ class DataplaneCollector(Collector):
         self._stats = stats
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: to ask for figures at the registration would be too early."""
+        """Nothing: the registry asks before there are figures."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

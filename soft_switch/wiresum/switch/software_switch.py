@@ -1,7 +1,7 @@
 """The software switch as the controller's `SwitchDriver`.
 
-The data plane and its threads are C++ (`_native`); this module turns text addresses into numbers, C++ exceptions into
-`DriverError`, and keeps the books: a job's counters are added to the totals when it ends.
+The data plane and its threads are C++ (`_native`). This module turns text addresses into numbers, C++ exceptions into
+`DriverError`, and adds the counters of ended jobs to the totals.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from wiresum.switch import _native
 
 @dataclass(frozen=True)
 class SwitchStats:
-    """Totals since the start, over all threads and all jobs, those that have ended too."""
+    """Totals since the start, over all threads and all jobs, ended ones too."""
 
     threads: int
     transport: str
-    """What packets go by, as it was obtained."""
+    """As it was obtained."""
     cpu_seconds: float
     """Of the data threads."""
     datagrams_received: int
     received_by_thread: tuple[int, ...]
-    """Of these: how evenly the jobs' ports lie over the data threads."""
+    """Shows how evenly the jobs' ports are divided among the data threads."""
     datagrams_passed: int
-    """Of those received: came to another data thread first, since the device does not steer by port."""
+    """Received by another data thread first, since the device does not steer by port."""
     datagrams_sent: int
     receive_calls: int
     send_calls: int
@@ -46,8 +46,7 @@ class SwitchStats:
 
 @dataclass(frozen=True)
 class Admission:
-    """A job as the tables of a P4 switch say it, entry by entry. Addresses are integers in host byte order, bitmaps are
-    of workers."""
+    """A job as the tables of a P4 switch have it. Addresses are integers in host byte order, bitmaps are of workers."""
 
     job: int
     key: int
@@ -63,28 +62,24 @@ class Admission:
     sources: tuple[tuple[int, int], ...]
     """Address and base port that each of `SWITCH_WORKERS_MAX` workers sends from: thread t from port + t."""
     receivers: int
-    """Of a completed cell's RESULT: a bitmap."""
+    """Bitmap: who gets a completed cell's RESULT."""
     results_group: tuple[int, int] = (0, 0)
-    """Where a RESULT for all of them is sent once, a multicast group and base port; port 0: each is sent a copy."""
+    """Multicast group and base port for a RESULT to all of them; port 0: each is sent a copy."""
     parent: tuple[int, int] = (0, 0)
-    """Address and base port of the switch above; port 0: there is none."""
+    """Address and base port of the parent switch; port 0: there is none."""
     number_at_parent: int = 0
-    """That it knows this switch by."""
+    """This switch's number there."""
 
 
 class SoftwareSwitch(SwitchDriver):
     """A running switch. Its methods may be called from any thread.
 
-    Jobs are installed by `admit`, as a whole; or, where a P4Runtime server stands in front, by `configure`, which
-    takes them entry by entry.
+    The join service installs jobs with `admit`, a P4Runtime server with `configure`.
 
-    `transport` is udp, xdp or dpdk; `device` for xdp the interface, by itself the one that has the address `bind`, and
-    for dpdk the EAL's arguments.
-
-    `port` 0 takes some free block of ports; `threads` 0 and `spin_us` -1 choose by the number of cores. `multicast` is
-    the group of job 0; job j's is j addresses further, and the network copies what is for all its workers. Raises
-    `OSError` if the ports cannot be had at that address, `ValueError` for sizes that make no sense, `RuntimeError` if
-    the transport cannot be had.
+    `transport` is udp, xdp or dpdk. `device`: for xdp the interface (default: the one with the address `bind`), for
+    dpdk the EAL's arguments. `port` 0 takes a free block of ports; `threads` 0 and `spin_us` -1 choose by the number of
+    cores. `multicast` is the group of job 0; job j's is j addresses further. Raises `OSError` if the ports are not
+    available, `ValueError` for invalid sizes, `RuntimeError` if the transport is not available.
     """
 
     def __init__(
@@ -155,8 +150,7 @@ class SoftwareSwitch(SwitchDriver):
         return None if self._groups is None else Endpoint(str(self._groups + job), SWITCH_PORT)
 
     def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
-        """A switch of this process begins without jobs, and nobody else programs it: so there may be too many, and if
-        there are too few it is not the switch that they ran at."""
+        """A switch in this process starts empty and has one controller: jobs that are missing ran at another switch."""
         wanted = {entry.job for entry in entries}
         with self._books:
             held = set(self._jobs)
@@ -189,7 +183,7 @@ class SoftwareSwitch(SwitchDriver):
             raise DriverError(f"{self.name} refuses job {entry.job}: {error}") from error
 
     def configure(self, admission: Admission) -> None:
-        """Installs a job; or changes one that is installed, but for its lease."""
+        """Installs a job, or changes an installed one; its lease stays."""
         try:
             with self._books:
                 self._server.configure(**dataclasses.asdict(admission))
@@ -198,7 +192,7 @@ class SoftwareSwitch(SwitchDriver):
             raise DriverError(f"{self.name} refuses job {admission.job}: {error}") from error
 
     def reset(self) -> None:
-        """No job is installed any more, and no cell was ever used."""
+        """Removes all jobs and clears all cells."""
         for job in sorted(self._jobs):
             self.evict(job)
         try:
@@ -235,7 +229,7 @@ class SoftwareSwitch(SwitchDriver):
             totals = dataclasses.replace(self._ended, packets=list(self._ended.packets))
             for job in self._jobs:
                 totals.add(self._server.counters(job))
-            # Last, so that whoever finds a packet counted finds what was sent for it counted, too.
+            # Last: the answers to all packets counted above are counted, too.
             native = self._server.stats()
             totals.add(native.stray)
             return SwitchStats(
@@ -256,7 +250,7 @@ class SoftwareSwitch(SwitchDriver):
             )
 
     def close(self) -> None:
-        """Ends the threads. `stats` and `counters` still tell the last figures."""
+        """Ends the threads. `stats` and `counters` stay available."""
         self._server.stop()
 
 
@@ -265,7 +259,7 @@ def _native_address(endpoint: Endpoint | None) -> tuple[int, int]:
 
 
 def _groups(first: str, jobs_max: int, no_multicast: str) -> ipaddress.IPv4Address:
-    """Job 0's. `ValueError` if they are not all multicast groups, or the switch cannot send to any."""
+    """Job 0's. Raises `ValueError` if some is no multicast group, or the switch cannot send to any."""
     address = check_groups(first, jobs_max)
     if no_multicast:
         raise ValueError(no_multicast)

@@ -1,4 +1,4 @@
-"""What a switch has done, told while it runs: as lines, and as a file."""
+"""Statistics of a running switch, as lines and as a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JSON_INTERVAL_S = 1.0
 
 
 class Reporter:
-    """Writes statistics as lines and as a file, each when its time has come."""
+    """Writes statistics, each at its interval."""
 
     def __init__(self, device: SoftwareSwitch, line_interval_s: float | None, json_path: Path | None) -> None:
         self._device = device
@@ -64,7 +64,7 @@ class Reporter:
             yield self._json_last_at + JSON_INTERVAL_S
 
     def _update_json(self, path: Path) -> None:
-        """Jobs run on the switch: a full disk is no reason to end them."""
+        """A full disk must not end the jobs of the switch."""
         try:
             self._write_json(path)
         except OSError as error:
@@ -72,7 +72,7 @@ class Reporter:
 
     def _write_json(self, path: Path) -> None:
         report = {"uptime_s": time.monotonic() - self._started, **dataclasses.asdict(self._device.stats())}
-        # Readers never see half a file: it is written beside and moved into place.
+        # Atomically: readers never see half a file.
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             beside.write_text(json.dumps(report, indent=2) + "\n")

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from wiresum.cli.doctor.finding import LINE_CHARACTERS, Finding, Level, passed
+from wiresum.cli.doctor.finding import LINE_CHARACTERS, note, ok, passed, problem, warning
 
 
 def test_a_finding_says_what_why_and_what_to_do_in_lines_that_fit() -> None:
-    finding = Finding("host", "mtu", Level.WARNING, "word " * 40, "because", "do that")
+    finding = warning("mtu", "word " * 40, "because", "do that")
     lines = finding.text().splitlines()
     assert lines[0].startswith("  warning  word word")
     assert lines[-2:] == ["           why: because", "           do:  do that"]
@@ -12,22 +12,15 @@ def test_a_finding_says_what_why_and_what_to_do_in_lines_that_fit() -> None:
 
 
 def test_what_a_stranger_sent_cannot_colour_the_terminal() -> None:
-    assert "\x1b" not in Finding("job", "x", Level.NOTE, "a\x1b[31mb").text()
+    assert "\x1b" not in note("x", "a\x1b[31mb").text()
 
 
 def test_only_a_problem_means_that_it_does_not_work() -> None:
-    levels = [Level.OK, Level.NOTE, Level.WARNING]
-    found = [Finding("host", "x", level, "") for level in levels]
+    found = [ok("x", ""), note("x", ""), warning("x", "")]
     assert passed(found)
-    assert not passed([*found, Finding("host", "x", Level.PROBLEM, "")])
+    assert not passed([*found, problem("x", "")])
 
 
 def test_scripts_get_the_level_by_name() -> None:
-    assert Finding("host", "cores", Level.OK, "8 cores").as_dict() == {
-        "subject": "host",
-        "check": "cores",
-        "level": "ok",
-        "what": "8 cores",
-        "why": "",
-        "advice": "",
-    }
+    said = {"level": "ok", "check": "cores", "what": "8 cores", "why": "", "advice": ""}
+    assert ok("cores", "8 cores").as_dict() == said

@@ -39,8 +39,8 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A system with a user who trains, where wiresum is where the units expect it."""
-    for name in ("_program", "_program_of_service"):
-        monkeypatch.setattr(f"wiresum.cli.setup.command.{name}", lambda: PROGRAM)
+    monkeypatch.setattr("wiresum.cli.setup.command._program", lambda: PROGRAM)
+    monkeypatch.setattr("wiresum.cli.setup.command._check_homes", lambda: None)
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/:/bin/sh\n")
     (tmp_path / "etc/group").write_text("root:x:0:\nalice:x:1000:\n")
@@ -229,7 +229,7 @@ def test_without_root_it_says_what_to_do(root: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     result = run(root, "worker", "--switch", "x", "--insecure")
     assert result.exit_code == 1
-    assert "run it as root (sudo), or see what it would do, --dry-run" in result.output
+    assert "run it as root (sudo), or try it with --dry-run" in result.output
 
 
 def test_an_installation_that_services_do_not_see_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,13 +241,13 @@ def test_an_installation_that_services_do_not_see_is_refused(monkeypatch: pytest
 
 def test_a_path_that_a_unit_cannot_hold_is_refused() -> None:
     with pytest.raises(SetupError, match="cannot stand in a unit"):
-        plan.switch("/opt/my wiresum", "10.0.0.1", {}, p4runtime=True, options=[], insecure=True, replace=False)
+        plan.switch(plan.Common("/opt/my wiresum", {}), "10.0.0.1", p4runtime=True, options=[])
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 def test_systemd_understands_the_unit_with_this_installation_in_it(tmp_path: Path) -> None:
     program = str(Path(sys.executable).with_name("wiresum"))
-    made = plan.switch(program, "10.0.0.1", {}, p4runtime=True, options=[], insecure=True, replace=False)
+    made = plan.switch(plan.Common(program, {}), "10.0.0.1", p4runtime=True, options=[])
     (unit,) = (step for step in made.steps if isinstance(step, File) and step.path.endswith(".service"))
     path = tmp_path / "wiresum-switch.service"
     path.write_bytes(unit.content)

@@ -8,11 +8,11 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wiresum.cli.doctor.finding import COLOURS, Finding, Level, passed
+from wiresum.cli.doctor.finding import COLOURS, Finding, Level, note, passed, problem
 from wiresum.cli.jobs import complete_job
 from wiresum.cli.rates import Sample
 from wiresum.cli.service import Service, ServiceError, service_options
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SUBJECTS = ("host", "switch", "path", "job")
 WATCHED_S = 1.5
-"""Between the two reports from which it can be told who moves: three heartbeats."""
+"""Time between the two reports that are compared: three heartbeats."""
 
 EPILOG = """\b
 Examples:
@@ -89,15 +89,17 @@ def doctor(
     tensor takes its share of the network.
     """
     found: list[Finding] = []
+    listed: list[dict[str, Any]] = []
     for subject in subjects or SUBJECTS:
+        if not as_json:
+            click.secho(subject, bold=True)
         for finding in _examine(subject, service, job, address, mebibytes):
             if not as_json:
-                _show(finding, heading=not found or found[-1].subject != finding.subject)
+                _show(finding)
             found.append(finding)
+            listed.append({"subject": subject} | finding.as_dict())
     if as_json:
-        click.echo(
-            json.dumps({"passed": passed(found), "findings": [finding.as_dict() for finding in found]}, indent=2)
-        )
+        click.echo(json.dumps({"passed": passed(found), "findings": listed}, indent=2))
     else:
         click.echo(_summary(found))
     context.exit(0 if passed(found) else 1)
@@ -119,7 +121,7 @@ def _examine(subject: str, service: Service, job: str, address: str, mebibytes: 
         yield from found
     elif (config := _agent_config(service, address)).transport == "dpdk":
         alone = "no sum was tried: DPDK drives its ports for one worker, and a sum takes two"
-        yield Finding("path", "sum", Level.NOTE, alone)
+        yield note("sum", alone)
     else:
         # AF_XDP goes the same way, for one worker at a time; the sum takes two.
         config = replace(config, transport="udp", device="")
@@ -153,8 +155,8 @@ def _examine_jobs(service: Service, name: str) -> Iterator[Finding]:
         time.sleep(WATCHED_S)
         yield from job.findings(before, Sample(service.report(), time.monotonic()), name)
     except ServiceError as error:
-        level = Level.NOTE if error.code == "PERMISSION_DENIED" else Level.PROBLEM
-        yield Finding("job", "report", level, f"nothing can be said about jobs: {error.message}")
+        found = note if error.code == "PERMISSION_DENIED" else problem
+        yield found("report", f"nothing can be said about jobs: {error.message}")
 
 
 def _control_address(service: Service) -> str:
@@ -178,19 +180,15 @@ def _agent_config(service: Service, address: str) -> AgentConfig:
 
 
 def _no_way(service: Service, error: OSError) -> Finding:
-    return Finding(
-        "host",
+    return problem(
         "route",
-        Level.PROBLEM,
         f"there is no way from here to {service.switch}: {error.strerror or error}",
         "neither control nor data would get through",
         "does the name resolve (getent hosts), is the network up (ip route get)? --switch names another endpoint",
     )
 
 
-def _show(finding: Finding, *, heading: bool) -> None:
-    if heading:
-        click.secho(finding.subject, bold=True)
+def _show(finding: Finding) -> None:
     word = f"  {finding.level.value}"
     click.echo(click.style(word, fg=COLOURS[finding.level]) + finding.text()[len(word) :])
 

@@ -1,9 +1,10 @@
-"""What a check found, and how people and scripts get to see it. Pure."""
+"""What a check found, as text for people and as JSON for scripts. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ INDENT = " " * 11
 class Level(enum.Enum):
     OK = "ok"
     NOTE = "note"
-    """Nothing is wrong, but who looks for a reason should know."""
+    """Nothing is wrong, but it may explain something."""
     WARNING = "warning"
     """It works, but slowly, or not for long."""
     PROBLEM = "problem"
@@ -30,11 +31,9 @@ COLOURS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level
 
 @dataclass(frozen=True)
 class Finding:
-    subject: str
-    """What was looked at: host, switch, path, job."""
-    check: str
-    """A short name that stays the same from version to version, for scripts."""
     level: Level
+    check: str
+    """A short name for scripts, the same in all versions."""
     what: str
     why: str = ""
     """Why it matters."""
@@ -51,8 +50,13 @@ class Finding:
         return "\n".join(lines)
 
 
+ok = functools.partial(Finding, Level.OK)
+note = functools.partial(Finding, Level.NOTE)
+warning = functools.partial(Finding, Level.WARNING)
+problem = functools.partial(Finding, Level.PROBLEM)
+
+
 def passed(findings: Iterable[Finding]) -> bool:
-    """Does it work?"""
     return all(finding.level is not Level.PROBLEM for finding in findings)
 
 

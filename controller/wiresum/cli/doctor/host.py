@@ -14,7 +14,7 @@ from pathlib import Path
 
 from wiresum.agent import _native
 from wiresum.agent.interfaces import name_of
-from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.doctor.finding import Finding, note, ok, warning
 from wiresum.join.lanes import lanes_of_mtu
 
 BUFFER_BYTES_WANTED = 8 << 20
@@ -106,11 +106,9 @@ def _cores(facts: HostFacts) -> Finding:
     limited = "" if usable == facts.cores else f", and its control group may use {usable:g} of them at a time"
     what = f"this process may run on {facts.cores} cores{limited} (SIMD: {_native.instruction_set()})"
     if usable >= CORES_LEAST:
-        return Finding("host", "cores", Level.OK, what)
-    return Finding(
-        "host",
+        return ok("cores", what)
+    return warning(
         "cores",
-        Level.WARNING,
         what,
         "the computation and the thread that moves packets take turns, so packets are late and are sent again",
         "give this process two cores or more (taskset, the container's CPU limit), or set WIRESUM_THREADS=1",
@@ -119,10 +117,8 @@ def _cores(facts: HostFacts) -> Finding:
 
 def _governor(governors: Mapping[str, int]) -> Finding:
     said = ", ".join(f"{name} on {count}" for name, count in sorted(governors.items()))
-    return Finding(
-        "host",
+    return note(
         "governor",
-        Level.NOTE,
         f"frequency governors of the cores: {said}",
         "a core that has slowed down answers the next burst of packets late",
         "for the best latency: cpupower frequency-set -g performance",
@@ -136,11 +132,9 @@ def _buffers(facts: HostFacts) -> Finding:
         f"{_kib(BUFFER_BYTES_WANTED)} are asked for"
     )
     if smallest >= BUFFER_BYTES_WANTED:
-        return Finding("host", "buffers", Level.OK, what)
-    return Finding(
-        "host",
+        return ok("buffers", what)
+    return warning(
         "buffers",
-        Level.WARNING,
         what,
         "datagrams that come while the thread is not on a core are lost when the buffer is full, and are sent again",
         f"as root: sysctl -w net.core.rmem_max={BUFFER_BYTES_WANTED} net.core.wmem_max={BUFFER_BYTES_WANTED}, and the "
@@ -150,12 +144,10 @@ def _buffers(facts: HostFacts) -> Finding:
 
 def _offload(facts: HostFacts) -> Finding:
     if facts.gso and facts.gro:
-        return Finding("host", "offload", Level.OK, "the kernel cuts and joins bursts of datagrams (UDP GSO and GRO)")
+        return ok("offload", "the kernel cuts and joins bursts of datagrams (UDP GSO and GRO)")
     missing = " and ".join(name for name, there in (("GSO", facts.gso), ("GRO", facts.gro)) if not there)
-    return Finding(
-        "host",
+    return warning(
         "offload",
-        Level.WARNING,
         f"this kernel has no UDP {missing}",
         "every datagram takes its own way through the kernel, which costs up to several times the processor time",
         "Linux 5.0 or newer has both",
@@ -169,11 +161,9 @@ def _mtu(facts: HostFacts) -> Finding:
         f"{lanes_of_mtu(facts.mtu)} numbers each"
     )
     if facts.mtu >= USUAL_MTU:
-        return Finding("host", "mtu", Level.OK, what)
-    return Finding(
-        "host",
+        return ok("mtu", what)
+    return warning(
         "mtu",
-        Level.WARNING,
         what,
         "all workers of a job use the smallest packets that any of them can; each packet costs the same time",
         f"if the network carries {USUAL_MTU} bytes: ip link set {facts.interface} mtu {USUAL_MTU}. If not, it is right",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from wiresum.cli.doctor.finding import Finding, Level
-from wiresum.cli.rates import Sample, key_of, rates_of
+from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
+from wiresum.cli.rates import REFUSED, Sample, key_of, rates_of
+from wiresum.cli.text import counted
 from wiresum.join.peers import describe_peer
 from wiresum.join.trees import packets_behind
 
@@ -17,27 +18,22 @@ HEARTBEAT_LATE_MS = 2000
 """Four heartbeats."""
 RESENT_MANY = 0.01
 """Results that were asked for again, of all; below that nothing is to be gained."""
-REFUSED = ("out_of_lease", "unknown", "malformed")
 
 
 def findings(before: Sample, now: Sample, name: str = "") -> Iterator[Finding]:
     """Of one job, or of all."""
     found = [job for job in now.report.jobs if name in ("", job.name)]
     if not found:
-        yield _not_there(name, now.report) if name else Finding("job", "jobs", Level.OK, "there are no jobs")
+        yield _not_there(name, now.report) if name else ok("jobs", "there are no jobs")
     for job in found:
-        problems = list(_findings(job, before, now))
-        yield from problems
-        if all(problem.level is Level.NOTE for problem in problems):
-            yield _healthy(job, before, now)
+        amiss = list(_amiss(job, before, now))
+        yield from amiss or [_healthy(job, before, now)]
 
 
 def _not_there(name: str, report: join.Report) -> Finding:
     others = ", ".join(f"'{job.name}'" for job in report.jobs) or "none"
-    return Finding(
-        "job",
+    return problem(
         "there",
-        Level.PROBLEM,
         f"there is no job '{name}'; the jobs that there are: {others}",
         "no worker of it has asked to join, or it has ended",
         "look at what its workers printed; WIRESUM_SWITCH must name this service, and WIRESUM_JOB this job",
@@ -48,26 +44,22 @@ def _healthy(job: join.JobReport, before: Sample, now: Sample) -> Finding:
     rates = rates_of(before, now).get(key_of(job))
     if job.state == "running" and rates is not None and not rates.results:
         watched_s = now.taken_at - before.taken_at
-        return Finding(
-            "job",
+        return note(
             "still",
-            Level.NOTE,
             f"'{job.name}' is running, {job.joined} workers, and summed nothing in {watched_s:.1f} s",
             "its workers compute, load data, or hang all together: nobody waits for another one's packets",
             "look again (wiresum top); if it stays so, look at one of its processes (py-spy dump)",
         )
     pace = f", {rates.results:,.0f} results/s" if rates else ""
-    return Finding("job", "health", Level.OK, f"'{job.name}' is {job.state}, {job.joined} workers{pace}")
+    return ok("health", f"'{job.name}' is {job.state}, {job.joined} workers{pace}")
 
 
-def _findings(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding]:
+def _amiss(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding]:
     if job.joined < job.world_size and job.state in ("created", "forming"):
         yield _missing(job)
     if job.state == "queued":
-        yield Finding(
-            "job",
+        yield warning(
             "queued",
-            Level.WARNING,
             f"'{job.name}' is number {job.queue_position} in the queue: {job.waiting}",
             "its workers have all asked and wait for slots",
             "wait, end another job (wiresum jobs end), give it a priority, or ask for fewer slots (WIRESUM_SLOTS)",
@@ -85,10 +77,8 @@ def _findings(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Find
 def _missing(job: join.JobReport) -> Finding:
     there = {worker.peer.rank for worker in job.workers}
     ranks = ", ".join(str(rank) for rank in range(job.world_size) if rank not in there)
-    return Finding(
-        "job",
+    return warning(
         "missing",
-        Level.WARNING,
         f"'{job.name}' waits for {job.world_size - job.joined} of {job.world_size} workers: rank {ranks}",
         "nobody begins before all are there",
         "look at what those ranks print; each needs the same WIRESUM_SWITCH, the same job name and the same world size",
@@ -97,10 +87,8 @@ def _missing(job: join.JobReport) -> Finding:
 
 def _uncounted(job: join.JobReport) -> Finding:
     silent = ", ".join(node.switch_name for node in job.switches if node.uncounted) or job.switch_name
-    return Finding(
-        "job",
+    return warning(
         "uncounted",
-        Level.WARNING,
         f"'{job.name}': '{silent}' does not say what it counted, so nobody knows whether sums are made",
         "a switch that is stopped, frozen or cut off answers no questions, and perhaps no packets either",
         "look at the switch itself and at the way to its P4Runtime port (wiresum doctor --check switch)",
@@ -110,11 +98,10 @@ def _uncounted(job: join.JobReport) -> Finding:
 def _heartbeats(job: join.JobReport) -> Iterator[Finding]:
     for worker in job.workers:
         if worker.state == "attending" and worker.heartbeat_age_ms > HEARTBEAT_LATE_MS:
-            yield Finding(
-                "job",
+            yield warning(
                 "heartbeat",
-                Level.WARNING,
-                f"'{job.name}': the last heartbeat of {_who(worker)} came {worker.heartbeat_age_ms / 1000:.1f} s ago",
+                f"'{job.name}': the last heartbeat of {describe_peer(worker.peer)} came "
+                f"{worker.heartbeat_age_ms / 1000:.1f} s ago",
                 "a worker that is silent for too long is taken for lost, and the job ends",
                 "is that host overloaded, swapping, or cut off? A debugger or a stopped process looks the same",
             )
@@ -131,11 +118,9 @@ def _laggards(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Find
     watched_s = now.taken_at - before.taken_at
     for worker in job.workers:
         if worker.peer.rank in behind:
-            yield Finding(
-                "job",
+            yield warning(
                 "lags",
-                Level.WARNING,
-                f"'{job.name}': no result in {watched_s:.1f} s; the others wait for {_who(worker)}",
+                f"'{job.name}': no result in {watched_s:.1f} s; the others wait for {describe_peer(worker.peer)}",
                 "a sum needs every worker",
                 "that rank is in its computation, or loads data, or hangs: look at its process (py-spy dump)",
             )
@@ -149,10 +134,8 @@ def _lagging_switches(job: join.JobReport, before: Sample, now: Sample) -> Itera
     lagging, lagged = (packets_behind(report.switches, report.workers) for report in (job, earlier))
     for node in job.switches:
         if lagging.get(node.switch_name) and lagged.get(node.switch_name):
-            yield Finding(
-                "job",
+            yield warning(
                 "uplink",
-                Level.WARNING,
                 f"'{job.name}': no result in {now.taken_at - before.taken_at:.1f} s, and no worker is behind, but the "
                 f"sums of {node.switch_name} are at {node.parent}",
                 "packets between the two switches are lost; the workers ask for them again, in vain",
@@ -174,26 +157,17 @@ def _behind(job: join.JobReport) -> set[int]:
 def _packets(job: join.JobReport) -> Iterator[Finding]:
     resent = job.packets.get("resent", 0)
     if job.results and resent > RESENT_MANY * job.results:
-        yield Finding(
-            "job",
+        yield warning(
             "resent",
-            Level.WARNING,
             f"'{job.name}': {resent} results were asked for again, {100 * resent / job.results:.1f}% of all",
             "each is a packet that was lost, or a worker that was late to take it",
             "wiresum top --job shows whose packets; look at drops at its interface and at wiresum doctor there",
         )
     refused = {reason: job.packets.get(reason, 0) for reason in REFUSED if job.packets.get(reason, 0)}
     if refused:
-        said = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in refused.items())
-        yield Finding(
-            "job",
+        yield warning(
             "refused",
-            Level.WARNING,
-            f"'{job.name}': the switch refused packets that bore its number: {said}",
+            f"'{job.name}': the switch refused packets that bore its number: {counted(refused)}",
             "they changed no sum; a worker of the job sends no such packets, so somebody else does",
             "look for who else sends to the switch's data ports, for example a process of a job that has ended",
         )
-
-
-def _who(worker: join.WorkerReport) -> str:
-    return describe_peer(worker.peer)

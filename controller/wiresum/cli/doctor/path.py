@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from wiresum.agent import AgentConfig, Dtype, JobAbortedError, Region, Session, SessionStats, TrafficStats, WiresumError
-from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
 from wiresum.cli.doctor.host import Drops, drops
 
 WORKERS = 2
@@ -103,18 +103,14 @@ def _sum(config: AgentConfig, name: str, rank: int, values: array.array[int], ex
 def _failed(error: BaseException) -> Finding:
     code = getattr(error, "code", "")
     if code == "PERMISSION_DENIED":
-        return Finding(
-            "path",
+        return note(
             "join",
-            Level.NOTE,
             f"the path for data was not tried: {error}",
             "only workers may join",
             "run it with the certificate of a worker that may join jobs named doctor-*",
         )
-    return Finding(
-        "path",
+    return problem(
         "join" if code else "data",
-        Level.PROBLEM,
         str(error),
         "training would fail in the same way",
         "" if code else "a firewall here or there must let UDP pass between the switch's 16 data ports and this host",
@@ -125,20 +121,16 @@ def _sums(trials: list[Trial]) -> Finding:
     first = trials[0]
     wrong = sum(trial.wrong for trial in trials)
     if wrong:
-        return Finding(
-            "path",
+        return problem(
             "sums",
-            Level.PROBLEM,
             f"{wrong} of {WORKERS * first.numbers} sums came back wrong",
             "a model that trains with them is worthless",
             "stop all jobs on this switch, and report this: neither worker nor switch may ever do that",
         )
     rtt_us = min(part.rtt_s for trial in trials for part in trial.stats.aggregators) * 1e6
     gbit = 32 * first.numbers / max(trial.seconds for trial in trials) / 1e9
-    return Finding(
-        "path",
+    return ok(
         "sums",
-        Level.OK,
         f"{WORKERS} workers summed {first.numbers << 2 >> 20} MiB through {_switches(len(first.stats.aggregators))}, "
         f"every bit right: round trip {rtt_us:,.0f} us, {gbit:.2f} Gbit/s to each of both, packets of {first.lanes} "
         "numbers",
@@ -155,30 +147,24 @@ def _losses(trials: list[Trial], lost: Drops) -> Iterator[Finding]:
     said = f"{again} of {sent} packets were sent again or asked about ({100 * again / max(1, sent):.2f}%)"
     said += _where_lost(trials)
     if lost.no_buffer:
-        yield Finding(
-            "path",
+        yield warning(
             "buffer_drops",
-            Level.WARNING,
             f"this host dropped {lost.no_buffer} datagrams meanwhile since a socket's buffer was full",
             "each has to be sent again",
             "raise net.core.rmem_max (see host), and give the process another core",
         )
     if lost.at_interface:
-        yield Finding(
-            "path",
+        yield warning(
             "interface_drops",
-            Level.WARNING,
             f"the interface dropped {lost.at_interface} packets meanwhile",
             "each has to be sent again",
             "larger receive rings: ethtool -G, and see ethtool -S for the reason",
         )
     if again <= LOSS_MUCH * sent:
-        yield Finding("path", "loss", Level.OK, said)
+        yield ok("loss", said)
         return
-    yield Finding(
-        "path",
+    yield warning(
         "loss",
-        Level.WARNING,
         said,
         "packets were lost on the way, or a core was busy for longer than the time-out; either costs time, never a sum",
         "nothing if the host is just busy; else look at drops of the ports between here and the switch (ethtool -S)",

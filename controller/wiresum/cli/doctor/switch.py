@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
 from wiresum.cli.service import Service, ServiceError
-from wiresum.cli.text import duration
+from wiresum.cli.text import counted, duration
 from wiresum.join import credentials
 
 if TYPE_CHECKING:
@@ -75,10 +75,8 @@ def _cannot_connect(target: str) -> OSError | None:
 
 
 def _unreachable(target: str, error: OSError, *, others: bool) -> Finding:
-    return Finding(
-        "switch",
+    return (warning if others else problem)(
         "reachable",
-        Level.WARNING if others else Level.PROBLEM,
         f"nobody answers at {target}: {error.strerror or error}",
         "workers join there" + (", and look at the other endpoints while nobody does" if others else ""),
         "is `wiresum switch` or `wiresum controller` running there (systemctl status), does it listen at that address, "
@@ -88,18 +86,14 @@ def _unreachable(target: str, error: OSError, *, others: bool) -> Finding:
 
 def _no_report(error: ServiceError) -> Finding:
     if error.code == "PERMISSION_DENIED":
-        return Finding(
-            "switch",
+        return note(
             "report",
-            Level.NOTE,
             "this certificate may not ask for the report, so nothing is said about switches and jobs",
             "workers may join; only operators may see everything",
             "run it with the certificate of an operator (wiresum ca issue) to see more",
         )
-    return Finding(
-        "switch",
+    return problem(
         "report",
-        Level.PROBLEM,
         error.message,
         "without an answer nobody joins",
         "its own log says why (journalctl -u wiresum-switch or -u wiresum-controller)",
@@ -110,30 +104,24 @@ def _answered(report: join.Report) -> Finding:
     service = report.service
     what = f"{service.role or 'the service'} answers, up {duration(service.age_seconds)}, {len(report.jobs)} jobs"
     if service.trouble:
-        return Finding(
-            "switch",
+        return problem(
             "state",
-            Level.PROBLEM,
             f"{service.role or 'the service'} answers, but cannot write its state: {service.trouble}",
             "jobs that run go on, but none begins, and slots of those that end are not free",
             "make room on that disk, or mount it for writing; the service tries again by itself",
         )
     if service.past:
-        return Finding(
-            "switch",
+        return warning(
             "state",
-            Level.WARNING,
             f"{what}; it began with a state of the past: {service.past}",
             "jobs that it did not know of have ended; no key comes twice, so sums are right",
             "look at the disk of the state, and see that nobody uses a copy of it; the warning goes when the "
             "controller begins the next time",
         )
     if service.role != "standby":
-        return Finding("switch", "service", Level.OK, what)
-    return Finding(
-        "switch",
+        return ok("service", what)
+    return problem(
         "service",
-        Level.PROBLEM,
         f"only a standby answers, up {duration(service.age_seconds)}",
         "a standby serves no joins as long as the switch says that another controller is primary",
         "name the active controller too (--switch A,B); if it is gone, the log of the standby says what it waits for",
@@ -157,11 +145,9 @@ def _standby(target: str, report: join.Report) -> Finding:
     up = f"{target} stands by, up {duration(report.service.age_seconds)}"
     if not lost:
         names = ", ".join(f"'{switch.name}'" for switch in report.switches)
-        return Finding("switch", "standby", Level.OK, f"{up}, and reaches {names}")
-    return Finding(
-        "switch",
+        return ok("standby", f"{up}, and reaches {names}")
+    return warning(
         "standby",
-        Level.WARNING,
         f"{up}, but does not reach {', '.join(lost)}",
         "if the active controller goes, it cannot take over there",
         "look at the way from the standby to the switch's P4Runtime port, and at its certificate",
@@ -174,10 +160,8 @@ def _versions(theirs: str) -> Iterator[Finding]:
     except metadata.PackageNotFoundError:
         return
     if theirs and ours != theirs:
-        yield Finding(
-            "switch",
+        yield warning(
             "versions",
-            Level.WARNING,
             f"the service is wiresum {theirs}, this host has {ours}",
             "versions with different join protocols refuse each other, and others are not tested together",
             f"pip install wiresum=={theirs} here, or upgrade the service",
@@ -190,38 +174,31 @@ def _switch(switch: join.SwitchReport) -> Finding:
         f"{switch.jobs_max - switch.jobs} of {switch.jobs_max} jobs are free, {switch.lanes_max} lanes"
     )
     if switch.trouble:
-        return Finding(
-            "switch",
+        return problem(
             "trouble",
-            Level.PROBLEM,
             f"'{switch.name}' ({switch.kind}) is {switch.state}: {switch.trouble}",
             "its jobs go on while the switch forwards, but no job begins or ends there",
             "look at the switch itself and at the way to its P4Runtime port; the controller tries again by itself",
         )
     if switch.state == "draining":
         advice = "wiresum jobs resume, when it may take jobs again"
-        return Finding("switch", "draining", Level.WARNING, what, "it takes no new jobs", advice)
+        return warning("draining", what, "it takes no new jobs", advice)
     if switch.slots_free < SLOTS_FEW * switch.slots_total or switch.jobs >= switch.jobs_max:
-        return Finding(
-            "switch",
+        return warning(
             "full",
-            Level.WARNING,
             what,
             "the next job may have to wait in the queue",
             "start the switch with more --slots, ask for fewer for each job, or end jobs (wiresum jobs)",
         )
-    return Finding("switch", "state", Level.OK, what)
+    return ok("state", what)
 
 
 def _strays(switch: join.SwitchReport) -> Iterator[Finding]:
-    strays = {reason: count for reason, count in sorted(switch.stray_packets.items()) if count}
+    strays = {reason: count for reason, count in switch.stray_packets.items() if count}
     if strays:
-        said = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in strays.items())
-        yield Finding(
-            "switch",
+        yield note(
             "strays",
-            Level.NOTE,
-            f"'{switch.name}' dropped packets of no job: {said}",
+            f"'{switch.name}' dropped packets of no job: {counted(strays)}",
             "some are the last packets of jobs that have ended; a steady stream is somebody who should not send there",
             "wiresum top shows the rate; if it goes on, look for the sender at the switch (tcpdump on its data ports)",
         )
@@ -230,10 +207,8 @@ def _strays(switch: join.SwitchReport) -> Iterator[Finding]:
 def _refusals(report: join.Report) -> Iterator[Finding]:
     for what, reasons in TOLD_APART.items():
         if count := sum(report.service.refusals.get(reason, 0) for reason in reasons):
-            yield Finding(
-                "switch",
+            yield note(
                 "refusals",
-                Level.NOTE,
                 f"{count} requests were refused because they {what}",
                 "a misconfigured worker, or somebody who tries",
                 "the service's audit log has a line for each, with the peer's address and name",
@@ -247,17 +222,15 @@ def _certificates(service: Service, targets: list[str]) -> Iterator[Finding]:
     try:
         ours = credentials.load(service.tls)
     except credentials.CredentialsError as error:
-        yield Finding("switch", "certificate", Level.PROBLEM, str(error), "without it nobody lets us in")
+        yield problem("certificate", str(error), "without it nobody lets us in")
         return
     yield _expiry("our certificate", str(ours.directory / credentials.CERTIFICATE_FILE), ours.expires_at)
     for target in targets:
         try:
             expires_at = _expiry_of_server(target, ours.directory)
         except OSError as error:  # of TLS, too
-            yield Finding(
-                "switch",
+            yield problem(
                 "tls",
-                Level.PROBLEM,
                 f"TLS with {target} fails: {_reason(error)}",
                 "workers cannot join",
                 "both need certificates of one authority (ca.crt), and the service's must name the address in "
@@ -270,11 +243,9 @@ def _certificates(service: Service, targets: list[str]) -> Iterator[Finding]:
 def _expiry(whose: str, which: str, expires_at: datetime) -> Finding:
     what = f"{whose} is valid until {expires_at:%Y-%m-%d %H:%M} UTC"
     if expires_at - datetime.now(timezone.utc) > EXPIRY_NEAR:
-        return Finding("switch", "certificate", Level.OK, what)
-    return Finding(
-        "switch",
+        return ok("certificate", what)
+    return warning(
         "certificate",
-        Level.WARNING,
         what,
         "from then on connections fail; jobs that run end at their next reconnection",
         f"renew {which}: wiresum ca renew; services take a new file without a restart",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wiresum.agent import AgentConfig, _native
-from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.doctor.finding import Finding, ok, problem
 
 ADVICE = "docs/transports.md says what each transport needs; WIRESUM_TRANSPORT=udp needs nothing"
 
@@ -16,10 +16,8 @@ def findings(config: AgentConfig, address: str, root: Path = Path("/")) -> Itera
     try:
         obtained = _native.try_transport(config.transport, config.device, address, config.threads or 1)
     except (RuntimeError, OSError, ValueError) as error:
-        yield Finding(
-            "host",
+        yield problem(
             "transport",
-            Level.PROBLEM,
             f"WIRESUM_TRANSPORT={config.transport} cannot be had: {error}",
             "this worker would not join its job",
             ADVICE,
@@ -27,7 +25,7 @@ def findings(config: AgentConfig, address: str, root: Path = Path("/")) -> Itera
         return
     pages = _free_huge_pages(root)
     huge = f"; {pages} huge pages are free" if config.transport == "dpdk" and pages is not None else ""
-    yield Finding("host", "transport", Level.OK, f"packets go by {obtained}{huge}")
+    yield ok("transport", f"packets go by {obtained}{huge}")
 
 
 def _free_huge_pages(root: Path) -> int | None:

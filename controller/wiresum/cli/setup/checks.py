@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import click
 
 from wiresum.cli.doctor import switch
-from wiresum.cli.doctor.finding import Finding, Level, passed
+from wiresum.cli.doctor.finding import Finding, ok, passed, problem, warning
 from wiresum.cli.service import Service
 from wiresum.cli.setup.plan import USER, HostPlan
 from wiresum.cli.setup.steps import COMMAND_S_MAX, Host, SetupError, run
@@ -39,16 +39,16 @@ def start(plan: HostPlan, *, changed: bool) -> Iterator[Finding]:
     runs = _is_active(plan.unit)
     if runs and changed and plan.role == "switch":
         what, advice = f"{plan.unit} runs as it was", f"wiresum jobs drain, and then systemctl restart {plan.unit}"
-        yield Finding("host", "service", Level.WARNING, what, "a switch that is started again ends its jobs", advice)
+        yield warning("service", what, "a switch that is started again ends its jobs", advice)
         return
     try:
         if not runs or changed:
             run(["systemctl", "restart", plan.unit])
     except SetupError as error:
         advice = f"its log says why: journalctl -u {plan.unit}"
-        yield Finding("host", "service", Level.PROBLEM, str(error), "nobody can use it before it runs", advice)
+        yield problem("service", str(error), "nobody can use it before it runs", advice)
     else:
-        yield Finding("host", "service", Level.OK, f"{plan.unit} runs, and starts with this host")
+        yield ok("service", f"{plan.unit} runs, and starts with this host")
 
 
 def _is_active(unit: str) -> bool:
@@ -94,10 +94,10 @@ def _as_user(host: Host, command: list[str], check: str, what: str, *, fatal: bo
         complaint = f"{USER} cannot run wiresum: {error}"
     else:
         if tried.returncode == 0:
-            return Finding("host", check, Level.OK, what)
+            return ok(check, what)
         complaint = ((tried.stderr or tried.stdout).strip().splitlines() or ["it says nothing"])[-1]
     if not fatal:
         why = "the service begins without it, and uses it when it is there"
-        return Finding("host", check, Level.WARNING, complaint, why, "set that host up too, if it is not yet")
+        return warning(check, complaint, why, "set that host up too, if it is not yet")
     advice = f"{USER} must be able to read it, and to run {sys.executable}: are its folders for everybody to read?"
-    return Finding("host", check, Level.PROBLEM, complaint, "the service would end with that at once", advice)
+    return problem(check, complaint, "the service would end with that at once", advice)

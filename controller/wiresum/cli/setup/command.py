@@ -15,7 +15,7 @@ import click
 
 from wiresum.cli.doctor.finding import Finding, Level
 from wiresum.cli.setup import certificate, checks, plan
-from wiresum.cli.setup.plan import BUFFERS, FOLDER, HOMES, UNITS, USER, Certificate, HostPlan
+from wiresum.cli.setup.plan import BUFFERS, FOLDER, HOMES, UNITS, USER, Certificate, Common, HostPlan
 from wiresum.cli.setup.steps import File, Host, SetupError, Step
 from wiresum.cli.text import visible
 from wiresum.join import credentials
@@ -120,16 +120,10 @@ def _users(_context: click.Context, _parameter: click.Parameter, names: Sequence
 )
 @click.option("--user", "users", multiple=True, callback=_users, help="Who trains here, and so reads the certificate.")
 @_common
-def worker(endpoint: str, users: Sequence[str], **common: Any) -> None:
+def worker(endpoint: str, users: Sequence[str], **given: Any) -> None:
     """Who trains: certificate, environment, socket buffers; and a sum through the switch."""
-    host, files = _begin("worker", "", **common)
-    _carry_out(
-        plan.worker(
-            _program(), endpoint, files, users, insecure=common["insecure"], replace=common["replace"]
-        ),
-        host,
-        dry_run=common["dry_run"],
-    )  # fmt: skip
+    host, common = _begin("worker", "", **given)
+    _carry_out(plan.worker(common, endpoint, users), host, dry_run=given["dry_run"])
 
 
 @setup.command(
@@ -143,20 +137,13 @@ Examples:
 @click.option("--p4runtime", is_flag=True, help="A controller programs it, and serves the joins.")
 @click.option("--option", "options", multiple=True, help="Of `wiresum switch`, like --option=--mtu=9000. Repeatable.")
 @_common
-def switch(address: str, p4runtime: bool, options: Sequence[str], **common: Any) -> None:
+def switch(address: str, p4runtime: bool, options: Sequence[str], **given: Any) -> None:
     """A software switch, as a service of systemd's."""
     # With its own join service it is a controller to those who join.
-    host, files = _begin("switch" if p4runtime else "controller", address, folder="switch", **common)
-    wanted = plan.switch(
-        _program_of_service(),
-        address,
-        files,
-        p4runtime=p4runtime,
-        options=options,
-        insecure=common["insecure"],
-        replace=common["replace"],
-    )
-    _carry_out(wanted, host, dry_run=common["dry_run"])
+    _check_homes()
+    host, common = _begin("switch" if p4runtime else "controller", address, folder="switch", **given)
+    wanted = plan.switch(common, address, p4runtime=p4runtime, options=options)
+    _carry_out(wanted, host, dry_run=given["dry_run"])
 
 
 @setup.command(
@@ -185,56 +172,47 @@ Examples:
     help="Where Prometheus reads.",
 )  # fmt: skip
 @_common
-def controller(address: str, switches: dict[str, str], config: Path | None, metrics: str, **common: Any) -> None:
+def controller(address: str, switches: dict[str, str], config: Path | None, metrics: str, **given: Any) -> None:
     """The controller of one switch or several, as a service of systemd's."""
     if bool(switches) == bool(config):
         raise click.UsageError("either --switch, once for each switch, or --config")
-    host, files = _begin("controller", address, **common)
-    wanted = plan.controller(
-        _program_of_service(),
-        address,
-        switches,
-        files,
-        config=config.read_bytes() if config else b"",
-        metrics=metrics,
-        insecure=common["insecure"],
-        replace=common["replace"],
-    )
-    _carry_out(wanted, host, dry_run=common["dry_run"])
+    _check_homes()
+    host, common = _begin("controller", address, **given)
+    content = config.read_bytes() if config else b""
+    wanted = plan.controller(common, address, switches, metrics=metrics, config=content)
+    _carry_out(wanted, host, dry_run=given["dry_run"])
 
 
 def _begin(
-    role: str, address: str, *, root: Path, source: str, insecure: bool, dry_run: bool, folder: str = "", **_: Any
-) -> tuple[Host, Certificate]:
-    """`address`: of one who serves. `folder`: where its certificate lies, if not at its role's name."""
+    role: str, address: str, *, root: Path, source: str, insecure: bool, replace: bool, dry_run: bool, folder: str = ""
+) -> tuple[Host, Common]:
+    """`address`: of a host that serves. `folder`: where its certificate lies, if not at its role's name."""
     host = Host(root.resolve())
     if os.geteuid() != 0 and not dry_run:
-        raise SetupError(
-            "this makes a user, and files in /etc: run it as root (sudo), or see what it would do, --dry-run"
-        )
+        raise SetupError("this makes a user, and files in /etc: run it as root (sudo), or try it with --dry-run")
     if insecure and source:
         raise click.UsageError("--insecure is without certificates: leave out --tls, or that")
-    if insecure:
-        return host, {}
+    files: Certificate = {}
     if source:
-        return host, certificate.read(source, role, address)
-    there = host.path(f"{FOLDER}/{folder or role}")
-    if not there.is_dir():
-        raise SetupError(
-            f"--tls names this host's certificate, which `wiresum ca init` makes (its folder {role}), or "
-            f"`wiresum ca issue {role}`; without any: --insecure, in a network that you trust"
-        )
-    certificate.check(credentials.load(there, serving=bool(address)), role, address)
-    return host, {}
+        files = certificate.read(source, role, address)
+    elif not insecure:
+        there = host.path(f"{FOLDER}/{folder or role}")
+        if not there.is_dir():
+            raise SetupError(
+                f"--tls names this host's certificate, which `wiresum ca init` makes (its folder {role}), or "
+                f"`wiresum ca issue {role}`; without any: --insecure, in a network that you trust"
+            )
+        certificate.check(credentials.load(there, serving=bool(address)), role, address)
+    return host, Common(_program(), files, insecure, replace)
 
 
 def _program() -> str:
-    """Of this very installation."""
+    """Of this installation."""
     return str(Path(sys.executable).with_name("wiresum"))
 
 
-def _program_of_service() -> str:
-    """The same, if services can see it and the interpreter behind it. Raises a `SetupError`."""
+def _check_homes() -> None:
+    """Raises a `SetupError` if services cannot see this installation, or its interpreter."""
     for path in (_program(), str(Path(sys.executable).resolve())):
         if path.startswith(HOMES):
             raise SetupError(
@@ -242,7 +220,6 @@ def _program_of_service() -> str:
                 "elsewhere, like `/usr/bin/python3 -m venv /opt/wiresum && /opt/wiresum/bin/pip install "
                 "'wiresum[controller]'`"
             )
-    return _program()
 
 
 def _carry_out(wanted: HostPlan, host: Host, *, dry_run: bool) -> None:

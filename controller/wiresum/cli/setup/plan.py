@@ -1,7 +1,7 @@
-"""What belongs on a host of each role. Pure: from the wishes to steps, and to what nobody but its operator can do.
+"""What belongs on a host of each role: the steps, and what is left to its operator. Pure.
 
-A configuration that is there already and differs may be somebody's work, and is kept unless `replace` is said. What
-nobody should edit (units, which have drop-ins for that) is written anew.
+A configuration that exists and differs may have been edited, and is kept unless `replace` is set. Units are always
+written anew: they are edited in drop-ins.
 """
 
 from __future__ import annotations
@@ -23,15 +23,31 @@ UNITS = "/etc/systemd/system"
 PROFILE = "/etc/profile.d/wiresum.sh"
 COMMAND = "/usr/local/bin/wiresum"
 UNIT_PROGRAM = "/opt/wiresum/bin/wiresum"
-"""As the units say it."""
+"""The program's path in the unit files."""
 DATA_PORTS = f"{SWITCH_PORT}-{SWITCH_PORT + THREADS_MAX - 1}"
 BUFFERS = Settings("/etc/sysctl.d/60-wiresum.conf", {"net.core.rmem_max": 8388608, "net.core.wmem_max": 8388608})
-"""Datagrams wait there while their thread is not on a core."""
+"""Socket buffers, which hold datagrams while their thread is not on a core."""
 HOMES = ("/home/", "/root/")
-"""Which the units hide from their services."""
+"""The units hide these from their services."""
 
 Certificate = Mapping[str, bytes]
 """The three files of a TLS directory, by name."""
+
+
+@dataclass(frozen=True)
+class Common:
+    """What is given for every role."""
+
+    program: str
+    """The path of the `wiresum` command."""
+    certificate: Certificate
+    """Empty: none is written."""
+    insecure: bool = False
+    replace: bool = False
+
+    def tls(self, role: str) -> str:
+        """The folder of its certificate; empty: none."""
+        return "" if self.insecure else f"{FOLDER}/{role}"
 
 
 @dataclass(frozen=True)
@@ -39,125 +55,98 @@ class HostPlan:
     role: str
     steps: Sequence[Step]
     firewall: str
-    """What must be let through."""
-    tls: str = ""
+    """The traffic that must be let through."""
+    tls: str
     """The folder with the certificate; empty: none."""
+    endpoint: str
+    """Of the service that the last check asks."""
     unit: str = ""
-    """The service's name; empty: there is none."""
+    """The service's name; empty: none."""
     command: str = ""
-    """The service, as its unit starts it, for a shell."""
-    endpoint: str = ""
-    """Of the service that is to be looked at in the end."""
+    """The shell command that the unit runs."""
     config: str = ""
-    """What the service reads when it starts."""
+    """The file that the service reads when it starts."""
     serves_joins: bool = True
-    """Is `endpoint` a join service, and not only P4Runtime?"""
+    """`endpoint` is a join service; else P4Runtime."""
 
 
-def worker(
-    program: str, switch: str, certificate: Certificate, users: Sequence[str], *, insecure: bool, replace: bool
-) -> HostPlan:
-    """`program`: where the command is."""
+def worker(common: Common, switch: str, users: Sequence[str]) -> HostPlan:
     settings = {"WIRESUM_SWITCH": switch}
-    settings |= {"WIRESUM_INSECURE": "1"} if insecure else {"WIRESUM_TLS": f"{FOLDER}/worker"}
+    settings |= {"WIRESUM_INSECURE": "1"} if common.insecure else {"WIRESUM_TLS": common.tls("worker")}
     lines = [f"{name}={value}" for name, value in settings.items()]
     exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
-    steps: list[Step] = [
-        User(USER),
+    steps = _steps(
+        common,
+        "worker",
         *(Member(user, USER) for user in users),
-        Folder(FOLDER, 0o755, "root", USER),
-        *_certificate("worker", certificate),
-        _text(f"{FOLDER}/worker.env", lines, "For containers and units of trainings.", kept=not replace),
-        _text(PROFILE, exports, "For those who train here.", kept=not replace),
-        *_everywhere(program, replace=replace),
-    ]
+        _text(f"{FOLDER}/worker.env", lines, "For containers and units of trainings.", kept=not common.replace),
+        _text(PROFILE, exports, "For those who train here.", kept=not common.replace),
+    )
     at = "to this host, at any port (WIRESUM_PORTS keeps it to some)"
     firewall = f"UDP from the switches' ports {DATA_PORTS} {at}; out of it, those and TCP to {switch}"
-    tls = "" if insecure else f"{FOLDER}/worker"
-    return HostPlan("worker", steps, firewall, tls, endpoint=switch)
+    return HostPlan("worker", steps, firewall, common.tls("worker"), switch)
 
 
-def switch(
-    program: str,
-    address: str,
-    certificate: Certificate,
-    *,
-    p4runtime: bool,
-    options: Sequence[str],
-    insecure: bool,
-    replace: bool,
-) -> HostPlan:
-    """`options`: of `wiresum switch`, besides."""
-    tls = "" if insecure else f"{FOLDER}/switch"
-    port = P4RUNTIME_PORT if p4runtime else CONTROL_PORT
-    where = ["--p4runtime" if p4runtime else "--control", f"{address}:{port}"]
-    words = [*where, *(["--insecure"] if insecure else ["--tls", tls]), *options]
-    variable = f"WIRESUM_SWITCH_OPTIONS={shlex.join(words)}"
-    unit = _unit("wiresum-switch.service", program)
-    steps: list[Step] = [
-        User(USER),
-        Folder(FOLDER, 0o755, "root", USER),
-        *_certificate("switch", certificate),
-        _text(f"{FOLDER}/switch.env", [variable], "wiresum switch --help says what there is.", kept=not replace),
-        *_everywhere(program, replace=replace),
-        unit,
-    ]
+def switch(common: Common, address: str, *, p4runtime: bool, options: Sequence[str]) -> HostPlan:
+    """`options`: more of them for `wiresum switch`."""
+    tls, config = common.tls("switch"), f"{FOLDER}/switch.env"
+    endpoint = f"{address}:{P4RUNTIME_PORT if p4runtime else CONTROL_PORT}"
+    where = ["--p4runtime" if p4runtime else "--control", endpoint]
+    words = shlex.join([*where, *(["--tls", tls] if tls else ["--insecure"]), *options])
+    variables = [f"WIRESUM_SWITCH_OPTIONS={words}"]
+    unit = _unit("wiresum-switch.service", common.program)
+    environment = _text(config, variables, "wiresum switch --help says what there is.", kept=not common.replace)
     who = "the controllers alone" if p4runtime else "workers and operators"
-    firewall = f"TCP {port} from {who}; UDP {DATA_PORTS} from and to the workers"
-    command = _command(unit).replace("$WIRESUM_SWITCH_OPTIONS", shlex.join(words))
     return HostPlan(
         "switch",
-        steps,
-        firewall,
+        _steps(common, "switch", environment, unit),
+        f"TCP {endpoint.rpartition(':')[2]} from {who}; UDP {DATA_PORTS} from and to the workers",
         tls,
+        endpoint,
         unit="wiresum-switch",
-        command=command,
-        endpoint=f"{address}:{port}",
-        config=f"{FOLDER}/switch.env",
+        command=_command(unit).replace("$WIRESUM_SWITCH_OPTIONS", words),
+        config=config,
         serves_joins=not p4runtime,
     )
 
 
 def controller(
-    program: str,
-    address: str,
-    switches: Mapping[str, str],
-    certificate: Certificate,
-    *,
-    config: bytes = b"",
-    metrics: str,
-    insecure: bool,
-    replace: bool,
+    common: Common, address: str, switches: Mapping[str, str], *, metrics: str, config: bytes = b""
 ) -> HostPlan:
-    """`switches`: the software switches' addresses by name. `config`: instead of what follows from these."""
-    tls = "" if insecure else f"{FOLDER}/controller"
-    wanted = config or _cluster(address, switches, tls, metrics).encode()
-    unit = _unit("wiresum-controller.service", program)
-    steps: list[Step] = [
-        User(USER),
-        Folder(FOLDER, 0o755, "root", USER),
-        Folder(STATE, 0o700, USER, USER),
-        Folder(LOGS, 0o750, USER, USER),
-        *_certificate("controller", certificate),
-        File(f"{FOLDER}/cluster.toml", wanted, 0o640, "root", USER, kept=not replace, shown=True),
-        *_everywhere(program, replace=replace),
-        unit,
-    ]
-    firewall = f"TCP {CONTROL_PORT} from workers and operators; out of this host, TCP to the switches' P4Runtime ports"
+    """`switches`: the software switches' addresses by name. `config`: a whole configuration instead."""
+    tls, path = common.tls("controller"), f"{FOLDER}/cluster.toml"
+    content = config or _cluster(address, switches, tls, metrics).encode()
+    unit = _unit("wiresum-controller.service", common.program)
     return HostPlan(
         "controller",
-        steps,
-        firewall,
+        _steps(
+            common,
+            "controller",
+            Folder(STATE, 0o700, USER, USER),
+            Folder(LOGS, 0o750, USER, USER),
+            File(path, content, 0o640, "root", USER, kept=not common.replace, shown=True),
+            unit,
+        ),
+        f"TCP {CONTROL_PORT} from workers and operators; out of this host, TCP to the switches' P4Runtime ports",
         tls,
+        f"{address}:{CONTROL_PORT}",
         unit="wiresum-controller",
         command=_command(unit),
-        endpoint=f"{address}:{CONTROL_PORT}",
-        config=f"{FOLDER}/cluster.toml",
+        config=path,
     )
 
 
+def _steps(common: Common, role: str, *own: Step) -> list[Step]:
+    """Those of every role, and its own."""
+    steps: list[Step] = [User(USER), Folder(FOLDER, 0o755, "root", USER)]
+    steps += [*_certificate(role, common.certificate), *own, BUFFERS]
+    if common.program.rpartition("/")[0] not in ("/usr/bin", "/usr/local/bin"):
+        steps.append(Link(COMMAND, common.program, kept=not common.replace))
+    return steps
+
+
 def _certificate(role: str, files: Certificate) -> list[Step]:
-    """Root's, so that a service that is broken into cannot change it; and for the service's group to read."""
+    """Owned by root, so that a compromised service cannot change it; its group may read it."""
     if not files:
         return []
     folder = f"{FOLDER}/{role}"
@@ -166,13 +155,6 @@ def _certificate(role: str, files: Certificate) -> list[Step]:
         Folder(folder, 0o750, "root", USER),
         *(File(f"{folder}/{name}", content, modes[name], "root", USER) for name, content in files.items()),
     ]
-
-
-def _everywhere(program: str, *, replace: bool) -> list[Step]:
-    steps: list[Step] = [BUFFERS]
-    if program.rpartition("/")[0] not in ("/usr/bin", "/usr/local/bin"):
-        steps.append(Link(COMMAND, program, kept=not replace))
-    return steps
 
 
 def _text(path: str, lines: Sequence[str], comment: str, *, kept: bool = False) -> File:
@@ -188,7 +170,6 @@ def _unit(name: str, program: str) -> File:
 
 
 def _command(unit: File) -> str:
-    """Of a unit, what it starts."""
     (line,) = re.findall(r"^ExecStart=(.+)$", unit.content.decode(), re.MULTILINE)
     return str(line)
 

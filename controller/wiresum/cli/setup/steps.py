@@ -21,18 +21,17 @@ class SetupError(RuntimeError):
 
 @dataclass(frozen=True)
 class Host:
-    """The one that is set up: this one, or one whose file system lies in a folder here, like an image."""
+    """The host that is set up: this one, or an image whose files lie in the folder `root`."""
 
     root: Path = Path("/")
 
     @property
     def runs(self) -> bool:
-        """Is it this one?"""
         return self.root == Path("/")
 
     @property
     def has_systemd(self) -> bool:
-        """Is it this one, with systemd at work? (`sd_booted(3)` looks at the same.)"""
+        """As `sd_booted(3)` finds out."""
         return self.runs and Path("/run/systemd/system").is_dir()
 
     def path(self, absolute: str) -> Path:
@@ -64,23 +63,25 @@ class Step(Protocol):
 
     @property
     def kept(self) -> bool:
-        """Is what is there left alone, though it is not what it should be? It may be somebody's work."""
+        """If it differs, it stays as it is, since somebody may have edited it."""
+        return False
 
-    def is_so(self, host: Host) -> bool: ...
+    def is_so(self, host: Host) -> bool:
+        """It is there, as it should be."""
 
     def is_there(self, host: Host) -> bool:
-        """In whatever form."""
+        """In any form."""
+        return self.is_so(host)
 
     def do(self, host: Host) -> None:
         """Raises a `SetupError` or an `OSError`."""
 
 
 @dataclass(frozen=True)
-class User:
-    """A system user with a group of its own, that nobody logs in as."""
+class User(Step):
+    """A system user without a login, and its group."""
 
     name: str
-    kept: bool = False
 
     @property
     def what(self) -> str:
@@ -100,17 +101,13 @@ class User:
 
 
 @dataclass(frozen=True)
-class Member:
+class Member(Step):
     user: str
     group: str
-    kept: bool = False
 
     @property
     def what(self) -> str:
         return f"{self.user} in the group {self.group}, from the next login on"
-
-    def is_there(self, host: Host) -> bool:
-        return self.is_so(host)
 
     def is_so(self, host: Host) -> bool:
         return host.is_member(self.user, self.group)
@@ -122,12 +119,11 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Folder:
+class Folder(Step):
     path: str
     mode: int
     owner: str
     group: str
-    kept: bool = False
 
     @property
     def what(self) -> str:
@@ -145,7 +141,7 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class File:
+class File(Step):
     path: str
     content: bytes = field(repr=False)
     mode: int
@@ -153,7 +149,7 @@ class File:
     group: str = OWNER
     kept: bool = False
     shown: bool = False
-    """Is its content for everybody's eyes?"""
+    """Its content is no secret."""
 
     @property
     def what(self) -> str:
@@ -168,8 +164,7 @@ class File:
         return same and _has(host, self.path, self.mode, self.owner, self.group)
 
     def do(self, host: Host) -> None:
-        """Whoever reads it meanwhile finds the old one or the new one, whole; and nobody the new one before it has its
-        owner and its mode."""
+        """Atomically: the new file appears with its owner and mode."""
         path = host.path(self.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -185,14 +180,13 @@ class File:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Of the kernel, at least so large: what is larger already stays."""
+class Settings(Step):
+    """Kernel settings with a least value: larger ones stay."""
 
     path: str
-    """Of the file that sets them when the system starts."""
+    """The file that sets them at boot."""
     least: Mapping[str, int]
-    """By name, with dots."""
-    kept: bool = False
+    """By dotted name."""
 
     @property
     def what(self) -> str:
@@ -212,11 +206,11 @@ class Settings:
     def do(self, host: Host) -> None:
         self.file.do(host)
         if host.runs:
-            with contextlib.suppress(SetupError):  # what it lacks then is told
+            with contextlib.suppress(SetupError):  # lacking() tells
                 run(["sysctl", "--quiet", "--load", self.path])
 
     def lacking(self) -> dict[str, int | None]:
-        """Of this system as it runs: what is smaller, or not there to be set."""
+        """Current values that are too small; None: cannot be set."""
         found = {name: _setting(name) for name in self.least}
         return {name: value for name, value in found.items() if value is None or value < self.least[name]}
 
@@ -229,7 +223,7 @@ def _setting(name: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Link:
+class Link(Step):
     path: str
     target: str
     kept: bool = False
@@ -253,7 +247,7 @@ class Link:
 
 
 def run(command: Sequence[str]) -> str:
-    """What it printed. Raises a `SetupError` with what it complained about."""
+    """Returns its output. Raises a `SetupError` if it fails."""
     try:
         finished = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S_MAX, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

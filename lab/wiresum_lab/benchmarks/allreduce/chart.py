@@ -104,7 +104,7 @@ def _draw_loss(axis: Axes, records: Sequence[Record]) -> None:
     _draw_systems(axis, records, lambda row: row["loss"], lambda loss: f"{loss:.2%}")
     axis.set_title(f"Packets lost on every link, N = {records[0]['workers']}, {records[0]['link_mbit']:g} Mbit/s")
     axis.set_ylabel("goodput, Mbit/s")
-    axis.set_xlabel("share of packets lost in each direction")
+    axis.set_xlabel("fraction of packets lost in each direction")
     _legend(axis)
 
 

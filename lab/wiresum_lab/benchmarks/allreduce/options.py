@@ -161,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_list_of(_fraction),
         default=(0.01,),
         metavar="P,P",
-        help="shares of packets lost (default: 0.01)",
+        help="fractions of packets lost (default: 0.01)",
     )
     add("--only", type=_list_of(_one_of(EXPERIMENTS)), metavar="E,E", help="experiments, see below")
     add("--bytes", type=_bytes, metavar="N", help="size of the tensor (default: 8 MB at 100mbit, 32 MB at 1gbit)")

@@ -52,7 +52,7 @@ class Images:
             return cls(*(torch.from_numpy(arrays[name]) for name in cls.__dataclass_fields__))
 
     def batch(self, step: int, rank: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A worker's share of what all workers draw for a step."""
+        """A worker's part of the batch of a step."""
         drawn = torch.randint(len(self.images), (size, IMAGES), generator=torch.Generator().manual_seed(step))
         return self.images[drawn[rank]], self.labels[drawn[rank]]
 

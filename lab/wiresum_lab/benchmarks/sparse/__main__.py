@@ -6,8 +6,8 @@ begin at the same moment, and the clock runs from the first rank's start to the 
 element by element. The first repetitions of each case are not counted: in them the workers find out whether it pays
 to ask which blocks there are (docs/sparse.md).
 
-What can be reached: blocks of the union cross each worker's link downwards once, so the time is at least the share of
-the dense time that the union is of all blocks.
+The bound: blocks of the union cross each worker's link downwards once, so the time is at least the dense time
+multiplied by the union's fraction of all blocks.
 """
 
 from __future__ import annotations
@@ -143,8 +143,10 @@ def report(cases: Sequence[Case], options: argparse.Namespace) -> Table:
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of(__doc__, records="build/bench/sparse.json", workers=8)
     add_tensor(parser)
-    parser.add_argument("--sparsities", type=float, nargs="+", default=[0.99, 0.9, 0.0], help="shares of zero blocks")
-    parser.add_argument("--scattered", type=float, nargs="*", default=[0.99, 0.999], help="shares of zero elements")
+    parser.add_argument(
+        "--sparsities", type=float, nargs="+", default=[0.99, 0.9, 0.0], help="fractions of zero blocks"
+    )
+    parser.add_argument("--scattered", type=float, nargs="*", default=[0.99, 0.999], help="fractions of zero elements")
     parser.add_argument("--losses", type=float, nargs="+", default=[0.0, 0.01], help="in each direction of every link")
     return parser.parse_args(arguments)
 

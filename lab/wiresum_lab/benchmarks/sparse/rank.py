@@ -26,7 +26,7 @@ Blocks = npt.NDArray[np.bool_]
 
 
 def chosen_blocks(count: int, placement: str, sparsity: float, draw: int, rank: int) -> Blocks:
-    """The blocks that a rank has: exactly a share of 1 - sparsity, at random; the same at all ranks where aligned."""
+    """The blocks that a rank has: exactly 1 - sparsity of them, at random; the same at all ranks where aligned."""
     seed = [draw, 0 if placement == "aligned" else 1 + rank]
     present = np.zeros(count, np.bool_)
     present[np.random.default_rng(seed).permutation(count)[: round((1 - sparsity) * count)]] = True

@@ -110,7 +110,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of(__doc__, records="build/bench/aggregators.json", workers=4)
     add_tensor(parser)
     parser.add_argument("--aggregators", type=int, nargs="+", default=[1, 2, 4], help="numbers of them to compare")
-    parser.add_argument("--sparsities", type=float, nargs="+", default=[0.0, 0.9], help="shares of zero blocks")
+    parser.add_argument("--sparsities", type=float, nargs="+", default=[0.0, 0.9], help="fractions of zero blocks")
     parser.add_argument("--loss", type=float, default=0.0, help="in each direction of every link (default: none)")
     options = parser.parse_args(arguments)
     if not all(1 <= count <= AGGREGATORS_MAX for count in options.aggregators):

@@ -65,7 +65,7 @@ class Digits:
         return len(self._train[0]) // (batch * self._world_size)
 
     def epoch(self, epoch: int, batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """This worker's share of each step, in an order that all workers draw alike. A rest is left out."""
+        """This worker's part of each step, in an order that all workers draw alike. A rest is left out."""
         images, targets = self._train
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(self._seed + 1 + epoch))
         for step in range(self.steps(batch)):
@@ -121,7 +121,7 @@ def retransmissions(backend: str) -> int:
 
 
 def accuracy(model: nn.Module, digits: Digits) -> float:
-    """The share of test images that the workers together classify right: an exact int32 sum over the network."""
+    """The fraction of test images that the workers together classify right: an exact int32 sum over the network."""
     images, targets = digits.test_part()
     with torch.no_grad():
         correct = (model(images).argmax(1) == targets).sum()

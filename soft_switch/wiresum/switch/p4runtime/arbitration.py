@@ -1,8 +1,8 @@
 """Which of the connected controllers may write: sections 5.3 and 5.4 of the P4Runtime specification, version 1.4.
 
-A controller is a stream that has told its election id. The primary one is that whose id is the highest which any stream
-has ever told: when it goes there is none, until somebody comes with that id or a higher one. There is one role, the
-default one, which may do everything.
+A controller is a stream that has sent its election id. The primary is the one with the highest id that any stream has
+ever sent: when it leaves there is none, until a stream comes with that id or a higher one. The default role is the only
+one, and may do everything.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ElectionId = tuple[int, int]
 
 
 class Stream:
-    """One controller's; `send` puts a notification into its queue."""
+    """A controller's; `send` queues a notification."""
 
     def __init__(self, send: Callable[[p4r.MasterArbitrationUpdate], None]) -> None:
         self.send = send
         self.election_id: ElectionId | None = None
         self.live = False
-        """It has told who it is."""
+        """It has sent an arbitration message."""
 
 
 class Arbitration:
@@ -40,13 +40,13 @@ class Arbitration:
         return primary is not None and primary.election_id == _number(election_id)
 
     def open(self, stream: Stream) -> None:
-        """Counts from now on, so that streams which never say who they are have a bound too."""
+        """Bounds also streams that never send an arbitration message."""
         if len(self._streams) >= STREAMS_MAX:
             raise exhausted(f"this switch serves {STREAMS_MAX} controllers, and as many are connected: close one first")
         self._streams.append(stream)
 
     def update(self, stream: Stream, message: p4r.MasterArbitrationUpdate) -> None:
-        """Takes a stream's message, and notifies whom it concerns. `Refusal` ends the stream."""
+        """Handles a stream's message. A `Refusal` ends the stream."""
         self._check(stream, message)
         before = self._primary()
         stream.live = True
@@ -84,7 +84,7 @@ class Arbitration:
         return next((stream for stream in self._streams if stream.election_id == self._highest), None)
 
     def _notify_all(self, last: Stream) -> None:
-        """The new primary is told last, when all the others know."""
+        """`last`: a new primary, notified after all others."""
         for stream in sorted(self._streams, key=lambda stream: stream is last):
             if stream.live:
                 stream.send(self._notification(stream))

@@ -1,8 +1,8 @@
 """The program's counters, by row, from what the data plane counts by job.
 
-The data plane counts a job's packets from zero when the job is installed, and keeps the figures until its number is
-used again. A row's counters go on from what they were, whoever uses the row, until a controller sets them. So a row has
-a base, to which the figures of the jobs that now use it are added; when a job ends, its last figures go into the base.
+The data plane counts a job's packets from zero when the job is installed, and keeps the counts until its number is used
+again. A row's counters never restart unless a controller sets them. So a row has a base, to which the counts of its
+installed jobs are added; when a job ends, its last counts are added to the base.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from wiresum.controller.driver import REASONS, JobCounters
 from wiresum.join.constants import STRAY_ROW, SWITCH_WORKERS_MAX, Reason
 
 COLUMNS = {"packets": len(Reason), "contributions": SWITCH_WORKERS_MAX, "results": 1}
-"""Of a row of each counter: p4src/v1model/count.p4. The last reason of `packets` is for what is not of this protocol,
-which never reaches the data plane."""
+"""Of a row of each counter: p4src/v1model/count.p4. The last reason of `packets`, for other protocols, stays zero."""
 
 
 class Counted(Protocol):
-    """What of a switch is read here."""
+    """The part of a switch that is read here."""
 
     def counters(self, job: int) -> JobCounters: ...
     def stray(self) -> JobCounters: ...
@@ -36,8 +35,7 @@ class Value(NamedTuple):
 
 
 class View:
-    """The counters at one moment: a row that is asked for several times is read once, since the data threads must be
-    waited for."""
+    """The counters at one moment. A row is read once, since that waits for the data threads."""
 
     def __init__(self, row: Callable[[int], Row], sizes: Mapping[str, int]) -> None:
         self._row = functools.lru_cache(maxsize=None)(row)
@@ -65,7 +63,7 @@ class Counters:
         self._rows[job] = row
 
     def ended(self, job: int) -> None:
-        """When the data plane has forgotten it, so that its figures are the last."""
+        """Call it when the data plane has removed the job, so that its counts are final."""
         row = self._rows.pop(job)
         self._bases[row] = _sum(self._base(row), _row_of(self._switch.counters(job)))
 

@@ -1,10 +1,10 @@
-"""What the switch holds, and what follows from it: entries and counters as P4Runtime sees them, jobs in the data plane.
+"""The switch's state: entries and counters as P4Runtime sees them, and the jobs that they make in the data plane.
 
-A batch of updates changes the entries one by one; `commit`, at its end, brings the data plane to what they now say,
-before the controller hears of it. First go the jobs that end or change their lease, then come the others, so that a
-lease may pass from one to another in one batch.
+A batch of updates changes the entries one by one. At its end, before the controller gets the answer, the data plane is
+brought up to date: first jobs that end or change their lease are removed, then others are installed, so that a lease
+may pass from one job to another in one batch.
 
-One thread calls all of this.
+Used by one thread.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 GetConfig = p4r.GetForwardingPipelineConfigRequest
 SetConfig = p4r.SetForwardingPipelineConfigRequest
+JOB_TABLES = (*jobs.ADMISSIONS, "deliver")
 
 
 class SoftwareDevice:
@@ -40,10 +41,8 @@ class SoftwareDevice:
         self._most = PipelineSizes(lanes=switch.sizes.lanes_max, slots=switch.sizes.slots)
         self._config: p4r.ForwardingPipelineConfig | None = None
         self._saved: p4r.ForwardingPipelineConfig | None = None
-        """Verified, and to be realised by COMMIT."""
-        self._loaded: _Loaded | None = None
-
-    # The pipeline.
+        """Verified, for COMMIT."""
+        self._loaded: Loaded | None = None
 
     def set_config(self, action: int, config: p4r.ForwardingPipelineConfig | None) -> None:
         if action == SetConfig.COMMIT:
@@ -87,39 +86,19 @@ class SoftwareDevice:
         sizes = self._program.check(config, self._most)
         self._loaded = self._config = None
         self._switch.reset()
-        self._loaded = _Loaded(self._switch, self._program, sizes)
+        self._loaded = Loaded(self._switch, self._program, sizes)
         self._config, self._saved = config, None
         log.info("a pipeline was loaded: %d lanes, %d slots", sizes.lanes, sizes.slots)
 
-    # What stands in it.
-
-    def write(self, updates: Sequence[p4r.Update]) -> list[Refusal | None]:
-        """What became of each."""
-        loaded = self._require_loaded()
-        results: list[Refusal | None] = []
-        for update in updates:
-            try:
-                loaded.update(update.type, update.entity)
-                results.append(None)
-            except Refusal as refused:
-                results.append(refused)
-        loaded.commit()
-        return results
-
-    def read(self, wanted: Sequence[p4r.Entity]) -> Iterator[p4r.Entity]:
-        loaded = self._require_loaded()
-        counters = loaded.counters()
-        for entity in wanted:
-            yield from loaded.read(entity, counters)
-
-    def _require_loaded(self) -> _Loaded:
+    @property
+    def loaded(self) -> Loaded:
         if self._loaded is None:
             raise too_early("no pipeline is loaded: use SetForwardingPipelineConfig first")
         return self._loaded
 
 
-class _Loaded:
-    """A switch with the pipeline."""
+class Loaded:
+    """A switch with a pipeline."""
 
     def __init__(self, switch: SoftwareSwitch, program: Program, sizes: PipelineSizes) -> None:
         self._switch, self._sizes = switch, sizes
@@ -128,7 +107,24 @@ class _Loaded:
         self._counters = Counters(switch, dict(program.schema.counters.values()))
         self._jobs = _Jobs(switch, self._counters, sizes, self._instances)
 
-    def update(self, kind: int, entity: p4r.Entity) -> None:
+    def write(self, updates: Sequence[p4r.Update]) -> list[Refusal | None]:
+        """The result of each: None, or why it was refused."""
+        results: list[Refusal | None] = []
+        for update in updates:
+            try:
+                self._update(update.type, update.entity)
+                results.append(None)
+            except Refusal as refused:
+                results.append(refused)
+        self._jobs.commit()
+        return results
+
+    def read(self, wanted: Sequence[p4r.Entity]) -> Iterator[p4r.Entity]:
+        counters = self._counters.view()
+        for entity in wanted:
+            yield from self._read(entity, counters)
+
+    def _update(self, kind: int, entity: p4r.Entity) -> None:
         if kind not in (INSERT, MODIFY, DELETE):
             raise invalid("an update is INSERT, MODIFY or DELETE")
         place = entity.WhichOneof("entity")
@@ -141,13 +137,7 @@ class _Loaded:
         else:
             raise _no_such_place(place)
 
-    def commit(self) -> None:
-        self._jobs.commit()
-
-    def counters(self) -> View:
-        return self._counters.view()
-
-    def read(self, wanted: p4r.Entity, counters: View) -> Iterator[p4r.Entity]:
+    def _read(self, wanted: p4r.Entity, counters: View) -> Iterator[p4r.Entity]:
         place = wanted.WhichOneof("entity")
         if place == "table_entry":
             for entry in self._store.read_tables(wanted.table_entry):
@@ -160,7 +150,7 @@ class _Loaded:
                 engine = p4r.PacketReplicationEngineEntry(multicast_group_entry=found)
                 yield p4r.Entity(packet_replication_engine_entry=engine)
         elif place in ("action_profile_member", "action_profile_group", "meter_entry") and _names_none(wanted, place):
-            return  # all that the program has of these
+            return  # a wildcard read: the program has none of these
         else:
             raise _no_such_place(place)
 
@@ -173,7 +163,7 @@ class _Loaded:
         if kind != DELETE:
             jobs.check(entry, self._sizes.slots, self._switch.sizes.jobs_max, self._switch.no_multicast)
         self._store.put_entry(kind, entry)
-        if entry.table in (*jobs.ADMISSIONS, "deliver"):
+        if entry.table in JOB_TABLES:
             self._jobs.note(entry, present=kind != DELETE)
 
     def _update_counter(self, kind: int, message: p4r.CounterEntry) -> None:
@@ -211,7 +201,7 @@ class _Loaded:
 
 
 class _Jobs:
-    """The jobs that the entries make, and which of them the data plane has."""
+    """The jobs that the entries make, and those that are installed in the data plane."""
 
     def __init__(
         self,
@@ -221,23 +211,23 @@ class _Jobs:
         instances: Callable[[int], frozenset[int]],
     ) -> None:
         self._switch, self._counters, self._sizes, self._instances = switch, counters, sizes, instances
-        self._admit: dict[int, dict[Key, ParsedEntry]] = {}
-        """By job, of those that have any; likewise below."""
-        self._admit_parent: dict[int, dict[Key, ParsedEntry]] = {}
-        self._deliver: dict[int, dict[Key, ParsedEntry]] = {}
+        self._entries: dict[str, dict[int, dict[Key, ParsedEntry]]] = {table: {} for table in JOB_TABLES}
+        """By table and job."""
         self._installed: dict[int, jobs.InstalledJob] = {}
         self._changed: dict[int, None] = {}
-        """Jobs, in the order in which something about them changed; those too that could not be installed."""
+        """Jobs that changed, in order, and jobs that could not be installed."""
 
     def note(self, entry: ParsedEntry, *, present: bool) -> None:
         job = entry.match["job"]
-        tables = {"admit": self._admit, "admit_parent_entry": self._admit_parent, "deliver": self._deliver}
-        _put(tables[entry.table], job, entry.key, entry if present else None)
+        entries = self._entries[entry.table].setdefault(job, {})
+        entries.pop(entry.key, None)
+        if present:
+            entries[entry.key] = entry
         self._changed[job] = None
 
     def note_group(self, number: int) -> None:
-        for job, entries in self._admit.items():
-            if next(iter(entries.values())).params["group"] in (number, number - UPLINK_GROUPS):
+        for job, entries in self._entries["admit"].items():
+            if any(entry.params["group"] in (number, number - UPLINK_GROUPS) for entry in entries.values()):
                 self._changed[job] = None
 
     def commit(self) -> None:
@@ -252,16 +242,14 @@ class _Jobs:
                 self._install(plan)
 
     def _plan(self, job: int) -> jobs.InstalledJob | None:
-        if job not in self._admit:
+        entries, parents, deliver = (list(self._entries[table].get(job, {}).values()) for table in JOB_TABLES)
+        if not entries:
             return None
-        entries = list(self._admit[job].values())
-        parents = list(self._admit_parent.get(job, {}).values())
         groups = {entry.params["group"] for entry in entries}
         uplinks = {UPLINK_GROUPS + group for group in groups}
         instances = {group: self._instances(group) for group in groups | uplinks}
-        deliveries = jobs.deliveries(self._deliver.get(job, {}).values())
         try:
-            return jobs.plan(entries, deliveries, instances, self._sizes.lanes, parents)
+            return jobs.plan(entries, jobs.deliveries(deliver), instances, self._sizes.lanes, parents)
         except jobs.ContradictionError as contradiction:
             log.warning("job %d is not in effect: %s", job, contradiction)
             return None
@@ -284,16 +272,6 @@ class _Jobs:
         self._switch.evict(job)
         del self._installed[job]
         self._counters.ended(job)
-
-
-def _put(index: dict, job: int, key: object, value: object) -> None:  # type: ignore[type-arg]
-    """Sets or, for None, removes; jobs without anything are not kept."""
-    of_job = index.setdefault(job, {})
-    of_job.pop(key, None)
-    if value is not None:
-        of_job[key] = value
-    if not of_job:
-        del index[job]
 
 
 def _group(message: p4r.PacketReplicationEngineEntry) -> p4r.MulticastGroupEntry:

@@ -1,15 +1,14 @@
-"""What the entries that admit, those of `deliver` and the multicast groups make the data plane do: a pure function.
+"""What the data plane has to do for a job, from the entries that admit, those of `deliver` and the multicast groups.
+Pure.
 
-On a hardware switch each entry of `admit` stands alone. The software switch's data plane thinks in jobs: it has one
-entry for each, with its lease, and bitmaps of who may contribute through which thread and who is told. So the entries
-of a job are gathered, in whatever state they are: while some are missing, exactly those packets are refused, and those
-copies are not sent, that a hardware switch would refuse and not send. But a job at a switch that has another above it
-is in effect only when all is there that leads to that switch and back.
+On a hardware switch each entry of `admit` stands alone. The software switch's data plane has one entry for a job: its
+lease, who may contribute through which thread, and who gets RESULTs. So the entries of a job are put together. While
+some are missing, the switch refuses those packets, and does not send those copies, that a hardware switch would not
+either. But a job with a parent switch is in effect only when every entry to and from the parent is there.
 
-Two things this data plane cannot do, and no controller of ours asks for: entries that no worker of a job could have
+Two things this data plane cannot do, and our controller does not ask for: entries that no worker of a job could have
 (`check` refuses them, with UNIMPLEMENTED), and entries of one job that contradict each other (`ContradictionError`: the
-job is not in effect until they agree). Which port of the switch a packet came in at it cannot see, so `ingress_port`
-says nothing here.
+job is not in effect until they agree). It does not see ingress ports, so `ingress_port` is ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from wiresum.switch.p4runtime.schema import ParsedEntry
 from wiresum.switch.software_switch import Admission
 
 ADMISSIONS = ("admit", "admit_parent_entry")
-"""The tables that say who may speak for a job."""
+"""The tables that say who may send packets of a job."""
 Address = tuple[int, int]
 """IPv4 as an integer in host byte order, and UDP port; of a worker, its base port."""
 NOWHERE: Address = (0, 0)
@@ -33,29 +32,29 @@ NOWHERE: Address = (0, 0)
 
 @dataclass(frozen=True)
 class Deliveries:
-    """What the entries of `deliver` say of one job."""
+    """The entries of `deliver` of one job."""
 
     workers: dict[int, Address] = field(default_factory=dict)
-    """By the numbers of those that there are."""
+    """By number."""
     parent: tuple[Address, int] | None = None
-    """Where the switch above is, and the number that it knows this one by."""
+    """Address of the parent switch, and this switch's number there."""
     everyone: Address = NOWHERE
     """The multicast address, and base port, that all workers hear."""
 
 
 class ContradictionError(ValueError):
-    """A sentence that says what of a job's entries does not agree."""
+    """A job's entries contradict each other; the text says how."""
 
 
 @dataclass(frozen=True)
 class InstalledJob:
-    """What the data plane is to be told, and the row of counters that the job's packets go into."""
+    """The data plane's entry, and the job's row of counters."""
 
     admission: Admission
     row: int
 
     def keeps_lease_of(self, other: InstalledJob) -> bool:
-        """The one can become the other while it is installed."""
+        """An installed job can change from one to the other."""
         return self._lease() == other._lease()
 
     def _lease(self) -> tuple[int, ...]:
@@ -135,9 +134,8 @@ def plan(
     lanes: int,
     admit_parent: Iterable[ParsedEntry] = (),
 ) -> InstalledJob:
-    """Of one job: its entries of `admit`, at least one, and of `admit_parent_entry`; where each worker is to be found,
-    as `deliver` says; and the copies that each multicast group makes. `ContradictionError` if there can be no such
-    job."""
+    """For one job: its entries of `admit`, at least one, and of `admit_parent_entry`, its deliveries, and the instances
+    of each multicast group. Raises a `ContradictionError`."""
     entries = list(admit)
     first = entries[0]
     shape = _shape(first)
@@ -189,7 +187,7 @@ def _parent(
     entries: Sequence[ParsedEntry],
     threads: int,
 ) -> tuple[Address, int]:
-    """Where the switch above is and the number that it knows this one by; `worker` is any entry of the job's."""
+    """Address of the parent switch, and this switch's number there. `worker`: any entry of `admit` of the job."""
     group = UPLINK_GROUPS + worker.params["group"]
     if deliver.parent is None or instances.get(group, frozenset()) != {PARENT}:
         raise ContradictionError(f"nothing leads to the switch above: it needs a delivery and the group {group}")
@@ -208,7 +206,7 @@ def _parent(
 
 
 def _shape(entry: ParsedEntry) -> tuple[object, ...]:
-    """In what all entries of a job are alike."""
+    """What all entries of a job have in common."""
     params = entry.params
     return (
         entry.match["key"],
@@ -222,7 +220,7 @@ def _shape(entry: ParsedEntry) -> tuple[object, ...]:
 
 
 def _thread(entry: ParsedEntry) -> int:
-    """Which thread of the job an entry admits."""
+    """The job's thread that an entry admits."""
     return entry.params["lease_prefix"] // _cells_of_thread(entry.params["lease_mask"])
 
 
@@ -232,13 +230,13 @@ def _port_offset(entry: ParsedEntry) -> int:
 
 
 def _receiver(at: Address, port_offset: int) -> Address:
-    """Where thread 0 of the job is heard, of an address that the number of the switch's own port is added to."""
+    """The address for thread 0 of the job: the switch adds its port's number to the one of the entry."""
     address, port = at
     return address, (port + port_offset) % (1 << 16)
 
 
 def _cells_of_thread(lease_mask: int) -> int:
-    """The run of cells below the mask's ones; 0 if that is not what it is."""
+    """How many cells the mask leaves open; 0: it is no such mask."""
     cells = (CELL_MASK & ~lease_mask) + 1
     return cells if cells & (cells - 1) == 0 and cells >= 2 else 0
 

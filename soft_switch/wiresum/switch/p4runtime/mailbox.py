@@ -1,4 +1,4 @@
-"""What is to be sent on one controller's stream, and how the stream ends."""
+"""The messages that wait for one controller's stream, and how the stream ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Mailbox:
         self.close(exhausted(f"{self._messages_max} messages wait on this stream, and nobody reads it: read it"))
 
     def close(self, refusal: Refusal | None = None) -> None:
-        """The stream ends when all before this is sent; with an error, if there is one."""
+        """The stream ends after the messages before, with an error if one is given."""
         if not self._closed:
             self._closed = True
             self._messages.put_nowait(refusal)

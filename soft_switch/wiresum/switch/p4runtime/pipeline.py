@@ -1,4 +1,4 @@
-"""The forwarding pipeline: one program, which this switch is, with sizes that it was started with."""
+"""The forwarding pipeline: one fixed program, of the sizes that the switch was started with."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Program:
 
     @cached_property
     def constant_entries(self) -> list[p4r.TableEntry]:
-        """Of tables that are constant, with the priorities that bmv2 gives them: the first one's is the highest."""
+        """Of constant tables, with bmv2's priorities: the first entry's is the highest."""
         document = json.loads(self._json)
         entries = []
         names = {action["id"]: action["name"] for action in document["actions"]}
@@ -62,7 +62,7 @@ class Program:
         return entries
 
     def check(self, config: p4r.ForwardingPipelineConfig, most: PipelineSizes) -> PipelineSizes:
-        """The sizes that the configuration asks for. `Refusal` if it is not one of this switch."""
+        """The sizes that the configuration asks for. Raises a `Refusal` if it is not for this switch."""
         if config.p4info != self.p4info:
             raise invalid(
                 "this switch runs one program, and its P4Info is not the one given: use the P4Info that comes with "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import grpc
 
 
@@ -19,33 +21,11 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure
         return number
 
 
-def invalid(text: str) -> Refusal:
-    return Refusal(grpc.StatusCode.INVALID_ARGUMENT, text)
-
-
-def unimplemented(text: str) -> Refusal:
-    return Refusal(grpc.StatusCode.UNIMPLEMENTED, text)
-
-
-def not_found(text: str) -> Refusal:
-    return Refusal(grpc.StatusCode.NOT_FOUND, text)
-
-
-def already_exists(text: str) -> Refusal:
-    return Refusal(grpc.StatusCode.ALREADY_EXISTS, text)
-
-
-def out_of_range(text: str) -> Refusal:
-    return Refusal(grpc.StatusCode.OUT_OF_RANGE, text)
-
-
-def exhausted(text: str) -> Refusal:
-    return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-
-
-def denied(text: str) -> Refusal:
-    return Refusal(grpc.StatusCode.PERMISSION_DENIED, text)
-
-
-def too_early(text: str) -> Refusal:
-    return Refusal(grpc.StatusCode.FAILED_PRECONDITION, text)
+invalid = functools.partial(Refusal, grpc.StatusCode.INVALID_ARGUMENT)
+unimplemented = functools.partial(Refusal, grpc.StatusCode.UNIMPLEMENTED)
+not_found = functools.partial(Refusal, grpc.StatusCode.NOT_FOUND)
+already_exists = functools.partial(Refusal, grpc.StatusCode.ALREADY_EXISTS)
+out_of_range = functools.partial(Refusal, grpc.StatusCode.OUT_OF_RANGE)
+exhausted = functools.partial(Refusal, grpc.StatusCode.RESOURCE_EXHAUSTED)
+denied = functools.partial(Refusal, grpc.StatusCode.PERMISSION_DENIED)
+too_early = functools.partial(Refusal, grpc.StatusCode.FAILED_PRECONDITION)

@@ -1,8 +1,6 @@
-"""What P4Info allows: turns table entries as they come into what they say, or into the error that the specification
-asks for (P4Runtime 1.4, sections 8.4 and 9.1).
+"""Decodes table entries by P4Info, or raises the error of the specification (P4Runtime 1.4, sections 8.4 and 9.1).
 
-finsy's codec is a client's: it takes answers of switches apart, and would not say which of the many ways in which a
-request can be wrong this one is.
+finsy's codec is for clients: it does not say what is wrong with an invalid request.
 """
 
 from __future__ import annotations
@@ -15,26 +13,26 @@ from finsy.proto import p4i, p4r
 from wiresum.switch.p4runtime.refusal import denied, invalid
 
 METADATA_BYTES_MAX = 1024
-"""Of what a controller may have kept with an entry."""
+"""Of an entry: bytes that the switch keeps for the controller."""
 
 TERNARY, EXACT = p4i.MatchField.TERNARY, p4i.MatchField.EXACT
 
 Key = tuple[int, tuple[tuple[int, int, int], ...], int]
-"""What tells entries apart: the table, of each field in order its number, value and mask, and the priority."""
+"""Identity of an entry: the table; number, value and mask of each field in order; the priority."""
 
 
 @dataclass(frozen=True)
 class ParsedEntry:
-    """One that makes sense, as its table understands it."""
+    """A valid table entry, decoded."""
 
     table: str
     key: Key
     match: Mapping[str, int]
-    """By field, those of exact fields; ternary ones stand in the key alone."""
+    """By name, the exact fields; ternary ones are in the key only."""
     action: str
     params: Mapping[str, int]
     message: p4r.TableEntry
-    """As it is read back: in the canonical form."""
+    """As it is read back, in canonical form."""
 
 
 class Table:
@@ -58,7 +56,7 @@ class Table:
         return entry
 
     def entry(self, message: p4r.TableEntry, key: Key) -> ParsedEntry:
-        """Of an INSERT or a MODIFY that names an action; `key` is its."""
+        """For an INSERT, or a MODIFY with an action."""
         self.check_extras(message)
         if not message.HasField("action"):
             raise invalid(f"an entry of table {self.name} needs an action")
@@ -114,7 +112,7 @@ class Table:
         return message
 
     def check_extras(self, message: p4r.TableEntry) -> None:
-        """What none of the program's tables has."""
+        """Refuses what no table of the program has."""
         if message.idle_timeout_ns or message.HasField("time_since_last_hit"):
             raise invalid(f"table {self.name} has no idle time-outs")
         for resource in ("meter_config", "counter_data", "meter_counter_data"):
@@ -146,7 +144,7 @@ class Table:
             raise invalid(f"field {field.name} of table {self.name} {error}") from None
 
     def _action(self, given: p4r.TableAction, *, default: bool) -> tuple[p4r.Action, dict[str, int]]:
-        """In the canonical form, and its parameters by name."""
+        """The action in canonical form, and its parameters by name."""
         if given.WhichOneof("type") != "action":
             raise invalid(f"table {self.name} has no action profile: its entries name actions directly")
         self.check_action_id(given.action.action_id)
@@ -195,12 +193,12 @@ class Schema:
 
 
 def shortest(value: int) -> bytes:
-    """The canonical form: as few bytes as hold it, at least one."""
+    """The canonical form: without leading zero bytes."""
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 
 def _integer(value: bytes, bits: int) -> int:
-    """`ValueError` with the end of a sentence that says what the value does wrong."""
+    """The text of its `ValueError` completes a sentence."""
     if not value:
         raise ValueError("is empty: a value has at least one byte")
     number = int.from_bytes(value, "big")

@@ -1,15 +1,14 @@
 """The P4Runtime service: gRPC around `Arbitration` and `SoftwareDevice`.
 
 Theory of operation. gRPC's asyncio server runs in a thread of its own: a controller's stream waits most of the time,
-and as a coroutine it costs next to nothing. Whatever the switch holds is touched in one more thread alone, one request
-after the other, since it may have to wait for the data threads: that makes requests strictly serial, as the
-specification wants (section 12.1). Arbitration is decided in that same thread, so that no update of a controller which
-was deposed comes after its successor was told that it is the primary one.
+and as a coroutine it costs little. The switch's state is used in one other thread only, which may wait for the data
+threads: so requests are strictly serial, as the
+specification wants (section 12.1). Arbitration is decided in that same thread: no update of an old primary is made
+after the new one was told that it is the primary.
 
-What one connection can make the switch keep or do is bounded: the size of a request, the streams, the calls at a time,
-the notifications that wait for a controller which does not read (whose stream is then closed), and the entries. Who has
-not the role for a method is refused before anything is read of the call. Calls that say nothing are few and short, and
-when one comes too many the oldest gives way: a controller, which speaks at once, always finds room.
+Bounded are: the size of a request, the streams, the concurrent calls, the notifications that wait for a controller
+that does not read (its stream is then closed), and the entries. The role is checked before anything is read of a call.
+Calls without a first message are few and short, and one too many ends the oldest.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from wiresum.controller import DriverError
 from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, Revocations, identify
 from wiresum.join import credentials
 from wiresum.switch.p4runtime.arbitration import Arbitration, Stream
-from wiresum.switch.p4runtime.device import SoftwareDevice
+from wiresum.switch.p4runtime.device import GetConfig, SetConfig, SoftwareDevice
 from wiresum.switch.p4runtime.mailbox import Mailbox
 from wiresum.switch.p4runtime.refusal import Refusal, denied, exhausted, invalid, not_found, unimplemented
 from wiresum.switch.p4runtime.silent_calls import SilentCalls
@@ -44,23 +43,23 @@ log = logging.getLogger(__name__)
 
 API_VERSION = "1.4.1"
 REQUEST_BYTES_MAX = 4 << 20
-"""All entries that the tables have room for take less than a megabyte."""
+"""Full tables are less than a megabyte."""
 UPDATES_MAX = 16_384
 """Of one Write."""
 CALLS_MAX = 1024
 """At a time, streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
 SILENT_MAX = 64
-"""Calls whose first message has not come."""
+"""Calls without a first message."""
 FIRST_MESSAGE_S_MAX = 5.0
 NOTIFICATIONS_MAX = 256
 ENTITIES_MAX = 65_536
-"""That one Read gives: more than there are, if each is asked for once."""
+"""Of one Read: more than there are, if each is asked for once."""
 ENTITIES_A_RESPONSE = 1000
 DETAILS_BYTES_MAX = 7000
-"""What is told of each update goes into the metadata of the answer, of which gRPC takes in 8 KiB."""
+"""Of updates' results, in the answer's metadata: gRPC accepts 8 KiB of that."""
 START_S_MAX = 10.0
 SILENCE_S_MAX = 10.0
-"""A server whose thread has not run for so long hangs."""
+"""A thread that has not run for so long hangs."""
 STOP_S_MAX = 15.0
 """Longer than a data thread may take to answer."""
 
@@ -68,10 +67,10 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
     # A second switch at the same port must fail, not share the port's connections with the first.
     ("grpc.so_reuseport", 0),
-    # A controller that is frozen or cut off holds a connection, and with it the switch, for no longer than that.
+    # For so long a frozen or cut-off controller holds the switch.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # Controllers ask too whether the switch is there, and more often than gRPC allows unasked.
+    # Controllers send keepalives too, more often than gRPC allows by default.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.keepalive_permit_without_calls", 1),
     *CONNECTION_OPTIONS,
@@ -96,7 +95,7 @@ class P4RuntimeServer:
 
     @property
     def is_alive(self) -> bool:
-        """Does nothing hold up its thread? To be asked again and again."""
+        """Its thread answers. To be asked regularly."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._hear)
         return time.monotonic() < self._heard_at + SILENCE_S_MAX
@@ -140,7 +139,7 @@ class P4RuntimeServer:
     async def _stop(self) -> None:
         if self._server is not None:
             await self._server.stop(0)
-        # Streams that were cut off take leave of the arbitration, which needs the service's thread.
+        # Streams that were cut off leave the arbitration, in the service's thread.
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
@@ -153,7 +152,7 @@ class P4RuntimeServer:
 
 
 class P4RuntimeService:
-    """Its methods are those of p4runtime.proto, and run in one event loop."""
+    """The methods of p4runtime.proto, in one event loop."""
 
     def __init__(self, switch: SoftwareSwitch, device_id: int, revocations: Revocations | None = None) -> None:
         self._device_id = device_id
@@ -169,32 +168,26 @@ class P4RuntimeService:
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """All as streams, which on the wire are the same: gRPC would read the message of a unary call before anybody
-        could say that its caller has no business here."""
+        """All as streams, which look the same on the wire: gRPC reads the message of a unary call before its caller can
+        be checked."""
         methods = {
             "Capabilities": (self.Capabilities, EVERYBODY, p4r.CapabilitiesRequest),
-            "SetForwardingPipelineConfig": (
-                self.SetForwardingPipelineConfig,
-                WRITERS,
-                p4r.SetForwardingPipelineConfigRequest,
-            ),
-            "GetForwardingPipelineConfig": (
-                self.GetForwardingPipelineConfig,
-                READERS,
-                p4r.GetForwardingPipelineConfigRequest,
-            ),
+            "SetForwardingPipelineConfig": (self.SetForwardingPipelineConfig, WRITERS, SetConfig),
+            "GetForwardingPipelineConfig": (self.GetForwardingPipelineConfig, READERS, GetConfig),
             "Write": (self.Write, WRITERS, p4r.WriteRequest),
             "Read": (self.Read, READERS, p4r.ReadRequest),
             "StreamChannel": (self.StreamChannel, WRITERS, p4r.StreamMessageRequest),
         }
         handlers = {
-            name: grpc.stream_stream_rpc_method_handler(self._guarded(method, roles), _parse(kind), _serialise)
+            name: grpc.stream_stream_rpc_method_handler(
+                self._guarded(method, roles), _parse(kind), lambda message: message.SerializeToString()
+            )
             for name, (method, roles, kind) in methods.items()
         }
         return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", handlers)
 
     def _guarded(self, method: Callable[[Any, Any], Awaitable[Any]], roles: Sequence[str]) -> Callable[[Any, Any], Any]:
-        """`method` is called with the first message, once that has come from somebody who may ask."""
+        """Calls `method` with the first message if the caller may call it."""
 
         async def serve(_requests: object, context: Any) -> None:
             try:
@@ -211,7 +204,7 @@ class P4RuntimeService:
         return serve
 
     def _check_caller(self, context: Any, roles: Sequence[str]) -> None:
-        """Entries hold the jobs' keys, so not everybody with a certificate may even read."""
+        """Even reading needs a role: entries hold the jobs' keys."""
         who = identify(context.peer(), context.auth_context())
         self._revocations.refresh()
         if self._revocations.has(who.serial):
@@ -227,7 +220,7 @@ class P4RuntimeService:
         return p4r.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
 
     async def SetForwardingPipelineConfig(  # noqa: N802
-        self, request: p4r.SetForwardingPipelineConfigRequest, context: Any
+        self, request: SetConfig, context: Any
     ) -> p4r.SetForwardingPipelineConfigResponse:
         def load() -> None:
             self._check_writer(request)
@@ -237,7 +230,7 @@ class P4RuntimeService:
         return p4r.SetForwardingPipelineConfigResponse()
 
     async def GetForwardingPipelineConfig(  # noqa: N802
-        self, request: p4r.GetForwardingPipelineConfigRequest, context: Any
+        self, request: GetConfig, context: Any
     ) -> p4r.GetForwardingPipelineConfigResponse:
         def get() -> p4r.GetForwardingPipelineConfigResponse:
             self._check_device(request.device_id)
@@ -252,7 +245,7 @@ class P4RuntimeService:
                 raise unimplemented("this switch makes each update by itself: CONTINUE_ON_ERROR")
             if len(request.updates) > UPDATES_MAX:
                 raise exhausted(f"a Write has at most {UPDATES_MAX} updates: send them in several")
-            return self._device.write(request.updates)
+            return self._device.loaded.write(request.updates)
 
         results = await self._answer(context, write)
         if any(results):
@@ -264,7 +257,7 @@ class P4RuntimeService:
             self._check_device(request.device_id)
             if request.role:
                 raise not_found("this switch has the default role only: leave the role unset")
-            found = list(itertools.islice(self._device.read(request.entities), ENTITIES_MAX + 1))
+            found = list(itertools.islice(self._device.loaded.read(request.entities), ENTITIES_MAX + 1))
             if len(found) > ENTITIES_MAX:
                 raise exhausted(f"a Read gives at most {ENTITIES_MAX} entities: ask for less at a time")
             return found
@@ -285,7 +278,7 @@ class P4RuntimeService:
             await _refuse(context, refusal)
         finally:
             reader.cancel()
-            # Also if this is being cancelled: the others must hear of it.
+            # Also if this is cancelled: the others must be notified.
             await asyncio.shield(self._do(lambda: self._arbitration.close(stream)))
 
     # Streams.
@@ -293,7 +286,7 @@ class P4RuntimeService:
     async def _read_stream(
         self, stream: Stream, first: p4r.StreamMessageRequest, mailbox: Mailbox, context: Any
     ) -> None:
-        """Until the controller closes its side, or is gone: then the stream is over."""
+        """Until the controller closes its side, or is gone."""
         message: Any = first
         try:
             while message is not grpc.aio.EOF:
@@ -308,7 +301,7 @@ class P4RuntimeService:
             mailbox.close()
 
     def _hear(self, stream: Stream, message: p4r.StreamMessageRequest | None) -> p4r.StreamMessageResponse | None:
-        """In the worker's thread. An error to be told on the stream, or a `Refusal` that ends it."""
+        """In the worker's thread. Returns an error for the stream, or raises a `Refusal` that ends it."""
         if message is None:
             raise _NO_MESSAGE
         kind = message.WhichOneof("update")
@@ -327,7 +320,7 @@ class P4RuntimeService:
         return await self._loop.run_in_executor(self._worker, action)
 
     async def _answer(self, context: Any, action: Callable[[], T]) -> T:
-        """What `action` gives, in the worker's thread."""
+        """Runs `action` in the worker's thread; an error ends the call."""
         try:
             return await self._do(action)
         except Refusal as refused:
@@ -353,7 +346,7 @@ _NO_MESSAGE = invalid("these bytes are no message of P4Runtime")
 
 
 def _parse(kind: Any) -> Callable[[bytes], Any]:
-    """None for bytes that are no such message: gRPC would log a traceback, and answer nothing that helps."""
+    """Gives None for malformed bytes, for which gRPC would log a traceback."""
 
     def parse(content: bytes) -> Any:
         try:
@@ -364,19 +357,14 @@ def _parse(kind: Any) -> Callable[[bytes], Any]:
     return parse
 
 
-def _serialise(message: Any) -> bytes:
-    content: bytes = message.SerializeToString()
-    return content
-
-
 async def _refuse(context: Any, refused: Refusal) -> NoReturn:
     await context.abort(refused.code, str(refused))
     raise AssertionError("abort raises")
 
 
 async def _refuse_batch(context: Any, results: list[Refusal | None]) -> NoReturn:
-    """Says of each update what became of it; in codes alone if there is no room for words, and if there is none for
-    codes either, which of a thousand updates is so, of the first alone."""
+    """The result of each update: a code, and a text if all texts fit gRPC's metadata. If not even the codes fit, the
+    first failure only."""
     failed = [result for result in results if result is not None]
     text = f"{len(failed)} of {len(results)} updates failed, first: {failed[0]}"
     for wordy in (True, False):
@@ -399,20 +387,16 @@ def _status(text: str, results: list[Refusal | None], *, wordy: bool) -> rpc_sta
 
 
 def _stream_error(kind: str | None) -> p4r.StreamMessageResponse:
-    """To whoever sent it, the primary controller or not: an answer that depended on that would have a controller bid
-    for what no bid gives."""
-    response = p4r.StreamMessageResponse()
+    """The same for every controller: being the primary one would not help."""
     if kind == "packet":
-        refused = unimplemented("this switch sends no packets for controllers")
-        response.error.packet_out.SetInParent()
+        details, refused = "packet_out", unimplemented("this switch sends no packets for controllers")
     elif kind == "digest_ack":
-        refused = unimplemented("this switch sends no digests that could be acknowledged")
-        response.error.digest_list_ack.SetInParent()
+        details, refused = "digest_list_ack", unimplemented("this switch sends no digests that could be acknowledged")
     elif kind is None:
-        refused = invalid("a stream message is missing")
-        response.error.other.SetInParent()
+        details, refused = "other", invalid("a stream message is missing")
     else:
-        refused = unimplemented(f"this switch has nothing for a {kind}")
-        response.error.other.SetInParent()
+        details, refused = "other", unimplemented(f"this switch has nothing for a {kind}")
+    response = p4r.StreamMessageResponse()
+    getattr(response.error, details).SetInParent()
     response.error.canonical_code, response.error.message = refused.number, str(refused)
     return response

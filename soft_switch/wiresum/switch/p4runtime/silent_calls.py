@@ -1,4 +1,4 @@
-"""Calls whose first message has not come yet: only so many, for so long, and the oldest gives way to the newest."""
+"""Calls without a first message: bounded in number and time; one too many ends the oldest."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The entries that a controller wrote: tables and multicast groups, as they are inserted, changed, removed and read.
-
-What they make the switch do is not known here.
-"""
+"""The entries that a controller wrote, in tables and multicast groups: inserts, changes, removes and reads them."""
 
 from __future__ import annotations
 
@@ -47,8 +44,8 @@ class Store:
     # Tables.
 
     def check_entry(self, kind: int, message: p4r.TableEntry) -> ParsedEntry | None:
-        """The entry that an INSERT or MODIFY writes, or a DELETE removes, if the update can be made: then `put_entry`
-        makes it. None if there is nothing to do to a table's entries, because all is done."""
+        """The entry that an INSERT or MODIFY writes, or a DELETE removes, for `put_entry`. None: nothing is left to
+        do."""
         table = self._schema.table(message.table_id)
         if message.is_default_action:
             self._write_default(table, kind, message)
@@ -144,7 +141,7 @@ class Store:
 
 
 def _selected(entry: p4r.TableEntry, wanted: p4r.TableEntry) -> bool:
-    """By what a request may name besides the table and the match fields; unset, a field selects everything."""
+    """By the other fields of a request; an unset one selects everything."""
     return (
         wanted.priority in (0, entry.priority)
         and wanted.controller_metadata in (0, entry.controller_metadata)
