@@ -14,10 +14,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace wiresum::numeric {
+#include "numeric/codec.hpp"
 
-struct Kernels;
-const Kernels& active_kernels() noexcept;  // codec.hpp
+namespace wiresum::numeric {
 
 /// What a random word depends on besides its index.
 struct Draw {
