@@ -115,9 +115,12 @@ sys.stdin.read()
 """
 
 
-def test_nothing_is_left_of_a_script_that_uses_the_classes_and_is_killed(mininet_here: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [[], ["nohup"]], ids=["alone", "under_nohup"])
+def test_nothing_is_left_of_a_script_that_uses_the_classes_and_is_killed(
+    how: list[str], mininet_here: None, tmp_path: Path
+) -> None:
     script = SCRIPT.format(output=str(tmp_path / "net"))
-    started = Started([sys.executable, "-c", script])
+    started = Started([*how, sys.executable, "-c", script])
     assert started.process.stdout is not None
     while started.process.stdout.readline() != "ready\n":
         assert started.process.poll() is None

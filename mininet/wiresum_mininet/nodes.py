@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,12 +101,23 @@ class WiresumLink(TCLink):  # type: ignore[misc]
         super().__init__(*ends, bw=shape.rate_mbit, delay=shape.delay, loss_fraction=shape.loss, **params)
 
 
-class WiresumHost(Host):  # type: ignore[misc]
+class OwnNode(Node):  # type: ignore[misc]
+    """A node without IPv6, so that only the experiment sends. Its shell ends, with all that runs in it, when Mininet
+    ends, also under nohup: an ignored SIGHUP is not passed on."""
+
+    def __init__(self, name: str, **params: Any) -> None:
+        super().__init__(name, **params)
+        self.cmd("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
+
+    def _popen(self, cmd: Sequence[str], **params: Any) -> Any:
+        return super()._popen(["env", "--default-signal=HUP", *cmd], **params)
+
+
+class WiresumHost(OwnNode, Host):  # type: ignore[misc]
     """A host whose shell has the environment of workers and commands."""
 
     def __init__(self, name: str, variables: Mapping[str, str] | None = None, **params: Any) -> None:
         super().__init__(name, **params)
-        _without_ipv6(self)
         self.variables = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **(variables or {})}
         for variable, value in self.variables.items():
             self.cmd(f"export {variable}='{value}'")
@@ -122,7 +133,7 @@ class OwnAddress:
         return self._address
 
 
-class Bmv2Switch(Switch):  # type: ignore[misc]
+class Bmv2Switch(OwnNode, Switch):  # type: ignore[misc]
     """`simple_switch_grpc`, with port N at the interface `NAME-ethN`, and without a program: the controller brings it.
 
     P4Runtime is at a socket in the workplace, which every namespace reaches; Thrift, for `simple_switch_CLI` and
@@ -131,7 +142,6 @@ class Bmv2Switch(Switch):  # type: ignore[misc]
 
     def __init__(self, name: str, plan: SwitchPlan, workplace: Workplace, **params: Any) -> None:
         super().__init__(name, **params | {"inNamespace": True})
-        _without_ipv6(self)
         self._plan, self._workplace = plan, workplace
         self.program: Program | None = None
         self.device = next_device()
@@ -164,7 +174,7 @@ class Bmv2Switch(Switch):  # type: ignore[misc]
         super().stop(deleteIntfs)
 
 
-class EthernetSwitch(LinuxBridge):  # type: ignore[misc]
+class EthernetSwitch(OwnNode, LinuxBridge):  # type: ignore[misc]
     """Mininet's, in its own namespace."""
 
     controlIntf = None  # noqa: N815 - Mininet forgets to say so of a switch in a namespace
@@ -175,7 +185,6 @@ class EthernetSwitch(LinuxBridge):  # type: ignore[misc]
 
     def __init__(self, name: str, **params: Any) -> None:
         super().__init__(name, **params | {"inNamespace": True})
-        _without_ipv6(self)
         for table in ("ip", "ip6", "arp"):
             # The machine's firewall must not filter bridged packets.
             self.cmd(f"sysctl -qw net.bridge.bridge-nf-call-{table}tables=0 2>/dev/null")
@@ -218,8 +227,3 @@ class SoftwareSwitch(EthernetSwitch):
             self.program.stop()
             self.program = None
         super().stop(deleteIntfs)
-
-
-def _without_ipv6(node: Node) -> None:
-    """Only the experiment sends here."""
-    node.cmd("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
