@@ -117,11 +117,11 @@ def _claims(curves: dict[tuple[str, str], Curve], relative: dict[tuple[str, str]
     worst = max(apart, key=lambda key: apart[key])
     bounded = [(name, bound) for name, bound in AT_MOST.items() if name in names]
     return [
-        *(Claim(f"{name} under {kind}: times fp32's loss", relative[name, kind], 1 / bound, bound)
+        *(Claim(f"{name} under {kind}: loss relative to fp32", relative[name, kind], 1 / bound, bound)
           for name, bound in bounded for kind in OPTIMIZERS),
-        Claim(f"{slowest[0]} under {slowest[1]}, the slowest: the loss at the end over that at the start",
+        Claim(f"slowest method, {slowest[0]} under {slowest[1]}: final loss / initial loss",
               untrained[slowest], at_most=TRAINS),
-        Claim(f"the guide's table; {worst[0]} under {worst[1]} is furthest from it, by a factor of", apart[worst],
+        Claim(f"largest factor between a result and the guide's table ({worst[0]} under {worst[1]})", apart[worst],
               at_most=GUIDE_FACTOR),
     ]  # fmt: skip
 

@@ -78,14 +78,14 @@ def run(*, workers: int = 10, steps: int = 1500, seeds: int = 3) -> Report:
         mean = Curve("its mean so far", found.curve.steps, means.tolist())
         bound = Curve("bound of the mean", found.curve.steps, [case.bound(step + 1) for step in found.curve.steps])
         claims += [
-            Claim.equal(f"{case.name}: the step size is the proof's", case.rule.step_size, case.step_size),
-            Claim(f"{case.name}: the mean so far of {case.measured}, over its bound, at every step",
+            Claim.equal(f"{case.name}: step size as in the proof", case.rule.step_size, case.step_size),
+            Claim(f"{case.name}: running mean of {case.measured} / its bound, maximum over steps",
                   float(np.max(means / bound.values)), at_most=1),
             *found.claims(),
         ]  # fmt: skip
         if isinstance(case.task.problem, Penalised):
             least = min(float(np.linalg.eigvalsh(case.task.problem.hessian(x))[0]) for x in iterates[::100])
-            claims.append(Claim(f"{case.name}: the least eigenvalue of its Hessian on the way", least, at_most=-1e-3))
+            claims.append(Claim(f"{case.name}: smallest eigenvalue of the Hessian in the run", least, at_most=-1e-3))
         table.append([case.name, case.measured, f"{mean.last:.1e}", f"{bound.last:.1e}", f"{found.curve.last:.1e}"])
         pictures.append((case, [found.curve, mean], bound))
 

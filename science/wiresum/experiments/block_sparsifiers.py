@@ -62,16 +62,17 @@ def run(*, workers: int = 10, steps: int = 1000, every: int = 20, epochs: int = 
     claims = [*compared[RANDOM].claims()]
     claims += [_follows_the_reference(compared[name]) for name in NAMES[1:]]
     claims += [
-        Claim(f"{TOP}: |e|^2 over the lemma's bound", max(kept[TOP].over(_lemma(methods[TOP], task))), 1e-3, 1),
-        Claim(f"{RANDOM}: |e|^2 over the lemma's bound, the mean over steps",
+        Claim(f"{TOP}: |e|^2 / the lemma's bound, maximum over steps",
+              max(kept[TOP].over(_lemma(methods[TOP], task))), 1e-3, 1),
+        Claim(f"{RANDOM}: |e|^2 / the lemma's bound, mean over steps",
               float(np.mean(kept[RANDOM].over(_lemma(methods[RANDOM], task)))), 1e-3, 1),
-        Claim(f"{THRESHOLD}: |e|^2 over blocks * norm^2, at most",
+        Claim(f"{THRESHOLD}: |e|^2 / (blocks * norm^2), maximum over steps",
               max(kept[THRESHOLD].over(lambda _: -(-task.problem.dimension // BLOCK) * NORM**2)), 1e-3, 1),
-        *(Claim(f"{name}: what went in less what came out and is held back, of what came out", one.missing,
+        *(Claim(f"{name}: |input - output - residuals| / |output|", one.missing,
                 at_most=CONSERVED) for name, one in kept.items()),
-        *(Claim(f"{name}: its last error over the first", one.curve.last / one.curve.values[0], at_most=1e-2)
+        *(Claim(f"{name}: last error / first error", one.curve.last / one.curve.values[0], at_most=1e-2)
           for name, one in compared.items()),
-        Claim(f"{TOP} without error feedback: its last error over that with it",
+        Claim(f"{TOP}: last error without error feedback / with it",
               forgetful.last / compared[TOP].curve.last, at_least=10),
     ]  # fmt: skip
     on_network = sparsifiers(block=NETWORK_BLOCK, ratio=NETWORK_RATIO, norm=NETWORK_NORM)
@@ -81,7 +82,7 @@ def run(*, workers: int = 10, steps: int = 1000, every: int = 20, epochs: int = 
     }
     accuracies = accuracies_of(trainings)
     claims += [] if epochs < EPOCHS else [
-        Claim(f"{name}: points of accuracy below dense training's, the mean over seeds",
+        Claim(f"{name}: accuracy points below dense training, mean over seeds",
               float(np.mean(accuracies["dense"] - accuracies[name])), at_most=POINTS)
         for name in NAMES
     ]  # fmt: skip
@@ -148,7 +149,7 @@ def _choice(name: str, generator: np.random.Generator) -> Choose:
 def _follows_the_reference(runs: Runs) -> Claim:
     places = [round(part * (len(runs.curve.steps) - 1)) for part in (*CHECKED, 1)]
     apart = max(abs(runs.logarithms[0][at] - runs.reference[0][at]) for at in places)
-    return Claim(f"{runs.curve.label}: log10 of the error is the reference's, at most apart", apart, at_most=ALIKE)
+    return Claim(f"{runs.curve.label}: log10 of the error, maximum difference to the reference", apart, at_most=ALIKE)
 
 
 @dataclass(frozen=True)
@@ -196,5 +197,5 @@ def _bytes_of_random(training: Training) -> Claim:
     size, steps = segments_of(network(1), "model")[0].size, len(training.losses)
     count, shorter = round(NETWORK_RATIO * -(-size // NETWORK_BLOCK)), -size % NETWORK_BLOCK
     most = steps * (2 + 4 * count * NETWORK_BLOCK)
-    return Claim(f"{RANDOM}: bytes sent, of as many whole blocks", training.sent_bytes / most,
+    return Claim(f"{RANDOM}: bytes sent / bytes of as many whole blocks", training.sent_bytes / most,
                  1 - 4 * shorter * steps / most, 1)  # fmt: skip

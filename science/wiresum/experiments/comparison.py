@@ -71,7 +71,7 @@ class Runs:
         places = [round(part * (len(self.curve.steps) - 1)) for part in CHECKED]
         return [
             Claim.alike(
-                f"{self.curve.label}: log10 of the error at step {self.curve.steps[at]} is the reference's",
+                f"{self.curve.label}: log10 of the error at step {self.curve.steps[at]} matches the reference",
                 [one[at] for one in self.logarithms],
                 [one[at] for one in self.reference],
                 margin_min=FACTOR,
@@ -83,7 +83,7 @@ class Runs:
         """The level in the last quarter of the run, by seed."""
         begin = len(self.curve.steps) * 3 // 4
         return Claim.alike(
-            f"{self.curve.label}: it stalls where the reference does (mean log10 of the last quarter's errors)",
+            f"{self.curve.label}: stalls at the reference's level (mean log10 of the errors in the last quarter)",
             [float(np.mean(one[begin:])) for one in self.logarithms],
             [float(np.mean(one[begin:])) for one in self.reference],
             margin_min=FACTOR,

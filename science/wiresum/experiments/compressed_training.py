@@ -113,18 +113,18 @@ def run(*, workers: int = 4, epochs: int = 18, seeds: int = 3, names: Sequence[s
               for one in on_wire.values()]  # fmt: skip
     slowest = max(runs[name].seconds_to(level) for name in names if "8 bits" in name)
     claims = [
-        Claim(f"{worst}, the worst: points of accuracy below fp32's, the mean over seeds", below[worst],
+        Claim(f"worst method, {worst}: accuracy points below fp32, mean over seeds", below[worst],
               at_most=POINTS),
-        Claim("what the wire has beyond what is counted, of fp32's bytes, at least", min(beyond), *BEYOND),
-        Claim("and at most", max(beyond), *BEYOND),
-        *(Claim(f"{name}: bytes on the wire over fp32's",
+        Claim("uncounted bytes on the wire / fp32's bytes, minimum over methods", min(beyond), *BEYOND),
+        Claim("the same, maximum over methods", max(beyond), *BEYOND),
+        *(Claim(f"{name}: bytes on the wire / fp32's bytes",
                 max(one.sent, one.received) / (4 * size), 0.25, 0.35)
           for name, one in on_wire.items() if "8 bits" in name),
-        Claim("of what the network sums, the most bytes over fp32's through the switch",
+        Claim("methods that the network sums: largest bytes / fp32's bytes through the switch",
               max(runs[name].megabytes[-1] / runs[DENSE].megabytes[-1] for name in summed), at_most=1),
-        Claim(f"integers of 8 bits, the slowest: time to {level:.0f}% over fp32's through the switch",
+        Claim(f"slowest method with 8-bit integers: time to {level:.0f}% / fp32's through the switch",
               slowest / runs[DENSE].seconds_to(level), at_most=1 / 2),
-        Claim("and over that of a ring", slowest / runs[RING].seconds_to(level), at_most=1 / 3),
+        Claim("the same / fp32's over a ring", slowest / runs[RING].seconds_to(level), at_most=1 / 3),
     ]  # fmt: skip
 
     def draw(figure: Figure) -> None:

@@ -97,18 +97,18 @@ def run(*, workers: int = 4, epochs: int = 60, seeds: int = 3) -> Report:
     bytes_expected = (EXPONENT_BYTES + index_code_bytes(k, size)) * steps + NUMBER_BYTES * unions.words
     below = [accuracies["dense"] - accuracies[name] for name in list(methods)[1:]]
     claims = [
-        Claim("exact and tree: points of accuracy below dense training's, the mean over seeds",
+        Claim("exact and tree: accuracy points below dense training, mean over seeds",
               float(np.mean(below)), -POINTS, POINTS),
-        *(Claim(f"{mode}: its sums are the reference's, at most apart, of the largest value",
+        *(Claim(f"{mode}: largest difference to the reference's sums / largest value",
                 _apart(GTopK(RATIO, mode=mode), workers), at_most=PRECISION) for mode in modes),
-        Claim.equal("exact: a worker sends k indices as a code, and a number for each of the union: bytes",
+        Claim.equal("exact: bytes sent by a worker (k encoded indices, one number per index of the union)",
                     exact.sent_bytes, bytes_expected),
-        Claim("exact: the union's size over k", unions.words / (k * steps), 1, workers - 0.2),
-        Claim.equal(f"tree: numbers through its root, 4k log2 N = {numbers_expected // steps} a step",
+        Claim("exact: size of the union / k", unions.words / (k * steps), 1, workers - 0.2),
+        Claim.equal(f"tree: numbers through its root (4k log2 N = {numbers_expected // steps} a step)",
                     root.numbers, numbers_expected),
-        Claim("exact: mass that is lost, of what went in neither came out nor is in memories", lost["exact"],
+        Claim("exact: lost mass (input that is neither in the output nor in memories)", lost["exact"],
               at_most=CONSERVED),
-        Claim("tree: mass that its merges lose", lost["tree"], 1e-3, 0.5),
+        Claim("tree: mass lost in merges", lost["tree"], 1e-3, 0.5),
     ]  # fmt: skip
 
     def draw(figure: Figure) -> None:

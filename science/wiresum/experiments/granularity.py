@@ -47,21 +47,21 @@ def run(*, points: int = 8, draws: int = 10, rate: float = 0.1, batch: int = 64)
             ratios[name, granularity] += [square / expected_error(name, vectors) for square in squares]
     mean = {key: float(np.mean(found)) for key, found in errors.items()}
     claims = [
-        Claim.mean(f"{name}, {granularity}: the error over its expectation", found, 1.0)
+        Claim.mean(f"{name}, {granularity}: error / its expectation", found, 1.0)
         for (name, granularity), found in ratios.items()
     ]
     claims += [
-        Claim(f"{name}: the entire model's error over that by layer, at the point of the training where it is least",
+        Claim(f"{name}: error of the entire model / by layer, minimum over points of the training",
               float(np.min(np.divide(errors[name, "model"], errors[name, "layer"]))), at_least=1.1)
         for name in UNBIASED
     ]  # fmt: skip
     claims += [
-        Claim(f"{name}: the error by layer over the entire model's", mean[name, "layer"] / mean[name, "model"],
+        Claim(f"{name}: error by layer / of the entire model", mean[name, "layer"] / mean[name, "model"],
               1 - CHANCE, 1 + CHANCE)
         for name in INDIFFERENT
     ]  # fmt: skip
     claims += [
-        Claim(f"{name}: the error by layer over the entire model's, at the point where it is least",
+        Claim(f"{name}: error by layer / of the entire model, minimum over points of the training",
               float(np.min(np.divide(errors[name, "layer"], errors[name, "model"]))), at_least=1.05)
         for name in TOP_K
     ]  # fmt: skip

@@ -57,18 +57,18 @@ def run(*, workers: int = 4, epochs: int = EPOCHS, seeds: int = 3, names: Sequen
     )
     ahead = {name: _accuracy(by_layer[name]) - _accuracy(of_model[name]) for name in names}
     claims = [
-        Claim(f"{THRESHOLD}: the losses of both trainings, at most apart",
+        Claim(f"{THRESHOLD}: largest difference between the losses of both trainings",
               max(_apart(*both) for both in zip(by_layer[THRESHOLD], of_model[THRESHOLD], strict=True)), at_most=SAME),
-        Claim(f"{ADAPTIVE}: what is sent by layer over what is sent over the entire model",
+        Claim(f"{ADAPTIVE}: bytes sent by layer / of the entire model",
               _sent(by_layer[ADAPTIVE]) / _sent(of_model[ADAPTIVE]), at_least=5),
     ]  # fmt: skip
     if epochs >= EPOCHS:
         claims += [
-            *(Claim(f"{name}: points of accuracy by layer ahead of the entire model, the mean over seeds",
+            *(Claim(f"{name}: accuracy points by layer above the entire model, mean over seeds",
                     ahead[name], -POINTS, POINTS) for name in names if name != ADAPTIVE),
-            Claim(f"{ADAPTIVE}: points of accuracy by layer ahead of the entire model, the mean over seeds",
+            Claim(f"{ADAPTIVE}: accuracy points by layer above the entire model, mean over seeds",
                   ahead[ADAPTIVE], at_least=50),
-            Claim(f"{ADAPTIVE} over the entire model: its last loss over that of guessing",
+            Claim(f"{ADAPTIVE}, entire model: last loss / loss of guessing, minimum over seeds",
                   min(_last_loss(one) for one in of_model[ADAPTIVE]) / math.log(CLASSES), 0.95, 1.05),
         ]  # fmt: skip
 

@@ -127,10 +127,10 @@ def _scale_claims(task: Task, workers_are: str, iterates: list[Vector], largest:
         largest_noise.append(expected / (average / (2 * rate**2) + EPSILON**2 / (4 * n)))
         average = BETA * average + (1 - BETA) * moved[step]
     return [
-        Claim(f"IntSGD, workers {workers_are}: the largest integer is the scale times the largest value, at most apart",
+        Claim(f"IntSGD, workers {workers_are}: largest integer, maximum difference to scale * largest value",
               max(apart[1:]), at_most=1 + 1e-6),
-        Claim.mean(f"IntSGD, workers {workers_are}: the noise over its expectation", noise[:NOISE_STEPS], 1.0),
-        Claim(f"IntSGD, workers {workers_are}: the expectation over lemma 1's bound r/(2 eta^2) + eps^2/(4n), at most",
+        Claim.mean(f"IntSGD, workers {workers_are}: noise / its expectation", noise[:NOISE_STEPS], 1.0),
+        Claim(f"IntSGD, workers {workers_are}: expected noise / lemma 1's bound r/(2 eta^2) + eps^2/(4n), maximum",
               max(largest_noise), at_most=1 + 1e-6),
     ]  # fmt: skip
 
@@ -141,14 +141,14 @@ def _claims(errors: dict[tuple[str, str], Curve], integers: dict[tuple[str, str]
         full = errors[workers_are, "full precision"].settles_below(LEVEL)
         for name in ("IntSGD", "IntDIANA, 8 bits"):
             needed = errors[workers_are, name].settles_below(LEVEL) / full
-            claims.append(Claim(f"{name}, workers {workers_are}: steps over full precision's", needed, 0.9, WITHIN))
+            claims.append(Claim(f"{name}, workers {workers_are}: steps / full precision's steps", needed, 0.9, WITHIN))
     growing = integers["differing", "IntSGD"].values
     quarters = [max(part) for part in np.array_split(growing[SETTLED_STEPS:], 4)]
     small = integers["differing", "IntDIANA, 8 bits"].values[SETTLED_STEPS:]
     growth = min(after / before for before, after in itertools.pairwise(quarters))
     return [
         *claims,
-        Claim("IntSGD's integers grow in every quarter of the run, workers differing, at least by", growth, 2),
-        Claim("they end at", growing[-1], GROWN),
-        Claim("IntDIANA's stay single digits: the largest", max(small), 1, SINGLE_DIGIT),
+        Claim("IntSGD, workers differing: smallest growth of integers between quarters of the run", growth, 2),
+        Claim("IntSGD, workers differing: largest integer in the last step", growing[-1], GROWN),
+        Claim("IntDIANA, workers differing: largest integer", max(small), 1, SINGLE_DIGIT),
     ]

@@ -67,14 +67,14 @@ def run(*, workers: int = 10, steps: int = 6000, every: int = 120) -> Report:
         for name, kind in ((UNIFORM, "lsvrg"), (IMPORTANCE, "importance"))
     }
     claims = [
-        Claim("the largest row's L over the mean, which importance sampling gains", uneven, at_least=3),
-        Claim.equal("its step size over that of uniform draws", rules[IMPORTANCE].step_size / rules[UNIFORM].step_size,
-                    uneven),
-        *(Claim(f"{name}: the error over the bound, at every step", curves[name].over(bound), at_most=1)
+        Claim("largest row's L / mean L, the expected gain of importance sampling", uneven, at_least=3),
+        Claim.equal("importance sampling: step size / that of uniform sampling",
+                    rules[IMPORTANCE].step_size / rules[UNIFORM].step_size, uneven),
+        *(Claim(f"{name}: error / bound, maximum over steps", curves[name].over(bound), at_most=1)
           for name, bound in bounds.items()),
         *(claim for runs in reference.values() for claim in runs.claims()),
         *_rates(curves, steps),
-        Claim(f"{ISAGA}: its last error over {ISGD}'s, which stalls", curves[ISAGA].last / curves[ISGD].last,
+        Claim(f"{ISAGA}: last error / last error of {ISGD}, which stalls", curves[ISAGA].last / curves[ISGD].last,
               at_most=0.1),
     ]  # fmt: skip
 
@@ -111,7 +111,8 @@ def _omega_of_part(task: Task) -> float:
 def _rates(curves: dict[str, Curve], steps: int) -> list[Claim]:
     """Errors fall by exp(-rate k), with a rate proportional to the step size if nothing else limits it."""
     rate = {name: -math.log(curves[name].last / curves[name].values[0]) / steps for name in (UNIFORM, IMPORTANCE)}
-    claims = [Claim("its rate per step over that of uniform draws", rate[IMPORTANCE] / rate[UNIFORM], at_least=2)]
+    gain = rate[IMPORTANCE] / rate[UNIFORM]
+    claims = [Claim("importance sampling: rate per step / that of uniform sampling", gain, at_least=2)]
     if steps >= 6000:
-        claims.append(Claim(f"{IMPORTANCE}: the last error", curves[IMPORTANCE].last, at_most=REACHED))
+        claims.append(Claim(f"{IMPORTANCE}: last error", curves[IMPORTANCE].last, at_most=REACHED))
     return claims

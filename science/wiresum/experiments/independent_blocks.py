@@ -53,13 +53,13 @@ def run(*, workers: int = 100, steps: int = 1200, every: int = 20) -> Report:
     claims = [
         Claim.equal("the step size is 1/(L (1 + 6 omega/n))", rule.step_size,
                     1 / (smoothness * (1 + 6 * omega / workers))),
-        Claim("ISEGA's error over the theorem's bound, at every step",
+        Claim("ISEGA: error / the theorem's bound, maximum over steps",
               curves[1].over(bound), at_most=1),
-        Claim("descent's error over its own bound (1 - gamma mu)^2k, at the last step",
+        Claim("gradient descent: last error / its bound (1 - gamma mu)^2k",
               curves[0].last / (1 - rule.step_size * problem.strong_convexity) ** (2 * steps), at_most=1),
-        Claim("ISEGA's steps over gradient descent's, to stay below the level", isega / descent, 0.8, AS_MANY),
-        Claim("the partition's", partition / descent, 0.8, AS_MANY),
-        Claim("same coordinates at all workers: the last error over the first",
+        Claim("ISEGA: steps to stay below the level / gradient descent's steps", isega / descent, 0.8, AS_MANY),
+        Claim("partition: steps to stay below the level / gradient descent's steps", partition / descent, 0.8, AS_MANY),
+        Claim("same coordinates at all workers: last error / first error",
               curves[3].last / curves[3].values[0], at_least=1),
         *_variances(task, ratio),
     ]  # fmt: skip
@@ -93,14 +93,17 @@ def _variances(task: Task, ratio: float) -> list[Claim]:
         "one owner for each coordinate": (wc.RandKPartition(), square - mean),
     }
     claims = [
-        Claim.mean(f"{name}: the square error of the mean", _square_errors(method, vectors), variance)
+        Claim.mean(f"{name}: squared error of the mean", _square_errors(method, vectors), variance)
         for name, (method, variance) in expected.items()
     ]
     agreeing = np.tile(vectors[0], (n, 1))
     nothing = max(_square_errors(wc.RandKPartition(), agreeing)) / np.sum(vectors[0] ** 2)
     apart = _apart_from_kept(wc.RandKSameSeed(ratio), vectors[0], n, factor)
-    claims.append(Claim("same coordinates: workers that agree have them d/k times, at most apart", apart, at_most=1e-4))
-    return [*claims, Claim("one owner for each coordinate: workers that agree lose nothing", nothing, at_most=1e-12)]
+    return [
+        *claims,
+        Claim("same coordinates, equal workers: largest relative error of d/k times a value", apart, at_most=1e-4),
+        Claim("one owner for each coordinate, equal workers: squared error / |v|^2", nothing, at_most=1e-12),
+    ]
 
 
 def _apart_from_kept(method: wc.Compressor, vector: Matrix, workers: int, factor: float) -> float:

@@ -35,7 +35,7 @@ def run(*, workers: int = 10, steps: int = 1500, every: int = 25, seeds: int = 3
         bound = task.bound("theorem 1", rule, with_memory.curve.steps)
         within = with_memory.curve.over(bound)
         claims += _premises(task, norm, rule)
-        claims.append(Claim(f"p = {norm}: DIANA's error over theorem 1's bound, at every step", within, at_most=1))
+        claims.append(Claim(f"p = {norm}: DIANA's error / theorem 1's bound, maximum over steps", within, at_most=1))
         claims += [*with_memory.claims(), without.stalls()]
         rate = -math.log(with_memory.curve.last / with_memory.curve.values[0]) / steps
         rows.append([with_memory.curve.label, f"{with_memory.curve.last:.1e}", f"{bound.last:.1e}", f"{rate:.4f}"])
@@ -79,8 +79,8 @@ def _premises(task: Task, norm: Norm, rule: Rule) -> list[Claim]:
     alpha = 1 / (2 * (1 + omega))
     gamma = min(alpha / mu, 2 / ((smoothness + mu) * (1 + 2 * omega / n)))
     return [
-        Claim.equal(f"p = {norm}: omega is the proof's", task.omega(DIANA(norm=norm)), omega),
-        Claim(f"p = {norm}: omega/n, what compression may cost in steps", omega / n, at_least=0.7),
+        Claim.equal(f"p = {norm}: omega as in the proof", task.omega(DIANA(norm=norm)), omega),
+        Claim(f"p = {norm}: omega/n, the possible cost of compression in steps", omega / n, at_least=0.7),
         Claim.equal(f"p = {norm}: alpha is corollary 1's", rule.alpha, alpha),
         Claim.equal(f"p = {norm}: the step size is corollary 1's", rule.step_size, gamma),
         Claim.equal(f"p = {norm}: the rate is the step size times mu", rule.rate, gamma * mu),

@@ -86,17 +86,17 @@ def run(*, workers: int = 8, epochs: int = EPOCHS, seeds: int = 3) -> Report:
     whole = compared["and local clipping"].compressor
     assert isinstance(whole, GTopK)
     claims = [
-        *(Claim(f"{name}: each step is the papers' algorithm's, at most apart, of the largest value",
+        *(Claim(f"{name}: largest difference to the papers' algorithm in any step / largest value",
                 _apart(method, workers), at_most=PRECISION)
           for name, method in _variants(whole).items()),
-        Claim("everything sent, nothing masked: the losses are momentum SGD's, at most apart",
+        Claim("everything sent, nothing masked: largest relative difference of losses to momentum SGD",
               _apart_from_momentum_sgd(workers), at_most=1e-4),
-        Claim.equal("values in the mean of the first step of each stage of the warm-up, together",
+        Claim.equal("values in the means of the first steps of all stages of the warm-up, in total",
                     _values_sent(whole, workers, epoch_steps), _values_expected()),
     ]  # fmt: skip
     if epochs >= EPOCHS:
         claims += [
-            Claim(f"{name}: points of accuracy below dense training's, the mean over seeds",
+            Claim(f"{name}: accuracy points below dense training, mean over seeds",
                   float(np.mean(accuracies["dense"] - found)), -POINTS, POINTS)
             for name, found in accuracies.items() if name != "dense"
         ]  # fmt: skip

@@ -62,12 +62,12 @@ def run(*, workers: int = 10, steps: int = 5000, every: int = 100) -> Report:
     claims = _premises(task, rule)
     for estimator in ("L-SVRG", "SAGA"):
         ratio = runs["memory", estimator].over(bound)
-        claims.append(Claim(f"{estimator}, memory: the error over the bound, at every step", ratio, at_most=1))
+        claims.append(Claim(f"{estimator}, memory: error / bound, maximum over steps", ratio, at_most=1))
     claims += compared[BOTH].claims()
     claims += [compared[key].stalls() for key in compared if key != BOTH]
     if steps >= 5000:
         claims += [
-            Claim(f"{estimator}, memory: the last error", runs["memory", estimator].last, at_most=REACHED)
+            Claim(f"{estimator}, memory: last error", runs["memory", estimator].last, at_most=REACHED)
             for estimator in ("L-SVRG", "SAGA")
         ]
 
@@ -94,9 +94,9 @@ def _premises(task: Task, rule: Rule) -> list[Claim]:
     n, smoothness = task.problem.workers, task.problem.row_smoothness
     omega = (math.sqrt(task.problem.dimension * n) - 1) / 2
     return [
-        Claim("omega: compression matters", omega, at_least=4),
+        Claim("omega, large enough that compression matters", omega, at_least=4),
         Claim.equal("the step size is theorem 1's", rule.step_size, 1 / (smoothness * (1 + 36 * (omega + 1) / n))),
         Claim.equal("alpha is 1/(1 + omega)", rule.alpha, 1 / (1 + omega)),
-        Claim("the rate is at least a quarter of step size times mu", rule.rate,
+        Claim("rate, at least a quarter of step size times mu", rule.rate,
               at_least=rule.step_size * task.problem.strong_convexity / 4),
     ]  # fmt: skip
