@@ -88,7 +88,7 @@ shell: $(ready)-dev  ##! open p4runtime-shell on a running switch: make shell AR
 bench: bench-dense bench-sparse bench-compress bench-aggregators  ##! compare with others on shaped links (root); results in build/bench
 
 bench-dense: $(ready)-bench  ##! of these: dense all-reduce over wiresum, Gloo and Open MPI
-	$(py) -m wiresum_lab.benchmarks.allreduce $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.against_gloo_and_mpi $(ARGS)
 
 bench-sparse: $(ready)-bench  ##! of these: tensors with blocks of zeros
 	$(py) -m wiresum_lab.benchmarks.sparse $(ARGS)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from wiresum_lab.benchmarks.allreduce.systems import SYSTEMS
+from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import SYSTEMS
 from wiresum_lab.namespaces.star import Star, StarError
 
 RUN_S_MAX = 95.0

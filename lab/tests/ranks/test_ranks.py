@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab.benchmarks.allreduce.systems import SYSTEMS, latency_s, repeat, start_gloo
+from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import SYSTEMS, latency_s, repeat, start_gloo
 from wiresum_lab.namespaces.star import Star
 from wiresum_lab.processes import cpu_seconds
 from wiresum_lab.ranks.ranks import Ranks, RanksError, RanksTimeoutError, Site

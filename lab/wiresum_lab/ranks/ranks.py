@@ -3,8 +3,8 @@
 A rank is a process that connects to a Unix socket, which network namespaces share and which takes nothing from the
 links. It says its number, and then carries out one line after the other: a command's name and its arguments, all of
 them words. Its answer to each is one line of JSON. When the socket is closed it ends. `rank.py` is the other end in
-Python, `benchmarks/allreduce/mpi.c` in C. Ranks of several systems may live side by side, so that repetitions can be
-interleaved: those that are not being measured wait for a line and take no processor time.
+Python, `benchmarks/against_gloo_and_mpi/mpi.c` in C. Ranks of several systems may live side by side, so that
+repetitions can be interleaved: those that are not being measured wait for a line and take no processor time.
 """
 
 from __future__ import annotations

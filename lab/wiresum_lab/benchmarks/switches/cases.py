@@ -6,7 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from wiresum_lab.benchmarks.allreduce.records import Case as DenseCase
+from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Case as DenseCase
 from wiresum_lab.benchmarks.program import TurnCase, sum_once
 from wiresum_lab.ranks.ranks import Ranks
 

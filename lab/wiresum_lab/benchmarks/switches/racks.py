@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT
-from wiresum_lab.benchmarks.allreduce.records import physical_bound_mbit, ring_bound_mbit, tensor_wire_bytes
+from wiresum_lab.benchmarks.against_gloo_and_mpi.records import physical_bound_mbit, ring_bound_mbit, tensor_wire_bytes
 from wiresum_lab.benchmarks.program import add_tensor, parser_of, run, table_of, take_turns
 from wiresum_lab.benchmarks.switches.cases import RANK, SwitchesCase, go
 from wiresum_lab.namespaces.links import Link

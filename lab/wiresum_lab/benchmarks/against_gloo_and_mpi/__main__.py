@@ -22,10 +22,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from wiresum_lab.benchmarks.allreduce import chart, numeric, report
-from wiresum_lab.benchmarks.allreduce.options import LATENCY_COUNT, Options, parse_options
-from wiresum_lab.benchmarks.allreduce.records import Case, Measurement
-from wiresum_lab.benchmarks.allreduce.systems import SYSTEMS, System, latency_s, repeat
+from wiresum_lab.benchmarks.against_gloo_and_mpi import chart, numeric, report
+from wiresum_lab.benchmarks.against_gloo_and_mpi.options import LATENCY_COUNT, Options, parse_options
+from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Case, Measurement
+from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import SYSTEMS, System, latency_s, repeat
 from wiresum_lab.benchmarks.program import prerequisites_met
 from wiresum_lab.namespaces import probe
 from wiresum_lab.namespaces.links import Link

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from wiresum_lab.benchmarks.allreduce.records import Repetition
+from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Repetition
 from wiresum_lab.benchmarks.program import seconds_of
 from wiresum_lab.namespaces import transports
 from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.ranks.ranks import START_TIMEOUT_S, Ranks, RanksError, Site, wiresum_variables
 
 FOLDER = Path(__file__).resolve().parent
-RANK = "wiresum_lab.benchmarks.allreduce.rank"
+RANK = "wiresum_lab.benchmarks.against_gloo_and_mpi.rank"
 GLOO_PORT = 29_500
 # Of the switch beside it that Open MPI's component uses.
 MPI_CONTROL_PORT, MPI_DATA_PORT = 43_587, 43_588

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wiresum_lab.benchmarks.allreduce.numeric import Conversion
-from wiresum_lab.benchmarks.allreduce.records import AGGREGATING, Measurement
-from wiresum_lab.benchmarks.allreduce.systems import SYSTEMS
+from wiresum_lab.benchmarks.against_gloo_and_mpi.numeric import Conversion
+from wiresum_lab.benchmarks.against_gloo_and_mpi.records import AGGREGATING, Measurement
+from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import SYSTEMS
 from wiresum_lab.namespaces.links import MTU_BYTES
 
 Record = dict[str, Any]

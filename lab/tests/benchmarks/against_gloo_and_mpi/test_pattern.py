@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wiresum_lab.benchmarks.allreduce import pattern
+from wiresum_lab.benchmarks.against_gloo_and_mpi import pattern
 
 ELEMENTS = 3 * pattern.TABLE_ELEMENTS + 1000
 

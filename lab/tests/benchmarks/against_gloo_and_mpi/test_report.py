@@ -4,10 +4,10 @@ from typing import Any
 
 from rich.console import Console
 
-from wiresum_lab.benchmarks.allreduce import chart
-from wiresum_lab.benchmarks.allreduce.numeric import Conversion, conversions
-from wiresum_lab.benchmarks.allreduce.records import Case, Measurement, Repetition
-from wiresum_lab.benchmarks.allreduce.report import Target, print_tables, print_targets, targets
+from wiresum_lab.benchmarks.against_gloo_and_mpi import chart
+from wiresum_lab.benchmarks.against_gloo_and_mpi.numeric import Conversion, conversions
+from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Case, Measurement, Repetition
+from wiresum_lab.benchmarks.against_gloo_and_mpi.report import Target, print_tables, print_targets, targets
 
 Records = list[dict[str, Any]]
 

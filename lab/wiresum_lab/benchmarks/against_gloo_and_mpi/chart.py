@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from wiresum_lab.benchmarks.allreduce.systems import SYSTEMS
+from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import SYSTEMS
 
 Record = dict[str, Any]
 

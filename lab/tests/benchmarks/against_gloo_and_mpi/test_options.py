@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab.benchmarks.allreduce.options import UNSHAPED_BYTES, parse_options
+from wiresum_lab.benchmarks.against_gloo_and_mpi.options import UNSHAPED_BYTES, parse_options
 
 
 def test_by_default_everything_is_measured() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab.benchmarks.allreduce.__main__ import main
-from wiresum_lab.benchmarks.allreduce.systems import SYSTEMS, SYSTEMS_BY_DEFAULT
+from wiresum_lab.benchmarks.against_gloo_and_mpi.__main__ import main
+from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import SYSTEMS, SYSTEMS_BY_DEFAULT
 
 needs_gloo_on_a_star = pytest.mark.usefixtures("gloo_on_a_star")
 
@@ -57,7 +57,15 @@ def test_unshaped_links_are_measured_at_both_mtus(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 def test_ctrl_c_writes_what_was_measured_and_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "allreduce.json"
-    command = [sys.executable, "-m", "wiresum_lab.benchmarks.allreduce", "--systems", "gloo", "--workers", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "wiresum_lab.benchmarks.against_gloo_and_mpi",
+        "--systems",
+        "gloo",
+        "--workers",
+        "2",
+    ]
     command += ["--link", "100mbit", "--repetitions", "1000", "--json", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

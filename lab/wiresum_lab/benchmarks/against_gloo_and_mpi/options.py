@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wiresum.join.constants import SWITCH_WORKERS_MAX
-from wiresum_lab.benchmarks.allreduce.records import Case, Experiment
-from wiresum_lab.benchmarks.allreduce.systems import SYSTEMS, SYSTEMS_BY_DEFAULT
+from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Case, Experiment
+from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import SYSTEMS, SYSTEMS_BY_DEFAULT
 from wiresum_lab.namespaces.links import MTU_BYTES, MTU_BYTES_MAX, MTU_BYTES_MIN
 
 EXPERIMENTS = ("rate", "loss", "unshaped", "latency", "numeric")

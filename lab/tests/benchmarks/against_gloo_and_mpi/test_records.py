@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from wiresum_lab.benchmarks.allreduce.records import (
+from wiresum_lab.benchmarks.against_gloo_and_mpi.records import (
     Case,
     Experiment,
     Measurement,

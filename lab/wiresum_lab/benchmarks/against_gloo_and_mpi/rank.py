@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
-from wiresum_lab.benchmarks.allreduce import pattern
+from wiresum_lab.benchmarks.against_gloo_and_mpi import pattern
 from wiresum_lab.ranks.rank import TIMEOUT, main
 
 LATENCY_WARM_UP = 50
