@@ -73,6 +73,13 @@ void to_integers(Dtype dtype, const Scale& scale, const std::byte* source, std::
 void from_integers(Dtype dtype, const Scale& scale, const std::int32_t* integers, std::byte* destination,
                    std::size_t count, const Kernels& kernels = active_kernels()) noexcept;
 
+/// Integers in lanes of 8 or 16 bits, planar as in format.hpp, in words of the host's byte order, which a sum of
+/// int32 adds. `count` <= words * (32 / bits).
+void pack_lanes(unsigned bits, const std::int32_t* integers, std::size_t count, std::uint32_t* packed,
+                std::size_t words, const Kernels& kernels = active_kernels()) noexcept;
+void unpack_lanes(unsigned bits, const std::uint32_t* packed, std::size_t words, std::int32_t* integers,
+                  std::size_t count, const Kernels& kernels = active_kernels()) noexcept;
+
 /// cell[i] += payload[i] for big-endian words, modulo 2^32: the switch's adder.
 void accumulate(std::byte* cell, const std::byte* payload, std::size_t words) noexcept;
 

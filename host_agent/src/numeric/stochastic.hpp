@@ -1,5 +1,5 @@
-// Compressed gradients: stochastic rounding, lanes in words of the host's byte order. Pure; SIMD behind the same
-// dispatch as the codec. What every instruction set gives has the same bits.
+// Compressed gradients: stochastic rounding. Pure; SIMD behind the same dispatch as the codec. All instruction sets give
+// the same bits.
 //
 // Randomness is a function, not a stream: word i of a draw is a hash of the draw and i. So a step that is repeated
 // repeats its randomness, a worker can compute what another one draws, and any part of a draw can be computed alone, by
@@ -13,8 +13,6 @@
 
 #include <cstddef>
 #include <cstdint>
-
-#include "numeric/codec.hpp"
 
 namespace wiresum::numeric {
 
@@ -42,12 +40,5 @@ struct GradientKernels {
   /// The sum of (a[i] - b[i])^2 in fp64: element i is added to column i mod 32, and the columns are added in order.
   double (*square_distance)(const Element* a, const Element* b, std::size_t count) noexcept;
 };
-
-/// Integers in lanes of 8 or 16 bits, planar as in format.hpp, in words of the host's byte order, which whoever sums
-/// int32 can add. `count` <= words * (32 / bits).
-void pack_lanes(unsigned bits, const std::int32_t* integers, std::size_t count, std::uint32_t* packed,
-                std::size_t words, const Kernels& kernels = active_kernels()) noexcept;
-void unpack_lanes(unsigned bits, const std::uint32_t* packed, std::size_t words, std::int32_t* integers,
-                  std::size_t count, const Kernels& kernels = active_kernels()) noexcept;
 
 }  // namespace wiresum::numeric
