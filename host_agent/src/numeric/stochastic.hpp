@@ -1,5 +1,5 @@
-// Compressed gradients: stochastic rounding. Pure; SIMD behind the same dispatch as the codec. All instruction sets give
-// the same bits.
+// Compressed gradients: stochastic rounding. Pure; SIMD behind the same dispatch as the codec. All instruction sets
+// give the same bits.
 //
 // Randomness is a function, not a stream: word i of a draw is a hash of the draw and i. So a step that is repeated
 // repeats its randomness, a worker can compute what another one draws, and any part of a draw can be computed alone, by
