@@ -40,6 +40,24 @@ def wiresum(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "wiresum.cli", *arguments]
 
 
+def controller_config(*, listen: int, p4runtime: int, data: int, slots: int) -> str:
+    """Of a controller with one software switch, both at ports of loopback; its state lies beside the file."""
+    return f"""\
+[controller]
+listen = "127.0.0.1:{listen}"
+state = "state"
+
+[[switch]]
+name = "leaf"
+kind = "software"
+p4runtime = "127.0.0.1:{p4runtime}"
+address = "127.0.0.1"
+port = {data}
+lanes = 360
+slots = {slots}
+"""
+
+
 def here(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """On this machine, in a session of its own. It dies when the thread that started it does."""
     # Not preexec_fn: Python would run fork handlers, and lose a KeyboardInterrupt that comes while they run.

@@ -34,14 +34,13 @@ def health(service: Service, ready: bool, timeout_s: float, as_json: bool) -> No
 
     Of several with commas between them, one must be: a standby serves nobody. The exit status is 0 if so, and 1 if not.
     """
-    states = [_state_of(part, ready, timeout_s) for part in service.aggregators()]
+    states = {part.switch: _state_of(part, ready, timeout_s) for part in service.aggregators()}
     if as_json:
-        found = {part.switch: state for part, state in zip(service.aggregators(), states, strict=True)}
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(states))
     else:
-        for part, state in zip(service.aggregators(), states, strict=True):
-            click.echo(f"{part.switch}: {state}")
-    if any(state != "SERVING" for state in states):
+        for switch, state in states.items():
+            click.echo(f"{switch}: {state}")
+    if any(state != "SERVING" for state in states.values()):
         raise click.exceptions.Exit(1)
 
 

@@ -14,8 +14,7 @@ from click.shell_completion import CompletionItem
 
 from wiresum.cli.rates import REFUSED
 from wiresum.cli.service import Service, ServiceError, service_options
-from wiresum.cli.text import as_dict, duration, table, visible
-from wiresum.cli.trees import switches_of
+from wiresum.cli.text import as_dict, duration, switches_of, table, visible
 
 if TYPE_CHECKING:
     from wiresum import join
@@ -66,12 +65,11 @@ def jobs(context: click.Context, service: Service, as_json: bool, ended: bool) -
     """
     if context.invoked_subcommand is not None:
         return
-    if ended:
-        found = service.ended(CALL_S_MAX)
-        click.echo(json.dumps(as_dict(found), indent=2) if as_json else _ended_listing(found))
-        return
-    report = service.report()
-    click.echo(json.dumps(as_dict(report), indent=2) if as_json else _listing(report))
+    found = service.ended(CALL_S_MAX) if ended else service.report()
+    if as_json:
+        click.echo(json.dumps(as_dict(found), indent=2))
+    else:
+        click.echo(_ended_listing(found) if ended else _listing(found))
 
 
 def _listing(report: join.Report) -> str:

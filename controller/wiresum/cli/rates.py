@@ -53,11 +53,9 @@ def rates_of(before: Sample | None, now: Sample) -> dict[tuple[str, str, int], J
     found = {}
     for job in now.report.jobs:
         old = earlier.get(key_of(job))
-        if (
-            old is not None
-            and not (old.uncounted or job.uncounted)
-            and (rates := _rates(old, job, seconds)) is not None
-        ):
+        if old is None or old.uncounted or job.uncounted:
+            continue
+        if (rates := _rates(old, job, seconds)) is not None:
             found[key_of(job)] = rates
     return found
 
@@ -74,8 +72,7 @@ def stray_rate(before: Sample | None, now: Sample, switch_name: str) -> float | 
     ]
     if len(counts) != 2 or counts[1] < counts[0]:
         return None
-    strays = counts[1] - counts[0]
-    return strays / (now.taken_at - before.taken_at)
+    return (counts[1] - counts[0]) / (now.taken_at - before.taken_at)
 
 
 def _rates(old: join.JobReport, job: join.JobReport, seconds: float) -> JobRates | None:

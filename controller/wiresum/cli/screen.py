@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wiresum.cli.rates import JobRates, Sample, key_of, rates_of, stray_rate
-from wiresum.cli.text import counted, duration, visible
-from wiresum.cli.trees import switches_of
+from wiresum.cli.text import counted, duration, switches_of, visible
 from wiresum.join.trees import packets_behind
 
 if TYPE_CHECKING:

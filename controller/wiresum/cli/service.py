@@ -105,12 +105,14 @@ class Service:
 
     def _report_of(self, group: Sequence[str], timeout_s: float) -> join.Report:
         from wiresum import join
+        from wiresum.join import operator_pb2_grpc
 
         standby: join.Report | None = None
         error: ServiceError | None = None
         for target in group:
             try:
-                report = self.stub(target).GetReport(join.GetReportRequest(), timeout=timeout_s)
+                stub = operator_pb2_grpc.OperatorServiceStub(self._channel(target))
+                report = stub.GetReport(join.GetReportRequest(), timeout=timeout_s)
             except Exception as caught:
                 error = error or self._explain(target, caught)
                 continue
@@ -166,32 +168,22 @@ class Service:
         assert error is not None, "there is at least one target, and it either answered or failed"
         raise error
 
-    def stub(self, target: str) -> operator_pb2_grpc.OperatorServiceStub:
-        from wiresum.join import operator_pb2_grpc
-
-        return operator_pb2_grpc.OperatorServiceStub(self._channel(target))
-
     def _channel(self, target: str) -> grpc.Channel:
-        if target not in self._channels:
-            self._channels[target] = self._open(target)
-        return self._channels[target]
-
-    def _open(self, target: str) -> grpc.Channel:
         from wiresum import join
         from wiresum.join import credentials
 
-        return credentials.open_channel(
-            target,
-            tls=self.tls,
-            insecure=self.insecure,
-            options=[
+        if target not in self._channels:
+            options = [
                 ("grpc.max_receive_message_length", join.REPORT_BYTES_MAX),
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.initial_reconnect_backoff_ms", 100),
                 ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
                 ("grpc.use_local_subchannel_pool", 1),
-            ],
-        )
+            ]
+            self._channels[target] = credentials.open_channel(
+                target, tls=self.tls, insecure=self.insecure, options=options
+            )
+        return self._channels[target]
 
     def _explain(self, target: str, error: Exception) -> ServiceError:
         import grpc

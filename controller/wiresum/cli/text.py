@@ -28,6 +28,11 @@ def counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(counts.items()))
 
 
+def switches_of(root: str, count: int) -> str:
+    """A job's tree of switches: the root, and how many there are below it. Empty: the job has none."""
+    return f"{root}+{count - 1}" if count > 1 else root
+
+
 def duration(seconds: float) -> str:
     """9s, 3m05s, 2h07m, 3d04h."""
     minutes, whole = divmod(int(seconds), 60)

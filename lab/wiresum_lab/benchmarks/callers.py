@@ -144,11 +144,11 @@ def run(options: argparse.Namespace) -> dict[str, dict[str, Cost]]:
 
 def report(costs: dict[str, dict[str, Cost]], options: argparse.Namespace) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(title=f"An all-reduce of {4 * options.elements} bytes, {WORKERS} workers; us for each call, medians")
-    for column in ("call", "processor: wiresum", "Gloo", "ratio", "wall: wiresum", "Gloo", "ratio"):
-        table.add_column(column, justify="left" if column == "call" else "right")
+    from wiresum_lab.benchmarks.program import table_of
+
+    title = f"An all-reduce of {4 * options.elements} bytes, {WORKERS} workers; us for each call, medians"
+    table = table_of(title, ("call", "processor: wiresum", "Gloo", "ratio", "wall: wiresum", "Gloo", "ratio"))
     for kind, of in costs.items():
         ours, theirs = (of[name] for name in BACKENDS)
         processor = (ours.processor_us, theirs.processor_us)

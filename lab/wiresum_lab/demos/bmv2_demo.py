@@ -9,7 +9,6 @@ parameters are the same in the end.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from contextlib import ExitStack
@@ -19,13 +18,12 @@ from pathlib import Path
 from rich.console import Console
 
 from wiresum_lab import REPOSITORY
+from wiresum_lab.demos.digits.program import run_demo
 from wiresum_lab.demos.digits.runs import Run
 from wiresum_lab.demos.digits.training import STORE_PORT, over_software_switch, train
 from wiresum_lab.namespaces.bmv2_star import Bmv2Star
-from wiresum_lab.namespaces.star import STAR_DEVICE, StarError, termination_as_exit
-from wiresum_lab.processes import Program, ProgramError
-
-EXIT_INTERRUPTED = 130
+from wiresum_lab.namespaces.star import STAR_DEVICE, termination_as_exit
+from wiresum_lab.processes import Program
 
 
 def over_bmv2(options: argparse.Namespace, cleanup: ExitStack) -> tuple[Run, dict[str, float]]:
@@ -55,7 +53,12 @@ def over_bmv2(options: argparse.Namespace, cleanup: ExitStack) -> tuple[Run, dic
     return run, measured
 
 
-def result(bmv2: Run, software: Run, measured: dict[str, float], options: argparse.Namespace) -> dict[str, object]:
+def run(options: argparse.Namespace) -> dict[str, object]:
+    """Raises `ProgramError` or `StarError`."""
+    with termination_as_exit():
+        with ExitStack() as cleanup:
+            bmv2, measured = over_bmv2(options, cleanup)
+        software = over_software_switch(options)
     same = set(bmv2.digests.values()) == set(software.digests.values())
     identical = all(run.parameters_identical(options.workers) for run in (bmv2, software))
     return {
@@ -108,24 +111,8 @@ def show(found: dict[str, object], output: Path, console: Console) -> None:
 
 def main() -> int:
     options = parse_arguments()
-    options.output.mkdir(parents=True, exist_ok=True)
-    options.console = console = Console(soft_wrap=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with termination_as_exit():
-            with ExitStack() as cleanup:
-                bmv2, measured = over_bmv2(options, cleanup)
-            software = over_software_switch(options)
-    except (ProgramError, StarError) as error:
-        console.print(f"[bold red]The demo failed:[/] {error}")
-        return 1
-    except KeyboardInterrupt:
-        console.print("Interrupted; everything that was started has been stopped.")
-        return EXIT_INTERRUPTED
-    found = result(bmv2, software, measured, options)
-    (options.output / "run.json").write_text(json.dumps(found, indent=2) + "\n")
-    show(found, options.output, console)
-    return 0 if found["parameters_identical"] else 1
+    return run_demo(options, run, show)
 
 
 if __name__ == "__main__":

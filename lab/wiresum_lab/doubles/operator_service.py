@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 from concurrent import futures
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
 from wiresum import join
 from wiresum.join import operator_pb2_grpc
+
+T = TypeVar("T")
 
 
 class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
@@ -45,28 +47,30 @@ class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
 
     def GetReport(self, request: join.GetReportRequest, context: grpc.ServicerContext) -> join.Report:  # noqa: N802
         reply = self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
-        self._answer(request, context, reply)
-        return reply
+        return self._answer(request, context, reply)
 
     def ListEnded(self, request: join.ListEndedRequest, context: grpc.ServicerContext) -> join.EndedJobs:  # noqa: N802
-        self._answer(request, context, None)
-        return join.EndedJobs(jobs=self.ended)
+        return self._answer(request, context, join.EndedJobs(jobs=self.ended))
 
-    def CreateJob(self, request: join.CreateJobRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def CreateJob(self, request: join.CreateJobRequest, context: grpc.ServicerContext) -> join.CreateJobReply:  # noqa: N802
         return self._answer(request, context, join.CreateJobReply(job_token="t0ken"))
 
-    def EndJob(self, request: join.EndJobRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def EndJob(self, request: join.EndJobRequest, context: grpc.ServicerContext) -> join.EndJobReply:  # noqa: N802
         return self._answer(request, context, join.EndJobReply())
 
-    def Drain(self, request: join.DrainRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def Drain(self, request: join.DrainRequest, context: grpc.ServicerContext) -> join.DrainReply:  # noqa: N802
         return self._answer(request, context, join.DrainReply(jobs=3))
 
-    def _answer(self, request: Any, context: grpc.ServicerContext, reply: Any) -> Any:
+    def _answer(self, request: Any, context: grpc.ServicerContext, reply: T) -> T:
         self.asked.append(request)
         if self.refusal is not None:
             context.set_trailing_metadata([(join.REFUSED_KEY, "1")])
             context.abort(*self.refusal)
         return reply
+
+
+def _peer(rank: int) -> join.Peer:
+    return join.Peer(rank=rank, host_name=f"host{rank}", process_id=100 + rank, address="10.0.0.1")
 
 
 def example_report() -> join.Report:
@@ -88,7 +92,7 @@ def example_report() -> join.Report:
         switches=[join.NodeReport(switch_name="rack1", workers=2, phase="holding", results=500)],
         workers=[
             join.WorkerReport(
-                peer=join.Peer(rank=rank, host_name=f"host{rank}", process_id=100 + rank, address="10.0.0.1"),
+                peer=_peer(rank),
                 endpoint=join.Endpoint(address="10.0.0.1", port=4000 + rank),
                 state="attending",
                 heartbeat_age_ms=40 + 3000 * rank,
@@ -112,12 +116,7 @@ def example_report() -> join.Report:
 def racks_report() -> join.Report:
     """A job over two racks below a spine, which waits for the sums of the second."""
     workers = [
-        join.WorkerReport(
-            peer=join.Peer(rank=rank, host_name=f"host{rank}", process_id=100 + rank, address="10.0.0.1"),
-            state="attending",
-            contributions=507,
-            switch_name=leaf,
-        )
+        join.WorkerReport(peer=_peer(rank), state="attending", contributions=507, switch_name=leaf)
         for rank, leaf in enumerate(("leaf1", "leaf2"))
     ]
     nodes = [join.NodeReport(switch_name="spine", phase="holding", results=500)]

@@ -39,7 +39,7 @@ from wiresum.join import join_pb2_grpc
 from wiresum.join.constants import Header
 from wiresum_lab.processes import wait_until
 from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, disk_of_its_own
-from wiresum_lab.soaks.soak_cluster import HOST, WAIT_S_MAX, WORKERS, Cluster, Proxy, SoakError
+from wiresum_lab.soaks.soak_cluster import HOST, SLOTS, WAIT_S_MAX, WORKERS, Cluster, Proxy, SoakError
 
 ATTACKER = "127.0.0.66"
 JOBS = 2
@@ -430,7 +430,7 @@ def _soak(cluster: Cluster, seed: int, seconds: float, say: Callable[[str], None
     def nothing_left() -> bool:
         cluster.tend_controllers()
         report = cluster.report()
-        return report is not None and not report.jobs and [s.slots_free for s in report.switches] == [1024]
+        return report is not None and not report.jobs and [s.slots_free for s in report.switches] == [SLOTS]
 
     _await(nothing_left, "no job and no slot is left behind")
     steps_made = soak.steps + sum(cluster.steps(name) for name in soak.names)

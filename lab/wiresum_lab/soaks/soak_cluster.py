@@ -19,29 +19,16 @@ import click
 from wiresum import join
 from wiresum.cli.service import Service, ServiceError
 from wiresum.join.constants import SWITCH_PORT
-from wiresum_lab.processes import Program, unused_port, wiresum
+from wiresum_lab.processes import Program, controller_config, unused_port, wiresum
 
 WORKER = Path(__file__).with_name("soak_worker.py")
 HOST = "127.0.0.1"
 WORKERS = 2
 """Of each job."""
+SLOTS = 1024
 WAIT_S_MAX = 90.0
 STEP_S_MAX = 120.0
 """Of a job that is to go on: longer than anything that is done to it."""
-CONFIG = """\
-[controller]
-listen = "{host}:{port}"
-state = "{folder}/state"
-
-[[switch]]
-name = "leaf"
-kind = "software"
-p4runtime = "{host}:{p4runtime}"
-address = "{host}"
-port = {data}
-lanes = 360
-slots = 1024
-"""
 
 
 class SoakError(click.ClickException):
@@ -121,7 +108,7 @@ class Cluster:
         self.p4runtime, self.data = unused_port(), SWITCH_PORT
         self._started: list[subprocess.Popen[bytes]] = []
         ends = ["--p4runtime", f"{HOST}:{self.p4runtime}", "--bind", HOST, "--port", str(self.data)]
-        self._start("switch", wiresum("switch", *ends, "--slots", "1024", "--lanes", "360", "--threads", "1"))
+        self._start("switch", wiresum("switch", *ends, "--slots", str(SLOTS), "--lanes", "360", "--threads", "1"))
         self.p4runtime_ways = [self.proxies.make(self.p4runtime) for _ in self.ports]
         self.controllers: list[subprocess.Popen[bytes] | None] = [None, None]
         self.service = Service(",".join(f"{HOST}:{port}" for port in self.ports))
@@ -135,10 +122,8 @@ class Cluster:
     def start_controller(self, index: int, *, standby: bool) -> None:
         self.controllers_started += 1
         path = self.folder / f"cluster{index}.toml"
-        way = self.p4runtime_ways[index]
-        path.write_text(
-            CONFIG.format(host=HOST, port=self.ports[index], folder=self.folder, p4runtime=way.port, data=self.data)
-        )
+        listen, p4runtime = self.ports[index], self.p4runtime_ways[index].port
+        path.write_text(controller_config(listen=listen, p4runtime=p4runtime, data=self.data, slots=SLOTS))
         options = ["--standby"] * standby
         self.controllers[index] = self._start(
             f"controller{index}", wiresum("controller", "--config", str(path), "--verbose", *options)

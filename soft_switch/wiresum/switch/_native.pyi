@@ -1,38 +1,25 @@
 """The software switch in C++: see soft_switch/src/server.hpp. Addresses are integers in host byte order."""
 
+from typing import Final
+
 class JobCounters:
-    @property
-    def packets(self) -> list[int]: ...
-    @property
-    def results(self) -> int: ...
-    @property
-    def tensor_last(self) -> list[int]: ...
-    @property
-    def contributions(self) -> list[int]: ...
+    packets: Final[list[int]]
+    results: Final[int]
+    tensor_last: Final[list[int]]
+    contributions: Final[list[int]]
 
 class ServerStats:
-    @property
-    def threads(self) -> int: ...
-    @property
-    def transport(self) -> str: ...
-    @property
-    def cpu_seconds(self) -> float: ...
-    @property
-    def datagrams_received(self) -> int: ...
-    @property
-    def received_by_thread(self) -> list[int]: ...
-    @property
-    def datagrams_passed(self) -> int: ...
-    @property
-    def datagrams_sent(self) -> int: ...
-    @property
-    def receive_calls(self) -> int: ...
-    @property
-    def send_calls(self) -> int: ...
-    @property
-    def send_failures(self) -> int: ...
-    @property
-    def stray(self) -> JobCounters: ...
+    threads: Final[int]
+    transport: Final[str]
+    cpu_seconds: Final[float]
+    datagrams_received: Final[int]
+    received_by_thread: Final[list[int]]
+    datagrams_passed: Final[int]
+    datagrams_sent: Final[int]
+    receive_calls: Final[int]
+    send_calls: Final[int]
+    send_failures: Final[int]
+    stray: Final[JobCounters]
 
 class SwitchServer:
     def __init__(
@@ -51,8 +38,7 @@ class SwitchServer:
         transport: str,
         device: str,
     ) -> None: ...
-    @property
-    def local(self) -> tuple[int, int]: ...
+    local: Final[tuple[int, int]]
     def admit(
         self,
         *,

@@ -6,10 +6,11 @@ The data plane and its threads are C++ (`_native`). This module turns text addre
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ipaddress
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wiresum.controller import REASONS, DriverError, Endpoint, JobCounters, JobEntry, SwitchDriver, SwitchSizes
@@ -98,8 +99,11 @@ class SoftwareSwitch(SwitchDriver):
         device: str = "",
         multicast: str | None = None,
     ) -> None:
-        self._no_multicast = _no_multicast(bind, transport)
-        self._groups = None if multicast is None else _groups(multicast, jobs_max, self._no_multicast)
+        self.no_multicast = _no_multicast(bind, transport)
+        """Why it cannot send to multicast groups; empty: it can."""
+        self._groups = None if multicast is None else check_groups(multicast, jobs_max)
+        if self._groups is not None and self.no_multicast:
+            raise ValueError(self.no_multicast)
         self._server = _native.SwitchServer(
             address=int(ipaddress.IPv4Address(bind)),
             port=port,
@@ -141,11 +145,6 @@ class SoftwareSwitch(SwitchDriver):
     def endpoint(self) -> Endpoint:
         return self._endpoint
 
-    @property
-    def no_multicast(self) -> str:
-        """Why it cannot send to multicast groups; empty: it can."""
-        return self._no_multicast
-
     def results_group(self, job: int) -> Endpoint | None:
         return None if self._groups is None else Endpoint(str(self._groups + job), SWITCH_PORT)
 
@@ -160,69 +159,52 @@ class SoftwareSwitch(SwitchDriver):
 
     def admit(self, entry: JobEntry) -> None:
         group = None if entry.below else self.results_group(entry.job)  # switches below hear no group
-        try:
+        with self._explained(f"refuses job {entry.job}"), self._books:
             if len(entry.endpoints) != entry.workers:
                 raise ValueError(f"{entry.workers} workers, but {len(entry.endpoints)} addresses")
-            with self._books:
-                self._server.admit(
-                    job=entry.job,
-                    key=entry.key,
-                    threads=entry.threads,
-                    port_offset=entry.port_offset,
-                    lanes=entry.lanes,
-                    slot_base=entry.slot_base,
-                    slots=entry.slots,
-                    results_group=_native_address(group),
-                    endpoints=[_native_address(endpoint) for endpoint in entry.endpoints],
-                    parent=_native_address(entry.uplink.parent if entry.uplink else None),
-                    number_at_parent=entry.uplink.worker if entry.uplink else 0,
-                )
-                self._jobs.add(entry.job)
-        # TypeError: a number that does not fit the field it is for.
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise DriverError(f"{self.name} refuses job {entry.job}: {error}") from error
+            self._server.admit(
+                job=entry.job,
+                key=entry.key,
+                threads=entry.threads,
+                port_offset=entry.port_offset,
+                lanes=entry.lanes,
+                slot_base=entry.slot_base,
+                slots=entry.slots,
+                results_group=_native_address(group),
+                endpoints=[_native_address(endpoint) for endpoint in entry.endpoints],
+                parent=_native_address(entry.uplink.parent if entry.uplink else None),
+                number_at_parent=entry.uplink.worker if entry.uplink else 0,
+            )
+            self._jobs.add(entry.job)
 
     def configure(self, admission: Admission) -> None:
         """Installs a job, or changes an installed one; its lease stays."""
-        try:
-            with self._books:
-                self._server.configure(**dataclasses.asdict(admission))
-                self._jobs.add(admission.job)
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise DriverError(f"{self.name} refuses job {admission.job}: {error}") from error
+        with self._explained(f"refuses job {admission.job}"), self._books:
+            self._server.configure(**dataclasses.asdict(admission))
+            self._jobs.add(admission.job)
 
     def reset(self) -> None:
         """Removes all jobs and clears all cells."""
         for job in sorted(self._jobs):
             self.evict(job)
-        try:
+        with self._explained("cannot begin anew"):
             self._server.reset()
-        except RuntimeError as error:
-            raise DriverError(f"{self.name} cannot begin anew: {error}") from error
 
     def evict(self, job: int) -> None:
-        try:
-            with self._books:
-                self._server.evict(job)
-                if job in self._jobs:
-                    self._jobs.remove(job)
-                    self._jobs_ended += 1
-                    self._ended.add(self._server.counters(job))
-        except (TypeError, RuntimeError) as error:
-            raise DriverError(f"{self.name} cannot end job {job}: {error}") from error
+        with self._explained(f"cannot end job {job}"), self._books:
+            self._server.evict(job)
+            if job in self._jobs:
+                self._jobs.remove(job)
+                self._jobs_ended += 1
+                self._ended.add(self._server.counters(job))
 
     def counters(self, job: int) -> JobCounters:
-        try:
-            counters = self._server.counters(job)
-        except (TypeError, RuntimeError) as error:
-            raise DriverError(f"{self.name} cannot say what it counted for job {job}: {error}") from error
-        return _job_counters(counters)
+        with self._explained(f"cannot say what it counted for job {job}"):
+            return _job_counters(self._server.counters(job))
 
     def stray(self) -> JobCounters:
-        try:
+        with self._explained("cannot say what it counted"):
             return _job_counters(self._server.stats().stray)
-        except RuntimeError as error:
-            raise DriverError(f"{self.name} cannot say what it counted: {error}") from error
 
     def stats(self) -> SwitchStats:
         with self._books:
@@ -253,17 +235,18 @@ class SoftwareSwitch(SwitchDriver):
         """Ends the threads. `stats` and `counters` stay available."""
         self._server.stop()
 
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """Turns an error of the data plane into a `DriverError`."""
+        try:
+            yield
+        # TypeError: a number that does not fit the field it is for.
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise DriverError(f"{self.name} {what}: {error}") from error
+
 
 def _native_address(endpoint: Endpoint | None) -> tuple[int, int]:
     return (0, 0) if endpoint is None else (int(ipaddress.IPv4Address(endpoint.address)), endpoint.port)
-
-
-def _groups(first: str, jobs_max: int, no_multicast: str) -> ipaddress.IPv4Address:
-    """Job 0's. Raises `ValueError` if some is no multicast group, or the switch cannot send to any."""
-    address = check_groups(first, jobs_max)
-    if no_multicast:
-        raise ValueError(no_multicast)
-    return address
 
 
 def _no_multicast(bind: str, transport: str) -> str:

@@ -17,21 +17,13 @@ from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import SYSTEMS
 Record = dict[str, Any]
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; hatches say the same in print.
-COLOURS = {
-    "wiresum": "#0072B2",
-    "wiresum-xdp": "#CC79A7",
-    "wiresum-dpdk": "#D55E00",
-    "gloo": "#E69F00",
-    "openmpi": "#009E73",
-    "openmpi-wiresum": "#56B4E9",
-}
-HATCHES = {
-    "wiresum": "",
-    "wiresum-xdp": "++",
-    "wiresum-dpdk": "oo",
-    "gloo": "//",
-    "openmpi": "..",
-    "openmpi-wiresum": "xx",
+LOOKS = {
+    "wiresum": ("#0072B2", ""),
+    "wiresum-xdp": ("#CC79A7", "++"),
+    "wiresum-dpdk": ("#D55E00", "oo"),
+    "gloo": ("#E69F00", "//"),
+    "openmpi": ("#009E73", ".."),
+    "openmpi-wiresum": ("#56B4E9", "xx"),
 }
 LANE_COLOURS = {32: "#0072B2", 16: "#56B4E9", 8: "#CC79A7"}
 BAR_GROUP_WIDTH = 0.8
@@ -75,9 +67,7 @@ def _draw_rate(axis: Axes, records: Sequence[Record]) -> None:
     if own["bound_ratio"]:
         bound_mbit = own["goodput_mbit"] / own["bound_ratio"]
         axis.axhline(bound_mbit, color="#444444", linestyle="--", linewidth=1, label="bound of the link")
-    axis.set_title(f"fp32, links of {link_mbit:g} Mbit/s")
-    axis.set_ylabel("goodput, Mbit/s")
-    _legend(axis)
+    _finish(axis, f"fp32, links of {link_mbit:g} Mbit/s", "goodput, Mbit/s")
 
 
 def _draw_lanes(axis: Axes, records: Sequence[Record]) -> None:
@@ -88,33 +78,33 @@ def _draw_lanes(axis: Axes, records: Sequence[Record]) -> None:
         heights = [rows[n]["goodput_mbit"] if n in rows else 0.0 for n in workers]
         _bars(axis, index, len(lanes), heights, f"{bits} bits", LANE_COLOURS[bits], "")
     axis.set_xticks(range(len(workers)), [f"N = {n}" for n in workers])
-    axis.set_title(f"Wiresum's bits for a float, links of {records[0]['link_mbit']:g} Mbit/s")
-    axis.set_ylabel("goodput of fp32 tensors, Mbit/s")
-    _legend(axis)
+    _finish(
+        axis,
+        f"Wiresum's bits for a float, links of {records[0]['link_mbit']:g} Mbit/s",
+        "goodput of fp32 tensors, Mbit/s",
+    )
 
 
 def _draw_unshaped(axis: Axes, records: Sequence[Record]) -> None:
     _draw_systems(axis, records, lambda row: (row["workers"], row["mtu"]), lambda at: "N = {}\nMTU {}".format(*at))
-    axis.set_title(f"fp32, {records[0]['bytes'] / 1e6:g} MB, unshaped links of one host")
-    axis.set_ylabel("goodput, Mbit/s")
-    _legend(axis)
+    _finish(axis, f"fp32, {records[0]['bytes'] / 1e6:g} MB, unshaped links of one host", "goodput, Mbit/s")
 
 
 def _draw_loss(axis: Axes, records: Sequence[Record]) -> None:
     _draw_systems(axis, records, lambda row: row["loss"], lambda loss: f"{loss:.2%}")
-    axis.set_title(f"Packets lost on every link, N = {records[0]['workers']}, {records[0]['link_mbit']:g} Mbit/s")
-    axis.set_ylabel("goodput, Mbit/s")
     axis.set_xlabel("fraction of packets lost in each direction")
-    _legend(axis)
+    _finish(
+        axis,
+        f"Packets lost on every link, N = {records[0]['workers']}, {records[0]['link_mbit']:g} Mbit/s",
+        "goodput, Mbit/s",
+    )
 
 
 def _draw_latency(axis: Axes, records: Sequence[Record]) -> None:
     for record in records:
         record["microseconds"] = sorted(record["seconds"])[len(record["seconds"]) // 2] * 1e6
     _draw_systems(axis, records, _workers_of, lambda workers: f"N = {workers}", "microseconds")
-    axis.set_title("1 kB over loopback")
-    axis.set_ylabel("median time, us (less is better)")
-    _legend(axis)
+    _finish(axis, "1 kB over loopback", "median time, us (less is better)")
 
 
 def _draw_systems(
@@ -130,7 +120,7 @@ def _draw_systems(
     for index, system in enumerate(systems):
         rows = {key(record): record for record in records if record["system"] == system}
         heights = [rows[at][value] if at in rows else 0.0 for at in keys]
-        _bars(axis, index, len(systems), heights, SYSTEMS[system].title, COLOURS[system], HATCHES[system])
+        _bars(axis, index, len(systems), heights, SYSTEMS[system].title, *LOOKS[system])
     axis.set_xticks(range(len(keys)), [label(at) for at in keys])
 
 
@@ -143,8 +133,10 @@ def _bars(axis: Axes, index: int, count: int, heights: Sequence[float], label: s
     )
 
 
-def _legend(axis: Axes) -> None:
-    """Above the bars, where nothing can be hidden."""
+def _finish(axis: Axes, title: str, y_label: str) -> None:
+    """With a legend above the bars, where it hides nothing."""
+    axis.set_title(title)
+    axis.set_ylabel(y_label)
     axis.set_ylim(top=axis.get_ylim()[1] * 1.22)
     axis.legend(fontsize=8, ncols=2, loc="upper center", frameon=False)
 

@@ -83,7 +83,7 @@ def print_tables(records: Sequence[Record], conversions: Sequence[Conversion], c
 
 
 def print_targets(records: Sequence[Record], conversions: Sequence[Conversion], console: Console) -> None:
-    table = _table("What it must reach", "", ("", "left"), ("measured", "right"), ("target", "right"), ("", "left"))
+    table = _table("What it must reach", "", "", ">measured", ">target", "")
     for target in targets(records, conversions):
         if target.met is None:
             table.add_row(target.text, "-", _limit(target), "[dim]not measured")
@@ -133,16 +133,12 @@ def _peer_target(records: Sequence[Record], peer: str) -> Target:
 
 
 def _mpi_targets(records: Sequence[Record]) -> list[Target]:
-    """Of MPI_Allreduce through Open MPI's component."""
     own = _find(records, "rate", "openmpi-wiresum", workers=PEER_WORKERS)
     other = _find(records, "rate", "openmpi", workers=PEER_WORKERS)
+    ratio = _quotient(_goodput(own), _goodput(other))
     return [
         Target("MPI_Allreduce through Wiresum: of the bound", own["bound_ratio"] if own else None, BOUND_RATIO_MIN),
-        Target(
-            "MPI_Allreduce through Wiresum: over Open MPI's best",
-            _quotient(_goodput(own), _goodput(other)),
-            PEER_RATIO_MIN,
-        ),
+        Target("MPI_Allreduce through Wiresum: over Open MPI's best", ratio, PEER_RATIO_MIN),
     ]
 
 
@@ -213,10 +209,8 @@ def _rate_table(heading: str, rows: Sequence[Record], records: Sequence[Record])
         "link. CPU: seconds for each GB of tensor, of one worker's process and of the switch's. "
         "retransmissions: of all workers in all repetitions."
     )
-    columns = [("link", "left"), ("N", "right"), ("system", "left"), ("bits", "right"), ("Mbit/s", "right")]
-    columns += [("of bound", "right"), ("of own", "right"), ("x Gloo", "right"), ("x Open MPI", "right")]
-    columns += [("CPU worker", "right"), ("CPU switch", "right"), ("retrans.", "right")]
-    table = _table(heading, caption, *columns)
+    columns = ["link", ">N", "system", ">bits", ">Mbit/s", ">of bound", ">of own", ">x Gloo", ">x Open MPI"]
+    table = _table(heading, caption, *columns, ">CPU worker", ">CPU switch", ">retrans.")
     for index, row in enumerate(rows):
         peers = [_peer_of(row, peer, records) for peer in PEERS]
         table.add_row(
@@ -237,8 +231,7 @@ def _rate_table(heading: str, rows: Sequence[Record], records: Sequence[Record])
 
 
 def _latency_table(rows: Iterable[Record]) -> Table:
-    columns = (("N", "right"), ("system", "left"), ("median us", "right"), ("of repetitions", "left"))
-    table = _table("1 kB over loopback", "", *columns)
+    table = _table("1 kB over loopback", "", ">N", "system", ">median us", "of repetitions")
     for row in rows:
         each = " ".join(f"{seconds * 1e6:.0f}" for seconds in row["seconds"])
         table.add_row(str(row["workers"]), _title(row), f"{_median(row['seconds']) * 1e6:.0f}", each)
@@ -246,18 +239,18 @@ def _latency_table(rows: Iterable[Record]) -> Table:
 
 
 def _conversion_table(conversions: Iterable[Conversion]) -> Table:
-    columns = (("operation", "left"), ("instructions", "left"), ("GB/s", "right"), ("of memcpy", "right"))
-    table = _table("Floats to lanes and back, one core", "", *columns)
+    table = _table("Floats to lanes and back, one core", "", "operation", "instructions", ">GB/s", ">of memcpy")
     for conversion in conversions:
         rate, ratio = f"{conversion.gigabytes_per_s:.1f}", f"{conversion.ratio_to_memcpy:.2f}"
         table.add_row(conversion.operation, conversion.instruction_set, rate, ratio)
     return table
 
 
-def _table(title: str, caption: str, *columns: tuple[str, str]) -> Table:
+def _table(title: str, caption: str, *headings: str) -> Table:
+    """A heading with > is of a column of numbers."""
     table = Table(title=title, title_justify="left", caption=caption or None, caption_justify="left")
-    for name, justify in columns:
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for heading in headings:
+        table.add_column(heading.lstrip(">"), justify="right" if heading.startswith(">") else "left")
     return table
 
 

@@ -36,28 +36,13 @@ import click
 from wiresum.cli.service import Service, ServiceError
 from wiresum.join import Report
 from wiresum.join.constants import THREADS_MAX
-from wiresum_lab.processes import Program, unused_port, wait_until, wiresum
+from wiresum_lab.processes import Program, controller_config, unused_port, wait_until, wiresum
 
 WAIT_S_MAX = 60.0
-LANES, SLOTS = 360, 4096
+SLOTS = 4096
 WORKER, VISITOR = (Path(__file__).with_name(f"restart_{who}.py") for who in ("worker", "visitor"))
 
 T = TypeVar("T")
-
-CONFIG = """\
-[controller]
-listen = "127.0.0.1:{listen}"
-state = "state"
-
-[[switch]]
-name = "bench"
-kind = "software"
-p4runtime = "127.0.0.1:{p4runtime}"
-address = "127.0.0.1"
-port = {data}
-lanes = {lanes}
-slots = {slots}
-"""
 
 
 @dataclass(frozen=True)
@@ -110,10 +95,9 @@ class Cluster:
     def _start_all(self) -> None:
         self._cleanup.enter_context(self.service)
         ends = ["--p4runtime", f"127.0.0.1:{self._p4runtime}", "--bind", "127.0.0.1", "--port", str(self._data)]
-        switch = self._start("switch", [*wiresum("switch"), *ends, "--lanes", str(LANES), "--slots", str(SLOTS)])
+        switch = self._start("switch", [*wiresum("switch"), *ends, "--slots", str(SLOTS)])
         for index, listen in enumerate(self._listen):
-            sizes = {"lanes": LANES, "slots": SLOTS}
-            text = CONFIG.format(listen=listen, p4runtime=self._p4runtime, data=self._data, **sizes)
+            text = controller_config(listen=listen, p4runtime=self._p4runtime, data=self._data, slots=SLOTS)
             (self._folder / f"cluster{index}.toml").write_text(text)
         switch.await_text("ready")
         self.start_controller(0, standby=False)

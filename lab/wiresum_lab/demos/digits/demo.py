@@ -7,7 +7,6 @@ same seed over Gloo. Shows progress, draws a picture, and writes what came out a
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import signal
 import sys
@@ -18,13 +17,13 @@ from rich.console import Console
 
 from wiresum_lab import REPOSITORY
 from wiresum_lab.demos.digits import picture
+from wiresum_lab.demos.digits.program import run_demo
 from wiresum_lab.demos.digits.runs import Run
 from wiresum_lab.demos.digits.training import on_loopback
-from wiresum_lab.processes import ProgramError, SwitchProcess
+from wiresum_lab.processes import SwitchProcess
 
 WIDTH = 32
 """Channels of the first layer."""
-EXIT_INTERRUPTED = 130
 
 
 def run(options: argparse.Namespace) -> dict[str, object]:
@@ -78,21 +77,9 @@ def show(result: dict[str, object], output: Path, console: Console) -> None:
 
 def main() -> int:
     options = parse_arguments()
-    options.output.mkdir(parents=True, exist_ok=True)
-    options.console = console = Console(soft_wrap=True)
     # `kill` is to clean up like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        result = run(options)
-    except ProgramError as error:
-        console.print(f"[bold red]The demo failed:[/] {error}")
-        return 1
-    except KeyboardInterrupt:
-        console.print("Interrupted; everything that was started has been stopped.")
-        return EXIT_INTERRUPTED
-    (options.output / "run.json").write_text(json.dumps(result, indent=2) + "\n")
-    show(result, options.output, console)
-    return 0 if result["parameters_identical"] else 1
+    return run_demo(options, run, show)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,38 @@
+"""What the demos' main programs have in common: errors, the file with the result, and the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from wiresum_lab.namespaces.star import StarError
+from wiresum_lab.processes import ProgramError
+
+EXIT_INTERRUPTED = 130
+
+Result = dict[str, object]
+
+
+def run_demo(
+    options: argparse.Namespace,
+    run: Callable[[argparse.Namespace], Result],
+    show: Callable[[Result, Path, Console], None],
+) -> int:
+    """`run` prints to `options.console`; its result goes to run.json in the folder `options.output`."""
+    options.output.mkdir(parents=True, exist_ok=True)
+    options.console = console = Console(soft_wrap=True)
+    try:
+        result = run(options)
+    except (ProgramError, StarError) as error:
+        console.print(f"[bold red]The demo failed:[/] {error}")
+        return 1
+    except KeyboardInterrupt:
+        console.print("Interrupted; everything that was started has been stopped.")
+        return EXIT_INTERRUPTED
+    (options.output / "run.json").write_text(json.dumps(result, indent=2) + "\n")
+    show(result, options.output, console)
+    return 0 if result["parameters_identical"] else 1
