@@ -50,8 +50,8 @@ class DataThread;
 class SwitchServer {
  public:
   /// Binds the ports and starts the threads. Throws std::invalid_argument for sizes that make no sense,
-  /// std::system_error if a port cannot be had, its text naming the address, or a thread, and what transport::open()
-  /// throws.
+  /// std::system_error, which names the address, if a port or a thread cannot be had, and what
+  /// transport::open_for_threads() throws.
   explicit SwitchServer(const ServerConfig& config);
   ~SwitchServer();
   SwitchServer(const SwitchServer&) = delete;
