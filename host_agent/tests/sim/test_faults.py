@@ -159,7 +159,7 @@ def test_a_deadline_passes_wherever_a_request_is() -> None:
 def test_different_calls_of_one_signature_are_found_only_by_chunks_that_not_all_have(
     more: int, ends_as: sim.Status
 ) -> None:
-    """A signature has 16 bits, so there are such calls; docs/protocol.md says what becomes of them."""
+    """A signature has 16 bits, so there are such calls; docs/protocol_reasons.md says what becomes of them."""
     config = sim.Scenario()
     config.lanes, config.slots = 16, 4
     job = sim.Job(config)
