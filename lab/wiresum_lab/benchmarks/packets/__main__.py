@@ -26,6 +26,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from wiresum_lab import REPOSITORY
+
 SWITCH_ADDRESS, WORKER_ADDRESS = "10.213.0.1", "10.213.0.2"
 WORKERS = 8
 POLL_US = 1_000_000
@@ -279,9 +281,17 @@ def draw(costs: dict[str, float], results: Sequence[Result], path: Path) -> None
     plt.close(figure)
 
 
+def built() -> Path:
+    """The program that sends the packets, compiled if it is not up to date."""
+    for command in (["cmake", "--preset", "bench"], ["cmake", "--build", "--preset", "bench"]):
+        targets = ["--target", "packet_bench"] if "--build" in command else []
+        subprocess.run([*command, *targets], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
+    return REPOSITORY / "build/bench/host_agent/bench/packet_bench"
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", type=Path, default=Path("build/bench/host_agent/bench/packet_bench"))
+    parser.add_argument("--bench", type=Path, help="packet_bench; without it, it is built in build/bench")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each stream (default: %(default)s)")
     parser.add_argument("--repetitions", type=int, default=3, help="in turns; medians count (default: %(default)s)")
     parser.add_argument("--cores", type=int, nargs=2, default=[0, 1], help="of switch and workers (default: 0 1)")
@@ -299,6 +309,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(os.sched_getaffinity(0)) < len(options.cores):
         console.print("bench-packets needs two cores: one for the switch, one for the workers")
         return 1
+    options.bench = options.bench or built()
     costs = layers_of(options.bench, options.cores[1])
     console.print(table_of_layers(costs))
     measured: dict[str, list[Result]] = {}
