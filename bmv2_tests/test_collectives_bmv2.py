@@ -31,8 +31,8 @@ from wiresum_lab.processes import Program
 FOLDER = Path(__file__).resolve().parent
 TORCH_TESTS = FOLDER.parent / "plugins/torch/tests"
 FILES = {
-    "test_block_sparse_sums_are_exact_and_leave_out_what_nobody_has": "test_blocks.py",
-    "test_sparse_sums_are_exact_and_alike_whichever_way_the_keys_went": "test_rows.py",
+    "test_block_sparse_sums_are_exact_and_skip_zero_blocks": "test_blocks.py",
+    "test_sparse_sums_are_exact_and_identical_for_both_encodings_of_keys": "test_rows.py",
 }
 """Where a function of the plan is, if not in test_collectives.py."""
 STORE_PORT = 29_500
@@ -47,8 +47,8 @@ PLAN: list[tuple[Any, ...]] = [
     ("test_all_reduce_gives_the_exact_integer_sum", "float32"),
     ("test_all_reduce_gives_the_exact_integer_sum", "bfloat16"),
     ("test_average_divides_the_exact_sum", "float32"),
-    ("test_infinity_and_nan_in_a_long_tensor_reach_everybody_and_zero_stays_zero",),
-    ("test_reduce_sums_at_the_root_and_leaves_the_others_alone", "float32"),
+    ("test_infinity_and_nan_reach_every_worker_and_zero_blocks_stay_zero",),
+    ("test_reduce_writes_the_sum_at_the_root_only", "float32"),
     ("test_broadcast_copies_every_bit", "float64"),
     ("test_broadcast_keeps_nan_payloads",),
     ("test_all_gather_copies_every_bit", "float32"),
@@ -57,8 +57,8 @@ PLAN: list[tuple[Any, ...]] = [
     ("test_coalesced_all_gathers",),
     ("test_coalesced_reduce_scatters",),
     ("test_coalesced_all_reduces_of_different_sizes_and_types",),
-    ("test_block_sparse_sums_are_exact_and_leave_out_what_nobody_has",),
-    ("test_sparse_sums_are_exact_and_alike_whichever_way_the_keys_went", "float32", 50, False),
+    ("test_block_sparse_sums_are_exact_and_skip_zero_blocks",),
+    ("test_sparse_sums_are_exact_and_identical_for_both_encodings_of_keys", "float32", 50, False),
 ]
 
 

@@ -333,7 +333,7 @@ def test_an_operation_can_ask_to_be_handed_out_later(job: Callable[..., list[Ses
     assert session.wait_completed(0.01) == []
 
 
-def test_a_failure_that_nobody_waits_for_is_told_to_the_others(job: Callable[..., list[Session]]) -> None:
+def test_other_workers_hear_of_a_failure_that_was_not_waited_for(job: Callable[..., list[Session]]) -> None:
     failing, other = job(2)
     failing.submit([], dtype=Dtype.I32, timeout_s=0.1)
     deadline = time.monotonic() + PATIENCE_S
