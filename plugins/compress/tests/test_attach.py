@@ -1,4 +1,5 @@
-"""What compression leaves alone: layers, first steps, a model that it was detached from; and PyTorch's own wrappers."""
+"""What compression does not touch: layers that are left out, the first steps, a model after detach, and PyTorch's own
+wrappers."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def model() -> DistributedDataParallel:
 
 
 def gradients(ddp: DistributedDataParallel, rank: int, step: int = 0) -> dict[str, torch.Tensor]:
-    """After a backward pass over this rank's examples."""
+    """The gradients after a backward pass over this rank's examples."""
     examples = torch.randn(8, 30, generator=torch.Generator().manual_seed(10 * step + rank))
     ddp.zero_grad()
     ddp(examples).square().mean().backward()
@@ -31,7 +32,7 @@ def gradients(ddp: DistributedDataParallel, rank: int, step: int = 0) -> dict[st
 
 
 def means(rank: int, step: int = 0) -> dict[str, torch.Tensor]:
-    """What plain DDP makes of the same."""
+    """The gradients that plain DDP computes from the same examples."""
     return gradients(model(), rank, step)
 
 
@@ -114,12 +115,12 @@ def wrapped(rank: int, size: int) -> None:
     torch.testing.assert_close(gradients(ddp, rank)["2.weight"], expected["2.weight"], rtol=2e-3, atol=1e-5)
 
 
-def test_pytorchs_wrappers_go_around_it(trio: Cluster) -> None:
+def test_pytorchs_optimizer_wrappers_work_around_compression(trio: Cluster) -> None:
     trio.run(wrapped)
 
 
 def two_models(rank: int, size: int) -> None:
-    """As of a generator and its critic: each with an optimizer of its own, in turns."""
+    """Two models, each with its own optimizer, trained in turns like a generator and its critic."""
     both = [model(), model()]
     methods = (wc.QSGD(1), wc.TopK(0.05))
     attachments = [wc.attach(ddp, optimizer_of(ddp), method) for ddp, method in zip(both, methods, strict=True)]
@@ -144,16 +145,16 @@ def failed_passes(rank: int, size: int) -> None:
     def fail(gradient: torch.Tensor) -> None:
         raise KeyError("a bug in the backward pass")
 
-    # The first layer's gradient comes last: a bucket is on its way by then.
+    # The first layer's gradient is computed last, when a bucket is already being exchanged.
     handle: Any = ddp.module[0].weight.register_hook(fail)
     with pytest.raises(KeyError, match="a bug"):
         gradients(ddp, rank)
     handle.remove()
-    attachment.detach()  # waits for what is on its way
+    attachment.detach()  # waits for the exchanges under way
     tensor = torch.ones(10)
     dist.all_reduce(tensor)
     assert (tensor == size).all()
-    again = model()  # DDP itself is not usable after a pass that was not finished
+    again = model()  # DDP cannot be used after an unfinished pass
     wc.attach(again, optimizer_of(again), wc.TopK(0.05))
     assert those_sent_whole(gradients(again, rank), rank) == []
 
@@ -182,9 +183,9 @@ def wrong(rank: int, size: int) -> None:
         wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05))
 
 
-def test_what_cannot_be_compressed_is_refused(trio: Cluster) -> None:
+def test_unsupported_models_and_options_are_refused(trio: Cluster) -> None:
     trio.run(wrong)
 
 
-def test_dir_shows_what_is_imported_late() -> None:
+def test_dir_lists_lazily_imported_names() -> None:
     assert {"attach", "compression_hook", "TopK"} <= set(dir(wc))
