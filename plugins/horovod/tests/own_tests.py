@@ -49,9 +49,8 @@ def main() -> int:
     stand_in("horovod.runner.util.threads", in_thread=in_thread)
     sys.modules["horovod.torch"] = wiresum.horovod.torch
     sys.modules.setdefault("mock", unittest.mock)
-    torch.optim.Muon.__module__ = (
-        "young"  # excludes Muon: the tests give vectors to every optimizer, and Muon takes matrices only
-    )
+    # Excludes Muon: the tests give vectors to every optimizer, and Muon takes matrices only.
+    torch.optim.Muon.__module__ = "young"
     tests = Path(checkout, "test", "parallel", "test_torch.py")
     sys.path.insert(0, str(Path(checkout, "test", "utils")))
     quiet = [] if os.environ["RANK"] == "0" else ["-q"]
