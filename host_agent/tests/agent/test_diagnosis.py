@@ -41,7 +41,9 @@ SIGNED = 0xABCD0000
         ([worker(0, tensor_last=None), worker(1, tensor_last=None)], "all workers have begun collective number 7"),
     ],
 )
-def test_a_diagnosis_says_who_lags_and_why(workers: list[messages.Diagnosis.Worker], said: str) -> None:
+def test_a_diagnosis_names_the_lagging_workers_and_the_reason(
+    workers: list[messages.Diagnosis.Worker], said: str
+) -> None:
     assert said in describe({"the switch": messages.Diagnosis(workers=workers)}, SIGNED + 7)
 
 

@@ -287,7 +287,7 @@ def test_a_stopped_switch_is_reported_as_stopped(server: JoinServer, attend: Cal
     assert "the switch was stopped" in str(error)
 
 
-# A switch in a process of its own.
+# A switch in its own process.
 
 SWITCH = """
 import sys, time

@@ -368,7 +368,7 @@ def test_a_collective_that_one_worker_never_calls_times_out_and_names_it(job: Ca
         absent.submit([], dtype=Dtype.I32)
 
 
-def test_workers_that_call_different_collectives_are_told(job: Callable[..., list[Session]]) -> None:
+def test_workers_that_call_different_collectives_get_an_error(job: Callable[..., list[Session]]) -> None:
     sessions = job(2)
     values = [array.array("i", [1] * 1000) for _ in sessions]
     operations = [
@@ -382,7 +382,7 @@ def test_workers_that_call_different_collectives_are_told(job: Callable[..., lis
         assert isinstance(caught.value, DivergedError | JobAbortedError)
 
 
-def test_abort_ends_the_job_for_everybody_with_its_reason(job: Callable[..., list[Session]]) -> None:
+def test_abort_ends_the_job_at_every_worker_with_its_reason(job: Callable[..., list[Session]]) -> None:
     one, other = job(2)
     waiting = other.submit([], dtype=Dtype.I32)
     one.abort("the loss is not a number")

@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Engine, EngineShapes,
                                                {At{.threads = 2, .slots = 32}, At{}, At{.threads = 1, .slots = 128}}}),
                          [](const auto& shape) { return std::string(shape.param.name); });
 
-TEST(Engine, SumsFloatsAlikeAtEveryWorker) {
+TEST(Engine, SumsOfFloatsHaveTheSameBitsAtEveryWorker) {
   Job job(3, 1);
   std::vector<std::vector<float>> data(3, std::vector<float>(10'000));
   for (std::size_t i = 0; i < 3; ++i) {
@@ -394,7 +394,7 @@ std::vector<std::vector<transport::UdpSocket>> sockets_for(const EngineConfig& c
   return sockets;
 }
 
-TEST(Engine, RefusesWhatMakesNoSense) {
+TEST(Engine, RefusesInvalidConfigurations) {
   Job job(1, 1);
   EXPECT_THROW(job[0].submit(request({.dtype = numeric::Dtype::kRaw, .bits = 32}, {})), std::invalid_argument);
   EXPECT_THROW(Engine(EngineConfig{}, {}), std::invalid_argument) << "no aggregator";

@@ -150,6 +150,17 @@ std::string refusal(rlim_t threads, const std::function<void()>& make) {
   return text;
 }
 
+/// `make` starts these threads in turn: without one of them it names that one, and leaves nothing behind.
+void expect_refusals(const std::vector<std::string>& names, const std::function<void()>& make) {
+  for (std::size_t threads = 0; threads < names.size(); ++threads) {
+    const std::string text = refusal(threads, make);
+    EXPECT_NE(text.find("cannot start " + names[threads]), std::string::npos) << text;
+    EXPECT_NE(text.find("this user may have " + std::to_string(threads + 1) + " threads"), std::string::npos) << text;
+    EXPECT_EQ(text.find("are left"), std::string::npos) << text;
+  }
+  EXPECT_EQ(refusal(names.size(), make), "");
+}
+
 TEST(EngineWithFewThreads, NamesTheThreadThatItCouldNotStartAndLeavesNone) {
   if (!kMayCountThreads) GTEST_SKIP() << "ThreadSanitizer counts among the threads";
   constexpr unsigned kThreads = 4;
@@ -164,15 +175,9 @@ TEST(EngineWithFewThreads, NamesTheThreadThatItCouldNotStartAndLeavesNone) {
     sockets.push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, kThreads));
     const Engine engine(config, std::move(sockets));
   };
-  for (unsigned threads = 0; threads <= kThreads; ++threads) {
-    const std::string wanted =
-        threads == kThreads ? "the thread for tasks" : "engine thread " + std::to_string(threads + 1) + " of 4";
-    const std::string text = refusal(threads, make);
-    EXPECT_NE(text.find("cannot start " + wanted), std::string::npos) << text;
-    EXPECT_NE(text.find("this user may have " + std::to_string(threads + 1) + " threads"), std::string::npos) << text;
-    EXPECT_EQ(text.find("are left"), std::string::npos) << text;
-  }
-  EXPECT_EQ(refusal(kThreads + 1, make), "");
+  expect_refusals({"engine thread 1 of 4", "engine thread 2 of 4", "engine thread 3 of 4", "engine thread 4 of 4",
+                   "the thread for tasks"},
+                  make);
 }
 
 TEST(SwitchServerWithFewThreads, NamesTheThreadThatItCouldNotStartAndLeavesNone) {
@@ -185,14 +190,9 @@ TEST(SwitchServerWithFewThreads, NamesTheThreadThatItCouldNotStartAndLeavesNone)
                                             .sizes = {.slots = 64, .lanes_max = kLanes, .jobs_max = 8},
                                             .transport = {}});
   };
-  for (unsigned threads = 0; threads < kThreads; ++threads) {
-    const std::string text = refusal(threads, make);
-    EXPECT_NE(text.find("cannot start data thread " + std::to_string(threads + 1) + " of 3 of the switch"),
-              std::string::npos)
-        << text;
-    EXPECT_EQ(text.find("are left"), std::string::npos) << text;
-  }
-  EXPECT_EQ(refusal(kThreads, make), "");
+  expect_refusals(
+      {"data thread 1 of 3 of the switch", "data thread 2 of 3 of the switch", "data thread 3 of 3 of the switch"},
+      make);
 }
 
 }  // namespace

@@ -398,7 +398,7 @@ TEST(FixedScale, SaturatesAndNeverOverflows) {
   }
 }
 
-TEST(FixedScale, GivesBackWhatItScaled) {
+TEST(FixedScale, UndoesTheScalingForEveryFactor) {
   set_default_float_environment();
   const Format format{Dtype::kF32, Scaling::kFixed, 32};
   // From the smallest subnormal to the largest number.

@@ -16,7 +16,7 @@
 namespace wiresum::process {
 namespace {
 
-/// What `what` returns in a forked child, which is killed if it hangs.
+/// The text that `what` returns in a forked child, which is killed if it hangs.
 std::string said_by_child(const std::function<std::string()>& what) {
   std::array<int, 2> channel{};
   EXPECT_EQ(pipe(channel.data()), 0);

@@ -38,7 +38,7 @@ TEST(Choice, KeepsAskingWhileItSaves) {
   EXPECT_TRUE(choice.asks(kSignature, kChunks));
 }
 
-TEST(Choice, StopsAskingWhenNothingIsSavedAndForThatSignatureAlone) {
+TEST(Choice, StopsAskingForASignatureThatSavesNothing) {
   Choice choice;
   choice.on_counts(kSignature, kChunks, kChunks, kCheap);
   EXPECT_FALSE(choice.asks(kSignature, kChunks));

@@ -34,7 +34,7 @@ TEST(Granularity, HitsAreTheNonemptyBlocksPlusOne) {
   EXPECT_EQ(sample.blocks, (std::array<std::uint64_t, kSizes>{1 + 4, 1 + 3, 1 + 3, 1 + 3, 1 + 2, 1 + 2}));
 }
 
-TEST(Granularity, ADenseTensorIsSentAsItIs) {
+TEST(Granularity, ADenseTensorIsNotRefined) {
   const Step step = cheapest_step(kCosts, sample_of(1.0), chunks());
   EXPECT_EQ(step.size, 0u);
   EXPECT_EQ(step.words, kElements);

@@ -1,8 +1,8 @@
-"""Whatever goes wrong while collectives overlap (a worker aborts, closes its session or dies, the switch loses its
-cells, and may have the job again after that, nothing comes in time), every operation of the living ends, and what ends
-well equals the integer reference bit for bit.
+"""Faults while collectives overlap: a worker aborts, closes its session or dies, the switch loses its cells and may get
+the job back, or a deadline passes. Every operation of the remaining workers ends, and every successful result equals
+the integer reference bit for bit.
 
-pytest host_agent/tests/sim/test_faults.py --seed 1234         one seed again
+pytest host_agent/tests/sim/test_faults.py --seed 1234         repeats a seed
 """
 
 from __future__ import annotations

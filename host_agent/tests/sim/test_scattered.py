@@ -1,7 +1,7 @@
-"""Tensors whose elements lie scattered: all workers narrow the union down to the same fine blocks, and the sums equal
+"""Tensors with scattered nonzero elements: all workers refine the union to the same small blocks, and the sums equal
 the dense integer reference bit for bit.
 
-pytest host_agent/tests/sim/test_scattered.py --seed 1234         one seed again
+pytest host_agent/tests/sim/test_scattered.py --seed 1234         repeats a seed
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Jobs that share switches, at the same time and one after the other on the same slots, are as good as alone.
+"""Jobs that share switches, at the same time and one after the other on the same slots, behave as if they ran alone.
 
 pytest host_agent/tests/sim/test_shared.py --seeds 10000        a long run
-pytest host_agent/tests/sim/test_shared.py --seed 1234          one seed again
+pytest host_agent/tests/sim/test_shared.py --seed 1234          repeats a seed
 """
 
 from __future__ import annotations

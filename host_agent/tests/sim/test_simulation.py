@@ -2,7 +2,7 @@
 
 pytest host_agent/tests/sim                     some hundred seeds
 pytest host_agent/tests/sim --seeds 10000       a long run
-pytest host_agent/tests/sim --seed 1234         one seed again
+pytest host_agent/tests/sim --seed 1234         repeats a seed
 """
 
 from __future__ import annotations

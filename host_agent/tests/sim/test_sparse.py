@@ -1,7 +1,7 @@
-"""Sparse collectives equal the dense integer reference bit for bit, all workers choose alike, and only what is there
-is sent.
+"""Sparse collectives equal the dense integer reference bit for bit, all workers make the same choices, and
+only nonzero blocks are sent.
 
-pytest host_agent/tests/sim/test_sparse.py --seed 1234         one seed again
+pytest host_agent/tests/sim/test_sparse.py --seed 1234         repeats a seed
 """
 
 from __future__ import annotations

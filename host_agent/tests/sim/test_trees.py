@@ -1,7 +1,7 @@
-"""Collectives through trees of switches equal the integer reference bit for bit, whatever happens on whichever link.
+"""Collectives through trees of switches equal the integer reference bit for bit, whatever any link does.
 
 pytest host_agent/tests/sim/test_trees.py --seeds 10000        a long run
-pytest host_agent/tests/sim/test_trees.py --seed 1234          one seed again
+pytest host_agent/tests/sim/test_trees.py --seed 1234          repeats a seed
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def optimizer_of(ddp: DistributedDataParallel) -> torch.optim.Optimizer:
     return torch.optim.SGD(ddp.parameters(), lr=0.1)
 
 
-def those_sent_whole(found: dict[str, torch.Tensor], rank: int, step: int = 0) -> list[str]:
+def names_of_uncompressed(found: dict[str, torch.Tensor], rank: int, step: int = 0) -> list[str]:
     expected = means(rank, step)
     return [name for name in found if torch.allclose(found[name], expected[name], rtol=1e-5, atol=1e-7)]
 
@@ -57,7 +57,7 @@ def left_out(rank: int, size: int) -> None:
             ddp = model()
             attachment = wc.attach(ddp, optimizer_of(ddp), method, granularity=granularity, **options)  # type: ignore[arg-type]
             found = gradients(ddp, rank)
-            assert those_sent_whole(found, rank) == whole, (options, granularity)
+            assert names_of_uncompressed(found, rank) == whole, (options, granularity)
             report = attachment.report()
             assert report.steps == 1 and (report.sent_bytes < report.dense_bytes) == (len(whole) < 4)
     ddp = model()
@@ -72,13 +72,13 @@ def test_layers_are_left_out_by_name_and_by_size(trio: Cluster) -> None:
 def later(rank: int, size: int) -> None:
     ddp = model()
     attachment = wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05), start_step=2)
-    whole = [those_sent_whole(gradients(ddp, rank, step), rank, step) for step in range(3)]
+    whole = [names_of_uncompressed(gradients(ddp, rank, step), rank, step) for step in range(3)]
     assert whole == [NAMES, NAMES, []]
     assert attachment.report().steps == 3 and attachment.engine.step == 1
     restored = model()
     other = wc.attach(restored, optimizer_of(restored), wc.TopK(0.05), start_step=2)
     other.load_state_dict(attachment.state_dict())
-    assert those_sent_whole(gradients(restored, rank), rank) == []
+    assert names_of_uncompressed(gradients(restored, rank), rank) == []
 
 
 def test_compression_starts_after_some_steps_and_a_checkpoint_remembers_how_many(trio: Cluster) -> None:
@@ -91,12 +91,12 @@ def detached(rank: int, size: int) -> None:
     first = wc.attach(ddp, optimizer, wc.IntSGD(8))
     with pytest.raises(RuntimeError, match=r"detach\(\) it first"):
         wc.attach(ddp, optimizer, wc.TopK(0.05))
-    assert those_sent_whole(gradients(ddp, rank), rank) != NAMES
+    assert names_of_uncompressed(gradients(ddp, rank), rank) != NAMES
     first.detach()
     first.detach()
-    assert those_sent_whole(gradients(ddp, rank, 1), rank, 1) == NAMES
+    assert names_of_uncompressed(gradients(ddp, rank, 1), rank, 1) == NAMES
     wc.attach(ddp, optimizer, wc.TopK(0.05))
-    assert those_sent_whole(gradients(ddp, rank, 2), rank, 2) == []
+    assert names_of_uncompressed(gradients(ddp, rank, 2), rank, 2) == []
 
 
 def test_a_model_is_plain_after_detach_and_takes_another_compression(trio: Cluster) -> None:
@@ -126,11 +126,11 @@ def two_models(rank: int, size: int) -> None:
     attachments = [wc.attach(ddp, optimizer_of(ddp), method) for ddp, method in zip(both, methods, strict=True)]
     for step in range(2):
         for ddp in both:
-            assert those_sent_whole(gradients(ddp, rank, step), rank, step) != NAMES
+            assert names_of_uncompressed(gradients(ddp, rank, step), rank, step) != NAMES
     assert [attachment.report().steps for attachment in attachments] == [2, 2]
     attachments[0].detach()
-    assert those_sent_whole(gradients(both[0], rank), rank) == NAMES
-    assert those_sent_whole(gradients(both[1], rank), rank) == []
+    assert names_of_uncompressed(gradients(both[0], rank), rank) == NAMES
+    assert names_of_uncompressed(gradients(both[1], rank), rank) == []
 
 
 def test_several_models_with_optimizers_of_their_own(trio: Cluster) -> None:
@@ -156,7 +156,7 @@ def failed_passes(rank: int, size: int) -> None:
     assert (tensor == size).all()
     again = model()  # DDP cannot be used after an unfinished pass
     wc.attach(again, optimizer_of(again), wc.TopK(0.05))
-    assert those_sent_whole(gradients(again, rank), rank) == []
+    assert names_of_uncompressed(gradients(again, rank), rank) == []
 
 
 def test_a_backward_pass_that_fails_leaves_the_group_in_order(trio: Cluster) -> None:

@@ -60,7 +60,7 @@ def test_a_threshold_takes_the_blocks_that_reach_it_possibly_none() -> None:
     assert chosen(wc.BlockThreshold(11.0, block=2), GRADIENT) == []
 
 
-def test_random_k_takes_the_same_blocks_everywhere_unless_told_otherwise() -> None:
+def test_random_k_takes_the_same_blocks_at_all_workers_unless_independent() -> None:
     ones = [np.ones(800)] * 3
     same = [row[0] for row in exchange(wc.BlockRandomK(0.1, block=2), ones).own]
     assert all((one == same[0]).all() for one in same)

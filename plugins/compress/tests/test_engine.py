@@ -121,7 +121,7 @@ def test_a_batch_of_segments_takes_no_more_rounds_than_one() -> None:
         assert engine.aggregator.traffic.rounds == rounds
 
 
-def test_the_other_direction_is_compressed_alike_at_all_workers() -> None:
+def test_the_way_down_is_compressed_identically_at_all_workers() -> None:
     """Without loss on the way up, the result is Q_M of the mean, with the same randomness at every worker."""
     engines = [wc.Engine(wc.Identity(down=wc.QSGD(3)), wc.InProcess(workers), seed=9) for workers in (1, 3)]
     mean = gradients(0, WHOLE, 1)

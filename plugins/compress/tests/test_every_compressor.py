@@ -97,7 +97,7 @@ def test_the_mean_has_the_bits_of_a_reference_that_adds_in_64_bits(compressor: w
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("compressor", POISONED, ids=repr)
-def test_one_workers_nan_or_inf_is_everybodys_nan(compressor: wc.Compressor, poison: float) -> None:
+def test_one_workers_nan_or_inf_becomes_nan_at_all_workers(compressor: wc.Compressor, poison: float) -> None:
     assert np.isfinite(exchange(compressor, vectors(4)).means[0]).all()
     for worker in range(4):
         values: list[Any] = vectors(4)

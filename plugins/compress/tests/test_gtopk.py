@@ -66,7 +66,7 @@ def test_the_trees_root_sends_and_receives_4k_log2_n_numbers(workers: int) -> No
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
-def test_the_tree_reaches_everybody_in_as_few_rounds_as_possible(workers: int) -> None:
+def test_the_tree_reaches_all_workers_in_the_fewest_rounds(workers: int) -> None:
     reached = {0}
     for routes in reversed(rounds_up(workers)):
         assert all(destination in reached for _, destination in routes)

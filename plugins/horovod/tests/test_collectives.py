@@ -179,7 +179,7 @@ def test_sums_are_done_by_the_switch(rank: int, size: int) -> None:
     assert after.collectives_gloo == before.collectives_gloo
 
 
-def begins_anew(rank: int, size: int) -> None:
+def shuts_down_and_initializes_again(rank: int, size: int) -> None:
     horovod_ranks.begin(rank, size)
     first = hvd.stats().job
     hvd.shutdown()
@@ -207,7 +207,7 @@ def leaves_early(rank: int, size: int, folder: str) -> None:
 
 def test_shutdown_reaches_the_other_ranks_and_init_works_again(launch: Callable[..., Cluster], tmp_path: Path) -> None:
     pair = launch(2)
-    pair.run(begins_anew)
+    pair.run(shuts_down_and_initializes_again)
     pair.run(leaves_early, str(tmp_path))
 
 

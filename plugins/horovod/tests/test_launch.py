@@ -47,7 +47,7 @@ def test_an_impossible_number_is_refused_with_its_variables_name(name: str, valu
         Launch.from_environment({**ENVIRONMENTS["torchrun"], name: value})
 
 
-def test_without_an_address_to_meet_at_the_error_says_which_variables_to_set() -> None:
+def test_without_a_master_address_the_error_names_the_variables_to_set() -> None:
     launch = Launch.from_environment(ENVIRONMENTS["Open MPI"])
     with pytest.raises(ValueError, match=r"Open MPI .*rank 2 of 4, but MASTER_PORT is not set.*mpirun -x"):
         meeting_store(launch, {"MASTER_ADDR": "127.0.0.1"})

@@ -191,7 +191,7 @@ def test_a_long_wait_names_the_missing_ranks() -> None:
     assert ranks.ranks[1].stalled(99.0, 5.0) == []
 
 
-def test_all_ranks_hear_who_leaves() -> None:
+def test_all_ranks_learn_which_rank_leaves() -> None:
     ranks = Ranks(3)
     ranks.ranks[2].leave()
     words = [rank.begin_cycle(0.0, NEVER_S)[0] for rank in ranks.ranks]

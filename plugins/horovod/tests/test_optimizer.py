@@ -144,7 +144,7 @@ def test_broadcasts_give_all_ranks_the_roots_state(rank: int, size: int) -> None
 
 
 @runs_in("trio")
-def test_synchronized_batch_norm_is_that_of_the_whole_batch(rank: int, size: int) -> None:
+def test_synchronized_batch_norm_equals_that_of_the_whole_batch(rank: int, size: int) -> None:
     torch.manual_seed(3)
     everything = torch.randn(9, 4, 5) * 3 + 100
     whole, parts = torch.nn.BatchNorm1d(4), hvd.SyncBatchNorm(4)

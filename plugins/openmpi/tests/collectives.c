@@ -166,7 +166,7 @@ static void communicators(void) {
   EXPECT(is_filled(first, ELEMENTS, everybody()) && is_filled(second, ELEMENTS, 2 * everybody()));
   MPI_Comm_free(&copy);
 
-  MPI_Comm_split(MPI_COMM_WORLD, rank == 0, rank, &half); /* one process alone, and the others */
+  MPI_Comm_split(MPI_COMM_WORLD, rank == 0, rank, &half); /* one process, and the rest */
   sum_all(half);
   MPI_Comm_free(&half);
 

@@ -195,7 +195,7 @@ def test_collectives_of_the_network_and_of_gloo_overlap(rank: int, size: int) ->
 
 
 @runs_in("trio")
-def test_strided_tensors_that_gloo_alone_would_get_wrong(rank: int, size: int) -> None:
+def test_strided_tensors_that_gloo_would_sum_wrongly(rank: int, size: int) -> None:
     grid = torch.arange(12.0).reshape(4, 3)
     turned = torch.zeros(3, 4).t()
     dist.scatter(turned, [grid * (k + 1) for k in range(size)] if rank == 0 else None, src=0)

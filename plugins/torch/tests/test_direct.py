@@ -135,7 +135,7 @@ def test_overlapping_calls_of_all_kinds_complete_correctly(rank: int, size: int)
 
 
 @runs_in("pair")
-def test_a_signal_interrupts_a_wait_and_harms_nothing(rank: int, size: int, tmp_path: Path) -> None:
+def test_a_signal_interrupts_a_wait_and_the_sum_completes(rank: int, size: int, tmp_path: Path) -> None:
     def ring(*_: object) -> None:
         raise InterruptedError("the alarm rang")
 

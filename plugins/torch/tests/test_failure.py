@@ -323,7 +323,7 @@ def test_late_ranks_are_not_mistaken_for_different_calls(make_cluster: MakeClust
 
 
 @runs_in("make_cluster", 2)
-def test_abort_ends_the_job_for_everybody(rank: int, size: int, marks: Path) -> None:
+def test_abort_ends_the_job_at_every_worker(rank: int, size: int, marks: Path) -> None:
     dist.barrier()
     (marks / str(rank)).touch()
     if rank == 0:

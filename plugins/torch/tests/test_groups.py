@@ -57,7 +57,7 @@ def test_a_group_of_one_is_local(rank: int, size: int) -> None:
 
 
 @runs_in("quartet")
-def test_groups_may_be_made_by_their_members_alone_and_made_again(rank: int, size: int) -> None:
+def test_groups_may_be_made_by_their_members_only_and_made_again(rank: int, size: int) -> None:
     ranks = [0, 1] if rank < 2 else [2, 3]
     for _ in range(2):  # the second time with the same name and store
         group = dist.new_group(ranks, use_local_synchronization=True)

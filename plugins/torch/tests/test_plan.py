@@ -80,7 +80,7 @@ def test_strided_layouts_are_staged_and_copied_back(tensor: torch.Tensor) -> Non
     assert (tensor == 7.0).all()
 
 
-def test_a_source_alone_is_not_written_back() -> None:
+def test_a_broadcast_roots_tensor_is_not_written_back() -> None:
     tensor = torch.arange(12.0).reshape(3, 4).t()
     plan = plans.broadcast([tensor], root=0, rank=0)
     assert not plan.staged and plan.kept

@@ -102,7 +102,7 @@ def workers(racks: Racks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield cluster
 
 
-# What workers run.
+# Functions that the workers run.
 
 
 def join_racks(rank: int, size: int, folder: str, name: str, per_rack: int) -> str:

@@ -58,7 +58,7 @@ def test_counting_is_chosen_where_it_takes_fewer_bytes_than_sending_keys() -> No
     assert not rows.counting_is_cheaper(torch.tensor([10, 10]), 1000)
 
 
-# The whole.
+# Complete sums.
 
 
 def same_sparse_everywhere(tensor: torch.Tensor, size: int) -> None:

@@ -40,7 +40,7 @@ def test_polling_finds_strided_results_in_place(rank: int, size: int) -> None:
 
 
 @runs_in("pair")
-def test_a_future_resolves_without_anybody_waiting(rank: int, size: int) -> None:
+def test_a_future_resolves_without_a_wait(rank: int, size: int) -> None:
     tensor = torch.full((5000,), float(rank))
     work = dist.all_reduce(tensor, async_op=True)
     assert work is not None

@@ -67,7 +67,7 @@ def names() -> list[str]:
 
 
 def run(rank: int, size: int, name: str, folder: str, backend: str = "wiresum") -> str:
-    """Runs one test; returns why it was skipped, "" if it passed, and raises what it raises."""
+    """Runs one test, which raises an exception if it fails. Returns why it was skipped, "" if it was not."""
     theirs = module(backend)
     method = getattr(theirs.DistributedTest._DistTestBase, name)
     if getattr(method, "__unittest_skip__", False) and name not in NAME_GLOO:
