@@ -98,7 +98,7 @@ constexpr const char* kDense = "look ahead + quantise + pack";
 constexpr const char* kScan = "scan + quantise + pack";
 constexpr const char* kDtypeNames[] = {"f32", "f16", "bf16", "i32", "raw"};
 
-/// Reads one byte of the memory, so that the compiler cannot drop the stores to it.
+/// Counts as a read of the memory, so that the compiler cannot drop the stores to it.
 void keep(const void* data) { asm volatile("" : : "r"(data) : "memory"); }
 
 /// Calls `work(chunk, byte offset, bytes)` for every chunk of `chunk_bytes`.

@@ -301,7 +301,7 @@ TEST(Engine, DealsLargeCollectivesOverAllAggregatorsAndSmallOnesInTurn) {
   const EngineStats before = job[0].stats();
   ASSERT_EQ(before.aggregators.size(), 2U);
   EXPECT_EQ(before.aggregators[0].results, 40U);
-  EXPECT_EQ(before.aggregators[1].results, 80U) << "both of its threads have sent";
+  EXPECT_EQ(before.aggregators[1].results, 80U) << "40 for each of its two threads";
   EXPECT_EQ(before.results, 120U);
   EXPECT_GT(before.packets_sent, before.aggregators[1].packets_sent);
 

@@ -139,7 +139,7 @@ TEST(Scheduler, ADeadlineHoldsWhileAnExactSumIsMeasured) {
   EXPECT_EQ(scheduler.unfinished(), 0U);
 }
 
-TEST(Scheduler, AnExactSumThatIsBeingWrittenSurvivesAFailure) {
+TEST(Scheduler, AnExactSumSurvivesAFailureIfItsSharesComplete) {
   for (const std::size_t elements : {1U, 20U}) {
     Scheduler scheduler(exact_config(100));
     Fp32Tensor tensor(elements, 1.5F);
@@ -161,7 +161,7 @@ TEST(Scheduler, AnExactSumThatIsBeingWrittenSurvivesAFailure) {
 
 // ---- Dense requests ----
 
-TEST(Scheduler, SplitsARequestIntoSharesOfEqualSize) {
+TEST(Scheduler, SplitsRequestsIntoEqualSharesAndThreadsTakeTurns) {
   Scheduler scheduler(small_config(4));
   Tensor tensor(10, true);
   submit(scheduler, tensor.dense_request(), kLanes);
@@ -462,7 +462,7 @@ TEST(Scheduler, ARequestEndsWithTheFailureOfAnyOfItsShares) {
   }
 }
 
-TEST(Scheduler, ARequestThatIsSummedSurvivesTheFailureOfAnother) {
+TEST(Scheduler, ARequestSurvivesAFailureIfItsSharesComplete) {
   Scheduler scheduler(small_config());
   Tensor tensor(4, true);
   submit(scheduler, tensor.dense_request(), kLanes);
@@ -501,7 +501,7 @@ TEST(Scheduler, TheDeadlineOfAScannedRequestIsWatchedUntilTheThreadsHaveIt) {
   EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever);
   complete(scheduler, prologue, 0, Status::kTimedOut);
   EXPECT_EQ(scheduler.poll_finished().value().status, Status::kTimedOut);
-  EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever) << "the threads watch it now";
+  EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever) << "the request has ended";
 }
 
 TEST(Scheduler, AFailureEndsWaitingAndLaterRequests) {

@@ -30,7 +30,7 @@
 #include "transport/udp/socket.hpp"
 
 #ifdef __SANITIZE_ADDRESS__
-/// A forked child keeps what another thread of the parent would have freed at its end, so leaks are not reported.
+/// A forked child keeps what another thread of the parent would have freed at its end. That is no leak.
 extern "C" const char* __lsan_default_suppressions() { return "leak:__cxa_thread_atexit_impl"; }
 #endif
 

@@ -41,7 +41,7 @@ TEST(Steering, EachQueueOfEachPortBelongsToOneThread) {
   }
 }
 
-TEST(Steering, DevicesWithOneQueueAreAssignedToThreadsInTurn) {
+TEST(Steering, PortsWithOneQueueAreAssignedToThreadsInTurn) {
   EXPECT_TRUE(takes(0, 2, 0, 0, 1));
   EXPECT_TRUE(takes(1, 2, 1, 0, 1));
   EXPECT_TRUE(takes(0, 2, 2, 0, 1));
