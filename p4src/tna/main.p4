@@ -25,10 +25,10 @@
 // pair, so the first pass adds the words and reads one half of the sum, then the packet goes back to the ingress through
 // the recirculation port and reads the other half. Tofino 2 hands out both words, and each packet passes once.
 //
-// Between the passes others may write the cell only if they have the result already (docs/protocol.md, section 3). A
-// packet whose round is no longer its cell's is dropped all the same: never do two rounds' words leave in one packet.
-// Below a parent its RESULT may replace the words between the passes of a sum that goes up for the second time. That
-// RESULT proves that the parent has this switch's contribution, so the packet is a duplicate there, and only read.
+// Between the passes others may write the cell only if they have the result already (docs/protocol_reasons.md, section
+// 3). A packet whose round is no longer its cell's is dropped all the same: never do two rounds' words leave in one
+// packet. Below a parent its RESULT may replace the words between the passes of a sum that goes up for the second time.
+// That RESULT proves that the parent has this switch's contribution, so the packet is a duplicate there, and only read.
 
 #include <core.p4>
 #if __TARGET_TOFINO__ == 2

@@ -157,7 +157,7 @@ def test_a_deadline_holds_in_every_stage_of_a_request() -> None:
 
 @pytest.mark.parametrize(("more", "ends_as"), [(8, sim.Status.OK), (32, sim.Status.DIVERGED)])
 def test_different_calls_with_equal_signatures_are_detected_by_unmatched_chunks(more: int, ends_as: sim.Status) -> None:
-    """A signature has 16 bits, so different calls may share one; docs/protocol.md says what happens then."""
+    """A signature has 16 bits, so different calls may share one; docs/protocol_reasons.md says what happens then."""
     config = sim.Scenario()
     config.lanes, config.slots = 16, 4
     job = sim.Job(config)
