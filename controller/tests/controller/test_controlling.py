@@ -1,7 +1,7 @@
-"""Controllers that are stopped, replaced, or killed at every point where it matters: no job is lost, and nothing leaks.
+"""Controllers that are stopped, replaced, or killed at critical points: no job is lost, and nothing leaks.
 
-The controllers are processes over a software switch's P4Runtime server, with their state on disk. They are forked from
-one process that has everything imported, since each starts in a fraction of a second then.
+The controllers are processes with state on disk, and program a software switch over P4Runtime. They are forked from one
+process that has already imported all modules, so that each starts in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ for line in sys.stdin:
 
 
 class Nursery:
-    """Where controllers are born."""
+    """A process that forks controllers."""
 
     def __init__(self, config_path: Path) -> None:
         self._config_path = config_path
@@ -124,11 +124,11 @@ class Nursery:
         )
         self.controller = 0
         self.reattend_ms_max = Limits().reattend_ms_max
-        """How long workers that had left, for all that is on disk, hold up the end of their job."""
+        """How long a controller waits for workers that had already left when their departure was not yet on disk."""
 
     def start(self, place: str = "", when: str = "", *, standby: bool = False, port: int = 0) -> int:
-        """Returns the process's id. `place` and `when`: where it is to die. `port`: where it listens, if not where
-        all do."""
+        """Returns the process id. The controller kills itself at `place`, `when` (before or after); it listens at
+        `port`, or else at the port that all share."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         order = {
@@ -196,7 +196,7 @@ class Front:
         self.address = f"127.0.0.1:{self._server.start('127.0.0.1:0')}"
 
     def restart(self, while_down: Callable[[], None]) -> None:
-        """As if the switch had been restarted: it holds nothing any more."""
+        """Acts like a switch that restarts: it loses its program and entries."""
         self._server.stop()
         self._switch.reset()
         while_down()
@@ -239,7 +239,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """A controller that dies meanwhile is started again, and does not die any more."""
+        """Replaces a controller that dies in this context by one that does not kill itself."""
         self._over.clear()
         self._watcher = threading.Thread(target=self._restart)
         self._watcher.start()
@@ -250,7 +250,8 @@ class Cluster:
             self._watcher.join()
 
     def run_a_job(self, name: str, value: int = 0) -> None:
-        """Two workers join, sum, and leave. `value`: is in all that they sum."""
+        """Two workers join, sum, and leave. `value` is an offset in all that they sum, so that jobs can be told
+        apart."""
         with ThreadPoolExecutor(2) as pool:
             sessions = list(pool.map(lambda rank: self.join(name, rank), range(2)))
             check_sums(sessions, value)
@@ -269,7 +270,7 @@ class Cluster:
         return Session.join(config, job_name=name, rank=rank, world_size=2)
 
     def jobs(self) -> int:
-        """How many there are; -1 while nobody says."""
+        """The number of jobs; -1 while no controller answers."""
         with contextlib.suppress(grpc.RpcError):
             return len(self.client.jobs())
         return -1
@@ -321,7 +322,9 @@ def cluster(switch: SoftwareSwitch, nursery: Nursery, port: int) -> Iterator[Clu
         ("write forget", "after"),
     ],
 )
-def test_a_controller_that_dies_there_loses_no_job_and_no_slot(cluster: Cluster, place: str, when: str) -> None:
+def test_a_controller_that_dies_at_a_critical_point_loses_no_job_and_no_slot(
+    cluster: Cluster, place: str, when: str
+) -> None:
     cluster.nursery.reattend_ms_max = 3000
     cluster.nursery.start(place, when)
     deaths = cluster.deaths
@@ -332,7 +335,7 @@ def test_a_controller_that_dies_there_loses_no_job_and_no_slot(cluster: Cluster,
     cluster.nursery.kill()
 
 
-def test_a_controller_that_is_killed_or_stopped_at_any_time_leaves_running_sessions_alone(cluster: Cluster) -> None:
+def test_killing_or_stopping_the_controller_does_not_disturb_running_sessions(cluster: Cluster) -> None:
     cluster.nursery.reattend_ms_max = Limits().reattend_ms_max
     cluster.nursery.start()
     deaths, moments = cluster.deaths, random.Random(1)
@@ -345,7 +348,7 @@ def test_a_controller_that_is_killed_or_stopped_at_any_time_leaves_running_sessi
             check_sums(sessions)
         check_sums(sessions)
         assert [session.failure for session in sessions] == [None, None]
-        wait_until(lambda: cluster.jobs() == 1, "there is somebody to say good-bye to")
+        wait_until(lambda: cluster.jobs() == 1, "a controller answers")
         for done in [pool.submit(session.close) for session in sessions]:
             done.result()
         cluster.check_nothing_is_left()
@@ -353,7 +356,7 @@ def test_a_controller_that_is_killed_or_stopped_at_any_time_leaves_running_sessi
     cluster.nursery.kill()
 
 
-def test_a_standby_takes_over_when_the_other_is_killed(cluster: Cluster) -> None:
+def test_a_standby_takes_over_when_the_active_controller_is_killed(cluster: Cluster) -> None:
     first = cluster.nursery.start()
     with ThreadPoolExecutor(2) as pool:
         sessions = list(pool.map(lambda rank: cluster.join("a-job", rank), range(2)))
@@ -370,7 +373,7 @@ def test_a_standby_takes_over_when_the_other_is_killed(cluster: Cluster) -> None
     cluster.nursery.kill()
 
 
-def test_a_standby_takes_over_from_one_that_is_frozen_and_that_one_ends_nothing(cluster: Cluster) -> None:
+def test_a_standby_takes_over_from_a_suspended_controller_which_then_ends_no_job(cluster: Cluster) -> None:
     first, other_port = cluster.nursery.start(), unused_port()
     other = Client(other_port)
 
@@ -389,7 +392,7 @@ def test_a_standby_takes_over_from_one_that_is_frozen_and_that_one_ends_nothing(
             check_sums(sessions)
         finally:
             os.kill(first, signal.SIGCONT)
-        wait_until(lambda: not _is_alive(first), "the one that was frozen sees that its time is over")
+        wait_until(lambda: not _is_alive(first), "the suspended controller ends")
         check_sums(sessions)
         for done in [pool.submit(session.close) for session in sessions]:
             done.result()
@@ -399,7 +402,7 @@ def test_a_standby_takes_over_from_one_that_is_frozen_and_that_one_ends_nothing(
     cluster.nursery.kill()
 
 
-def test_a_switch_that_was_restarted_ends_its_jobs_and_is_used_again(cluster: Cluster, front: Front) -> None:
+def test_a_restarted_switch_ends_its_jobs_and_is_used_again(cluster: Cluster, front: Front) -> None:
     cluster.nursery.start()
     client = cluster.client
     wait_until(lambda: cluster.jobs() == 0, "it serves")
@@ -408,7 +411,7 @@ def test_a_switch_that_was_restarted_ends_its_jobs_and_is_used_again(cluster: Cl
 
     def while_down() -> None:
         wait_until(lambda: client.report().switches[0].state == "unreachable", "it has noticed")
-        assert attendance.ended is None, "the data plane does not need the controller, for all that it knows"
+        assert attendance.ended is None, "the job may run on without a controller"
         waiting.append(client.join_soon(job_name="another", lanes_max=LANES))
         assert "leaf cannot be used now" in waiting[0].next_waiting().reason
 
@@ -433,7 +436,7 @@ def _flip(log: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_cut, _flip])
-def test_a_damaged_write_ahead_log_gives_the_next_job_no_sums_of_the_last_one(
+def test_after_damage_to_the_write_ahead_log_the_next_job_gets_no_sums_of_an_earlier_one(
     cluster: Cluster, damage: Callable[[Path], None]
 ) -> None:
     _begin_and_stop(cluster)
@@ -449,7 +452,7 @@ def test_a_damaged_write_ahead_log_gives_the_next_job_no_sums_of_the_last_one(
     cluster.nursery.kill()
 
 
-def test_an_old_copy_of_the_state_gives_the_next_job_no_sums_of_one_that_it_does_not_know(
+def test_after_restoring_an_old_state_the_next_job_gets_no_sums_of_an_unknown_one(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     _begin_and_stop(cluster)
