@@ -1,5 +1,5 @@
-"""The same random packets into the interpreter of the Tofino program and into the vendor's model, which runs what the
-compiler made of it: byte for byte the same comes out."""
+"""The same random packets into the interpreter of the Tofino program and into the vendor's model, which runs the
+compiled program: both answer with the same bytes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bmv2_tests.traffic import Traffic
 
 SEED = int(os.environ.get("WIRESUM_MODEL_SEED", "1"))
 PACKETS = int(os.environ.get("WIRESUM_MODEL_PACKETS", "400"))
-"""More take longer: the model needs about a fifth of a second for each."""
+"""The model needs about a fifth of a second for each packet."""
 
 
-def test_compiled_program_and_its_source_answer_alike(tofino_model: ModelSwitch) -> None:
+def test_the_compiled_program_and_its_source_answer_alike(tofino_model: ModelSwitch) -> None:
     entries = [job_entry(index) for index in range(len(JOBS))]
     source = Tofino(Switch(MAIN, generation=tofino_model.generation), entries)
     compiled = Tofino(tofino_model, entries)

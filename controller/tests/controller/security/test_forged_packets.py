@@ -26,7 +26,7 @@ from wiresum_lab.doubles.controller import join_request
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION, RESULT, Packet
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
-HOST, ELSEWHERE = "127.0.0.1", "127.0.0.2"
+HOST, OTHER_HOST = "127.0.0.1", "127.0.0.2"
 PACKETS = 1000
 BURST = 100
 """Packets sent without a pause; they fit the switch's receive buffer, whatever their size."""
@@ -191,6 +191,15 @@ def stolen(training: Training, thread: int = 0) -> socket.socket:
     raise AssertionError(f"no descriptor of this process is a UDP socket at {address}:{port + thread}")
 
 
+ELSEWHERE: dict[str, Callable[[Training], tuple[socket.socket, int]]] = {
+    "another address": lambda training: (bound(OTHER_HOST), 0),
+    "another process of the worker's host": lambda training: (bound(HOST), 0),
+    "the socket of another thread": lambda training: (stolen(training, thread=1), 0),
+    "a port that the job does not use": lambda training: (stolen(training), THREADS),
+}
+"""Where an attacker uses the key: the socket, and the thread of the switch."""
+
+
 def flood(
     sender: socket.socket,
     switch: SoftwareSwitch,
@@ -233,31 +242,12 @@ def test_packets_with_the_right_key_that_break_the_rules_change_no_sum(
     training.goes_on()
 
 
-def test_the_key_is_useless_at_another_address(switch: SoftwareSwitch, training: Training) -> None:
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_the_key_is_useless_elsewhere(switch: SoftwareSwitch, training: Training, place: str) -> None:
+    sender, thread = ELSEWHERE[place](training)
     forger = Forger(training)
-    count = flood(bound(ELSEWHERE), switch, forger.packet, lambda: switch.stray().packets["unknown"])
-    assert count == PACKETS
-    training.goes_on()
-
-
-def test_the_key_is_useless_to_another_process_of_the_workers_host(switch: SoftwareSwitch, training: Training) -> None:
-    forger = Forger(training)
-    count = flood(bound(HOST), switch, forger.packet, lambda: switch.stray().packets["unknown"])
-    assert count == PACKETS
-    training.goes_on()
-
-
-def test_the_key_is_useless_at_the_socket_of_another_thread(switch: SoftwareSwitch, training: Training) -> None:
-    forger = Forger(training)
-    count = flood(stolen(training, thread=1), switch, forger.packet, lambda: switch.stray().packets["unknown"])
-    assert count == PACKETS
-    training.goes_on()
-
-
-def test_the_key_is_useless_at_a_port_that_the_job_does_not_use(switch: SoftwareSwitch, training: Training) -> None:
-    forger = Forger(training)
-    count = flood(stolen(training), switch, forger.packet, lambda: switch.stray().packets["unknown"], thread=THREADS)
-    assert count == PACKETS
+    counted = lambda: switch.stray().packets["unknown"]  # noqa: E731
+    assert flood(sender, switch, forger.packet, counted, thread=thread) == PACKETS
     training.goes_on()
 
 
