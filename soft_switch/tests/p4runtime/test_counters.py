@@ -8,7 +8,7 @@ JOB, ROW = 5, 6
 
 
 class Figures:
-    """What a data plane counts: each job's from zero, and strays since it was started."""
+    """A data plane's counters: each job's from zero, and those without a job since the start."""
 
     def __init__(self) -> None:
         self.jobs: dict[int, JobCounters] = {}
@@ -26,7 +26,7 @@ def value(counters: Counters, counter: str, index: int) -> int:
     return found.packets
 
 
-def test_a_row_tells_what_its_job_counts() -> None:
+def test_a_row_has_the_counters_of_its_job() -> None:
     figures = Figures()
     counters = Counters(figures, SIZES)
     counters.began(JOB, ROW)
@@ -39,7 +39,7 @@ def test_a_row_tells_what_its_job_counts() -> None:
     assert value(counters, "results", ROW + 1) == 0
 
 
-def test_a_row_goes_on_from_job_to_job_until_it_is_set() -> None:
+def test_a_row_accumulates_over_jobs_until_it_is_reset() -> None:
     figures = Figures()
     counters = Counters(figures, SIZES)
     for number in range(3):
@@ -53,7 +53,7 @@ def test_a_row_goes_on_from_job_to_job_until_it_is_set() -> None:
     assert value(counters, "results", ROW) == 2
 
 
-def test_a_counter_that_was_set_counts_on_from_there() -> None:
+def test_a_counter_continues_from_the_value_that_was_written() -> None:
     figures = Figures()
     counters = Counters(figures, SIZES)
     counters.began(JOB, ROW)
@@ -66,18 +66,18 @@ def test_a_counter_that_was_set_counts_on_from_there() -> None:
     assert value(counters, "results", ROW) == 101
 
 
-def test_packets_of_no_job_are_in_row_0_and_begin_at_zero() -> None:
+def test_packets_without_a_job_are_in_row_0_and_begin_at_zero() -> None:
     figures = Figures()
     counters = Counters(figures, SIZES)
     unknown = REASONS.index("unknown")
-    assert value(counters, "packets", unknown) == 0, "what came before the pipeline was loaded does not count"
+    assert value(counters, "packets", unknown) == 0, "packets before the pipeline was loaded do not count"
     figures.strays = JobCounters(packets={"unknown": 5})
     assert value(counters, "packets", unknown) == 2
     counters.write("packets", unknown, 0)
     assert value(counters, "packets", unknown) == 0
 
 
-def test_a_whole_counter_may_be_read_and_set() -> None:
+def test_a_whole_counter_can_be_read_and_written() -> None:
     figures = Figures()
     counters = Counters(figures, SIZES)
     counters.began(JOB, ROW)
@@ -89,7 +89,7 @@ def test_a_whole_counter_may_be_read_and_set() -> None:
     assert {found.packets for found in counters.view().read("results", None)} == {4}
 
 
-def test_two_jobs_in_one_row_are_added() -> None:
+def test_jobs_in_the_same_row_are_added() -> None:
     figures = Figures()
     counters = Counters(figures, SIZES)
     for job in (1, 2):
