@@ -50,7 +50,7 @@ PROMPT, TRAIN, LIST = WHAT = ("prompt", "train", "list")
 
 
 class UsageError(Exception):
-    """The request cannot be fulfilled here; the text says what to do."""
+    """A request that cannot be fulfilled on this machine; the text says what to do."""
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -82,7 +82,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def check_machine(options: argparse.Namespace, console: Console) -> None:
-    """Parses, and chooses the kind of switch if none is given. Raises `UsageError`."""
+    """Checks that the options are possible on this machine, and chooses the kind of switch if none is given. Raises
+    `UsageError`."""
     if os.geteuid() != 0:
         raise UsageError("Mininet needs root: sudo make mininet")
     if missing := mininet_package.missing():
@@ -101,7 +102,7 @@ def check_machine(options: argparse.Namespace, console: Console) -> None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Raises `UsageError` if another network uses the folder."""
+    """Locks the folder. Raises `UsageError` if another network uses it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:
@@ -112,7 +113,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def inside(options: argparse.Namespace, console: Console) -> int:
-    """Builds the network, and runs the command in it."""
+    """Builds the network, and runs the command in it; called in the PID namespace."""
     from mininet.log import output, setLogLevel
 
     from wiresum_mininet.nodes import Workplace
@@ -139,7 +140,7 @@ def inside(options: argparse.Namespace, console: Console) -> int:
 
 
 def passage(net: WiresumNet, backend: str, options: argparse.Namespace) -> Passage:
-    """Trains with all workers, and counts the traffic."""
+    """Trains with all workers, and measures the traffic."""
     before = net.port_bytes()
     name = "mininet" if backend == "wiresum" else backend
     run = train(Run(name), [starter(host) for host in net.workers], {}, options, backend=backend)
@@ -148,8 +149,8 @@ def passage(net: WiresumNet, backend: str, options: argparse.Namespace) -> Passa
 
 
 def name_hosts(plan: Topology, folder: Path) -> None:
-    """Gives addresses names in this world only: PyTorch looks them up. The machine's own name is loopback in every
-    namespace."""
+    """Makes host names resolvable in this mount namespace, since PyTorch looks them up. The machine's own name is
+    loopback in every namespace."""
     nodes: list[HostPlan | SwitchPlan] = [*plan.hosts, *plan.switches]
     names = {"127.0.0.1": f"localhost {socket.gethostname()}"}
     names |= {node.address: node.name for node in nodes if node.address}
@@ -159,13 +160,13 @@ def name_hosts(plan: Topology, folder: Path) -> None:
 
 
 def starter(host: WiresumHost) -> Start:
-    """Starts a worker of the training at a host of Mininet."""
+    """A function that starts a worker of the training at a host of Mininet."""
 
     return lambda command, log, variables: Program(host, command, log, {**host.variables, **variables})
 
 
 def report(passages: Sequence[Passage], loopback: Run, options: argparse.Namespace) -> int:
-    """Table, picture and JSON. Returns the exit code: 0 if all parameters are the same."""
+    """Prints a table and writes picture and JSON. Returns the exit code: 0 if all parameters are the same."""
     from wiresum_mininet.training_picture import draw
 
     run, ports = passages[0]
