@@ -223,11 +223,12 @@ def test_a_control_port_in_use_is_a_clear_error() -> None:
     assert f"cannot listen at 127.0.0.1:{port}" in refused.output
 
 
-def test_an_address_of_another_machine_is_a_clear_error() -> None:
-    refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--bind", "192.0.2.1", "--port", "0"])
+@pytest.mark.parametrize(("bind", "says"), [("192.0.2.1", "no such address"), ("localhost", "")])
+def test_an_unusable_bind_address_is_a_clear_error(bind: str, says: str) -> None:
+    refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--bind", bind, "--port", "0"])
     assert refused.exit_code == 1
-    assert "192.0.2.1" in refused.output
-    assert "no such address" in refused.output
+    assert bind in refused.output
+    assert says in refused.output
 
 
 @pytest.mark.parametrize("control", ["", "43487", "host:", "host:port", "127.0.0.1:65536", "no host:1"])
@@ -235,12 +236,6 @@ def test_an_invalid_control_endpoint_is_a_usage_error(control: str) -> None:
     refused = CliRunner().invoke(switch, ["--control", control])
     assert refused.exit_code == 2
     assert "--control" in refused.output
-
-
-def test_an_invalid_bind_address_is_a_clear_error() -> None:
-    refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--bind", "localhost", "--port", "0"])
-    assert refused.exit_code == 1
-    assert "localhost" in refused.output
 
 
 def test_an_unwritable_statistics_file_is_an_error_at_the_start(tmp_path: Path) -> None:

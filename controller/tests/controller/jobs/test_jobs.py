@@ -278,19 +278,15 @@ def test_a_worker_that_does_not_respond_holds_the_lease_for_a_bounded_time() -> 
 
 def test_the_name_of_an_ending_job_is_temporarily_unavailable() -> None:
     harness = JobsHarness()
+    leaving = harness.running(job_name="leaving")
+    harness.leave(leaving[0])
+    assert harness.refusal_of(lambda: harness.ask(job_name="leaving", rank=0, world_size=3))[0] == "UNAVAILABLE"
     workers = harness.running()
     harness.break_streams(workers[0])
     harness.wait(3.2)
     code, text = harness.refusal_of(lambda: harness.ask(rank=0, world_size=3))
     assert code == "UNAVAILABLE"
     assert "rank 0 (127.0.0.1, process 1000 on 'host-0') was lost" in text
-
-
-def test_the_name_of_a_job_is_temporarily_unavailable_while_workers_leave() -> None:
-    harness = JobsHarness()
-    workers = harness.running()
-    harness.leave(workers[0])
-    assert harness.refusal_of(lambda: harness.ask(rank=0, world_size=3))[0] == "UNAVAILABLE"
 
 
 def test_workers_that_stay_are_told_soon_after_another_has_left() -> None:
