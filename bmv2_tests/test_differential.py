@@ -183,7 +183,7 @@ def test_bmv2_and_the_software_switch_answer_alike(harness: Bmv2Harness, seed: i
                 cause = next((s for s in batch if s.datagram[20:24] == number.to_bytes(4, "big")), None)
                 assert sorted(found[number]) == sorted(expected[number]), f"seed {seed}, packet {number}: {cause}"
             answered += Counter(answers[0].kind for answers in expected.values())
-        assert_means_something(answered, PACKETS)
+        assert_all_kinds_occurred(answered, PACKETS)
         totals = harness.switch.stray().packets
         totals = {reason: count - stray_before.packets[reason] for reason, count in totals.items()}
         for job in jobs:
@@ -195,7 +195,7 @@ def test_bmv2_and_the_software_switch_answer_alike(harness: Bmv2Harness, seed: i
         assert all(totals.values()), f"seed {seed}: each reason was met, {totals}"
 
 
-def assert_means_something(answered: Counter[int], packets: int) -> None:
+def assert_all_kinds_occurred(answered: Counter[int], packets: int) -> None:
     """Checks that answers of every kind occurred, and enough of them."""
     assert answered.keys() == {RESULT, MISSING, DATA, EMPTY, META, QUESTION}
     assert answered[RESULT] > packets // 10

@@ -253,12 +253,12 @@ def test_a_sum_for_the_parent_is_not_sent_if_its_cell_moves_on_between_the_passe
         datagram = contribution(Member(8, worker), word=1 + worker, round_number=round_number).replace(of_job, of_below)
         return two_passes.own_frame(Member(8, worker), datagram).pack()
 
-    for goes_on in (False, True):
-        round_number = 3 if goes_on else 1
+    for moves_on in (False, True):
+        round_number = 3 if moves_on else 1
         for worker in (0, 1):
             assert two_passes.send(two_passes.port(Member(8, worker)), frame(worker, round_number)) == []
         (looping,) = pass_once(two_passes.port(Member(8, 2)), frame(2, round_number))
-        if goes_on:
+        if moves_on:
             assert list(pass_once(two_passes.port(Member(8, 0)), frame(0, 5))) == []
         sent = list(pass_once(looping.port, looping.frame))
-        assert [copy.port for copy in sent] == ([] if goes_on else [two_passes.port(Member(8, PARENT))])
+        assert [copy.port for copy in sent] == ([] if moves_on else [two_passes.port(Member(8, PARENT))])

@@ -197,7 +197,7 @@ def run_a_job(controller: Controller, name: str, value: int) -> None:
     assert controller.slots_free == SLOTS, "no slot is lost"
 
 
-class Story:
+class Takeover:
     """A first controller runs until it dies or stops, its files are damaged, and another controller follows."""
 
     def __init__(self, site: Site, root: Path) -> None:
@@ -209,7 +209,7 @@ class Story:
             store.show_life()
         shutil.copytree(self.folder, self.before)
 
-    def live_until(self, point: str, *, killed: bool) -> None:
+    def run_first(self, point: str, *, killed: bool) -> None:
         first = Controller(self._site, self.folder, self.used)
         run_until(first, point)
         image = self.folder.with_name("image")
@@ -219,7 +219,7 @@ class Story:
         if killed:
             replace(self.folder, image)
 
-    def go_on(self) -> None:
+    def check_second(self) -> None:
         """The next job gets the slots of the first one, and exact sums."""
         try:
             after = Controller(self._site, self.folder, self.used)
@@ -241,14 +241,14 @@ def test_a_damaged_file_never_repeats_a_key_or_leaks_a_sum(site: Site, tmp_path:
     there = FILES if how == "killed" else STOPPED_FILES
     for name in there:
         for fault in (*FAULTS, "restored") if name not in EMPTY_FILES else ("removed",):
-            story = Story(site, tmp_path / "story")
-            story.live_until(point, killed=how == "killed")
-            assert {path.name for path in story.folder.iterdir()} == set(there)
+            takeover = Takeover(site, tmp_path / "takeover")
+            takeover.run_first(point, killed=how == "killed")
+            assert {path.name for path in takeover.folder.iterdir()} == set(there)
             if fault == "restored":
-                put_back(story.folder, story.before, name)
+                put_back(takeover.folder, takeover.before, name)
             else:
-                FAULTS[fault](story.folder / name)
-            story.go_on()
+                FAULTS[fault](takeover.folder / name)
+            takeover.check_second()
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
@@ -256,10 +256,10 @@ def test_a_damaged_file_never_repeats_a_key_or_leaks_a_sum(site: Site, tmp_path:
 def test_an_old_copy_of_the_state_never_repeats_a_key_or_leaks_a_sum(
     site: Site, tmp_path: Path, point: str, how: str
 ) -> None:
-    story = Story(site, tmp_path / "story")
-    story.live_until(point, killed=how == "killed")
-    replace(story.folder, story.before)
-    story.go_on()
+    takeover = Takeover(site, tmp_path / "takeover")
+    takeover.run_first(point, killed=how == "killed")
+    replace(takeover.folder, takeover.before)
+    takeover.check_second()
 
 
 def test_controllers_with_copies_of_one_state_take_turns_without_repeating_a_key(site: Site, tmp_path: Path) -> None:
@@ -292,15 +292,15 @@ def test_a_controller_that_regains_the_switch_skips_the_keys_of_the_other_one(si
 
 
 def test_a_job_that_ended_after_the_state_was_copied_ends_at_once_with_a_reason(site: Site, tmp_path: Path) -> None:
-    story = Story(site, tmp_path / "story")
-    first = Controller(site, story.folder, story.used)
+    takeover = Takeover(site, tmp_path / "takeover")
+    first = Controller(site, takeover.folder, takeover.used)
     run_until(first, "running")
-    shutil.copytree(story.folder, tmp_path / "running")
+    shutil.copytree(takeover.folder, tmp_path / "running")
     for worker in list(first.jobs.all()[0].workers.values()):
         first.leave(worker)
     first.close()
-    replace(story.folder, tmp_path / "running")
-    with contextlib.closing(Controller(site, story.folder, story.used)) as after:
+    replace(takeover.folder, tmp_path / "running")
+    with contextlib.closing(Controller(site, takeover.folder, takeover.used)) as after:
         (ended,) = after.jobs.history.find(None, "", 0)
         assert ended.reason == "leaf does not hold it: it ended after the controller's state was written"
         after.wait(6)  # the time for workers to come back
@@ -308,10 +308,10 @@ def test_a_job_that_ended_after_the_state_was_copied_ends_at_once_with_a_reason(
 
 
 def test_a_job_known_to_state_and_switch_continues_if_other_files_are_lost(site: Site, tmp_path: Path) -> None:
-    story = Story(site, tmp_path / "story")
-    story.live_until("running", killed=True)
-    (story.folder / f"{FILE_NAME}-shm").unlink()
-    (story.folder / LIFE_FILE_NAME).unlink()
-    with contextlib.closing(Controller(site, story.folder, story.used)) as after:
+    takeover = Takeover(site, tmp_path / "takeover")
+    takeover.run_first("running", killed=True)
+    (takeover.folder / f"{FILE_NAME}-shm").unlink()
+    (takeover.folder / LIFE_FILE_NAME).unlink()
+    with contextlib.closing(Controller(site, takeover.folder, takeover.used)) as after:
         assert [(job.name, job.state) for job in after.jobs.all()] == [("first", State.RUNNING)]
         assert after.jobs.past == ""

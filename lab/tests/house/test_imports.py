@@ -59,20 +59,20 @@ def unit_of(path: Path, root: Path) -> str:
     return str(path.relative_to(root).with_suffix(""))
 
 
-def of_rooms(units: Graph) -> Graph:
+def of_folders(units: Graph) -> Graph:
     """The includes between folders: those directly below a `src`, and elsewhere each file's own folder."""
 
     def folder(unit: str) -> str:
         folders = Path(unit).parts[:-1]
         return "/".join(folders[: folders.index("src") + 2] if "src" in folders else folders)
 
-    rooms: Graph = {}
+    graph: Graph = {}
     for unit, others in units.items():
-        rooms.setdefault(folder(unit), set()).update(map(folder, others))
-    return {name: others - {name} for name, others in rooms.items()}
+        graph.setdefault(folder(unit), set()).update(map(folder, others))
+    return {name: others - {name} for name, others in graph.items()}
 
 
-def circle(graph: Graph) -> list[str]:
+def shortest_cycle(graph: Graph) -> list[str]:
     """A shortest cycle, which begins and ends with the same name, or an empty list."""
     shortest: list[str] = []
     for start in graph:
@@ -97,14 +97,14 @@ def sources(tracked: list[Path]) -> list[Path]:
 def test_no_cycle_of_python_modules(sources: list[Path]) -> None:
     graph = of_python(sources, REPOSITORY)
     assert {"wiresum.agent", "wiresum.agent._native", "wiresum.controller.topology"} <= graph.keys()
-    found = circle(graph)
+    found = shortest_cycle(graph)
     assert not found, " -> ".join(found)
 
 
 def test_no_cycle_of_c_units_or_folders(sources: list[Path]) -> None:
     units = of_c(sources, REPOSITORY)
     assert "host_agent/src/wire/packet" in units["soft_switch/src/dataplane"]
-    found = circle(units) or circle(of_rooms(units))
+    found = shortest_cycle(units) or shortest_cycle(of_folders(units))
     assert not found, " -> ".join(found)
 
 
@@ -125,17 +125,17 @@ def test_a_cycle_of_modules_is_found_and_named(tmp_path: Path, line: str) -> Non
     paths = written(tmp_path, {**files, "wiresum/two/c.py": "import wiresum.two.b"})
     if line.startswith("from ."):
         paths = written(tmp_path, {"wiresum/one/a.py": "from . import b", "wiresum/one/b.py": line})
-    found = circle(of_python(paths, tmp_path))
+    found = shortest_cycle(of_python(paths, tmp_path))
     assert [name.rpartition(".")[2] for name in found] == ["a", "b", "a"]
 
 
 def test_a_cycle_of_units_or_folders_is_found_and_named(tmp_path: Path) -> None:
     files = {"src/x/a.hpp": "", "src/x/a.cpp": '#include "y/b.hpp"', "src/x/c.hpp": "", "src/y/b.hpp": ""}
     units = of_c(written(tmp_path, {**files, "src/y/b.cpp": '#include "x/c.hpp"'}), tmp_path)
-    assert circle(units) == []
-    assert [Path(folder).name for folder in circle(of_rooms(units))] == ["x", "y", "x"]
+    assert shortest_cycle(units) == []
+    assert [Path(folder).name for folder in shortest_cycle(of_folders(units))] == ["x", "y", "x"]
     units = of_c(written(tmp_path, {**files, "src/y/b.cpp": '#include "x/a.hpp"'}), tmp_path)
-    assert [Path(unit).name for unit in circle(units)] == ["a", "b", "a"]
+    assert [Path(unit).name for unit in shortest_cycle(units)] == ["a", "b", "a"]
 
 
 def written(folder: Path, files: Mapping[str, str]) -> list[Path]:

@@ -7,7 +7,7 @@ SIZES = {"packets": 2048, "contributions": 8192, "results": 256}
 JOB, ROW = 5, 6
 
 
-class Figures:
+class DataPlaneCounters:
     """A data plane's counters: each job's from zero, and those without a job since the start."""
 
     def __init__(self) -> None:
@@ -27,10 +27,10 @@ def value(counters: Counters, counter: str, index: int) -> int:
 
 
 def test_a_row_has_the_counters_of_its_job() -> None:
-    figures = Figures()
-    counters = Counters(figures, SIZES)
+    data_plane = DataPlaneCounters()
+    counters = Counters(data_plane, SIZES)
     counters.began(JOB, ROW)
-    figures.jobs[JOB] = JobCounters({"admitted": 7, "malformed": 2}, 3, contributions=(4, 1, 2))
+    data_plane.jobs[JOB] = JobCounters({"admitted": 7, "malformed": 2}, 3, contributions=(4, 1, 2))
     assert value(counters, "packets", 8 * ROW) == 7
     assert value(counters, "packets", 8 * ROW + REASONS.index("malformed")) == 2
     assert value(counters, "packets", 8 * ROW + 7) == 0
@@ -40,48 +40,48 @@ def test_a_row_has_the_counters_of_its_job() -> None:
 
 
 def test_a_row_accumulates_over_jobs_until_it_is_reset() -> None:
-    figures = Figures()
-    counters = Counters(figures, SIZES)
+    data_plane = DataPlaneCounters()
+    counters = Counters(data_plane, SIZES)
     for number in range(3):
         counters.began(JOB + number, ROW)
-        figures.jobs[JOB + number] = JobCounters(results=10)
+        data_plane.jobs[JOB + number] = JobCounters(results=10)
         counters.ended(JOB + number)
     assert value(counters, "results", ROW) == 30
     counters.write("results", ROW, 0)
     counters.began(JOB, ROW)
-    figures.jobs[JOB] = JobCounters(results=2)
+    data_plane.jobs[JOB] = JobCounters(results=2)
     assert value(counters, "results", ROW) == 2
 
 
 def test_a_counter_continues_from_the_value_that_was_written() -> None:
-    figures = Figures()
-    counters = Counters(figures, SIZES)
+    data_plane = DataPlaneCounters()
+    counters = Counters(data_plane, SIZES)
     counters.began(JOB, ROW)
-    figures.jobs[JOB] = JobCounters(results=10)
+    data_plane.jobs[JOB] = JobCounters(results=10)
     counters.write("results", ROW, 100)
     assert value(counters, "results", ROW) == 100
-    figures.jobs[JOB] = JobCounters(results=11)
+    data_plane.jobs[JOB] = JobCounters(results=11)
     assert value(counters, "results", ROW) == 101
     counters.ended(JOB)
     assert value(counters, "results", ROW) == 101
 
 
 def test_packets_without_a_job_are_in_row_0_and_begin_at_zero() -> None:
-    figures = Figures()
-    counters = Counters(figures, SIZES)
+    data_plane = DataPlaneCounters()
+    counters = Counters(data_plane, SIZES)
     unknown = REASONS.index("unknown")
     assert value(counters, "packets", unknown) == 0, "packets before the pipeline was loaded do not count"
-    figures.strays = JobCounters(packets={"unknown": 5})
+    data_plane.strays = JobCounters(packets={"unknown": 5})
     assert value(counters, "packets", unknown) == 2
     counters.write("packets", unknown, 0)
     assert value(counters, "packets", unknown) == 0
 
 
 def test_a_whole_counter_can_be_read_and_written() -> None:
-    figures = Figures()
-    counters = Counters(figures, SIZES)
+    data_plane = DataPlaneCounters()
+    counters = Counters(data_plane, SIZES)
     counters.began(JOB, ROW)
-    figures.jobs[JOB] = JobCounters(results=10)
+    data_plane.jobs[JOB] = JobCounters(results=10)
     read = list(counters.view().read("results", None))
     assert [found.at for found in read] == list(range(256))
     assert sum(found.packets for found in read) == 10
@@ -90,9 +90,9 @@ def test_a_whole_counter_can_be_read_and_written() -> None:
 
 
 def test_jobs_in_the_same_row_are_added() -> None:
-    figures = Figures()
-    counters = Counters(figures, SIZES)
+    data_plane = DataPlaneCounters()
+    counters = Counters(data_plane, SIZES)
     for job in (1, 2):
         counters.began(job, ROW)
-        figures.jobs[job] = JobCounters(results=job)
+        data_plane.jobs[job] = JobCounters(results=job)
     assert value(counters, "results", ROW) == 3

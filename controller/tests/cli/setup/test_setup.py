@@ -59,7 +59,7 @@ def done(root: Path, *arguments: str, stdin: bytes = b"") -> str:
     return result.output
 
 
-def look(root: Path, path: str) -> tuple[str, str, str]:
+def owner_and_mode(root: Path, path: str) -> tuple[str, str, str]:
     """Owner, group and mode of a file."""
     names = {
         database: {int(row.split(":")[2]): row.split(":")[0] for row in (root / "etc" / database).read_text().split()}
@@ -79,8 +79,8 @@ def everything(root: Path) -> dict[str, tuple[int, bytes]]:
 @needs_root
 def test_a_worker_gets_an_environment_and_a_certificate_that_its_trainers_can_read(root: Path, pki: Path) -> None:
     output = done(root, "worker", "--switch", "10.0.0.5", "--user", "alice", "--tls", str(pki / "worker"))
-    assert look(root, "etc/wiresum/worker") == ("root", "wiresum", "0750")
-    assert look(root, "etc/wiresum/worker/tls.key") == ("root", "wiresum", "0640")
+    assert owner_and_mode(root, "etc/wiresum/worker") == ("root", "wiresum", "0750")
+    assert owner_and_mode(root, "etc/wiresum/worker/tls.key") == ("root", "wiresum", "0640")
     assert (root / "etc/wiresum/worker/tls.key").read_bytes() == (pki / "worker/tls.key").read_bytes()
     assert "wiresum:x:" in (root / "etc/group").read_text()
     assert ":alice\n" in (root / "etc/group").read_text()
@@ -126,8 +126,8 @@ def test_a_controller_gets_a_valid_configuration(root: Path, pki: Path) -> None:
     ]
     assert loaded.listen == ("10.0.0.5", 43487)
     assert str(loaded.security.tls) == "/etc/wiresum/controller"
-    assert look(root, "var/lib/wiresum") == ("wiresum", "wiresum", "0700")
-    assert look(root, "etc/wiresum/cluster.toml") == ("root", "wiresum", "0640")
+    assert owner_and_mode(root, "var/lib/wiresum") == ("wiresum", "wiresum", "0700")
+    assert owner_and_mode(root, "etc/wiresum/cluster.toml") == ("root", "wiresum", "0640")
 
 
 @needs_root
@@ -167,7 +167,7 @@ def test_wrong_permissions_are_corrected(root: Path, pki: Path) -> None:
     (root / "etc/wiresum/worker/tls.key").chmod(0o644)
     os.chown(root / "etc/wiresum/worker/tls.key", 1000, 1000)
     assert "made      /etc/wiresum/worker/tls.key" in done(root, *arguments)
-    assert look(root, "etc/wiresum/worker/tls.key") == ("root", "wiresum", "0640")
+    assert owner_and_mode(root, "etc/wiresum/worker/tls.key") == ("root", "wiresum", "0640")
 
 
 @pytest.mark.parametrize(

@@ -217,11 +217,11 @@ class World:
         self.start()
 
     def check(self) -> None:
-        self.slots_and_numbers_are_in_one_hand()
-        self.every_job_is_where_its_state_says()
-        self.what_runs_is_on_disk()
+        self.each_slot_and_number_has_one_job()
+        self.jobs_are_consistent_with_their_states()
+        self.running_jobs_are_on_disk()
 
-    def slots_and_numbers_are_in_one_hand(self) -> None:
+    def each_slot_and_number_has_one_job(self) -> None:
         for each in self.harness.switches:
             leases = [job.nodes[each.name].lease for job in each.numbered.values()]
             slots = [slot for lease in leases if lease for slot in range(lease.base, lease.base + lease.count)]
@@ -229,7 +229,7 @@ class World:
             assert each.leases.slots_free == SIZES.slots - len(slots)
             assert all(job.number == number for number, job in each.numbered.items())
 
-    def every_job_is_where_its_state_says(self) -> None:
+    def jobs_are_consistent_with_their_states(self) -> None:
         jobs = self.harness.jobs
         for job in jobs.all():
             held = [each.name for each in self.harness.switches if job in each.numbered.values()]
@@ -239,7 +239,7 @@ class World:
             assert all(node.lease.count == job.slots for node in job.nodes.values() if node.lease), job
             assert bool(jobs.waiting.position(job)) == (job.state is State.QUEUED), job
 
-    def what_runs_is_on_disk(self) -> None:
+    def running_jobs_are_on_disk(self) -> None:
         on_disk = {
             (
                 record.switch_name,

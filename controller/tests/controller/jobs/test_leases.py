@@ -39,14 +39,14 @@ class PoolMachine(RuleBasedStateMachine):
             self.held.remove(lease)
 
     @invariant()
-    def leases_are_apart_and_the_rest_is_free(self) -> None:
+    def leases_are_disjoint_and_the_rest_is_free(self) -> None:
         slots = [slot for lease in self.held for slot in range(lease.base, lease.base + lease.count)]
         assert len(slots) == len(set(slots)), "two leases overlap"
         assert all(0 <= slot < self.slots for slot in slots)
         assert self.pool.slots_free == self.slots - len(slots)
 
     @invariant()
-    def what_is_free_has_merged(self) -> None:
+    def adjacent_free_runs_have_merged(self) -> None:
         if not self.held:
             assert self.pool.run_max == 64
 

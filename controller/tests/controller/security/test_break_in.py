@@ -63,7 +63,7 @@ def operator(connect: Callable[..., Client], operator_tls: Path) -> Client:
     return connect(operator_tls)
 
 
-def goes_on(attendance: Attendance) -> None:
+def assert_attended(attendance: Attendance) -> None:
     before = attendance.pulses
     wait_until(lambda: attendance.pulses > before + 1 or attendance.ended is not None, "heartbeats are answered")
     assert attendance.ended is None, attendance.ended
@@ -77,7 +77,7 @@ def victims(worker: Client) -> Iterator[list[Attendance]]:
     yield attendances
     try:
         for attendance in attendances:
-            goes_on(attendance)
+            assert_attended(attendance)
     finally:
         for attendance in attendances:
             attendance.hang_up()
@@ -215,4 +215,4 @@ def test_a_flood_is_refused_and_counted_and_others_are_still_served(
     refused = codes.count("RESOURCE_EXHAUSTED")
     wait_until(lambda: security.refusals["rate"] == refused, "each is counted")
     for victim in victims:
-        goes_on(victim)
+        assert_attended(victim)

@@ -94,7 +94,7 @@ TABLE: dict[tuple[str, str], dict[str, str]] = {
 }  # fmt: skip
 """For each method and state of the attacked job, the result for each caller."""
 
-SAID = {
+MEANINGS = {
     ("PERMISSION_DENIED", "has not the role"): "role",
     ("PERMISSION_DENIED", "is another tenant's than 'other'"): "another tenant's",
     ("FAILED_PRECONDITION", "is another tenant's than 'speech'"): "another tenant's",
@@ -174,7 +174,7 @@ def service(pki: Path) -> Iterator[Service]:
         yield Service(pki, cleanup)
 
 
-def tried(service: Service, method: str, channel: grpc.Channel, job: join.JobReport) -> Callable[[], Any]:
+def call_of(service: Service, method: str, channel: grpc.Channel, job: join.JobReport) -> Callable[[], Any]:
     """The call of this method that an attacker of this job would make."""
     workers, operators = join_pb2_grpc.JoinServiceStub(channel), operator_pb2_grpc.OperatorServiceStub(channel)
     health = health_pb2_grpc.HealthStub(channel)
@@ -209,7 +209,7 @@ def outcome(call: Callable[[], Any]) -> str:
         answer = call()
     except grpc.RpcError as error:
         code, text = error.code().name, error.details()
-        said = [word for (refused, part), word in SAID.items() if refused == code and part in text]
+        said = [word for (refused, part), word in MEANINGS.items() if refused == code and part in text]
         return said[0] if len(said) == 1 else f"{code}: {text}"
     return "sees nothing" if isinstance(answer, join.EndedJobs) and not answer.jobs else "ok"
 
@@ -229,7 +229,7 @@ def test_every_call_with_every_certificate_gives_the_result_in_the_table(
     with contextlib.ExitStack() as cleanup:
         job = cleanup.enter_context(service.victim(state))
         for caller, expected in TABLE[method, state].items():
-            found = outcome(tried(service, method, service.channels[caller], job))
+            found = outcome(call_of(service, method, service.channels[caller], job))
             assert found == expected, f"{method} by {caller}, while the victim is {state}"
             if found == "ok" and changes:
                 job = cleanup.enter_context(service.victim(state))

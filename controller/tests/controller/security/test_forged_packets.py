@@ -68,7 +68,7 @@ class Training:
         except BaseException as error:
             self.failure = error
 
-    def goes_on(self) -> None:
+    def assert_progress(self) -> None:
         before = self.sums
         wait_until(lambda: self.sums > before + 1 or self.failure is not None, "another sum is complete")
         assert self.failure is None, self.failure
@@ -227,7 +227,7 @@ def test_forged_packets_are_counted_by_reason_and_change_no_sum(
     forger = Forger(training)
     sender = stolen(training)  # so that the packet is wrong in nothing but its kind of forgery
     assert flood(sender, switch, lambda: make(forger), lambda: switch.stray().packets[reason]) == PACKETS
-    training.goes_on()
+    training.assert_progress()
 
 
 @pytest.mark.parametrize("kind", WITH_THE_KEY)
@@ -239,7 +239,7 @@ def test_packets_with_the_right_key_that_break_the_rules_change_no_sum(
     counted = lambda: switch.counters(training.grant.job).packets[reason]  # noqa: E731
     count = flood(stolen(training), switch, lambda: make(forger), counted)
     assert count >= PACKETS if reason == "stale" else count == PACKETS  # the job itself may send some late packets
-    training.goes_on()
+    training.assert_progress()
 
 
 @pytest.mark.parametrize("place", ELSEWHERE)
@@ -248,7 +248,7 @@ def test_the_key_is_useless_elsewhere(switch: SoftwareSwitch, training: Training
     forger = Forger(training)
     counted = lambda: switch.stray().packets["unknown"]  # noqa: E731
     assert flood(sender, switch, forger.packet, counted, thread=thread) == PACKETS
-    training.goes_on()
+    training.assert_progress()
 
 
 def test_results_that_do_not_come_from_the_switch_are_rejected_by_workers(training: Training) -> None:
@@ -260,7 +260,7 @@ def test_results_that_do_not_come_from_the_switch_are_rejected_by_workers(traini
         for number in range(PACKETS):
             address, port = training.ports[number % 2]
             sender.sendto(result, (address, port + number // 2 % THREADS))
-    training.goes_on()
+    training.assert_progress()
     assert [session.stats().rejected for session in training.sessions] == received
 
 
@@ -309,4 +309,4 @@ def test_malformed_messages_are_refused_and_counted_and_change_no_sum(
     assert security.refusals["malformed"] > 100
     assert security.refusals["oversized"] > 0
     assert security.refusals["exception"] == 0
-    training.goes_on()
+    training.assert_progress()

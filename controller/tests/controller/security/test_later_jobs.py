@@ -175,17 +175,17 @@ class Misbehaviour:
         self.misdeeds = Misdeeds(chance, cells=CELLS, workers=WORKERS, lanes=LANES)
         self._sent = 0
 
-    def rage(self, deeds: int) -> None:
+    def misbehave(self, deeds: int) -> None:
         for _ in range(deeds):
             if self._chance.random() < 0.1:
-                self._lie()
+                self._report_any_round()
             for packet in self.misdeeds.next():
                 self._job.workers[packet.worker].send(packet)
                 self._sent += 1
                 if self._sent % BURST == 0:
                     self._site.wait_taken_in(self._sent)
 
-    def _lie(self) -> None:
+    def _report_any_round(self) -> None:
         newest = self._chance.choice((0, 1, CIRCLE // 2 - 1, CIRCLE // 2, CIRCLE - 1, self._chance.randrange(CIRCLE)))
         self._chance.choice(self._job.attendances).round_newest = newest
 
@@ -200,7 +200,7 @@ def check_by_hand(site: Site, name: str, past: Misbehaviour, chance: random.Rand
         for cell, number in part:
             chance.choice(job.workers).send(Packet(QUESTION, cell=cell, round=number))
         site.wait_taken_in(before + len(part))
-        past.rage(5)  # late packets of the earlier job
+        past.misbehave(5)  # late packets of the earlier job
         for worker in job.workers:
             assert {answer.kind for answer in worker.all_received()} <= {MISSING}, "it has summed nothing yet"
     for cell in range(CELLS):
@@ -246,7 +246,7 @@ def check_by_sessions(site: Site, name: str, past: Misbehaviour, chance: random.
                 session.submit([Region(own.ctypes.data, own.ctypes.data, own.size)], dtype=Dtype.I32)
                 for session, own in zip(sessions, data, strict=True)
             ]
-            past.rage(20)  # late packets of the earlier job
+            past.misbehave(20)  # late packets of the earlier job
             for operation, own in zip(operations, data, strict=True):
                 operation.wait(PATIENCE_S)
                 assert np.array_equal(own, expected), "a sum is wrong"
@@ -265,7 +265,7 @@ def test_a_misbehaving_worker_cannot_change_read_or_block_a_later_job(site: Site
     accounts: list[dict[str, Any]] = [{"key": WIRESUM_KEY}, {"key": WIRESUM_KEY, "tenant": "another"}, {}]
     culprit = RawJob(site, "culprit", **accounts[0])
     misbehaviour = Misbehaviour(site, culprit, chance)
-    misbehaviour.rage(MISDEEDS)
+    misbehaviour.misbehave(MISDEEDS)
     (culprit.leave, culprit.abort, culprit.die)[seed % 3]()
     for number, check in enumerate(chance.sample(CHECKS, len(CHECKS))):
         check(site, f"later-{number}", misbehaviour, chance, **chance.choice(accounts))
