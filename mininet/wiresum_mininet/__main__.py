@@ -1,11 +1,11 @@
 """Runs Mininet on a network with hosts that train, switches that run the switch program, and the controller.
 
     make mininet                                             the mininet> prompt, on four workers at one switch
-    make mininet ARGS='--topology leaf-spine'                on another network; a file will do
+    make mininet ARGS='--topology leaf-spine'                on another network, given by name or file
     make mininet ARGS='--switch software --rate 10 --loss 0.01'
     make mininet ARGS='train --epochs 2'                     a training, a table, a picture; no prompt
     make demo-racks                                          the same in two racks below a spine, beside Gloo
-    make mininet ARGS=list                                   the topologies there are
+    make mininet ARGS=list                                   lists the topologies
 
 docs/mininet.md is the tutorial. Needs root. Logs, a capture of each switch port, and the results of a training are in
 the output folder. All processes end with this one, even if it is killed.
@@ -62,7 +62,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--switch", choices=("bmv2", "software"), help="kind of switch (bmv2 where simple_switch_grpc is on PATH)"
     )
-    links = parser.add_argument_group("links, where the topology says nothing else")
+    links = parser.add_argument_group("links whose shape the topology does not give")
     links.add_argument("--rate", type=float, metavar="MBIT", help="of each link, up to 1000 (unlimited)")
     links.add_argument("--delay", metavar="TIME", help='of each link and direction, like "2ms" (none; needs netem)')
     links.add_argument("--loss", type=float, default=0.0, metavar="SHARE", help="of the packets, each way (0)")
@@ -70,13 +70,18 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     training.add_argument("--epochs", type=int, default=2, help="passes over the training images (%(default)s)")
     training.add_argument("--seed", type=int, default=1, help="of split, order and parameters (%(default)s)")
     training.add_argument("--width", type=int, default=8, help="channels of the first layer (%(default)s)")
-    training.add_argument("--gloo", action="store_true", help="then the same over Gloo, on the same network")
+    training.add_argument("--gloo", action="store_true", help="repeats the training over Gloo, on the same network")
     prompt = parser.add_argument_group("prompt")
-    prompt.add_argument("--commands", type=argparse.FileType(), metavar="FILE", help="type these, then end")
-    parser.add_argument(
-        "--no-captures", action="store_true", help="write no pcaps: long trainings fill disks with them"
+    prompt.add_argument(
+        "--commands",
+        type=argparse.FileType(),
+        metavar="FILE",
+        help="run the commands in this file instead of the prompt",
     )
-    parser.add_argument("--log-level", default="warn", help="bmv2's: trace shows every table of every packet (warn)")
+    parser.add_argument("--no-captures", action="store_true", help="write no pcaps, which fill disks in long trainings")
+    parser.add_argument(
+        "--log-level", default="warn", help="log level of bmv2; trace shows every table of every packet (warn)"
+    )
     parser.add_argument("--output", type=Path, default=REPOSITORY / "build/mininet", help="folder (build/mininet)")
     return parser.parse_args(argv)
 
