@@ -5,7 +5,7 @@ from __future__ import annotations
 from bmv2_tests.bmv2_harness import Bmv2Harness
 
 
-def test_of_several_faults_the_first_of_the_protocols_rows_is_counted(harness: Bmv2Harness) -> None:
+def test_only_the_first_of_several_faults_is_counted(harness: Bmv2Harness) -> None:
     with harness.job(2, slots=4) as job:
         job.send(job.packet(0, 2))
         stale_and_outside = job.packet(0, 0, slot=4)
