@@ -98,8 +98,8 @@ define run_ctest
 @grep -E 'tests passed' $(1)/ctest.log
 endef
 
-.PHONY: test test-all test-cpp test-python test-slow sanitize asan tsan fuzz fuzz-short soak
-test: test-cpp test-python  ##! run what tells whether something is broken, in minutes
+.PHONY: test test-all test-cpp test-python test-quick test-slow sanitize asan tsan fuzz fuzz-short soak
+test: test-cpp test-quick  ##! run what tells whether something is broken, in minutes
 
 test-all: test sanitize fuzz-short test-slow  ##! run all tests: these, slow ones, sanitizers, short fuzz runs
 
@@ -109,12 +109,15 @@ test-cpp: $(ready)-dev  ##! run the C++ tests
 	$(call run_ctest,build/dev)
 
 # They mostly wait, so two files at a time.
-pytest = $(py) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
-test-python: test-cpp  ##! run the Python tests but slow ones: PYTEST_ARGS='-k join'
-	$(pytest) -m 'not slow' $(PYTEST_ARGS)
+pytest = $(py) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+test-python: test-cpp  ##! run all Python tests, or those of PYTEST_ARGS='-k join'
+	$(pytest)
+
+test-quick: test-cpp
+	$(pytest) -m 'not slow'
 
 test-slow: test-cpp
-	$(pytest) -m slow $(PYTEST_ARGS)
+	$(pytest) -m slow
 
 # C++ tests and simulation under ASan + UBSan, those with threads under TSan.
 sanitize: asan tsan
