@@ -63,8 +63,8 @@ def test_empty_adds_nothing_and_alone_gives_zeros(harness: DataplaneHarness) -> 
 
 def test_meta_gives_the_largest_exponent_alone(harness: DataplaneHarness) -> None:
     job = harness.job(harness.switch(), 2)
-    job.send(job.packet(0, 1, kind=META)._replace(exponent=100))
-    job.send(job.packet(1, 1, kind=META)._replace(exponent=140))
+    job.send(replace(job.packet(0, 1, kind=META), exponent=100))
+    job.send(replace(job.packet(1, 1, kind=META), exponent=140))
     for worker in range(2):
         result = job.receive(worker)
         assert (result.exponent, result.words) == (140, ())

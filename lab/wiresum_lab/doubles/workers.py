@@ -9,7 +9,6 @@ import socket
 import struct
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.join.constants import HEADER_BYTES, WIRE_VERSION, Header, Kind
@@ -19,22 +18,12 @@ from wiresum_lab.processes import PATIENCE_S
 DATA, EMPTY, RESULT, META, QUESTION, MISSING = Kind
 
 
-class Packet(NamedTuple):
-    kind: int = DATA
-    flags: int = 0
-    job: int = 0
-    key: int = 0
-    worker: int = 0
-    exponent: int = 0
-    cell: int = 0
-    round: int = 0
-    tensor: int = 0
-    chunk: int = 0
+@dataclass(frozen=True)
+class Packet(Header):
     words: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
-        header = Header(WIRE_VERSION, *self[:10])
-        return header.pack() + struct.pack(f"!{len(self.words)}I", *self.words)
+        return self.pack() + struct.pack(f"!{len(self.words)}I", *self.words)
 
     @classmethod
     def from_bytes(cls, datagram: bytes) -> Packet:
@@ -42,7 +31,7 @@ class Packet(NamedTuple):
         assert header.version == WIRE_VERSION
         count = (len(datagram) - HEADER_BYTES) // 4
         words = struct.unpack_from(f"!{count}I", datagram, HEADER_BYTES)
-        return cls(*header[1:], words=words)
+        return cls(**vars(header), words=words)
 
 
 CIRCLE = 1 << 32
