@@ -146,7 +146,9 @@ class Program:
 
     def tail(self, lines: int = LOG_LINES_SHOWN) -> str:
         """The end of its log."""
-        return tail(self.log, lines)
+        return "\n".join(
+            [f"--- the end of {self.log} ---", *self.log.read_text(errors="replace").splitlines()[-lines:]]
+        )
 
     def _error(self, text: str) -> ProgramError:
         return ProgramError(f"{text}\n{self.tail()}")
@@ -194,12 +196,14 @@ def cpu_seconds(process: int) -> float:
     return time.clock_gettime((~process << 3) | 2)
 
 
-def unused_port(kind: int = socket.SOCK_STREAM) -> int:
-    """Of loopback; free a moment ago."""
-    with socket.socket(type=kind) as unused:
+def resident_kib(process: int | str = "self") -> int:
+    """The physical memory that a process occupies."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+
+def unused_port() -> int:
+    """A TCP port of loopback that was free a moment ago."""
+    with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         return int(unused.getsockname()[1])
-
-
-def tail(log: Path, lines: int = LOG_LINES_SHOWN) -> str:
-    return "\n".join([f"--- the end of {log} ---", *log.read_text(errors="replace").splitlines()[-lines:]])

@@ -14,13 +14,15 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from wiresum.join.lanes import lanes_of_mtu
+from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.namespaces.star import StarError, check_prerequisites, termination_as_exit
 from wiresum_lab.ranks.ranks import Ranks, RanksError
 
 REPORT_COLUMNS = 120
 START_DELAY_NS = 20_000_000  # until all ranks have been told when to begin
-BLOCK = 360
-"""Floats in a packet at an MTU of 1500."""
+BLOCK = lanes_of_mtu(MTU_BYTES)
+"""Floats in a packet."""
 
 AnyCase = TypeVar("AnyCase")
 AnyTurn = TypeVar("AnyTurn", bound="TurnCase")

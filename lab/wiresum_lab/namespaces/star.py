@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wiresum.join.constants import AGGREGATORS_MAX, SWITCH_WORKERS_MAX
+from wiresum.join.constants import AGGREGATORS_MAX, CONTROL_PORT, SWITCH_WORKERS_MAX
 from wiresum_lab.namespaces.links import DETOUR_DEVICE, MTU_BYTES, Link, detour_commands, tc_commands, train_packets
 from wiresum_lab.processes import here
 
@@ -74,6 +74,15 @@ class Host:
     namespace: str
     address: str
     management_address: str
+
+    @property
+    def control_endpoint(self) -> str:
+        """Where a switch or controller in this namespace serves joins."""
+        return f"{self.management_address}:{CONTROL_PORT}"
+
+    def variables(self, control: str) -> dict[str, str]:
+        """What a Wiresum worker here finds in its environment. `control`: where it joins."""
+        return {"WIRESUM_SWITCH": control, "WIRESUM_INSECURE": "1", "WIRESUM_ADDRESS": self.address}
 
     def command(self, argv: Sequence[str]) -> list[str]:
         return ["ip", "netns", "exec", self.namespace, *argv]

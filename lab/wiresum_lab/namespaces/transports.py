@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wiresum import agent, switch
-from wiresum.join.constants import CONTROL_PORT
 from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star
 from wiresum_lab.processes import Program, wiresum
 
@@ -25,7 +24,8 @@ def missing(transport: str) -> str | None:
 
 
 def start_switch(star: Star, transport: str, log: Path, *options: str) -> Program:
-    command = wiresum("switch", "--bind", star.switch.address, "--control", _control(star), "--insecure", *options)
+    ends = ["--bind", star.switch.address, "--control", star.switch.control_endpoint]
+    command = wiresum("switch", *ends, "--insecure", *options)
     command += ["--transport", transport, *(["--device", EAL] if transport == "dpdk" else [])]
     return Program(command, log, at=star.switch.popen)
 
@@ -39,10 +39,6 @@ def start_worker(
     variables: Mapping[str, str] | None = None,
 ) -> Program:
     """`arguments`: of Python."""
-    own = {"WIRESUM_SWITCH": _control(star), "WIRESUM_INSECURE": "1", "WIRESUM_ADDRESS": host.address}
-    own |= {"WIRESUM_TRANSPORT": transport, "WIRESUM_DEVICE": EAL if transport == "dpdk" else "", **(variables or {})}
-    return Program([sys.executable, *arguments], log, own, at=host.popen)
-
-
-def _control(star: Star) -> str:
-    return f"{star.switch.management_address}:{CONTROL_PORT}"
+    own = {"WIRESUM_TRANSPORT": transport, "WIRESUM_DEVICE": EAL if transport == "dpdk" else ""}
+    own |= host.variables(star.switch.control_endpoint)
+    return Program([sys.executable, *arguments], log, {**own, **(variables or {})}, at=host.popen)

@@ -19,11 +19,9 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wiresum.join.constants import CONTROL_PORT
 from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.namespaces.star import MANAGEMENT_DEVICE, MANAGEMENT_NETWORK, STAR_DEVICE, STAR_NETWORK, Host, Star
 from wiresum_lab.processes import POLL_S, Program, ProgramError, cpu_seconds, wiresum
@@ -69,11 +67,6 @@ class Site:
         return cls([here] * workers, here, here, "lo", "127.0.0.0/8", "lo", "127.0.0.0/8")
 
 
-def control_endpoint(host: Host) -> str:
-    """Where a switch in this namespace serves joins."""
-    return f"{host.management_address}:{CONTROL_PORT}"
-
-
 class Ranks:
     """As many ranks as a site has workers, and what runs beside them, from construction to `close`."""
 
@@ -116,7 +109,7 @@ class Ranks:
 
     def start_switch(self, at: Host, *options: str, name: str = "switch", control: str = "") -> str:
         """Gives where workers join."""
-        control = control or control_endpoint(at)
+        control = control or at.control_endpoint
         self.start_service(name, at, "switch", "--bind", at.address, "--control", control, "--insecure", *options)
         return control
 
@@ -234,14 +227,10 @@ def start_on_star(name: str, star: Star, logs: Path, module: str, *arguments: st
 
     def start(ranks: Ranks) -> None:
         controls = [ranks.start_switch(host, name=f"switch{index}") for index, host in enumerate(hosts)]
-        ranks.start_torch(module, STAR_DEVICE, *arguments, variables=partial(wiresum_variables, "+".join(controls)))
+        control = "+".join(controls)
+        ranks.start_torch(module, STAR_DEVICE, *arguments, variables=lambda worker: worker.variables(control))
 
     return Ranks(name, Site.of_star(star), logs, start)
-
-
-def wiresum_variables(control: str, worker: Host) -> dict[str, str]:
-    """What a worker of Wiresum looks for in its environment."""
-    return {"WIRESUM_SWITCH": control, "WIRESUM_INSECURE": "1", "WIRESUM_ADDRESS": worker.address}
 
 
 class _Channel:

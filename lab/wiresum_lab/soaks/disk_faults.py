@@ -14,9 +14,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
-from wiresum import join
+from wiresum_lab.soaks.soak_cluster import Cluster
 
 DISK_BYTES = 24 << 20
 COPIES_MAX = 4
@@ -28,18 +27,6 @@ FILES = (*DATABASE, "controller.keys", "controller.alive")
 
 class DiskError(RuntimeError):
     """The controllers did not get over a fault: a sentence."""
-
-
-class Cluster(Protocol):
-    """What is asked of the cluster."""
-
-    folder: Path
-    state: Path
-    controllers: list[subprocess.Popen[bytes] | None]
-    controllers_wanted: bool
-    controllers_started: int
-
-    def report(self) -> join.Report | None: ...
 
 
 class DiskFaults:

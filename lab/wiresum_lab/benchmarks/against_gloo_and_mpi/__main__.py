@@ -16,7 +16,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -196,10 +196,8 @@ class Benchmark:
 
 
 def describe(case: Case) -> str:
-    where = f"unshaped, MTU {case.mtu}" if case.link_mbit is None else f"{case.link_mbit:g} Mbit/s"
     bits = f", {case.bits} bits" if case.system == "wiresum" else ""
-    loss = f", {case.loss:.2%} loss" if case.loss else ""
-    return f"{SYSTEMS[case.system].title}, N = {case.workers}, {where}{bits}{loss}"
+    return f"{SYSTEMS[case.system].title}, N = {case.workers}, {report.link_of(asdict(case))}{bits}"
 
 
 def main(arguments: Sequence[str]) -> int:

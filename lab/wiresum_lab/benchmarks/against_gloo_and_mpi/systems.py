@@ -19,7 +19,7 @@ from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Repetition
 from wiresum_lab.benchmarks.program import seconds_of
 from wiresum_lab.namespaces import transports
 from wiresum_lab.namespaces.links import MTU_BYTES
-from wiresum_lab.ranks.ranks import START_TIMEOUT_S, Ranks, RanksError, Site, wiresum_variables
+from wiresum_lab.ranks.ranks import START_TIMEOUT_S, Ranks, RanksError, Site
 
 FOLDER = Path(__file__).resolve().parent
 RANK = "wiresum_lab.benchmarks.against_gloo_and_mpi.rank"
@@ -86,7 +86,7 @@ def start_wiresum(ranks: Ranks, transport: str, device: str = "") -> None:
         options = ["--transport", transport, *(["--device", device] if device else [])]
     control = ranks.start_switch(ranks.site.switch, "--mtu", str(ranks.site.mtu), *options)
     own = {"WIRESUM_TRANSPORT": transport, "WIRESUM_DEVICE": device}
-    ranks.start_torch(RANK, "wiresum", variables=lambda worker: wiresum_variables(control, worker) | own)
+    ranks.start_torch(RANK, "wiresum", variables=lambda worker: worker.variables(control) | own)
 
 
 def start_mpi(ranks: Ranks) -> None:

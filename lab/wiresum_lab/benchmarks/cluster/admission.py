@@ -20,7 +20,6 @@ import dataclasses
 import gc
 import json
 import multiprocessing
-import os
 import statistics
 import sys
 import threading
@@ -39,6 +38,8 @@ import grpc.aio
 from wiresum import join as messages
 from wiresum.join import join_pb2_grpc
 from wiresum.join.constants import JOB_WORKERS_MAX
+from wiresum_lab.doubles.controller import join_request, member_of
+from wiresum_lab.processes import resident_kib
 
 if TYPE_CHECKING:
     from wiresum.switch.software_switch import SoftwareSwitch
@@ -136,18 +137,13 @@ def _serve(pipe: Connection, jobs_max: int, leaves: int) -> None:
                 files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
                 threads=threading.active_count(),
                 tasks=sum(isinstance(found, asyncio.Task) and not found.done() for found in gc.get_objects()),
-                resident_kib=_resident_kib(),
+                resident_kib=resident_kib(),
             )
         )
     server.stop()
     security.close()
     for device in devices:
         device.close()
-
-
-def _resident_kib() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
 @contextmanager
@@ -187,8 +183,7 @@ class Worker:
 
     async def join(self, job_name: str, workers: int, index: int) -> tuple[messages.JoinReply, float]:
         """The grant, and how long it took."""
-        request = messages.JoinRequest(
-            protocol_version=messages.PROTOCOL_VERSION,
+        request = join_request(
             job_name=job_name,
             rank=self._rank,
             world_size=workers,
@@ -196,8 +191,6 @@ class Worker:
             threads_max=1,
             lanes_max=LANES,
             slots=SLOTS_OF_JOB,
-            host_name="bench",
-            process_id=os.getpid(),
             timeout_ms=int(1000 * STEP_S_MAX),
             attempt=f"{job_name}:{self._rank}",
         )
@@ -211,14 +204,14 @@ class Worker:
     async def attend(self, reply: messages.JoinReply) -> Attendance:
         """When the service has answered the first heartbeat."""
         call = self._stub.Attend()
-        beat = messages.Heartbeat(member=_member(reply), round_newest=1)
+        beat = messages.Heartbeat(member=member_of(reply), round_newest=1)
         await call.write(beat)
         await call.read()
         return Attendance(call, asyncio.create_task(_go_on_beating(call, beat, reply.heartbeat_lost_ms / 4000)))
 
     async def leave(self, reply: messages.JoinReply, attendance: Attendance) -> None:
         try:
-            await self._stub.Leave(messages.LeaveRequest(member=_member(reply)), timeout=STEP_S_MAX)
+            await self._stub.Leave(messages.LeaveRequest(member=member_of(reply)), timeout=STEP_S_MAX)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.NOT_FOUND:  # the job has ended: some left long before this one
                 raise
@@ -236,10 +229,6 @@ async def _go_on_beating(call: Any, beat: messages.Heartbeat, interval_s: float)
     while True:
         await asyncio.sleep(interval_s)
         await call.write(beat)
-
-
-def _member(reply: messages.JoinReply) -> messages.Member:
-    return messages.Member(job=reply.job, worker=reply.worker, token=reply.token, switch_name=reply.switch_name)
 
 
 async def _round(ranks: list[Worker], number: int, jobs: int) -> list[float]:

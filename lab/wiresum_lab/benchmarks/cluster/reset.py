@@ -19,7 +19,6 @@ import dataclasses
 import json
 import multiprocessing
 import multiprocessing.synchronize
-import re
 import shutil
 import socket
 import ssl
@@ -40,11 +39,9 @@ import h2.exceptions
 
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
-from wiresum.join import join_pb2_grpc
-from wiresum.join.credentials import open_channel
 from wiresum_lab import REPOSITORY
 from wiresum_lab.doubles.controller import Client, join_request
-from wiresum_lab.processes import Program, SwitchProcess, unused_port, wait_until
+from wiresum_lab.processes import Program, SwitchProcess, resident_kib, unused_port, wait_until
 
 NGINX = REPOSITORY / "controller/deploy/nginx.conf"
 HOST = "127.0.0.1"
@@ -162,10 +159,7 @@ class _Honest:
 
     def __init__(self, port: int, tls: Path, service: int) -> None:
         """`service`: its process."""
-        self._client = Client(port)
-        self._client.channel.close()
-        self._client.channel = open_channel(self._client.target, tls=tls)
-        self._client.stub = join_pb2_grpc.JoinServiceStub(self._client.channel)
+        self._client = Client(port, tls=tls)
         self._service = service
         self._jobs = 0
 
@@ -182,7 +176,8 @@ class _Honest:
                 click.echo(f"a join failed: {error.code().name}: {error.details()}", err=True)
             waited.append(1000 * (time.monotonic() - began_at))
             time.sleep(PAUSE_S)
-        return Phase(len(waited), failed, statistics.median(waited), max(waited), _resident_mib(self._service))
+        memory_mib = resident_kib(self._service) / 1024
+        return Phase(len(waited), failed, statistics.median(waited), max(waited), memory_mib)
 
     def _join(self) -> None:
         self._jobs += 1
@@ -193,13 +188,6 @@ class _Honest:
 
     def close(self) -> None:
         self._client.close()
-
-
-def _resident_mib(process: int) -> float:
-    text = Path(f"/proc/{process}/status").read_text()
-    found = re.search(r"^VmRSS:\s+(\d+) kB", text, re.MULTILINE)
-    assert found is not None
-    return int(found[1]) / 1024
 
 
 def run(seconds: float, connections: int, *, through_nginx: bool) -> ResetResult:

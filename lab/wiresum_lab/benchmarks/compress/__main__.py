@@ -179,8 +179,12 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def draw(ways: Sequence[Way], options: argparse.Namespace) -> None:
+    derived = [
+        {"title": TITLES[way.name], "step_seconds": way.step_seconds, "received_megabytes": way.step_megabytes[1]}
+        for way in ways
+    ]
     chart.draw(
-        [vars(way) | {"title": TITLES[way.name], "step_seconds": way.step_seconds} for way in ways],
+        [vars(way) | more for way, more in zip(ways, derived, strict=True)],
         options.json.with_suffix(".png"),
         title=f"{options.workers} workers on links of {options.link_mbit:g} Mbit/s",
     )

@@ -26,6 +26,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from wiresum_lab.benchmarks.program import table_of
+
 SWITCH_ADDRESS, WORKER_ADDRESS = "10.213.0.1", "10.213.0.2"
 WORKERS = 8
 POLL_US = 1_000_000
@@ -234,18 +236,19 @@ def layers_of(bench: Path, core: int) -> dict[str, float]:
 
 
 def table_of_layers(costs: dict[str, float]) -> Table:
-    table = Table(title="A packet of 360 words in each layer, in the cache unless said otherwise; ns, medians")
-    table.add_column("layer")
-    table.add_column("ns", justify="right")
+    table = table_of(
+        "A packet of 360 words in each layer, in the cache unless said otherwise; ns, medians", ("layer", "ns")
+    )
     for name, cost in costs.items():
         table.add_row(name, f"{cost:.0f}")
     return table
 
 
 def table_of_ways(results: Sequence[Result]) -> Table:
-    table = Table(title=f"{WORKERS} workers and a switch, a core each; datagrams of 360 words, both ways together")
-    for column in ("transport", "a second", "a core-second", "times plain UDP", "round trip", "sent again"):
-        table.add_column(column, justify="left" if column == "transport" else "right")
+    table = table_of(
+        f"{WORKERS} workers and a switch, a core each; datagrams of 360 words, both ways together",
+        ("transport", "a second", "a core-second", "times plain UDP", "round trip", "sent again"),
+    )
     plain = next((result for result in results if result.way == PLAIN), None)
     for result in results:
         table.add_row(

@@ -17,9 +17,11 @@ import torch.distributed as dist
 
 import wiresum.torch
 from wiresum.join.constants import HEADER_BYTES
+from wiresum.join.lanes import lanes_of_mtu
+from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.ranks.rank import SummingRank, main
 
-LANES = 360  # 32-bit words in a packet at an MTU of 1500
+LANES = lanes_of_mtu(MTU_BYTES)
 SAMPLED = 32 * 33  # elements and their blocks, that a prologue counts besides
 
 Blocks = npt.NDArray[np.bool_]

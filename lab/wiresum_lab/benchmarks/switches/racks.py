@@ -29,14 +29,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT
+from wiresum.join.constants import P4RUNTIME_PORT
 from wiresum_lab.benchmarks.against_gloo_and_mpi.records import physical_bound_mbit, ring_bound_mbit, tensor_wire_bytes
 from wiresum_lab.benchmarks.program import add_tensor, parser_of, run, table_of, take_turns
 from wiresum_lab.benchmarks.switches.cases import RANK, SwitchesCase, go
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import RACKS_MAX, STAR_DEVICE, UPLINK_DEVICE, Host, Star
 from wiresum_lab.ranks.rank import GLOO
-from wiresum_lab.ranks.ranks import Ranks, Site, control_endpoint, wiresum_variables
+from wiresum_lab.ranks.ranks import Ranks, Site
 
 RACKS, SPINE = "racks", "spine"
 GROUPS = (RACKS, SPINE, GLOO)
@@ -82,9 +82,9 @@ def started(star: Star, logs: Path) -> Ranks:
         control = f"{star.switch.management_address}:{SPINE_CONTROL_PORT}"
         options = ["--port", str(SPINE_DATA_PORT)]
         spine = ranks.start_switch(star.switch, *options, name="spine-alone", control=control)
-        tree = control_endpoint(star.manager)
+        tree = star.manager.control_endpoint
         choices = [f"{RACKS}={tree}", f"{SPINE}={spine}"]
-        ranks.start_torch(RANK, STAR_DEVICE, *choices, variables=partial(wiresum_variables, tree))
+        ranks.start_torch(RANK, STAR_DEVICE, *choices, variables=lambda worker: worker.variables(tree))
 
     return Ranks("racks", Site.of_star(star), logs, start)
 
@@ -99,7 +99,7 @@ def _p4runtime(host: Host) -> str:
 
 def _config(star: Star) -> str:
     """Of the controller."""
-    lines = ["[controller]", f'listen = "{star.manager.management_address}:{CONTROL_PORT}"']
+    lines = ["[controller]", f'listen = "{star.manager.control_endpoint}"']
     lines += ["[security]", "insecure = true"]
     for name, host in _tree(star).items():
         lines += ["[[switch]]", f'name = "{name}"', 'kind = "software"', f'p4runtime = "{_p4runtime(host)}"']
