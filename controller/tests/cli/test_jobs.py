@@ -51,8 +51,8 @@ def test_a_state_that_cannot_be_written_or_is_of_the_past_is_said(service: Writt
     result = CliRunner().invoke(jobs, ["--switch", service.target])
     assert result.output.splitlines() == [
         "no jobs",
-        "the service is in trouble: the disk is full; no job begins until that is mended",
-        "the service began with a state of the past: an old copy",
+        "the service is in trouble: the disk is full; no job begins until that is repaired",
+        "the service began with an old copy of its state: an old copy",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What `wiresum top` shows, from samples, as a renderable of `rich`. Pure."""
+"""Turns samples into what `wiresum top` shows, a renderable of `rich`. Pure."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _tree_of(job: join.JobReport) -> Table:
 
 
 def _table(headings: Sequence[str]) -> Table:
-    """A heading with > is of a column of numbers."""
+    """A heading that begins with > is that of a column of numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading.lstrip(">"), justify="right" if heading[0] == ">" else "left", no_wrap=True)

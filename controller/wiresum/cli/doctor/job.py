@@ -1,4 +1,4 @@
-"""What is wrong with a job, from two reports a moment apart. Pure."""
+"""Finds out what is wrong with a job, from two reports a moment apart. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 HEARTBEAT_LATE_MS = 2000
 """Four heartbeats."""
 RESENT_MANY = 0.01
-"""Results that were asked for again, of all; below that nothing is to be gained."""
+"""Fraction of results that were asked for again. Fewer are not worth a warning."""
 
 
 def findings(before: Sample, now: Sample, name: str = "") -> Iterator[Finding]:
-    """Of one job, or of all."""
+    """About the job of this name, or about all jobs."""
     found = [job for job in now.report.jobs if name in ("", job.name)]
     if not found:
         yield _not_there(name, now.report) if name else ok("jobs", "there are no jobs")
@@ -108,7 +108,7 @@ def _heartbeats(job: join.JobReport) -> Iterator[Finding]:
 
 
 def _laggards(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding]:
-    """Who keeps the others waiting: the same worker is behind in both reports, and no result came in between."""
+    """Workers that keep the others waiting: behind in both reports, with no result in between."""
     earlier = _stuck_since(job, before)
     if earlier is None:
         return
@@ -127,7 +127,7 @@ def _laggards(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Find
 
 
 def _lagging_switches(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding]:
-    """No worker lags, and no result comes: the sums of a switch do not reach the one above."""
+    """Switches whose sums do not reach the switch above: no worker is behind, and no result came in between."""
     earlier = _stuck_since(job, before)
     if earlier is None or _behind(job):
         return

@@ -1,7 +1,7 @@
-"""What belongs on a host of each role: the steps, and what is left to its operator. Pure.
+"""Plans a host of each role: the steps of its setup, and what is left to its operator. Pure.
 
-A configuration that exists and differs may have been edited, and is kept unless `replace` is set. Units are always
-written anew: they are edited in drop-ins.
+A configuration that exists and differs may have been edited: it is kept unless `replace` is set. Units are always
+overwritten, since changes to them belong in drop-ins.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Certificate = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Common:
-    """What is given for every role."""
+    """The options that all roles have."""
 
     program: str
     """The path of the `wiresum` command."""
@@ -137,7 +137,7 @@ def controller(
 
 
 def _steps(common: Common, role: str, *own: Step) -> list[Step]:
-    """Those of every role, and its own."""
+    """The steps that all roles have, and those of this role."""
     steps: list[Step] = [User(USER), Folder(FOLDER, 0o755, "root", USER)]
     steps += [*_certificate(role, common.certificate), *own, BUFFERS]
     if common.program.rpartition("/")[0] not in ("/usr/bin", "/usr/local/bin"):
