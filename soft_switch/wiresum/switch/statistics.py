@@ -1,4 +1,4 @@
-"""Statistics of a running switch, as lines and as a file."""
+"""Statistics of a running switch, as lines of text and as a JSON file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JSON_INTERVAL_S = 1.0
 
 
 class Reporter:
-    """Writes statistics, each at its interval."""
+    """Prints a line of statistics, and rewrites a file of them, each at its interval."""
 
     def __init__(self, device: SoftwareSwitch, line_interval_s: float | None, json_path: Path | None) -> None:
         self._device = device

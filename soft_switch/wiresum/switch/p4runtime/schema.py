@@ -183,9 +183,6 @@ class Schema:
             raise invalid(f"the program has no table {number:#010x}")
         return self.tables[number]
 
-    def named(self, name: str) -> Table:
-        return next(table for table in self.tables.values() if table.name == name)
-
     def counter(self, number: int) -> tuple[str, int]:
         if number not in self.counters:
             raise invalid(f"the program has no counter {number:#010x}")

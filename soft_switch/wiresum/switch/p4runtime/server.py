@@ -1,14 +1,13 @@
 """The P4Runtime service: gRPC around `Arbitration` and `SoftwareDevice`.
 
 Theory of operation. gRPC's asyncio server runs in a thread of its own: a controller's stream waits most of the time,
-and as a coroutine it costs little. The switch's state is used in one other thread only, which may wait for the data
-threads: so requests are strictly serial, as the
-specification wants (section 12.1). Arbitration is decided in that same thread: no update of an old primary is made
-after the new one was told that it is the primary.
+and costs little as a coroutine. The switch's state is used in one other thread only, which may wait for the data
+threads. So requests are strictly serial, as the specification wants (section 12.1). Arbitration is decided in that same
+thread: no update of an old primary is made after the new one was told that it is the primary.
 
-Bounded are: the size of a request, the streams, the concurrent calls, the notifications that wait for a controller
-that does not read (its stream is then closed), and the entries. The role is checked before anything is read of a call.
-Calls without a first message are few and short, and one too many ends the oldest.
+Bounds: on the size of a request, streams, concurrent calls, entries, and the notifications that wait for a controller
+(one that does not read them loses its stream). The caller's role is checked before its call is read. Calls without a
+first message are bounded in number and time; one too many ends the oldest.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from google.protobuf.message import DecodeError
 from wiresum.controller import DriverError
 from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, Revocations, identify
 from wiresum.join import credentials
-from wiresum.switch.p4runtime.arbitration import Arbitration, Stream
+from wiresum.switch.p4runtime.arbitration import DEFAULT_ROLE_ONLY, Arbitration, Stream
 from wiresum.switch.p4runtime.device import GetConfig, SetConfig, SoftwareDevice
 from wiresum.switch.p4runtime.mailbox import Mailbox
 from wiresum.switch.p4runtime.refusal import Refusal, denied, exhausted, invalid, not_found, unimplemented
@@ -67,7 +66,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
     # A second switch at the same port must fail, not share the port's connections with the first.
     ("grpc.so_reuseport", 0),
-    # For so long a frozen or cut-off controller holds the switch.
+    # A frozen or cut-off controller keeps the switch for so long.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     # Controllers send keepalives too, more often than gRPC allows by default.
@@ -154,9 +153,9 @@ class P4RuntimeServer:
 class P4RuntimeService:
     """The methods of p4runtime.proto, in one event loop."""
 
-    def __init__(self, switch: SoftwareSwitch, device_id: int, revocations: Revocations | None = None) -> None:
+    def __init__(self, switch: SoftwareSwitch, device_id: int, revocations: Revocations) -> None:
         self._device_id = device_id
-        self._revocations = revocations or Revocations()
+        self._revocations = revocations
         self._loop = asyncio.get_running_loop()
         self._silent = SilentCalls(SILENT_MAX, FIRST_MESSAGE_S_MAX)
         self._worker = concurrent.futures.ThreadPoolExecutor(1, "wiresum-p4runtime-device")
@@ -168,8 +167,8 @@ class P4RuntimeService:
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """All as streams, which look the same on the wire: gRPC reads the message of a unary call before its caller can
-        be checked."""
+        """Serves all methods as streams: gRPC would read the message of a unary call before its caller can be checked.
+        They look the same on the wire."""
         methods = {
             "Capabilities": (self.Capabilities, EVERYBODY, p4r.CapabilitiesRequest),
             "SetForwardingPipelineConfig": (self.SetForwardingPipelineConfig, WRITERS, SetConfig),
@@ -208,7 +207,7 @@ class P4RuntimeService:
         who = identify(context.peer(), context.auth_context())
         self._revocations.refresh()
         if self._revocations.has(who.serial):
-            raise denied(f"the certificate of {who} was revoked: ask whoever issued it for another")
+            raise denied(f"the certificate of {who} was revoked: ask its issuer for another")
         if roles and not who.has_role(*roles):
             raise denied(
                 f"the certificate of {who} has none of the roles {', '.join(roles)}: `wiresum ca issue` gives them"
@@ -256,7 +255,7 @@ class P4RuntimeService:
         def read() -> list[p4r.Entity]:
             self._check_device(request.device_id)
             if request.role:
-                raise not_found("this switch has the default role only: leave the role unset")
+                raise not_found(DEFAULT_ROLE_ONLY)
             found = list(itertools.islice(self._device.loaded.read(request.entities), ENTITIES_MAX + 1))
             if len(found) > ENTITIES_MAX:
                 raise exhausted(f"a Read gives at most {ENTITIES_MAX} entities: ask for less at a time")
@@ -337,9 +336,9 @@ class P4RuntimeService:
     def _check_writer(self, request: Any) -> None:
         self._check_device(request.device_id)
         if request.role or request.role_id:
-            raise not_found("this switch has the default role only: leave the role unset")
+            raise not_found(DEFAULT_ROLE_ONLY)
         if not self._arbitration.may_write(request.election_id):
-            raise denied("only the primary controller may write: open a stream, and tell a higher election id")
+            raise denied("only the primary controller may write: open a stream, and send a higher election id")
 
 
 _NO_MESSAGE = invalid("these bytes are no message of P4Runtime")

@@ -35,9 +35,6 @@ class Store:
         self._constant = program.constant_entries
         self._groups: dict[int, p4r.MulticastGroupEntry] = {}
 
-    def entries(self, table: str) -> Iterator[ParsedEntry]:
-        yield from self._tables[self._schema.named(table).id].values()
-
     def group(self, number: int) -> p4r.MulticastGroupEntry | None:
         return self._groups.get(number)
 
