@@ -33,5 +33,5 @@ def test_of_a_log_that_goes_on_only_what_is_new_counts(tmp_path: Path) -> None:
 
 
 def test_what_does_not_come_is_an_error_that_names_it() -> None:
-    with pytest.raises(AssertionError, match="in 0 s it did not come to this: a miracle"):
+    with pytest.raises(AssertionError, match="after 0 s this was still not so: a miracle"):
         wait_until(lambda: False, "a miracle", 0.1)

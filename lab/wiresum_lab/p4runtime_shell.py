@@ -53,7 +53,7 @@ def python_of(environment: Path = ENVIRONMENT) -> Path:
 
 
 def clean_environment() -> dict[str, str]:
-    """Without what would show the shell our own packages."""
+    """The environment, without the variables by which the shell would find our own packages."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
 
 

@@ -111,7 +111,7 @@ class Program:
         return self.log.read_bytes()[self._log_begin :].decode(errors="replace")
 
     def await_text(self, pattern: str) -> re.Match[str]:
-        """Until it has written this, a regular expression. Stops it, and raises `ProgramError`, if it does not."""
+        """Waits until it has written this, a regular expression. If it does not, stops it and raises `ProgramError`."""
         return self.await_ready(lambda: re.search(pattern, self.said(), re.MULTILINE))
 
     def await_ready(self, ready: Callable[[], T | None]) -> T:
@@ -164,7 +164,7 @@ class SwitchProcess(Program):
 
 
 def stop_all(programs: Sequence[Program]) -> None:
-    """All are asked before one is waited for."""
+    """Asks all to end before it waits for the first."""
     for program in programs:
         program.process.terminate()
     for program in programs:
@@ -179,13 +179,13 @@ def wait_until(
     *,
     error: Callable[[str], BaseException] = AssertionError,
 ) -> T:
-    """Returns what the condition gives as soon as that is true, which 0 and an empty list are not. `meanwhile` may
-    raise, for instance if who is awaited has ended."""
+    """Returns the first true value of the condition; 0 and an empty list are false. `meanwhile` is called after each
+    try, and may raise, for instance if the process has ended."""
     give_up_at = time.monotonic() + patience_s
     while not (found := condition()):
         meanwhile()
         if time.monotonic() > give_up_at:
-            raise error(f"in {patience_s:.0f} s it did not come to this: {what}")
+            raise error(f"after {patience_s:.0f} s this was still not so: {what}")
         time.sleep(POLL_S)
     return found
 

@@ -5,8 +5,8 @@
             ranks = [worker.popen(command, environment={"WIRESUM_SWITCH": control}) for worker in star.workers]
 
 Theory of operation. A `Star` gives the namespaces, links and addresses; then its bridge goes, and the switch's ends of
-the links become the ports of a `simple_switch_grpc` in the switch's namespace: port i is worker i's. From then on the
-switch's address is nobody's but the P4 program's, and whatever the hosts send one another passes through it.
+the links become the ports of a `simple_switch_grpc` in the switch's namespace: port i is worker i's. From then on only
+the P4 program has the switch's address, and all packets between hosts pass through it.
 
 bmv2 sees frames as they lie in memory, through packet sockets. So the hosts must not leave work to their interfaces:
 checksums are computed and trains are cut before they are sent.
@@ -110,11 +110,11 @@ class Bmv2Star:
         return cpu_seconds(self._bmv2.pid)
 
     def lose_upstream(self, fraction: float) -> None:
-        """From now on each worker loses so many of the packets that it sends, at random; 0 ends that."""
+        """From now on this fraction of the packets that a worker sends is lost, at random; 0 ends that."""
         self._lose(fraction, "egress")
 
     def lose_downstream(self, fraction: float) -> None:
-        """Likewise of those that come to it."""
+        """Likewise, of the packets that are sent to a worker."""
         self._lose(fraction, "ingress")
 
     def frames(self) -> tuple[int, int]:
@@ -125,7 +125,7 @@ class Bmv2Star:
 
     @contextlib.contextmanager
     def controller(self) -> Iterator[str]:
-        """A `wiresum controller` on its host, from its start to its end. Gives where workers join: host:port."""
+        """Runs a `wiresum controller` on its host until the block ends. Gives where workers join: host:port."""
         config = self._folder / "cluster.toml"
         config.write_text(self._config())
         command = wiresum("controller", "--config", str(config))

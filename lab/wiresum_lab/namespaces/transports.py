@@ -15,7 +15,7 @@ EAL = f"--no-huge --no-pci -m 256 --vdev=net_af_packet0,iface={STAR_DEVICE}"
 
 
 def missing(transport: str) -> str | None:
-    """Why nothing can be sent over this transport, None if it can."""
+    """Why this transport is not available; None: it is."""
     if transport != "udp":
         for package in (agent, switch):
             if not any(list(Path(folder).glob(f"wiresum_{transport}*.so")) for folder in package.__path__):
@@ -38,7 +38,7 @@ def start_worker(
     log: Path,
     variables: Mapping[str, str] | None = None,
 ) -> Program:
-    """`arguments`: of Python."""
+    """`arguments`: those of the Python interpreter."""
     own = {"WIRESUM_TRANSPORT": transport, "WIRESUM_DEVICE": EAL if transport == "dpdk" else ""}
     own |= host.variables(star.switch.control_endpoint)
     return Program([sys.executable, *arguments], log, {**own, **(variables or {})}, at=host.popen)

@@ -51,7 +51,7 @@ _processes.set_forkserver_preload(
 
 def runs_in(fixture: str, *size: int, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Makes a test of a function of `(rank, size, ...)`, which runs in every worker of the fixture's cluster. Its other
-    parameters are pytest's. With a size, the fixture makes clusters, and `options` are this one's."""
+    parameters are fixtures. With a size, the fixture makes a cluster from that and `options`."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         _, _, *others = inspect.signature(function).parameters.values()

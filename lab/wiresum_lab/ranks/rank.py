@@ -60,7 +60,7 @@ class Rank:
     """A process with a group of Wiresum and one of Gloo, the world's and others."""
 
     def __init__(self, device: str, **groups: wiresum.torch.Options) -> None:
-        """`device`: the star's. `groups`: beside the world, by name."""
+        """`device`: the star's interface. `groups`: further groups of Wiresum, by name."""
         torch.set_num_threads(1)
         wiresum.torch.register()
         dist.init_process_group("wiresum", timeout=TIMEOUT)

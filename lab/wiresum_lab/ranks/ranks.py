@@ -40,7 +40,7 @@ class RanksError(ProgramError):
 
 
 class RanksTimeoutError(RanksError):
-    """They did not answer in the time they had."""
+    """Ranks did not answer in time."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Ranks:
         self.name, self.site, self.size = name, site, len(site.workers)
         self._logs = logs
         self.folder = Path(tempfile.mkdtemp(prefix="wiresum-ranks-"))
-        """For what is to be gone afterwards."""
+        """For temporary files: `close` removes it."""
         self._processes: list[Program] = []
         self._services: list[Program] = []
         self._channels: dict[int, _Channel] = {}
@@ -108,7 +108,7 @@ class Ranks:
         return self._started(self._services, name, wiresum(*arguments), at)
 
     def start_switch(self, at: Host, *options: str, name: str = "switch", control: str = "") -> str:
-        """Gives where workers join."""
+        """Returns where workers join."""
         control = control or at.control_endpoint
         self.start_service(name, at, "switch", "--bind", at.address, "--control", control, "--insecure", *options)
         return control
@@ -216,7 +216,7 @@ class Ranks:
             raise RanksTimeoutError(f"{self.name}: {doing}, and the time is up.\n{tail}")
 
     def _longest_log(self) -> Program:
-        """That is where the trouble is told."""
+        """The program that probably says what went wrong."""
         return max([*self._processes, *self._services], key=lambda program: program.log.stat().st_size)
 
 

@@ -4,8 +4,8 @@ A software switch with its P4Runtime server, two controllers with one state, and
 of every sum. Each worker, and each controller, has its ways to the others through proxies, which can be cut, silently
 or with a reset; where this process is root, all of it is in a network namespace of its own, and its packets are lost
 as well; and the state is on a small disk of its own, which fills up. What becomes of the state's files is in
-disk_faults.py: jobs may end then, but not for long, and not without a cause. What comes when is chance's, and a seed's:
-the seed is printed.
+disk_faults.py: jobs may end then, but not for long, and not without a cause. Everything comes at random, from a seed
+that is printed.
 
     python -m wiresum_lab.soaks.cluster_soak --seconds 3600
     python -m wiresum_lab.soaks.cluster_soak --seconds 25 --seed 7 --json
@@ -44,17 +44,17 @@ from wiresum_lab.soaks.soak_cluster import HOST, SLOTS, WAIT_S_MAX, WORKERS, Clu
 ATTACKER = "127.0.0.66"
 JOBS = 2
 LOST_S_MAX = 60.0
-"""From the death of a worker to its job's end at the others: more than any limit. A service that is disturbed itself
-listens first each time, so the count begins anew with each fault of a controller."""
+"""From the death of a worker to its job's end at the others: more than any limit. A controller that was disturbed first
+waits for heartbeats, so the time counts from the last fault of a controller."""
 VICTIM_STEP_S_MAX = 3600.0
-"""Of a job that loses a worker: it is to hear of that, however long the controllers are disturbed, and not to time out
-itself before."""
+"""A step's time-out in a job that loses a worker. It must hear of that before, however long the controllers are
+disturbed."""
 RECONNECT_S_MAX = 10.0
 """From the end of a disturbance until all workers have their connections again."""
 CONNECT_S_MAX = 0.5
 CALM_S = (60.0, 120.0)
-"""Between two faults of the state's files, at least and at most: for a while after one the jobs may end, so that
-nothing is learnt of what else ends them."""
+"""Between two faults of the state's files, at least and at most. For a while after one the jobs may end, and other
+reasons for their end would not be seen."""
 DISTURBING = ("controller", "p4runtime", "links", "files")
 CAUSES = (
     "does not know job",
@@ -76,10 +76,10 @@ table inet soak {{
 
 
 class Soak:
-    """What may come, each as a generator: it begins, yields how long it lasts, and ends."""
+    """Faults and attacks. Each is a generator: it begins, yields how long it lasts, and ends."""
 
     def __init__(self, cluster: Cluster, chance: random.Random, *, own: bool) -> None:
-        """`own`: network and disk are this program's own, to be spoilt."""
+        """`own`: network and disk are this program's own, so that it may disturb them."""
         self.cluster, self.chance = cluster, chance
         self.disk = DiskFaults(cluster, chance, own_disk=own)
         self.jobs_begun = 0
@@ -109,7 +109,7 @@ class Soak:
             self.forge_packets: "attack",
             self.guess_tokens: "attack",
         }
-        """And of what kind: of each kind there is one at a time."""
+        """The kind of each. Of a kind there is one at a time."""
         self.kinds |= self.disk.kinds
         if own:
             self.kinds[self.spoil_the_links] = "links"
@@ -145,7 +145,7 @@ class Soak:
                 raise SoakError(f"a part of {name} has ended, and the others have not heard: {self._said(name)}")
 
     def _begin_anew(self, name: str) -> None:
-        """In place of one that a fault of the state has ended."""
+        """Begins a job in place of one that a fault of the state has ended."""
         for said in self._said(name):
             if not any(cause in said["error"] for cause in CAUSES):
                 raise SoakError(f"{name} has ended without a cause: {said}; see {self.cluster.folder}")
@@ -214,7 +214,7 @@ class Soak:
         process.send_signal(signal.SIGCONT)
 
     def spoil_the_links(self) -> Iterator[float]:
-        """So many of all packets, the control plane's too, are lost."""
+        """A fraction of all packets is lost, those of the control plane too."""
         _nft(LOSS.format(percent=self.chance.choice((1, 5, 20))))
         yield self.chance.uniform(1, 15)
         _nft("delete table inet soak")
@@ -254,7 +254,7 @@ class Soak:
     # Attacks.
 
     def _attack(self, ask: Callable[[grpc.Channel], Iterator[Callable[[], object]]]) -> Iterator[float]:
-        """Calls to both controllers, none of which is to succeed; no more to one that does not answer."""
+        """Makes calls to both controllers, none of which must succeed. It stops if a controller does not answer."""
 
         def attack(way: Proxy) -> None:
             with grpc.insecure_channel(f"{HOST}:{way.port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
@@ -293,7 +293,7 @@ class Soak:
     def hold_silent_connections(self) -> Iterator[float]:
         held: list[socket.socket] = []
         for port in (*self.cluster.ports, self.cluster.p4runtime):
-            with contextlib.suppress(OSError):  # it takes no more, or is stopped: nothing else is to wait for that
+            with contextlib.suppress(OSError):  # it takes no more, or is stopped: do not wait for it
                 held.extend(socket.create_connection((HOST, port), CONNECT_S_MAX, (ATTACKER, 0)) for _ in range(150))
         yield self.chance.uniform(1, 12)
         for connection in held:
@@ -345,7 +345,7 @@ class Soak:
             time.sleep(0.1)
 
     def run(self, seconds: float, say: Callable[[str], None]) -> Counter[str]:
-        """How often each came. Raises `SoakError`."""
+        """Returns how often each came. Raises `SoakError`."""
         came: Counter[str] = Counter()
         under_way: dict[str, tuple[Iterator[float], float]] = {}
         began_at = time.monotonic()
@@ -383,7 +383,7 @@ class Soak:
 
 @click.command()
 @click.option("--seconds", default=3600.0, show_default=True, help="How long.")
-@click.option("--seed", type=int, help="Of what comes when.  [default: drawn]")
+@click.option("--seed", type=int, help="Seed of the faults.  [default: drawn]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object at the end, and nothing else.")
 @click.option("--inside", is_flag=True, hidden=True)
 def main(seconds: float, seed: int | None, as_json: bool, inside: bool) -> None:
@@ -442,7 +442,7 @@ _await = functools.partial(wait_until, patience_s=WAIT_S_MAX, error=SoakError)
 
 
 def _in_namespace(arguments: list[str]) -> int:
-    """In a network of its own, with a loopback interface to spoil."""
+    """Runs this program in a network namespace of its own, whose loopback interface it may disturb."""
     name = f"wiresum-soak-{os.getpid()}"
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:

@@ -1,5 +1,5 @@
-"""What may become of the controllers' state in cluster_soak.py: its disk fills up or cannot be written; while no
-controller runs, its files are damaged, lost, or replaced by what they were before.
+"""Faults of the controllers' state in cluster_soak.py: its disk fills up or becomes read-only; while no controller
+runs, files are damaged, lost, or replaced by older copies.
 
 Each fault is a generator: it begins, yields how long it lasts, and ends. Where this process may mount, the state is on
 a small disk of its own.
@@ -26,7 +26,7 @@ FILES = (*DATABASE, "controller.keys", "controller.alive")
 
 
 class DiskError(RuntimeError):
-    """The controllers did not get over a fault: a sentence."""
+    """The controllers did not recover from a fault. The text says how."""
 
 
 class DiskFaults:
@@ -38,7 +38,7 @@ class DiskFaults:
         """How many controllers had been started when the disk filled up; None: it is not full."""
         self._read_only = False
         self.damages = 0
-        """How often the state has become another than what was written last."""
+        """How often the state was changed behind the controllers' back."""
         self.kinds: dict[Callable[[], Iterator[float]], str] = {
             self.damage_a_file: "files",
             self.lose_a_file: "files",
@@ -49,12 +49,12 @@ class DiskFaults:
 
     @property
     def disturbs(self) -> bool:
-        """Can no controller begin, though one has to?"""
+        """Has a controller to start that cannot?"""
         return self._full_since_start is not None and self._cluster.controllers_started > self._full_since_start
 
     @property
     def _is_full(self) -> bool:
-        """Then nothing can be done to the files: there is no room for it."""
+        """If so, no fault of the files can be made: there is no room."""
         return self._full_since_start is not None
 
     # The disk.
@@ -72,7 +72,7 @@ class DiskFaults:
         self._full_since_start = None
 
     def make_the_disk_read_only(self) -> Iterator[float]:
-        """While nobody has a file open there, which the kernel asks for: whoever begins finds it so."""
+        """While no controller runs, since the kernel refuses while a file is open for writing."""
         if self._is_full:
             return
         self._read_only = True
@@ -140,7 +140,7 @@ class DiskFaults:
         self._cluster.controllers_wanted = True
 
     def _until_served(self) -> Iterator[float]:
-        """If a controller says that a file must be moved away, that is done."""
+        """Waits until a controller serves. If one says that a file must be moved away, that is done."""
         give_up_at = time.monotonic() + MENDED_S_MAX
         logs = [self._cluster.folder / f"controller{index}.log" for index in range(len(self._cluster.controllers))]
         read = {log: log.stat().st_size for log in logs if log.exists()}

@@ -28,15 +28,15 @@ WORKERS = 2
 SLOTS = 1024
 WAIT_S_MAX = 90.0
 STEP_S_MAX = 120.0
-"""Of a job that is to go on: longer than anything that is done to it."""
+"""A step's time-out, longer than any fault lasts."""
 
 
 class SoakError(click.ClickException):
-    """What was not to happen has happened."""
+    """Something happened that must not."""
 
 
 class Proxy:
-    """A TCP way to a port, that can be cut; for the thread of `Proxies`."""
+    """A TCP proxy to a port, which can be cut. Used in the thread of `Proxies`."""
 
     def __init__(self, target: int, source: str) -> None:
         self.target, self.source = target, source
@@ -84,7 +84,7 @@ class Proxies:
         return asyncio.run_coroutine_threadsafe(start(), self._loop).result(WAIT_S_MAX)
 
     def cut(self, proxy: Proxy) -> None:
-        """Without a word: what is sent waits."""
+        """Silently: what is sent waits."""
         self._loop.call_soon_threadsafe(proxy.open.clear)
 
     def mend(self, proxy: Proxy) -> None:
@@ -130,7 +130,7 @@ class Cluster:
         )
 
     def tend_controllers(self) -> None:
-        """One that has ended, since another one took over or since it was killed, comes back as a standby."""
+        """Starts each controller that has ended, killed or after a takeover, as a standby."""
         for index, process in enumerate(self.controllers):
             if self.controllers_wanted and process is not None and process.poll() is not None:
                 self.start_controller(index, standby=True)
@@ -165,7 +165,7 @@ class Cluster:
         return not any(self.workers[name, rank].poll() is not None for rank in range(WORKERS))
 
     def steps(self, name: str, rank: int = 0) -> int:
-        """That a worker has made, as far as it has said."""
+        """How many steps a worker has made, by its last line."""
         lines = (self.folder / f"{name}-{rank}.log").read_text().splitlines()
         said = [json.loads(line).get("steps", 0) for line in lines if line.startswith("{")]
         return int(max(said, default=0))

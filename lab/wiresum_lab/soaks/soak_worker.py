@@ -27,7 +27,7 @@ def contribution(salt: int, rank: int, step: int, size: int) -> np.ndarray[tuple
 
 
 def train(session: Session, salt: int, stop: Path, step_s_max: float) -> tuple[int, int]:
-    """Steps, and wrong elements. `salt`: another one for each job, so that a sum of another job is wrong."""
+    """Returns steps and wrong elements. Each job has its own `salt`: a sum of another job would be wrong."""
     step = wrong = 0
     said_at = 0.0
     while True:

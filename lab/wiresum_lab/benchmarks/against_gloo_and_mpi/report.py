@@ -38,7 +38,7 @@ TARGET_LINK_MBIT = 100.0
 
 @dataclass(frozen=True)
 class Target:
-    """One promise and what became of it; `value` is None where the run did not measure it."""
+    """A target, and what was measured; `value` is None where the run did not measure it."""
 
     text: str
     value: float | None
@@ -94,7 +94,7 @@ def print_targets(records: Sequence[Record], conversions: Sequence[Conversion], 
 
 
 def targets(records: Sequence[Record], conversions: Sequence[Conversion]) -> list[Target]:
-    """The promises, in the order in which the project states them."""
+    """The targets, in the order in which the project states them."""
     found = [_bound_target(records, workers) for workers in (2, 4, 8)]
     found.append(_flatness_target(records))
     found += [_peer_target(records, peer) for peer in PEERS]

@@ -1,7 +1,7 @@
 """How each system under test is started on a star.
 
 A system is started once for each number of workers and kind of link, and then repeats any number of cases.
-What a peer is given is what serves it best; each choice is explained where it is made.
+Each peer has the settings that serve it best, and each choice is explained where it is made.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Kills a controller (SIGKILL) and starts it again, many times during one training: are the parameters the same bits as
-without?
+"""Kills a controller (SIGKILL) and starts it again, many times during one training. Are the parameters bit for bit the
+same as without kills?
 
 `wiresum switch --p4runtime`, `wiresum controller` and the workers (`restart_worker.py`, in PyTorch) are processes of
 this host; so are the workers of short jobs, which come and go all the time (`restart_visitor.py`). A kill comes when
@@ -57,9 +57,9 @@ class RestartResult:
     digests: list[str]
     """Of all workers and both trainings: one, if all is well."""
     visits: int
-    """Short jobs that came and went meanwhile ..."""
+    """Short jobs that came and went meanwhile."""
     failures: list[str]
-    """... and what failed in them: nothing, if all is well."""
+    """What failed in the short jobs: nothing, if all is well."""
 
     @property
     def well(self) -> bool:
@@ -191,14 +191,15 @@ class Cluster:
 
 @dataclass
 class _Learnt:
-    """What is learnt from kill to kill."""
+    """What was measured in all kills so far."""
 
     back_s: list[float] = field(default_factory=list)
     steps_without: int = 0
 
 
 def _kill(cluster: Cluster, most: int, chance: random.Random, learnt: _Learnt, *, standby: bool) -> int:
-    """One kill and its repair; without a standby, and if there may be as many, another while it starts. How many."""
+    """Kills a controller; without a standby, and if `most` allows it, the next one too, while that starts. Waits until
+    one serves. Returns how many it has killed."""
     index = cluster.active() if standby else 0
     steps, killed_at = cluster.steps(), time.monotonic()
     cluster.kill_controller(index)

@@ -1,8 +1,8 @@
-"""The workers of `restart.py`. They train a small network over wiresum for as long as the bench wants, and then
+"""The workers of `restart.py`. They train a small network over wiresum for as long as the benchmark wants, and then
 once more, undisturbed, for as many steps. Both trainings must end with the same bits.
 
-Started by the bench. One process for each rank, forked when PyTorch, which takes seconds, has been imported. Writes to
-the folder: `steps` (rank 0: how many are done, again and again), and at the end `RANK.json`.
+Started by the benchmark. One process for each rank, forked when PyTorch, which takes seconds, has been imported. Writes
+to the folder: `steps` (rank 0: how many are done, again and again), and at the end `RANK.json`.
 """
 
 import hashlib

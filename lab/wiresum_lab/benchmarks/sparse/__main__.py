@@ -94,8 +94,8 @@ def repeat(ranks: Ranks, case: Case, elements: int, repetitions: int) -> None:
         ranks.command("prepare", elements, case.block, case.placement, case.sparsity, repetition)
         for group in GROUPS:
             is_warm_up = repetition < WARM_UPS
-            # What has nothing to find out needs one. Gloo over TCP crawls where packets are lost: the dense
-            # benchmark shows that.
+            # Dense sums find out nothing, so one warm-up is enough. Gloo over TCP crawls where packets are lost: the
+            # dense benchmark shows that.
             if group != "sparse" and (repetition < WARM_UPS - 1 or (group == "gloo" and case.loss)):
                 continue
             record = go(ranks, group)
