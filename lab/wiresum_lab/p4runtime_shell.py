@@ -31,7 +31,7 @@ ELECTION_ID = "0,0"
 
 
 class ShellError(RuntimeError):
-    """The shell cannot be had: the text says why."""
+    """The shell is not available. The text says why."""
 
 
 def python_of(environment: Path = ENVIRONMENT) -> Path:

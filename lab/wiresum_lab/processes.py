@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 PATIENCE_S = 20.0
-"""For what must happen, however busy the machine is. Nothing takes nearly as long."""
+"""Time for what must happen, however busy the machine is. Nothing takes nearly as long."""
 START_S_MAX = 60.0
 STOP_S_MAX = 10.0
 POLL_S = 0.02
@@ -41,7 +41,7 @@ def wiresum(*arguments: str) -> list[str]:
 
 
 def controller_config(*, listen: int, p4runtime: int, data: int, slots: int) -> str:
-    """Of a controller with one software switch, both at ports of loopback; its state lies beside the file."""
+    """A controller with one software switch, both at ports of loopback. Its state is beside the file."""
     return f"""\
 [controller]
 listen = "127.0.0.1:{listen}"
@@ -59,7 +59,7 @@ slots = {slots}
 
 
 def here(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """On this machine, in a session of its own. It dies when the thread that started it does."""
+    """Starts a command on this machine, in a session of its own. It dies when the thread that started it does."""
     # Not preexec_fn: Python would run fork handlers, and lose a KeyboardInterrupt that comes while they run.
     return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], start_new_session=True, **options)
 
@@ -127,7 +127,7 @@ class Program:
             raise self._error(f"{self.name} ended with exit code {self.exit_code}")
 
     def stop(self) -> None:
-        """Idempotent. Politely at first."""
+        """Idempotent. Asks it to end, and kills it if it does not."""
         if self.exit_code is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -135,7 +135,7 @@ class Program:
         self.kill()
 
     def kill(self) -> None:
-        """With all that is left of its session, if it has one of its own. Idempotent."""
+        """Kills it, and all that is left of its session if it has one of its own. Idempotent."""
         if self._is_over:
             return
         with contextlib.suppress(ProcessLookupError):

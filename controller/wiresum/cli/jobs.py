@@ -31,9 +31,9 @@ COMPLETION_S_MAX = 1.0
 DRAIN_S_MAX = 3600
 DRAIN_LOOK_S = 1.0
 PATTERN_CHARACTERS = "*?["
-"""They do not occur in names of jobs."""
+"""Names of jobs have none of these."""
 NAMES_SHOWN_MAX = 8
-"""So many of the jobs that a drain waits for are named."""
+"""Of the jobs that a drain waits for, so many are named."""
 
 EPILOG = """\b
 Examples:
@@ -317,7 +317,7 @@ def resume(service: Service, as_json: bool, name: str) -> None:
 
 
 def _drain(service: Service, name: str, *, resume: bool) -> int:
-    """How many jobs still run there."""
+    """Drains or resumes a switch. Returns how many jobs run there."""
     from wiresum import join
 
     request = join.DrainRequest(switch_name=name, resume=resume)

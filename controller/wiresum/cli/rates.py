@@ -16,7 +16,7 @@ BITS_PER_LANE = 32
 
 @dataclass(frozen=True)
 class Sample:
-    """A report, and when it came (seconds, monotonic)."""
+    """A report, and when it came, in seconds of the monotonic clock."""
 
     report: join.Report
     taken_at: float

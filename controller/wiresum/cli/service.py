@@ -68,12 +68,12 @@ class Service:
 
     @property
     def targets(self) -> Sequence[str]:
-        """All of them."""
+        """The endpoints of all aggregators."""
         return tuple(target for group in self._groups for target in group)
 
     @property
     def switch(self) -> str:
-        """As in WIRESUM_SWITCH."""
+        """All endpoints, written as in WIRESUM_SWITCH."""
         return "+".join(map(",".join, self._groups))
 
     def aggregators(self) -> list[Service]:
@@ -154,7 +154,7 @@ class Service:
     def ask(self, call: Callable[[grpc.Channel], T]) -> T:
         """Makes a call at the first service that takes it; raises a `ServiceError`.
 
-        It may try the next one after UNAVAILABLE: that service has changed nothing, or is a standby.
+        After UNAVAILABLE it tries the next one: a service that cannot be reached, or a standby, has changed nothing.
         """
         error: ServiceError | None = None
         for target in self.targets:

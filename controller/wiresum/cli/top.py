@@ -1,4 +1,4 @@
-"""`wiresum top`: live, what runs at a service."""
+"""`wiresum top`: shows live what runs at a service."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _show_always(watch: Watch, view: View, interval_s: float, *, as_json: bool) 
 
 @contextlib.contextmanager
 def _display(*, as_json: bool) -> Iterator[Callable[[Watch, View], None]]:
-    """Redraws the terminal if there is one; otherwise prints one after the other."""
+    """Redraws the terminal if there is one; otherwise prints each report below the last."""
     console = _console()
     if as_json or not console.is_terminal:
         yield lambda watch, view: _print(watch, view, as_json=as_json)

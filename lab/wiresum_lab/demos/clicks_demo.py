@@ -30,7 +30,7 @@ from wiresum_lab.ranks.ranks import start_on_star
 SYSTEMS = ("wiresum", "gloo")
 TOLERANCE = 1e-5
 """Of a parameter after training, relative to the largest of its tensor. Either system rounds each sum to within 2^-24
-or less of its largest term; what is left is those roundings through all steps."""
+of its largest term; the difference is the sum of these roundings in all steps."""
 SMOOTHING_STEPS = 10
 
 

@@ -33,7 +33,7 @@ class Server:
     address: str
     device: int
     config: bytes
-    """What it takes as `p4_device_config`."""
+    """The `p4_device_config` that it accepts."""
 
     def expects(self, by_specification: object, by_bmv2: object = None) -> object:
         """`by_bmv2` is given where bmv2 follows an older version of the specification, or none."""
@@ -151,7 +151,7 @@ def refused(code: str) -> Iterator[None]:
 
 
 def _codes_of(error: grpc.RpcError) -> list[str]:
-    """Of each update of a batch; none if the batch was refused as a whole."""
+    """The code of each update of a batch; empty if the batch was refused as a whole."""
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             status = rpc_status.Status.FromString(value)

@@ -37,7 +37,7 @@ class Packet(Header):
 
 
 CIRCLE = 1 << 32
-"""So many rounds there are, and values of a word."""
+"""The number of rounds, and of values of a word."""
 
 
 class Misdeeds:

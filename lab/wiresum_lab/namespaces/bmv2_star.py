@@ -75,7 +75,7 @@ class Bmv2Star:
 
     @property
     def address(self) -> str:
-        """The switch's own."""
+        """The switch's address."""
         return self._star.switch.address
 
     @property
@@ -84,7 +84,7 @@ class Bmv2Star:
 
     @property
     def hosts(self) -> list[SwitchHost]:
-        """As the controller knows them: workers, then the controller's own host."""
+        """The hosts for the controller's configuration: workers, then the controller's own host."""
         found = []
         for port, host in enumerate(self._star.workers):
             name = "controller" if host is self.control_host else f"worker{port}"
@@ -92,7 +92,7 @@ class Bmv2Star:
         return found
 
     def target(self, hosts: Sequence[SwitchHost] | None = None) -> Target:
-        """As the controller knows the switch, with its own hosts or others."""
+        """The switch for the controller's configuration, with its own hosts or others."""
         return Target(
             name="bmv2 in the star",
             kind="bmv2",
@@ -105,7 +105,7 @@ class Bmv2Star:
         )
 
     def cpu_s(self) -> float:
-        """What bmv2 has used of the processors so far."""
+        """Processor time that bmv2 has used so far."""
         assert self._bmv2 is not None
         return cpu_seconds(self._bmv2.pid)
 
@@ -118,7 +118,7 @@ class Bmv2Star:
         self._lose(fraction, "ingress")
 
     def frames(self) -> tuple[int, int]:
-        """How many the switch has taken in and sent out so far, at all ports."""
+        """How many frames the switch has taken in and sent out so far, at all ports."""
         links = json.loads(self._star.switch.run(["ip", "-j", "-s", "link", "show", "type", "veth"]))
         counts = [link["stats64"] for link in links if link["ifname"].startswith("port")]
         return sum(count["rx"]["packets"] for count in counts), sum(count["tx"]["packets"] for count in counts)

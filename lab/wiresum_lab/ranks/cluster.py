@@ -208,7 +208,7 @@ def await_marks(folder: Path, count: int) -> None:
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's, without what a surrounding job may have set, and with the packages of this tree."""
+    """This process's environment, without what a surrounding job may have set, and with the packages of this tree."""
     foreign = ("WIRESUM_", "TORCHELASTIC_", "GLOO_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     paths = [str(path) for path in sys.path if path and Path(path, "wiresum").is_dir()]

@@ -1,4 +1,4 @@
-"""The other end of `ranks.py`: a rank that hears what to do, and answers; and what ranks of benchmarks have in common.
+"""The other end of `ranks.py`: a rank that carries out commands and answers; and what ranks of benchmarks share.
 
 A rank is an object whose public methods are its commands. They take words, and convert them to their parameters' types.
 """
@@ -27,7 +27,7 @@ GLOO = "gloo"
 
 
 def main(rank_class: Callable[..., Any]) -> None:
-    """The program of a rank: its first argument is the socket, the others are the class's. Ends with the socket."""
+    """The program of a rank. Its first argument is the socket, the others go to the class. It ends with the socket."""
     if len(sys.argv) < 2:
         sys.exit(f"usage: {Path(sys.argv[0]).name} CONTROL_SOCKET ... (a benchmark starts it)")
     path, *arguments = sys.argv[1:]
@@ -57,7 +57,7 @@ def _serve(rank: object, stream: TextIO) -> None:
 
 
 class Rank:
-    """A process with a group of Wiresum and one of Gloo, the world's and others."""
+    """A process with the world group, a group of Gloo, and further groups of Wiresum."""
 
     def __init__(self, device: str, **groups: wiresum.torch.Options) -> None:
         """`device`: the star's interface. `groups`: further groups of Wiresum, by name."""
@@ -80,7 +80,7 @@ class Rank:
         return sent, received
 
     def _network(self, name: str) -> Any:
-        """What a group's session has counted so far; None of Gloo."""
+        """What a group's session has counted so far; None for Gloo."""
         if name == GLOO:
             return None
         network = wiresum.torch.stats(self.groups[name]).network
@@ -114,6 +114,6 @@ class SummingRank(Rank):
         return self.summed | {"wrong_elements": int((self.tensor != self.expected).sum())}
 
     def _counted(self, counter: str) -> int:
-        """In the last sum."""
+        """How far a counter went up in the last sum."""
         network = self._network(self.summed["group"])
         return 0 if network is None else int(getattr(network, counter) - getattr(self._before, counter))

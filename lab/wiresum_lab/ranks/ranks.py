@@ -45,7 +45,7 @@ class RanksTimeoutError(RanksError):
 
 @dataclass(frozen=True)
 class Site:
-    """Where ranks run, and over what they talk."""
+    """Where ranks run, and the networks between them."""
 
     workers: Sequence[Host]
     switch: Host
@@ -100,11 +100,11 @@ class Ranks:
             self.abandon()
 
     def start(self, name: str, command: Sequence[str], at: Host, variables: Mapping[str, str] | None = None) -> Program:
-        """A rank, or what starts ranks: it ends by itself when the socket is closed."""
+        """Starts a rank, or a launcher of ranks, which ends by itself when the socket is closed."""
         return self._started(self._processes, name, command, at, variables)
 
     def start_service(self, name: str, at: Host, *arguments: str) -> Program:
-        """A command of `wiresum` beside the ranks, which `close` ends."""
+        """Starts a command of `wiresum` beside the ranks, which `close` ends."""
         return self._started(self._services, name, wiresum(*arguments), at)
 
     def start_switch(self, at: Host, *options: str, name: str = "switch", control: str = "") -> str:
@@ -120,7 +120,7 @@ class Ranks:
         variables: Callable[[Host], Mapping[str, str]] = lambda _: {},
         port: int = STORE_PORT,
     ) -> None:
-        """A rank at each worker, with what PyTorch looks for in its environment. Ranks meet over the management
+        """Starts a rank at each worker, with what PyTorch looks for in its environment. Ranks meet over the management
         network; `port` is their store's."""
         for rank, worker in enumerate(self.site.workers):
             common = {

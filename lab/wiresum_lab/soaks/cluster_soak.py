@@ -85,7 +85,7 @@ class Soak:
         self.jobs_begun = 0
         self.names = [self._begin_job() for _ in range(JOBS)]
         self.steps = 0
-        """Of the jobs that have ended."""
+        """The sum of the steps of jobs that have ended."""
         self.may_end: dict[str, float] = {}
         """Jobs that a fault of the state may have ended, and since when."""
         self.ended_by: Counter[str] = Counter()
@@ -127,7 +127,7 @@ class Soak:
     # Jobs.
 
     def _check_jobs(self, damages: int) -> None:
-        """Raises `SoakError` if a job does not go on that is to. `damages`: how many faults the state had before."""
+        """Raises `SoakError` if a job that must go on does not. `damages`: how many faults the state had before."""
         now = time.monotonic()
         if self.disk.damages != damages:
             self.may_end.update(dict.fromkeys(self.names, now))
@@ -205,8 +205,7 @@ class Soak:
         yield 0.5
 
     def freeze_a_worker(self) -> Iterator[float]:
-        """For long only while all is calm: one whose connection broke, and that neither comes back nor sends a packet,
-        is as good as dead."""
+        """For long only while all is calm: a worker that neither reconnects nor sends a packet counts as dead."""
         process = self.cluster.workers[self.chance.choice(self.names), self.chance.randrange(WORKERS)]
         process.send_signal(signal.SIGSTOP)
         calm = time.monotonic() > self.disturbed_at + RECONNECT_S_MAX
@@ -220,8 +219,8 @@ class Soak:
         _nft("delete table inet soak")
 
     def kill_a_worker_of_a_short_job(self) -> Iterator[float]:
-        """The other one hears who was lost, and the job's slots come back. If it was cut off when its job ended, and a
-        standby took over meanwhile, it hears that the job is not known: why it ended is not on disk."""
+        """The other worker hears who was lost, and the job's slots come back. If it was cut off when its job ended, and
+        a standby took over meanwhile, it hears that the job is not known: why it ended is not on disk."""
         self.victims += 1
         name = f"short-{self.victims}"
         stop, damages = self.cluster.folder / "never", self.disk.damages
@@ -337,8 +336,8 @@ class Soak:
     # All of it.
 
     def settle(self) -> None:
-        """Until each job that a fault of the state may have ended has gone on for long enough, or another is in its
-        place."""
+        """Waits until each job that a fault of the state may have ended has gone on for long enough, or has been
+        replaced."""
         while self.may_end:
             self.cluster.tend_controllers()
             self._check_jobs(self.disk.damages)

@@ -49,12 +49,12 @@ class DiskFaults:
 
     @property
     def disturbs(self) -> bool:
-        """Has a controller to start that cannot?"""
+        """Does a controller have to start that cannot, since the disk is full?"""
         return self._full_since_start is not None and self._cluster.controllers_started > self._full_since_start
 
     @property
     def _is_full(self) -> bool:
-        """If so, no fault of the files can be made: there is no room."""
+        """If so, there is no room for faults of the files."""
         return self._full_since_start is not None
 
     # The disk.
@@ -72,7 +72,7 @@ class DiskFaults:
         self._full_since_start = None
 
     def make_the_disk_read_only(self) -> Iterator[float]:
-        """While no controller runs, since the kernel refuses while a file is open for writing."""
+        """No controller runs meanwhile, since the kernel refuses while a file is open for writing."""
         if self._is_full:
             return
         self._read_only = True
@@ -158,7 +158,7 @@ class DiskFaults:
 
 @contextlib.contextmanager
 def disk_of_its_own(folder: Path) -> Iterator[None]:
-    """A small one, in memory, mounted there; for a process that may."""
+    """Mounts a small disk in memory there; for a process that may mount."""
     folder.mkdir(mode=0o700)
     _mount("-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=700", "tmpfs", str(folder))
     try:

@@ -1,4 +1,4 @@
-"""The processes of cluster_soak.py: a software switch, two controllers with one state, and workers; and the ways
+"""The processes of cluster_soak.py: a software switch, two controllers with one state, and workers; and proxies
 between them, which can be cut."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wiresum_lab.processes import Program, controller_config, unused_port, wires
 WORKER = Path(__file__).with_name("soak_worker.py")
 HOST = "127.0.0.1"
 WORKERS = 2
-"""Of each job."""
+"""Workers of each job."""
 SLOTS = 1024
 WAIT_S_MAX = 90.0
 STEP_S_MAX = 120.0
@@ -68,7 +68,7 @@ class Proxy:
 
 
 class Proxies:
-    """All of them, in an event loop of their own."""
+    """All proxies, in an event loop of their own."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -150,7 +150,7 @@ class Cluster:
         )  # fmt: skip
 
     def said(self, name: str, rank: int) -> dict[str, Any]:
-        """The last line of a worker."""
+        """The last line of JSON that a worker printed."""
         lines = (self.folder / f"{name}-{rank}.log").read_text().splitlines()
         said = [line for line in lines if line.startswith("{")]
         found: dict[str, Any] = json.loads(said[-1]) if said else {}

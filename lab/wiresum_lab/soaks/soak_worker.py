@@ -18,7 +18,7 @@ from wiresum.agent import AgentConfig, Dtype, Region, Session, WiresumError
 
 SIZES = (1, 700, 20_000)
 PAUSE_S = 0.005
-"""Between two steps: there are two cores for everybody."""
+"""Between two steps, since all processes share few cores."""
 
 
 def contribution(salt: int, rank: int, step: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -25,7 +25,7 @@ class SwitchStats:
 
     threads: int
     transport: str
-    """With the mode that was obtained."""
+    """Its name, and the mode that was obtained."""
     cpu_seconds: float
     """Of the data threads."""
     datagrams_received: int

@@ -1,4 +1,4 @@
-"""`wiresum doctor`: what is wrong with this host, a switch, a job, and what to do."""
+"""`wiresum doctor`: says what is wrong with this host, a switch or a job, and what to do."""
 
 from __future__ import annotations
 
@@ -76,8 +76,9 @@ def doctor(
     """Find out what is wrong with this host, a switch, a job.
 
     Run it where a worker runs, with the worker's settings. It looks at each of several aggregators. HOST: processor,
-    buffers, MTU. SWITCH: is it reachable, are certificates valid, has it room. PATH: joins a job of its own and sums a
-    tensor through the switch. JOB: who is missing, slow or silent. It changes nothing, but its tensor uses the network.
+    buffers, MTU. SWITCH: is it reachable, are certificates valid, are slots free. PATH: joins a job of its own and sums
+    a tensor through the switch. JOB: who is missing, slow or silent. It changes nothing, but its tensor uses the
+    network.
     """
     found: list[tuple[str, Finding]] = []
     for subject in subjects or SUBJECTS:

@@ -31,9 +31,9 @@ _SO_RCVBUFFORCE, _SO_SNDBUFFORCE = 33, 32
 @dataclass(frozen=True)
 class HostFacts:
     cores: int
-    """Those that this process may run on."""
+    """Cores that this process may run on."""
     quota_cores: float | None
-    """As many as its control group may use at a time; None: all."""
+    """As many as its control group may use at once; None: all."""
     governors: Mapping[str, int]
     """Number of cores by frequency governor; empty: the kernel shows none, as in virtual machines."""
     receive_buffer_bytes: int
@@ -41,23 +41,24 @@ class HostFacts:
     gso: bool
     gro: bool
     address: str
-    """This host's, for data."""
+    """This host's address for data."""
     interface: str
     mtu: int
-    """That of the path to the switch, as far as this host knows it."""
+    """The MTU of the path to the switch, as far as this host knows it."""
     speed_mbit: int | None
 
 
 @dataclass(frozen=True)
 class Drops:
-    """Datagrams that have reached this host since it was started, and no program on it."""
+    """Datagrams that were lost on this host since it was started."""
 
     no_buffer: int
+    """A socket's buffer was full."""
     at_interface: int
 
 
 def gather(control_address: str, address: str = "", root: Path = Path("/")) -> HostFacts:
-    """`address` "" takes the one that routes to the switch. Raises `OSError` if there is no way to it."""
+    """Without `address`, the one that routes to the switch. Raises `OSError` if there is no route to it."""
     try:
         address = address or _native.source_address(control_address)
         mtu = _native.path_mtu(address, control_address)

@@ -1,4 +1,4 @@
-"""Checks the way of data: joins a job of its own, and sums a tensor through the switch.
+"""Checks the path of the data: joins a job of its own, and sums a tensor through the switch.
 
 Both of its workers are in this process. One would not do: a switch that adds wrongly may still return a single
 worker's numbers unchanged.
@@ -25,7 +25,7 @@ SUM_S_MAX = 30.0
 LOSS_MUCH = 0.001
 """Fraction of packets. A healthy network loses fewer."""
 SLOTS = 64
-"""So many it asks for: enough to measure, and no burden for other jobs."""
+"""The job asks for so many: enough to measure, and no burden for other jobs."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Trial:
     """What one worker saw."""
 
     wrong: int
-    """So many of the sums of `numbers` numbers were wrong."""
+    """How many of the `numbers` sums were wrong."""
     numbers: int
     seconds: float
     lanes: int

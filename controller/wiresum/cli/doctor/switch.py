@@ -31,7 +31,7 @@ REFUSALS_SHOWN = {
     "came too often, or too many at once, from one address": ("rate", "calls"),
     "were no messages of this service": ("malformed", "oversized", "silent", "unimplemented", "invalid_argument"),
 }
-"""Refused requests that an operator may want to look into, and their reasons. Other reasons are usual."""
+"""Requests that an operator may want to look into, and the reasons for which they are refused. Others are usual."""
 
 
 def findings(service: Service) -> Iterator[Finding]:

@@ -40,7 +40,7 @@ def read(source: str, role: str, address: str) -> dict[str, bytes]:
 
 
 def check(loaded: Credentials, role: str, address: str) -> None:
-    """Raises a `SetupError`."""
+    """Raises a `SetupError` if it is not for this role or address."""
     roles = [name.removeprefix(ROLE) for name in loaded.names if name.startswith(ROLE)]
     if role not in roles:
         raise SetupError(

@@ -74,7 +74,7 @@ def from_outside(plan: HostPlan) -> bool:
 
 
 def _doctor(plan: HostPlan) -> int:
-    """Its exit status."""
+    """Runs `wiresum doctor`, and returns its exit status."""
     arguments = ["--switch", plan.endpoint, *(["--tls", plan.tls] if plan.tls else ["--insecure"])]
     if plan.role != "worker":
         arguments += ["--check", "switch"]

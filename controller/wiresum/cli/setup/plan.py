@@ -41,12 +41,12 @@ class Common:
     program: str
     """The path of the `wiresum` command."""
     certificate: Certificate
-    """Empty: none is written."""
+    """Empty: no certificate is written."""
     insecure: bool = False
     replace: bool = False
 
     def tls(self, role: str) -> str:
-        """The folder of its certificate; empty: none."""
+        """The folder of the role's certificate; empty: none."""
         return "" if self.insecure else f"{FOLDER}/{role}"
 
 
@@ -59,7 +59,7 @@ class HostPlan:
     tls: str
     """The folder with the certificate; empty: none."""
     endpoint: str
-    """Of the service that the last check asks."""
+    """Where the last check asks the service."""
     unit: str = ""
     """The service's name; empty: none."""
     command: str = ""
@@ -88,7 +88,7 @@ def worker(common: Common, switch: str, users: Sequence[str]) -> HostPlan:
 
 
 def switch(common: Common, address: str, *, p4runtime: bool, options: Sequence[str]) -> HostPlan:
-    """`options`: more of them for `wiresum switch`."""
+    """`options`: further options for `wiresum switch`."""
     tls, config = common.tls("switch"), f"{FOLDER}/switch.env"
     endpoint = f"{address}:{P4RUNTIME_PORT if p4runtime else CONTROL_PORT}"
     where = ["--p4runtime" if p4runtime else "--control", endpoint]

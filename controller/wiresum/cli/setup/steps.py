@@ -181,12 +181,12 @@ class File(Step):
 
 @dataclass(frozen=True)
 class Settings(Step):
-    """Kernel settings with a least value: larger ones stay."""
+    """Kernel settings with a least value. Larger values stay."""
 
     path: str
     """The file that sets them at boot."""
     least: Mapping[str, int]
-    """By dotted name."""
+    """The least values, by dotted name."""
 
     @property
     def what(self) -> str:
@@ -206,7 +206,7 @@ class Settings(Step):
     def do(self, host: Host) -> None:
         self.file.do(host)
         if host.runs:
-            with contextlib.suppress(SetupError):  # lacking() tells
+            with contextlib.suppress(SetupError):  # lacking() finds out
                 run(["sysctl", "--quiet", "--load", self.path])
 
     def lacking(self) -> dict[str, int | None]:

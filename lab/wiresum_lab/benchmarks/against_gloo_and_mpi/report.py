@@ -247,7 +247,7 @@ def _conversion_table(conversions: Iterable[Conversion]) -> Table:
 
 
 def _table(title: str, caption: str, *headings: str) -> Table:
-    """A heading with > is of a column of numbers."""
+    """A heading that begins with > is that of a column of numbers."""
     table = Table(title=title, title_justify="left", caption=caption or None, caption_justify="left")
     for heading in headings:
         table.add_column(heading.lstrip(">"), justify="right" if heading.startswith(">") else "left")

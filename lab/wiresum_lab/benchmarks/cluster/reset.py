@@ -71,7 +71,7 @@ class ResetResult:
     after: Phase
     resets_per_second: float
     connections_cut: int
-    """By the service, or by what is in front of it; the attacker made a new one each time."""
+    """How often the service, or nginx, cut a connection. The attacker made a new one each time."""
     tracebacks: int
 
 
@@ -86,7 +86,7 @@ class Counters:
 
 
 def attack(port: int, tls: Path, counters: Counters) -> None:
-    """With a thread for each connection, until it is to stop."""
+    """Attacks until it is told to stop, with a thread for each connection."""
     context = ssl.create_default_context(cafile=str(tls / "ca.crt"))
     context.check_hostname = False
     context.load_cert_chain(tls / "tls.crt", tls / "tls.key")
@@ -101,7 +101,7 @@ def attack(port: int, tls: Path, counters: Counters) -> None:
 
 
 def _attack(port: int, context: ssl.SSLContext, counters: Counters, index: int) -> None:
-    """One connection after the other."""
+    """Attacks over one connection after the other."""
     while not counters.stop.is_set():
         with contextlib.suppress(OSError, h2.exceptions.ProtocolError):
             with socket.create_connection((HOST, port), 5.0) as plain, context.wrap_socket(plain) as wrapped:
@@ -140,7 +140,7 @@ def _reset_calls(connection: ssl.SSLSocket, port: int, counters: Counters, index
 
 @contextlib.contextmanager
 def _nginx(folder: Path, behind: int) -> Iterator[int]:
-    """In front of a service; its port."""
+    """Runs nginx in front of a service, and gives its port."""
     program = shutil.which("nginx")
     if program is None:
         raise click.ClickException("nginx is not here: on Debian, apt-get install nginx-light libnginx-mod-stream")
@@ -155,7 +155,7 @@ def _nginx(folder: Path, behind: int) -> Iterator[int]:
 
 
 class _Honest:
-    """Joins and leaves."""
+    """A worker that joins and leaves."""
 
     def __init__(self, port: int, tls: Path, service: int) -> None:
         """`service`: its process."""

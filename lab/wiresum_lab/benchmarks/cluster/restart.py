@@ -50,12 +50,12 @@ class RestartResult:
     kills: int
     steps: int
     steps_without_controller: int
-    """That the workers made between a kill and the next moment at which a controller served them."""
+    """Steps that the workers made between a kill and the moment when a controller served them again."""
     back_s_median: float
-    """From a kill to that moment, where no second kill came between."""
+    """Time from a kill to that moment, if no second kill came in between."""
     back_s_max: float
     digests: list[str]
-    """Of all workers and both trainings: one, if all is well."""
+    """Different digests of all workers and both trainings: one, if all is well."""
     visits: int
     """Short jobs that came and went meanwhile."""
     failures: list[str]
@@ -143,7 +143,7 @@ class Cluster:
         return int((self._folder / "steps").read_text()) if (self._folder / "steps").exists() else 0
 
     def end(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """What the workers found, of both trainings, and the visitor."""
+        """Ends the training. Returns what the workers found, in both trainings, and the visitor."""
         (self._folder / "stop").touch()
         for trainer in self._trainers:
             try:

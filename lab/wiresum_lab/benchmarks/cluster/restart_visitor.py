@@ -23,7 +23,7 @@ FAILURES_MAX = 20
 
 
 def visit(name: str) -> list[str]:
-    """One job: joins, sums, leaves. What failed, of both workers."""
+    """One job: joins, sums, leaves. Returns what failed at both workers."""
     failures: list[str] = []
 
     def work(rank: int) -> None:

@@ -23,7 +23,7 @@ from wiresum.torch import register
 
 STEPS_MAX = 1_000_000
 STEP_S_LEAST = 0.01
-"""Of the disturbed training, which is to last and not to hurry."""
+"""Least time of a step in the disturbed training, which only has to last."""
 LEARNING_RATE, MOMENTUM = 0.05, 0.9
 COLLECTIVE_TIMEOUT = timedelta(seconds=120)
 

@@ -53,11 +53,11 @@ MEGABYTE = 1e6
 
 @dataclass
 class Way:
-    """What one way took, and what it led to."""
+    """What one way of training took, and its accuracy."""
 
     name: str
     seconds: list[float] = field(default_factory=list)
-    """Of each timed step."""
+    """Time of each timed step."""
     cpu_seconds: list[float] = field(default_factory=list)
     """In each timed step, of a worker's process: the mean over workers."""
     bytes_sent: list[float] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Way:
     accuracy: list[float] = field(default_factory=list)
     """In percent of the test images, after so many steps."""
     validation: list[float] = field(default_factory=list)
-    """Of the validation images."""
+    """Likewise, of the validation images."""
 
     @property
     def step_seconds(self) -> float:

@@ -47,15 +47,15 @@ class Case:
         return float(statistics.median(record["seconds"] for record in self.records[group]))
 
     def union_fraction(self) -> float:
-        """Of all blocks, how many any worker had."""
+        """The fraction of blocks that some worker had."""
         return float(statistics.mean(record["union_fraction"] for record in self.records["sparse"]))
 
     def bound_fraction(self) -> float:
-        """The bound, to the time that it took."""
+        """The bound, as a fraction of the time that the sum took."""
         return self.union_fraction() * self.seconds("dense") / self.seconds("sparse")
 
     def bytes_ratio(self) -> float:
-        """Bytes that a worker sent, to those of its blocks, headers and prologue."""
+        """Bytes that a worker sent, divided by those of its blocks, headers and prologue."""
         ratios = [
             sent / needed
             for record in self.records["sparse"]
@@ -71,7 +71,7 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
             for placement in ("aligned", "independent"):
                 for sparsity in sparsities:
                     if sparsity == 0 and placement == "independent":
-                        continue  # aligned, too
+                        continue  # the same as aligned
                     cases.append(Case(placement, sparsity, loss, block))
     return cases
 

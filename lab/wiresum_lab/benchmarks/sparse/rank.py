@@ -22,7 +22,7 @@ from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.ranks.rank import SummingRank, main
 
 LANES = lanes_of_mtu(MTU_BYTES)
-SAMPLED = 32 * 33  # elements and their blocks, that a prologue counts besides
+SAMPLED = 32 * 33  # a prologue also counts so many elements and their blocks
 
 Blocks = npt.NDArray[np.bool_]
 
@@ -68,8 +68,8 @@ class Rank(SummingRank):
 
 
 def bytes_needed(blocks: int, union: int, mine: int, block: int, workers: int) -> int:
-    """UDP payload of the blocks that a worker has, the headers of the others, and the prologue (docs/sparse.md). Of
-    blocks that are smaller than a packet, those of the union, packed together; what finding them out takes is extra."""
+    """UDP payload of the blocks that a worker has, the headers of the others, and the prologue (docs/sparse.md). If
+    blocks are smaller than a packet, those of the union are packed together. Finding them out takes more."""
     packet = HEADER_BYTES + 4 * LANES
     counts_per_word = 32 // workers.bit_length()
     chunks = -(-blocks * block // LANES)

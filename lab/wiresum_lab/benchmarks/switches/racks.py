@@ -61,7 +61,7 @@ class Case(SwitchesCase):
 
     @property
     def uplink_tensors(self) -> float:
-        """How often the tensor's packets crossed an uplink: the most of all uplinks and both ways."""
+        """How often the tensor's packets crossed an uplink: the most of all uplinks and directions."""
         return self.median("uplink_bytes") / tensor_wire_bytes(self.dense)
 
     def record(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Case(SwitchesCase):
 
 
 def started(star: Star, logs: Path) -> Ranks:
-    """With the switches of a tree, the controller that makes it, and one more switch at the spine."""
+    """Starts ranks, the switches of a tree, the controller that makes it, and one more switch at the spine."""
 
     def start(ranks: Ranks) -> None:
         for name, host in _tree(star).items():
@@ -98,7 +98,7 @@ def _p4runtime(host: Host) -> str:
 
 
 def _config(star: Star) -> str:
-    """Of the controller."""
+    """The controller's configuration."""
     lines = ["[controller]", f'listen = "{star.manager.control_endpoint}"']
     lines += ["[security]", "insecure = true"]
     for name, host in _tree(star).items():
@@ -141,7 +141,7 @@ def go_over_uplinks(star: Star, ranks: Ranks, case: Case) -> dict[str, Any]:
 
 
 def uplink_bytes(star: Star) -> list[int]:
-    """What has crossed so far: for each rack what came down, and what went up."""
+    """Bytes that have crossed so far: for each rack those that came down, and those that went up."""
     found = []
     for rack in star.racks:
         (link,) = json.loads(rack.run(["ip", "-j", "-s", "link", "show", "dev", UPLINK_DEVICE]))

@@ -1,4 +1,4 @@
-"""What the demos' main programs have in common: errors, the file with the result, and the exit status."""
+"""The main program of the demos: errors, the file with the result, and the exit status."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Arbitration:
         return primary is not None and primary.election_id == _number(election_id)
 
     def open(self, stream: Stream) -> None:
-        """Comes before the first message, so that streams that never send one are bounded too."""
+        """Counts a stream before its first message, so that streams that never send one are bounded too."""
         if len(self._streams) >= STREAMS_MAX:
             raise exhausted(f"this switch serves {STREAMS_MAX} controllers, and as many are connected: close one first")
         self._streams.append(stream)

@@ -15,7 +15,7 @@ from wiresum.controller.driver import REASONS, JobCounters
 from wiresum.join.constants import STRAY_ROW, SWITCH_WORKERS_MAX, Reason
 
 COLUMNS = {"packets": len(Reason), "contributions": SWITCH_WORKERS_MAX, "results": 1}
-"""In a row of each counter: p4src/v1model/count.p4. The last reason of `packets`, for other protocols, stays zero."""
+"""Columns of each counter: p4src/v1model/count.p4. The last reason of `packets`, for other protocols, stays zero."""
 
 
 class Counted(Protocol):

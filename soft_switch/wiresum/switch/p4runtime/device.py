@@ -41,7 +41,7 @@ class SoftwareDevice:
         self._most = PipelineSizes(lanes=switch.sizes.lanes_max, slots=switch.sizes.slots)
         self._config: p4r.ForwardingPipelineConfig | None = None
         self._saved: p4r.ForwardingPipelineConfig | None = None
-        """Verified, for COMMIT."""
+        """The verified configuration, for COMMIT."""
         self._loaded: Loaded | None = None
 
     def set_config(self, action: int, config: p4r.ForwardingPipelineConfig | None) -> None:
@@ -108,7 +108,7 @@ class Loaded:
         self._jobs = _Jobs(switch, self._counters, sizes, self._instances)
 
     def write(self, updates: Sequence[p4r.Update]) -> list[Refusal | None]:
-        """The result of each: None, or why it was refused."""
+        """Returns the result of each update: None, or why it was refused."""
         results: list[Refusal | None] = []
         for update in updates:
             try:

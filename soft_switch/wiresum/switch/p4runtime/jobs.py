@@ -34,11 +34,11 @@ class Deliveries:
     """The entries of `deliver` of one job."""
 
     workers: dict[int, Address] = field(default_factory=dict)
-    """By number."""
+    """By the worker's number."""
     parent: tuple[Address, int] | None = None
     """Address of the parent switch, and this switch's number there."""
     everyone: Address = NOWHERE
-    """The multicast address, and base port, that all workers hear."""
+    """The multicast address and base port at which all workers listen."""
 
 
 class ContradictionError(ValueError):
@@ -53,7 +53,7 @@ class InstalledJob:
     row: int
 
     def keeps_lease_of(self, other: InstalledJob) -> bool:
-        """An installed job can change from one to the other."""
+        """If so, an installed job can change from one to the other."""
         return self._lease() == other._lease()
 
     def _lease(self) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ def _workers(entry: ParsedEntry) -> int:
 
 
 def deliveries(entries: Collection[ParsedEntry]) -> Deliveries:
-    """Of one job's entries of `deliver`."""
+    """Sorts the entries of `deliver` of one job."""
     at = {entry.match["receiver"]: (entry.params["address"], entry.params["port"]) for entry in entries}
     numbers = [entry.params["worker"] for entry in entries if entry.action == "deliver_up"]
     everyone, parent = at.pop(EVERYONE, NOWHERE), at.pop(PARENT, None)
@@ -133,8 +133,8 @@ def plan(
     lanes: int,
     admit_parent: Iterable[ParsedEntry] = (),
 ) -> InstalledJob:
-    """For one job: its entries of `admit`, at least one, and of `admit_parent_entry`, its deliveries, and the instances
-    of each multicast group. Raises a `ContradictionError`."""
+    """Plans one job from its entries of `admit`, at least one, and of `admit_parent_entry`, its deliveries, and the
+    instances of each multicast group. Raises a `ContradictionError`."""
     entries = list(admit)
     first = entries[0]
     shape = _shape(first)
@@ -237,7 +237,7 @@ def _receiver(at: Address, port_offset: int) -> Address:
 
 
 def _cells_of_thread(lease_mask: int) -> int:
-    """How many cells the mask leaves open; 0: it is no such mask."""
+    """How many cells the mask leaves to a thread; 0: it is not the mask of a lease."""
     cells = (CELL_MASK & ~lease_mask) + 1
     return cells if cells & (cells - 1) == 0 and cells >= 2 else 0
 

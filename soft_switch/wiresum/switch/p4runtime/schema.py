@@ -13,7 +13,7 @@ from finsy.proto import p4i, p4r
 from wiresum.switch.p4runtime.refusal import denied, invalid
 
 METADATA_BYTES_MAX = 1024
-"""Of an entry: bytes that the switch keeps for the controller."""
+"""Bytes of an entry that the switch keeps for the controller."""
 
 TERNARY, EXACT = p4i.MatchField.TERNARY, p4i.MatchField.EXACT
 

@@ -44,18 +44,18 @@ API_VERSION = "1.4.1"
 REQUEST_BYTES_MAX = 4 << 20
 """Full tables are less than a megabyte."""
 UPDATES_MAX = 16_384
-"""Of one Write."""
+"""Updates in one Write."""
 CALLS_MAX = 1024
-"""At a time, streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
+"""Calls at a time, streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
 SILENT_MAX = 64
 """Calls without a first message."""
 FIRST_MESSAGE_S_MAX = 5.0
 NOTIFICATIONS_MAX = 256
 ENTITIES_MAX = 65_536
-"""Of one Read: more than there are, if each is asked for once."""
+"""Entities in the answers to one Read: more than there are, if each is asked for once."""
 ENTITIES_A_RESPONSE = 1000
 DETAILS_BYTES_MAX = 7000
-"""Of updates' results, in the answer's metadata: gRPC accepts 8 KiB of that."""
+"""The updates' results go into the answer's metadata, of which gRPC accepts 8 KiB."""
 START_S_MAX = 10.0
 SILENCE_S_MAX = 10.0
 """A thread that has not run for so long hangs."""
@@ -94,7 +94,7 @@ class P4RuntimeServer:
 
     @property
     def is_alive(self) -> bool:
-        """Its thread answers. To be asked regularly."""
+        """Whether its thread answers. Must be asked regularly."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._hear)
         return time.monotonic() < self._heard_at + SILENCE_S_MAX
@@ -105,9 +105,9 @@ class P4RuntimeServer:
     def start(self, address: str, *, tls: Path | None = None, insecure: bool = False) -> int:
         """`address` is host:port; port 0 takes a free one. Returns the port.
 
-        With `tls`, a folder, only who has a certificate of its authority may connect, and only controllers may write.
-        Without it, messages travel in the clear, which is allowed on loopback and if `insecure` asks for it.
-        Raises `OSError` if the port cannot be had, and `CredentialsError`.
+        With `tls`, a folder, only clients with a certificate of its authority may connect, and only controllers may
+        write. Without it messages are not encrypted, which is allowed on loopback, or if `insecure` is set. Raises
+        `OSError` if the port is not available, and `CredentialsError`.
         """
         self._thread.start()
         self._hear()
@@ -362,8 +362,8 @@ async def _refuse(context: Any, refused: Refusal) -> NoReturn:
 
 
 async def _refuse_batch(context: Any, results: list[Refusal | None]) -> NoReturn:
-    """The result of each update: a code, and a text if all texts fit gRPC's metadata. If not even the codes fit, the
-    first failure only."""
+    """Ends the call with the result of each update: a code, and a text if all texts fit gRPC's metadata. If not even
+    the codes fit, with the first failure only."""
     failed = [result for result in results if result is not None]
     text = f"{len(failed)} of {len(results)} updates failed, first: {failed[0]}"
     for wordy in (True, False):
@@ -386,7 +386,7 @@ def _status(text: str, results: list[Refusal | None], *, wordy: bool) -> rpc_sta
 
 
 def _stream_error(kind: str | None) -> p4r.StreamMessageResponse:
-    """The same for every controller: being the primary one would not help."""
+    """The answer is the same for every controller: not even the primary one may send these."""
     if kind == "packet":
         details, refused = "packet_out", unimplemented("this switch sends no packets for controllers")
     elif kind == "digest_ack":
