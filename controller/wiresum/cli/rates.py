@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,12 +39,16 @@ class JobRates:
     """Packets of each worker, in the order of the report; empty: not known."""
 
 
-def key_of(job: join.JobReport) -> tuple[str, str, int]:
+Key = tuple[str, str, int]
+Rates = Mapping[Key, JobRates]
+
+
+def key_of(job: join.JobReport) -> Key:
     """The same job in two reports. A later job may have its name or its number; one that has both counts from zero."""
     return job.switch_name, job.name, job.job
 
 
-def rates_of(before: Sample | None, now: Sample) -> dict[tuple[str, str, int], JobRates]:
+def rates_of(before: Sample | None, now: Sample) -> Rates:
     """By `key_of`. There are none for a job that was not in the earlier report, whose counters went back, or whose
     switch does not report them."""
     if before is None or now.taken_at <= before.taken_at:

@@ -176,7 +176,7 @@ def switch(
         running = _start_switch(bind=bind or serves.address, lanes_max=lanes or lanes_of_mtu(mtu), **settings)
         cleanup.callback(running.close)
         reporter = Reporter(running, stats_interval_s, json_stats)
-        cleanup.callback(reporter.finish)
+        cleanup.callback(reporter.update_file)
         try:
             service: JoinServer | P4RuntimeServer
             if p4runtime is None:
@@ -196,7 +196,7 @@ def switch(
         )
         say(ready)
         supervisor.ready(ready)
-        while not stop.wait(WAIT_S_MAX if reporter.idle else min(WAIT_S_MAX, reporter.due_in_s())):
+        while not stop.wait(min(WAIT_S_MAX, reporter.due_in_s())):
             if service.is_alive:
                 supervisor.beat()
             reporter.report_if_due()
