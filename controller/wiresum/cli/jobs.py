@@ -169,7 +169,7 @@ def _report_for_shell(context: click.Context) -> join.Report:
 @click.option("--workers", required=True, type=click.IntRange(1), help="How many will join.")
 @click.option("--slots", default=0, type=click.IntRange(0), help="Slots at each switch.  [default: the service's]")
 @click.option("--tenant", default="", help="The tenant whose quota it takes from.")
-@click.option("--priority", default=0, type=int, show_default=True, help="If slots are short, the largest goes first.")
+@click.option("--priority", default=0, type=int, show_default=True, help="If slots are short, higher goes first.")
 @click.option(
     "--on",
     "switch_name",

@@ -47,6 +47,7 @@ Exit status: 0, it works (warnings may say why it is slow); 1, something does no
 @click.option("--job", default="", metavar="NAME", help="Look at this job only.", shell_complete=complete_job)
 @click.option(
     "--address",
+    metavar="IPV4",
     envvar="WIRESUM_ADDRESS",
     show_envvar=True,
     callback=ipv4,
