@@ -39,7 +39,7 @@ from wiresum.join import join_pb2_grpc
 from wiresum.join.constants import Header
 from wiresum_lab.processes import wait_until
 from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, disk_of_its_own
-from wiresum_lab.soaks.soak_cluster import HOST, SLOTS, WAIT_S_MAX, WORKERS, Cluster, Proxy, SoakError
+from wiresum_lab.soaks.soak_cluster import HOST, SLOTS, WAIT_S_MAX, WORKERS, Cluster, SoakError, TcpProxy
 
 ATTACKER = "127.0.0.66"
 JOBS = 2
@@ -255,7 +255,7 @@ class Soak:
     def _attack(self, ask: Callable[[grpc.Channel], Iterator[Callable[[], object]]]) -> Iterator[float]:
         """Makes calls to both controllers, none of which must succeed. It stops if a controller does not answer."""
 
-        def attack(way: Proxy) -> None:
+        def attack(way: TcpProxy) -> None:
             with grpc.insecure_channel(f"{HOST}:{way.port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
                 for call in ask(channel):
                     try:

@@ -35,7 +35,7 @@ class SoakError(click.ClickException):
     """Something happened that must not."""
 
 
-class Proxy:
+class TcpProxy:
     """A TCP proxy to a port, which can be cut. Used in the thread of `Proxies`."""
 
     def __init__(self, target: int, source: str) -> None:
@@ -74,23 +74,23 @@ class Proxies:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
-    def make(self, target: int, source: str = HOST) -> Proxy:
-        async def start() -> Proxy:
-            proxy = Proxy(target, source)
+    def make(self, target: int, source: str = HOST) -> TcpProxy:
+        async def start() -> TcpProxy:
+            proxy = TcpProxy(target, source)
             server = await asyncio.start_server(proxy.accept, HOST, 0)
             proxy.port = int(server.sockets[0].getsockname()[1])
             return proxy
 
         return asyncio.run_coroutine_threadsafe(start(), self._loop).result(WAIT_S_MAX)
 
-    def cut(self, proxy: Proxy) -> None:
+    def cut(self, proxy: TcpProxy) -> None:
         """Silently: what is sent waits."""
         self._loop.call_soon_threadsafe(proxy.open.clear)
 
-    def mend(self, proxy: Proxy) -> None:
+    def mend(self, proxy: TcpProxy) -> None:
         self._loop.call_soon_threadsafe(proxy.open.set)
 
-    def reset(self, proxy: Proxy) -> None:
+    def reset(self, proxy: TcpProxy) -> None:
         def abort() -> None:
             for writer in list(proxy.streams):
                 writer.transport.abort()
@@ -117,7 +117,7 @@ class Cluster:
         self.controllers_started = 0
         self.stop = folder / "stop"
         self.workers: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
-        self.ways: dict[tuple[str, int], list[Proxy]] = {}
+        self.ways: dict[tuple[str, int], list[TcpProxy]] = {}
 
     def start_controller(self, index: int, *, standby: bool) -> None:
         self.controllers_started += 1

@@ -66,8 +66,8 @@ class RestartResult:
         return len(self.digests) == 1 and not self.failures and self.visits > 0
 
 
-class Cluster:
-    """The processes, from `with` to its end."""
+class Processes:
+    """The processes of both trainings, from `with` to its end."""
 
     def __init__(self, folder: Path, workers: int, *, standby: bool) -> None:
         self._folder, self._workers = folder, workers
@@ -81,7 +81,7 @@ class Cluster:
         self._trainers: list[Program] = []
         self.service = Service(",".join(f"127.0.0.1:{port}" for port in self._listen))
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Processes:
         try:
             self._start_all()
         except BaseException:
@@ -197,34 +197,34 @@ class _Learnt:
     steps_without: int = 0
 
 
-def _kill(cluster: Cluster, most: int, chance: random.Random, learnt: _Learnt, *, standby: bool) -> int:
+def _kill(processes: Processes, most: int, chance: random.Random, learnt: _Learnt, *, standby: bool) -> int:
     """Kills a controller; without a standby, and if `most` allows it, the next one too, while that starts. Waits until
     one serves. Returns how many it has killed."""
-    index = cluster.active() if standby else 0
-    steps, killed_at = cluster.steps(), time.monotonic()
-    cluster.kill_controller(index)
+    index = processes.active() if standby else 0
+    steps, killed_at = processes.steps(), time.monotonic()
+    processes.kill_controller(index)
     again = most > 1 and not standby and bool(learnt.back_s)
     if not standby:
-        cluster.start_controller(index, standby=False)
+        processes.start_controller(index, standby=False)
     if again:
         time.sleep(chance.uniform(0, statistics.median(learnt.back_s)))
-        cluster.kill_controller(index)
-        cluster.start_controller(index, standby=False)
-    cluster.await_served()
+        processes.kill_controller(index)
+        processes.start_controller(index, standby=False)
+    processes.await_served()
     if not again:
         learnt.back_s.append(time.monotonic() - killed_at)
-    learnt.steps_without += cluster.steps() - steps
+    learnt.steps_without += processes.steps() - steps
     if standby:
-        cluster.start_controller(index, standby=True)
+        processes.start_controller(index, standby=True)
     return 1 + again
 
 
 def run(folder: Path, kills: int, workers: int, seed: int, *, standby: bool) -> RestartResult:
     chance, learnt, done = random.Random(seed), _Learnt(), 0
-    with Cluster(folder, workers, standby=standby) as cluster:
+    with Processes(folder, workers, standby=standby) as processes:
         while done < kills:
-            done += _kill(cluster, kills - done, chance, learnt, standby=standby)
-        trainings, visits = cluster.end()
+            done += _kill(processes, kills - done, chance, learnt, standby=standby)
+        trainings, visits = processes.end()
     return RestartResult(
         kills=done,
         steps=trainings[0]["steps"],
