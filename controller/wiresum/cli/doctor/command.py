@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -186,10 +186,10 @@ def _show(finding: Finding) -> None:
     click.echo(click.style(word, fg=COLOURS[finding.level]) + finding.text()[len(word) :])
 
 
-def _summary(found: Iterable[Finding]) -> str:
+def _summary(found: Sequence[Finding]) -> str:
     levels = [finding.level for finding in found]
     problems, warnings = (_several(levels.count(level), level) for level in (Level.PROBLEM, Level.WARNING))
-    if Level.PROBLEM in levels:
+    if not passed(found):
         return f"\n{problems}, {warnings}: begin with the first problem"
     return f"\nit works, with {warnings}" if Level.WARNING in levels else "\nit works, and nothing is amiss"
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.doctor.finding import Finding, passed
 from wiresum.cli.options import ipv4
 from wiresum.cli.setup import certificate, checks, plan
 from wiresum.cli.setup.plan import BUFFERS, FOLDER, HOMES, UNITS, USER, Certificate, Common, HostPlan
@@ -239,9 +239,8 @@ def _carry_out(wanted: HostPlan, host: Host, *, dry_run: bool) -> None:
         left.append("wiresum doctor, once that system runs")
     for line in left:
         click.echo(f"  left to you: {line}")
-    failed = any(finding.level is Level.PROBLEM for finding in found)
     is_up = host.runs and (not wanted.unit or host.has_systemd)
-    if failed or (is_up and not checks.from_outside(wanted)):
+    if not passed(found) or (is_up and not checks.from_outside(wanted)):
         raise click.exceptions.Exit(1)
 
 
@@ -286,7 +285,7 @@ def _small_buffers() -> Iterator[str]:
 def _check(wanted: HostPlan, host: Host, *, changed: bool) -> Iterator[Finding]:
     found = list(checks.before_start(wanted, host))
     yield from found
-    if wanted.unit and host.has_systemd and all(finding.level is not Level.PROBLEM for finding in found):
+    if wanted.unit and host.has_systemd and passed(found):
         yield from checks.start(wanted, changed=changed)
 
 
