@@ -25,9 +25,10 @@ from rich.table import Table
 from wiresum_lab.benchmarks.program import BLOCK, add_tensor, parser_of, run, sum_once, table_of
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
+from wiresum_lab.ranks.rank import GLOO
 from wiresum_lab.ranks.ranks import Ranks, start_on_star
 
-GROUPS = ("sparse", "dense", "gloo")
+GROUPS = ("sparse", "dense", GLOO)
 WARM_UPS = 4
 BYTES = ("bytes_sent", "bytes_needed")
 
@@ -94,9 +95,8 @@ def repeat(ranks: Ranks, case: Case, elements: int, repetitions: int) -> None:
         ranks.command("prepare", elements, case.block, case.placement, case.sparsity, repetition)
         for group in GROUPS:
             is_warm_up = repetition < WARM_UPS
-            # Dense sums find out nothing, so one warm-up is enough. Gloo over TCP crawls where packets are lost: the
-            # dense benchmark shows that.
-            if group != "sparse" and (repetition < WARM_UPS - 1 or (group == "gloo" and case.loss)):
+            # Dense sums find out nothing, so one warm-up is enough.
+            if group != "sparse" and (repetition < WARM_UPS - 1 or (group == GLOO and case.loss)):
                 continue
             record = go(ranks, group)
             if not is_warm_up:
@@ -124,7 +124,7 @@ def report(cases: Sequence[Case], options: argparse.Namespace) -> Table:
     table = table_of(title, columns)
     for case in cases:
         sparse_s, dense_s = case.seconds("sparse"), case.seconds("dense")
-        gloo = f"{case.seconds('gloo') * 1e3:.1f} ms" if case.records["gloo"] else "-"
+        gloo = f"{case.seconds(GLOO) * 1e3:.1f} ms" if case.records[GLOO] else "-"
         table.add_row(
             name_of(case),
             f"{case.sparsity:.1%}",

@@ -63,7 +63,6 @@ def measure(options: argparse.Namespace, console: Console) -> list[Case]:
         choices = [f"{count}={'+'.join(ends[:count])}" for count in options.aggregators]
         with start_on_star("aggregators", star, options.logs, RANK, *choices) as ranks:
             for sparsity in options.sparsities:
-                # Gloo over TCP crawls where packets are lost: the dense benchmark shows that.
                 groups = [*map(str, options.aggregators), *([] if options.loss else [GLOO])]
                 measured = [
                     Case(group, options.workers, options.link_mbit, options.bytes, sparsity, options.loss)

@@ -120,7 +120,6 @@ def measure(options: argparse.Namespace, console: Console) -> list[Case]:
     ):
         for loss in (0.0, options.loss) if options.loss else (0.0,):
             star.reshape(Link(options.link_mbit, loss=loss))
-            # Gloo over TCP crawls where packets are lost: the dense benchmark shows that.
             groups = GROUPS if not loss else (RACKS, SPINE)
             measured = [
                 Case(group, options.workers, options.link_mbit, options.bytes, options.racks, loss) for group in groups
