@@ -19,7 +19,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -247,8 +247,8 @@ class Job:
         """A packet of round `first + after` in slot `slot` of the lease; DATA of ones unless other fields are given."""
         number = (self.first + after) % (1 << 32)
         made = Packet(job=self.entry.job, key=self.entry.key, worker=worker, round=number, tensor=TENSOR, chunk=CHUNK)
-        made = made._replace(cell=2 * slot + number % 2, **numbers)  # type: ignore[arg-type]
-        return made._replace(words=words or self.words(1)) if made.kind == DATA else made
+        made = replace(made, cell=2 * slot + number % 2, **numbers)  # type: ignore[arg-type]
+        return replace(made, words=words or self.words(1)) if made.kind == DATA else made
 
     def words(self, *values: int) -> tuple[int, ...]:
         """These words, repeated to fill a payload."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -65,7 +65,7 @@ class _OnTofino:
         copies = []
         for packet in packets:
             member = self.job.members[packet.worker]
-            datagram = packet._replace(job=self.job.number, key=self.job.key).to_bytes()
+            datagram = replace(packet, job=self.job.number, key=self.job.key).to_bytes()
             copies += self.network.send(self.network.port(member), self.network.own_frame(member, datagram).pack())
         return [Packet.from_bytes(UdpFrame.unpack(copy.frame).payload) for copy in copies]
 
@@ -85,7 +85,7 @@ class Bmv2Site:
 
             def send(self, packets: Iterable[Packet]) -> list[Packet]:
                 entry, hosts = self.job.entry, self.job.hosts
-                own = [packet._replace(job=entry.job, key=entry.key) for packet in packets]
+                own = [replace(packet, job=entry.job, key=entry.key) for packet in packets]
                 frames = [(hosts[packet.worker].port, bytes(self.job.frame(packet))) for packet in own]
                 parts = [frames[first : first + FRAMES_AT_ONCE] for first in range(0, len(frames), FRAMES_AT_ONCE)]
                 return [copy.packet for part in parts for copy in self.job.harness.copies(part)]
@@ -119,7 +119,9 @@ def check(site: Site, chance: random.Random) -> None:
     with site.job() as later:
         firsts = {(cell, first_round(cell) + step) for cell in range(CELLS) for step in (0, 2)}
         asked = sorted(misdeeds.tried | firsts)
-        questions = [Packet(QUESTION, worker=chance.randrange(WORKERS), cell=c, round=n, tensor=1) for c, n in asked]
+        questions = [
+            Packet(kind=QUESTION, worker=chance.randrange(WORKERS), cell=c, round=n, tensor=1) for c, n in asked
+        ]
         assert {answer.kind for answer in later.send(questions)} == {MISSING}, "the later job has summed nothing yet"
         for cell in range(CELLS):
             for step, kind in enumerate((EMPTY, DATA, chance.choice((DATA, EMPTY)))):
@@ -130,7 +132,7 @@ def check_a_round(job: Job, cell: int, number: int, kind: int, chance: random.Ra
     """One chunk of each worker. EMPTY chunks would reveal earlier contents of the cells."""
     packets = [
         Packet(
-            kind,
+            kind=kind,
             worker=worker,
             exponent=chance.randrange(256),
             cell=cell,

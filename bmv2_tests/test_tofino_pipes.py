@@ -10,6 +10,7 @@ import itertools
 import random
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,7 +147,7 @@ def test_a_sum_with_mixed_words_is_ignored_by_the_parent(tmp_path: Path) -> None
     missing = Header(
         kind=MISSING, job=entry.job, key=entry.key, worker=entry.uplink.worker, round=2, tensor=7, chunk=11
     )
-    result = pair.between(missing._replace(kind=RESULT).pack() + struct.pack("!I", 7777) * 64)
+    result = pair.between(replace(missing, kind=RESULT).pack() + struct.pack("!I", 7777) * 64)
     (looping,) = pass_once(LOWER_END, pair.between(missing.pack()))
     assert len(list(pass_once(LOWER_END, result))) == 2
     (mixed,) = pass_once(looping.port, looping.frame)

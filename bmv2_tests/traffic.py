@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wiresum.controller import JobEntry
 from wiresum.join.constants import PARENT
@@ -170,11 +170,11 @@ class Traffic:
         source, thread, port = worker, self._owner(index, slot), 0
         match self._random.randrange(7):
             case 0:
-                packet = packet._replace(job=self._random.choice((0, packet.job ^ 1, 0xFFFF)))
+                packet = replace(packet, job=self._random.choice((0, packet.job ^ 1, 0xFFFF)))
             case 1:
-                packet = packet._replace(key=packet.key ^ 1 << self._random.randrange(32))
+                packet = replace(packet, key=packet.key ^ 1 << self._random.randrange(32))
             case 2:
-                packet = packet._replace(worker=self._random.randrange(256))
+                packet = replace(packet, worker=self._random.randrange(256))
             case 3:
                 source = self._random.randrange(entry.workers)
             case 4:
@@ -182,7 +182,7 @@ class Traffic:
             case 5:
                 port = self._random.choice(WRONG_PORTS)
             case _:
-                packet = packet._replace(cell=self._random.choice((2 * entry.slots, 0xFFFF, packet.cell ^ 1)))
+                packet = replace(packet, cell=self._random.choice((2 * entry.slots, 0xFFFF, packet.cell ^ 1)))
         return Sending(index, source, thread, packet.to_bytes(), port)
 
     def _contribution_like(self) -> Sending:
@@ -224,7 +224,7 @@ class Traffic:
             chunk=self._number,
         )
         has_words = kind == DATA or (kind == RESULT and self._random.random() < 0.8)
-        return packet._replace(words=self._words(entry.lanes)) if has_words else packet
+        return replace(packet, words=self._words(entry.lanes)) if has_words else packet
 
     def _words(self, lanes: int) -> tuple[int, ...]:
         edge = self._random.choice((0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, None, None, None))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from itertools import cycle, islice
@@ -513,7 +513,7 @@ class _StepParser:
             if len(outcome) != 1 or header.kind != Kind.QUESTION:
                 raise self._line.error("'missing' answers a QUESTION, and nothing stands behind it")
             return Expectation(
-                verdict, "resent", (sender,), header._replace(kind=Kind.MISSING, flags=0, exponent=0).pack()
+                verdict, "resent", (sender,), replace(header, kind=Kind.MISSING, flags=0, exponent=0).pack()
             )
         if verdict in (Verdict.UP, Verdict.AGAIN):
             receivers = (Member(sender.job, PARENT),)
@@ -529,7 +529,8 @@ class _StepParser:
             raise self._line.error("expected 'up' or 'again' and a kind, of a job that has a parent")
         fields = _Fields(self._line, tokens[1:])
         words = fields.text("words")
-        raised = header._replace(
+        raised = replace(
+            header,
             version=WIRE_VERSION,
             kind=_KINDS[tokens[0]],
             worker=job.parent,
@@ -548,7 +549,8 @@ class _StepParser:
         if bare == (words is not None):
             raise self._line.error("a RESULT has either words=... or is 'bare'")
         echoed = {name: fields.number(name, bits, getattr(header, name)) for name, bits in _ECHOED.items()}
-        result = header._replace(
+        result = replace(
+            header,
             version=WIRE_VERSION,
             kind=Kind.RESULT,
             flags=fields.number("flags", 8, 0),

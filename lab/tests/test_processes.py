@@ -33,5 +33,5 @@ def test_only_new_lines_of_an_appended_log_count(tmp_path: Path) -> None:
 
 
 def test_a_timeout_is_an_error_that_names_the_condition() -> None:
-    with pytest.raises(AssertionError, match="in 0 s it did not come to this: an event that never happens"):
+    with pytest.raises(AssertionError, match="after 0 s this was still not so: an event that never happens"):
         wait_until(lambda: False, "an event that never happens", 0.1)

@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def test_every_field_of_every_packet_is_shown(tshark: str, tmp_path: Path) -> No
         header = Header.unpack(datagram)
         words = struct.unpack(f"!{(len(datagram) - HEADER_BYTES) // 4}i", whole_words(datagram))
         expected = {
-            **header._asdict(),
+            **vars(header),
             "exponent": (header.exponent ^ 0x80) - 0x80,
             "slot": header.cell // 2,
             "parity": header.round % 2,
@@ -112,7 +113,7 @@ def whole_words(datagram: bytes) -> bytes:
 
 
 def packet(kind: int, words: Sequence[int] = (), **fields: int) -> bytes:
-    header = Header(kind=kind, job=1, key=7, cell=1, round=1, tensor=2)._replace(**fields)
+    header = replace(Header(kind=kind, job=1, key=7, cell=1, round=1, tensor=2), **fields)
     return header.pack() + struct.pack(f"!{len(words)}i", *words)
 
 

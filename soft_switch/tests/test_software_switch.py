@@ -63,8 +63,8 @@ def test_empty_contributions_add_nothing_and_empty_rounds_give_zeros(harness: Da
 
 def test_meta_gives_only_the_largest_exponent(harness: DataplaneHarness) -> None:
     job = harness.job(harness.switch(), 2)
-    job.send(job.packet(0, 1, kind=META)._replace(exponent=100))
-    job.send(job.packet(1, 1, kind=META)._replace(exponent=140))
+    job.send(replace(job.packet(0, 1, kind=META), exponent=100))
+    job.send(replace(job.packet(1, 1, kind=META), exponent=140))
     for worker in range(2):
         result = job.receive(worker)
         assert (result.exponent, result.words) == (140, ())

@@ -51,8 +51,8 @@ def test_state_that_is_old_or_cannot_be_written_is_reported(service: WrittenServ
     result = CliRunner().invoke(jobs, ["--switch", service.target])
     assert result.output.splitlines() == [
         "no jobs",
-        "the service is in trouble: the disk is full; no job begins until that is mended",
-        "the service began with a state of the past: an old copy",
+        "the service is in trouble: the disk is full; no job begins until that is repaired",
+        "the service began with an old copy of its state: an old copy",
     ]
 
 

@@ -6,8 +6,8 @@ Written by p4src/generate_constants.py. Do not edit: change p4src/constants.toml
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 WIRE_VERSION = 1
 """Of the header, in its first four bits."""
@@ -130,7 +130,8 @@ HEADER_BYTES = 24
 _LAYOUT = struct.Struct("!BBHIBBHIII")
 
 
-class Header(NamedTuple):
+@dataclass(frozen=True)
+class Header:
     """What a packet begins with: docs/protocol.md, section 2."""
 
     version: int = WIRE_VERSION

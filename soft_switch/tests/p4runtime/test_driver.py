@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_a_job_is_summed_and_counted(harness: DataplaneHarness, site: Site) -> N
         sum_a_round(made, number)
     counters = site.driver.counters(1)
     assert (counters.packets["admitted"], counters.results, counters.contributions) == (9, 3, (3, 3, 3))
-    made.send(made.packet(0, 5, (1, 1, 1, 1))._replace(key=1))
+    made.send(replace(made.packet(0, 5, (1, 1, 1, 1)), key=1))
     made.send(made.packet(0, 1, (1, 1, 1, 1)))
     made.send(made.packet(0, 3, (9, 9, 9, 9)))
     assert made.receive(0).words == (3, 3, 6, 0xFFFFFFFD)

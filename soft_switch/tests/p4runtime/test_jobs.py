@@ -19,7 +19,8 @@ from wiresum.switch.p4runtime.schema import ParsedEntry
 from wiresum_lab.doubles.p4runtime_controller import PROGRAM
 
 SCHEMA = P4Schema(PROGRAM.p4info)
-ADMIT = PROGRAM.schema.named("admit")
+TABLES = {table.name: table for table in PROGRAM.schema.tables.values()}
+ADMIT = TABLES["admit"]
 ROW, LANES, SLOTS, JOBS_MAX = 8, 64, 4096, 1024
 JOB = JobEntry(
     job=7,
@@ -50,7 +51,7 @@ COPIES_BELOW = COPIES | {UPLINK_GROUPS + ROW: frozenset({PARENT})}
 
 def answers(job: JobEntry = BELOW) -> list[ParsedEntry]:
     """The entries that admit the parent's answers."""
-    table = PROGRAM.schema.named("admit_parent_entry")
+    table = TABLES["admit_parent_entry"]
     made = [entry for entry in admit.entries(job, ROW, [1] * job.workers) if entry.table_id == "admit_parent_entry"]
     messages = [entry.encode(SCHEMA).table_entry for entry in made]
     return [table.entry(message, table.key(message)) for message in messages]
@@ -158,7 +159,7 @@ def test_the_single_copy_for_everyone_goes_to_the_delivery_of_everyone(port_offs
 
 
 def test_the_delivery_of_everyone_needs_a_multicast_address_and_a_switch_that_can_multicast() -> None:
-    table = PROGRAM.schema.named("deliver")
+    table = TABLES["deliver"]
 
     def entry(address: str) -> ParsedEntry:
         message = deliver.to_everyone(JOB, Endpoint(address, 43488)).encode(SCHEMA).table_entry

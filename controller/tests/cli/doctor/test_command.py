@@ -89,7 +89,7 @@ def test_data_ports_that_nobody_listens_at_are_found(monkeypatch: pytest.MonkeyP
 
 def test_an_unresolvable_name_and_a_foreign_local_address_are_problems_of_the_host() -> None:
     result = examine("no-such-host.invalid", "--check", "host")
-    assert "there is no way from here to no-such-host.invalid:43487" in " ".join(result.output.split())
+    assert "cannot reach no-such-host.invalid:43487 from here" in " ".join(result.output.split())
     assert result.exit_code == 1
     assert examine("127.0.0.1:1", "--check", "host", "--address", "203.0.113.1").exit_code == 1
     assert examine("127.0.0.1:1", "--address", "x").exit_code == 2

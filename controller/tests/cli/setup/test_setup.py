@@ -236,7 +236,7 @@ def test_an_installation_that_services_cannot_read_is_refused(monkeypatch: pytes
     monkeypatch.setattr(sys, "executable", f"{plan.HOMES[0]}alice/venv/bin/python")
     result = CliRunner().invoke(setup, ["switch", "--address", "10.0.0.1", "--insecure", "--dry-run"])
     assert result.exit_code == 1
-    assert "alice/venv/bin/wiresum lies in a home, which services do not see" in result.output
+    assert "alice/venv/bin/wiresum is in a home directory, which services cannot read" in result.output
 
 
 def test_a_path_that_cannot_stand_in_a_unit_is_refused() -> None:

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -125,7 +126,7 @@ class Forger:
         """A packet of rank 1 with the given fields changed."""
         words = (1,) * self.grant.lanes if fields.get("kind", DATA) == DATA else ()
         seen = Packet(job=self.grant.job, key=self.grant.key, worker=1, cell=STALE % 2, round=STALE, words=words)
-        return seen._replace(**fields).to_bytes()  # type: ignore[arg-type]
+        return replace(seen, **fields).to_bytes()  # type: ignore[arg-type]
 
     def bits(self, count: int, but: int) -> int:
         """A random number of `count` bits other than `but`."""

@@ -11,6 +11,7 @@ import random
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ class RawWorker:
         return join.Endpoint(address=address, port=port)
 
     def send(self, packet: Packet) -> None:
-        own = packet._replace(job=self.reply.job, key=self.reply.key, worker=self.reply.worker)
+        own = replace(packet, job=self.reply.job, key=self.reply.key, worker=self.reply.worker)
         self.socket.sendto(own.to_bytes(), self._target)
 
     def receive(self) -> Packet:
@@ -198,7 +199,7 @@ def check_by_hand(site: Site, name: str, past: Misbehaviour, chance: random.Rand
     for first in range(0, len(asked), BURST):
         before, part = site.packets_seen(), asked[first : first + BURST]
         for cell, number in part:
-            chance.choice(job.workers).send(Packet(QUESTION, cell=cell, round=number))
+            chance.choice(job.workers).send(Packet(kind=QUESTION, cell=cell, round=number))
         site.wait_taken_in(before + len(part))
         past.misbehave(5)  # late packets of the earlier job
         for worker in job.workers:
@@ -219,7 +220,7 @@ def check_a_round(job: RawJob, cell: int, number: int, kind: int, chance: random
         words = [chance.randrange(CIRCLE) for _ in range(LANES)] if kind == DATA else []
         if words:
             expected += np.array(words, np.uint32)
-        worker.send(Packet(kind, exponent=exponent, cell=cell, round=number, words=tuple(words)))
+        worker.send(Packet(kind=kind, exponent=exponent, cell=cell, round=number, words=tuple(words)))
     for worker in job.workers:
         while (result := worker.receive()).kind == MISSING:
             pass  # up to the answer to the last question

@@ -1,7 +1,7 @@
-"""Is this host fit to be a worker? Looks, and changes nothing.
+"""Checks whether this host is fit to be a worker. Changes nothing.
 
-What the kernel gives is tried, with sockets like those of the agent, and not read from settings: a process with the
-right to exceed a limit does so.
+It opens a socket like the agent's to see what the kernel grants. Settings would not tell: a process with the right to
+exceed their limits does so.
 """
 
 from __future__ import annotations
@@ -31,33 +31,34 @@ _SO_RCVBUFFORCE, _SO_SNDBUFFORCE = 33, 32
 @dataclass(frozen=True)
 class HostFacts:
     cores: int
-    """That this process may run on."""
+    """Cores that this process may run on."""
     quota_cores: float | None
-    """That its control group may use at a time; None: all."""
+    """As many as its control group may use at once; None: all."""
     governors: Mapping[str, int]
-    """How many cores have which frequency governor; empty where none can be seen, as in virtual machines."""
+    """Number of cores by frequency governor; empty: the kernel shows none, as in virtual machines."""
     receive_buffer_bytes: int
     send_buffer_bytes: int
     gso: bool
     gro: bool
     address: str
-    """Of this host, for data."""
+    """This host's address for data."""
     interface: str
     mtu: int
-    """Of the path to the switch, as far as this host knows it."""
+    """The MTU of the path to the switch, as far as this host knows it."""
     speed_mbit: int | None
 
 
 @dataclass(frozen=True)
 class Drops:
-    """Datagrams that reached this host and no program, since it was started."""
+    """Datagrams that were lost on this host since it was started."""
 
     no_buffer: int
+    """A socket's buffer was full."""
     at_interface: int
 
 
 def gather(control_address: str, address: str = "", root: Path = Path("/")) -> HostFacts:
-    """`address` "" takes the one that routes to the switch. Raises `OSError` if there is no way to it."""
+    """Without `address`, the one that routes to the switch. Raises `OSError` if there is no route to it."""
     try:
         address = address or _native.source_address(control_address)
         mtu = _native.path_mtu(address, control_address)
@@ -90,7 +91,7 @@ def drops(interface: str, root: Path = Path("/")) -> Drops:
 
 
 def findings(facts: HostFacts, transport: str = "udp") -> Iterator[Finding]:
-    """What is of the kernel's sockets packets go through them, and of its routes if it has the address."""
+    """Checks sockets only if packets pass through the kernel's, and routes only if the kernel has the address."""
     yield _cores(facts)
     if facts.governors and set(facts.governors) != {"performance"}:
         yield _governor(facts.governors)
@@ -166,7 +167,8 @@ def _mtu(facts: HostFacts) -> Finding:
         "mtu",
         what,
         "all workers of a job use the smallest packets that any of them can; each packet costs the same time",
-        f"if the network carries {USUAL_MTU} bytes: ip link set {facts.interface} mtu {USUAL_MTU}. If not, it is right",
+        f"if the network carries {USUAL_MTU} bytes: ip link set {facts.interface} mtu {USUAL_MTU}. If it does not, "
+        "nothing is wrong",
     )
 
 
@@ -192,7 +194,7 @@ def _set(trial: socket.socket, level: int, option: int, value: int) -> bool:
 
 
 def _quota_cores(root: Path) -> float | None:
-    """Of control groups of version 2, as a container sees its own."""
+    """From control groups of version 2, as a container sees its own."""
     try:
         quota, period = (root / "sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
