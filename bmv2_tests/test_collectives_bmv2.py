@@ -123,6 +123,7 @@ def site(bmv2: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]
         yield Site(tmp_path_factory.mktemp("bmv2"), cleanup)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(RUN_S_MAX + 60)
 def test_every_collective_is_exact(site: Site) -> None:
     for said in site.run(PLAN):
@@ -130,6 +131,7 @@ def test_every_collective_is_exact(site: Site) -> None:
     assert site.counted().results > 5_000
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(RUN_S_MAX + 60)
 def test_every_collective_is_exact_with_loss_in_both_directions(site: Site) -> None:
     faults = [lose.entry(LOSS)]

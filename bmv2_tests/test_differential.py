@@ -161,6 +161,7 @@ class Software:
         return f"127.{own}.{3 + index}.{PARENTS_HOST if worker == PARENT else 1 + worker}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bmv2_and_the_software_switch_answer_alike(harness: Bmv2Harness, seed: int) -> None:

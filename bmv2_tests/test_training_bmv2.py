@@ -14,6 +14,7 @@ DEMO_S_MAX = 280.0
 WORKERS = 3
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(DEMO_S_MAX + 20)
 def test_training_over_bmv2_gives_the_same_bits_as_the_software_switch(bmv2: None, tmp_path: Path) -> None:
     command = [

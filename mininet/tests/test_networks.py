@@ -96,6 +96,7 @@ def inside_of(net: Any) -> set[str]:
     return namespaces_of(node.pid for node in (*net.hosts, *net.switches))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", topology.names())
 def test_a_training_in_each_topology_equals_the_one_on_loopback(
     name: str, kind: str, trainer: Trainer, on_loopback: dict[int, Run], tmp_path: Path
@@ -118,6 +119,7 @@ def test_a_training_in_each_topology_equals_the_one_on_loopback(
     wait_until_empty(inside, started_before=at)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("software", "bmv2", "software"), ("bmv2", "software", "bmv2")], ids=lambda k: k[0])
 def test_a_training_in_a_tree_of_both_kinds_of_switch_equals_the_one_on_loopback(
     kinds: tuple[str, str, str], trainer: Trainer, on_loopback: dict[int, Run], tmp_path: Path
@@ -162,6 +164,7 @@ def test_hosts_and_switch_answer_pings_and_a_link_can_be_switched_off_and_on(net
     assert re.fullmatch(r"[0-9.]+ [KMG]?bits/sec", net.iperf(seconds=1)[1])
 
 
+@pytest.mark.slow
 def test_a_switch_that_was_stopped_and_started_sums_again(net, trainer: Trainer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     net["s1"].stop(deleteIntfs=False)
     assert " 0% packet loss" not in net["h1"].cmd("ping -c 1 -W 1 10.0.0.2")
@@ -187,6 +190,7 @@ def test_a_switch_that_does_not_start_is_an_error_and_leaves_nothing(
     wait_until_empty(inside, started_before=at)
 
 
+@pytest.mark.slow
 def test_a_link_has_the_loss_and_rate_of_the_file(kind: str, tmp_path: Path) -> None:
     """A ping crosses four lossy links, so one in sixteen of 300 packets comes back. Chance exceeds the bounds less
     than once in a million runs."""

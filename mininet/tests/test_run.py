@@ -154,6 +154,7 @@ def test_two_networks_need_two_folders(mininet_here: None, tmp_path: Path) -> No
     wait_until(lambda: not first.processes(), "all processes had ended")
 
 
+@pytest.mark.slow
 def test_the_prompt_opens_on_a_terminal_and_exit_ends_it(mininet_here: None, tmp_path: Path) -> None:
     controlling, terminal = pty.openpty()
     command = [sys.executable, "-m", "wiresum_mininet", "--switch", "software", "--output", str(tmp_path)]
@@ -188,6 +189,7 @@ def until(terminal: int, text: str) -> str:
     return shown
 
 
+@pytest.mark.slow
 def test_a_training_gives_tables_a_picture_and_the_same_bits_as_on_loopback(mininet_here: None, tmp_path: Path) -> None:
     """The network has two racks with one worker each."""
     document = json.loads((topology.FOLDER / "racks" / "topology.json").read_text())

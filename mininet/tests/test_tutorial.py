@@ -156,6 +156,7 @@ def in_shell(text: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_every_command_prints_the_output_on_the_page(folder: Path, terminals: list[Terminal]) -> None:
     typed = commands()
     assert len(typed) > 30

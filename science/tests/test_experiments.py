@@ -54,6 +54,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_every_claim_holds(name: str) -> None:
     options, claims = SMALL[name]

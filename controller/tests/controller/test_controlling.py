@@ -304,6 +304,7 @@ def cluster(switch: SoftwareSwitch, forker: ControllerForker, port: int) -> Iter
     cluster.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "when"),
     [
@@ -373,6 +374,7 @@ def test_a_standby_takes_over_when_the_active_controller_is_killed(cluster: Clus
     cluster.forker.kill()
 
 
+@pytest.mark.slow
 def test_a_standby_takes_over_from_a_suspended_controller_which_then_ends_no_job(cluster: Cluster) -> None:
     first, other_port = cluster.forker.start(), unused_port()
     other = Client(other_port)

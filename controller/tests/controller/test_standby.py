@@ -132,6 +132,7 @@ def run_a_job(name: str, active: Controller, *endpoints: Controller) -> None:
     wait_until(lambda: name not in [job.name for job in active._client.jobs()], "the job is gone")
 
 
+@pytest.mark.slow
 def test_the_controllers_take_turns_and_the_standby_answers_without_a_traceback(pair: list[Controller]) -> None:
     first, second = pair
     first.start()
@@ -180,6 +181,7 @@ def test_the_controllers_take_turns_and_the_standby_answers_without_a_traceback(
     first.hears("STOPPING=1")
 
 
+@pytest.mark.slow
 def test_a_deposed_controller_becomes_active_again(pair: list[Controller]) -> None:
     """The controller that takes over may run without --standby; the deposed one must then wait as a standby."""
     first, second = pair

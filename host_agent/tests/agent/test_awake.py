@@ -90,6 +90,7 @@ def server() -> Iterator[JoinServer]:
     server.stop(0.5)
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_stopped_says_so_and_does_not_blame_the_switch(server: JoinServer) -> None:
     client = Client(server.port)
     other = client.join_soon(rank=0, world_size=2)

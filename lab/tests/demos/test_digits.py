@@ -82,6 +82,7 @@ def finished_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.slow
 def test_training_over_wiresum_is_as_accurate_as_over_gloo(finished_demo: Path) -> None:
     result = json.loads((finished_demo / "run.json").read_text())
     assert result["world_size"] == 4
@@ -116,6 +117,7 @@ def test_the_demo_leaves_no_process_behind(finished_demo: Path) -> None:
     assert processes_that_name(str(finished_demo)) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["ctrl_c", "kill"])
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, stop: signal.Signals) -> None:
     demo = start_demo(tmp_path, "--epochs", "1000", "--workers", "2")
@@ -134,6 +136,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, stop: signal.
     assert processes_that_name(str(tmp_path)) == {}
 
 
+@pytest.mark.slow
 def test_a_demo_whose_worker_dies_reports_it_and_cleans_up(tmp_path: Path) -> None:
     demo = start_demo(tmp_path, "--epochs", "1000", "--workers", "2")
     try:

@@ -217,6 +217,7 @@ def test_every_subcommand_explains_itself_and_each_option(entry: EntryPoint) -> 
         assert explanation or following.startswith("    "), f"{name} of wiresum {entry.name} is not explained"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", sorted(set(re.findall(r"\$\(py\) -m ([\w.]+)", MAKEFILE)) - {"pytest"}))
 def test_every_program_that_make_runs_has_help(program: str) -> None:
     finished = subprocess.run(

@@ -4,9 +4,12 @@ import json
 import subprocess
 from collections.abc import Callable
 
+import pytest
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.mark.slow
 def test_jobs_train_through_faults_and_attacks(run_bench: Run) -> None:
     """A short run of `make soak-cluster`."""
     finished = run_bench("soaks.cluster_soak", "--seconds", "12", "--seed", "11", "--json")

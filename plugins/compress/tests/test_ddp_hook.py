@@ -96,6 +96,7 @@ def train_all(rank: int, size: int) -> dict[str, float]:
     return ratios
 
 
+@pytest.mark.slow
 def test_every_method_trains_with_the_same_bits_at_all_workers_and_reports_what_it_sent(trio: Cluster) -> None:
     ratios = trio.run(train_all, timeout_s=110)
     for mine in ratios:

@@ -59,6 +59,7 @@ def train_over_gloo(rank: int, size: int) -> float:
     return share.item() / size
 
 
+@pytest.mark.slow
 def test_the_example_trains_through_the_switch_to_the_accuracy_of_gloo(switch: SwitchProcess, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     run = subprocess.run(

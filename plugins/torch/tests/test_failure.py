@@ -388,6 +388,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_torchrun_restarts_the_workers_after_a_loss(switch: SwitchProcess, tmp_path: Path) -> None:
     script = tmp_path / "restarts.py"
     script.write_text(RESTARTS)
@@ -424,6 +425,7 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "reason", "code"), [("exit", "without destroy_process_group", 0), ("raise", "a bug in the training", 1)]
 )

@@ -59,6 +59,7 @@ def check_training(output: str) -> None:
     assert int(said[-1][1]) > 0, output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe",
     [
@@ -97,6 +98,7 @@ def test_slurms_script_is_clean() -> None:
     subprocess.run(["shellcheck", str(RECIPES / "slurm.sbatch")], check=True)
 
 
+@pytest.mark.slow
 def test_pytorchs_variable_for_torchcomms_changes_nothing_without_torchcomms(
     switch: SwitchProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

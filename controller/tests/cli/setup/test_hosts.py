@@ -120,6 +120,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         yield Hosts(tmp_path, cleanup)
 
 
+@pytest.mark.slow
 def test_one_command_each_sets_up_a_working_switch_controller_and_worker(hosts: Hosts, tmp_path: Path) -> None:
     pki = tmp_path / "pki"
     make = [*WIRESUM, "ca", "init", str(pki), "--address", "10.77.0.1", "--address", "10.77.0.5"]

@@ -12,6 +12,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 pytest.importorskip("torch", reason="needs PyTorch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--kills", "3"], ["--kills", "1", "--standby"]], ids=["restarted", "standby"])
 def test_a_training_gives_the_same_bits_however_often_its_controller_is_killed(
     run_bench: Run, tmp_path: Path, arguments: list[str]
