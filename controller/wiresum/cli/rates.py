@@ -13,6 +13,8 @@ REFUSED = ("out_of_lease", "unknown", "malformed")
 """Reasons for which the switch refuses a packet. No worker of the job sends such packets."""
 LATE = ("duplicate", "stale")
 BITS_PER_LANE = 32
+HEARTBEAT_LATE_MS = 2000
+"""Four heartbeats: fewer may be late at a busy host."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from wiresum.cli.rates import JobRates, Rates, Sample, key_of, rates_of, stray_rate
+from wiresum.cli.rates import HEARTBEAT_LATE_MS, JobRates, Rates, Sample, key_of, rates_of, stray_rate
 from wiresum.cli.text import counted, duration, switches_of, visible
 from wiresum.join.trees import packets_behind
 
@@ -22,8 +22,6 @@ UNKNOWN = "-"
 GOOD, WARN, BAD, DIM = "green", "yellow", "red", "dim"
 STATE_STYLE = {"running": GOOD, "ready": GOOD, "attending": GOOD, "ending": DIM, "left": DIM, "lost": BAD}
 STATE_STYLE |= {"unreachable": BAD, "draining": WARN, "queued": WARN, "standby": DIM}
-HEARTBEAT_LATE_MS = 1500
-"""Three heartbeats: one may be late at a busy host."""
 
 SORTS: dict[str, Callable[[join.JobReport, JobRates | None], tuple[object, ...]]] = {
     "results": lambda job, rates: (-(rates.results if rates else 0.0), job.name),

@@ -89,6 +89,8 @@ JOB_NUMBERS = 1024
 """Job numbers of a software switch, from 0 on, and so multicast groups that it may send to."""
 LEASE_SLOTS_MAX = 32768
 """Slots of a lease: a packet names its cell with 16 bits, and a slot has two cells."""
+SOCKET_BUFFER_BYTES = 8_388_608
+"""Asked of the kernel for each UDP socket, to receive and to send."""
 SWITCH_SLOTS_MAX = 1_048_576
 """Slots of a switch, for all its jobs."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from wiresum.controller import REASONS, DriverError, Endpoint, JobCounters, JobEntry, SwitchDriver, SwitchSizes
 from wiresum.controller.driver import Reconciled, check_groups
-from wiresum.join.constants import JOB_NUMBERS, SWITCH_PORT, THREADS_MAX
+from wiresum.join.constants import JOB_NUMBERS, SOCKET_BUFFER_BYTES, SWITCH_PORT, THREADS_MAX
 from wiresum.switch import _native
 
 
@@ -92,7 +92,7 @@ class SoftwareSwitch(SwitchDriver):
         slots: int = 4096,
         lanes_max: int = 360,
         jobs_max: int = JOB_NUMBERS,
-        receive_buffer_bytes: int = 8 << 20,
+        receive_buffer_bytes: int = SOCKET_BUFFER_BYTES,
         spin_us: int = -1,
         offload: bool = True,
         transport: str = "udp",

@@ -8,14 +8,15 @@ import pytest
 
 from wiresum.cli.doctor import host
 from wiresum.cli.doctor.finding import Level
-from wiresum.cli.doctor.host import BUFFER_BYTES_WANTED, Drops, HostFacts
+from wiresum.cli.doctor.host import Drops, HostFacts
+from wiresum.join.constants import SOCKET_BUFFER_BYTES
 
 FIT = HostFacts(
     cores=8,
     quota_cores=None,
     governors={"performance": 8},
-    receive_buffer_bytes=BUFFER_BYTES_WANTED,
-    send_buffer_bytes=BUFFER_BYTES_WANTED,
+    receive_buffer_bytes=SOCKET_BUFFER_BYTES,
+    send_buffer_bytes=SOCKET_BUFFER_BYTES,
     gso=True,
     gro=True,
     address="10.0.0.2",

@@ -15,10 +15,9 @@ from pathlib import Path
 from wiresum.agent import _native
 from wiresum.agent.interfaces import name_of
 from wiresum.cli.doctor.finding import Finding, note, ok, warning
+from wiresum.join.constants import SOCKET_BUFFER_BYTES
 from wiresum.join.lanes import lanes_of_mtu
 
-BUFFER_BYTES_WANTED = 8 << 20
-"""What the agent asks for: `UdpSettings` in host_agent/src/transport/udp/udp.hpp."""
 CORES_LEAST = 2
 """One for the computation, one for the packets."""
 USUAL_MTU = 1500
@@ -130,15 +129,15 @@ def _buffers(facts: HostFacts) -> Finding:
     smallest = min(facts.receive_buffer_bytes, facts.send_buffer_bytes)
     what = (
         f"a socket gets {_kib(facts.receive_buffer_bytes)} to receive and {_kib(facts.send_buffer_bytes)} to send; "
-        f"{_kib(BUFFER_BYTES_WANTED)} are asked for"
+        f"{_kib(SOCKET_BUFFER_BYTES)} are asked for"
     )
-    if smallest >= BUFFER_BYTES_WANTED:
+    if smallest >= SOCKET_BUFFER_BYTES:
         return ok("buffers", what)
     return warning(
         "buffers",
         what,
         "datagrams that come while the thread is not on a core are lost when the buffer is full, and are sent again",
-        f"as root: sysctl -w net.core.rmem_max={BUFFER_BYTES_WANTED} net.core.wmem_max={BUFFER_BYTES_WANTED}, and the "
+        f"as root: sysctl -w net.core.rmem_max={SOCKET_BUFFER_BYTES} net.core.wmem_max={SOCKET_BUFFER_BYTES}, and the "
         "same in a file in /etc/sysctl.d",
     )
 
@@ -177,8 +176,8 @@ def _try_socket() -> tuple[int, int, bool, bool]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
         sizes = []
         for forced, plain in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
-            if not _set(trial, socket.SOL_SOCKET, forced, BUFFER_BYTES_WANTED):
-                _set(trial, socket.SOL_SOCKET, plain, BUFFER_BYTES_WANTED)
+            if not _set(trial, socket.SOL_SOCKET, forced, SOCKET_BUFFER_BYTES):
+                _set(trial, socket.SOL_SOCKET, plain, SOCKET_BUFFER_BYTES)
             sizes.append(trial.getsockopt(socket.SOL_SOCKET, plain) // 2)  # the kernel says twice what it gives
         gso = _set(trial, socket.IPPROTO_UDP, _UDP_SEGMENT, 0)
         gro = _set(trial, socket.IPPROTO_UDP, _UDP_GRO, 1)

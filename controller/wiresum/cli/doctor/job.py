@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
-from wiresum.cli.rates import REFUSED, Sample, key_of, rates_of
+from wiresum.cli.rates import HEARTBEAT_LATE_MS, REFUSED, Sample, key_of, rates_of
 from wiresum.cli.text import counted
 from wiresum.join.peers import describe_peer
 from wiresum.join.trees import packets_behind
@@ -14,8 +14,6 @@ from wiresum.join.trees import packets_behind
 if TYPE_CHECKING:
     from wiresum import join
 
-HEARTBEAT_LATE_MS = 2000
-"""Four heartbeats."""
 RESENT_MANY = 0.01
 """Fraction of results that were asked for again. Fewer are not worth a warning."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from wiresum.cli.setup.steps import File, Folder, Link, Member, Settings, SetupError, Step, User
-from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT, SWITCH_PORT, THREADS_MAX
+from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT, SOCKET_BUFFER_BYTES, SWITCH_PORT, THREADS_MAX
 from wiresum.join.credentials import KEY_FILE
 
 USER = "wiresum"
@@ -25,7 +25,9 @@ COMMAND = "/usr/local/bin/wiresum"
 UNIT_PROGRAM = "/opt/wiresum/bin/wiresum"
 """The program's path in the unit files."""
 DATA_PORTS = f"{SWITCH_PORT}-{SWITCH_PORT + THREADS_MAX - 1}"
-BUFFERS = Settings("/etc/sysctl.d/60-wiresum.conf", {"net.core.rmem_max": 8388608, "net.core.wmem_max": 8388608})
+BUFFERS = Settings(
+    "/etc/sysctl.d/60-wiresum.conf", dict.fromkeys(("net.core.rmem_max", "net.core.wmem_max"), SOCKET_BUFFER_BYTES)
+)
 """Socket buffers, which hold datagrams while their thread is not on a core."""
 HOMES = ("/home/", "/root/")
 """The units hide these from their services."""
