@@ -40,6 +40,11 @@ def test_a_link_to_nothing_is_a_warning_of_mkdocs(caplog: pytest.LogCaptureFixtu
     assert [record.name for record in caplog.records] == ["mkdocs.wiresum"]
 
 
+def test_links_of_the_changelog_may_be_older_than_the_pages(caplog: pytest.LogCaptureFixture) -> None:
+    assert adapted("[a](./docs/torch.md#gone), [b](./docs/gone.md)", "CHANGELOG.md", None) == "[a](torch.md), b\n"
+    assert not caplog.records
+
+
 def test_a_list_after_a_paragraph_and_what_belongs_to_an_item_are_seen() -> None:
     page = "Two:\n- a\n  and more\n  - b\n- c\n\n1. d\n   - e\n"
     assert adapted(page, "docs/torch.md", None) == ("Two:\n\n- a\n    and more\n    - b\n- c\n\n1. d\n    - e\n")

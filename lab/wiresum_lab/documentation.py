@@ -5,7 +5,8 @@ the Markdown is GitHub's. So three things change on the way to the site:
 
 - Pages above `docs/` become pages of the site, README.md its first.
 - A link to any other file becomes a link into the repository at `repo_url`. Without one it becomes plain text, since a
-  site has no sources. A link to nothing is a warning, which `--strict` makes an error.
+  site has no sources. A link to nothing is a warning, which `--strict` makes an error. The changelog's links may be
+  older than the pages: they lead to a page without its section, or are text.
 - Python-Markdown wants an empty line before a list, and four spaces before what belongs to an item.
 """
 
@@ -28,6 +29,7 @@ PAGES_ABOVE = {
     "CHANGELOG.md": "changelog.md",
 }
 """Their names in the repository, and on the site."""
+HISTORY = "CHANGELOG.md"
 
 FENCE = re.compile(r" *(```|~~~)")
 ITEM = re.compile(r" *([-*]|\d+\.) ")
@@ -81,9 +83,11 @@ def adapted_link(link: re.Match[str], source: str, repository_url: str | None) -
         return link[0]
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
     if not (REPOSITORY / path).exists():
+        if source == HISTORY:
+            return text
         log.warning("%s: no such file: %s", source, link[0])
         return link[0]
-    on_site = PAGES_ABOVE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
-    if on_site:
-        return f"{is_picture}[{text}]({on_site}{'#' * bool(anchor)}{anchor})"
+    section = f"#{anchor}" if anchor and source != HISTORY else ""
+    if on_site := PAGES_ABOVE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None):
+        return f"{is_picture}[{text}]({on_site}{section})"
     return f"[{text}]({repository_url.rstrip('/')}/blob/HEAD/{path})" if repository_url else text
