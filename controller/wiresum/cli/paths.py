@@ -15,8 +15,8 @@ from wiresum.agent import _native
 )
 @click.argument("what", required=False, type=click.Choice(["library", "include", "pkg-config", "openmpi"]))
 def paths(what: str | None) -> None:
-    """Say where the parts for other languages are: the C library, its header, its pkg-config file; and the folder with
-    the component for Open MPI."""
+    """Print where the parts for programs in C and for Open MPI are: the folders of the C library, its header, its
+    pkg-config file, and Open MPI's component."""
     folder = Path(str(_native.__file__)).resolve().parent
     found = {"library": folder, "include": folder / "include", "pkg-config": folder / "pkgconfig"}
     if (folder / "openmpi" / "mca_coll_wiresum.so").exists():

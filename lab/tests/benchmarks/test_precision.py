@@ -1,4 +1,4 @@
-"""The benchmark of precision, small: real groups on real links. Needs root."""
+"""A small run of the benchmark of precision: real groups on real links. Needs root."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from wiresum_lab.benchmarks.precision.__main__ import main
 @pytest.mark.usefixtures("gloo_on_a_star")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_an_exact_sum_keeps_what_blocks_lose(tmp_path: Path) -> None:
+def test_an_exact_sum_keeps_values_that_block_floating_point_loses(tmp_path: Path) -> None:
     path = tmp_path / "precision.json"
     arguments = ["--workers", "2", "--elements", "4", "9000", "--kinds", "packed", "--repetitions", "1"]
     assert main([*arguments, "--json", str(path)]) == 0
@@ -23,5 +23,5 @@ def test_an_exact_sum_keeps_what_blocks_lose(tmp_path: Path) -> None:
         if case["group"] == "block":
             assert case["error_max"] > 1e6 and case["lost"] > 0.2
         else:
-            # Two terms are rounded once by both; what stands for the exact sum is rounded, too.
+            # A sum of two terms is rounded once by both; the reference for the exact sum is rounded as well.
             assert case["error_max"] <= 1.0001 and case["lost"] == 0

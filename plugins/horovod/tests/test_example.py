@@ -1,4 +1,4 @@
-"""The Horovod example, as a user runs it: through the switch, to the accuracy that DDP reaches over Gloo."""
+"""The Horovod example runs through the switch as a user would run it, and reaches the accuracy of DDP over Gloo."""
 
 from __future__ import annotations
 
@@ -78,4 +78,4 @@ def test_the_example_trains_through_the_switch_to_the_accuracy_of_gloo(switch: S
     assert over_gloo > 0.9
     assert accuracies[-1] == pytest.approx(over_gloo, abs=0.01)
     steps = EPOCHS * -(-1437 // (RANKS * BATCH))
-    assert packets >= steps * STEP_BYTES // 9000  # however long the packets are
+    assert packets >= steps * STEP_BYTES // 9000  # at least as many packets as the longest possible ones would make

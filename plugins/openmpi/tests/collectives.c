@@ -1,5 +1,5 @@
-/* Collectives under mpirun, for test_openmpi.py: each result is checked at each process, element by element. How many
- * went through the network the component itself says (coll_wiresum_verbose), and the test compares.
+/* Collectives under mpirun, for test_openmpi.py. Each process checks each result element by element. The component
+ * prints how many went through the network (coll_wiresum_verbose), and the test compares that.
  *
  *     mpirun -np 3 collectives SCENARIO
  */
@@ -90,7 +90,7 @@ static void everything(int nonblocking) {
      MPI_Ireduce_scatter_block(MPI_IN_PLACE, source, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request));
   EXPECT(is_filled(source, ELEMENTS, (rank + 1) * everybody()));
 
-  /* The root sends integers, the others receive them in another order of memory: every second place of a vector. */
+  /* The root sends integers; the others receive them strided, into every second place of a vector. */
   MPI_Datatype strided;
   MPI_Type_vector(ELEMENTS, 1, 2, MPI_INT, &strided);
   MPI_Type_commit(&strided);
@@ -118,7 +118,7 @@ static void everything(int nonblocking) {
   for (int part = 0; part < size; ++part) EXPECT(is_filled(result + part * ELEMENTS, ELEMENTS, part + 1));
 }
 
-/* None of these suits. */
+/* The component supports none of these, so they go to Open MPI's own components. */
 static void below(void) {
   static double doubles[ELEMENTS];
   static int32_t values[ELEMENTS];
@@ -136,7 +136,7 @@ static void below(void) {
   EXPECT(one == size);
   sum_all(MPI_COMM_SELF);
   MPI_Barrier(MPI_COMM_WORLD);
-  /* A nonblocking one does not make a communicator join. */
+  /* A nonblocking collective does not make a communicator join. */
   MPI_Request request;
   fill(values, ELEMENTS, rank + 1);
   MPI_Iallreduce(MPI_IN_PLACE, values, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
@@ -144,8 +144,8 @@ static void below(void) {
   EXPECT(is_filled(values, ELEMENTS, everybody()));
 }
 
-/* Two communicators, whose nonblocking collectives are started in another order by each process; halves; and a message
- * on its way while the others wait in a collective. */
+/* Two communicators, whose nonblocking collectives each process starts in a different order; communicators of a part of
+ * the processes; and a message that is sent while the others wait in a collective. */
 static void communicators(void) {
   static int32_t first[ELEMENTS], second[ELEMENTS], message[1 << 20];
   MPI_Comm copy, half;
@@ -166,14 +166,14 @@ static void communicators(void) {
   EXPECT(is_filled(first, ELEMENTS, everybody()) && is_filled(second, ELEMENTS, 2 * everybody()));
   MPI_Comm_free(&copy);
 
-  MPI_Comm_split(MPI_COMM_WORLD, rank == 0, rank, &half); /* one process alone, and the others */
+  MPI_Comm_split(MPI_COMM_WORLD, rank == 0, rank, &half); /* one process, and the rest */
   sum_all(half);
   MPI_Comm_free(&half);
 
   if (rank == 0) {
     MPI_Isend(message, 1 << 20, MPI_INT, 1, 0, MPI_COMM_WORLD, &requests[0]);
   } else if (rank == 1) {
-    MPI_Recv(message, 1 << 20, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE); /* before it comes to the sum */
+    MPI_Recv(message, 1 << 20, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE); /* before it calls the sum */
   }
   sum_all(MPI_COMM_WORLD);
   if (rank == 0) MPI_Wait(&requests[0], MPI_STATUS_IGNORE);

@@ -1,4 +1,4 @@
-"""A switch with its join service, for all that runs under mpirun."""
+"""A switch with its join service, for everything that runs under mpirun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open MPI's component, under mpirun, through a real switch and a real join service."""
+"""Open MPI's component under mpirun, with a real switch and a real join service."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(program: Path, control: str) -> Run:
-    """Runs a scenario, and gives what everybody printed; `parameters` are the component's."""
+    """Runs a scenario and returns the output of all processes; `parameters` are the component's."""
 
     def run_it(scenario: str, size: int, **parameters: str) -> str:
         done = mpi_launch.mpirun([program, scenario], size, mpi_launch.parameters(control, **parameters), PATIENCE_S)
@@ -55,16 +55,16 @@ def run(program: Path, control: str) -> Run:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_all_that_suits_goes_through_the_network_and_is_right(run: Run, size: int) -> None:
-    # Nine blocking ones, nine that are not, and the barrier.
+def test_supported_collectives_go_through_the_network_and_are_right(run: Run, size: int) -> None:
+    # Nine blocking collectives, nine nonblocking ones, and the barrier.
     assert carried(run("everything", size)) == {0: [19]}
 
 
-def test_what_does_not_suit_goes_below(run: Run) -> None:
+def test_unsupported_collectives_go_to_open_mpis_own_components(run: Run) -> None:
     assert carried(run("below", 3)) == {}
 
 
-def test_each_communicator_has_an_order_of_its_own_and_messages_get_through_meanwhile(run: Run) -> None:
+def test_communicators_may_be_used_in_different_orders_beside_messages(run: Run) -> None:
     counts = carried(run("communicators", 3))
     assert counts.pop(0) == [3]
     assert sorted(count for groups in counts.values() for count in groups) == [1, 2]
@@ -93,7 +93,7 @@ def test_floats_can_be_left_to_open_mpi(run: Run) -> None:
     assert carried(run("everything", 2, float32="0")) == {0: [17]}
 
 
-def test_without_a_switch_a_communicator_goes_on_below_and_says_so(run: Run) -> None:
+def test_without_a_switch_open_mpis_own_components_are_used_with_a_warning(run: Run) -> None:
     said = run("everything", 2, switch="127.0.0.1:1", join_timeout="1")
     assert carried(said) == {}
     assert "a communicator goes on without the network: cannot reach the switch" in said

@@ -52,7 +52,7 @@ def run(switch: SwitchProcess, *command: str) -> str:
 
 
 def check_training(output: str) -> None:
-    """The loss falls, and the network added."""
+    """The loss falls, and the network did the sums."""
     said = re.findall(r"loss (\S+); (\d+) bytes summed in the network", output)
     losses = [float(loss) for loss, _ in said]
     assert len(losses) >= 3 and losses[-1] < losses[0], output

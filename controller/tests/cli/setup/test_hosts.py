@@ -1,5 +1,8 @@
-"""Three hosts are set up for real, by the commands of the guide: each has an /etc, users and services of its own, in a
-mount namespace, and all a network namespace. What setup says starts the services is what starts them."""
+"""`wiresum setup` prepares three hosts with the commands of the guide.
+
+Each host is a mount namespace with its own /etc, users and services; all share a network namespace. The services are
+started with the commands that setup prints.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ import pytest
 PATIENCE_S = 60.0
 WIRESUM = [sys.executable, "-m", "wiresum.cli"]
 
-# The machine's own settings and its systemd are out of reach.
+# Keeps setup away from the machine's own sysctl settings and systemd.
 ENTER = """
 set -e
 for each in etc usr/local/bin var/lib var/log; do mount --bind "$1/$each" "/$each"; done
@@ -51,7 +54,7 @@ class Hosts:
         self.wiresum = self._for_everybody()
 
     def _for_everybody(self) -> list[str]:
-        """The command, as users other than root can run it."""
+        """Installs the command so that users other than root can run it."""
         home = Path(tempfile.mkdtemp(prefix="wiresum-test-"))
         self._cleanup.callback(shutil.rmtree, home)
         home.chmod(0o755)
@@ -93,7 +96,7 @@ class Hosts:
         return output
 
     def start(self, name: str, said: str) -> str:
-        """What setup says that would start the service; returns its first line."""
+        """Starts the service with the ExecStart line of the unit that setup wrote; returns its first line of output."""
         (line,) = re.findall(r"^ +(setpriv .+)$", said, re.MULTILINE)
         running = subprocess.Popen(
             self.command(name, *shlex.split(line)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -104,7 +107,7 @@ class Hosts:
         while True:
             with selectors.DefaultSelector() as selector:
                 selector.register(running.stdout, selectors.EVENT_READ)
-                assert selector.select(PATIENCE_S), "the service says nothing"
+                assert selector.select(PATIENCE_S), "the service has not reported that it is ready"
             first = running.stdout.readline()
             assert first, "the service has ended"
             if "ready: " in first:
@@ -117,7 +120,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         yield Hosts(tmp_path, cleanup)
 
 
-def test_a_switch_a_controller_and_a_worker_work_after_a_command_each(hosts: Hosts, tmp_path: Path) -> None:
+def test_one_command_each_sets_up_a_working_switch_controller_and_worker(hosts: Hosts, tmp_path: Path) -> None:
     pki = tmp_path / "pki"
     make = [*WIRESUM, "ca", "init", str(pki), "--address", "10.77.0.1", "--address", "10.77.0.5"]
     subprocess.run(make, check=True, capture_output=True)
@@ -138,7 +141,7 @@ def test_a_switch_a_controller_and_a_worker_work_after_a_command_each(hosts: Hos
     said = hosts.setup("worker", "worker", "--switch", "10.77.0.5", tls=pki / "worker")
     assert "2 workers summed 8 MiB through the switch, every bit right" in " ".join(said.split())
 
-    # And what is wrong later is said: the certificate of another cluster.
+    # The doctor also reports a later mistake: the certificate of another cluster.
     other = tmp_path / "other"
     subprocess.run([*WIRESUM, "ca", "init", str(other)], check=True, capture_output=True)
     said = hosts.setup("worker", "worker", "--switch", "10.77.0.5", tls=other / "worker", code=1)

@@ -1,7 +1,7 @@
 """How each system under test is started on a star.
 
 A system is started once for each number of workers and kind of link, and then repeats any number of cases.
-What a peer is given is what serves it best; each choice is explained where it is made.
+Each peer has the settings that serve it best, and each choice is explained where it is made.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Repetition
 from wiresum_lab.benchmarks.program import seconds_of
 from wiresum_lab.namespaces import transports
 from wiresum_lab.namespaces.links import MTU_BYTES
-from wiresum_lab.ranks.ranks import START_TIMEOUT_S, Ranks, RanksError, Site, wiresum_variables
+from wiresum_lab.ranks.ranks import START_TIMEOUT_S, Ranks, RanksError, Site
 
 FOLDER = Path(__file__).resolve().parent
 RANK = "wiresum_lab.benchmarks.against_gloo_and_mpi.rank"
 GLOO_PORT = 29_500
-# Of the switch beside it that Open MPI's component uses.
+# Ports of a second switch, which Open MPI's component uses.
 MPI_CONTROL_PORT, MPI_DATA_PORT = 43_587, 43_588
 
 
@@ -41,7 +41,7 @@ class System:
     bits: tuple[int, ...] = (32,)
     by_default: bool = False
     is_alone: bool = False
-    """On a star of its own: it takes interfaces from the kernel, which others would feel."""
+    """Needs a star of its own: it takes interfaces from the kernel, which would disturb other systems."""
     mtu_max: int | None = None
 
     def start(self, site: Site, logs: Path) -> Ranks:
@@ -79,14 +79,14 @@ def start_gloo(ranks: Ranks, backend: str = "gloo") -> None:
 
 def start_wiresum(ranks: Ranks, transport: str, device: str = "") -> None:
     if transport == "udp":
-        # The bridge copies what is for everybody, as an Ethernet switch does.
+        # The bridge copies multicast packets, as an Ethernet switch does.
         options = ["--multicast", "239.192.0.0"]
     else:
         # The switch sends each worker a copy of its own.
         options = ["--transport", transport, *(["--device", device] if device else [])]
     control = ranks.start_switch(ranks.site.switch, "--mtu", str(ranks.site.mtu), *options)
     own = {"WIRESUM_TRANSPORT": transport, "WIRESUM_DEVICE": device}
-    ranks.start_torch(RANK, "wiresum", variables=lambda worker: wiresum_variables(control, worker) | own)
+    ranks.start_torch(RANK, "wiresum", variables=lambda worker: worker.variables(control) | own)
 
 
 def start_mpi(ranks: Ranks) -> None:
@@ -104,8 +104,8 @@ def start_mpi(ranks: Ranks) -> None:
 def start_mpi_over_wiresum(ranks: Ranks) -> None:
     """The same program, launched the same way, with the component of docs/mpi.md."""
     switch = ranks.site.switch
-    # On the star, so that the way to it is that of the data: mpirun gives all ranks the same variables, and none its
-    # own address.
+    # On the star: mpirun gives all ranks the same variables, so none its own address, and they take the one that
+    # routes to the switch.
     control = f"{switch.address}:{MPI_CONTROL_PORT}"
     options = ["--port", str(MPI_DATA_PORT), "--mtu", str(ranks.site.mtu), "--multicast", "239.193.0.0"]
     ranks.start_switch(switch, *options, control=control)
