@@ -97,3 +97,9 @@ def test_without_a_switch_a_communicator_goes_on_below_and_says_so(run: Run) -> 
     said = run("everything", 2, switch="127.0.0.1:1", join_timeout="1")
     assert carried(said) == {}
     assert "a communicator goes on without the network: cannot reach the switch" in said
+
+
+def test_a_freed_communicators_collectives_complete(run: Run) -> None:
+    counts = carried(run("free_in_flight", 3))
+    assert counts.pop(0) == [1]
+    assert list(counts.values()) == [[5]]
