@@ -38,7 +38,7 @@ pytestmark = [
 ]
 
 
-def horovodrun(program: Sequence[str | Path], mca: Mapping[str, str], timeout_s: float, **variables: str) -> str:
+def horovodrun(program: Sequence[str | Path], mca: Mapping[str, str], timeout_s: float) -> str:
     """What `RANKS` processes of `program` said; they must succeed."""
     words = ["--timeout", f"{timeout_s:.0f}"]
     for name, value in {"rmaps_base_oversubscribe": "1", "mpi_yield_when_idle": "1", **mca}.items():
@@ -48,7 +48,7 @@ def horovodrun(program: Sequence[str | Path], mca: Mapping[str, str], timeout_s:
     # In a group of its own, all of which can be ended: it is a shell, in which mpirun is, in which the ranks are.
     with subprocess.Popen(
         command,
-        env=os.environ | {"WIRESUM_THREADS": "1", "OMP_NUM_THREADS": "1"} | variables,
+        env=os.environ | {"WIRESUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -89,8 +89,7 @@ def test_horovods_example_trains_through_the_switch_to_the_same_accuracy(control
 def own_tests(folder: Path, mca: Mapping[str, str]) -> tuple[Outcomes, str]:
     folder.mkdir()
     program = [FOLDER / "horovod_tests.py", source, folder, "--timeout", "120", "--color", "no"]
-    # Of fewer than four ranks the tests want sums without any rounding, in one place of 4,913 elements.
-    said = horovodrun(program, mca, OWN_TESTS_S_MAX, WIRESUM_PRECISION="exact")
+    said = horovodrun(program, mca, OWN_TESTS_S_MAX)
     outcomes: Outcomes = {}
     for rank in range(RANKS):
         for case in ElementTree.parse(folder / f"{rank}.xml").iter("testcase"):
