@@ -202,6 +202,7 @@ def test_verbosely_each_process_says_all(run: Run) -> None:
     assert len(warnings(said)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_more_processes_than_a_switch_has_bits_go_on_below_with_one_warning(run: Run) -> None:
     said = run("sums", SWITCH_WORKERS_MAX + 1, verbose="0")
@@ -210,6 +211,7 @@ def test_more_processes_than_a_switch_has_bits_go_on_below_with_one_warning(run:
     assert len(warning) <= WARNING_CHARACTERS_MAX
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_more_processes_than_that_sum_in_a_tree(run: Run, tree: str) -> None:
     own_address = 'export WIRESUM_ADDRESS=127.0.7.10$((OMPI_COMM_WORLD_RANK % 2)); exec "$0" "$@"'
