@@ -29,10 +29,10 @@ Outcomes = dict[tuple[int, str], str]
 
 def parameters(control: str, **ours: str) -> dict[str, str]:
     """MCA parameters that load the component for the switch at `control`; `ours` are further parameters of the
-    component."""
+    component. A communicator joins in its first collective, unless they say otherwise."""
     asked = ["ompi_info", "--path", "pkglibdir", "--parsable"]
     installed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().rpartition(":")[2]
-    own = {"switch": control, "verbose": "1"} | ours
+    own = {"switch": control, "verbose": "1", "join_after": "0"} | ours
     return {
         "mca_base_component_path": f"{COMPONENT.parent}:{installed}",
         **{f"coll_wiresum_{name}": value for name, value in own.items()},

@@ -38,7 +38,7 @@ pytestmark = [
 ]
 
 
-def horovodrun(program: Sequence[str | Path], mca: Mapping[str, str], timeout_s: float, **variables: str) -> str:
+def horovodrun(program: Sequence[str | Path], mca: Mapping[str, str], timeout_s: float) -> str:
     """Runs `program` in `RANKS` processes and returns their output; fails if one of them fails."""
     words = ["--timeout", f"{timeout_s:.0f}"]
     for name, value in {"rmaps_base_oversubscribe": "1", "mpi_yield_when_idle": "1", **mca}.items():
@@ -48,7 +48,7 @@ def horovodrun(program: Sequence[str | Path], mca: Mapping[str, str], timeout_s:
     # horovodrun is a shell over mpirun over the ranks: a process group of its own, so that all of them can be killed.
     with subprocess.Popen(
         command,
-        env=os.environ | {"WIRESUM_THREADS": "1", "OMP_NUM_THREADS": "1"} | variables,
+        env=os.environ | {"WIRESUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -90,8 +90,7 @@ def test_horovods_example_trains_through_the_switch_to_the_same_accuracy(control
 def own_tests(folder: Path, mca: Mapping[str, str]) -> tuple[Outcomes, str]:
     folder.mkdir()
     program = [FOLDER / "horovod_tests.py", source, folder, "--timeout", "120", "--color", "no"]
-    # With fewer than four ranks the tests demand sums without any rounding, once of 4,913 elements.
-    said = horovodrun(program, mca, OWN_TESTS_S_MAX, WIRESUM_PRECISION="exact")
+    said = horovodrun(program, mca, OWN_TESTS_S_MAX)
     outcomes: Outcomes = {}
     for rank in range(RANKS):
         for case in ElementTree.parse(folder / f"{rank}.xml").iter("testcase"):

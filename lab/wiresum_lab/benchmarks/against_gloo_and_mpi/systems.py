@@ -24,8 +24,9 @@ from wiresum_lab.ranks.ranks import START_TIMEOUT_S, Ranks, RanksError, Site
 FOLDER = Path(__file__).resolve().parent
 RANK = "wiresum_lab.benchmarks.against_gloo_and_mpi.rank"
 GLOO_PORT = 29_500
-# Ports of a second switch, which Open MPI's component uses.
-MPI_CONTROL_PORT, MPI_DATA_PORT = 43_587, 43_588
+# Ports and multicast group of a second switch, which Open MPI's component uses, by its WIRESUM_PRECISION.
+MPI_PORTS = {"block": 43_587, "exact": 43_687}
+MPI_GROUPS = {"block": "239.193.0.0", "exact": "239.193.4.0"}
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,15 @@ def start_mpi(ranks: Ranks) -> None:
     )
 
 
-def start_mpi_over_wiresum(ranks: Ranks) -> None:
-    """The same program, launched the same way, with the component of docs/mpi.md."""
+def start_mpi_over_wiresum(ranks: Ranks, precision: str = "block") -> None:
+    """The same program, launched the same way, with the component of docs/mpi.md; by default it sums as the PyTorch
+    backend does."""
     switch = ranks.site.switch
     # On the star: mpirun gives all ranks the same variables, so none its own address, and they take the one that
     # routes to the switch.
-    control = f"{switch.address}:{MPI_CONTROL_PORT}"
-    options = ["--port", str(MPI_DATA_PORT), "--mtu", str(ranks.site.mtu), "--multicast", "239.193.0.0"]
+    control = f"{switch.address}:{MPI_PORTS[precision]}"
+    options = ["--port", str(MPI_PORTS[precision] + 1), "--mtu", str(ranks.site.mtu)]
+    options += ["--multicast", MPI_GROUPS[precision]]
     ranks.start_switch(switch, *options, control=control)
     asked = ["ompi_info", "--path", "pkglibdir", "--parsable"]
     installed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().rpartition(":")[2]
@@ -117,8 +120,10 @@ def start_mpi_over_wiresum(ranks: Ranks) -> None:
             "mca_base_component_path": f"{_component_folder()}:{installed}",
             "coll_wiresum_switch": control,
             "coll_wiresum_verbose": "1",
+            # The warm-up joins.
+            "coll_wiresum_join_after": "0",
         },
-        {"WIRESUM_INSECURE": "1", "WIRESUM_PYTHON": sys.executable},
+        {"WIRESUM_INSECURE": "1", "WIRESUM_PYTHON": sys.executable, "WIRESUM_PRECISION": precision},
     )
 
 
@@ -188,7 +193,7 @@ def _mpi_missing() -> str | None:
     return None
 
 
-def _component_missing() -> str | None:
+def component_missing() -> str | None:
     if (missing := _mpi_missing()) is not None:
         return missing
     if _component_folder() is None:
@@ -219,7 +224,7 @@ SYSTEMS: dict[str, System] = {
         _wiresum("wiresum-dpdk", "Wiresum, DPDK", "dpdk", transports.EAL, mtu_max=MTU_BYTES),
         System("gloo", "Gloo", start_gloo, _gloo_missing, by_default=True),
         System("openmpi", "Open MPI", start_mpi, _mpi_missing, by_default=True),
-        System("openmpi-wiresum", "Open MPI over Wiresum", start_mpi_over_wiresum, _component_missing),
+        System("openmpi-wiresum", "Open MPI over Wiresum", start_mpi_over_wiresum, component_missing),
     )
 }
 SYSTEMS_BY_DEFAULT = tuple(name for name, system in SYSTEMS.items() if system.by_default)
