@@ -73,7 +73,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """Every rank's object, in order of ranks. They are pickled: ranks trust each other."""
     pickled = _pickled(obj)
     name = name or "object"
-    sizes = allgather(torch.tensor([pickled.numel()], dtype=torch.int64), f"{name}.sizes", process_set)
+    sizes = allgather(torch.tensor([pickled.numel()], dtype=torch.int64), f"{name}.size", process_set)
     gathered = allgather(pickled, f"{name}.bytes", process_set)
     return [_unpickled(part) for part in gathered.split(sizes.tolist())]
 
