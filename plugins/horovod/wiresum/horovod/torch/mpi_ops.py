@@ -230,9 +230,8 @@ def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """As `broadcast_async`, in place."""
-    members = runtime.current().sets.get(process_set.process_set_id or 0, ())
-    if root_rank not in members:
-        raise ValueError(f"broadcast received invalid root rank {root_rank}: the process set has ranks {list(members)}")
+    members = process_set_members(process_set)
+    require_root("broadcast", root_rank, members)
     root = members.index(root_rank)
     return _start(RequestType.BROADCAST, name, [tensor.detach()], process_set, lambda _: tensor, root=root)
 
@@ -500,6 +499,17 @@ def _start(
         **fields,
     )
     return coordinator.submit(Handle(request, buffers, complete))
+
+
+def process_set_members(process_set: ProcessSet) -> tuple[int, ...]:
+    """Its ranks, in order; none if it has not been added."""
+    return runtime.current().sets.get(process_set.process_set_id or 0, ())
+
+
+def require_root(what: str, root_rank: int, members: Sequence[int]) -> None:
+    """Raises a `ValueError` if the root is not one of them."""
+    if root_rank not in members:
+        raise ValueError(f"{what} received invalid root rank {root_rank}: the process set has ranks {list(members)}")
 
 
 def _coordinator(process_set: ProcessSet) -> Coordinator:
