@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from wiresum.horovod.torch import objects, runtime
 from wiresum.horovod.torch.mpi_ops import (
@@ -58,8 +59,12 @@ def broadcast_optimizer_state(
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     state = optimizer.state_dict() if runtime.current().place.rank == root_rank else None
+    is_root = runtime.current().place.rank == root_rank
+    # In host memory, since the root's device may be another rank's, or not be there. Loading copies it to the device of
+    # each parameter.
+    state = tree_map_only(torch.Tensor, torch.Tensor.cpu, optimizer.state_dict()) if is_root else None
     state = broadcast_object(state, root_rank, name="optimizer_state", process_set=process_set)
-    if runtime.current().place.rank != root_rank:
+    if not is_root:
         optimizer.load_state_dict(state)
 
 
