@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
 from . import horovod_ranks
 
 STALL_S = 0.5
+AT_ONCE_S = 20.0
+"""On a busy machine; a stall ends after half an hour."""
 
 
 @runs_in("trio")
@@ -165,6 +168,20 @@ def test_mismatched_calls_raise_at_every_rank_and_the_job_goes_on(rank: int, siz
         handle = hvd.allreduce_async(torch.ones(1), name="same")
     hvd.synchronize(handle)
     assert hvd.poll(handle)
+
+
+@runs_in("trio")
+def test_two_kinds_of_call_under_one_name_raise_at_every_rank_at_once(rank: int, size: int) -> None:
+    begin = time.monotonic()
+    for _ in range(3):  # also once both are known
+        with pytest.raises(hvd.HorovodInternalError) as failure:
+            hvd.allgather(torch.ones(4), name="shared") if rank == 1 else hvd.allreduce(torch.ones(4), name="shared")
+        assert "for 'shared': ranks 0, 2 have allreduce; rank 1 has allgather" in str(failure.value)
+        hvd.allreduce(torch.ones(4), name="shared")
+        hvd.allgather(torch.ones(4), name="shared")
+    assert time.monotonic() - begin < AT_ONCE_S
+    with pytest.raises(hvd.HorovodInternalError, match=r"rank 0 has broadcast; ranks 1, 2 have allgather"):
+        hvd.broadcast_object("x", name="thing") if rank == 0 else hvd.allgather_object("x", name="thing")
 
 
 @runs_in("trio")

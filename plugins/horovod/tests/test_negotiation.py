@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -108,6 +108,62 @@ def test_a_mismatch_tells_every_rank_what_each_called_and_other_calls_go_on(othe
     assert "; rank 1 has " in outcome.error
     ranks.submit(allreduce("a"))
     assert ranks.cycle()[0].error is None
+
+
+def allgather(name: str) -> Request:
+    return Request(RequestType.ALLGATHER, f"allgather.{name}", ("float32",), ((4,),))
+
+
+@pytest.mark.parametrize("known", [(), (allreduce,), (allgather,), (allreduce, allgather)])
+def test_two_kinds_under_one_name_fail_at_every_rank_and_other_calls_go_on(
+    known: Sequence[Callable[[str], Request]],
+) -> None:
+    ranks = Ranks(4)
+    for call in (*known, *known):
+        ranks.submit(call("a"))
+        assert [outcome.error for outcome in ranks.cycle()] == [None]
+    ranks.submit(allreduce("a"), [0, 3])
+    ranks.submit(allgather("a"), [2])
+    ranks.submit(allreduce("b"))
+    assert [outcome.name for outcome in ranks.cycle() + ranks.cycle()] == ["allreduce.b"]  # rank 1 has not called a
+    ranks.submit(allgather("a"), [1])
+    outcomes = ranks.cycle() + ranks.cycle()
+    assert sorted(outcome.name for outcome in outcomes) == ["allgather.a", "allreduce.a"]
+    assert {outcome.error for outcome in outcomes} == {
+        "Mismatched collective operations for 'a': ranks 0, 3 have allreduce; ranks 1, 2 have allgather. "
+        "All ranks must call the same"
+    }
+    for call in (allreduce, allgather):
+        ranks.submit(call("a"))
+        assert [outcome.error for outcome in ranks.cycle()] == [None]
+
+
+def test_a_joined_rank_is_not_waited_for_when_two_kinds_meet_under_one_name() -> None:
+    ranks = Ranks(3)
+    ranks.ranks[1].join()
+    ranks.submit(allreduce("a"), [0])
+    ranks.submit(allgather("a"), [2])
+    assert all("rank 0 has allreduce; rank 2 has allgather" in str(outcome.error) for outcome in ranks.cycle())
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_kinds_called_in_one_order_under_one_name_never_fail(data: st.DataObject) -> None:
+    size = data.draw(st.integers(2, 4))
+    ranks = Ranks(size)
+    for _ in range(3):  # later rounds come from the cache
+        todo = [[allreduce("a"), allgather("a")] for _ in range(size)]
+        seen: list[str] = []
+        turns = data.draw(st.lists(st.tuples(*[st.integers(0, 2)] * size), max_size=4))
+        for counts in [*turns, (2,) * size, *[(0,) * size] * SETTLING_CYCLES]:
+            for rank, count in enumerate(counts):
+                for request in todo[rank][:count]:
+                    ranks.submit(request, [rank])
+                del todo[rank][:count]
+            outcomes = ranks.cycle()
+            assert all(outcome.error is None for outcome in outcomes)
+            seen += [outcome.name for outcome in outcomes]
+        assert sorted(seen) == ["allgather.a", "allreduce.a"]
 
 
 def test_gathers_may_differ_in_the_first_dimension_only() -> None:

@@ -33,6 +33,7 @@ def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
         assert reply.token == grant.worker.token
     assert grants[0].reply.key == grants[1].reply.key != 0
     assert grants[0].reply.token != grants[1].reply.token
+    assert grants[0].reply.members_secret == grants[1].reply.members_secret
     (admit,) = harness.outputs(Admit)
     assert admit.entry.endpoints == (Endpoint("127.0.0.1", 5000), Endpoint("127.0.0.1", 5016))
 

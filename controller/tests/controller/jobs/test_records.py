@@ -197,6 +197,19 @@ def test_a_running_job_keeps_its_key_over_a_restart(store: Store) -> None:
     )
 
 
+def test_each_job_has_a_secret_of_its_own_which_survives_a_restart(store: Store) -> None:
+    harness = JobsHarness(store=store)
+    for name in ("first", "second"):
+        harness.ask(job_name=name, attempt="lost answer")
+    first, second = (grant.reply for grant in harness.outputs(Grant))
+    assert len(first.members_secret) == len(second.members_secret) == 32
+    assert first.members_secret != second.members_secret
+    after = JobsHarness(store=store)
+    after.ask(job_name="first", attempt="lost answer")
+    (again,) = after.outputs(Grant)
+    assert again.reply.members_secret == first.members_secret
+
+
 @pytest.mark.parametrize("written", [False, True])
 def test_a_crash_between_drawing_a_key_and_using_it_never_repeats_the_key(store: Store, *, written: bool) -> None:
     """The record is written before a switch hears of the key. A crash before that write leaves the key unused, and one
