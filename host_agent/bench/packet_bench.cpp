@@ -9,7 +9,7 @@
 //       the workers of that job in one thread: all-reduces without a pause, then round trips of single chunks; and how
 //       busy these cores were
 //
-// `make bench-packets` starts them, each pinned to a core, and makes a table. Everything is printed as JSON.
+// `make bench NAMES=packets` starts them, each pinned to a core, and makes a table. Everything is printed as JSON.
 #include <unistd.h>
 
 #include <algorithm>

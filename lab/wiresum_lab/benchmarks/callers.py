@@ -1,4 +1,4 @@
-"""What an all-reduce costs its caller, over wiresum and over Gloo in turns: make bench-callers.
+"""What an all-reduce costs its caller, over wiresum and over Gloo in turns: make bench NAMES=callers.
 
 Two workers and a software switch, all on this machine. The workers have a group of each backend, and take turns: a
 round of calls over the one, a round over the other. Each figure is for one call, of rank 0's calling thread:

@@ -108,4 +108,4 @@ def test_the_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leave:
         parse_options(["--help"])
     assert leave.value.code == 0
-    assert "make bench-dense ARGS='--workers 8 --link 100mbit'" in capsys.readouterr().out
+    assert "make bench NAMES=dense ARGS='--workers 8 --link 100mbit'" in capsys.readouterr().out

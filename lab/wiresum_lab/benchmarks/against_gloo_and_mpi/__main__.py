@@ -1,4 +1,4 @@
-"""Wiresum, Gloo and Open MPI, side by side: `make bench-dense ARGS=--help`.
+"""Wiresum, Gloo and Open MPI, side by side: `make bench NAMES=dense ARGS=--help`.
 
 Theory of operation. For each number of workers a star of namespaces is built (`star.py`), and on it every system is
 started once (`systems.py`). Repetitions are interleaved, A B C A B C, so that whatever else the machine does hits all

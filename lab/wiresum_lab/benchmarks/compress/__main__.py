@@ -1,4 +1,4 @@
-"""Compressed training beside fp32 on shaped links: `make bench-compress ARGS=--help`. Needs root.
+"""Compressed training beside fp32 on shaped links: `make bench NAMES=compress ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces (`star.py`) every worker is one process that trains the same network in
 four ways (`rank.py`): fp32 over Gloo, fp32 through the switch, IntDIANA in 8 bits on

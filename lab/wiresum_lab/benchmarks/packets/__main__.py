@@ -1,4 +1,4 @@
-"""What a packet costs, by layer and by transport; needs root and two cores: make bench-packets.
+"""What a packet costs, by layer and by transport; needs root and two cores: make bench NAMES=packets.
 
 A switch of one job is pinned to one core, and eight workers' state machines, in one thread, to another
 (`packet_bench.cpp`). Over each transport they all-reduce for a while; then one worker's round trips are timed, where
@@ -306,10 +306,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     console = Console(width=None if sys.stdout.isatty() else REPORT_COLUMNS)
     if os.geteuid() != 0:
-        console.print("bench-packets makes network namespaces: run it as root")
+        console.print("This benchmark makes network namespaces: run it as root")
         return 1
     if len(os.sched_getaffinity(0)) < len(options.cores):
-        console.print("bench-packets needs two cores: one for the switch, one for the workers")
+        console.print("This benchmark needs two cores: one for the switch, one for the workers")
         return 1
     options.bench = options.bench or built()
     costs = layers_of(options.bench, options.cores[1])

@@ -1,5 +1,5 @@
 """bmv2, the P4 reference switch, in the place of the software switch: the switch program for the eight workers of
-`make bench-packets`."""
+`make bench NAMES=packets`."""
 
 from __future__ import annotations
 

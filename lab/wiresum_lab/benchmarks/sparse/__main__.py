@@ -1,4 +1,4 @@
-"""Sparse all-reduce, dense all-reduce and Gloo on shaped links: `make bench-sparse ARGS=--help`. Needs root.
+"""Sparse all-reduce, dense all-reduce and Gloo on shaped links: `make bench NAMES=sparse ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces (`star.py`) every worker is one process with three groups
 (`rank.py`), so that all three ways sum the very same tensors, in turns. A repetition draws new blocks; all ranks

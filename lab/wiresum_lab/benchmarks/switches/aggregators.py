@@ -1,4 +1,4 @@
-"""One job at 1, 2, 4 software switches on shaped links: `make bench-aggregators ARGS=--help`. Needs root.
+"""One job at 1, 2, 4 software switches on shaped links: `make bench NAMES=aggregators ARGS=--help`. Needs root.
 
 Theory of operation. A software switch that is a host like the workers, behind a link like theirs, has to take in what
 all N of them send: its link, and not theirs, is what bounds a sum. So the job is spread over K of them. On a star of

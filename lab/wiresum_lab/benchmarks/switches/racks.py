@@ -1,4 +1,4 @@
-"""Racks of workers below a spine, every link as slow: `make bench-racks ARGS=--help`. Needs root.
+"""Racks of workers below a spine, every link as slow: `make bench NAMES=racks ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces with racks (`star.py`) the spine and each rack's switch run `wiresum switch
 --p4runtime`, and a controller makes trees of them. Every worker is one process with a group over each way to sum
