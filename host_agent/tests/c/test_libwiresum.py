@@ -130,6 +130,11 @@ def test_senseless_calls_are_refused_and_settings_arrive(start: Start) -> None:
     outcome(start("arguments"))
 
 
+def test_memory_that_partly_overlaps_is_refused_and_what_is_in_place_is_not(start: Start) -> None:
+    for process in [start("overlaps", rank, 2) for rank in range(2)]:
+        outcome(process)
+
+
 @pytest.mark.parametrize(
     ("scenario", "says"),
     [

@@ -301,6 +301,67 @@ static void arguments(void) {
   CHECK(wiresum_leave(&session));
 }
 
+/* Every way in which the two buffers of a call may lie. It needs two workers, which ask for the same. */
+static void overlaps(void) {
+  enum { ELEMENTS = 1000 };
+  static int32_t memory[4 * ELEMENTS];
+  wiresum_session* session = join("overlaps");
+  wiresum_operation* operation = NULL;
+  EXPECT(world_size == 2);
+
+  for (int shift = -ELEMENTS; shift <= ELEMENTS; shift += ELEMENTS / 2) {
+    int32_t* source = memory + ELEMENTS;
+    for (int i = 0; i < ELEMENTS; ++i) source[i] = i * (rank + 1);
+    const int code =
+        wiresum_all_reduce(session, source, source + shift, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM, &operation);
+    const int may = shift % ELEMENTS == 0;
+    EXPECT((code == WIRESUM_OK) == may);
+    if (!may) {
+      EXPECT(code == WIRESUM_ERROR_ARGUMENT && strstr(wiresum_error_text(), "source and destination overlap") != NULL);
+      continue;
+    }
+    finish(&operation);
+    for (int i = 0; i < ELEMENTS; ++i) EXPECT(source[shift + i] == i * everybody());
+  }
+  /* By a byte. */
+  EXPECT(wiresum_all_reduce(session, memory, (char*)memory + 4 * ELEMENTS - 1, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM,
+                            &operation) == WIRESUM_ERROR_ARGUMENT);
+  /* Bytes count, not elements. */
+  EXPECT(wiresum_all_reduce(session, memory, memory + ELEMENTS / 2, ELEMENTS, WIRESUM_FLOAT16, WIRESUM_SUM,
+                            &operation) == WIRESUM_OK);
+  finish(&operation);
+
+  /* The root alone writes. */
+  if (rank == 0) {
+    EXPECT(wiresum_reduce(session, memory, memory + 1, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM, 0, &operation) ==
+           WIRESUM_ERROR_ARGUMENT);
+  }
+  CHECK(wiresum_reduce(session, memory, memory + rank, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM, 0, &operation));
+  finish(&operation);
+
+  /* The other's part is not one's own. */
+  for (int part = 0; part < 2; ++part) {
+    for (int shift = -1; shift <= 1; ++shift) {
+      int32_t* const inside = memory + ELEMENTS + part * ELEMENTS + shift;
+      if (part == rank && shift == 0) continue;
+      EXPECT(wiresum_all_gather(session, inside, memory + ELEMENTS, 4 * ELEMENTS, &operation) ==
+             WIRESUM_ERROR_ARGUMENT);
+      EXPECT(wiresum_reduce_scatter(session, memory + ELEMENTS, inside, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM,
+                                    &operation) == WIRESUM_ERROR_ARGUMENT);
+    }
+  }
+  /* What ends where the other begins does not overlap. */
+  int32_t* const beside = rank == 0 ? memory : memory + 3 * ELEMENTS;
+  for (int i = 0; i < ELEMENTS; ++i) beside[i] = rank + 1;
+  CHECK(wiresum_all_gather(session, beside, memory + ELEMENTS, 4 * ELEMENTS, &operation));
+  finish(&operation);
+  for (int i = 0; i < 2 * ELEMENTS; ++i) EXPECT(memory[ELEMENTS + i] == i / ELEMENTS + 1);
+  CHECK(wiresum_reduce_scatter(session, memory + ELEMENTS, beside, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM, &operation));
+  finish(&operation);
+  for (int i = 0; i < ELEMENTS; ++i) EXPECT(beside[i] == 2 * (rank + 1));
+  CHECK(wiresum_leave(&session));
+}
+
 static void fails_to_join(void) {
   wiresum_session* session = NULL;
   say("failed", wiresum_join("fails-to-join", rank, world_size, NULL, WIRESUM_NO_QUEUE, &session));
@@ -332,6 +393,8 @@ int main(int count, char** words) {
     leaves_early();
   } else if (strcmp(scenario, "arguments") == 0) {
     arguments();
+  } else if (strcmp(scenario, "overlaps") == 0) {
+    overlaps();
   } else if (strcmp(scenario, "fails-to-join") == 0) {
     fails_to_join();
   } else if (strcmp(scenario, "unnamed") == 0) {
