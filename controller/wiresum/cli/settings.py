@@ -9,7 +9,7 @@ import textwrap
 
 import click
 
-from wiresum.agent.config import AgentConfig, settings_of
+from wiresum.agent.config import OTHER_VARIABLES, AgentConfig, settings_of
 
 COLUMNS = 100
 INDENT = 24
@@ -18,7 +18,8 @@ INDENT = 24
 @click.command(epilog="\b\nExample:\n  WIRESUM_THREADS=2 wiresum settings")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def settings(as_json: bool) -> None:
-    """Say what a worker can be told by its environment, and what it would take here."""
+    """Say what a worker can be told by its environment, and what it would take here. Variables that others read come
+    last."""
     try:
         config = AgentConfig.from_environment()
     except ValueError as error:
@@ -35,3 +36,6 @@ def settings(as_json: bool) -> None:
         click.echo(f"{setting.variable:{INDENT - 1}} {shown}{'   (from the environment)' if is_set else ''}")
         explained = re.sub(r"\[([^]]*)\]\(([^)]*)\)", r"docs/\1", setting.help).replace("`", "")
         click.echo(textwrap.indent(textwrap.fill(explained, COLUMNS - INDENT), " " * INDENT))
+    for variable, help_text in OTHER_VARIABLES.items():
+        click.echo(f"{variable:{INDENT - 1}} {os.environ.get(variable, '')}".rstrip())
+        click.echo(textwrap.indent(help_text, " " * INDENT))

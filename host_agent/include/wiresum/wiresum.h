@@ -44,7 +44,11 @@
  * environment in which the library lies, else python3 on the PATH. If it dies, the sessions fail at once, with
  * WIRESUM_ERROR_SIDECAR.
  *
- * CONFIGURATION comes from the WIRESUM_... variables, which docs/torch.md lists, and can be given to wiresum_join.
+ * CONFIGURATION comes from the WIRESUM_... variables, which docs/torch.md lists, and can be given to wiresum_join. Each
+ * wiresum_join reads the environment as it is then; as with getenv(), no other thread may change it meanwhile. Only
+ * WIRESUM_PYTHON stays what it was at the first session. A misspelt variable is refused, and so is an unknown setting
+ * that is given to wiresum_join. A variable whose name is like that of no setting has no effect; the sidecar says so on
+ * standard error.
  *
  * STABILITY. What is here stays: functions are added, and fields at the end of wiresum_statistics. A program that was
  * built against an older header runs with a newer library of the same soname.

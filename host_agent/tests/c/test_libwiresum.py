@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -135,6 +136,24 @@ def test_memory_that_partly_overlaps_is_refused_and_what_is_in_place_is_not(star
         outcome(process)
 
 
+def test_settings_that_change_after_the_first_session_count(start: Start) -> None:
+    outcome(start("settings-change"))
+
+
+def test_a_bad_name_is_said_to_be_one(start: Start) -> None:
+    outcome(start("bad-names"))
+
+
+def test_an_unknown_variable_is_warned_of_and_a_misspelt_one_is_refused(start: Start) -> None:
+    process = start("several-sessions", WIRESUM_FAVOURITE="1", WIRESUM_SWITCH_PORT_1_TCP="for Kubernetes")
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert errors.count("WIRESUM_") == 1, "once, though there are three sessions"
+    assert "WIRESUM_FAVOURITE is no setting, and has no effect" in errors
+    said = outcome(start("fails-to-join", WIRESUM_SWICH="localhost"))
+    assert "WIRESUM_ERROR_ARGUMENT WIRESUM_SWICH is no setting: is WIRESUM_SWITCH meant?" in said
+
+
 @pytest.mark.parametrize(
     ("scenario", "says"),
     [
@@ -185,7 +204,10 @@ def test_leaving_ends_what_is_in_flight(start: Start) -> None:
     ("variables", "says"),
     [
         ({"WIRESUM_PYTHON": "/nowhere/python"}, "WIRESUM_ERROR_SIDECAR.*WIRESUM_PYTHON"),
-        ({"WIRESUM_PYTHON": "/bin/true"}, "WIRESUM_ERROR_SIDECAR.*Python package wiresum"),
+        (
+            {"WIRESUM_PYTHON": "/bin/true"},
+            "WIRESUM_ERROR_SIDECAR.*'/bin/true': it ended without a word.*WIRESUM_PYTHON",
+        ),
         ({"WIRESUM_SWITCH": "127.0.0.1:1", "WIRESUM_JOIN_TIMEOUT": "0.2"}, "WIRESUM_ERROR_JOIN.*127.0.0.1:1"),
         ({"WIRESUM_ADDRESS": "192.0.2.1"}, "WIRESUM_ERROR .*192.0.2.1"),
         ({"WIRESUM_PRIORITY": "high"}, "WIRESUM_ERROR_ARGUMENT.*WIRESUM_PRIORITY"),
@@ -193,6 +215,15 @@ def test_leaving_ends_what_is_in_flight(start: Start) -> None:
 )
 def test_who_cannot_join_is_told_why(start: Start, variables: dict[str, str], says: str) -> None:
     assert re.search(says, outcome(start("fails-to-join", 0, 1, **variables)))
+
+
+def test_what_the_sidecar_cannot_import_is_said(start: Start, tmp_path: Path) -> None:
+    for name in ("click", "grpc", "google"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('it is broken')")
+    said = outcome(start("fails-to-join", 0, 1, PYTHONPATH=str(tmp_path / "."), WIRESUM_PYTHON=sys.executable))
+    assert re.search(
+        r"WIRESUM_ERROR_SIDECAR cannot start the sidecar.*: ImportError: it is broken\. WIRESUM_PYTHON", said
+    )
 
 
 @pytest.mark.parametrize(
