@@ -21,7 +21,8 @@ from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
 
 FOLDER = Path(__file__).resolve().parent
-HOST_AGENT = FOLDER.parents[1]
+DEV = FOLDER.parents[2] / "build/dev"
+EXAMPLE = FOLDER.parents[1] / "examples" / "c"
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-O1"]
@@ -31,16 +32,21 @@ pytestmark = pytest.mark.skipif(
     reason="cc or pkg-config is missing: programs in C are not tried",
 )
 
+needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is missing")
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(scope="module")
 def flags() -> list[str]:
     """What a user's compiler is given."""
-    folder = CliRunner().invoke(paths, ["pkg-config"], catch_exceptions=False).output.strip()
+    return flags_of_pkg_config(CliRunner().invoke(paths, ["pkg-config"], catch_exceptions=False).output.strip())
+
+
+def flags_of_pkg_config(folder: str | Path, *options: str) -> list[str]:
     found = subprocess.run(
-        ["pkg-config", "--cflags", "--libs", "wiresum"],
-        env=os.environ | {"PKG_CONFIG_PATH": folder},
+        ["pkg-config", *options, "--cflags", "--libs", "wiresum"],
+        env=os.environ | {"PKG_CONFIG_PATH": str(folder)},
         capture_output=True,
         text=True,
         check=True,
@@ -247,18 +253,68 @@ def test_ports_that_are_not_among_those_of_the_firewall_are_not_taken(start: Sta
     assert "WIRESUM_PORTS" in said
 
 
-def test_the_example_sums_and_the_header_is_one_for_cpp_too(flags: list[str], control: str, tmp_path: Path) -> None:
-    program = tmp_path / "all_reduce"
-    source = HOST_AGENT / "examples" / "c" / "all_reduce.c"
-    subprocess.run(["cc", *STRICT, source, "-o", program, *flags], check=True)
-    environment = os.environ | {"WIRESUM_SWITCH": control}
+def example_sums(program: Path, **variables: str) -> None:
     ranks = [
-        subprocess.Popen([program, str(rank), "2"], env=environment, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([program, str(rank), "2"], env=os.environ | variables, stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
     for rank, process in enumerate(ranks):
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert f"rank {rank}: every element is 3" in out
+
+
+def test_the_example_sums_with_pkg_config(flags: list[str], control: str, tmp_path: Path) -> None:
+    assert "-lwiresum" in flags
+    program = tmp_path / "all_reduce"
+    subprocess.run(["cc", *STRICT, EXAMPLE / "all_reduce.c", "-o", program, *flags], check=True)
+    example_sums(program, WIRESUM_SWITCH=control)
+
+
+def built_by_cmake(folder: Path, **variables: str) -> Path:
+    """The example, by its own CMakeLists.txt."""
+    settings = [f"-D{name}={value}" for name, value in variables.items()]
+    subprocess.run(["cmake", "-S", EXAMPLE, "-B", folder, *settings], check=True)
+    subprocess.run(["cmake", "--build", folder], check=True)
+    return folder / "all_reduce"
+
+
+@needs_cmake
+def test_the_example_sums_with_cmake(control: str, tmp_path: Path) -> None:
+    package = CliRunner().invoke(paths, ["cmake"], catch_exceptions=False).output.strip()
+    example_sums(built_by_cmake(tmp_path, wiresum_DIR=package), WIRESUM_SWITCH=control)
+
+
+@needs_cmake
+@pytest.mark.timeout(600)  # it compiles what has changed
+@pytest.mark.skipif(not (DEV / "build.ninja").exists(), reason="the build of the preset dev is not there")
+def test_an_installed_build_is_found_by_cmake_and_by_pkg_config(control: str, tmp_path: Path) -> None:
+    subprocess.run(["cmake", "--build", DEV, "--target", "wiresum_shared"], check=True)
+    prefix = tmp_path / "usr"
+    subprocess.run(["cmake", "--install", DEV, "--prefix", prefix, "--component", "libwiresum"], check=True)
+    variables = {"WIRESUM_SWITCH": control, "WIRESUM_PYTHON": sys.executable}
+    example_sums(built_by_cmake(tmp_path / "build", CMAKE_PREFIX_PATH=str(prefix)), **variables)
+    program = tmp_path / "all_reduce"
+    (folder,) = prefix.rglob("pkgconfig")
+    flags = flags_of_pkg_config(folder, "--define-prefix")  # the file has that of the configuration
+    assert f"-L{folder.parent}" in flags
+    subprocess.run(["cc", EXAMPLE / "all_reduce.c", "-o", program, *flags], check=True)
+    example_sums(program, **variables)
+
+
+@needs_cmake
+def test_a_cmake_project_that_needs_a_later_version_does_not_get_this_one(tmp_path: Path) -> None:
+    package = CliRunner().invoke(paths, ["cmake"], catch_exceptions=False).output.strip()
+    project = tmp_path / "CMakeLists.txt"
+    project.write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(later LANGUAGES C)\nfind_package(wiresum 99 REQUIRED)\n"
+    )
+    command = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-Dwiresum_DIR={package}"]
+    refused = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert refused.returncode != 0
+    assert "wiresum-config.cmake, version: 0" in refused.stderr
+
+
+def test_the_header_is_one_for_cpp_too(flags: list[str], tmp_path: Path) -> None:
     includes = [flag for flag in flags if flag.startswith("-I")]
     unit = tmp_path / "unit.cpp"
     unit.write_text("#include <wiresum/wiresum.h>\nint main() { return wiresum_rank(nullptr) == -1 ? 0 : 1; }\n")
