@@ -150,6 +150,23 @@ def test_packets_of_different_sizes_are_an_error_that_says_what_to_set(start: St
     join(config_of(*servers, lanes=128)).leave()
 
 
+def test_workers_of_different_numbers_of_aggregators_hear_that(two: list[JoinServer]) -> None:
+    with futures.ThreadPoolExecutor() as pool:
+        joining = [pool.submit(join, config_of(*two), 0, 2), pool.submit(join, config_of(two[0]), 1, 2)]
+        for each in joining:
+            with pytest.raises(
+                JoinError, match=r"the number of aggregators in WIRESUM_SWITCH is 2 at rank 0 .* 1 at rank 1 "
+            ):
+                each.result(PATIENCE_S)
+
+
+@pytest.fixture
+def not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers say nothing of their settings, so that one of them need not go on to the second aggregator."""
+    monkeypatch.setattr(AgentConfig, "agreed", {})
+
+
+@pytest.mark.usefixtures("not_compared")
 def test_who_waits_at_the_second_hears_that_the_job_has_ended_at_the_first(two: list[JoinServer]) -> None:
     with futures.ThreadPoolExecutor() as pool:
         waiting = pool.submit(join, config_of(*two), 0, 2)
@@ -162,6 +179,7 @@ def test_who_waits_at_the_second_hears_that_the_job_has_ended_at_the_first(two: 
     wait_until(lambda: [states_at(server) for server in two] == [[], []], "nothing is left of the job")
 
 
+@pytest.mark.usefixtures("not_compared")
 def test_a_worker_that_is_lost_while_others_wait_at_the_second_is_named(two: list[JoinServer]) -> None:
     with futures.ThreadPoolExecutor() as pool:
         waiting = pool.submit(join, config_of(*two), 0, 2)

@@ -212,6 +212,15 @@ def test_a_bad_secret_is_refused_without_being_repeated(variable: str, text: str
     assert text not in str(caught.value)
 
 
+def test_what_the_workers_of_a_job_must_agree_on() -> None:
+    assert AgentConfig(switch="a+b", bits=16, sparse=False).agreed == {
+        "WIRESUM_PRECISION": "auto",
+        "WIRESUM_BITS": "16",
+        "WIRESUM_SPARSE": "0",
+        "the number of aggregators in WIRESUM_SWITCH": "2",
+    }
+
+
 def test_secrets_are_not_shown() -> None:
     shown = repr(AgentConfig(key=123456789, job_token="a token"))
     assert "123456789" not in shown

@@ -223,6 +223,19 @@ def test_who_cannot_join_is_told_why(start: Start, variables: dict[str, str], sa
     assert re.search(says, outcome(start("fails-to-join", 0, 1, **variables)))
 
 
+@pytest.mark.parametrize(
+    ("variable", "values"),
+    [("WIRESUM_BITS", ("16", "32")), ("WIRESUM_PRECISION", ("exact", "auto")), ("WIRESUM_SPARSE", ("0", "1"))],
+)
+def test_all_ranks_hear_which_setting_differs(start: Start, variable: str, values: tuple[str, str]) -> None:
+    for process in [start("fails-to-join", rank, 2, **{variable: value}) for rank, value in enumerate(values)]:
+        said = outcome(process)
+        assert "WIRESUM_ERROR_JOIN" in said
+        assert "different settings" in said
+        for rank, value in enumerate(values):
+            assert re.search(rf"{variable} is .*{value} at rank {rank} ", said)
+
+
 def test_what_the_sidecar_cannot_import_is_said(start: Start, tmp_path: Path) -> None:
     for name in ("click", "grpc", "google"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('it is broken')")

@@ -148,11 +148,8 @@ def test_a_group_that_asks_for_it_sums_short_tensors_in_blocks(rank: int, size: 
     dist.destroy_process_group(group)
 
 
-@pytest.mark.parametrize("elements", [10, 50_000])
 @runs_in("trio")
-def test_workers_that_do_not_agree_on_the_precision_find_out(rank: int, size: int, elements: int) -> None:
+def test_workers_that_do_not_agree_on_the_precision_find_out(rank: int, size: int) -> None:
     options = wiresum.torch.Options(precision="block" if rank == 1 else "exact")
-    group = dist.new_group(pg_options=options, timeout=timedelta(seconds=20))
-    with pytest.raises(dist.DistBackendError, match="different collectives"):
-        dist.all_reduce(torch.ones(elements), group=group)
-    dist.destroy_process_group(group)
+    with pytest.raises(dist.DistBackendError, match="WIRESUM_PRECISION is "):
+        dist.new_group(pg_options=options, timeout=timedelta(seconds=20))

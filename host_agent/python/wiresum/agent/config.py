@@ -70,6 +70,8 @@ class Setting:
     """From the variable's text; raises a ValueError that says what is needed."""
     secret: bool = False
     """Is the value left out of errors, which end up in logs?"""
+    agreed: bool = False
+    """Do sums come out wrong, or not at all, if workers of a job have different values?"""
     variable: str = ""
 
 
@@ -217,11 +219,13 @@ class AgentConfig:
         "[numerics.md](numerics.md#exact-or-in-blocks-wiresum_precision)",
         parse=str.lower,
         problem=_one_of(*PRECISIONS),
+        agreed=True,
     )
     bits: int = _setting(
         32,
         "bits on the wire for each float that is summed in blocks: 32, 16 or 8. Fewer are faster and coarser",
         problem=lambda bits: "" if bits in (32, 16, 8) else "it must be 32, 16 or 8",
+        agreed=True,
     )
     address: str = _setting(
         "",
@@ -260,7 +264,9 @@ class AgentConfig:
         default_shown="from the number of cores",
         problem=_within(-1, SPIN_US_MAX),
     )
-    sparse: bool = _setting(True, "all-reduces find blocks of zeros and do not send them: [sparse.md](sparse.md)")
+    sparse: bool = _setting(
+        True, "all-reduces find blocks of zeros and do not send them: [sparse.md](sparse.md)", agreed=True
+    )
     transport: str = _setting(
         "udp",
         "how packets reach the network: `udp`, `xdp`, `dpdk`: [transports.md](transports.md); may differ between "
@@ -351,6 +357,16 @@ class AgentConfig:
         if self.transport == "dpdk" and not self.address:
             return "WIRESUM_ADDRESS must be the IPv4 address that this worker is to have; the kernel knows of none"
         return ""
+
+    @property
+    def agreed(self) -> dict[str, str]:
+        """What the service compares between the workers of a job, by the names that people know."""
+        values = {
+            setting.variable: f"{getattr(self, name):d}" if setting.parse is _boolean else str(getattr(self, name))
+            for name, setting in settings_of().items()
+            if setting.agreed
+        }
+        return values | {"the number of aggregators in WIRESUM_SWITCH": str(len(self.aggregators))}
 
     @property
     def aggregators(self) -> tuple[AgentConfig, ...]:
