@@ -11,14 +11,20 @@ from wiresum.agent import _native
 
 @click.command(
     epilog="\b\nExample:\n  export PKG_CONFIG_PATH=$(wiresum paths pkg-config)\n"
-    "  cc app.c $(pkg-config --cflags --libs wiresum)"
+    "  cc app.c $(pkg-config --cflags --libs wiresum)\n"
+    "  cmake -B build -D wiresum_DIR=$(wiresum paths cmake)"
 )
-@click.argument("what", required=False, type=click.Choice(["library", "include", "pkg-config", "openmpi"]))
+@click.argument("what", required=False, type=click.Choice(["library", "include", "pkg-config", "cmake", "openmpi"]))
 def paths(what: str | None) -> None:
-    """Print where the parts for programs in C and for Open MPI are: the folders of the C library, its header, its
-    pkg-config file, and Open MPI's component."""
+    """Print where the parts for other languages are: the folders of the C library, its header, its pkg-config file, its
+    CMake package, and Open MPI's component."""
     folder = Path(str(_native.__file__)).resolve().parent
-    found = {"library": folder, "include": folder / "include", "pkg-config": folder / "pkgconfig"}
+    found = {
+        "library": folder,
+        "include": folder / "include",
+        "pkg-config": folder / "pkgconfig",
+        "cmake": folder / "cmake",
+    }
     if (folder / "openmpi" / "mca_coll_wiresum.so").exists():
         found["openmpi"] = folder / "openmpi"
     elif what == "openmpi":
