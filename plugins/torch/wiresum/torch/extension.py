@@ -26,8 +26,6 @@ from types import ModuleType
 
 import torch
 
-import wiresum.agent
-
 log = logging.getLogger("wiresum")
 
 COMPILE_TIMEOUT_S = 300.0
@@ -36,7 +34,8 @@ LOCK_POLL_S = 0.1
 
 _NAME = "wiresum_torch_backend"
 _SOURCE = Path(__file__).with_name("backend.cpp")
-_AGENT = Path(wiresum.agent.__file__).parent
+# Found, not imported: a setup compiles this beside the agent's native module, before that is there.
+_AGENT = Path(str(importlib.util.find_spec("wiresum.agent").origin)).parent  # type: ignore[union-attr]
 _SOURCES = (_SOURCE, _SOURCE.with_name("direct.hpp"), _AGENT / "capi.hpp")
 _MESSAGE_CHARACTERS_MAX = 600
 
