@@ -26,7 +26,7 @@ BUILT_IN = {
     "health": ("wiresum.cli.health:health", "Ask a switch or controller whether it is healthy, for probes."),
     "jobs": ("wiresum.cli.jobs:jobs", "List the jobs of a switch or controller; create, end, drain."),
     "man": ("wiresum.cli.man:man", "Write the manual pages of all commands."),
-    "paths": ("wiresum.cli.paths:paths", "Say where the parts for programs in C and for Open MPI are."),
+    "paths": ("wiresum.cli.paths:paths", "Say where the pages, and the parts for C and for Open MPI, are."),
     "settings": ("wiresum.cli.settings:settings", "Say what a worker can be told by its environment."),
     "setup": ("wiresum.cli.setup:setup", "Make this host a worker, a switch or a controller."),
     "switch": ("wiresum.switch.command:switch", "Run a software switch, with its join service."),
@@ -121,8 +121,9 @@ Completion, in bash (zsh and fish likewise):
   eval "$(wiresum completion bash)"
 
 \b
-Manual pages, for `man wiresum-switch` and the like:
+Manual pages, for `man wiresum-switch` and the like; and the pages named docs/...:
   wiresum man
+  ls $(wiresum paths docs)
 """
 
 
