@@ -227,6 +227,20 @@ constants: $(ready)-dev  ##! write what C++, Python and Lua have of p4src/consta
 p4:  ##! compile the switch program with p4c, into p4src/wiresum/compiled
 	$(PYTHON) p4src/wiresum/compiled/compile_program.py
 
+# ---- documentation -------------------------------------------------------------------------------------------------
+
+# Needs nothing of the rest, so it has an environment of its own.
+docs_venv := build/docs-venv
+$(docs_venv)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(docs_venv)
+	$(docs_venv)/bin/python -m pip install --quiet --upgrade pip
+	$(docs_venv)/bin/python -m pip install --quiet --group docs
+	@touch $@
+
+.PHONY: docs
+docs: $(docs_venv)/.ready  ##! build the documentation as a site into build/docs, and check its links
+	REPOSITORY_URL='$(REPOSITORY_URL)' NO_MKDOCS_2_WARNING=1 $(docs_venv)/bin/mkdocs build --strict
+
 # ---- packages ------------------------------------------------------------------------------------------------------
 
 .PHONY: wheel wheels test-wheels deb clean

@@ -37,7 +37,7 @@ FIRST_PORT_TOFINO = 8
 
 
 def on_tofino(case: Case) -> Case:
-    """It drops frames that end within a header: docs/tofino.md. Those of v1model pass through as they came."""
+    """It drops frames that end within a header: docs/tofino_tests.md. Those of v1model pass through as they came."""
     return replace(case, expected=None) if case.truncated else case
 
 

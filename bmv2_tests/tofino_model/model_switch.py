@@ -28,7 +28,9 @@ _COUNTED = re.compile(r"counter \S+\((virtual|physical) \d+\):.*\bpackets=(\d+)"
 def missing(generation: int) -> str:
     """Why there is no such switch here; empty if there is."""
     if shutil.which(BINARIES[generation]) is None:
-        return f"{BINARIES[generation]} is not on PATH: the test harness of the vendor's model, see docs/tofino.md"
+        return (
+            f"{BINARIES[generation]} is not on PATH: the test harness of the vendor's model, see docs/tofino_tests.md"
+        )
     return assembled.missing()
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The switch program for Tofino 1 and 2 (TNA, T2NA). docs/tofino.md has the stage plan and how to build it.
+// The switch program for Tofino 1 and 2 (TNA, T2NA). docs/tofino_design.md has the stage plan, docs/tofino.md how to build it.
 //
 // A packet's path is that of v1model/main.p4, but what is independent is asked at once, since stages are few: is it to
 // the switch itself, of this protocol, from whom?

@@ -18,23 +18,25 @@ import click
 from wiresum.agent.config import settings_of
 from wiresum.cli.main import BUILT_IN
 from wiresum_lab import REPOSITORY, tracked_files
+from wiresum_lab.documentation import PAGES_ABOVE
 
 LEFT_OUT = ("CHANGELOG.md", "LICENSE", "lab/tests/house/test_pages.py", "*_pb2*.py*", "*.json", "*.txtpb", "*.png")
 
 FOREIGN_FILES = {
     "train.py", "v1model.p4", "test/main.py", "test/parallel/test_torch.py", "hw/rdc_setup.sh", "dpdk-devbind.py",
     "src/p4_rt/device_mgr.cpp", "src/p4_rt/server/server.cpp", "p4studio/profiles/README.md",
-    "mininet/__init__.py", "wiresum/__init__.py",
+    "mininet/__init__.py", "wiresum/__init__.py", *PAGES_ABOVE.values(),
 }  # fmt: skip
-"""Of other projects and of the reader; and two that must not be there."""
+"""Of other projects, of the reader and of the site; and two that must not be there."""
 FOREIGN_FOLDERS = {"pcaps", "log", "logs"}
 """Of what programs leave."""
 FOREIGN_OPTIONS = {
     "--find-links", "--index-url", "--no-deps", "--master-port", "--nnodes", "--max-restarts", "--privileged",
     "--file-prefix", "--in-memory", "--no-huge", "--no-pci", "--single-file-segments", "--vdev", "--json-stats",
     "--skip-p4", "--skip-port-add", "--with-devel-headers", "--mca", "--clear-groups", "--reuid", "--regid", "--now",
+    "--strict",
 }  # fmt: skip
-"""Of pip, torchrun, containers, DPDK, bmv2, bf_switchd, Open MPI, setpriv and systemctl."""
+"""Of pip, torchrun, containers, DPDK, bmv2, bf_switchd, Open MPI, setpriv, systemctl and MkDocs."""
 FOREIGN_VARIABLES = {"WIRESUM_NAME", "WIRESUM_SWITCH_PORT"}
 """A place-holder, and what Kubernetes sets."""
 
@@ -144,6 +146,15 @@ def is_built(path: str) -> bool:
     """By a list of CMake's that lies beside it, and names it."""
     folder, _, program = path.rpartition("/")
     return program in text_of(f"{folder}/CMakeLists.txt") or "/CMakeFiles/" in path
+
+
+def test_every_page_of_the_docs_has_a_reader() -> None:
+    """In the site's navigation, once, and in README's table."""
+    pages = sorted(name.removeprefix("docs/") for name in PAGES if name.startswith("docs/"))
+    navigation = re.findall(r": ([\w-]+\.md)$", text_of("mkdocs.yml").partition("\nnav:\n")[2], re.MULTILINE)
+    assert sorted(navigation) == sorted(pages + list(PAGES_ABOVE.values()))
+    table = text_of("README.md").partition("\n## Documentation\n")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"\]\(docs/([\w-]+\.md)\)", table)) == pages
 
 
 # ---- make, the command, programs
