@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from wiresum_lab.namespaces.star import MANAGEMENT_DEVICE, STAR_DEVICE, Host, Star, StarError
 
@@ -141,7 +142,7 @@ def _install(environment: Path) -> None:
             continue
         (packages / "here.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
         trial = [str(environment / "bin/python"), "-c", "import wiresum.switch"]
-        options = {"user": NOBODY, "group": NOBODY, "extra_groups": []}  # type: dict[str, Any]
+        options: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             subprocess.run(trial, check=True, capture_output=True, **options)
             break
