@@ -130,14 +130,16 @@ MPI_PROGRAM = """
 #include <mpi.h>
 #include <stdlib.h>
 int main(int argc, char **argv) {
-  int size, count = 1 << 16;
+  int size, count = 1 << 16, sums = 20;
   float *values = malloc(count * sizeof(float));
   MPI_Init(&argc, &argv);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  for (int i = 0; i < count; ++i) values[i] = 1;
-  MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-  for (int i = 0; i < count; ++i)
-    if (values[i] != size) return 1;
+  while (sums-- > 0) {
+    for (int i = 0; i < count; ++i) values[i] = 1;
+    MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    for (int i = 0; i < count; ++i)
+      if (values[i] != size) return 1;
+  }
   return MPI_Finalize();
 }
 """
