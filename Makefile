@@ -3,7 +3,7 @@
 #   VENV=.venv       the virtual environment to use
 #   PYTHON=python3   the interpreter it is made from
 #   PYTHONS=...      the interpreters that wheels are built for, and tested with
-#   ARGS=...         arguments for demo, mininet and bench
+#   ARGS=...         arguments for the demos, mininet and bench
 #   JOBS=...         how many compilers and tests run at once
 
 VENV ?= .venv
@@ -37,7 +37,7 @@ installed := pyproject.toml lab/pyproject.toml CMakeLists.txt $(shell find host_
 
 .PHONY: help
 help:  ##! say what can be made
-	@awk -F ':.*##! ' '/^[a-z-]+:.*##! / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*##! ' '/^[a-z0-9-]+:.*##! / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # ---- a ready machine -----------------------------------------------------------------------------------------------
 
@@ -61,61 +61,32 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo mininet demo-bmv2 demo-racks demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-racks bench-precision \
-  bench-callers bench-packets bench-cluster
-demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
+.PHONY: demo mininet demo-bmv2 demo-racks demo-clicks science shell bench
+demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo
 	$(py) -m wiresum_lab.demos.digits.demo $(ARGS)
 
-mininet: $(ready)-mininet  ##! open Mininet on workers and switches: a prompt, or ARGS='train --topology leaf-spine' (root)
+mininet: $(ready)-mininet  ##! open Mininet on workers and switches (root); ARGS='train ...'
 	$(py) -m wiresum_mininet $(ARGS)
 
-demo-bmv2: $(ready)-dev  ##! train through bmv2 running the P4 program, and through the software switch (root; needs simple_switch_grpc)
+demo-bmv2: $(ready)-dev  ##! train through bmv2 (root; needs simple_switch_grpc)
 	$(py) -m wiresum_lab.demos.bmv2_demo $(ARGS)
 
-demo-racks: $(ready)-mininet  ##! train in two racks below a spine, over trees of switches and over Gloo (root); results in build/demo-racks
+demo-racks: $(ready)-mininet  ##! train in two racks below a spine (root)
 	$(py) -m wiresum_mininet train --topology racks --gloo --switch software --rate 100 --epochs 30 \
 	  --width 32 --no-captures --output build/demo-racks $(ARGS)
 
-science: $(ready)-demo  ##! run the compression experiments; tables, and pictures in build/science
+science: $(ready)-demo  ##! run the compression experiments
 	$(py) -m wiresum.experiments $(ARGS)
 
-demo-clicks: $(ready)-dev  ##! train a recommendation model with sparse embeddings over wiresum and over Gloo (root)
+demo-clicks: $(ready)-dev  ##! train a recommendation model with sparse embeddings (root)
 	$(py) -m wiresum_lab.demos.clicks_demo $(ARGS)
 
-shell: $(ready)-dev  ##! open p4runtime-shell on a running switch: make shell ARGS='--p4runtime 127.0.0.1:9559'
+shell: $(ready)-dev  ##! open p4runtime-shell on a switch: ARGS='--p4runtime HOST:PORT'
 	$(py) -m wiresum_lab.p4runtime_shell $(ARGS)
 
-bench: bench-dense bench-sparse bench-compress bench-aggregators  ##! compare with others on shaped links (root); results in build/bench
-
-bench-dense: $(ready)-bench  ##! of these: dense all-reduce over wiresum, Gloo and Open MPI
-	$(py) -m wiresum_lab.benchmarks.against_gloo_and_mpi $(ARGS)
-
-bench-sparse: $(ready)-bench  ##! of these: tensors with blocks of zeros
-	$(py) -m wiresum_lab.benchmarks.sparse $(ARGS)
-
-bench-compress: $(ready)-bench  ##! of these: training steps with compressed gradients
-	$(py) -m wiresum_lab.benchmarks.compress $(ARGS)
-
-bench-aggregators: $(ready)-bench  ##! of these: a job on one, two and four software switches on links of their own
-	$(py) -m wiresum_lab.benchmarks.switches.aggregators $(ARGS)
-
-bench-racks: $(ready)-bench  ##! racks of workers below a spine: trees, one switch, and Gloo (root)
-	$(py) -m wiresum_lab.benchmarks.switches.racks $(ARGS)
-
-bench-precision: $(ready)-bench  ##! what sums of floats err and cost, exact, in blocks, and over Gloo (root)
-	$(py) -m wiresum_lab.benchmarks.precision $(ARGS)
-
-bench-callers: $(ready)-bench  ##! what an all-reduce costs its caller, over wiresum and over Gloo
-	$(py) -m wiresum_lab.benchmarks.callers $(ARGS)
-
-bench-packets: $(ready)-bench  ##! measure what a packet costs, by layer and by transport (root; two cores to itself)
-	cmake --preset bench >/dev/null
-	cmake --build --preset bench --target packet_bench
-	$(py) -m wiresum_lab.benchmarks.packets $(ARGS)
-
-bench-cluster: $(ready)-dev  ##! admit and tear down jobs for ten minutes; kill and restart a controller during a training
-	$(py) -m wiresum_lab.benchmarks.cluster.admission --seconds 600
-	$(py) -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart
+NAMES ?= dense sparse compress aggregators
+bench: $(ready)-bench  ##! run benchmarks (root): NAMES='dense racks'; ARGS=--help lists them
+	$(py) -m wiresum_lab.benchmarks $(NAMES) $(ARGS)
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
 
@@ -127,19 +98,29 @@ define run_ctest
 @grep -E 'tests passed' $(1)/ctest.log
 endef
 
-.PHONY: test test-cpp test-python sanitize asan tsan fuzz fuzz-short soak
-test: test-cpp sanitize fuzz-short test-python  ##! run all tests, sanitizers and short fuzz runs
+.PHONY: test test-all test-cpp test-python test-quick test-slow sanitize asan tsan fuzz fuzz-short soak
+test: test-cpp test-quick  ##! run what tells whether something is broken, in minutes
 
-test-cpp: $(ready)-dev  ##! run the C++ unit tests
+test-all: test sanitize fuzz-short test-slow  ##! run all tests: these, slow ones, sanitizers, short fuzz runs
+
+test-cpp: $(ready)-dev  ##! run the C++ tests
 	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
 	cmake --build --preset dev
 	$(call run_ctest,build/dev)
 
 # They mostly wait, so two files at a time.
-test-python: test-cpp  ##! run the Python tests (PYTEST_ARGS=...)
-	$(py) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+pytest = $(py) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+test-python: test-cpp  ##! run all Python tests, or those of PYTEST_ARGS='-k join'
+	$(pytest)
 
-sanitize: asan tsan  ##! run the C++ unit tests and the simulation under ASan + UBSan, the threaded ones under TSan
+test-quick: test-cpp
+	$(pytest) -m 'not slow'
+
+test-slow: test-cpp
+	$(pytest) -m slow
+
+# C++ tests and simulation under ASan + UBSan, those with threads under TSan.
+sanitize: asan tsan
 
 # Python is not built with a sanitizer, so what the simulation's module needs of it is loaded first. What Python itself
 # leaves behind is no leak of ours.
@@ -161,13 +142,13 @@ tsan: $(ready)-dev
 	cmake --build --preset tsan --target $(notdir $(threaded_tests))
 	printf 'build/tsan/%s\n' $(threaded_tests) | xargs -P $(JOBS) -I{} env {} --gtest_brief=1
 
-fuzz: $(ready)-dev  ##! fuzz the parser and the state machines, FUZZ_SECONDS=300 each
+fuzz: $(ready)-dev  ##! fuzz parser and state machines, FUZZ_SECONDS=300 each
 	.ci/fuzz $(FUZZ_SECONDS)
 
 fuzz-short: $(ready)-dev
 	.ci/fuzz 10
 
-soak: $(ready)-dev  ##! run the simulation with SOAK_SEEDS=10000 seeds; a failing one says how to replay it
+soak: $(ready)-dev  ##! run the simulation with SOAK_SEEDS=10000 seeds
 	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
 	cmake --build --preset dev --target wiresum_sim
 	$(py) -m pytest host_agent/tests/sim --seeds $(SOAK_SEEDS) --maxfail 10
@@ -175,13 +156,13 @@ soak: $(ready)-dev  ##! run the simulation with SOAK_SEEDS=10000 seeds; a failin
 SOAK_SECONDS ?= 3600
 
 .PHONY: soak-cluster
-soak-cluster: $(ready)-dev  ##! train under faults and attacks for SOAK_SECONDS=3600; the seed is printed, ARGS='--seed 7' is that one
+soak-cluster: $(ready)-dev  ##! train under faults and attacks for SOAK_SECONDS=3600
 	$(py) -m wiresum_lab.soaks.cluster_soak --seconds $(SOAK_SECONDS) $(ARGS)
 
 # ---- the code itself -----------------------------------------------------------------------------------------------
 
 .PHONY: lint lint-python lint-types lint-imports lint-cpp lint-tidy lint-proto lint-constants lint-p4 lint-shell format proto constants p4
-lint: lint-python lint-types lint-imports lint-proto lint-constants lint-p4 lint-cpp lint-tidy lint-shell  ##! check style, types, layers and C++ (all must pass)
+lint: lint-python lint-types lint-imports lint-proto lint-constants lint-p4 lint-cpp lint-tidy lint-shell  ##! check style, types, layers and C++
 
 lint-python: $(ready)-dev
 	$(VENV)/bin/ruff check --quiet .
@@ -218,13 +199,15 @@ format: $(ready)-dev  ##! format Python and C++
 	$(VENV)/bin/ruff format --quiet .
 	$(VENV)/bin/clang-format -i $(cpp)
 
-proto: $(ready)-dev  ##! generate the Python messages from join.proto
+# Generates the Python messages from join.proto.
+proto: $(ready)-dev
 	$(py) controller/wiresum/join/generate.py
 
-constants: $(ready)-dev  ##! write what C++, Python and Lua have of p4src/constants.toml
+# Writes what C++, Python and Lua have of p4src/constants.toml.
+constants: $(ready)-dev
 	$(py) p4src/generate_constants.py
 
-p4:  ##! compile the switch program with p4c, into p4src/wiresum/compiled
+p4:  ##! compile the switch program with p4c
 	$(PYTHON) p4src/wiresum/compiled/compile_program.py
 
 # ---- documentation -------------------------------------------------------------------------------------------------
@@ -244,16 +227,17 @@ docs: $(docs_venv)/.ready  ##! build the documentation as a site into build/docs
 # ---- packages ------------------------------------------------------------------------------------------------------
 
 .PHONY: wheel wheels test-wheels deb clean
-wheel: $(ready)-dev  ##! build a wheel into dist and try it in a fresh environment
+wheel: $(ready)-dev  ##! build a wheel into dist, and try it
 	.ci/wheel
 
-wheels: $(ready)-dev  ##! build an sdist and a manylinux wheel for each Python that is here, into dist, and try them
+wheels: $(ready)-dev  ##! build an sdist, and a wheel for each Python that is here
 	.ci/wheels
 
-test-wheels:  ##! run the tests that need no PyTorch on the wheels in dist, with each Python that is here
+# Runs the tests that need no PyTorch on the wheels in dist, with each Python that is here.
+test-wheels:
 	.ci/test-wheels $(PYTEST_ARGS)
 
-deb: wheel  ##! build a Debian package of the switch, the controller and the command line into dist, and try it
+deb: wheel  ##! build a Debian package into dist, and try it
 	.ci/deb
 
 clean:  ##! remove what was built, not the virtual environment

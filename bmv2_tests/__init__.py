@@ -1,1 +1,1 @@
-"""Vectors of packets in and out for every switch, and what plays them to bmv2 and to Tofino."""
+"""Test vectors of packets in and out, and the code that plays them to each switch."""

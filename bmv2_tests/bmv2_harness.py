@@ -1,14 +1,14 @@
-"""A test harness: real bmv2 in a namespace, our program in it, and the far ends of its cables in the test's hands.
+"""A test harness: real bmv2 with our program in a namespace, and the test at the far ends of its links.
 
 Theory of operation. A `Bmv2Star` gives a switch with PORTS ports. Its hosts lose their addresses, so that no kernel
-answers what the switch sends; frames are sent and received through packet sockets instead, opened in the hosts'
-namespaces and kept. The hosts that the controller's tables name are imagined, HOSTS of them, spread over the ports.
+answers what the switch sends. Instead, frames are sent and received through packet sockets that were opened in the
+hosts' namespaces. The controller's tables name HOSTS hosts, which do not exist, spread over the ports.
 
-"Nothing comes out" is not waited for: bmv2 takes each port's frames in order through one pipeline, and gives each port
-its frames in order. So when two pings to the switch itself, sent after one another at every port, have been answered at
-every port, then everything that was sent before has been dealt with and whatever it caused has arrived. (The first
-answer at a port says that the frames sent at *that* port have been through the pipeline; the second one then comes
-behind all that those of *other* ports caused.)
+The harness does not wait to see that nothing comes out. bmv2 takes the frames of each port in order through one
+pipeline, and sends the frames to each port in order. So two pings to the switch, sent one after the other at every
+port, show that all earlier frames have been handled and that their results have arrived. (The answer to the first ping
+at a port shows that the frames sent at that port have been through the pipeline. The answer to the second one comes
+behind everything that the frames of other ports caused.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,16 +40,16 @@ from wiresum_lab.processes import PATIENCE_S
 PORTS = 4
 HOSTS = 64
 WORKER_PORT = 20_000
-"""Every worker's base UDP port."""
+"""The base UDP port of every worker."""
 NUMBER_AT_PARENT = 5
 RECEIVE_BYTES = 16 << 20
 FRAME_BYTES_MAX = 65_536
 PING_ID = 0x5749
 TENSOR, CHUNK = 0x01020304, 0x05060708
-"""Bytes that differ show a field that was moved or turned round."""
+"""All bytes differ, so a moved or swapped field is noticed."""
 
 _CLONE_NEWNET = 0x40000000
-# packet(7), socket(7).
+# Constants of packet(7) and socket(7).
 _SOL_PACKET, _PACKET_AUXDATA, _PACKET_IGNORE_OUTGOING, _SO_RCVBUFFORCE = 263, 8, 23, 33
 _AUXDATA, _STATUS_VLAN_VALID = struct.Struct("=IIIHHHH"), 0x10
 _ETH_P_ALL = 3
@@ -60,9 +60,9 @@ class Copy(NamedTuple):
 
     port: int
     address: str
-    """Whose, by IPv4 destination."""
+    """The receiver, from the IPv4 destination."""
     thread: int
-    """By UDP destination port."""
+    """The receiver's thread, from the UDP destination port."""
     datagram: bytes
     frame: bytes
 
@@ -73,11 +73,11 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True)
 class SwitchOutput:
-    """What became of one packet."""
+    """What came out for one packet, and how it was counted."""
 
     copies: tuple[Copy, ...]
     reasons: dict[str, int]
-    """What was counted for it, of its job and of none."""
+    """The changes of the counters of its job and of the ones for packets without a job."""
 
     @property
     def reason(self) -> str:
@@ -86,13 +86,13 @@ class SwitchOutput:
 
     @property
     def result(self) -> Packet:
-        """The one that all copies are."""
+        """The RESULT that all copies carry."""
         (datagram,) = {copy.datagram for copy in self.copies}
         return Packet.from_bytes(datagram)
 
 
 class Bmv2Harness:
-    """The switch and its cables, for all tests of a session."""
+    """The switch and its links, shared by the tests of a session."""
 
     def __init__(self, program: Pipeline | None = None) -> None:
         self.program = program or device_config.bmv2()
@@ -110,27 +110,28 @@ class Bmv2Harness:
         self.switch.close()
         self._cleanup.close()
 
-    # The controller's side.
+    # Control plane.
 
     def load(self) -> None:
-        """Loads the program anew: no job, no entries but those of the hosts, all registers zero."""
+        """Reloads the program: no jobs, no entries but those of the hosts, all registers zero."""
         self.switch.close()
         self.switch, self.leases = self._loaded()
 
     def restart_controller(self, jobs: Sequence[JobEntry], hosts: Sequence[Host] | None = None) -> tuple[str, ...]:
-        """A controller takes over that knows these jobs, and maybe other hosts. Gives what it changed."""
+        """Replaces the controller by one that knows these jobs, and possibly other hosts; gives the entries that it
+        changed."""
         self.switch.close()
         self.switch = self.controller(self.next_election_id(), hosts)
         self.switch.wait_ready()
         return self.switch.reconcile(jobs).changes
 
     def next_election_id(self) -> int:
-        """For a controller that takes the switch from the one before."""
+        """An election id that outbids the controller before."""
         self._elections += 1
         return STANDBY_ID + self._elections
 
     def controller(self, election_id: int, hosts: Sequence[Host] | None = None) -> P4RuntimeSwitch:
-        """One more controller of this switch: close it."""
+        """Another controller of this switch; the caller closes it."""
         return P4RuntimeSwitch(self.star.target(hosts or self.hosts), election_id=election_id)
 
     def _loaded(self) -> tuple[P4RuntimeSwitch, LeasePool]:
@@ -155,8 +156,8 @@ class Bmv2Harness:
         hosts: Sequence[Host] | None = None,
         parent: Host | None = None,
     ) -> Iterator[Job]:
-        """A job on fresh slots, as the join service would admit it; worker i is on host i. With a parent, which knows
-        the switch as `NUMBER_AT_PARENT`, the switch is not the root of the job's tree."""
+        """A job on unused slots, admitted as by the join service; worker i is on host i. With a parent, the switch
+        is not the root of the job's tree, and is worker `NUMBER_AT_PARENT` of the parent."""
         leases = self.leases
         lease = leases.take(slots)
         assert lease is not None, "the switch has slots"
@@ -181,23 +182,23 @@ class Bmv2Harness:
             self.switch.evict(entry.job)
             leases.give_back(lease)
 
-    # The cables' side.
+    # Links.
 
     def exchange(self, frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Sends frames, each with its port, and gives everything that comes of them, by port in order."""
+        """Sends frames, each at its port, and gives all frames that come out, by port and in order."""
         for port, frame in frames:
             self._sockets[port].send(frame)
         came = [(port, frame) for port, frames_of in enumerate(self._ping_everywhere()) for frame in frames_of]
         return came + [(port, frame) for port, frames_of in enumerate(self._ping_everywhere()) for frame in frames_of]
 
     def copies(self, frames: Iterable[tuple[int, bytes]]) -> tuple[Copy, ...]:
-        """Those RESULTs that came of frames sent; and nothing else must have come."""
+        """Sends frames and gives the RESULTs that come out; nothing else may come out."""
         return tuple(self._as_copy(port, frame) for port, frame in self.exchange(frames))
 
     def own_frame(
         self, host: Host, *, src_port: int = WORKER_PORT, dst_port: int = SWITCH_PORT, payload: bytes = b""
     ) -> Ether:
-        """A UDP packet of a host to the switch, for scapy to change."""
+        """A UDP packet from a host to the switch, which scapy can change."""
         ethernet, ip = Ether(src=host.mac, dst=self.star.mac), IP(src=host.address, dst=self.star.address)
         return ethernet / ip / UDP(sport=src_port, dport=dst_port) / payload
 
@@ -207,7 +208,7 @@ class Bmv2Harness:
         return Copy(port, socket.inet_ntoa(frame[30:34]), thread_port - WORKER_PORT, frame[42 : 34 + udp_bytes], frame)
 
     def _ping_everywhere(self) -> list[list[bytes]]:
-        """What came at each port before the answer."""
+        """Pings at every port, and gives what arrived at each before the answer."""
         self._pings += 1
         sequence = self._pings & 0xFFFF
         for port in range(PORTS):
@@ -231,7 +232,7 @@ class Bmv2Harness:
 
 @dataclass(frozen=True)
 class Job:
-    """An admitted job: makes its workers' packets, and says what becomes of them."""
+    """An admitted job, which makes the packets of its workers and sends them."""
 
     harness: Bmv2Harness
     entry: JobEntry
@@ -243,19 +244,19 @@ class Job:
     def packet(
         self, worker: int = 0, after: int = 0, *, slot: int = 0, words: tuple[int, ...] = (), **numbers: int
     ) -> Packet:
-        """Of round `first + after`, in slot `slot` of the lease; DATA of ones unless the fields say otherwise."""
+        """A packet of round `first + after` in slot `slot` of the lease; DATA of ones unless other fields are given."""
         number = (self.first + after) % (1 << 32)
         made = Packet(job=self.entry.job, key=self.entry.key, worker=worker, round=number, tensor=TENSOR, chunk=CHUNK)
-        made = made._replace(cell=2 * slot + number % 2, **numbers)  # type: ignore[arg-type]
-        return made._replace(words=words or self.words(1)) if made.kind == DATA else made
+        made = replace(made, cell=2 * slot + number % 2, **numbers)  # type: ignore[arg-type]
+        return replace(made, words=words or self.words(1)) if made.kind == DATA else made
 
     def words(self, *values: int) -> tuple[int, ...]:
-        """A payload that repeats these words."""
+        """These words, repeated to fill a payload."""
         repeats = self.entry.lanes // len(values) + 1
         return (values * repeats)[: self.entry.lanes]
 
     def frame(self, packet: Packet, *, worker: int | None = None, thread: int = 0) -> Ether:
-        """From the worker that the packet names, or another, for scapy to change."""
+        """The frame of a packet, sent by its own worker or by another one; scapy can change it."""
         host = self.hosts[packet.worker if worker is None else worker]
         ports = {"src_port": WORKER_PORT + thread, "dst_port": SWITCH_PORT + self.entry.port_offset + thread}
         return self.harness.own_frame(host, **ports, payload=packet.to_bytes())
@@ -283,7 +284,7 @@ def _imagined_host(number: int) -> Host:
 
 
 def _cable(host: StarHost) -> socket.socket:
-    """The far end of a host's link; its kernel keeps quiet from now on."""
+    """A packet socket at the far end of a host's link; the host's kernel no longer answers."""
     host.run(["ip", "address", "flush", "dev", STAR_DEVICE])
     with inside(host.namespace):
         made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
@@ -296,7 +297,7 @@ def _cable(host: StarHost) -> socket.socket:
 
 
 def _receive(cable: socket.socket) -> bytes:
-    """A frame as it was on the cable: the kernel takes a VLAN tag out, and tells it beside (packet(7))."""
+    """A frame as it was on the link: the kernel removes a VLAN tag and gives it separately (packet(7))."""
     frame, beside, _, _ = cable.recvmsg(FRAME_BYTES_MAX, socket.CMSG_SPACE(_AUXDATA.size))
     for level, kind, data in beside:
         if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA):
@@ -308,7 +309,7 @@ def _receive(cable: socket.socket) -> bytes:
 
 @contextlib.contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """This thread in a network namespace: sockets that are made there stay there."""
+    """Moves this thread into a network namespace; sockets that are opened meanwhile stay there."""
     with Path("/proc/thread-self/ns/net").open() as home, Path("/run/netns", namespace).open() as there:
         _set_namespace(there.fileno())
         try:

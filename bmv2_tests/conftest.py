@@ -1,4 +1,4 @@
-"""Sets up the harness with bmv2, and the vendor's model of a Tofino, where they are installed."""
+"""Sets up bmv2 and the vendor's model of a Tofino, where they are installed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from bmv2_tests.tofino_model.model_switch import ModelSwitch
 
 MODEL_TIMEOUT_S = 3600
-"""Of a test on the vendor's model of a Tofino: the first one compiles the program."""
+"""Time limit of a test on the vendor's model of a Tofino; the first one compiles the program."""
 
 
 @pytest.fixture(scope="session")
 def bmv2() -> None:
-    """Skips where bmv2 cannot run, and says why and what to install."""
+    """Skips where bmv2 cannot run, with the reason and what to install."""
     from wiresum_lab.namespaces.bmv2 import bmv2_missing
     from wiresum_lab.namespaces.star import StarError, check_prerequisites
 
@@ -38,7 +38,7 @@ def generation(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def switch(generation: int) -> Switch:
-    """A Tofino, interpreted."""
+    """An interpreted Tofino."""
     from bmv2_tests.tna_interpreter.switch import Switch
     from bmv2_tests.tofino_network import MAIN
 
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", params=[1, 2], ids=["tofino1", "tofino2"])
 def tofino_generation(request: pytest.FixtureRequest) -> int:
-    """Skips where the vendor's model or the compiler is not, and says which."""
+    """Skips where the vendor's model or the compiler is missing, and names it."""
     from bmv2_tests.tofino_model.model_switch import missing
 
     generation = int(request.param)
@@ -65,7 +65,7 @@ def tofino_generation(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def tofino_model(tofino_generation: int) -> Iterator[ModelSwitch]:
-    """One chip for all tests; each has cells of its own."""
+    """One chip for all tests; each test uses cells of its own."""
     from bmv2_tests.tofino_model import assembled
     from bmv2_tests.tofino_model.model_switch import ModelSwitch
 
@@ -76,7 +76,7 @@ def tofino_model(tofino_generation: int) -> Iterator[ModelSwitch]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """All that the fixture above skips is told in one line, as if it stood there."""
+    """Reports all skips by the fixture above under one line, so that pytest shows them as one."""
     report = yield
     fixtures = {"bmv2", "tofino_generation"} & set(getattr(item, "fixturenames", ()))
     if report.skipped and fixtures and isinstance(report.longrepr, tuple):
@@ -86,7 +86,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="module")
 def harness(bmv2: None) -> Iterator[Bmv2Harness]:
-    """One switch for all tests of a file; each has jobs and slots of its own."""
+    """One switch for all tests of a file; each test has a job and slots of its own."""
     from bmv2_tests.bmv2_harness import Bmv2Harness
 
     harness = Bmv2Harness()

@@ -1,4 +1,4 @@
-"""Ethernet frames, made and taken apart byte by byte: what hosts at a hardware switch send and see."""
+"""Builds and parses Ethernet frames byte by byte, as hosts at a hardware switch send and receive them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ARP = struct.Struct("!HHBBH6s4s6s4s")
 
 @dataclass(frozen=True)
 class Host:
-    """Where a packet comes from or goes to."""
+    """The sender or receiver of a packet."""
 
     mac: bytes
     address: IPv4Address
@@ -29,7 +29,7 @@ class Host:
 
 @dataclass(frozen=True)
 class UdpFrame:
-    """A UDP datagram over IPv4 and Ethernet, with what a switch may change about it."""
+    """A UDP datagram over IPv4 and Ethernet, with the fields that a switch may change."""
 
     source: Host
     target: Host
@@ -48,7 +48,7 @@ class UdpFrame:
 
     @staticmethod
     def unpack(frame: bytes) -> UdpFrame:
-        """`ValueError` unless all lengths agree and the IPv4 checksum is right."""
+        """Raises `ValueError` unless all lengths agree and the IPv4 checksum is right."""
         target_mac, source_mac, ethertype = _ETHERNET.unpack_from(frame)
         header = frame[_ETHERNET.size : _ETHERNET.size + _IPV4.size]
         version, tos, length, identification, fragment, ttl, protocol, _, source, target = _IPV4.unpack(header)
@@ -77,7 +77,7 @@ class UdpFrame:
 
 
 def ipv4_header(frame: UdpFrame, payload_bytes: int, protocol: int = PROTOCOL_UDP) -> bytes:
-    """With its checksum, and "do not fragment"."""
+    """With its checksum, and the flag "don't fragment"."""
     fields = [0x45, frame.dscp << 2 | frame.ecn, _IPV4.size + payload_bytes, frame.identification, DO_NOT_FRAGMENT]
     ends = (frame.source.address.packed, frame.target.address.packed)
     checksum = internet_checksum(_IPV4.pack(*fields, frame.ttl, protocol, 0, *ends))
@@ -101,7 +101,7 @@ def icmp_frame(icmp_type: int, source: Host, target: Host, body: bytes, *, ttl: 
 
 
 def internet_checksum(content: bytes) -> int:
-    """RFC 1071; 0 over content that includes its right checksum."""
+    """RFC 1071; 0 for content that includes its right checksum."""
     padded = content + b"\0" * (len(content) % 2)
     total: int = sum(word for (word,) in struct.iter_unpack("!H", padded))
     while total > 0xFFFF:

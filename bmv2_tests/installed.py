@@ -1,5 +1,5 @@
-"""The vectors' jobs as a controller installs them, but for the row of the counters: the driver takes it from the job's
-number, and the vectors have any number of the wire."""
+"""The entries of the vectors' jobs as a controller installs them. Only the row of counters is a parameter: the
+driver derives it from the job's number, and vectors use any job number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wiresum.join.constants import PARENT
 
 
 def entry_of(job: Job, endpoint: Callable[[Member], Endpoint], first_slot: int = 0) -> JobEntry:
-    """Its slots are counted from `first_slot`."""
+    """The entry of a job; its slots are counted from `first_slot`."""
     return JobEntry(
         job=job.number,
         key=job.key,
@@ -28,7 +28,7 @@ def entry_of(job: Job, endpoint: Callable[[Member], Endpoint], first_slot: int =
 
 
 def entities_of(entry: JobEntry, row: int, hosts: Sequence[Host], parent: Host | None = None) -> list[desired.Entity]:
-    """`hosts`: the workers'."""
+    """All entities of a job; `hosts` are those of its workers."""
     ports = [host.port for host in hosts]
     entities: list[desired.Entity] = [*deliver.entries(entry, hosts, parent), deliver.group(row, ports)]
     if parent is None:

@@ -1,10 +1,10 @@
-"""One rank of a job on bmv2: joins the process group, and runs the functions that a plan names.
+"""One rank of a job on bmv2: joins the process group, and runs the functions of a plan.
 
     python rank.py RANK SIZE STORE_ADDRESS STORE_PORT PLAN
 
-The plan is a JSON list of [file, function, arguments]; an argument that names one of PyTorch's types becomes that. Each
-function is called as the tests of plugins/torch/tests call theirs, with rank and size before its arguments, and
-raises what is wrong. `done FUNCTION` is printed for each.
+The plan is a JSON list of [file, function, arguments]; names of PyTorch's types become those types. Each function gets
+rank and size before its arguments, as in plugins/torch/tests, and raises if something is wrong. `done FUNCTION` is
+printed after each.
 """
 
 from __future__ import annotations

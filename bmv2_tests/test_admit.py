@@ -1,4 +1,4 @@
-"""Stage `admit`: who may contribute. The vectors cover what is not tested here."""
+"""Stage `admit` decides who may contribute. The vectors cover what is not tested here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bmv2_tests.bmv2_harness import WORKER_PORT, Bmv2Harness
 from wiresum.controller.p4runtime import admit
 
 
-def test_a_packet_from_another_port_of_the_workers_host_is_unknown(harness: Bmv2Harness) -> None:
+def test_another_port_of_the_workers_host_is_unknown(harness: Bmv2Harness) -> None:
     with harness.job(1, threads=2) as job:
         right = job.frame(job.packet())
         for port in (0, WORKER_PORT - 1, WORKER_PORT + 1, WORKER_PORT + 256, 65535):
@@ -19,7 +19,7 @@ def test_a_packet_from_another_port_of_the_workers_host_is_unknown(harness: Bmv2
         assert job.send_frame(job.hosts[0].port, right).reason == "admitted"
 
 
-def test_two_workers_of_one_host_are_told_apart(harness: Bmv2Harness) -> None:
+def test_two_workers_on_one_host_are_distinguished(harness: Bmv2Harness) -> None:
     with harness.job(2, hosts=[harness.hosts[5]] * 2) as job:
         assert job.send(job.packet(0, words=job.words(4))).reason == "admitted"
         outcome = job.send(job.packet(1, words=job.words(5)))
@@ -27,8 +27,8 @@ def test_two_workers_of_one_host_are_told_apart(harness: Bmv2Harness) -> None:
         assert outcome.result.words == job.words(9)
 
 
-def test_every_entry_of_the_largest_job_is_there(harness: Bmv2Harness) -> None:
-    """32 workers of 16 threads: 512 entries."""
+def test_the_largest_job_has_all_its_entries(harness: Bmv2Harness) -> None:
+    """32 workers with 16 threads each have 512 entries."""
     with harness.job(32, threads=16, slots=16) as job:
         read = harness.switch.tables.read("admission", [fy.P4TableEntry("admit")])
         ports = [host.port for host in job.hosts]

@@ -1,7 +1,7 @@
-"""The host agent on bmv2: every collective over UDP through the switch program, against what it must give, bit for bit.
+"""The host agent with bmv2: every collective over UDP through the switch program gives exact results.
 
-Workers are processes in namespaces of a star. They join through the switch, and what runs over Gloo and the store of
-PyTorch passes it too. The functions that they run are those of plugins/torch/tests.
+Workers are processes in the namespaces of a star. Their joins, Gloo and PyTorch's store go through the same switch. The
+functions that they run are those of plugins/torch/tests.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from wiresum_lab.processes import Program
 FOLDER = Path(__file__).resolve().parent
 TORCH_TESTS = FOLDER.parent / "plugins/torch/tests"
 FILES = {
-    "test_block_sparse_sums_are_exact_and_leave_out_what_nobody_has": "test_blocks.py",
-    "test_sparse_sums_are_exact_and_alike_whichever_way_the_keys_went": "test_rows.py",
+    "test_block_sparse_sums_are_exact_and_skip_zero_blocks": "test_blocks.py",
+    "test_sparse_sums_are_exact_and_identical_for_both_encodings_of_keys": "test_rows.py",
 }
-"""Where a function of the plan is, if not in test_collectives.py."""
+"""Files of the functions that are not in test_collectives.py."""
 STORE_PORT = 29_500
 WORKERS = 3
 RUN_S_MAX = 240.0
@@ -47,8 +47,8 @@ PLAN: list[tuple[Any, ...]] = [
     ("test_all_reduce_gives_the_exact_integer_sum", "float32"),
     ("test_all_reduce_gives_the_exact_integer_sum", "bfloat16"),
     ("test_average_divides_the_exact_sum", "float32"),
-    ("test_infinity_and_nan_in_a_long_tensor_reach_everybody_and_zero_stays_zero",),
-    ("test_reduce_sums_at_the_root_and_leaves_the_others_alone", "float32"),
+    ("test_infinity_and_nan_reach_every_worker_and_zero_blocks_stay_zero",),
+    ("test_reduce_writes_the_sum_at_the_root_only", "float32"),
     ("test_broadcast_copies_every_bit", "float64"),
     ("test_broadcast_keeps_nan_payloads",),
     ("test_all_gather_copies_every_bit", "float32"),
@@ -57,8 +57,8 @@ PLAN: list[tuple[Any, ...]] = [
     ("test_coalesced_all_gathers",),
     ("test_coalesced_reduce_scatters",),
     ("test_coalesced_all_reduces_of_different_sizes_and_types",),
-    ("test_block_sparse_sums_are_exact_and_leave_out_what_nobody_has",),
-    ("test_sparse_sums_are_exact_and_alike_whichever_way_the_keys_went", "float32", 50, False),
+    ("test_block_sparse_sums_are_exact_and_skip_zero_blocks",),
+    ("test_sparse_sums_are_exact_and_identical_for_both_encodings_of_keys", "float32", 50, False),
 ]
 
 
@@ -83,7 +83,7 @@ class Site:
         cleanup.callback(service.stop)
 
     def run(self, plan: list[tuple[Any, ...]]) -> list[str]:
-        """What each rank printed; fails if one failed."""
+        """Runs a plan on all ranks; gives their outputs, and fails if a rank failed."""
         self._jobs += 1
         path = self._folder / "plan.json"
         path.write_text(json.dumps([[file_of(name), name, arguments] for name, *arguments in plan]))
@@ -113,7 +113,7 @@ class Site:
         return said
 
     def counted(self) -> JobCounters:
-        """Of the last job: the service numbers them from 1."""
+        """The counters of the last job; the service numbers jobs from 1."""
         return self.switch.counters(self._jobs)
 
 
@@ -123,6 +123,7 @@ def site(bmv2: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]
         yield Site(tmp_path_factory.mktemp("bmv2"), cleanup)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(RUN_S_MAX + 60)
 def test_every_collective_is_exact(site: Site) -> None:
     for said in site.run(PLAN):
@@ -130,8 +131,9 @@ def test_every_collective_is_exact(site: Site) -> None:
     assert site.counted().results > 5_000
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(RUN_S_MAX + 60)
-def test_every_collective_is_exact_when_packets_are_lost_both_ways(site: Site) -> None:
+def test_every_collective_is_exact_with_loss_in_both_directions(site: Site) -> None:
     faults = [lose.entry(LOSS)]
     site.star.lose_upstream(LOSS)
     site.switch.tables.insert("a fault", faults)

@@ -1,4 +1,4 @@
-"""Stage `count`: what the controller reads to say how a job fares."""
+"""Stage `count`: the counters from which the controller reports on a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_contributions_are_counted_by_worker(harness: Bmv2Harness) -> None:
         assert counters.results == 1
 
 
-def test_duplicates_are_no_contributions(harness: Bmv2Harness) -> None:
+def test_duplicates_are_not_counted_as_contributions(harness: Bmv2Harness) -> None:
     with harness.job(2) as job:
         for _ in range(3):
             job.send(job.packet(0))
@@ -28,7 +28,7 @@ def test_duplicates_are_no_contributions(harness: Bmv2Harness) -> None:
         assert (counters.packets["duplicate"], counters.packets["resent"], counters.results) == (2, 1, 1)
 
 
-def test_questions_are_no_contributions(harness: Bmv2Harness) -> None:
+def test_questions_are_not_counted_as_contributions(harness: Bmv2Harness) -> None:
     with harness.job(2) as job:
         job.send(job.packet(0, kind=QUESTION))
         job.send(job.packet(0))
@@ -40,7 +40,7 @@ def test_questions_are_no_contributions(harness: Bmv2Harness) -> None:
         assert (counters.packets["duplicate"], counters.packets["resent"], counters.results) == (1, 2, 1)
 
 
-def test_a_jobs_row_begins_at_zero(harness: Bmv2Harness) -> None:
+def test_the_counters_of_a_job_begin_at_zero(harness: Bmv2Harness) -> None:
     with harness.job(1) as job:
         job.send(job.packet())
         last = job.counters()
@@ -50,7 +50,7 @@ def test_a_jobs_row_begins_at_zero(harness: Bmv2Harness) -> None:
         assert job.counters().results == 0
 
 
-def test_a_job_is_not_charged_for_another(harness: Bmv2Harness) -> None:
+def test_jobs_have_separate_counters(harness: Bmv2Harness) -> None:
     with harness.job(1) as job, harness.job(1) as other:
         other.send(other.packet())
         job.send(job.packet(key=7))

@@ -1,4 +1,4 @@
-"""Stage `deliver`: where copies go, and where they do not."""
+"""Stage `deliver`: the copies of a RESULT and their receivers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wiresum.join.constants import FLOOD_GROUP
 from wiresum_lab.doubles.workers import QUESTION
 
 
-def test_each_worker_has_one_copy_also_where_several_share_a_port(harness: Bmv2Harness) -> None:
+def test_each_worker_gets_one_copy_even_if_several_share_a_port(harness: Bmv2Harness) -> None:
     with harness.job(32) as job:
         for worker in range(31):
             job.send(job.packet(worker))
@@ -19,8 +19,8 @@ def test_each_worker_has_one_copy_also_where_several_share_a_port(harness: Bmv2H
         assert len({copy.datagram for copy in outcome.copies}) == 1
 
 
-def test_a_receiver_without_an_entry_gets_nothing_and_the_others_theirs(harness: Bmv2Harness) -> None:
-    """As while a job is being removed."""
+def test_a_receiver_without_an_entry_gets_no_copy_and_the_others_do(harness: Bmv2Harness) -> None:
+    """This happens while a job is being removed."""
     with harness.job(3) as job:
         for worker in range(2):
             job.send(job.packet(worker))
@@ -35,7 +35,7 @@ def test_a_receiver_without_an_entry_gets_nothing_and_the_others_theirs(harness:
             assert [copy.address for copy in job.send(packet).copies] == [job.hosts[1].address]
 
 
-def test_without_its_group_a_job_hears_nothing(harness: Bmv2Harness) -> None:
+def test_a_job_without_its_group_gets_no_result(harness: Bmv2Harness) -> None:
     with harness.job(1) as job:
         groups = harness.switch.tables.read("its groups", [fy.P4MulticastGroupEntry()])
         harness.switch.tables.delete(
@@ -43,4 +43,4 @@ def test_without_its_group_a_job_hears_nothing(harness: Bmv2Harness) -> None:
         )
         outcome = job.send(job.packet())
         assert (outcome.reason, outcome.copies) == ("admitted", ())
-        assert len(job.send(job.packet()).copies) == 1  # one to the sender alone needs no group
+        assert len(job.send(job.packet()).copies) == 1  # an answer to the sender alone needs no group

@@ -1,10 +1,10 @@
-"""The same random packets into bmv2 and into the software switch: what comes out is the same, packet by packet.
+"""The same random packets into bmv2 and into the software switch: both answer each packet alike.
 
-Theory of operation. The jobs of a run are dealt out to bmv2's ports, a port for each, since bmv2 keeps the order of
-packets within a port and no further. The software switch has one thread and gets the same packets over loopback, from
-addresses that stand for the hosts'. Packets go in batches, small enough that no queue of either overflows.
+Theory of operation. Each job of a run has a port of bmv2, since bmv2 keeps the order of packets only within a port. The
+software switch has one thread and gets the same packets over loopback, from addresses that stand for the hosts. Packets
+are sent in batches that are small enough for the queues of both.
 
-A failure prints its seed and the packet. To run that again, or other seeds:
+A failure prints its seed and the packet. To repeat it, or to try other seeds:
 
     WIRESUM_DIFFERENTIAL_SEEDS=17,18 python -m pytest bmv2_tests/test_differential.py
 """
@@ -35,14 +35,15 @@ SEEDS = [int(seed) for seed in os.environ.get("WIRESUM_DIFFERENTIAL_SEEDS", "1,2
 PACKETS = 4000
 BATCH = 24
 PARENTS_HOST = 200
-"""Beyond all workers' in the last byte of an address."""
+"""The last byte of a parent's address, above those of all workers."""
 JOBS = ((1, 1, 4, 0), (2, 1, 8, 0), (3, 2, 8, 0), (4, 4, 16, 0), (8, 1, 4, 0), (5, 8, 8, 0), (3, 2, 8, 1), (1, 1, 4, 1))
-"""Workers, threads, slots; 1: below a parent."""
+"""Workers, threads, slots, and 1 for a job with a parent."""
 
 
 @dataclass(frozen=True, order=True)
 class Answer:
-    """A RESULT or MISSING, or what goes up: of which job, to which worker, or `PARENT`, and thread, and its bytes."""
+    """A RESULT or MISSING, or a packet to the parent: its job, its receiver (a worker or `PARENT`), thread, and
+    bytes."""
 
     job: int
     worker: int
@@ -55,7 +56,7 @@ class Answer:
 
 
 Answers = dict[int, list[Answer]]
-"""By the number of the packet that caused them."""
+"""Answers by the number of the packet that caused them."""
 
 
 def number_of(datagram: bytes) -> int:
@@ -77,7 +78,7 @@ class Bmv2:
         return answers
 
     def _frame(self, sending: Sending) -> bytes:
-        """Headers of one sender, port, thread and length are all alike, and scapy takes its time."""
+        """Caches the headers for each sender, port, thread and length, because scapy is slow."""
         key = (sending.job, sending.source, sending.port, sending.thread, len(sending.datagram))
         if key not in self._heads:
             hosts = self._hosts[sending.job]
@@ -95,7 +96,7 @@ class Software:
         cleanup.callback(self._device.close)
         self._cleanup = cleanup
         self._sockets: dict[tuple[int, int, int], socket.socket] = {}
-        """By job, worker, and how far the port is from the worker's base port."""
+        """By job, worker, and the distance of the port from the worker's base port."""
         self._poll = select.poll()
         self._by_descriptor: dict[int, tuple[int, int, int]] = {}
         for index, entry in enumerate(jobs):
@@ -144,7 +145,7 @@ class Software:
         self._poll.register(made, select.POLLIN)
 
     def _sender(self, sending: Sending) -> socket.socket:
-        """A port that no thread of the worker has is opened when a packet comes from it."""
+        """The socket of the sender; a port that no thread of the worker uses is opened at its first packet."""
         key = (sending.job, sending.source, sending.thread + sending.port)
         return self._sockets.get(key) or self._open(*key, self._cleanup)
 
@@ -156,10 +157,11 @@ class Software:
 
     @staticmethod
     def _address(index: int, worker: int) -> str:
-        own = 1 + os.getpid() % 250  # two processes of tests may run at once
+        own = 1 + os.getpid() % 250  # two test processes may run at once
         return f"127.{own}.{3 + index}.{PARENTS_HOST if worker == PARENT else 1 + worker}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bmv2_and_the_software_switch_answer_alike(harness: Bmv2Harness, seed: int) -> None:
@@ -182,7 +184,7 @@ def test_bmv2_and_the_software_switch_answer_alike(harness: Bmv2Harness, seed: i
                 cause = next((s for s in batch if s.datagram[20:24] == number.to_bytes(4, "big")), None)
                 assert sorted(found[number]) == sorted(expected[number]), f"seed {seed}, packet {number}: {cause}"
             answered += Counter(answers[0].kind for answers in expected.values())
-        assert_means_something(answered, PACKETS)
+        assert_all_kinds_occurred(answered, PACKETS)
         totals = harness.switch.stray().packets
         totals = {reason: count - stray_before.packets[reason] for reason, count in totals.items()}
         for job in jobs:
@@ -194,16 +196,16 @@ def test_bmv2_and_the_software_switch_answer_alike(harness: Bmv2Harness, seed: i
         assert all(totals.values()), f"seed {seed}: each reason was met, {totals}"
 
 
-def assert_means_something(answered: Counter[int], packets: int) -> None:
-    """The answers by kind, to so many packets."""
+def assert_all_kinds_occurred(answered: Counter[int], packets: int) -> None:
+    """Checks that answers of every kind occurred, and enough of them."""
     assert answered.keys() == {RESULT, MISSING, DATA, EMPTY, META, QUESTION}
     assert answered[RESULT] > packets // 10
     assert answered[MISSING] > packets // 50
 
 
 def _batches(traffic: Traffic) -> Iterator[list[Sending]]:
-    """Of what comes in one burst, the software switch handles first what only a parent may send, as a network, too, may
-    reorder. So nothing of that follows anything else in a batch."""
+    """Packets of a parent come first in each batch: the software switch handles them before the other packets of a
+    burst, a reordering that a network may cause as well."""
     batch: list[Sending] = []
     for sending in traffic.packets(PACKETS):
         if len(batch) == BATCH or (batch and _is_answer(sending) and not _is_answer(batch[-1])):

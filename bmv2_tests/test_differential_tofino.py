@@ -1,4 +1,4 @@
-"""The same random packets into the Tofino program and into the software switch: byte for byte the same comes out."""
+"""The same random packets into the Tofino program and into the software switch: both answer with the same bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from bmv2_tests.frames import UdpFrame
-from bmv2_tests.test_differential import Answer, Software, assert_means_something
+from bmv2_tests.test_differential import Answer, Software, assert_all_kinds_occurred
 from bmv2_tests.tna_interpreter.switch import Switch
 from bmv2_tests.tofino_network import MAIN, TofinoNetwork
 from bmv2_tests.traffic import Sending, Traffic
@@ -19,13 +19,13 @@ from wiresum.join.constants import PARENT, SWITCH_PORT
 
 PACKETS = 700
 JOBS = ((3, 1, 4, None), (2, 2, 4, None), (1, 1, 1, None), (3, 2, 4, 30), (1, 1, 2, 0))
-"""Workers, threads, slots, and the number at the parent of those that have one."""
+"""Workers, threads, slots, and the number at the parent for a job with one."""
 DROPPED = {"duplicate", "stale", "out_of_lease", "unknown", "malformed"}
 
 
 def job_entry(index: int) -> JobEntry:
     workers, threads, slots, parent = JOBS[index]
-    nowhere = Endpoint("127.0.0.1", 1)  # whoever admits it puts the addresses in
+    nowhere = Endpoint("127.0.0.1", 1)  # admission fills in the addresses
     return JobEntry(
         job=index + 1,
         key=0x11111111 * (index + 1),
@@ -48,7 +48,7 @@ class Tofino:
             self._network.admit(Job(e.job, e.key, e.workers, e.threads, e.lanes, e.slot_base, e.slots, parent))
 
     def play(self, sending: Sending, expected: int = 0) -> tuple[str, list[Answer]]:
-        """The reason that was counted, and what came out; so many answers are waited for."""
+        """Sends a packet; gives the counted reason and the answers, after waiting for as many answers as expected."""
         entry = self._entries[sending.job]
         source = 0 if sending.source == PARENT and entry.uplink is None else sending.source
         sender = Member(entry.job, source)
@@ -76,7 +76,7 @@ def switch() -> Switch:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_tofino_program_and_the_software_switch_answer_alike(seed: int, switch: Switch) -> None:
+def test_the_tofino_program_and_the_software_switch_answer_alike(seed: int, switch: Switch) -> None:
     entries = [job_entry(index) for index in range(len(JOBS))]
     traffic = Traffic(seed, entries)
     answered: Counter[int] = Counter()
@@ -92,5 +92,5 @@ def test_tofino_program_and_the_software_switch_answer_alike(seed: int, switch: 
             assert [name for name in after if after[name] != before[name]] == [reason], f"seed {seed}: {sending}"
             answered += Counter(answer.kind for answer in found[:1])
             reasons.add(reason)
-    assert_means_something(answered, PACKETS)
+    assert_all_kinds_occurred(answered, PACKETS)
     assert reasons >= DROPPED | {"admitted", "resent"}, f"seed {seed}: each reason was met"

@@ -1,4 +1,4 @@
-"""Stage `forward`: everybody else's traffic passes as it came."""
+"""Stage `forward` passes the traffic of other hosts unchanged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ETHERTYPES |= {"a udp header that is cut off": 0x0800, "another ethertype": 0x88
 
 
 @pytest.mark.parametrize("name", OTHER_TRAFFIC)
-def test_a_frame_to_a_host_arrives_there_as_it_was_sent(harness: Bmv2Harness, name: str) -> None:
+def test_a_frame_to_a_host_arrives_unchanged_at_its_port_alone(harness: Bmv2Harness, name: str) -> None:
     sender, receiver = harness.hosts[0], harness.hosts[2]
     frame = _frame(sender.mac, receiver.mac, name)
     assert harness.exchange([(0, frame)]) == [(2, frame)]
@@ -49,7 +49,7 @@ def test_a_frame_to_a_host_arrives_there_as_it_was_sent(harness: Bmv2Harness, na
 
 @pytest.mark.parametrize("name", ["tcp", "ipv6", "an arp reply", "a fragment"])
 @pytest.mark.parametrize("mac", ["ff:ff:ff:ff:ff:ff", "33:33:00:00:00:01", "02:00:00:00:99:99"])
-def test_what_is_for_everybody_or_nobody_known_is_flooded_but_not_back(
+def test_broadcast_and_unknown_destinations_are_flooded_to_all_other_ports(
     harness: Bmv2Harness, name: str, mac: str
 ) -> None:
     for port in range(PORTS):
@@ -66,8 +66,8 @@ def test_other_traffic_is_not_counted(harness: Bmv2Harness) -> None:
         assert (harness.switch.stray(), job.counters()) == before
 
 
-def test_all_hosts_of_a_port_are_reached_through_it_but_not_back(harness: Bmv2Harness) -> None:
-    """A host behind the port that the frame came by has had it already, from whatever joins the two."""
+def test_frames_reach_all_hosts_of_a_port_but_never_leave_by_their_own_port(harness: Bmv2Harness) -> None:
+    """A host behind the port of arrival has already got the frame."""
     for host in harness.hosts[1:]:
         frame = _frame(harness.hosts[0].mac, host.mac, "udp")
         assert harness.exchange([(0, frame)]) == ([(host.port, frame)] if host.port else []), host

@@ -1,5 +1,5 @@
 """What the compiled Tofino program does besides aggregation, on the vendor's model: a selection of
-test_tofino_forwarding.py, and above all what only the chip's parser decides."""
+test_tofino_forwarding.py, and cases that only the chip's parser decides."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bmv2_tests.tofino_network import STRANGER, SWITCH, TofinoNetwork
 from wiresum.join.constants import FLOOD_GROUP, SWITCH_PORT
 
 FIRST, SECOND, THIRD = 41, 42, 43
-"""Ports that lead outside, on either generation, and to none of the job's workers."""
+"""External ports on either generation, which no worker of the job uses."""
 CHECK_SEQUENCE_BYTES = 4
-"""Behind a frame, and in reach of the parser: it does not notice that no more than these are missing."""
+"""They follow a frame, and the parser can read them; so it does not notice if up to four bytes are missing."""
 CUT_WITHIN_HEADER = {1: "malformed", 2: "other"}
-"""The reason that is counted for a packet to the switch's port that ends within the protocol's header. On Tofino 2 the
-compiler has one state note the port and take that header; where its bytes are missing, the parser does neither."""
+"""The reason that is counted for a packet to the switch's port that ends within the protocol's header. On Tofino 2
+the compiler uses one parser state for the port and that header; if bytes are missing, the parser does neither."""
 
 
 @pytest.fixture
@@ -32,17 +32,17 @@ def left(network: TofinoNetwork, port: int, frame: bytes, expected: int) -> list
 
 
 @pytest.mark.parametrize("payload", [b"x" * 18, contribution(MEMBERS[0])])
-def test_traffic_of_others_is_flooded_untouched_but_not_back(network: TofinoNetwork, payload: bytes) -> None:
+def test_traffic_of_others_is_flooded_unchanged_to_all_other_ports(network: TofinoNetwork, payload: bytes) -> None:
     network.switch.replicate(FLOOD_GROUP, [(port, 0) for port in (FIRST, SECOND, THIRD)])
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, payload, ecn=1, dscp=9, ttl=3).pack()
     assert left(network, SECOND, frame, 2) == [(FIRST, frame), (THIRD, frame)]
 
 
-def test_known_host_gets_its_frames_at_its_port_alone(network: TofinoNetwork) -> None:
+def test_frames_to_a_known_host_leave_by_its_port_alone(network: TofinoNetwork) -> None:
     network.switch.insert("forward", {"mac": int.from_bytes(ELSEWHERE.mac, "big")}, "forward_to", {"port": SECOND})
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello" * 4).pack()
     assert left(network, FIRST, frame, 1) == [(SECOND, frame)]
-    assert left(network, SECOND, frame, 0) == [], "whoever is behind this port has had it already"
+    assert left(network, SECOND, frame, 0) == [], "a frame does not leave by its own port"
 
 
 @pytest.mark.parametrize("length", [65, 66, 100, 322 - CHECK_SEQUENCE_BYTES - 1])
@@ -55,36 +55,36 @@ def test_frames_of_others_that_end_within_a_header_are_dropped(network: TofinoNe
 
 
 @pytest.mark.parametrize("length", [65, 66, 322 - CHECK_SEQUENCE_BYTES - 1])
-def test_cut_contribution_is_refused_as_malformed(network: TofinoNetwork, length: int) -> None:
+def test_a_truncated_contribution_is_malformed(network: TofinoNetwork, length: int) -> None:
     frame = network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack()
     before = network.packets()
     assert left(network, network.port(MEMBERS[0]), frame[:length], 0) == []
     assert network.packets() - before == {"malformed": 1}
 
 
-def test_contribution_cut_within_its_header_is_refused(network: TofinoNetwork, tofino_generation: int) -> None:
+def test_a_contribution_that_ends_within_its_header_is_refused(network: TofinoNetwork, tofino_generation: int) -> None:
     frame = network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack()
     before = network.packets()
     assert left(network, network.port(MEMBERS[0]), frame[:60], 0) == []
     assert network.packets() - before == {CUT_WITHIN_HEADER[tofino_generation]: 1}
 
 
-def test_frame_of_others_that_lacks_its_last_bytes_passes_as_it_came(network: TofinoNetwork) -> None:
-    """The parser takes the check sequence for what is missing, and what leaves ends where it ended."""
+def test_a_frame_of_others_without_its_last_bytes_passes_unchanged(network: TofinoNetwork) -> None:
+    """The parser takes the check sequence for the missing bytes, and the frame leaves with its original length."""
     network.switch.replicate(FLOOD_GROUP, [(FIRST, 0)])
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, contribution(MEMBERS[0])).pack()
     cut = frame[:-CHECK_SEQUENCE_BYTES]
     assert left(network, SECOND, cut, 1) == [(FIRST, cut)]
 
 
-def test_contribution_that_lacks_its_last_bytes_counts_with_its_check_sequence(network: TofinoNetwork) -> None:
+def test_a_contribution_without_its_last_bytes_is_completed_by_the_check_sequence(network: TofinoNetwork) -> None:
     frame = network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack()
     before = network.packets()
     assert left(network, network.port(MEMBERS[0]), frame[:-CHECK_SEQUENCE_BYTES], 0) == []
     assert network.packets() - before == {"admitted": 1}
 
 
-def test_contribution_with_a_wrong_ipv4_checksum_is_refused(network: TofinoNetwork) -> None:
+def test_a_contribution_with_a_wrong_ipv4_checksum_is_refused(network: TofinoNetwork) -> None:
     frame = bytearray(network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack())
     frame[14 + 8] ^= 1  # the TTL
     before = network.packets()
@@ -92,7 +92,7 @@ def test_contribution_with_a_wrong_ipv4_checksum_is_refused(network: TofinoNetwo
     assert network.packets() - before == {"malformed": 1}
 
 
-def test_frame_of_others_with_a_wrong_ipv4_checksum_keeps_it(network: TofinoNetwork) -> None:
+def test_a_frame_of_others_keeps_a_wrong_ipv4_checksum(network: TofinoNetwork) -> None:
     network.switch.replicate(FLOOD_GROUP, [(FIRST, 0)])
     frame = bytearray(UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello" * 4).pack())
     frame[14 + 8] ^= 1
@@ -106,12 +106,12 @@ def test_arp_for_the_switch_is_answered(network: TofinoNetwork) -> None:
 
 
 @pytest.mark.parametrize("body", [b"\x12\x34\x00\x01" + b"ping" * 8, b"\xf7\xff" + bytes(30)])
-def test_ping_of_the_switch_is_answered(network: TofinoNetwork, body: bytes) -> None:
+def test_a_ping_to_the_switch_is_answered(network: TofinoNetwork, body: bytes) -> None:
     answer = icmp_frame(0, SWITCH, STRANGER, body)
     assert left(network, FIRST, icmp_frame(8, STRANGER, SWITCH, body, ttl=9), 1) == [(FIRST, answer)]
 
 
-def test_congestion_mark_reaches_the_workers(network: TofinoNetwork) -> None:
+def test_a_congestion_mark_reaches_the_workers(network: TofinoNetwork) -> None:
     copies = [*complete(network, ecn=3), *network.switch.late()]
     frames = [UdpFrame.unpack(copy.frame) for copy in copies]
     assert [frame.ecn for frame in frames] == [3] * JOB.workers

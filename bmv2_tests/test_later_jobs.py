@@ -1,12 +1,13 @@
-"""Workers that misbehave with their own key, on the hardware programs: a later job with their slots reads nothing of
-what they left in its cells, and sums right. (On the software switch: controller/tests/controller/security.)"""
+"""Misbehaving workers with a valid key, on the hardware programs: a later job in the same slots cannot read what
+they left in the cells, and its sums are right. (controller/tests/controller/security has this test for the software
+switch.)"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -24,20 +25,20 @@ WORKERS, SLOTS, LANES = 2, 4, 64
 CELLS = 2 * SLOTS
 MISDEEDS = 400
 FRAMES_AT_ONCE = 16
-"""Fewer than bmv2's queue to a port holds."""
+"""Fits bmv2's queue to a port."""
 SEEDS = range(3)
 
 
 class Job(Protocol):
-    """One that is admitted."""
+    """An admitted job."""
 
     def send(self, packets: Iterable[Packet]) -> list[Packet]:
-        """As its workers, with its number and key; what comes out of the switch for them."""
+        """Sends packets of its workers, with its number and key; gives the answers."""
 
 
 class Site(Protocol):
     def job(self) -> AbstractContextManager[Job]:
-        """One with a key of its own, and always the same slots."""
+        """A job with a key of its own, always in the same slots."""
 
 
 class TofinoSite:
@@ -64,7 +65,7 @@ class _OnTofino:
         copies = []
         for packet in packets:
             member = self.job.members[packet.worker]
-            datagram = packet._replace(job=self.job.number, key=self.job.key).to_bytes()
+            datagram = replace(packet, job=self.job.number, key=self.job.key).to_bytes()
             copies += self.network.send(self.network.port(member), self.network.own_frame(member, datagram).pack())
         return [Packet.from_bytes(UdpFrame.unpack(copy.frame).payload) for copy in copies]
 
@@ -84,7 +85,7 @@ class Bmv2Site:
 
             def send(self, packets: Iterable[Packet]) -> list[Packet]:
                 entry, hosts = self.job.entry, self.job.hosts
-                own = [packet._replace(job=entry.job, key=entry.key) for packet in packets]
+                own = [replace(packet, job=entry.job, key=entry.key) for packet in packets]
                 frames = [(hosts[packet.worker].port, bytes(self.job.frame(packet))) for packet in own]
                 parts = [frames[first : first + FRAMES_AT_ONCE] for first in range(0, len(frames), FRAMES_AT_ONCE)]
                 return [copy.packet for part in parts for copy in self.job.harness.copies(part)]
@@ -101,12 +102,12 @@ def tofino(request: pytest.FixtureRequest) -> Switch:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_on_tofino_a_later_job_finds_nothing_of_what_misbehaving_workers_left(tofino: Switch, seed: int) -> None:
+def test_a_later_job_on_tofino_reads_nothing_of_misbehaving_workers(tofino: Switch, seed: int) -> None:
     check(TofinoSite(TofinoNetwork(tofino)), random.Random(seed))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_on_bmv2_a_later_job_finds_nothing_of_what_misbehaving_workers_left(harness: Bmv2Harness, seed: int) -> None:
+def test_a_later_job_on_bmv2_reads_nothing_of_misbehaving_workers(harness: Bmv2Harness, seed: int) -> None:
     check(Bmv2Site(harness), random.Random(seed))
 
 
@@ -114,22 +115,24 @@ def check(site: Site, chance: random.Random) -> None:
     misdeeds = Misdeeds(chance, cells=CELLS, workers=WORKERS, lanes=LANES)
     with site.job() as culprit:
         answers = culprit.send(packet for _ in range(MISDEEDS) for packet in misdeeds.next())
-        assert RESULT in {answer.kind for answer in answers}, "cells hold sums"
+        assert RESULT in {answer.kind for answer in answers}, "the misbehaving workers have left sums in cells"
     with site.job() as later:
         firsts = {(cell, first_round(cell) + step) for cell in range(CELLS) for step in (0, 2)}
         asked = sorted(misdeeds.tried | firsts)
-        questions = [Packet(QUESTION, worker=chance.randrange(WORKERS), cell=c, round=n, tensor=1) for c, n in asked]
-        assert {answer.kind for answer in later.send(questions)} == {MISSING}, "it has summed nothing yet"
+        questions = [
+            Packet(kind=QUESTION, worker=chance.randrange(WORKERS), cell=c, round=n, tensor=1) for c, n in asked
+        ]
+        assert {answer.kind for answer in later.send(questions)} == {MISSING}, "the later job has summed nothing yet"
         for cell in range(CELLS):
             for step, kind in enumerate((EMPTY, DATA, chance.choice((DATA, EMPTY)))):
                 check_a_round(later, cell, first_round(cell) + 2 * step, kind, chance)
 
 
 def check_a_round(job: Job, cell: int, number: int, kind: int, chance: random.Random) -> None:
-    """One chunk of each worker; of EMPTY ones, whatever a cell held before would show."""
+    """One chunk of each worker. EMPTY chunks would reveal earlier contents of the cells."""
     packets = [
         Packet(
-            kind,
+            kind=kind,
             worker=worker,
             exponent=chance.randrange(256),
             cell=cell,

@@ -1,4 +1,4 @@
-"""Stage `lose`: the fault injector drops the copies that it is told to, and no others."""
+"""Stage `lose`: the fault injector drops the selected copies, and no others."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ def losing(harness: Bmv2Harness, fraction: float, **match: int) -> Iterator[None
         harness.switch.tables.delete("a fault", [entry])
 
 
-def test_one_receiver_loses_and_the_others_do_not(harness: Bmv2Harness) -> None:
+def test_loss_for_one_receiver_spares_the_others(harness: Bmv2Harness) -> None:
     with harness.job(3) as job, losing(harness, 1.0, job=job.entry.job, receiver=1):
         assert _receivers(job, 0) == [job.hosts[0].address, job.hosts[2].address]
 
 
-def test_one_port_loses(harness: Bmv2Harness) -> None:
+def test_loss_at_one_port_spares_the_others(harness: Bmv2Harness) -> None:
     with harness.job(3) as job, losing(harness, 1.0, egress_port=2):
         assert _receivers(job, 0) == [job.hosts[0].address, job.hosts[1].address]
 
 
-def test_one_round_loses(harness: Bmv2Harness) -> None:
+def test_loss_in_one_round_spares_the_others(harness: Bmv2Harness) -> None:
     with harness.job(2) as job, losing(harness, 1.0, round=job.first + 1):
         assert [len(_receivers(job, after)) for after in range(3)] == [2, 0, 2]
 
 
-def test_another_job_loses_nothing(harness: Bmv2Harness) -> None:
+def test_loss_in_one_job_spares_the_others(harness: Bmv2Harness) -> None:
     with harness.job(2) as job, harness.job(2) as other, losing(harness, 1.0, job=other.entry.job):
         assert len(_receivers(job, 0)) == 2
         assert len(_receivers(other, 0)) == 0
 
 
-def test_a_lost_copy_can_be_had_again(harness: Bmv2Harness) -> None:
+def test_a_lost_copy_is_sent_again_on_request(harness: Bmv2Harness) -> None:
     with harness.job(2) as job:
         with losing(harness, 1.0, job=job.entry.job):
             assert not _receivers(job, 0)
         assert len(job.send(job.packet(1)).copies) == 1
 
 
-def test_missing_can_be_lost_as_results_can(harness: Bmv2Harness) -> None:
+def test_missing_can_be_lost_like_a_result(harness: Bmv2Harness) -> None:
     with harness.job(2) as job:
         with losing(harness, 1.0, job=job.entry.job, receiver=1):
             assert [len(job.send(job.packet(worker, kind=QUESTION)).copies) for worker in range(2)] == [1, 0]
@@ -61,7 +61,7 @@ def test_missing_can_be_lost_as_results_can(harness: Bmv2Harness) -> None:
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5])
 def test_a_fraction_is_lost_at_random(harness: Bmv2Harness, fraction: float) -> None:
-    """Within five standard deviations, which one run in two million exceeds."""
+    """Within five standard deviations; one run in two million exceeds that."""
     with harness.job(1) as job, losing(harness, fraction, job=job.entry.job):
         frames = [(0, bytes(job.frame(job.packet(0, after, kind=META)))) for after in range(ROUNDS)]
         came = sum(len(harness.copies(frames[start : start + 20])) for start in range(0, ROUNDS, 20))

@@ -1,4 +1,4 @@
-"""The vectors notice an instruction of the assembly that is not as the compiler wrote it."""
+"""The vectors notice a changed instruction in the compiled program."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bmv2_tests.tofino_model.mutants import mutants, noticed
 LOGGER = logging.getLogger(__name__)
 SEED = int(os.environ.get("WIRESUM_MODEL_SEED", "1"))
 COUNT = int(os.environ.get("WIRESUM_MODEL_MUTANTS", "3"))
-"""Each is assembled, loaded, and asked until a vector fails: half a minute, or minutes for one that survives."""
+"""Each is assembled, loaded, and run until a vector fails: half a minute, or minutes if none fails."""
 
 
-def test_one_changed_instruction_fails_a_vector(tofino_generation: int) -> None:
+def test_each_changed_instruction_fails_a_vector(tofino_generation: int) -> None:
     assembly = assembled.assembly(tofino_generation).read_text()
     survivors = []
     for mutant in random.Random(SEED).sample(list(mutants(assembly)), COUNT):

@@ -1,4 +1,4 @@
-"""Stage `own`: the switch's own address is answered for, and nobody else's."""
+"""Stage `own` answers for the switch's own address, and for no other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BROADCAST = "ff:ff:ff:ff:ff:ff"
 
 
 @pytest.mark.parametrize("port", range(PORTS))
-def test_who_asks_for_the_switchs_mac_is_told(harness: Bmv2Harness, port: int) -> None:
+def test_an_arp_request_for_the_switch_is_answered(harness: Bmv2Harness, port: int) -> None:
     host = harness.hosts[port]
     request = ARP(op="who-has", hwsrc=host.mac, psrc=host.address, pdst=harness.star.address)
     ((came_at, frame),) = harness.exchange([(port, bytes(Ether(src=host.mac, dst=BROADCAST) / request))])
@@ -25,7 +25,7 @@ def test_who_asks_for_the_switchs_mac_is_told(harness: Bmv2Harness, port: int) -
     assert (answer[ARP].hwdst, answer[ARP].pdst) == (host.mac, host.address)
 
 
-def test_who_asks_for_another_is_left_to_that_one(harness: Bmv2Harness) -> None:
+def test_an_arp_request_for_another_host_is_flooded(harness: Bmv2Harness) -> None:
     asker, asked = harness.hosts[0], harness.hosts[1]
     request = ARP(op="who-has", hwsrc=asker.mac, psrc=asker.address, pdst=asked.address)
     frame = bytes(Ether(src=asker.mac, dst=BROADCAST) / request)
@@ -39,7 +39,7 @@ def test_an_arp_reply_is_not_answered(harness: Bmv2Harness) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"odd", bytes(range(256)), b"\xff" * 8, b"\xf7\xff" + bytes(6)])
-def test_a_ping_is_answered_with_what_it_carried(harness: Bmv2Harness, payload: bytes) -> None:
+def test_a_ping_is_answered_with_its_payload(harness: Bmv2Harness, payload: bytes) -> None:
     host = harness.hosts[2]
     ping = IP(src=host.address, dst=harness.star.address, ttl=3) / ICMP(id=77, seq=5) / payload
     ((came_at, frame),) = harness.exchange([(2, bytes(Ether(src=host.mac, dst=harness.star.mac) / ping))])
@@ -53,7 +53,7 @@ def test_a_ping_is_answered_with_what_it_carried(harness: Bmv2Harness, payload: 
 
 
 @pytest.mark.parametrize("seq", [0, 1, 0x07FE, 0x07FF, 0x0800, 0xF7FF, 0xF800, 0xFFFE, 0xFFFF])
-def test_the_checksum_of_an_answer_is_right_across_the_carry(harness: Bmv2Harness, seq: int) -> None:
+def test_the_checksum_of_an_answer_handles_the_carry(harness: Bmv2Harness, seq: int) -> None:
     host = harness.hosts[0]
     ping = (
         Ether(src=host.mac, dst=harness.star.mac) / IP(src=host.address, dst=harness.star.address) / ICMP(id=0, seq=seq)
@@ -62,7 +62,7 @@ def test_the_checksum_of_an_answer_is_right_across_the_carry(harness: Bmv2Harnes
     assert_checksums_right(Ether(frame))
 
 
-def test_icmp_that_is_no_ping_is_not_answered(harness: Bmv2Harness) -> None:
+def test_other_icmp_is_not_answered(harness: Bmv2Harness) -> None:
     host = harness.hosts[0]
     for icmp in (ICMP(type=0), ICMP(type=8, code=1), ICMP(type=3)):
         frame = Ether(src=host.mac, dst=harness.star.mac) / IP(src=host.address, dst=harness.star.address) / icmp
@@ -70,6 +70,6 @@ def test_icmp_that_is_no_ping_is_not_answered(harness: Bmv2Harness) -> None:
 
 
 def assert_checksums_right(frame: Ether) -> None:
-    """As a receiver checks them: the ones' complement sum over everything is zero."""
+    """Checks as a receiver does: the ones' complement sum over everything is zero."""
     assert checksum(bytes(frame[IP])[:20]) == 0
     assert checksum(bytes(frame[ICMP])) == 0

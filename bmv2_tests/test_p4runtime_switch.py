@@ -1,4 +1,4 @@
-"""The controller's driver and a real switch: what it holds after restarts, takeovers and manual changes."""
+"""The controller's driver with a real switch: restarts, takeovers and manual changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wiresum_lab.processes import wait_until
 HALF_CIRCLE = 1 << 31
 
 
-def test_a_program_that_is_loaded_anew_finds_nothing_of_the_one_before(harness: Bmv2Harness) -> None:
+def test_a_reloaded_program_has_none_of_the_earlier_entries_or_cells(harness: Bmv2Harness) -> None:
     with harness.job(2) as job:
         job.send(job.packet(0))
         harness.load()
@@ -35,8 +35,8 @@ def test_a_program_that_is_loaded_anew_finds_nothing_of_the_one_before(harness: 
         assert job.counters().results == 1
 
 
-def test_cells_of_a_program_loaded_anew_are_nobodys(harness: Bmv2Harness) -> None:
-    """Not even those of a job with the same key."""
+def test_cells_of_a_reloaded_program_belong_to_no_job(harness: Bmv2Harness) -> None:
+    """Not even to a job with the same key."""
     with harness.job(2) as job:
         job.send(job.packet(0, 8, words=job.words(1)))
         harness.load()
@@ -46,8 +46,8 @@ def test_cells_of_a_program_loaded_anew_are_nobodys(harness: Bmv2Harness) -> Non
         assert job.send(job.packet(1, words=job.words(3))).result.words == job.words(5)
 
 
-def test_a_controller_that_starts_again_leaves_a_job_as_it_is(harness: Bmv2Harness) -> None:
-    """Half a cell is summed before, and the other half after."""
+def test_a_restarted_controller_does_not_disturb_a_running_job(harness: Bmv2Harness) -> None:
+    """The controller restarts between the two contributions to a cell."""
     with harness.job(2) as job:
         assert job.send(job.packet(0, words=job.words(5))).reason == "admitted"
         harness.restart_controller([job.entry])
@@ -55,7 +55,7 @@ def test_a_controller_that_starts_again_leaves_a_job_as_it_is(harness: Bmv2Harne
         assert job.counters().packets["admitted"] == 2
 
 
-def test_what_is_missing_comes_back_and_what_does_not_belong_goes(harness: Bmv2Harness) -> None:
+def test_reconciliation_adds_missing_entries_and_removes_foreign_ones(harness: Bmv2Harness) -> None:
     tables = harness.switch.tables
     with harness.job(2) as job:
         ports = [host.port for host in job.hosts]
@@ -79,8 +79,8 @@ def test_what_is_missing_comes_back_and_what_does_not_belong_goes(harness: Bmv2H
         assert sorted(copy.port for copy in job.send(job.packet(1)).copies) == sorted(ports)
 
 
-def test_hosts_that_moved_are_found_at_their_new_ports(harness: Bmv2Harness) -> None:
-    """Of a configuration that was changed: tables are modified, and groups."""
+def test_hosts_are_reached_at_their_new_ports_after_a_change_of_the_configuration(harness: Bmv2Harness) -> None:
+    """Tables and groups are modified in place."""
     moved = [dataclasses.replace(host, port=(host.port + 1) % (PORTS - 1)) for host in harness.hosts]
     harness.restart_controller([], moved)
     try:
@@ -92,7 +92,7 @@ def test_hosts_that_moved_are_found_at_their_new_ports(harness: Bmv2Harness) -> 
         assert any("~ group 256" in line for line in harness.restart_controller([]))
 
 
-def test_another_controller_stands_by_and_takes_over_when_the_first_one_goes(harness: Bmv2Harness) -> None:
+def test_a_standby_takes_over_when_the_primary_controller_closes(harness: Bmv2Harness) -> None:
     with harness.job(1) as job, contextlib.closing(harness.controller(STANDBY_ID)) as standby:
         wait_until(lambda: "stands by" in standby.trouble, "the switch has answered the standby")
         with pytest.raises(DriverError, match="stands by: another one programs"):
@@ -114,14 +114,14 @@ def test_another_controller_stands_by_and_takes_over_when_the_first_one_goes(har
         assert job.send(job.packet(0, 2)).reason == "admitted"
 
 
-def test_another_device_is_not_taken_for_this_one(harness: Bmv2Harness) -> None:
+def test_a_wrong_device_id_is_refused(harness: Bmv2Harness) -> None:
     with contextlib.closing(Client(harness.star.p4runtime, harness.star.device + 1, election_id=2)) as client:
         client.wait_ready()
         with pytest.raises(DriverError, match="did not take the program"):
             client.load(harness.program)
 
 
-def test_a_switch_with_another_program_gets_ours_and_its_jobs_are_dead(harness: Bmv2Harness) -> None:
+def test_a_switch_with_another_program_is_reloaded_and_its_jobs_are_lost(harness: Bmv2Harness) -> None:
     other = dataclasses.replace(harness.program, device_config=harness.program.device_config + b"\n")
     with harness.job(1) as job:
         harness.switch.close()
@@ -146,8 +146,8 @@ def test_a_switch_with_another_program_gets_ours_and_its_jobs_are_dead(harness: 
 
 
 @pytest.mark.parametrize("ahead", [-HALF_CIRCLE, -2, -1, 0, 1, 2, HALF_CIRCLE - 1])
-def test_cells_serve_the_next_job_whatever_round_they_hold(harness: Bmv2Harness, ahead: int) -> None:
-    """The cells hold words of a round that lies `ahead` of the next job's first, half of them full and half not."""
+def test_a_next_job_can_use_cells_that_hold_any_round(harness: Bmv2Harness, ahead: int) -> None:
+    """The cells hold a round that is `ahead` of the next job's first one; half of them are complete."""
     with harness.job(2, slots=2) as before:
         for slot in range(2):
             for worker in range(1 + slot % 2):
@@ -167,8 +167,8 @@ def test_cells_serve_the_next_job_whatever_round_they_hold(harness: Bmv2Harness,
         assert job.counters().results == 6
 
 
-def test_a_full_table_is_told_and_the_job_leaves_nothing(harness: Bmv2Harness) -> None:
-    """admit has room for 4096 entries: eight jobs of 32 workers and 16 threads."""
+def test_a_full_table_refuses_a_job_without_leaving_entries(harness: Bmv2Harness) -> None:
+    """The table admit has room for 4096 entries: eight jobs of 32 workers and 16 threads."""
     hosts = [harness.hosts[i % len(harness.hosts)] for i in range(32)]
     read = harness.switch.tables.read
     with harness.job(32, threads=16, slots=16, hosts=hosts) as job:
@@ -187,7 +187,7 @@ def test_a_full_table_is_told_and_the_job_leaves_nothing(harness: Bmv2Harness) -
                 harness.switch.evict(number)
 
 
-def test_the_switch_is_where_the_driver_says(harness: Bmv2Harness) -> None:
+def test_the_drivers_endpoint_is_the_switchs_address(harness: Bmv2Harness) -> None:
     assert harness.switch.endpoint.address == harness.star.address
     assert harness.switch.endpoint.port == SWITCH_PORT
     assert harness.switch.sizes.lanes_max == harness.program.lanes

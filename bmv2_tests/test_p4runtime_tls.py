@@ -1,4 +1,4 @@
-"""P4Runtime to bmv2 over mutual TLS, with certificates as `wiresum ca` makes them."""
+"""P4Runtime to bmv2 over mutual TLS, with certificates of `wiresum ca`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEVICE = next_device()
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
-    """Of the switch, of a controller, and of a controller of another cluster."""
+    """TLS directories of the switch, of a controller, and of a controller of another cluster."""
     for authority, roles in (("ours", (SWITCH, CONTROLLER)), ("theirs", (CONTROLLER,))):
         made = Authority.create(tmp_path / authority, authority)
         for role in roles:
@@ -32,14 +32,14 @@ def folders(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def address(bmv2: None, folders: Path) -> Iterator[str]:
-    """A bmv2 without interfaces, which takes no connection without a certificate."""
+    """The address of a bmv2 without interfaces that requires a client certificate."""
     address = f"127.0.0.1:{unused_port()}"
     command = bmv2_command(address, DEVICE, thrift_port=unused_port(), tls=folders / f"ours-{SWITCH}")
     with Program(command, folders / "bmv2.log"):
         yield address
 
 
-def test_only_a_controller_of_the_same_cluster_is_let_in(address: str, folders: Path) -> None:
+def test_only_a_controller_of_the_same_cluster_can_connect(address: str, folders: Path) -> None:
     pipeline = device_config.bmv2()
     with contextlib.closing(Client(address, DEVICE, election_id=2, tls=folders / f"ours-{CONTROLLER}")) as client:
         client.wait_ready()

@@ -1,4 +1,4 @@
-"""Stage `result`: what the packet that a RESULT travels in looks like."""
+"""Stage `result`: the headers of the packet that carries a RESULT."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from wiresum_lab.doubles.workers import DATA, EMPTY, META, QUESTION
 
 
 @pytest.mark.parametrize(("kind", "payload_bytes"), [(DATA, 280), (EMPTY, 280), (META, 24), (QUESTION, 24)])
-def test_lengths_and_checksums_are_those_of_what_it_carries(
-    harness: Bmv2Harness, kind: int, payload_bytes: int
-) -> None:
+def test_lengths_and_checksums_match_the_payload(harness: Bmv2Harness, kind: int, payload_bytes: int) -> None:
     with harness.job(1) as job:
         (copy,) = job.send(job.packet(kind=kind)).copies
         frame = Ether(copy.frame)
@@ -47,7 +45,7 @@ def test_ports_are_those_of_the_thread(harness: Bmv2Harness, thread: int) -> Non
         assert (frame[UDP].sport, frame[UDP].dport) == (SWITCH_PORT + thread, WORKER_PORT + thread)
 
 
-def test_a_job_at_other_ports_is_heard_there_alone_and_answered_at_its_workers_own(harness: Bmv2Harness) -> None:
+def test_a_job_with_a_port_offset_uses_only_those_ports_of_the_switch(harness: Bmv2Harness) -> None:
     with harness.job(2, threads=2, port_offset=6) as job:
         for thread in range(2):
             packets = [job.packet(worker, slot=4 * thread) for worker in range(2)]
@@ -76,7 +74,7 @@ def test_a_congestion_mark_reaches_the_workers(harness: Bmv2Harness, tos: int) -
             assert checksum(copy.frame[14:34]) == 0
 
 
-def test_what_the_sender_chose_for_itself_does_not_travel_on(harness: Bmv2Harness) -> None:
+def test_header_fields_chosen_by_the_sender_are_replaced(harness: Bmv2Harness) -> None:
     with harness.job(1) as job:
         frame = job.frame(job.packet())
         frame[IP].ttl, frame[IP].id, frame[IP].flags, frame[UDP].chksum = 1, 777, 0, 0xABCD
@@ -87,7 +85,7 @@ def test_what_the_sender_chose_for_itself_does_not_travel_on(harness: Bmv2Harnes
 
 
 @pytest.mark.parametrize("kind", [DATA, EMPTY])
-def test_a_question_gets_the_frame_that_its_contribution_would(harness: Bmv2Harness, kind: int) -> None:
+def test_the_answer_to_a_question_equals_the_answer_to_its_contribution(harness: Bmv2Harness, kind: int) -> None:
     with harness.job(2) as job:
         job.send(job.packet(0, kind=kind))
         job.send(job.packet(1, kind=kind))
@@ -96,7 +94,7 @@ def test_a_question_gets_the_frame_that_its_contribution_would(harness: Bmv2Harn
         assert answer.frame == again.frame
 
 
-def test_a_resent_result_is_the_multicast_one(harness: Bmv2Harness) -> None:
+def test_a_resent_result_equals_the_multicast_one(harness: Bmv2Harness) -> None:
     with harness.job(2) as job:
         job.send(job.packet(0))
         completing = job.packet(1)

@@ -1,8 +1,8 @@
-"""The cases that p4testgen finds in the v1model program: on bmv2, and on the Tofino program, which has another parser,
-other cells and another deparser, interpreted and on the vendor's model. Where p4testgen is, it finds further ones,
-others at each run.
+"""Test cases that p4testgen finds in the v1model program, played to bmv2 and to the Tofino program, which has another
+parser, other cells and another deparser; the latter interpreted and on the vendor's model. Where p4testgen is
+installed, each run also finds new cases.
 
-To find those of a failure again:
+To repeat the cases of a failure:
 
     WIRESUM_TESTGEN_SEED=17 python -m pytest bmv2_tests/test_testgen.py
 """
@@ -37,7 +37,7 @@ FIRST_PORT_TOFINO = 8
 
 
 def on_tofino(case: Case) -> Case:
-    """It drops frames that end within a header: docs/tofino_tests.md. Those of v1model pass through as they came."""
+    """The Tofino program drops frames that end within a header, which v1model passes: docs/tofino_tests.md."""
     return replace(case, expected=None) if case.truncated else case
 
 
@@ -48,7 +48,7 @@ class OnTofino:
 
     def fresh(self, slots: int) -> int:
         slot = self._switch.fresh(slots)
-        write(self._switch, own.entry(str(SWITCH.address), SWITCH.mac.hex(":")))  # `late` sends to it
+        write(self._switch, own.entry(str(SWITCH.address), SWITCH.mac.hex(":")))  # `late` sends to this address
         return slot
 
     def play(self, frame: Frame) -> list[Frame]:
@@ -57,7 +57,7 @@ class OnTofino:
 
 
 class OnBmv2:
-    """Everything else that the switch knows stays: its own address, for pings, and its hosts."""
+    """Keeps the switch's address, for pings, and its hosts; adds the entries of the current case."""
 
     def __init__(self, harness: Bmv2Harness, tables: Tables) -> None:
         self._harness, self._tables = harness, tables
@@ -99,17 +99,17 @@ def on_bmv2(harness: Bmv2Harness) -> Iterator[OnBmv2]:
 @pytest.fixture(scope="module")
 def further() -> list[Case]:
     if why := testgen.missing():
-        pytest.skip(f"no further cases are looked for: {why}")
+        pytest.skip(f"no new cases are generated: {why}")
     return testgen.load(testgen.numbered(testgen.random_paths(SEED, FURTHER)))
 
 
 @pytest.mark.parametrize("case", COMMITTED, ids=str)
-def test_tofino_program_does_what_that_of_v1model_says(case: Case, switch: Switch) -> None:
+def test_the_tofino_program_does_what_the_v1model_program_says(case: Case, switch: Switch) -> None:
     assert complaint(on_tofino(case), OnTofino(switch), FIRST_PORT_TOFINO) == ""
 
 
 @pytest.mark.parametrize("case", COMMITTED, ids=str)
-def test_compiled_tofino_program_does_what_that_of_v1model_says(case: Case, tofino_model: ModelSwitch) -> None:
+def test_the_compiled_tofino_program_does_what_the_v1model_program_says(case: Case, tofino_model: ModelSwitch) -> None:
     assert complaint(on_tofino(case), OnTofino(tofino_model), FIRST_PORT_TOFINO) == ""
 
 
@@ -118,17 +118,19 @@ def test_bmv2_does_what_its_program_says(case: Case, on_bmv2: OnBmv2) -> None:
     assert complaint(case, on_bmv2) == ""
 
 
-def test_tofino_program_does_what_that_of_v1model_says_in_further_cases(further: list[Case], switch: Switch) -> None:
+def test_the_tofino_program_does_what_the_v1model_program_says_in_new_cases(
+    further: list[Case], switch: Switch
+) -> None:
     wrong = [text for case in further if (text := complaint(on_tofino(case), OnTofino(switch), FIRST_PORT_TOFINO))]
     assert not wrong, f"WIRESUM_TESTGEN_SEED={SEED}\n" + "\n".join(wrong)
 
 
-def test_bmv2_does_what_its_program_says_in_further_cases(further: list[Case], on_bmv2: OnBmv2) -> None:
+def test_bmv2_does_what_its_program_says_in_new_cases(further: list[Case], on_bmv2: OnBmv2) -> None:
     wrong = [text for case in further if (text := complaint(case, on_bmv2))]
     assert not wrong, f"WIRESUM_TESTGEN_SEED={SEED}\n" + "\n".join(wrong)
 
 
-def test_committed_cases_reach_every_table_and_action_that_a_controller_writes() -> None:
+def test_the_committed_cases_use_every_table_and_action_that_a_controller_writes() -> None:
     used = {(entry.table, entry.action) for case in COMMITTED for entry in case.entries}
     assert used >= {
         ("own", "own_address"),
@@ -141,12 +143,12 @@ def test_committed_cases_reach_every_table_and_action_that_a_controller_writes()
     assert sum(case.expected is not None for case in COMMITTED) >= 10
 
 
-def test_further_cases_are_found_for_most_paths(further: list[Case]) -> None:
+def test_most_generated_paths_give_a_case(further: list[Case]) -> None:
     assert len(further) >= FURTHER // 2
     assert any(case.expected for case in further)
 
 
-def test_case_that_is_wrong_is_told(switch: Switch) -> None:
+def test_a_wrong_result_is_reported(switch: Switch) -> None:
     case = next(case for case in COMMITTED if case.expected)
     assert case.expected is not None
     content = bytes([case.expected.content[0] ^ 1]) + case.expected.content[1:]

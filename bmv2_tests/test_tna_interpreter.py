@@ -1,4 +1,5 @@
-"""The interpreter itself: it refuses what hardware cannot do, and results that depend on what nobody wrote."""
+"""The interpreter of the Tofino program refuses what hardware cannot do, and results that depend on undefined
+values."""
 
 from __future__ import annotations
 
@@ -100,16 +101,16 @@ def switch(folder: Path, statements: str, declarations: str = "", *, generation:
     return Switch(main, generation=generation)
 
 
-def test_packet_passes_with_what_the_program_wrote(tmp_path: Path) -> None:
+def test_a_packet_leaves_with_the_fields_that_the_program_wrote(tmp_path: Path) -> None:
     made = switch(tmp_path, "hdr.first.value = hdr.first.value + 0xFF;")
     assert made.receive(1, b"\x01\x05rest") == [Copy(5, b"\x01\x04rest")]
 
 
-def test_program_that_forwards_nothing_sends_nothing(tmp_path: Path) -> None:
+def test_a_program_that_does_not_forward_sends_nothing(tmp_path: Path) -> None:
     assert switch(tmp_path, "for_deparser.drop_ctl = 1;").receive(1, b"\x01\x05") == []
 
 
-def test_program_that_does_not_say_whether_it_drops_is_refused(tmp_path: Path) -> None:
+def test_a_program_that_leaves_the_drop_flag_undefined_is_refused(tmp_path: Path) -> None:
     unwritten = "bit<3> nothing; for_deparser.drop_ctl = nothing;"
     with pytest.raises(UndefinedError, match="drop_ctl was never written"):
         switch(tmp_path, unwritten).receive(1, b"\x01\x05")
@@ -128,18 +129,18 @@ def test_program_that_does_not_say_whether_it_drops_is_refused(tmp_path: Path) -
         ("max(hdr.first.value, hdr.first.kind)", 5),
     ],
 )
-def test_operators_are_those_of_the_language(tmp_path: Path, expression: str, value: int) -> None:
+def test_operators_follow_the_language(tmp_path: Path, expression: str, value: int) -> None:
     (copy,) = switch(tmp_path, f"hdr.first.value = {expression};").receive(1, b"\x01\x05")
     assert copy.frame == bytes([1, value])
 
 
-def test_register_keeps_its_value_from_packet_to_packet(tmp_path: Path) -> None:
+def test_a_register_keeps_its_value_between_packets(tmp_path: Path) -> None:
     made = switch(tmp_path, "hdr.first.value = hit.execute(hdr.first.kind);", COUNTING_REGISTER)
     assert [made.receive(1, b"\x01\x00")[0].frame[1] for _ in range(3)] == [0, 1, 2]
     assert made.receive(1, b"\x03\x00")[0].frame[1] == 0
 
 
-def test_second_use_of_a_register_in_a_pass_is_refused(tmp_path: Path) -> None:
+def test_a_second_use_of_a_register_in_a_pass_is_refused(tmp_path: Path) -> None:
     twice = "meta.mark = hit.execute(0); if (hdr.first.value == 9) { meta.mark = hit.execute(1); }"
     made = switch(tmp_path, twice, COUNTING_REGISTER)
     assert made.receive(1, b"\x01\x05")
@@ -147,7 +148,7 @@ def test_second_use_of_a_register_in_a_pass_is_refused(tmp_path: Path) -> None:
         made.receive(1, b"\x01\x09")
 
 
-def test_index_beyond_a_register_is_refused(tmp_path: Path) -> None:
+def test_an_index_beyond_a_register_is_refused(tmp_path: Path) -> None:
     made = switch(tmp_path, "meta.mark = hit.execute(hdr.first.kind);", COUNTING_REGISTER)
     with pytest.raises(HardwareError, match="hits has 4 entries, and no 4"):
         made.receive(1, b"\x04\x05")
@@ -159,17 +160,17 @@ def test_a_register_of_tofino_2_gives_several_results(tmp_path: Path) -> None:
     assert [made.receive(1, b"\x01\x05")[0].frame for _ in range(2)] == [b"\x03\x00", b"\x06\x03"]
 
 
-def test_one_of_tofino_1_gives_one(tmp_path: Path) -> None:
+def test_a_register_of_tofino_1_gives_one_result(tmp_path: Path) -> None:
     with pytest.raises(HardwareError, match="2 results, and a stateful ALU gives 1"):
         switch(tmp_path, "hdr.first.value = hit.execute(hdr.first.kind, other);", TWO_RESULTS)
 
 
-def test_results_that_nobody_takes_are_refused(tmp_path: Path) -> None:
+def test_more_results_than_are_used_are_refused(tmp_path: Path) -> None:
     with pytest.raises(P4Error, match="a register action of 2 results writes into 0"):
         switch(tmp_path, "hdr.first.value = hit.execute(hdr.first.kind);", TWO_RESULTS, generation=2)
 
 
-def test_fifth_register_action_is_refused(tmp_path: Path) -> None:
+def test_a_fifth_register_action_is_refused(tmp_path: Path) -> None:
     action = "RegisterAction<bit<8>, bit<8>, bit<8>>(hits) act_{} = {{ void apply(inout bit<8> value) {{ }} }};"
     four_more = "\n".join(action.format(number) for number in range(4))
     with pytest.raises(HardwareError, match="hits has more than 4 register actions"):
@@ -186,7 +187,7 @@ def test_fifth_register_action_is_refused(tmp_path: Path) -> None:
         "if (second > cell.high && !(cell.low == LIMIT)) { cell.low = (bit<32>)first; cell.high = first; }",
     ],
 )
-def test_what_a_stateful_alu_can_do_is_taken(tmp_path: Path, body: str) -> None:
+def test_what_a_stateful_alu_can_compute_is_accepted(tmp_path: Path, body: str) -> None:
     switch(tmp_path, "", PAIR_REGISTER % body)
 
 
@@ -208,18 +209,18 @@ def test_what_a_stateful_alu_can_do_is_taken(tmp_path: Path, body: str) -> None:
         ("other.apply();", "a perform in its body"),
     ],
 )
-def test_what_a_stateful_alu_cannot_do_is_refused(tmp_path: Path, body: str, complaint: str) -> None:
+def test_what_a_stateful_alu_cannot_compute_is_refused(tmp_path: Path, body: str, complaint: str) -> None:
     with pytest.raises(P4Error, match=complaint):
         switch(tmp_path, "", PAIR_REGISTER % body)
 
 
 @pytest.mark.parametrize("type_", ["bit<64>", "headers_t", "triple_t", "uneven_t"])
-def test_entry_of_more_than_two_words_is_refused(tmp_path: Path, type_: str) -> None:
+def test_a_register_entry_of_more_than_two_words_is_refused(tmp_path: Path, type_: str) -> None:
     with pytest.raises(HardwareError, match="an entry is one word, or two of one width"):
         switch(tmp_path, "", f"Register<{type_}, bit<8>>(4) hits;")
 
 
-def test_table_applied_twice_in_a_pass_is_refused(tmp_path: Path) -> None:
+def test_a_table_that_is_applied_twice_in_a_pass_is_refused(tmp_path: Path) -> None:
     table = "table t { key = { meta.mark : exact; } actions = { NoAction; } const default_action = NoAction(); }"
     with pytest.raises(HardwareError, match="t is used twice in one pass"):
         switch(tmp_path, "t.apply(); t.apply();", table).receive(1, b"\x01\x05")
@@ -240,7 +241,7 @@ def test_use_of_an_absent_header_is_refused(tmp_path: Path, statements: str) -> 
         made.receive(1, b"\x01\x05")
 
 
-def test_entry_that_does_not_care_may_match_an_absent_header(tmp_path: Path) -> None:
+def test_a_wildcard_may_match_an_absent_header(tmp_path: Path) -> None:
     table = """
     action mark(bit<8> value) { hdr.first.value = value; }
     table t {
@@ -262,20 +263,20 @@ def test_entry_that_does_not_care_may_match_an_absent_header(tmp_path: Path) -> 
         made.receive(1, b"\x03\x05")
 
 
-def test_header_made_present_holds_nothing_yet(tmp_path: Path) -> None:
+def test_the_fields_of_a_new_header_are_undefined(tmp_path: Path) -> None:
     made = switch(tmp_path, "hdr.second.setValid(); if (hdr.second.word == 0) { meta.mark = 1; }")
     with pytest.raises(UndefinedError):
         made.receive(1, b"\x01\x05")
 
 
 @pytest.mark.parametrize(("generation", "port", "passes"), [(1, 68, 2), (2, 6, 1)])
-def test_packet_that_loops_for_ever_is_refused(tmp_path: Path, generation: int, port: int, passes: int) -> None:
+def test_a_packet_that_loops_for_ever_is_refused(tmp_path: Path, generation: int, port: int, passes: int) -> None:
     made = switch(tmp_path, f"for_tm.ucast_egress_port = {port};", generation=generation)
     with pytest.raises(HardwareError, match=f"more than {passes} times"):
         made.receive(1, b"\x01\x05")
 
 
-def test_controller_cannot_insert_what_the_table_does_not_take(tmp_path: Path) -> None:
+def test_an_entry_that_does_not_fit_the_table_is_refused(tmp_path: Path) -> None:
     table = """
     action mark(bit<8> value) { hdr.first.value = value; }
     table t { key = { hdr.first.kind : exact @name("kind"); } actions = { mark; } size = 1; }
@@ -308,6 +309,6 @@ def test_controller_cannot_insert_what_the_table_does_not_take(tmp_path: Path) -
         ("if (meta.mark) ", "preprocessed program"),
     ],
 )
-def test_wrong_program_is_refused(tmp_path: Path, statements: str, complaint: str) -> None:
+def test_an_invalid_program_is_refused(tmp_path: Path, statements: str, complaint: str) -> None:
     with pytest.raises(P4Error, match=complaint):
         switch(tmp_path, statements)

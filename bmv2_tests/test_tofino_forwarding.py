@@ -29,7 +29,7 @@ def tofino1() -> Switch:
 
 @pytest.fixture
 def two_passes(tofino1: Switch) -> TofinoNetwork:
-    """Of a Tofino 1: on the other one nothing comes between the passes, since there is one."""
+    """A Tofino 1. (A Tofino 2 needs one pass, so nothing can happen between passes.)"""
     made = TofinoNetwork(tofino1)
     made.admit(JOB)
     return made
@@ -60,7 +60,7 @@ def complete(network: TofinoNetwork, kind: int = DATA, *, ecn: int = 0) -> list[
 
 
 @pytest.mark.parametrize("payload", [b"", b"x" * 18, contribution(MEMBERS[0]), contribution(MEMBERS[0], EMPTY)])
-def test_traffic_of_others_is_flooded_untouched_but_not_back(network: TofinoNetwork, payload: bytes) -> None:
+def test_traffic_of_others_is_flooded_unchanged_to_all_other_ports(network: TofinoNetwork, payload: bytes) -> None:
     network.switch.groups[FLOOD_GROUP] = [(port, 0) for port in (1, 2, 3)]
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, payload, ecn=1, dscp=9, ttl=3).pack()
     sent = network.send(2, frame)
@@ -68,18 +68,18 @@ def test_traffic_of_others_is_flooded_untouched_but_not_back(network: TofinoNetw
     assert network.packets().total() == 0
 
 
-def test_known_host_gets_its_frames_at_its_port_alone(network: TofinoNetwork) -> None:
+def test_frames_to_a_known_host_leave_by_its_port_alone(network: TofinoNetwork) -> None:
     network.switch.groups[FLOOD_GROUP] = [(port, 0) for port in (1, 2, 3)]
     match = {"mac": int.from_bytes(ELSEWHERE.mac, "big")}
     network.switch.program.tables["forward"].insert(match, "forward_to", {"port": 3})
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello").pack()
     assert [(copy.port, copy.frame) for copy in network.send(1, frame)] == [(3, frame)]
-    assert network.send(3, frame) == [], "whoever is behind port 3 has had it already"
+    assert network.send(3, frame) == [], "a frame does not leave by its own port"
 
 
 @pytest.mark.parametrize("length", [14, 20, 33, 34, 41, 42, 65, 66, 100, 321])
 def test_frames_of_others_that_end_within_a_header_are_dropped(network: TofinoNetwork, length: int) -> None:
-    """All that is left of them counts as that header, and would be missing in what leaves."""
+    """The remaining bytes count as that header, and would be missing in the frame that leaves."""
     network.switch.groups[FLOOD_GROUP] = [(1, 0)]
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, contribution(MEMBERS[0])).pack()
     assert [copy.frame for copy in network.send(2, frame)] == [frame]
@@ -88,20 +88,20 @@ def test_frames_of_others_that_end_within_a_header_are_dropped(network: TofinoNe
 
 
 @pytest.mark.parametrize("ether_type", ["88cc", "86dd", "0003"])
-def test_frames_of_other_protocols_pass_untouched(network: TofinoNetwork, ether_type: str) -> None:
+def test_frames_of_other_protocols_pass_unchanged(network: TofinoNetwork, ether_type: str) -> None:
     network.switch.groups[FLOOD_GROUP] = [(1, 0)]
     frame = ELSEWHERE.mac + STRANGER.mac + bytes.fromhex(ether_type) + bytes(range(46))
     assert [(copy.port, copy.frame) for copy in network.send(2, frame)] == [(1, frame)]
 
 
 @pytest.mark.parametrize("length", [42, 65, 66, 321])
-def test_cut_contribution_is_refused_as_malformed(network: TofinoNetwork, length: int) -> None:
+def test_a_truncated_contribution_is_malformed(network: TofinoNetwork, length: int) -> None:
     frame = network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack()
     assert network.send(network.port(MEMBERS[0]), frame[:length]) == []
     assert network.packets() == {"malformed": 1}
 
 
-def test_contribution_with_a_wrong_ipv4_checksum_is_refused(network: TofinoNetwork) -> None:
+def test_a_contribution_with_a_wrong_ipv4_checksum_is_refused(network: TofinoNetwork) -> None:
     frame = bytearray(network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack())
     frame[14 + 8] ^= 1  # the TTL
     assert network.send(network.port(MEMBERS[0]), bytes(frame)) == []
@@ -110,7 +110,7 @@ def test_contribution_with_a_wrong_ipv4_checksum_is_refused(network: TofinoNetwo
     assert network.results(JOB.number) == 1
 
 
-def test_frame_of_others_with_a_wrong_ipv4_checksum_keeps_it(network: TofinoNetwork) -> None:
+def test_a_frame_of_others_keeps_a_wrong_ipv4_checksum(network: TofinoNetwork) -> None:
     network.switch.groups[FLOOD_GROUP] = [(1, 0)]
     frame = bytearray(UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello").pack())
     frame[14 + 8] ^= 1
@@ -131,7 +131,7 @@ def test_arp_for_others_is_flooded(network: TofinoNetwork) -> None:
 
 
 @pytest.mark.parametrize("body", [b"\x12\x34\x00\x01" + b"ping" * 8, b"\xf9\x00\x00\x00", b"\xf7\xff\x00\x00"])
-def test_ping_of_the_switch_is_answered(network: TofinoNetwork, body: bytes) -> None:
+def test_a_ping_to_the_switch_is_answered(network: TofinoNetwork, body: bytes) -> None:
     (answer,) = network.send(5, icmp_frame(8, STRANGER, SWITCH, body, ttl=9))
     assert answer.port == 5
     assert answer.frame == icmp_frame(0, SWITCH, STRANGER, body)
@@ -144,46 +144,38 @@ def test_other_traffic_to_the_switch_is_dropped_and_counted(network: TofinoNetwo
 
 @pytest.mark.parametrize("kind", [DATA, EMPTY, META])
 @pytest.mark.parametrize("ecn", [0, 1, 3])
-def test_congestion_mark_reaches_the_workers(network: TofinoNetwork, kind: int, ecn: int) -> None:
+def test_a_congestion_mark_reaches_the_workers(network: TofinoNetwork, kind: int, ecn: int) -> None:
     frames = [UdpFrame.unpack(copy.frame) for copy in complete(network, kind, ecn=ecn)]
     assert [frame.ecn for frame in frames] == [ecn] * JOB.workers
 
 
 @pytest.mark.parametrize("ecn", [0, 1, 3])
-def test_congestion_mark_of_a_question_comes_back(network: TofinoNetwork, ecn: int) -> None:
+def test_the_answer_to_a_question_keeps_its_congestion_mark(network: TofinoNetwork, ecn: int) -> None:
     (missing,) = contribute(network, MEMBERS[0], QUESTION, ecn=ecn)
     complete(network)
     (result,) = contribute(network, MEMBERS[0], QUESTION, ecn=ecn)
     assert [UdpFrame.unpack(copy.frame).ecn for copy in (missing, result)] == [ecn, ecn]
 
 
-def test_only_questions_whose_sum_has_two_halves_pass_again(network: TofinoNetwork, generation: int) -> None:
-    for kind, passes in ((META, 0), (EMPTY, 0), (DATA, PASSES_AGAIN[generation])):
-        network.switch.restart()
-        made = TofinoNetwork(network.switch)
-        made.admit(JOB)
-        assert len(contribute(made, MEMBERS[0], QUESTION)) == 1
-        complete(made, kind)
-        before = network.switch.recirculated
-        assert len(contribute(made, MEMBERS[0], QUESTION)) == 1
-        assert network.switch.recirculated - before == passes
+@pytest.mark.parametrize(("kind", "has_words"), [(META, False), (EMPTY, False), (DATA, True)])
+def test_only_packets_that_return_words_of_a_sum_recirculate(
+    network: TofinoNetwork, generation: int, kind: int, has_words: bool
+) -> None:
+    passes = PASSES_AGAIN[generation] if has_words else 0
+    assert len(contribute(network, MEMBERS[0], QUESTION)) == 1
+    before = network.switch.recirculated
+    assert len(complete(network, kind)) == JOB.workers
+    assert network.switch.recirculated - before == passes
+    assert len(contribute(network, MEMBERS[0], QUESTION)) == 1
+    assert network.switch.recirculated - before == 2 * passes
 
 
-def test_only_packets_whose_sum_has_two_halves_pass_again(network: TofinoNetwork, generation: int) -> None:
-    for kind, passes in ((META, 0), (EMPTY, 0), (DATA, PASSES_AGAIN[generation])):
-        network.switch.restart()
-        made = TofinoNetwork(network.switch)
-        made.admit(JOB)
-        assert len(complete(made, kind)) == JOB.workers
-        assert network.switch.recirculated == passes
-
-
-def test_copy_without_a_receiver_is_lost(network: TofinoNetwork) -> None:
+def test_a_copy_without_a_receiver_is_lost(network: TofinoNetwork) -> None:
     network.switch.groups[1].append((60, 9))
     assert len(complete(network)) == JOB.workers
 
 
-def test_fault_injector_loses_the_copies_it_names(network: TofinoNetwork) -> None:
+def test_the_fault_injector_loses_the_selected_copies(network: TofinoNetwork) -> None:
     table = network.switch.program.tables["lose"]
     table.insert({"receiver": Match(1, 0xFF)}, "lose_copies", {"chance": 0xFFFF})
     survivors = {copy.port for copy in complete(network)}
@@ -193,15 +185,15 @@ def test_fault_injector_loses_the_copies_it_names(network: TofinoNetwork) -> Non
     assert contribute(network, MEMBERS[1], QUESTION) == []
 
 
-def test_fault_injector_loses_about_the_share_it_is_told(network: TofinoNetwork) -> None:
+def test_the_fault_injector_loses_about_the_given_fraction(network: TofinoNetwork) -> None:
     network.switch.program.tables["lose"].insert({}, "lose_copies", {"chance": 0x3FFF})
     complete(network)
     tries = 400
     answered = sum(len(contribute(network, MEMBERS[0])) for _ in range(tries))
-    assert 0.65 * tries < answered < 0.85 * tries  # the dice are seeded
+    assert 0.65 * tries < answered < 0.85 * tries  # the random numbers are seeded
 
 
-def test_counters_say_who_contributed(network: TofinoNetwork) -> None:
+def test_contributions_are_counted_by_worker(network: TofinoNetwork) -> None:
     contribute(network, MEMBERS[0])
     contribute(network, MEMBERS[0])
     contribute(network, MEMBERS[2])
@@ -213,8 +205,8 @@ def test_counters_say_who_contributed(network: TofinoNetwork) -> None:
 
 
 @pytest.mark.parametrize("kind", [DATA, QUESTION])
-def test_sum_whose_cell_goes_on_between_the_passes_is_not_sent(two_passes: TofinoNetwork, kind: int) -> None:
-    """Another packet, of a newer round, writes the cell while the one that is to become the RESULT loops back."""
+def test_a_sum_is_not_sent_if_its_cell_moves_on_between_the_passes(two_passes: TofinoNetwork, kind: int) -> None:
+    """A packet of a newer round writes the cell while the packet that is to carry the RESULT recirculates."""
     pass_once = two_passes.switch.one_pass
     for member in MEMBERS[:-1] if kind == DATA else MEMBERS:
         contribute(two_passes, member)
@@ -227,10 +219,10 @@ def test_sum_whose_cell_goes_on_between_the_passes_is_not_sent(two_passes: Tofin
 
 
 @pytest.mark.parametrize("kind", [DATA, QUESTION])
-def test_sum_whose_cell_becomes_another_jobs_between_the_passes_is_not_sent(
+def test_a_sum_is_not_sent_if_another_job_takes_its_cell_between_the_passes(
     two_passes: TofinoNetwork, kind: int
 ) -> None:
-    """The next job on the slots begins the same round."""
+    """The next job in these slots begins with the same round."""
     pass_once = two_passes.switch.one_pass
     for member in MEMBERS[:-1] if kind == DATA else MEMBERS:
         contribute(two_passes, member)
@@ -245,12 +237,12 @@ def test_sum_whose_cell_becomes_another_jobs_between_the_passes_is_not_sent(
 
     assert list(pass_once(two_passes.port(last), of_next_job(last, 100))) == []
     assert list(pass_once(looping.port, looping.frame)) == []
-    for member in MEMBERS[:-1]:  # nor has it touched the cell
+    for member in MEMBERS[:-1]:  # and the old packet has not touched the cell
         copies = two_passes.send(two_passes.port(member), of_next_job(member, 1))
     assert {UdpFrame.unpack(copy.frame).payload[24:] for copy in copies} == {struct.pack("!I", 102) * 64}
 
 
-def test_sum_on_its_way_up_whose_cell_goes_on_between_the_passes_is_not_sent(two_passes: TofinoNetwork) -> None:
+def test_a_sum_for_the_parent_is_not_sent_if_its_cell_moves_on_between_the_passes(two_passes: TofinoNetwork) -> None:
     pass_once = two_passes.switch.one_pass
     below = dataclasses.replace(JOB, number=8, key=NEXT_KEY, slot_base=4, parent=5)
     two_passes.admit(below)
@@ -261,12 +253,12 @@ def test_sum_on_its_way_up_whose_cell_goes_on_between_the_passes_is_not_sent(two
         datagram = contribution(Member(8, worker), word=1 + worker, round_number=round_number).replace(of_job, of_below)
         return two_passes.own_frame(Member(8, worker), datagram).pack()
 
-    for goes_on in (False, True):
-        round_number = 3 if goes_on else 1
+    for moves_on in (False, True):
+        round_number = 3 if moves_on else 1
         for worker in (0, 1):
             assert two_passes.send(two_passes.port(Member(8, worker)), frame(worker, round_number)) == []
         (looping,) = pass_once(two_passes.port(Member(8, 2)), frame(2, round_number))
-        if goes_on:
+        if moves_on:
             assert list(pass_once(two_passes.port(Member(8, 0)), frame(0, 5))) == []
         sent = list(pass_once(looping.port, looping.frame))
-        assert [copy.port for copy in sent] == ([] if goes_on else [two_passes.port(Member(8, PARENT))])
+        assert [copy.port for copy in sent] == ([] if moves_on else [two_passes.port(Member(8, PARENT))])

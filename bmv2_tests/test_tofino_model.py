@@ -1,4 +1,4 @@
-"""What of the room for the vendor's model needs no model: what is written for the chip, and what mutants are."""
+"""The parts of the vendor's model setup that can be tested without the model: multicast memories, and mutants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def memories(generation: int) -> Memories:
 
 
 def lines(content: bytes) -> dict[int, int]:
-    """What a file writes: a line's address and its 128 bits."""
+    """The contents of a file for the harness: addresses of lines, and their 128 bits."""
     written = {}
     while content:
         kind, address, width, count = struct.unpack_from("<4sQII", content)
@@ -34,7 +34,7 @@ def bits(line: int, shift: int, width: int) -> int:
 
 
 def members(memories: Memories, memory: dict[int, int], group: int) -> list[tuple[int, int]]:
-    """As the chip walks a group's tree: port and instance of each copy."""
+    """Follows a group's tree as the chip does; gives port and instance of each copy."""
     node = bits(memory.get(memories.groups + group // 4, 0), 20 * (group % 4), 20)
     found = []
     while node:
@@ -46,7 +46,7 @@ def members(memories: Memories, memory: dict[int, int], group: int) -> list[tupl
     return found
 
 
-def test_each_groups_tree_leads_to_its_members(memories: Memories) -> None:
+def test_the_tree_of_each_group_leads_to_its_members(memories: Memories) -> None:
     memory: dict[int, int] = {}
     for group, of_group in GROUPS.items():
         memory |= lines(tree(memories, group, of_group)) | lines(directory(memories, GROUPS, group))
@@ -54,14 +54,14 @@ def test_each_groups_tree_leads_to_its_members(memories: Memories) -> None:
     assert members(memories, memory, 4) == members(memories, memory, 7) == []
 
 
-def test_group_that_is_no_more_leaves_its_neighbours(memories: Memories) -> None:
+def test_removing_a_group_leaves_its_neighbours(memories: Memories) -> None:
     memory = lines(tree(memories, 6, GROUPS[6])) | lines(directory(memories, {6: GROUPS[6]}, 5))
     assert members(memories, memory, 5) == []
     assert members(memories, memory, 6) == GROUPS[6]
 
 
 @pytest.mark.parametrize(("generation", "in_register", "width"), [(1, 8, 4), (2, 4, 5)], ids=["tofino1", "tofino2"])
-def test_every_group_may_have_members_in_pipe_0_and_no_other(generation: int, in_register: int, width: int) -> None:
+def test_every_group_may_have_members_in_pipe_0_only(generation: int, in_register: int, width: int) -> None:
     memories = MEMORIES[generation]
     written = list(struct.iter_unpack("<4sII", registers(memories)))
     assert {kind for kind, _, _ in written} == {b"\0\0\0r"}
@@ -72,7 +72,7 @@ def test_every_group_may_have_members_in_pipe_0_and_no_other(generation: int, in
             assert bits(register, width * (group % in_register), width) == 1
 
 
-def test_mutants_differ_from_the_assembly_by_one_instruction_of_a_stage() -> None:
+def test_each_mutant_differs_by_one_instruction() -> None:
     assembly = """parser ingress:
       - set B1, 2
 stage 0 ingress:

@@ -1,4 +1,4 @@
-"""A controller cannot tell the Tofino program from bmv2's: same tables, keys, actions, counters and numbers."""
+"""To a controller the Tofino program looks like bmv2's: same tables, keys, actions, counters and ids."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bmv2_tests.tofino_network import MAIN
 from wiresum import compiled
 
 HASHED = 0x00FFFF00
-"""Bits that are zero in the numbers of ids.p4, and hardly ever in those that a compiler makes up."""
+"""These bits are zero in the numbers of ids.p4, and rarely in ids that a compiler generates."""
 
 Described = dict[str, Any]
-"""By name, with all that a controller must know."""
+"""Descriptions by name, with everything that a controller needs."""
 
 
 @pytest.fixture(scope="module")
 def bmv2() -> Any:
-    """The P4Info that the compiler made of the bmv2 program."""
+    """The P4Info of the bmv2 program."""
     protobuf = pytest.importorskip("google.protobuf.text_format", reason="needs: pip install '.[controller]'")
     messages = pytest.importorskip("finsy.proto", reason="needs: pip install '.[controller]'")
     return protobuf.Parse(compiled.load("v1model").p4info, messages.p4i.P4Info())
@@ -58,17 +58,17 @@ def program_tables(program: Program) -> Described:
     }
 
 
-def test_tables_are_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
+def test_tables_match_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
     expected, found = p4info_tables(bmv2), program_tables(tofino)
     assert expected.keys() == found.keys()
     for name, table in expected.items():
         table["actions"] = {action.rpartition(".")[2] for action in table["actions"]}
-        if name == "verdict":  # whose entries are all constant, so that no controller needs its size
+        if name == "verdict":  # All its entries are constant, so no controller needs its size.
             table["size"] = found[name]["size"]
         assert found[name] == table, name
 
 
-def test_actions_are_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
+def test_actions_match_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
     expected = {
         action.preamble.name: (action.preamble.id, [(p.name, p.bitwidth) for p in action.params])
         for action in bmv2.actions
@@ -83,6 +83,6 @@ def test_actions_are_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
     assert found == expected
 
 
-def test_counters_are_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
+def test_counters_match_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
     expected = {counter.preamble.name: (counter.preamble.id, counter.size) for counter in bmv2.counters}
     assert {name: (counter.number, counter.size) for name, counter in tofino.counters.items()} == expected

@@ -1,7 +1,7 @@
 """Jobs over several pipes of a Tofino, and over several Tofinos, with the entries that the controller writes.
 
-Each pipe has cells of its own, so each is a node of a job's tree. All have the switch's own address, and all have the
-same entries: ports tell the pipes apart.
+Each pipe has its own cells, so each is a node of a job's tree. All pipes have the same address and the same entries,
+which match on the port.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 import random
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN
 from wiresum.join.constants import SWITCH_PORT, Header, Kind
 
 LOWER_END, UPPER_END = PORTS_IN_PIPE + 60, 60
-"""The cable's ports, of the lower and the upper pipe."""
+"""The ports of the cable, at the lower and the upper pipe."""
 ONE = f"""\
 [[switch]]
 name = "rack"
@@ -34,7 +35,7 @@ cables = [[{UPPER_END}, {LOWER_END}]]
 WITH_LOOPS = ONE.replace("cables", "loops")
 ADDRESSES = ("10.0.0.10", "10.0.0.11", "10.0.0.12", "10.0.0.13")
 LOWER, UPPER = (0, 1), (2, 3)
-"""Ranks, by pipe: the upper one is pipe 0."""
+"""The ranks at each pipe; the upper pipe is pipe 0."""
 DATA, EMPTY, RESULT, META, QUESTION, MISSING = Kind
 PORTS = (PORTS_IN_PIPE + 8, PORTS_IN_PIPE + 9, 8, 9)
 
@@ -51,7 +52,7 @@ def with_hosts(text: str) -> str:
 
 
 class Pair:
-    """Four workers, two in each pipe, with one round to sum after the other."""
+    """Four workers, two at each pipe, that sum round after round."""
 
     def __init__(self, switch: Switch, folder: Path, text: str = ONE) -> None:
         self.cluster = Cluster(with_hosts(text), {"rack": switch}, folder)
@@ -60,7 +61,7 @@ class Pair:
         self.senders = self.cluster.start("both", ADDRESSES, self.words)
 
     def send(self, rank: int, kind: int = DATA, round_number: int = 1) -> dict[int, bytes]:
-        """The datagrams that come out, by rank. Nothing is lost but what has no cable."""
+        """Sends a packet of a rank without loss; gives the datagrams that come out, by rank."""
         sender = self.senders[rank]
         sender.sums = sender.sums[: round_number - 1] + [0] * (round_number - 1 - len(sender.sums))
         found = {}
@@ -75,7 +76,7 @@ class Pair:
         return rank
 
     def between(self, datagram: bytes) -> bytes:
-        """The frame of a datagram on the cable."""
+        """The frame of a datagram on the cable between the pipes."""
         own: Host = self.senders[0].gateway
         return UdpFrame(own, own, SWITCH_PORT, SWITCH_PORT, datagram).pack()
 
@@ -100,7 +101,7 @@ def test_all_workers_get_the_sum_of_both_pipes(switch: Switch, tmp_path: Path, t
 
 
 @pytest.mark.parametrize("kind", [EMPTY, META])
-def test_rounds_without_data_pass_through_the_tree(pair: Pair, kind: int) -> None:
+def test_empty_and_meta_rounds_pass_through_the_tree(pair: Pair, kind: int) -> None:
     for rank in range(3):
         assert pair.send(rank, kind) == {}
     results = pair.send(3, kind)
@@ -108,15 +109,15 @@ def test_rounds_without_data_pass_through_the_tree(pair: Pair, kind: int) -> Non
     assert {datagram[24:] for datagram in results.values()} == {bytes(256) if kind == EMPTY else b""}
 
 
-def test_each_pipe_of_a_tofino_1_recirculates_one_packet_of_a_round(pair: Pair, generation: int) -> None:
-    """The sum that goes up and the RESULT of the root; what comes down is written in one pass."""
+def test_each_pipe_of_a_tofino_1_recirculates_one_packet_in_a_round(pair: Pair, generation: int) -> None:
+    """They are the sum for the parent, and the root's RESULT. The RESULT that comes down is written in one pass."""
     for rank in range(4):
         pair.send(rank)
     assert pair.switch.recirculated == 2 * PASSES_AGAIN[generation]
 
 
-def test_a_question_finds_its_way_up_and_the_answer_down(pair: Pair) -> None:
-    """The sum that went up is lost: the cable is out for a moment."""
+def test_a_question_is_passed_up_and_its_answer_down(pair: Pair) -> None:
+    """The sum for the parent was lost while the cable was unplugged."""
     for rank in UPPER:
         assert pair.send(rank) == {}
     pair.cluster.unplug()
@@ -131,9 +132,9 @@ def test_a_question_finds_its_way_up_and_the_answer_down(pair: Pair) -> None:
     assert set(results) == {0, 1, 2, 3}
 
 
-def test_a_sum_whose_words_the_parent_replaces_between_the_passes_changes_nothing_above(tmp_path: Path) -> None:
-    """On Tofino 1, which has two. Sent up for the second time, it leaves with words of both; but the RESULT that
-    replaced them says that the parent has had the first."""
+def test_a_sum_with_mixed_words_is_ignored_by_the_parent(tmp_path: Path) -> None:
+    """On Tofino 1, which needs two passes, a sum that is sent up again can leave with some words of the parent's
+    RESULT. That RESULT shows that the parent already has the sum."""
     pair = Pair(Switch(MAIN), tmp_path)
     for rank in range(4):
         pair.send(rank)
@@ -146,7 +147,7 @@ def test_a_sum_whose_words_the_parent_replaces_between_the_passes_changes_nothin
     missing = Header(
         kind=MISSING, job=entry.job, key=entry.key, worker=entry.uplink.worker, round=2, tensor=7, chunk=11
     )
-    result = pair.between(missing._replace(kind=RESULT).pack() + struct.pack("!I", 7777) * 64)
+    result = pair.between(replace(missing, kind=RESULT).pack() + struct.pack("!I", 7777) * 64)
     (looping,) = pass_once(LOWER_END, pair.between(missing.pack()))
     assert len(list(pass_once(LOWER_END, result))) == 2
     (mixed,) = pass_once(looping.port, looping.frame)
@@ -154,7 +155,7 @@ def test_a_sum_whose_words_the_parent_replaces_between_the_passes_changes_nothin
     words = struct.unpack("!64I", UdpFrame.unpack(mixed.frame).payload[24:])
     assert set(words[::2]) == {22}
     assert set(words[1::2]) == {7777}
-    # The parent, complete: it has the sum from before.
+    # The parent completes the round with the sum that it already has.
     for rank in UPPER:
         pair.send(rank, DATA, 2)
     whole = UdpFrame.unpack(mixed.frame).payload[:24] + struct.pack("!I", 22) * 64
@@ -163,14 +164,14 @@ def test_a_sum_whose_words_the_parent_replaces_between_the_passes_changes_nothin
     assert pair.send(2, QUESTION, 2)[2][24:] == struct.pack("!I", 2222) * 64
 
 
-def test_what_is_flooded_goes_once_to_each_port_of_all_pipes_and_never_around(pair: Pair) -> None:
+def test_a_flooded_frame_leaves_once_by_each_port_and_does_not_circulate(pair: Pair) -> None:
     sender = pair.senders[0]
     frame = b"\xff" * 6 + sender.host.mac + b"\x88\xb5" + bytes(50)
     copies = pair.switch.receive(sender.place.port, frame)
     assert sorted(copy.port for copy in copies) == sorted(PORTS[1:])
 
 
-def test_hosts_of_two_pipes_reach_each_other(pair: Pair) -> None:
+def test_hosts_at_two_pipes_reach_each_other(pair: Pair) -> None:
     one, other = pair.senders[0], pair.senders[3]
     frame = UdpFrame(one.host, other.host, 5000, 5001, b"hello").pack()
     (copy,) = pair.switch.receive(one.place.port, frame)
@@ -183,7 +184,7 @@ SPINE = ONE.replace("rack", "spine").replace("10.0.0.1", "10.0.9.1").replace("0a
 SPINE = SPINE.replace(":9559", ":9560") + host("e", "10.0.9.10", 8) + host("f", "10.0.9.11", PORTS_IN_PIPE + 8)
 RACK = ONE + f'parent = "spine"\nparent_port = {PORTS_IN_PIPE + 20}\nport_at_parent = {PORTS_IN_PIPE + 21}\n'
 OTHERS = ("10.0.9.10", "10.0.9.11")
-"""One in each pipe of the spine."""
+"""One host at each pipe of the spine."""
 
 
 class Racks:
@@ -191,7 +192,7 @@ class Racks:
         self.cluster = Cluster(text, SWITCHES, folder)
 
     def start(self, name: str, addresses: Sequence[str], rounds: int, seed: int = 0) -> tuple[list[Sender], list[int]]:
-        """And the sums that they must get."""
+        """Starts a job; gives its workers, and the sums that they must get."""
         drawn = random.Random(seed)
         words = [[drawn.getrandbits(32) for _ in range(rounds)] for _ in addresses]
         sums = [sum(of_round) & 0xFFFFFFFF for of_round in zip(*words, strict=True)]
@@ -208,19 +209,19 @@ def racks(tmp_path: Path) -> Racks:
     return Racks(tmp_path)
 
 
-def test_a_job_has_the_pipes_that_it_needs_and_no_others(racks: Racks) -> None:
+def test_a_job_uses_only_the_pipes_that_it_needs(racks: Racks) -> None:
     racks.start("one-pipe", [ADDRESSES[0], ADDRESSES[1]], 1)
     racks.start("one-switch", ADDRESSES, 1)
     racks.start("all", [*ADDRESSES, *OTHERS], 1)
     assert racks.cluster.tree("one-pipe") == {"rack/1": ""}
-    assert racks.cluster.tree("one-switch") == {"rack/1": "", "rack/0": "rack/1"}, "the uplink is at pipe 1"
+    assert racks.cluster.tree("one-switch") == {"rack/1": "", "rack/0": "rack/1"}, "pipe 1 is connected to the spine"
     tree = {"spine/0": "", "spine/1": "spine/0", "rack/1": "spine/1", "rack/0": "rack/1"}
     assert racks.cluster.tree("all") == tree
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_sums_are_exact_whatever_is_lost_while_jobs_share_pipes(racks: Racks, seed: int) -> None:
-    """Each link loses every tenth packet. Two of the jobs are in different pipes and have one number."""
+def test_sums_are_exact_with_loss_while_jobs_share_pipes(racks: Racks, seed: int) -> None:
+    """Each link loses every tenth packet. Two of the jobs are at different pipes and have the same number."""
     jobs = [
         racks.start("all", [*ADDRESSES, *OTHERS], 4, seed),
         racks.start("lower", ADDRESSES[:2], 4, 10 + seed),
@@ -228,13 +229,13 @@ def test_sums_are_exact_whatever_is_lost_while_jobs_share_pipes(racks: Racks, se
         racks.start("one-switch", ADDRESSES, 4, 30 + seed),
     ]
     numbers = {senders[0].job for senders, _ in jobs}
-    assert len(numbers) < len(jobs), "numbers are a node's own"
+    assert len(numbers) < len(jobs), "each node has its own job numbers"
     racks.cluster.run([sender for senders, _ in jobs for sender in senders], loss=0.1, seed=seed)
     for senders, sums in jobs:
         assert [sender.sums for sender in senders] == [sums] * len(senders)
 
 
-def test_a_job_that_ends_leaves_nothing_and_the_others_alone(racks: Racks) -> None:
+def test_an_ended_job_leaves_no_entries_and_does_not_disturb_others(racks: Racks) -> None:
     first, _ = racks.start("first", [*ADDRESSES, *OTHERS], 1, 1)
     racks.cluster.run(first)
     stays, sums = racks.start("stays", ADDRESSES, 2, 2)
@@ -251,8 +252,8 @@ def test_a_job_that_ends_leaves_nothing_and_the_others_alone(racks: Racks) -> No
     assert racks.cluster.entries() == racks.cluster.configured
 
 
-def test_more_workers_than_a_pipe_has_bits_for_are_summed_by_several(tmp_path: Path, racks: Racks) -> None:
-    """Sixty-one: thirty in a pipe, with a bit for the pipe below, and thirty-one there."""
+def test_several_pipes_sum_more_workers_than_one_pipe_has_bits_for(tmp_path: Path, racks: Racks) -> None:
+    """Sixty-one workers: thirty at one pipe, which also has a bit for the pipe below, and thirty-one at that one."""
     hosts = [(f"10.0.1.{10 + number}", number % 20 + (PORTS_IN_PIPE if number >= 30 else 0)) for number in range(61)]
     text = ONE + "".join(host(f"h{number}", *place) for number, place in enumerate(hosts))
     cluster = Cluster(text, {"rack": SWITCHES["rack"]}, tmp_path)

@@ -1,4 +1,5 @@
-"""`make demo-bmv2`, as a user runs it, with packets lost both ways: the parameters are those of the software switch."""
+"""`make demo-bmv2` as a user runs it, with loss in both directions: the parameters equal those of the software
+switch."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ DEMO_S_MAX = 280.0
 WORKERS = 3
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(DEMO_S_MAX + 20)
-def test_training_over_bmv2_gives_the_bits_of_the_software_switch(bmv2: None, tmp_path: Path) -> None:
+def test_training_over_bmv2_gives_the_same_bits_as_the_software_switch(bmv2: None, tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""The reader of the vectors, and what the files themselves must keep to."""
+"""The reader of the vectors, and rules for the files themselves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def step_of(write: Write, line: str) -> Step:
     return step
 
 
-def test_packet_is_made_of_the_defaults_of_the_format(write: Write) -> None:
+def test_a_packet_has_the_default_fields_of_the_format(write: Write) -> None:
     step = step_of(write, "1.1 DATA round=5 slot=2 words=ramp:0xFFFFFFFF:2 -> hold  # a comment\n")
     header = bytes.fromhex("10 00 0001 A0B0C0D0 01 00 0005 00000005 01020304 05060708")
     assert step.datagram == header + struct.pack("!4I", 0xFFFFFFFF, 1, 3, 5)
@@ -45,7 +45,7 @@ def test_packet_is_made_of_the_defaults_of_the_format(write: Write) -> None:
     assert not step.hardware_only
 
 
-def test_every_field_can_be_said(write: Write) -> None:
+def test_every_field_can_be_set(write: Write) -> None:
     step = step_of(
         write,
         "1.0 META round=0xFFFFFFFF cell=0x1234 exponent=200 flags=3 tensor=1 chunk=2 version=15 job=9 key=8 worker=7"
@@ -66,7 +66,7 @@ def test_every_field_can_be_said(write: Write) -> None:
         ("list:1,2,3,0x10", (1, 2, 3, 16)),
     ],
 )
-def test_words_can_be_said_in_few(write: Write, words: str, values: tuple[int, ...]) -> None:
+def test_words_can_be_abbreviated(write: Write, words: str, values: tuple[int, ...]) -> None:
     assert step_of(write, f"1.0 DATA round=1 words={words} -> hold").datagram[24:] == struct.pack("!4I", *values)
 
 
@@ -81,7 +81,7 @@ def test_length_and_bytes_can_be_wrong_on_purpose(write: Write) -> None:
     assert step_of(write, "1.0 RAW hex=00FF10 -> drop malformed").datagram == b"\x00\xff\x10"
 
 
-def test_result_echoes_the_packet_but_for_kind_flags_and_exponent(write: Write) -> None:
+def test_a_result_echoes_the_packet_except_for_kind_flags_and_exponent(write: Write) -> None:
     step = step_of(write, "1.1 EMPTY round=2 exponent=9 flags=1 tensor=5 -> multicast exponent=10 words=fill:1")
     expected = bytes.fromhex("12 00 0001 A0B0C0D0 01 0A 0000 00000002 00000005 05060708") + struct.pack(
         "!4I", 1, 1, 1, 1
@@ -91,7 +91,7 @@ def test_result_echoes_the_packet_but_for_kind_flags_and_exponent(write: Write) 
     assert (step.expectation.verdict, step.expectation.reason) == (Verdict.MULTICAST, "admitted")
 
 
-def test_resent_result_goes_to_its_sender_alone(write: Write) -> None:
+def test_a_resent_result_goes_to_its_sender_alone(write: Write) -> None:
     step = step_of(write, "1.1 META round=2 -> resend flags=2 exponent=3 chunk=6 bare")
     expected = bytes.fromhex("12 02 0001 A0B0C0D0 01 03 0000 00000002 01020304 00000006")
     assert step.expectation.datagram == expected
@@ -99,7 +99,7 @@ def test_resent_result_goes_to_its_sender_alone(write: Write) -> None:
     assert step.expectation.reason == "resent"
 
 
-def test_missing_is_its_question_but_for_kind_flags_and_exponent(write: Write) -> None:
+def test_missing_echoes_the_question_except_for_kind_flags_and_exponent(write: Write) -> None:
     step = step_of(write, "1.1 QUESTION round=2 exponent=9 flags=1 tensor=5 -> missing")
     assert step.datagram[:2] == bytes.fromhex("14 01")
     expected = bytes.fromhex("15 00 0001 A0B0C0D0 01 00 0000 00000002 00000005 05060708")
@@ -108,17 +108,17 @@ def test_missing_is_its_question_but_for_kind_flags_and_exponent(write: Write) -
     assert (step.expectation.verdict, step.expectation.reason) == (Verdict.MISSING, "resent")
 
 
-def test_packet_at_another_ingress_port_is_for_hardware_only(write: Write) -> None:
+def test_a_packet_at_another_ingress_port_is_for_hardware_only(write: Write) -> None:
     step = step_of(write, "1.1 META round=2 port=1.0 -> drop unknown")
     assert step.hardware_only
     assert (step.source, step.port) == (Member(1, 1), Member(1, 0))
 
 
-def test_source_may_be_nobodys(write: Write) -> None:
+def test_the_source_may_be_a_stranger(write: Write) -> None:
     assert step_of(write, "1.1 META round=2 source=stranger -> drop unknown").source is None
 
 
-def test_scenario_knows_its_jobs_members_and_needs(write: Write) -> None:
+def test_a_scenario_lists_its_jobs_members_and_needed_features(write: Write) -> None:
     (scenario,) = load(write(HEAD + "needs diverged_flag\n" + JOB + JOB_2 + "1.0 META round=1 -> hold\n"))
     assert scenario.needs == {"diverged_flag"}
     assert [job.number for job in scenario.jobs] == [1, 2]
@@ -126,7 +126,7 @@ def test_scenario_knows_its_jobs_members_and_needs(write: Write) -> None:
     assert scenario.slots == 8
 
 
-def test_job_may_follow_another_on_its_slots_and_under_its_number(write: Write) -> None:
+def test_a_job_may_reuse_the_slots_and_number_of_an_earlier_one(write: Write) -> None:
     next_job = "job 1 key=5 workers=3 threads=1 lanes=4 slot_base=2 slots=2\n"
     packet = "1.0 META round=1 -> hold\n"
     (scenario,) = load(write(HEAD + JOB + packet + "end 1\n1.1 META round=1 -> drop unknown\n" + next_job + packet))
@@ -139,7 +139,7 @@ def test_job_may_follow_another_on_its_slots_and_under_its_number(write: Write) 
     assert (first.key, second.key) == (0xA0B0C0D0, 5)
     assert scenario.jobs == (first, second)
     assert scenario.members == (Member(1, 0), Member(1, 1), Member(1, 2))
-    assert late.datagram[4:8] == first.key.to_bytes(4, "big"), "it is the ended job's"
+    assert late.datagram[4:8] == first.key.to_bytes(4, "big"), "the packet is of the ended job"
     assert step.datagram[4:8] == second.key.to_bytes(4, "big")
 
 
@@ -200,7 +200,7 @@ def test_job_may_follow_another_on_its_slots_and_under_its_number(write: Write) 
         ("job 3 key=1 workers=1 threads=1 lanes=4 slot_base=7 slots=1", "overlaps that of job 2"),
     ],
 )
-def test_wrong_line_is_named_with_its_file(write: Write, line: str, complaint: str) -> None:
+def test_an_invalid_line_is_named_with_its_file(write: Write, line: str, complaint: str) -> None:
     path = write(HEAD + JOB + JOB_2 + line + "\n" + "1.0 META round=1 -> hold\n")
     with pytest.raises(VectorError) as caught:
         load(path)
@@ -225,7 +225,7 @@ def test_wrong_line_is_named_with_its_file(write: Write, line: str, complaint: s
         (HEAD + "1.0 META round=1 -> hold\n", 2, "'1.0' is no JOB.WORKER"),
     ],
 )
-def test_wrong_file_is_named_with_the_line(write: Write, text: str, line: int, complaint: str) -> None:
+def test_an_invalid_file_is_named_with_the_line(write: Write, text: str, line: int, complaint: str) -> None:
     path = write(text)
     with pytest.raises(VectorError) as caught:
         load(path)
@@ -233,12 +233,12 @@ def test_wrong_file_is_named_with_the_line(write: Write, text: str, line: int, c
     assert complaint in str(caught.value)
 
 
-def test_folder_without_vectors_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_without_vectors_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(VectorError, match="no scenario"):
         load_all(tmp_path)
 
 
-def test_name_that_is_taken_is_an_error(tmp_path: Path) -> None:
+def test_a_duplicate_name_is_an_error(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(HEAD + JOB + "1.0 META round=1 -> hold\n")
     with pytest.raises(VectorError, match=r"b\.txt:1: a\.txt:1 has a scenario some_name too"):
@@ -249,9 +249,9 @@ every_scenario = pytest.mark.parametrize("scenario", load_all(), ids=lambda scen
 
 
 @every_scenario
-def test_scenario_keeps_to_the_rule_of_rounds(scenario: Scenario) -> None:
-    """As far as packets' relation to their cells goes, what is expected follows from docs/protocol.md, section 3."""
-    cells: dict[int, tuple[int, int]] = {}  # by number in the switch: owner and round
+def test_the_expectations_follow_the_rule_of_rounds(scenario: Scenario) -> None:
+    """Checks the relation of packets to their cells: docs/protocol.md, section 3."""
+    cells: dict[int, tuple[int, int]] = {}  # by the switch's cell number: owner and round
     running: dict[int, Job] = {}
     for event in scenario.events:
         if isinstance(event, Job):
@@ -264,7 +264,7 @@ def test_scenario_keeps_to_the_rule_of_rounds(scenario: Scenario) -> None:
             cell, number = struct.unpack_from("!HI", event.datagram, 10)
             cell += 2 * job.slot_base
             owner, held = cells.get(cell, (0, 0))
-            if event.sender.worker == PARENT:  # which begins no round
+            if event.sender.worker == PARENT:  # a parent's packet begins no round
                 assert (owner, held) == (job.key, number) or event.expectation.reason == "stale", scenario.where(event)
                 continue
             begins = owner != job.key or number == (held + 2) % ROUNDS
@@ -276,13 +276,13 @@ def test_scenario_keeps_to_the_rule_of_rounds(scenario: Scenario) -> None:
                 assert not begins or event.expectation.verdict is Verdict.MISSING, scenario.where(event)
 
 
-def test_files_have_every_verdict_and_every_reason() -> None:
+def test_the_files_contain_every_verdict_and_every_reason() -> None:
     expectations = [step.expectation for scenario in load_all() for step in scenario.steps]
     assert {expectation.verdict for expectation in expectations} == set(Verdict)
     assert {expectation.reason for expectation in expectations} == DROP_REASONS | {"admitted", "resent"}
 
 
-def test_what_only_hardware_can_tell_is_refused_there() -> None:
+def test_steps_for_hardware_alone_are_all_refused_there() -> None:
     steps = [step for scenario in load_all() for step in scenario.steps if step.hardware_only]
     assert steps
     assert all(step.expectation.reason == "unknown" for step in steps)

@@ -1,4 +1,4 @@
-"""The test vectors against the switch program on bmv2, frame by frame."""
+"""The test vectors on bmv2, frame by frame."""
 
 from __future__ import annotations
 

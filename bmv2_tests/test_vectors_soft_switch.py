@@ -1,8 +1,8 @@
-"""The test vectors against the real software switch, over loopback UDP: once with its jobs installed as the join
-service does it, and once over P4Runtime.
+"""The test vectors on the real software switch, over loopback UDP: with jobs installed as by the join service, and over
+P4Runtime.
 
-Each worker has an address and sockets of its own. After each packet the switch's own counters say that it has dealt
-with it and how many datagrams it sent for it, so that "nothing comes out" needs no waiting.
+Each worker has an address and sockets of its own. After each packet the switch's counters tell that it was handled and
+how many datagrams were sent, so that the test need not wait to see that nothing comes out.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from wiresum_lab.processes import PATIENCE_S
 
 STRANGER = "127.0.1.1"
 SLOTS = 4096
-"""How long a step waits before it fails; none passes by waiting so long."""
 BIND_TRIES_MAX = 50
 
 
 @pytest.fixture(scope="module")
 def switch() -> Iterator[SoftwareSwitch]:
-    """One switch for all. Scenarios have the same keys, so cells begin anew with each."""
+    """One switch for all scenarios. They use the same keys, so the cells are reset for each."""
     device = SoftwareSwitch(port=0, threads=2, slots=64, lanes_max=64)
     yield device
     device.close()
 
 
 class Workers:
-    """The sockets of a scenario's workers, one for each thread and more where steps send from more ports, and one of a
-    stranger."""
+    """The sockets of a scenario's workers, one for each thread and for each other source port in the steps, and the
+    socket of a stranger."""
 
     def __init__(self, scenario: Scenario, cleanup: ExitStack) -> None:
         self._cleanup = cleanup
@@ -60,7 +59,7 @@ class Workers:
                 port = int(first.getsockname()[1])
                 try:
                     others = [attempt.enter_context(self._udp_socket(address, port + i)) for i in range(1, count)]
-                except (OSError, OverflowError):  # taken, or beyond the last port
+                except (OSError, OverflowError):  # in use, or beyond the last port
                     continue
                 self._cleanup.push(attempt.pop_all())
                 return [first, *others]
@@ -116,7 +115,7 @@ def play(step: Step, switch: SoftwareSwitch, workers: Workers, where: str) -> No
 def play_all(
     scenario: Scenario, switch: SoftwareSwitch, workers: Workers, install: Callable[[Job], ExitStack]
 ) -> list[Step]:
-    """`install` gives what removes the job when it is closed. Returns the steps that this switch can tell."""
+    """`install` returns a stack that removes the job when it is closed. Gives the steps that this switch can show."""
     running: dict[Job, ExitStack] = {}
     played = []
     for event in scenario.events:
@@ -131,8 +130,8 @@ def play_all(
 
 
 class Programmed:
-    """A software switch with a P4Runtime server, and the controller's side of that. Scenarios have the same keys, so
-    each gets slots that nobody has used since the program was loaded."""
+    """A software switch with a P4Runtime server, and its driver. Scenarios use the same keys, so each gets unused
+    slots."""
 
     DEVICE = 3
 
@@ -170,7 +169,7 @@ class Programmed:
             self.driver.tables.delete("a job", entities)
 
     def counted(self, jobs: int) -> Counter[str]:
-        """By reason, over the rows of so many jobs and of none, which start again at zero."""
+        """Packets by reason, over the rows of so many jobs and the row of packets without a job; resets these rows."""
         rows = [STRAY_ROW, *(1 + index for index in range(jobs))]
         read = [count.decode(self.driver.tables.read("counters", count.reads(row))) for row in rows]
         for row in rows:
@@ -185,7 +184,9 @@ def programmed() -> Iterator[Programmed]:
 
 
 @pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
-def test_over_p4runtime_it_answers_the_same(scenario: Scenario, programmed: Programmed) -> None:
+def test_the_software_switch_answers_as_the_protocol_says_over_p4runtime(
+    scenario: Scenario, programmed: Programmed
+) -> None:
     with ExitStack() as cleanup:
         workers = Workers(scenario, cleanup)
         offset = programmed.take_slots(scenario.slots)
@@ -201,7 +202,7 @@ def test_over_p4runtime_it_answers_the_same(scenario: Scenario, programmed: Prog
 
 
 @pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
-def test_software_switch_answers_as_the_protocol_says(
+def test_the_software_switch_answers_as_the_protocol_says(
     scenario: Scenario, switch: SoftwareSwitch, record_property: Callable[[str, object], None]
 ) -> None:
     with ExitStack() as cleanup:

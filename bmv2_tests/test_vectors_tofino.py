@@ -1,4 +1,4 @@
-"""The test vectors against the Tofino program, its P4 source interpreted: both passes, and each copy's bytes."""
+"""The test vectors on the interpreted source of the Tofino program: both passes, and the bytes of each copy."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from bmv2_tests.vectors_on_tofino import complaint
 
 
 @pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
-def test_tofino_program_answers_as_the_protocol_says(scenario: Scenario, switch: Switch) -> None:
+def test_the_tofino_program_answers_as_the_protocol_says(scenario: Scenario, switch: Switch) -> None:
     assert complaint(scenario, switch) == ""

@@ -1,4 +1,4 @@
-"""The test vectors against the compiled program, on the vendor's model of the chip."""
+"""The test vectors on the compiled Tofino program, on the vendor's model of the chip."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from bmv2_tests.vectors_on_tofino import complaint
 
 
 @pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
-def test_compiled_program_answers_as_the_protocol_says(scenario: Scenario, tofino_model: ModelSwitch) -> None:
+def test_the_compiled_program_answers_as_the_protocol_says(scenario: Scenario, tofino_model: ModelSwitch) -> None:
     assert complaint(scenario, tofino_model) == ""

@@ -1,16 +1,16 @@
-"""Cases that p4testgen finds by executing the program symbolically: entries, one packet, and what comes of it.
+"""Test cases that p4testgen finds by symbolic execution of the program: entries, one packet, and what comes out.
 
-    python bmv2_tests/testgen.py      find cases that cover the program, with p4testgen, and write CASES anew
+    python bmv2_tests/testgen.py      finds cases that cover the program, and rewrites CASES
 
 Theory of operation. p4testgen walks through the v1model program path by path, solves for entries and for a packet that
 take a path, and writes down what comes out (Ruffy et al., "P4Testgen: An Extensible Test Oracle For P4", SIGCOMM 2023).
-It knows what the program says, and not what the protocol says; so its cases show where bmv2, and the Tofino program,
-which is another one in parser, cells and deparser, do something else than the source of v1model's says.
+It knows the program and not the protocol. So its cases show where bmv2, or the Tofino program with its other parser,
+cells and deparser, differs from the source of the v1model program.
 
-It knows neither multicast nor what registers hold, and entries may hold anything. So it gets the program with some
-texts changed: a copy to a group goes to one port; what a controller guarantees of its entries is assumed, and that whom
-a packet is from and whom it goes to differ, so that an address that was not written shows; and all cases use the first
-cells of a lease that are as new. Rounds that go on, and repairs, are the vectors' (README.md there).
+p4testgen supports no multicast, does not know the contents of registers, and generates any entries. Therefore it gets a
+modified program: a copy to a group goes to one port; the controller's guarantees about its entries are assumed; sender
+and receiver differ, so that an address that was not written is noticed; and all cases use the first cells of a new
+lease. Later rounds and repairs are covered by the vectors (README.md there).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ FOLDER = Path(__file__).resolve().parent
 PROGRAM = FOLDER.parent / "p4src"
 CASES = FOLDER / "vectors" / "testgen.stf"
 SLOTS = 8
-"""Slots of fresh cells that a case needs."""
+"""Unused slots that a case needs."""
 PORTS = 4
 FLOOD_PORT = 3
-"""Where a copy goes that is flooded."""
+"""The port of a flooded copy."""
 COVERAGE_MIN = 0.80
-"""Of statements, parser states, actions and constant entries. What is missing needs cells that have been used before,
-or is the fault injector's."""
+"""Share of statements, parser states, actions and constant entries. The rest needs used cells, or belongs to the
+fault injector."""
 SEED = 1
 RANDOM_CASES = 24
 SECONDS_MAX = 600
 
-_FRAME_BYTES = (60, 400)  # shorter ones are not on any Ethernet
-_SKIPPED = "lose"  # draws lots
+_FRAME_BYTES = (60, 400)  # Ethernet has no shorter frames.
+_SKIPPED = "lose"  # is random
 _ENTRY = re.compile(r'add "(?P<table>\w+)" (?P<matches>.*?) ?"(?P<action>\w+)"\((?P<parameters>.*)\)')
 _FIELD = re.compile(r'"(\w+)":0x([0-9A-Fa-f]+)')
 _CHANGES = (
@@ -97,12 +97,12 @@ class Frame:
 
 @dataclass(frozen=True)
 class Case:
-    """What comes out is known to the bit."""
+    """A case whose output is known completely."""
 
     number: int
     entries: tuple[GeneratedEntry, ...]
     truncated: bool
-    """Does the packet end within a header?"""
+    """Whether the packet ends within a header."""
     packet: Frame
     expected: Frame | None
 
@@ -111,7 +111,7 @@ class Case:
 
 
 class EmptySwitch(Protocol):
-    """One that runs the program: with no entries at first, and `SLOTS` slots as new from the one that `fresh` gives."""
+    """A switch that runs the program; `fresh` removes all entries and gives the first of `SLOTS` unused slots."""
 
     def fresh(self, slots: int) -> int: ...
     def insert(self, table: str, matches: Mapping[str, int], action: str, parameters: Mapping[str, int]) -> None: ...
@@ -120,7 +120,8 @@ class EmptySwitch(Protocol):
 
 
 def complaint(case: Case, switch: EmptySwitch, first_port: int = 0) -> str:
-    """What is not as p4testgen says; empty if all is well. `first_port`: the switch's for port 0 of the cases."""
+    """The difference from p4testgen's result, or an empty text. `first_port` is the switch's port for port 0 of the
+    cases."""
     first_slot = switch.fresh(SLOTS)
     for entry in case.entries:
         matches, parameters = dict(entry.matches), dict(entry.parameters)
@@ -147,7 +148,7 @@ def _shown(frames: Sequence[Frame]) -> str:
 
 
 def load(text: str) -> list[Case]:
-    """Cases of one file, one after another, each begun by a line `# case <number>`, or `# case <number>, truncated`."""
+    """Parses cases, each after a line `# case <number>` or `# case <number>, truncated`."""
     _, *parts = re.split(r"^# case (\d+)(.*)$", text, flags=re.MULTILINE)
     cases = zip(*[iter(parts)] * 3, strict=True)
     return [_case(int(number), truncated != "", body) for number, truncated, body in cases]
@@ -171,12 +172,13 @@ def _fields(text: str) -> dict[str, int]:
 
 
 def missing() -> str:
-    """Why cases cannot be found here; empty if they can."""
+    """Why no cases can be generated here, or an empty text."""
     return "" if shutil.which("p4testgen") else "p4testgen is not on PATH: p4c has it, built with ENABLE_TEST_TOOLS"
 
 
 def _generate(seed: int, options: Sequence[str]) -> tuple[list[str], float]:
-    """Cases, and the share of the program that they reach, if that is among `options`. Raises `GenerateError`."""
+    """Generated cases, and the share of the program that they reach, if `options` ask for it. Raises
+    `GenerateError`."""
     if why := missing():
         raise GenerateError(why)
     with tempfile.TemporaryDirectory(prefix="wiresum-testgen-") as scratch:
@@ -200,18 +202,18 @@ def _generate(seed: int, options: Sequence[str]) -> tuple[list[str], float]:
         files = sorted(found.glob("*.stf"), key=lambda path: int(path.stem.rpartition("_")[2]))
         cases = [_shortened(path.read_text()) for path in files]
     covered = re.findall(r"Nodes covered: ([0-9.]+)", done.stdout + done.stderr)
-    # What depends on what nobody knows, such as what lies beyond a header that is not there, has asterisks.
+    # A case with asterisks depends on unknown bits, such as those beyond an absent header.
     return [case for case in cases if "*" not in case], float(covered[-1]) if covered else 0.0
 
 
 def _shortened(text: str) -> str:
-    """Without the path through the program, but for whether it failed to read a header."""
+    """The text without the path through the program, but with a mark if a header could not be read."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return "\n".join([", truncated" if "[ExtractFailure]" in text else "", *lines])
 
 
 def covering(seed: int) -> list[str]:
-    """Each case reaches something of the program that none before it reaches."""
+    """Cases that each reach something new in the program."""
     items = ("STATEMENTS", "PARSER_STATES", "ACTIONS", "TABLE_ENTRIES")
     options = ["--max-tests", "0", "--stop-metric", "MAX_NODE_COVERAGE", "--path-selection", "GREEDY_STATEMENT_SEARCH"]
     options += [option for item in items for option in ("--track-coverage", item)]

@@ -1,7 +1,7 @@
-"""Tofinos that run the program (interpreted), with what the controller would tell them: a configuration becomes nodes,
-jobs get their trees, and each entry that a driver would write stands in the tables of the switch that it is for.
+"""Interpreted Tofinos with the entries that the controller would write: a configuration becomes nodes, jobs get their
+trees, and the entries of each node are in the tables of its switch.
 
-Links lose packets, and workers ask again, in steps.
+Links lose packets, and workers send questions, in steps.
 """
 
 from __future__ import annotations
@@ -34,35 +34,33 @@ from wiresum_lab.doubles.p4runtime_proxy import write_tofino_program
 TENSOR, CHUNK = 7, 11
 LANES = 64
 WAY_MAX = 1000
-"""Packets that follow from one."""
+"""Bound on the packets that follow from one."""
 
 
 class SwitchPort(NamedTuple):
-    """A port of a switch."""
-
     switch: str
     port: int
 
 
 class Sender:
-    """A worker as section 4 of docs/protocol.md has it, with one slot: one round after the other, each to the end."""
+    """A worker as in section 4 of docs/protocol.md, with one slot: it completes one round after the other."""
 
     def __init__(self, granted: Worker, network: Cluster, words: Sequence[int]) -> None:
-        """`words`: what it contributes in each round, to all lanes alike."""
+        """`words`: its contribution to each round, the same in all lanes."""
         self.job, self.key, self.number = granted.job.number, granted.job.key, granted.number
         self.host, self.place, self.gateway = network.at(granted.endpoint.address)
         self.port = granted.endpoint.port
         self.switch_port = SWITCH_PORT + granted.job.port_offset
         self._words = words
         self.sums: list[int] = []
-        """What it was told, by round."""
+        """The results so far, by round."""
         self._asking = False
 
     def is_done(self) -> bool:
         return len(self.sums) == len(self._words)
 
     def next_packet(self) -> bytes:
-        """What it sends when it has waited for long enough."""
+        """The packet that it sends after a timeout."""
         frame = self.packet(Kind.QUESTION if self._asking else Kind.DATA)
         self._asking = True
         return frame
@@ -85,16 +83,16 @@ class Sender:
         return UdpFrame(self.host, self.gateway, self.port, self.switch_port, datagram).pack()
 
     def receive(self, datagram: bytes) -> bytes | None:
-        """What it sends at once."""
+        """Handles an answer; gives the packet that it sends at once, if any."""
         header = Header.unpack(datagram)
         assert (header.job, header.key, header.tensor, header.chunk) == (self.job, self.key, TENSOR, CHUNK)
         if self.is_done() or header.round != 1 + len(self.sums):
-            return None  # of a round that is over here
+            return None  # of a completed round
         if header.kind == Kind.MISSING:
             return self.packet(Kind.DATA)
         assert header.kind == Kind.RESULT
         (word, *others) = struct.unpack(f"!{LANES}I", datagram[HEADER_BYTES:])
-        assert set(others) == {word}, "words of two rounds"
+        assert set(others) == {word}, "a result has words of two rounds"
         self.sums.append(word)
         self._asking = False
         return None
@@ -102,7 +100,7 @@ class Sender:
 
 class Cluster:
     def __init__(self, text: str, switches: Mapping[str, Switch], folder: Path) -> None:
-        """`text`: of the [[switch]] tables; `program` and `p4info` go without saying. `switches`: by name."""
+        """`text`: the [[switch]] tables; `program` and `p4info` are added. `switches`: by name."""
         if not (folder / "pipe").exists():
             write_tofino_program(folder)
         path = folder / "cluster.toml"
@@ -124,13 +122,13 @@ class Cluster:
         self.configured = self.entries()
         self.harness = JobsHarness(switches=[_switch(target) for target in self.targets.values()])
         self._carried_out = 0
-        """Of what the harness wanted done."""
+        """The number of the harness's outputs that were carried out."""
         self._admitted: dict[tuple[str, int], JobEntry] = {}
-        """By node and number."""
+        """Entries of jobs by node and job number."""
 
     @staticmethod
     def _joined(configured: Iterable[SwitchConfig]) -> Iterable[tuple[SwitchPort, SwitchPort]]:
-        """Where what leaves by a port comes in."""
+        """The port at the other end of a link, or None."""
         for switch in configured:
             for one, other in switch.cables:
                 yield SwitchPort(switch.name, one), SwitchPort(switch.name, other)
@@ -175,14 +173,14 @@ class Cluster:
         return {node.branch.switch_name: node.branch.parent for node in job.nodes.values()}
 
     def entry(self, name: str, node: str) -> JobEntry:
-        """What a node was told of a job."""
+        """A node's entry of a job."""
         (job,) = (job for job in self.harness.jobs.all() if job.name == name)
         entry = job.nodes[node].entry
         assert entry is not None
         return entry
 
     def entries(self) -> dict[str, int]:
-        """How many each switch holds."""
+        """The number of entries in each switch."""
         return {name: len(held) for name, held in self._held.items()}
 
     def _carry_out(self) -> None:
@@ -225,14 +223,14 @@ class Cluster:
         raise AssertionError(f"there is no host {address}")
 
     def unplug(self) -> None:
-        """All cables and links; what leaves by them is sent to nobody."""
+        """Disconnects all cables and links; packets to them are lost."""
         self._unplugged, self._links = self._links, {}
 
     def plug_in(self) -> None:
         self._links = self._unplugged
 
     def send(self, place: SwitchPort, frame: bytes, lost: random.Random, loss: float) -> list[tuple[SwitchPort, bytes]]:
-        """What of it arrives at hosts, and where, when each link loses so much of what it carries."""
+        """Sends a frame; gives the frames that arrive at hosts, if each link loses this fraction of its packets."""
         arriving = deque([(place, frame)] if lost.random() >= loss else [])
         arrived: list[tuple[SwitchPort, bytes]] = []
         for _ in range(WAY_MAX):
@@ -250,7 +248,7 @@ class Cluster:
         raise AssertionError(f"what follows from one packet is more than {WAY_MAX}")
 
     def run(self, senders: Sequence[Sender], *, loss: float = 0.0, seed: int = 0, steps_max: int = 400) -> int:
-        """Until all have the sums of all their rounds; how many steps that took."""
+        """Runs until all workers have the sums of all their rounds; gives the number of steps."""
         drawn = random.Random(seed)
         for step in range(steps_max):
             waiting = [sender for sender in senders if not sender.is_done()]
@@ -293,7 +291,7 @@ def _host(mac: str, address: str) -> Host:
 
 
 def _place(entity: desired.Entity) -> tuple[str, str]:
-    """What makes two entries the same."""
+    """The identity of an entry in its table."""
     if isinstance(entity, fy.P4MulticastGroupEntry):
         return "group", str(entity.multicast_group_id)
     return entity.table_id, str(sorted((entity.match or {}).items()))

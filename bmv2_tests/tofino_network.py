@@ -1,4 +1,4 @@
-"""A Tofino that runs the program, with workers at its ports and what a controller would have told it."""
+"""A Tofino that runs the program, with workers at its ports and the entries of a controller."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SWITCH = Host(bytes.fromhex("02000000fffe"), IPv4Address("10.0.0.1"))
 STRANGER = Host(bytes.fromhex("02000000fffd"), IPv4Address("10.9.9.9"))
 
 PASSES_AGAIN = {1: 1, 2: 0}
-"""Of a packet that leaves with the words of a sum, by generation of Tofino: one in a round, in each pipe."""
+"""How often a packet with the words of a sum recirculates, by generation of Tofino: once in a round, in each pipe."""
 
 _FIRST_PORT, _PORTS = 8, 55
-"""Ports of a pipe that lead outside, on either generation. One more is left to the model's tracer."""
+"""External ports of a pipe, on either generation. The model's tracer uses one more."""
 
 
 class TofinoSwitch(Protocol):
-    """The interpreter, or the vendor's model: what runs the program."""
+    """The interpreter, or the vendor's model."""
 
     def fresh(self, slots: int) -> int: ...
     def insert(self, table: str, matches: Mapping[str, int], action: str, parameters: Mapping[str, int]) -> None: ...
@@ -43,11 +43,11 @@ class TofinoSwitch(Protocol):
 
 
 class TofinoNetwork:
-    """Workers get their port, address and MAC in the order in which their jobs are admitted; a job of a number that was
-    had before has its workers where that one's were."""
+    """Workers get port, address and MAC in the order in which their jobs are admitted. A job that reuses a number
+    has its workers in the same places."""
 
     def __init__(self, switch: TofinoSwitch, slots: int = SCENARIO_SLOTS_MAX) -> None:
-        """All leases lie within so many slots."""
+        """`slots`: room for all leases."""
         self.switch = switch
         self._first_slot = switch.fresh(slots)
         self._members: dict[Member, int] = {}
@@ -63,7 +63,7 @@ class TofinoNetwork:
         return Host(bytes.fromhex("02000000") + number.to_bytes(2, "big"), IPv4Address("10.1.0.0") + number)
 
     def base_port(self, member: Member) -> int:
-        """Of a worker's UDP ports, one for each thread, which it sends from and listens at."""
+        """The first of a worker's UDP ports; there is one for each thread."""
         return 20000 + 16 * self._members[member]
 
     def admit(self, job: Job) -> None:
@@ -86,24 +86,23 @@ class TofinoNetwork:
         return switches.Host(name=str(member), address=str(host.address), mac=_mac(host), port=self.port(member))
 
     def evict(self, job: Job) -> None:
-        """Its counters stay."""
+        """Removes a job; its counters are kept."""
         for entity in self._entities.pop(job):
             erase(self.switch, entity)
 
     def frame(self, sender: Host, source_port: int, datagram: bytes, *, thread: int = 0, ecn: int = 0) -> UdpFrame:
-        """A datagram to the switch."""
         return UdpFrame(sender, SWITCH, source_port, SWITCH_PORT + thread, datagram, ecn=ecn)
 
     def own_frame(self, member: Member, datagram: bytes, *, ecn: int = 0) -> UdpFrame:
-        """As the first thread of this worker sends it."""
+        """A datagram of a worker's first thread to the switch."""
         return self.frame(self.host(member), self.base_port(member), datagram, ecn=ecn)
 
     def send(self, port: int, frame: bytes, expected: int = 0) -> list[Copy]:
-        """What comes of it; on a switch that takes time for it, when so many copies have come as are expected."""
+        """Sends a frame; gives the copies that come out. A slow switch waits for as many copies as expected."""
         return self.switch.receive(port, frame, expected)
 
     def packets(self) -> Counter[str]:
-        """Packets to the switch, of all jobs and of none, by reason."""
+        """Packets to the switch by reason, of all jobs and without a job."""
         rows = [STRAY_ROW, *self._rows.values()]
         indices = [row * len(COLUMNS) + column for row in rows for column in range(len(COLUMNS))]
         counted: Counter[str] = Counter()
@@ -126,9 +125,9 @@ class TofinoNetwork:
 
 
 def write(switch: TofinoSwitch, entity: desired.Entity) -> None:
-    """What the controller would write through a server."""
+    """Writes an entity as the controller would through a server."""
     if isinstance(entity, fy.P4MulticastGroupEntry):
-        pairs = cast("Sequence[tuple[int, int]]", entity.replicas)  # of port and instance, as `deliver` makes them
+        pairs = cast("Sequence[tuple[int, int]]", entity.replicas)  # port and instance, as `deliver` makes them
         switch.replicate(entity.multicast_group_id, pairs)
     else:
         action = entity.action
@@ -149,7 +148,7 @@ def _mac(host: Host) -> str:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, int]:
-    """As they stand in the chip: what the controller writes has addresses as people write them."""
+    """Converts addresses, which the controller writes as text, to the numbers in the chip."""
     return {name: _number(value) for name, value in values.items()}
 
 

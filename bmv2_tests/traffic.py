@@ -1,51 +1,51 @@
-"""Random packets to a switch, valid and not: what workers, networks and strangers may send, and worse.
+"""Random packets to a switch, valid and invalid, from workers, networks and attackers.
 
-A `Traffic` is decided by its seed alone. It follows each slot's rounds loosely, so that most packets mean something to
-the cells they name: contributions, completing ones, duplicates, questions, packets that overtake one another or come a
-round late, other kinds in the middle of a round; and now and then bytes that are wrong in one place or altogether. The
-packet that begins a round is never late, nor of a kind that is refused: the slot would stay behind for good. A job that
-has an uplink hears from its parent, too: when all have contributed, and when it should not.
+A `Traffic` depends only on its seed. It follows the rounds of each slot loosely, so that most packets are relevant to
+their cells: contributions, completing ones, duplicates, questions, packets that are reordered or a round late, other
+kinds in the middle of a round. Some packets have a wrong byte, or are random. The packet that begins a round is never
+late or invalid, because the slot would then fall behind for good. A job with an uplink also hears from its parent, when
+all have contributed and at other times.
 
-Each packet has its own number in `chunk`, which every answer echoes: so what comes out of a switch says what caused it.
+Each packet has its own number in `chunk`, which every answer echoes, so that an answer can be assigned to its cause.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wiresum.controller import JobEntry
 from wiresum.join.constants import PARENT
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION, RESULT, Packet
 
 LATE_MAX = 24
-"""Packets that may overtake one that is late."""
+"""How many packets may overtake a late one."""
 HISTORY = 64
-"""How long ago a duplicate's first copy may have been sent."""
+"""How many packets back a duplicate's original may be."""
 FIRST_ROUNDS = (1, 2, 0x7FFFFFF0, 0xFFFFFFF0, 0xFFFFFFFF)
-"""Some near the places where they wrap, or pass the sign bit."""
+"""Some are near the wrap-around, or near the change of the sign bit."""
 WRONG_PORTS = (-1, 1, 2, 8)
-"""Of a worker with threads the ports of others among them, too."""
+"""Includes ports of other threads, for a worker with several."""
 
 
 @dataclass(frozen=True)
 class Sending:
-    """One packet: which job's worker sends it, whose address it carries, to which of the switch's ports."""
+    """One packet: the job and worker that send it, whose address it carries, and the port of the switch."""
 
     job: int
-    """Index, not number."""
+    """The index of the job, not its number."""
     source: int
-    """Index of the worker whose address it carries, or `PARENT`."""
+    """The index of the worker whose address it carries, or `PARENT`."""
     thread: int
     datagram: bytes
     port: int = 0
-    """How far the port that it carries is from the one that this worker sends from to this thread."""
+    """The distance of its source port from the one that this worker uses for this thread."""
 
 
 @dataclass
 class _Slot:
-    """Where a slot is, as the workers see it."""
+    """The state of a slot as seen by the workers."""
 
     round: int
     tensor: int = 1
@@ -60,7 +60,7 @@ class Traffic:
         self._number = 0
         self._history: list[Sending] = []
         self._begins = False
-        """The newest packet is to begin its slot's round."""
+        """Whether the newest packet begins a round of its slot."""
 
     def packets(self, count: int) -> Iterator[Sending]:
         """The packets, in order of arrival at the switch."""
@@ -93,8 +93,8 @@ class Traffic:
         return self._malformed() if dice < 0.95 else self._not_admitted()
 
     def _contribution(self) -> Sending:
-        """Of the slot's round, by a worker that has not sent it yet; the last one moves the slot on, or the parent does
-        that all have been waiting for."""
+        """A contribution to the slot's round by a worker that has not contributed. The last one advances the slot,
+        or the parent's RESULT does if there is a parent."""
         index, slot = self._place()
         entry, state = self._jobs[index], self._slots[index][slot]
         if len(state.contributed) == entry.workers:
@@ -108,7 +108,7 @@ class Traffic:
         return sending
 
     def _answer(self, index: int, slot: int) -> Sending:
-        """Of the parent, in time: its RESULT moves the slot on."""
+        """The parent's timely answer; a RESULT advances the slot."""
         state = self._slots[index][slot]
         (kind,) = self._random.choices((RESULT, MISSING), (3, 1))
         if kind == RESULT:
@@ -116,7 +116,7 @@ class Traffic:
         return self._sending(index, PARENT, slot, state.round, state.tensor, kind)
 
     def _answer_anyhow(self) -> Sending:
-        """Of a parent, whether the job has one or not."""
+        """A parent's packet, whether the job has a parent or not."""
         index, slot = self._place()
         state = self._slots[index][slot]
         number = (state.round - self._random.choice((-2, 0, 0, 1, 2))) % (1 << 32)
@@ -127,7 +127,7 @@ class Traffic:
         self._slots[index][slot] = _Slot((state.round + 1) % (1 << 32), state.tensor + 1)
 
     def _question(self) -> Sending:
-        """About the slot's round or, most often complete, the one before, by anybody."""
+        """A worker's question about the slot's round or the one before, which is usually complete."""
         index, slot = self._place()
         state = self._slots[index][slot]
         worker = self._random.randrange(self._jobs[index].workers)
@@ -135,7 +135,7 @@ class Traffic:
         return self._sending(index, worker, slot, number, state.tensor, QUESTION)
 
     def _off_round(self) -> Sending:
-        """Of a round before or after the slot's, by anybody."""
+        """A worker's packet of another round than the slot's."""
         index, slot = self._place()
         state = self._slots[index][slot]
         step = self._random.choice((-3, -2, -1, 1, 2, 3, 4, -1000, 1 << 31, (1 << 31) + 2))
@@ -162,7 +162,7 @@ class Traffic:
         return Sending(sending.job, sending.source, sending.thread, bytes(datagram))
 
     def _not_admitted(self) -> Sending:
-        """One field of the admission's key, or the cell, is another's."""
+        """A packet with one wrong field in the admission key, or with a wrong cell."""
         index, slot = self._place()
         entry, state = self._jobs[index], self._slots[index][slot]
         worker = self._random.randrange(entry.workers)
@@ -170,11 +170,11 @@ class Traffic:
         source, thread, port = worker, self._owner(index, slot), 0
         match self._random.randrange(7):
             case 0:
-                packet = packet._replace(job=self._random.choice((0, packet.job ^ 1, 0xFFFF)))
+                packet = replace(packet, job=self._random.choice((0, packet.job ^ 1, 0xFFFF)))
             case 1:
-                packet = packet._replace(key=packet.key ^ 1 << self._random.randrange(32))
+                packet = replace(packet, key=packet.key ^ 1 << self._random.randrange(32))
             case 2:
-                packet = packet._replace(worker=self._random.randrange(256))
+                packet = replace(packet, worker=self._random.randrange(256))
             case 3:
                 source = self._random.randrange(entry.workers)
             case 4:
@@ -182,7 +182,7 @@ class Traffic:
             case 5:
                 port = self._random.choice(WRONG_PORTS)
             case _:
-                packet = packet._replace(cell=self._random.choice((2 * entry.slots, 0xFFFF, packet.cell ^ 1)))
+                packet = replace(packet, cell=self._random.choice((2 * entry.slots, 0xFFFF, packet.cell ^ 1)))
         return Sending(index, source, thread, packet.to_bytes(), port)
 
     def _contribution_like(self) -> Sending:
@@ -201,7 +201,7 @@ class Traffic:
     def _sending(
         self, index: int, worker: int, slot: int, number: int, tensor: int, kind: int | None = None
     ) -> Sending:
-        """Of this kind, or of any that contributes."""
+        """A packet of this kind, or of a random kind that contributes."""
         if kind is None:
             (kind,) = self._random.choices((DATA, EMPTY, META), (140, 30, 28))
         tensor += self._random.random() < 0.03
@@ -224,7 +224,7 @@ class Traffic:
             chunk=self._number,
         )
         has_words = kind == DATA or (kind == RESULT and self._random.random() < 0.8)
-        return packet._replace(words=self._words(entry.lanes)) if has_words else packet
+        return replace(packet, words=self._words(entry.lanes)) if has_words else packet
 
     def _words(self, lanes: int) -> tuple[int, ...]:
         edge = self._random.choice((0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, None, None, None))

@@ -1,8 +1,8 @@
-"""Reads the test vectors: packets in, and what a switch must answer. The format is described in vectors/README.md.
+"""Reads the test vectors: packets in, and the required answers of a switch. vectors/README.md describes the format.
 
-Every number of the files is turned into what a runner needs: the bytes of each datagram, who sends it and where from,
-and the bytes, the receivers and the reason that must come of it. Expected bytes follow from the file and from the
-echo rule of docs/protocol.md, section 3; no switch is asked.
+All values are turned into what a runner needs: the bytes of each datagram, its sender and source, and the bytes,
+receivers and reason of the answer. The expected bytes follow from the file and from the echo rule of docs/protocol.md,
+section 3; no switch is involved.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from itertools import cycle, islice
@@ -29,19 +29,19 @@ from wiresum.join.constants import (
 FOLDER = Path(__file__).resolve().parent / "vectors"
 
 FEATURES = frozenset({"diverged_flag", "parent"})
-"""What a switch may leave out, so that a scenario which needs it says so."""
+"""Optional features of a switch; a scenario names those that it needs."""
 
 DROP_REASONS = frozenset({"duplicate", "stale", "out_of_lease", "unknown", "malformed"})
 
 SCENARIO_SLOTS_MAX = 64
-"""All leases of a scenario lie within so many slots from slot 0."""
+"""All leases of a scenario are within this many slots."""
 
 SCENARIO_LANES_MAX = 360
 DATAGRAM_BYTES_MAX = 1472
 """The UDP payload of an IPv4 packet of 1500 bytes."""
 
 _KINDS: dict[str, int] = {kind.name: kind for kind in Kind} | {str(kind): kind for kind in range(len(Kind), 16)}
-_TENSOR = 0x01020304  # bytes that differ show a field that was moved or turned round
+_TENSOR = 0x01020304  # All bytes differ, so a moved or swapped field is noticed.
 _CHUNK = 0x05060708
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _NUMBER = re.compile(r"0x[0-9A-F]+|[0-9]+")
@@ -55,8 +55,8 @@ class VectorError(ValueError):
 
 
 class Verdict(Enum):
-    """What comes out: nothing (hold, drop), a RESULT to all workers of the job, or one or MISSING to the sender, or
-    something to the parent: the sum (up), or that or a question because somebody has asked (again)."""
+    """What comes out: nothing (hold, drop); a RESULT to all workers; a RESULT or MISSING to the sender; or, to the
+    parent, the sum (up), or the sum or a question because of a duplicate or question (again)."""
 
     HOLD = "hold"
     DROP = "drop"
@@ -69,7 +69,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, order=True)
 class Member:
-    """One worker of one job, or the switch above. Each has an address of its own."""
+    """One worker of a job, or its parent switch. Each has its own address."""
 
     job: int
     worker: int
@@ -80,7 +80,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Job:
-    """What the switch is told about a job when it is admitted."""
+    """The entry of a job when it is admitted."""
 
     number: int
     key: int
@@ -90,66 +90,66 @@ class Job:
     slot_base: int
     slots: int
     parent: int | None = None
-    """The number that the switch has at its parent; None: it is the root."""
+    """The switch's number at its parent; None for the root."""
 
     @property
     def members(self) -> tuple[Member, ...]:
         return tuple(Member(self.number, worker) for worker in range(self.workers))
 
     def overlaps(self, other: Job) -> bool:
-        """Do they have a slot in common?"""
+        """Whether two jobs have a slot in common."""
         return self.slot_base < other.slot_base + other.slots and other.slot_base < self.slot_base + self.slots
 
 
 @dataclass(frozen=True)
 class End:
-    """The admission of this job is removed."""
+    """A job is removed."""
 
     job: Job
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What must come of a packet."""
+    """The required result of a packet."""
 
     verdict: Verdict
     reason: str
     """The counter that goes up by one: "admitted", "resent", or one of `DROP_REASONS`."""
     receivers: tuple[Member, ...]
-    """Who gets `datagram`, once each, at the step's thread port; nobody for HOLD and DROP."""
+    """The receivers of `datagram`, each of one copy, at the step's thread port; empty for HOLD and DROP."""
     datagram: bytes
     """The RESULT or MISSING, as UDP payload; empty for HOLD and DROP."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One packet into the switch, and what must come of it."""
+    """One packet into the switch, and the required result."""
 
     line: int
     text: str
     """The line itself, for messages."""
     sender: Member
     source: Member | None
-    """Whose IPv4 address it carries; None: an address that is no member's."""
+    """The member whose IPv4 address it carries; None for a stranger's."""
     port: Member
-    """Behind whose ingress port it arrives."""
+    """The member at whose ingress port it arrives."""
     thread: int
-    """It goes to the switch's base port plus this."""
+    """The distance from the switch's base port to its destination port."""
     source_thread: int
-    """It carries the source's base port plus this; a stranger has its sender's."""
+    """The distance from the source's base port to its source port; a stranger has one port."""
     datagram: bytes
     """The UDP payload."""
     expectation: Expectation
 
     @property
     def hardware_only(self) -> bool:
-        """It differs only by its ingress port, and a switch with a single one cannot tell: such a switch skips it."""
+        """It differs only by its ingress port, so a switch with a single port skips it."""
         return self.port != self.sender
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What happens to a switch whose cells were never used, in order."""
+    """Events at a switch with unused cells, in order."""
 
     name: str
     path: Path
@@ -161,7 +161,7 @@ class Scenario:
 
     @cached_property
     def jobs(self) -> tuple[Job, ...]:
-        """In the order of admission. A number may come again, when the job that had it has ended."""
+        """In the order of admission. A number may be reused after its job has ended."""
         return tuple(event for event in self.events if isinstance(event, Job))
 
     @cached_property
@@ -170,15 +170,14 @@ class Scenario:
 
     @cached_property
     def members(self) -> tuple[Member, ...]:
-        """All workers of all jobs and all parents, in the order of the declarations: a runner deals out addresses by
-        it."""
+        """All workers and parents, in the order of the declarations; a runner assigns addresses in this order."""
         workers = [member for job in self.jobs for member in job.members]
         parents = [Member(job.number, PARENT) for job in self.jobs if job.parent is not None]
         return tuple(dict.fromkeys([*workers, *parents]))
 
     @property
     def slots(self) -> int:
-        """Slots that the scenario's leases reach to. A runner may add one offset to all of them."""
+        """How many slots the leases reach to. A runner may add one offset to all of them."""
         return max(job.slot_base + job.slots for job in self.jobs)
 
     def where(self, step: Step) -> str:
@@ -186,8 +185,8 @@ class Scenario:
 
 
 def load_all(folder: Path = FOLDER, *, without: Collection[str] = ()) -> tuple[Scenario, ...]:
-    """All scenarios of all files, by file name and line, but for those that need one of the features `without`.
-    `VectorError` if there is none, or two have one name."""
+    """All scenarios of all files, by file name and line, except for those that need one of the features `without`.
+    Raises `VectorError` if there is none, or two have the same name."""
     scenarios = [scenario for path in sorted(folder.glob("*.txt")) for scenario in load(path)]
     if not scenarios:
         raise VectorError(f"{folder}: no scenario: vectors are *.txt files here")
@@ -201,7 +200,7 @@ def load_all(folder: Path = FOLDER, *, without: Collection[str] = ()) -> tuple[S
 
 
 def load(path: Path) -> tuple[Scenario, ...]:
-    """The scenarios of one file. `VectorError` names file and line of what is wrong."""
+    """The scenarios of one file. Raises `VectorError` with file and line."""
     return tuple(_File(path).scenarios())
 
 
@@ -273,7 +272,7 @@ def _feature(line: _Line) -> str:
 
 
 class _Fields:
-    """The NAME=VALUE tokens of a line; each must be asked for, so that a misspelt one is an error."""
+    """The NAME=VALUE tokens of a line; each must be used, so that a misspelt one is an error."""
 
     def __init__(self, line: _Line, tokens: Sequence[str]) -> None:
         self._line = line
@@ -315,11 +314,11 @@ def _number(line: _Line, text: str, largest: int, name: str) -> int:
 
 
 class _Jobs:
-    """The jobs of a scenario, as its lines go by."""
+    """The jobs of a scenario while its lines are read."""
 
     def __init__(self) -> None:
         self.known: dict[int, Job] = {}
-        """The newest of each number; packets may come from one that has ended."""
+        """The newest job of each number; packets may come from one that has ended."""
         self._running: dict[int, Job] = {}
         self._ended: list[Job] = []
 
@@ -340,7 +339,7 @@ class _Jobs:
         return End(job)
 
     def _conflict(self, job: Job) -> str | None:
-        """What the jobs before it have against a job."""
+        """Why a job conflicts with those before it, or an empty text."""
         if job.number in self._running:
             return f"job {job.number} is declared twice"
         for other in self._running.values():
@@ -370,7 +369,7 @@ def _job(line: _Line) -> Job:
 
 
 def _objection(job: Job) -> str | None:
-    """What a switch, or this format, would have against a job whatever others there are."""
+    """Why a switch or this format refuses a job by itself, or an empty text."""
     if job.key == 0:
         return "key 0 is nobody's"
     if not 1 <= job.workers <= SWITCH_WORKERS_MAX:
@@ -388,7 +387,7 @@ def _objection(job: Job) -> str | None:
 
 
 _ECHOED = {"job": 16, "key": 32, "worker": 8, "cell": 16, "round": 32, "tensor": 32, "chunk": 32}
-"""Fields that a RESULT takes from the packet which triggered it, and their bits; a file may spell them out."""
+"""Fields that a RESULT copies from the packet that triggered it, and their bits; a file may give them explicitly."""
 
 
 class _StepParser:
@@ -514,7 +513,7 @@ class _StepParser:
             if len(outcome) != 1 or header.kind != Kind.QUESTION:
                 raise self._line.error("'missing' answers a QUESTION, and nothing stands behind it")
             return Expectation(
-                verdict, "resent", (sender,), header._replace(kind=Kind.MISSING, flags=0, exponent=0).pack()
+                verdict, "resent", (sender,), replace(header, kind=Kind.MISSING, flags=0, exponent=0).pack()
             )
         if verdict in (Verdict.UP, Verdict.AGAIN):
             receivers = (Member(sender.job, PARENT),)
@@ -530,7 +529,8 @@ class _StepParser:
             raise self._line.error("expected 'up' or 'again' and a kind, of a job that has a parent")
         fields = _Fields(self._line, tokens[1:])
         words = fields.text("words")
-        raised = header._replace(
+        raised = replace(
+            header,
             version=WIRE_VERSION,
             kind=_KINDS[tokens[0]],
             worker=job.parent,
@@ -549,7 +549,8 @@ class _StepParser:
         if bare == (words is not None):
             raise self._line.error("a RESULT has either words=... or is 'bare'")
         echoed = {name: fields.number(name, bits, getattr(header, name)) for name, bits in _ECHOED.items()}
-        result = header._replace(
+        result = replace(
+            header,
             version=WIRE_VERSION,
             kind=Kind.RESULT,
             flags=fields.number("flags", 8, 0),
@@ -561,7 +562,7 @@ class _StepParser:
 
 
 def _owner(job: Job, slot: int) -> int:
-    """The thread that owns a slot; for one beyond the lease, the last thread."""
+    """The thread that owns a slot; for a slot beyond the lease, the last thread."""
     return min(slot // (job.slots // job.threads), job.threads - 1)
 
 
@@ -571,4 +572,4 @@ _WORD_FORMS: Mapping[str, tuple[str, int | None, Callable[[list[int], int], list
     "alternate": (":", 2, lambda values, lanes: list(islice(cycle(values), lanes))),
     "list": (",", None, lambda values, lanes: values + [0] * (lanes - len(values))),
 }
-"""Each way to write a packet's words: what separates its numbers, how many there are, and the words made of them."""
+"""The notations for a packet's words: separator, how many numbers, and the words made of them."""

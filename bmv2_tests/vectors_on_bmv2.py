@@ -1,4 +1,4 @@
-"""Plays the test vectors to bmv2, frame by frame, and compares the answers with those of the protocol."""
+"""Plays the test vectors to bmv2, frame by frame, and compares the answers with the expected ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STRANGER = "10.111.8.8"
 
 
 class FreshSlots:
-    """Slots that are unused since the program was loaded; loads it again when they run out."""
+    """Slots that are unused since the program was loaded; reloads it when they run out."""
 
     def __init__(self, harness: Bmv2Harness) -> None:
         self._harness = harness
@@ -33,7 +33,7 @@ class FreshSlots:
 
 
 def complaints(scenario: Scenario, harness: Bmv2Harness, fresh_slots: FreshSlots) -> Iterator[str]:
-    """The differences, step by step, found as they are asked for."""
+    """The differences of each step, found lazily."""
     slot_offset = fresh_slots.take(scenario.slots)
     hosts = dict(zip(scenario.members, harness.hosts, strict=False))
     rows = {job: 1 + index for index, job in enumerate(scenario.jobs)}
@@ -64,7 +64,7 @@ def installed(harness: Bmv2Harness, row: int, entities: list[desired.Entity]) ->
 
 
 def play(step: Step, harness: Bmv2Harness, hosts: dict[Member, Host], rows: list[int]) -> str:
-    """Sends the step's frame. Returns the first difference; empty: none."""
+    """Sends the step's frame. Gives the first difference, or an empty text."""
     sender = hosts[step.sender]
     source = dataclasses.replace(sender, address=hosts[step.source].address if step.source else STRANGER)
     ports = {"src_port": WORKER_PORT + step.source_thread, "dst_port": SWITCH_PORT + step.thread}

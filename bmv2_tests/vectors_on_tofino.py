@@ -1,4 +1,4 @@
-"""The test vectors on a Tofino, interpreted or modelled, frame by frame: what comes out, and what the protocol says."""
+"""Plays the test vectors to a Tofino, interpreted or modelled, frame by frame, and compares the answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wiresum.join.constants import SWITCH_PORT
 
 
 def complaint(scenario: Scenario, switch: TofinoSwitch) -> str:
-    """The first thing that is not as the protocol says, and where; empty if all is well."""
+    """The first difference and its place, or an empty text."""
     network = TofinoNetwork(switch, scenario.slots)
     counted: Counter[str] = network.packets()
     for event in scenario.events:
@@ -32,7 +32,7 @@ def complaint(scenario: Scenario, switch: TofinoSwitch) -> str:
 
 
 def _wrong_copies(step: Step, network: TofinoNetwork) -> str:
-    """Sends the step's frame, and says what is wrong with what comes out."""
+    """Sends the step's frame, and describes what is wrong with the answers."""
     expected = step.expectation
     sender = STRANGER if step.source is None else network.host(step.source)
     source_port = network.base_port(step.source or step.sender) + step.source_thread

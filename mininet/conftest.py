@@ -1,5 +1,5 @@
-"""pytest takes this folder, by its name, for a package `mininet` without an __init__.py. Where Mininet is installed, it
-comes in its place."""
+"""pytest imports this folder, by its name, as a package `mininet` without an __init__.py. This module replaces that
+package by Mininet where it is installed."""
 
 import contextlib
 

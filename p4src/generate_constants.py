@@ -119,8 +119,8 @@ def cpp(table: Table) -> str:
 def python(table: Table) -> str:
     """The constants, and the header's codec."""
     lines = ['"""The numbers that all parts agree on, and the header of a packet.', "", ORIGIN, '"""']
-    lines += ["", "from __future__ import annotations", "", "import struct", "from enum import IntEnum"]
-    lines += ["from typing import NamedTuple", ""]
+    lines += ["", "from __future__ import annotations", "", "import struct", "from dataclasses import dataclass"]
+    lines += ["from enum import IntEnum", ""]
     for section, rows in table.sections.items():
         enum = ENUMS.get(section)
         lines += ["", "", f"class {enum}(IntEnum):"] if enum else []
@@ -143,7 +143,7 @@ def python(table: Table) -> str:
             parts.append(f"self.{name}")
         layout += codes[max(field.bits, 8)]
     lines += ["", f"HEADER_BYTES = {table.header_bytes}", '"""Bytes of the header."""']
-    lines += [f'_LAYOUT = struct.Struct("{layout}")', "", "", "class Header(NamedTuple):"]
+    lines += [f'_LAYOUT = struct.Struct("{layout}")', "", "", "@dataclass(frozen=True)", "class Header:"]
     lines += ['    """What a packet begins with: docs/protocol.md, section 2."""', ""]
     for name, field in table.header.items():
         lines += [f"    {name}: int = {'WIRE_VERSION' if name == 'version' else 0}", f'    """{field.meaning}"""']

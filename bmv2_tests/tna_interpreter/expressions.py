@@ -1,6 +1,6 @@
-"""Expressions become closures: each node of the tree is compiled once, into something that reads a value.
+"""Expressions are compiled to closures: each node of the tree is compiled once, into a function that reads its value.
 
-There is no recursion in P4, so each variable has one place (`Cell`) for good and closures refer to it directly.
+P4 has no recursion, so each variable has one fixed place (`Cell`), which closures refer to directly.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Expression:
     type: Type
     read: Callable[[], Any]
     write: Callable[[Any], None] | None = None
-    """None for what cannot be assigned to."""
+    """None for an expression that cannot be assigned to."""
 
 
 class Instance(Protocol):
-    """What has methods: a control, a table, an extern."""
+    """An object with methods: a control, a table, an extern."""
 
     def call(self, method: str, arguments: Sequence[Expression]) -> Expression:
-        """Compiles a call; it happens when the expression is read."""
+        """Compiles a call, which happens when the expression is read."""
 
 
 class Cell:
@@ -93,7 +93,7 @@ class Scope:
 
 
 def adapted(expression: Expression, type_: Type) -> Expression:
-    """For assignment to something of this type: literals take its width, and all else must have it."""
+    """Adapts an expression for assignment to this type: literals take its width, and others must already have it."""
     if expression.type is DEFAULT:
         return Expression(type_, lambda: zero(type_))
     if expression.type is LITERAL and isinstance(type_, Bits):
@@ -144,7 +144,7 @@ class Expressions:
         return method(node, scope)
 
     def all(self, node: Node, scope: Scope) -> list[Expression]:
-        """The children, as of a list of arguments; an empty list has one child, None."""
+        """Compiles the children, such as a list of arguments; an empty list has one child, None."""
         return [self.compile(child, scope) for child in node.children if isinstance(child, Tree)]
 
     def _two(self, node: Node, scope: Scope) -> tuple[Expression, Expression]:
@@ -253,7 +253,7 @@ class Expressions:
             of = parent()
             if not of.valid:
                 if value is UNDEFINED:
-                    return  # given back as it was taken, by a call that did nothing with it
+                    return  # a call that did nothing may write the undefined value back
                 raise UndefinedError(f"{of.type.name}.{name} is written, but the header is absent")
             of.fields[name] = value
 
@@ -300,7 +300,7 @@ def _maximum(left: Expression, right: Expression) -> Expression:
 
 
 def _method(target: Expression, method: str, arguments: Sequence[Expression]) -> Expression:
-    """Of a header, or of a packet: that is a Python object with methods of the same names."""
+    """A method of a header, or of a packet, which is a Python object with methods of the same names."""
     read = target.read
     if not isinstance(target.type, RecordType):
         return Expression(VOID, lambda: getattr(read(), method)(*(argument.read() for argument in arguments)))

@@ -1,7 +1,7 @@
-"""What the hardware does outside match and action: registers, counters, checksums, random numbers, packets.
+"""Hardware outside match and action: registers, counters, checksums, random numbers, packets.
 
-A register can be touched once in a pass of a packet, and has room for four register actions. Both are checked, since
-both are easily broken and the first is a property of all paths, which no single test packet shows.
+A packet can use a register once in a pass, and a register has at most four register actions. Both are checked, since
+both are easily violated, and no single test packet shows the first for all paths.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHECKSUM_BITS = 16
 
 
 class Clock:
-    """Counts passes, a packet's way through one parser, pipeline and deparser, and says in which pipe of the chip."""
+    """Counts passes, each a packet's way through one parser, pipeline and deparser, and knows the pipe of the chip."""
 
     def __init__(self) -> None:
         self.passes = 0
@@ -52,7 +52,7 @@ class Once:
 
 
 class Register:
-    """Each pipe has one of its own."""
+    """A register, with separate values in each pipe."""
 
     def __init__(self, name: str, type_: Type, size: int, clock: Clock) -> None:
         self.name = name
@@ -72,7 +72,7 @@ class Register:
             raise HardwareError(f"{self.name} has more than {REGISTER_ACTIONS_MAX} register actions")
 
     def update(self, index: int, value: Cell, act: Callable[[], None]) -> None:
-        """Reads the value, lets `act` change it, writes it back."""
+        """Reads the value, lets `act` change it, and writes it back."""
         if index >= self._size:
             raise HardwareError(f"{self.name} has {self._size} entries, and no {index}")
         self._once.use()
@@ -82,12 +82,12 @@ class Register:
         self._values[place] = value.value
 
     def clear(self) -> None:
-        """Zeros, as after the program has been loaded."""
+        """Sets all values to zero, as after loading the program."""
         self._values.clear()
 
 
 class RegisterAction:
-    """Hands out the first of `results`, and writes the others into the arguments that follow the index."""
+    """Returns the first of `results`, and writes the others into the arguments after the index."""
 
     def __init__(self, register: Register, result_type: Type, results: int) -> None:
         self._register = register
@@ -95,7 +95,7 @@ class RegisterAction:
         self.value = Cell()
         self.results = [Cell() for _ in range(results)]
         self.act: Callable[[], None] = lambda: None
-        """Set by who compiles its body, whose parameters are `value` and `results`."""
+        """Set when the body is compiled; its parameters are `value` and `results`."""
         register.add_action()
 
     def call(self, method: str, arguments: Sequence[Expression]) -> Expression:
@@ -149,7 +149,7 @@ class Random:
 
 
 class Checksum:
-    """Of IPv4 and its kin: the ones' complement of the ones' complement sum of 16-bit words."""
+    """The checksum of IPv4 and ICMP: the complement of the ones' complement sum of 16-bit words."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -158,7 +158,7 @@ class Checksum:
 
     def call(self, method: str, arguments: Sequence[Expression]) -> Expression:
         if method == "verify":
-            return Expression(BOOLEAN, lambda: self._sum != (1 << CHECKSUM_BITS) - 1)  # true: it is wrong
+            return Expression(BOOLEAN, lambda: self._sum != (1 << CHECKSUM_BITS) - 1)  # true if the checksum is wrong
         (data,) = arguments
         if method == "update":
             return Expression(Bits(CHECKSUM_BITS), lambda: ~_sum16(data) & (1 << CHECKSUM_BITS) - 1)
@@ -214,7 +214,7 @@ class PacketIn:
         self._take(bits)
 
     def rest(self) -> bytes:
-        """The payload. Nothing, if the packet ended within a header: all that was left of it counted as that."""
+        """The payload; nothing if the packet ended within a header, since the remaining bytes count as that header."""
         return self._content[self._at :]
 
     def _take(self, bits: int) -> bytes:
@@ -230,7 +230,7 @@ class PacketIn:
 
 
 class PacketOut:
-    """A packet as a deparser makes it. Fields that nobody wrote hold something that no test expects."""
+    """A packet as a deparser makes it. Undefined fields get bits that no test expects."""
 
     _UNDEFINED_BITS = int.from_bytes(b"\xde\xad" * 8, "big")
 

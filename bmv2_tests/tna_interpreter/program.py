@@ -1,4 +1,4 @@
-"""A whole program: its declarations, controls, parsers, actions and tables, as things that can run."""
+"""A whole program: its declarations, controls, parsers, actions and tables as executable objects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from bmv2_tests.tna_interpreter.values import BOOLEAN, VOID, Bits, Other, P4Erro
 
 Run = Callable[[], None]
 STATES_MAX = 64
-"""Of a parser, on one packet: a program with more has a loop."""
+"""Bound on the states of a parser for one packet; a program that exceeds it has a loop."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Parameter:
 
 
 class Block:
-    """An instance of a control or a parser. Its parameters' cells are set before `run`."""
+    """An instance of a control or a parser. The cells of its parameters are set before `run`."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self.parameters = parameters
@@ -70,7 +70,7 @@ class Block:
 
 
 class Program:
-    """The compiled declarations. `blocks` are instantiated by name; each has its own tables and registers."""
+    """The compiled declarations. `blocks` are instantiated by name; each has tables and registers of its own."""
 
     def __init__(self, tree: Node, clock: Clock, dice: random.Random, generation: int) -> None:
         self._clock = clock
@@ -84,7 +84,7 @@ class Program:
         self.counters: dict[str, Counter] = {}
         self.registers: dict[str, Register] = {}
         self.pipeline: tuple[str, ...] = ()
-        """Names of the blocks that make the pipeline, in the order of the architecture."""
+        """Names of the blocks of the pipeline, in the architecture's order."""
         no_action = Action("NoAction", 0, {}, [])
         self._globals.add("NoAction", no_action)
         for declaration in tree.children:
@@ -159,7 +159,7 @@ class Program:
         return parameters
 
     def _local(self, node: Node, scope: Scope, path: str) -> Run | None:
-        """Declares it; what it must do at each start of its control is returned."""
+        """Declares a local; returns what must be done whenever its control starts."""
         if node.data == "variable":
             return self._variable(node, scope)
         if node.data == "action":
@@ -354,7 +354,7 @@ def runs_short(parser: Block) -> bool:
 
 
 def _as_bits(expression: Expression) -> Expression:
-    """What a key compares: true and false are one bit."""
+    """Converts a key: true and false are one bit."""
     if expression.type is not BOOLEAN:
         return expression
     return Expression(Bits(1), lambda: int(expression.read()))
@@ -390,7 +390,7 @@ def _number(node: Node) -> int:
 
 
 def _annotated(node: Node, annotation: str, default: str) -> str:
-    """The text of an annotation, without the point that begins a name of the whole program."""
+    """The text of an annotation, without the dot at the beginning of a global name."""
     for child in node.children:
         if isinstance(child, Tree) and child.data == "annotation" and child.children[0] == annotation:
             return str(child.children[1]).strip('"').removeprefix(".")

@@ -1,11 +1,11 @@
-"""What a stateful ALU can do: whether the body of a register action is within it.
+"""Checks whether a stateful ALU can execute the body of a register action.
 
-A register's entry is one word, or two of one width. An access compares twice at most, each time a word of the entry
-with something of the packet or a constant; it sees two values of the packet; it computes each new word by one
-operation; and it hands out one word, on Tofino 2 four. With two words in the entry none is left to compute what is
-handed out: it is a word as it is.
+An entry of a register is one word, or two words of the same width. An access has at most two comparisons, each between
+a word of the entry and a value of the packet or a constant; it uses at most two values of the packet; it computes each
+new word by one operation; and it returns one word (on Tofino 2, four). With two words in the entry, a returned word
+cannot be computed: it is one of the words.
 
-The compiler knows more limits (constants, the way of a field to the ALU); these are those that a person plans by.
+The compiler has more limits (constants, routing of fields to the ALU); these are the ones to plan by.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ RESULTS_MAX = {1: 1, 2: 4}
 """By generation of Tofino."""
 
 _OPPOSITES = {"!=": "==", ">=": "<", "<=": ">"}
-"""One comparison answers both."""
+"""One comparison gives both results."""
 _MIRRORED = {"<": ">", ">": "<"}
 
 
 def check_entry(register: str, type_: Type) -> None:
-    """`HardwareError` unless a register's entry can be of this type."""
+    """Raises `HardwareError` unless an entry of a register can have this type."""
     words = list(type_.fields.values()) if isinstance(type_, RecordType) else [type_]
     fits = all(isinstance(word, Bits) and word.width <= WORD_BITS_MAX for word in words)
     if not fits or len(words) > WORDS_MAX or len(set(words)) != 1:
@@ -38,7 +38,7 @@ def check_entry(register: str, type_: Type) -> None:
 
 
 class ActionCheck:
-    """Of one register action, for one generation of Tofino. `constants` are the names of the program's."""
+    """Checks one register action for a generation of Tofino. `constants` are the names of the program's constants."""
 
     def __init__(self, name: str, method: Node, entry: Type, constants: Set[str], generation: int) -> None:
         parameters, block = _trees(method)
@@ -52,7 +52,7 @@ class ActionCheck:
         self._packet_values: set[str] = set()
 
     def run(self) -> None:
-        """`HardwareError` says what is too much."""
+        """Raises `HardwareError` with the limit that is exceeded."""
         self._statement(self._block)
         if len(self._result_names) > self._results_max:
             raise self._error(f"{len(self._result_names)} results, and a stateful ALU gives {self._results_max}")
@@ -105,7 +105,7 @@ class ActionCheck:
             self._operand(operand)
 
     def _operands(self, value: Node) -> list[Node]:
-        """Of the one operation that a value is."""
+        """The operands of the single operation in a value."""
         if value.data == "cast":
             return self._operands(_trees(value)[-1])
         if value.data == "binary":
@@ -115,7 +115,7 @@ class ActionCheck:
         return [value]
 
     def _operand(self, node: Node) -> str:
-        """A name for it; values of the packet are noted."""
+        """A name for an operand; values of the packet are counted."""
         if self._is_word(node) or node.data == "number":
             return str(node)
         if node.data == "name" and str(node.children[0]) in self._constants:

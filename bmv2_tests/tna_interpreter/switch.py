@@ -1,8 +1,8 @@
-"""A switch that runs the program: ports, the two pipelines, and what lies between them.
+"""A switch that runs the program: ports, the two pipelines, and what is between them.
 
-Between ingress and egress the hardware's traffic manager sends a packet to a port, or a copy to each member of a
-multicast group. Ports are numbered pipe first, and a pipe's registers are its own; entries and groups are all pipes'. A
-pipe's recirculation port leads to its ingress again. Two other ports may be joined by a cable.
+Between ingress and egress the traffic manager sends a packet to a port, or a copy to each member of a multicast group.
+Port numbers contain the pipe. Each pipe has its own registers; entries and groups are shared by all pipes. A pipe's
+recirculation port leads back to its ingress. Two other ports may be connected by a cable.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from bmv2_tests.tna_interpreter.values import (
 )
 
 RECIRCULATION_PORT = {1: 68, 2: 6}
-"""Within its pipe, by generation of Tofino."""
+"""The port within its pipe, by generation of Tofino."""
 PASSES_MAX = {1: 2, 2: 1}
-"""Through the ingress: more would be more bandwidth than docs/tofino.md promises."""
+"""The most passes of a packet through the ingress; more would use more bandwidth than docs/tofino.md promises."""
 PORTS_IN_PIPE = 128
 PARSER_ERROR_PARTIAL_HEADER = 2
 CROSSINGS_MAX = 8
-"""Of cables between two ports, by a packet and what comes of it."""
+"""How often a packet and its copies may cross cables."""
 
 
 TOLD_BY_THE_PROGRAM = (
@@ -42,8 +42,8 @@ TOLD_BY_THE_PROGRAM = (
     "egress_intrinsic_metadata_for_deparser_t",
     "egress_intrinsic_metadata_for_output_port_t",
 )
-"""What leaves, and how. No field has a value before it is written: the compiler gives the containers of such fields to
-others as well, whose bits are then in them. A port or a group that was not written is none."""
+"""Metadata by which the program controls output. None of it is initialised: the compiler shares the containers of
+these fields, whose bits remain in them. A port or a group that was not written is none."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Copy:
     port: int
     frame: bytes
     replica: int = 0
-    """Which of a multicast's copies."""
+    """The replica id of a multicast copy."""
 
 
 class Pipe:
@@ -64,7 +64,7 @@ class Pipe:
         self._clock = clock
 
     def run(self, content: bytes) -> tuple[dict[str, Record], bytes]:
-        """One pass. Gives the architecture's metadata as the control left them, by type, and the packet."""
+        """Runs one pass. Gives the architecture's metadata as the control left it, by type, and the packet."""
         self._clock.passes += 1
         packet_in, packet_out = PacketIn(content), PacketOut()
         records: dict[str, Record] = {}
@@ -81,7 +81,7 @@ class Pipe:
 
     @staticmethod
     def _bind(block: Block, records: dict[str, Record], packet: PacketIn | PacketOut | None) -> None:
-        """Gives a block its parameters: each type of record is one and the same throughout a pass."""
+        """Sets the parameters of a block; all blocks of a pass share one record of each type."""
         for parameter in block.parameters:
             if isinstance(parameter.type, RecordType):
                 name = parameter.type.name
@@ -94,7 +94,7 @@ class Pipe:
 
 
 class Switch:
-    """A Tofino with the program loaded. `insert` and `groups` are what a controller sets."""
+    """A Tofino with the program loaded. A controller uses `insert` and `groups`."""
 
     def __init__(self, main: Path, *, generation: int = 1, seed: int = 0) -> None:
         if generation not in RECIRCULATION_PORT:
@@ -111,11 +111,11 @@ class Switch:
         self.groups: dict[int, list[tuple[int, int]]] = {}
         """Multicast groups: port and replica of each member."""
         self.cables: dict[int, int] = {}
-        """Where what leaves by a port comes in again: ports that are joined."""
+        """The port that each connected port leads to."""
         self.recirculated = 0
 
     def restart(self) -> None:
-        """As after loading the program: registers and counters zero, no entries but the program's own."""
+        """Acts like loading the program: zero registers and counters, and no entries but the program's own."""
         for register in self.program.registers.values():
             register.clear()
         for counter in self.program.counters.values():
@@ -127,7 +127,7 @@ class Switch:
         self.recirculated = 0
 
     def fresh(self, slots: int) -> int:
-        """As after loading the program; gives the first of so many slots whose cells nobody has used."""
+        """Restarts; gives the first of so many unused slots."""
         self.restart()
         return 0
 
@@ -138,22 +138,22 @@ class Switch:
         self.program.tables[table].delete(matches)
 
     def replicate(self, group: int, members: Sequence[tuple[int, int]]) -> None:
-        """A copy for each pair of port and replica; none: the group is no more."""
+        """Makes one copy for each pair of port and replica; an empty list removes the group."""
         if members:
             self.groups[group] = list(members)
         else:
             del self.groups[group]
 
     def count(self, counter: str, indices: Sequence[int]) -> list[int]:
-        """Packets, since the program was loaded."""
+        """Packets since the program was loaded."""
         return [self.program.counters[counter].counts[index] for index in indices]
 
     def late(self) -> list[Copy]:
-        """What has not left with the packet that it came of: nothing."""
+        """Packets that leave later than `receive`: none."""
         return []
 
     def receive(self, port: int, frame: bytes, expected: int = 0) -> list[Copy]:
-        """What leaves, and where, when this frame comes in, however many copies are expected."""
+        """Sends a frame; gives the copies that leave. Nothing has to be waited for, so `expected` is ignored."""
         sent: list[Copy] = []
         arriving = [Copy(port, frame)]
         for _ in range(CROSSINGS_MAX):
@@ -165,7 +165,7 @@ class Switch:
         raise HardwareError(f"what comes of a packet crosses cables more than {CROSSINGS_MAX} times")
 
     def _pass(self, arriving: Copy) -> list[Copy]:
-        """What comes of a packet, with as many recirculations as it takes."""
+        """All copies of a packet, with as many recirculations as it takes."""
         sent: list[Copy] = []
         looping = [arriving]
         for _ in range(self._passes_max):
@@ -217,7 +217,7 @@ def _on_wire(intrinsic: Record) -> bytes:
 
 
 def _bit(record: Record, name: str) -> int:
-    """The lowest bit of what the program tells the architecture."""
+    """The lowest bit of a metadata field."""
     value = record.fields[name]
     if value is UNDEFINED:
         raise UndefinedError(f"{name} was never written: it may hold another field's bits")

@@ -19,7 +19,7 @@ PREPROCESSOR_TIMEOUT_S = 60
 
 
 def preprocess(main: Path, generation: int) -> str:
-    """The program for Tofino 1 or 2 as one text. `P4Error` if there is no C compiler, or it complains."""
+    """The program for Tofino 1 or 2 as one text. Raises `P4Error` if the C compiler is missing or complains."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise P4Error("no C compiler is on PATH, whose preprocessor P4 needs: install gcc")
@@ -38,7 +38,7 @@ def _parser() -> Lark:
 
 
 def parse(text: str) -> Node:
-    """`P4Error` shows the place that the grammar does not know."""
+    """Raises `P4Error` with the place of a syntax error."""
     try:
         return _parser().parse(text)
     except UnexpectedInput as error:

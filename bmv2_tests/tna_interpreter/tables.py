@@ -12,16 +12,16 @@ from bmv2_tests.tna_interpreter.values import UNDEFINED, VOID, Bits, P4Error, Un
 
 
 class Action:
-    """`body` reads its parameters' values from `cells`."""
+    """`body` reads the values of its parameters from `cells`."""
 
     def __init__(self, name: str, number: int, parameters: Mapping[str, Bits], cells: Sequence[Cell]) -> None:
         self.name = name
         self.number = number
-        """Its identifier in P4Runtime; 0 where the program gives none."""
+        """Its id in P4Runtime, or 0 if the program gives none."""
         self.parameters = parameters
         self._cells = cells
         self.body: Callable[[], None] = lambda: None
-        """Set by who compiles it."""
+        """Set when it is compiled."""
 
     def call(self, method: str, arguments: Sequence[Expression]) -> Expression:
         if len(arguments) != len(self._cells):
@@ -36,7 +36,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Match:
-    """What one field of a key must be where `mask` has ones."""
+    """The required bits of one key field, where `mask` has ones."""
 
     value: int
     mask: int
@@ -49,7 +49,7 @@ class TableEntry:
     values: tuple[int, ...]
 
     def fits(self, key: Sequence[int | Undefined]) -> bool:
-        """`UndefinedError` if that depends on an undefined field."""
+        """Raises `UndefinedError` if the result depends on an undefined field."""
         doubtful = False
         for value, match in zip(key, self.matches, strict=True):
             if match.mask == 0:
@@ -72,7 +72,7 @@ class KeyField:
 
 
 class Table:
-    """Entries are tried in order: the first that matches counts."""
+    """Entries are tried in order; the first match counts."""
 
     def __init__(self, name: str, number: int, clock: Clock) -> None:
         self.name = name
@@ -81,7 +81,7 @@ class Table:
         self.actions: dict[str, Action] = {}
         self.default: TableEntry | None = None
         self.entries: list[TableEntry] = []
-        """Those of the program."""
+        """The constant entries of the program."""
         self._inserted: list[TableEntry] = []
         self.size = 0
         self._once = Once(name, clock)
@@ -103,7 +103,7 @@ class Table:
             entry.action.run(entry.values)
 
     def insert(self, matches: Mapping[str, int | Match], action: str, parameters: Mapping[str, int]) -> None:
-        """As a controller does. A ternary field that is left out matches anything."""
+        """Inserts as a controller does. An omitted ternary field matches anything."""
         if len(self._inserted) >= self.size:
             raise P4Error(f"table {self.name} is full: it has {self.size} entries")
         key = self._key_of(matches)
@@ -116,7 +116,7 @@ class Table:
         self._inserted.append(TableEntry(key, of, values))
 
     def delete(self, matches: Mapping[str, int | Match]) -> None:
-        """Likewise: the entry with just this key."""
+        """Deletes the entry with exactly this key, as a controller does."""
         key = self._key_of(matches)
         kept = [entry for entry in self._inserted if entry.matches != key]
         if len(kept) == len(self._inserted):
@@ -130,7 +130,7 @@ class Table:
         return tuple(_match(field, matches) for field in self.key)
 
     def clear(self) -> None:
-        """Without what a controller inserted."""
+        """Removes the entries that a controller inserted."""
         self._inserted.clear()
 
 

@@ -1,7 +1,7 @@
 """Types and values.
 
-A value is an int, a bool, a `Record`, a list, a string (member of an enum), or `UNDEFINED`: what hardware would leave
-there from another packet. Undefined values may be copied; whoever computes or decides with one gets `UndefinedError`.
+A value is an int, a bool, a `Record`, a list, a string (member of an enum), or `UNDEFINED`: the remains of another
+packet in hardware. Undefined values may be copied; to compute or decide with one raises `UndefinedError`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any, NoReturn
 
 
 class P4Error(Exception):
-    """The program is wrong, or uses what this interpreter does not know."""
+    """The program is invalid, or uses something that this interpreter does not support."""
 
 
 class HardwareError(P4Error):
-    """The program asks for what the hardware cannot do."""
+    """The program requires what the hardware cannot do."""
 
 
 class UndefinedError(P4Error):
-    """Something depends on a field of an absent header, or on a variable that was never written."""
+    """A result depends on a field of an absent header, or on a variable that was never written."""
 
 
 class Undefined:
-    """Has no operator that gives anything."""
+    """Supports no operation."""
 
     def _refuse(self, *_: object) -> NoReturn:
         raise UndefinedError("a result depends on an undefined value")
@@ -53,7 +53,7 @@ class Bits:
 
 @dataclass(frozen=True)
 class Other:
-    """A type that nothing need be known of but its name."""
+    """A type of which only the name matters."""
 
     name: str
 
@@ -67,14 +67,14 @@ VOID = Other("void")
 
 @dataclass(frozen=True)
 class RecordType:
-    """A struct, or a header: that can be absent, and is on the wire field by field."""
+    """A struct, or a header, which can be absent and is on the wire field by field."""
 
     name: str
     is_header: bool
     fields: dict[str, Type] = field(hash=False, compare=False)
 
     def sized_fields(self) -> Iterator[tuple[str, int]]:
-        """Names and widths. `P4Error` unless all are bits."""
+        """Names and widths. Raises `P4Error` unless all fields are bits."""
         for name, type_ in self.fields.items():
             if not isinstance(type_, Bits):
                 raise P4Error(f"{self.name}.{name} is not bits, so it cannot be on the wire")
@@ -89,7 +89,7 @@ Type = Bits | Other | RecordType
 
 
 class Record:
-    """A struct's or a header's value. Assigned in place, since parameters refer to it."""
+    """The value of a struct or header. It is assigned in place, since parameters refer to it."""
 
     __slots__ = ("fields", "type", "valid")
 
@@ -99,7 +99,7 @@ class Record:
         self.valid = valid
 
     def assign(self, other: Record) -> None:
-        """Takes over all values of a record of its type."""
+        """Copies all values of a record of its type."""
         for name, value in other.fields.items():
             mine = self.fields[name]
             if isinstance(mine, Record):
@@ -109,7 +109,7 @@ class Record:
         self.valid = other.valid
 
     def set_valid(self) -> None:
-        """Makes a header present; what it did not hold before is undefined."""
+        """Makes a header present; its fields are undefined if it was absent."""
         if not self.valid:
             self.fields = dict.fromkeys(self.fields, UNDEFINED)
             self.valid = True
@@ -118,7 +118,7 @@ class Record:
         self.valid = False
 
     def unpack(self, bits: int) -> None:
-        """Fills a header from as many bits as it is wide."""
+        """Fills a header from as many bits as it has."""
         shift = self.type.width
         for name, width in self.type.sized_fields():
             shift -= width
@@ -126,7 +126,7 @@ class Record:
         self.valid = True
 
     def pack(self, undefined: int) -> int:
-        """All fields as one integer; what is undefined becomes the bits of `undefined`, over and over."""
+        """All fields as one integer; undefined ones are filled with the bits of `undefined`, repeated."""
         bits = 0
         for name, width in self.type.sized_fields():
             value = self.fields[name]
@@ -142,7 +142,7 @@ def zero(type_: Type) -> Any:
 
 
 def fresh(type_: Type) -> Any:
-    """The value of a variable that nobody has written: undefined, and headers absent."""
+    """The value of an unwritten variable: undefined, and headers absent."""
     if isinstance(type_, RecordType):
         return Record(type_, {name: fresh(of) for name, of in type_.fields.items()}, valid=not type_.is_header)
     return UNDEFINED

@@ -1,11 +1,11 @@
-"""A Tofino as its vendor modelled it, register by register: what the compiler and the assembler wrote runs on it.
+"""A Tofino as its vendor models it, register by register; it runs the output of compiler and assembler.
 
-The model is not a part of this project, and nothing here builds it. It is used through the test harness that comes with
-its sources, a program that reads commands line by line. The parts, in the order in which a test meets them:
+The model is not part of this project and is not built here. It is used through the test harness in its sources, a
+program that reads commands line by line. The parts, in the order of use:
 
 - `assembled`: the program, compiled and assembled
-- `harness`: the process, its commands and what it answers
-- `traffic_manager`: what a driver sets up between the pipelines
-- `tracer`: a packet by which a switch shows that all before it have left
-- `model_switch`: all of it as a switch that has tables, groups, counters and ports
+- `harness`: the process, its commands and its answers
+- `traffic_manager`: the driver's setup between the pipelines
+- `tracer`: a packet that shows that all packets before it have left
+- `model_switch`: a switch with tables, groups, counters and ports
 """

@@ -1,5 +1,5 @@
-"""The Tofino program as the chip takes it: compiled and assembled from p4src, into build/, where it stays until the
-sources or the compiler are others. Compiling takes minutes."""
+"""The Tofino program, compiled and assembled from p4src into build/, and kept there until the sources or the
+compiler change. Compiling takes minutes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from wiresum_lab import REPOSITORY
 ASSEMBLER = "bfas"
 ASSEMBLE_TIMEOUT_S = 300
 TARGETS = {1: "tofino", 2: "tofino2"}
-"""By generation, as the compiler calls them."""
+"""By generation, in the compiler's terms."""
 _BUILD = REPOSITORY / "build" / "tofino"
 _SOURCES = REPOSITORY / "p4src"
 
 
 class AssembleError(RuntimeError):
-    """The assembler did not take a program."""
+    """The assembler refused a program."""
 
 
 def missing() -> str:
-    """What is not on PATH; empty if nothing is."""
+    """The tools that are not on PATH, or an empty text."""
     absent = [tool for tool in (TOFINO_COMPILER, ASSEMBLER) if shutil.which(tool) is None]
     return f"{' and '.join(absent)} not on PATH: part of p4c built with -DENABLE_TOFINO=ON" if absent else ""
 
 
 def assembly(generation: int) -> Path:
-    """The assembly of p4src as it is now."""
+    """The assembly of the current p4src."""
     target = TARGETS[generation]
     folder = _BUILD / f"{target}-{_state()[:16]}"
     if not (folder / "compiled").exists():
@@ -42,7 +42,7 @@ def assembly(generation: int) -> Path:
 
 
 def assemble(source: Path, folder: Path) -> Path:
-    """What the model loads: `folder`, with the chip's binary and context.json. `AssembleError` if it is refused."""
+    """Assembles the chip's binary and context.json into `folder`. Raises `AssembleError` if the assembler refuses."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     command = [ASSEMBLER, "--no-condense", "-o", str(folder), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=ASSEMBLE_TIMEOUT_S, check=False)
@@ -52,7 +52,7 @@ def assemble(source: Path, folder: Path) -> Path:
 
 
 def program(generation: int) -> Path:
-    """p4src as it is now, assembled."""
+    """The current p4src, assembled."""
     source = assembly(generation)
     folder = source.parents[1] / "assembled"
     if not (folder / "context.json").exists():
@@ -69,6 +69,6 @@ def _state() -> str:
         digest.update(f"{path.relative_to(_SOURCES)} {path.stat().st_size}\n".encode() + path.read_bytes())
     for tool in (TOFINO_COMPILER, ASSEMBLER):
         where = shutil.which(tool)
-        assert where is not None, "whoever asks has seen that nothing is missing"
+        assert where is not None, "the caller has checked `missing`"
         digest.update(f"{tool} {Path(where).stat().st_size} {Path(where).stat().st_mtime_ns}\n".encode())
     return digest.hexdigest()

@@ -1,8 +1,8 @@
-"""The model's test harness: a process that is told what to do by lines, and answers in lines.
+"""The model's test harness: a process that reads commands as lines, and answers in lines.
 
-It knows no prompt, so each batch of commands is followed by a word that is no command. The harness complains about it,
-and so has done all that stood before it. What it says goes into one pipe, in the order in which it was said; packets
-that leave are in a file of their own, each a line of port and bytes.
+It has no prompt, so each batch of commands is followed by an invalid command. When the harness complains about that, it
+has finished the batch. All its output goes through one pipe, in order; packets that leave are in a file of their own,
+each as a line of port and bytes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import IO
 
 BINARIES = {1: "tofino_test_harness", 2: "jbay_test_harness"}
-"""By generation of Tofino; the second was called JBay first."""
+"""By generation of Tofino; the second was first called JBay."""
 START_TIMEOUT_S = 300
 REPLY_TIMEOUT_S = 60
 TAIL_LINES = 20
-"""Of what it said last, in an error."""
+"""How many of the last lines of output an error shows."""
 READ_BYTES = 1 << 16
 
 _COMPLAINT = re.compile(r"<stdin>:\d+: (?!Unknown command synchronize-)")
@@ -31,14 +31,14 @@ _PACKET = re.compile(r"([0-9]+) ([0-9A-F]*)")
 
 
 class HarnessError(RuntimeError):
-    """The harness ended, or did not answer, or complained about a command."""
+    """The harness ended, did not answer, or complained about a command."""
 
 
 class Harness:
-    """One process with one chip. Everything is loaded into pipe 0 alone: three more pipes are three times the work."""
+    """One process with one chip. Only pipe 0 is loaded: three more pipes would be three times the work."""
 
     def __init__(self, binary: str, program: Path) -> None:
-        """`program`: a folder with the chip's binary and context.json. `HarnessError` if it does not come up."""
+        """`program`: a folder with the chip's binary and context.json. Raises `HarnessError` if it does not start."""
         self._folder = Path(tempfile.mkdtemp(prefix="wiresum-model-"))
         log = self._folder / "packets"
         log.touch()
@@ -46,8 +46,8 @@ class Harness:
         self._said = b""
         self._lines: list[str] = []
         self._numbers = count()
-        # When the program is loaded, it shall say where it writes entries (-T), and not set all tables up anew for each
-        # file that is loaded later (-r).
+        # -T: log where entries are written when the program is loaded. -r: do not set up all tables anew for each
+        # file that is loaded later.
         command = [binary, "--observation-log", str(log), "-l0", str(program), "-T", "table:1", "-r", "-"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self._folder
@@ -62,7 +62,7 @@ class Harness:
             raise
 
     def run(self, commands: Sequence[str]) -> list[str]:
-        """What it says to these commands. `HarnessError` if it complains about one."""
+        """Runs commands; gives the output. Raises `HarnessError` if the harness complains about one."""
         self._write(commands)
         said = self._synchronize(REPLY_TIMEOUT_S)
         if complaints := [line for line in said if _COMPLAINT.match(line)]:
@@ -70,11 +70,11 @@ class Harness:
         return said
 
     def packets(self) -> list[tuple[int, bytes]]:
-        """Port and bytes of each packet that has left since the last call. Whoever asks has waited for them before."""
+        """Port and bytes of each packet that has left since the last call. The caller has waited for them."""
         return [(int(port), bytes.fromhex(content)) for port, content in _PACKET.findall(self._packets.read())]
 
     def file(self, name: str, content: bytes) -> Path:
-        """A file that lasts as long as the harness does."""
+        """A file that exists as long as the harness."""
         path = self._folder / name
         path.write_bytes(content)
         return path
@@ -97,7 +97,7 @@ class Harness:
             raise self._error("the harness has ended") from None
 
     def _synchronize(self, timeout_s: float) -> list[str]:
-        """All that it says before it has met a word that is no command."""
+        """All output before the complaint about the invalid command."""
         word = f"synchronize-{next(self._numbers)}-"
         self._write([word])
         said: list[str] = []

@@ -1,7 +1,7 @@
-"""The model as a switch: tables, multicast groups, counters, and ports where frames come in and leave.
+"""The model as a switch: tables, multicast groups, counters, and ports for frames.
 
-The harness adds entries, but takes none away. So an entry is deleted as it was made, in memory: the harness says which
-words of which memory it wrote, and the bits that an entry set there are cleared again.
+The harness can add entries, but not remove them. So an entry is deleted in memory: the harness tells which words it
+wrote, and the bits that the entry set there are cleared again.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from bmv2_tests.tofino_model.harness import BINARIES, Harness, HarnessError
 
 SLOTS = 4096
 FRAME_BYTES_MIN = 60
-"""Of an Ethernet frame without its check sequence: shorter ones are padded before they reach a switch."""
+"""Length of an Ethernet frame without its check sequence; shorter ones are padded on the way to a switch."""
 LOOK_S, LOOKS_MAX, LOOKS_BEFORE_TRACER = 0.001, 10_000, 20
-"""How often is looked whether the tracer has come back, and whether it is needed at all."""
+"""The interval and the number of checks for the tracer, and the checks before it is sent at all."""
 
 _WRITTEN = re.compile(r"table:1:write_sram\(0, (\d+:\d+:\d+), [^)]*?([0-9a-f]{32})\)")
 _COUNTED = re.compile(r"counter \S+\((virtual|physical) \d+\):.*\bpackets=(\d+)")
 
 
 def missing(generation: int) -> str:
-    """Why there is no such switch here; empty if there is."""
+    """Why the model cannot run here, or an empty text."""
     if shutil.which(BINARIES[generation]) is None:
         return (
             f"{BINARIES[generation]} is not on PATH: the test harness of the vendor's model, see docs/tofino_tests.md"
@@ -38,9 +38,9 @@ class ModelSwitch:
     """One chip with one program; `close` ends it."""
 
     def __init__(self, generation: int, program: Path) -> None:
-        """`program`: a folder with the chip's binary and context.json. Takes a while: it is loaded here."""
+        """`program`: a folder with the chip's binary and context.json. Loading it takes a while."""
         binary = shutil.which(BINARIES[generation])
-        assert binary is not None, "whoever asks has seen that nothing is missing"
+        assert binary is not None, "the caller has checked `missing`"
         self.generation = generation
         self._binary, self._program = binary, program.resolve()
         self._memories = traffic_manager.MEMORIES[generation]
@@ -50,7 +50,7 @@ class ModelSwitch:
         self._harness = Harness(self._binary, self._program)
         self._next_slot = 0
         self._memory: dict[str, int] = {}
-        """Words that entries are in, by stage, memory and address."""
+        """The words that hold entries, by stage, memory and address."""
         self._entries: dict[tuple[str, tuple[tuple[str, int], ...]], list[tuple[str, int]]] = {}
         """The bits that each entry set, by word."""
         self._groups: dict[int, Sequence[tuple[int, int]]] = {}
@@ -60,14 +60,14 @@ class ModelSwitch:
         except HarnessError:
             self.close()
             raise
-        self._entries.clear()  # they stay
+        self._entries.clear()  # the tracer's entries are never removed
 
     def close(self) -> None:
         self._harness.close()
 
     def fresh(self, slots: int) -> int:
-        """Without entries and groups; gives the first of so many slots whose cells nobody has used. Counters go on."""
-        if self._next_slot + slots > SLOTS - 1:  # the last one is the tracer's
+        """Removes entries and groups; gives the first of so many unused slots. Counters are kept."""
+        if self._next_slot + slots > SLOTS - 1:  # the tracer has the last one
             self.close()
             self._start()
         self._clear(list(self._entries))
@@ -102,7 +102,7 @@ class ModelSwitch:
         self._harness.run([f"write_raw_sram {address} {self._memory[address]:032x}" for address in sorted(written)])
 
     def replicate(self, group: int, members: Sequence[tuple[int, int]]) -> None:
-        """A copy for each pair of port and instance; none: the group is no more."""
+        """Makes one copy for each pair of port and instance; an empty list removes the group."""
         if members:
             self._groups[group] = list(members)
         else:
@@ -114,8 +114,8 @@ class ModelSwitch:
         self._harness.run([f"load {self._harness.file('memories', content)}"])
 
     def receive(self, port: int, frame: bytes, expected: int = 0) -> list[Copy]:
-        """What leaves, and where, when this frame comes in. It waits for so many copies as are expected, while any may
-        still come; what comes of its own accord later is what the next frame gives, or `late`."""
+        """Sends a frame; gives the frames that leave. It waits for as many copies as expected, as long as any may
+        still come; later ones are given by the next call or by `late`."""
         left = self._after(f"packet {port} {frame.ljust(FRAME_BYTES_MIN, bytes(1)).hex()}")
         for _ in range(LOOKS_BEFORE_TRACER):
             if len(left) >= expected:
@@ -124,7 +124,7 @@ class ModelSwitch:
         return left + self.late()
 
     def late(self) -> list[Copy]:
-        """What has left when all is done that came in before."""
+        """All frames that have left, once everything sent before has been handled."""
         left = self._after(f"packet {tracer.PORT} {tracer.frame().hex()}")
         for _ in range(LOOKS_MAX):
             if any(copy.port == tracer.PORT for copy in left):
@@ -137,7 +137,7 @@ class ModelSwitch:
         return [Copy(port, content) for port, content in self._harness.packets()]
 
     def count(self, counter: str, indices: Sequence[int]) -> list[int]:
-        """Packets, since the program was loaded."""
+        """Packets since the program was loaded."""
         said = self._harness.run([f"check_counter {counter}({index})" for index in indices])
         counts: list[int] = []
         for kind, packets in (match.groups() for line in said if (match := _COUNTED.match(line))):

@@ -1,7 +1,7 @@
-"""Would the vectors notice a mistake of the compiler? Changes one instruction of the assembly, and asks them.
+"""Do the vectors notice a mistake of the compiler? Changes one instruction of the assembly, and plays them.
 
-An instruction of an action or of a stateful ALU is left out, or does something else. Some changes change nothing that
-leaves the switch: a mutant that survives is to be looked at, and not in itself a fault of the vectors.
+An instruction of an action or of a stateful ALU is removed, or replaced by another. Some changes have no effect outside
+the switch, so a surviving mutant must be examined, and is not necessarily a gap in the vectors.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _CHANGES = (
     ("deposit-field ", None),
     ("bitmasked-set ", None),
 )
-"""How an instruction begins, and what stands there in a mutant; None: the instruction is left out."""
+"""How an instruction begins, and its replacement in a mutant; None removes the instruction."""
 _CONSTANT = re.compile(r"(?P<set>set .*, )(?P<value>\d+)")
-"""Another is set in a mutant."""
+"""A mutant sets another constant."""
 _ACTIONS = re.compile(r"^stage \d+ (ingress|egress):$")
 _INSTRUCTION = re.compile(r"^\s+- (?P<instruction>[a-z_-]+ .*)$")
 
@@ -50,10 +50,10 @@ _INSTRUCTION = re.compile(r"^\s+- (?P<instruction>[a-z_-]+ .*)$")
 @dataclass(frozen=True)
 class Mutant:
     line: int
-    """Of the assembly, from 0."""
+    """The line in the assembly, from 0."""
     before: str
     after: str
-    """The instruction; empty: it is left out."""
+    """The new instruction; an empty text removes it."""
 
     def of(self, assembly: str) -> str:
         lines = assembly.splitlines()
@@ -65,7 +65,6 @@ class Mutant:
 
 
 def mutants(assembly: str) -> Iterator[Mutant]:
-    """All of them."""
     in_stages = False
     for number, line in enumerate(assembly.splitlines()):
         in_stages = in_stages or bool(_ACTIONS.match(line))
@@ -78,7 +77,7 @@ def mutants(assembly: str) -> Iterator[Mutant]:
 
 
 def _changed(instruction: str) -> str | None:
-    """Empty: it is left out; None: there is no mutant of it."""
+    """The changed instruction; an empty text removes it, and None means that it has no mutant."""
     if constant := _CONSTANT.fullmatch(instruction):
         return f"{constant['set']}{int(constant['value']) ^ 1}"
     for begin, instead in _CHANGES:
@@ -88,7 +87,7 @@ def _changed(instruction: str) -> str | None:
 
 
 def noticed(mutant: Mutant, assembly: str, generation: int) -> str:
-    """What the vectors, or the assembler, say to it; empty if nothing is wrong."""
+    """The first difference that the vectors find, or the assembler's complaint; empty if there is none."""
     with tempfile.TemporaryDirectory(prefix="wiresum-mutant-") as scratch:
         source = Path(scratch) / "main.bfa"
         source.write_text(mutant.of(assembly))

@@ -1,9 +1,8 @@
-"""A packet by which a switch shows that all packets before it have left.
+"""A packet that shows that all packets before it have left a switch.
 
-The harness can wait until the chip has nothing to do, but not for packets that recirculate: those lie in a queue that
-a thread looks after every millisecond. Behind them a packet is sent that recirculates too, and comes back: the sum of a
-job of one worker in a cell of its own, again and again. On a Tofino 2, where nothing recirculates, it comes straight
-back.
+The harness can wait until the chip is idle, but not for recirculating packets: they are in a queue that a thread checks
+every millisecond. So the tracer is sent behind them, and recirculates too before it comes back. It is the contribution
+of a job with one worker, in a cell of its own. On a Tofino 2, where nothing recirculates, it comes back at once.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from wiresum.controller import Endpoint, JobEntry, switches
 from wiresum.join.constants import SWITCH_PORT, Header
 
 PORT = 63
-"""It leads outside on either generation (on Tofino 2 the first eight of a pipe do not), and to no worker."""
+"""An external port on either generation (on Tofino 2 the first eight of a pipe are not), which no worker uses."""
 ROW = 255
-"""Of the counters, and its multicast group."""
+"""The row of the counters and the multicast group of the tracer's job."""
 LANES = 64
 
 _WORKER = Host(bytes.fromhex("02000000fffc"), IPv4Address("10.9.9.8"))
@@ -28,7 +27,7 @@ _JOB, _KEY = 0xFFFE, 0x7E57AB1E
 
 
 def admit_in(switch: TofinoSwitch, slot: int) -> None:
-    """Writes the job's entries; the slot is its own from now on."""
+    """Writes the entries of the tracer's job, which uses this slot from now on."""
     endpoint = Endpoint(str(_WORKER.address), _UDP_PORT)
     host = switches.Host(name="tracer", address=endpoint.address, mac=_WORKER.mac.hex(":"), port=PORT)
     job = JobEntry(_JOB, _KEY, workers=1, threads=1, lanes=LANES, slot_base=slot, slots=1, endpoints=(endpoint,))

@@ -1,10 +1,9 @@
-"""What a driver sets up between the pipelines, as files for the harness: recirculation, and multicast groups.
+"""The driver's setup between the pipelines, as files for the harness: recirculation, and multicast groups.
 
-A group in the packet replication engine's memories is a tree: a list of level-1 nodes, one for each member, with the
-instance that its copy carries (the member's index in the job), and below each a level-2 node, which says the port. A
-node fills a line of 16 bytes, but nodes are counted in halves of lines. The table of groups has where each list begins;
-0 is none. Before all that, the ingress deparser asks a table which pipes have members of a group at all: here always
-pipe 0, whose registers and memories these are.
+A group in the memories of the packet replication engine is a tree. It has a list of level-1 nodes, one for each member,
+with the instance of its copy (the member's index in the job). Below each is a level-2 node with the port. A node fills
+a line of 16 bytes, but nodes are counted in half lines. The table of groups has the start of each list, or 0. Before
+that, the ingress deparser looks up which pipes have members of a group: here always pipe 0.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ _REGISTER = struct.Struct("<4sII")
 _MEMORY = struct.Struct("<4sQII")
 _GROUPS_IN_LINE = 4
 _LEVEL_1, _LEVEL_2 = 1, 9
-"""Types of node: with an instance and another node behind it; with a bit for each of 64 ports."""
+"""Types of node: 1 has an instance and a following node, and 9 has a bit for each of 64 ports."""
 _LAST = 1
 
 
 @dataclass(frozen=True)
 class Memories:
-    """Where a generation of the chip has them: addresses of lines, and of registers of 32 bits."""
+    """Addresses of memory lines and of 32-bit registers in a generation of the chip."""
 
     nodes: int
     groups: int
     pipes: tuple[int, ...]
-    """Of the two tables, for a packet's two groups."""
+    """The two tables of pipes, one for each of a packet's two groups."""
     groups_in_register: int
-    """Of these tables."""
+    """Groups in a register of these tables."""
     pipes_bits: int
-    """Of a group's entry there, of which the lowest is pipe 0's."""
+    """Bits of a group in these tables, of which the lowest is pipe 0's."""
     recirculation: dict[int, int]
-    """Registers and values by which the recirculation port leads back to the ingress."""
+    """Registers and values that make the recirculation port lead back to the ingress."""
 
 
 MEMORIES = {
@@ -48,7 +47,7 @@ MEMORIES = {
         pipes=(0x27F0000, 0x27F4000),
         groups_in_register=8,
         pipes_bits=4,
-        recirculation={0x273D01C: 0x000F0001},  # ports 68-71: recirculate; all four channels are on
+        recirculation={0x273D01C: 0x000F0001},  # ports 68-71 recirculate, with all four channels
     ),
     2: Memories(
         nodes=0x6700400000,
@@ -56,13 +55,13 @@ MEMORIES = {
         pipes=(0x4D00000, 0x4D10000),
         groups_in_register=4,
         pipes_bits=5,
-        recirculation={},  # nothing recirculates
+        recirculation={},  # no port recirculates
     ),
 }
 
 
 def registers(memories: Memories) -> bytes:
-    """The recirculation port recirculates, where the program has one; any group may have members in pipe 0."""
+    """Sets up recirculation, where the program uses it, and lets all groups have members in pipe 0."""
     entry = sum(1 << memories.pipes_bits * group for group in range(memories.groups_in_register))
     words = GROUPS // memories.groups_in_register
     pipes = {base + 4 * word: entry for base in memories.pipes for word in range(words)}
@@ -70,7 +69,7 @@ def registers(memories: Memories) -> bytes:
 
 
 def tree(memories: Memories, group: int, members: Sequence[tuple[int, int]]) -> bytes:
-    """The nodes of a group whose members are pairs of port and instance; each group has lines of its own."""
+    """The nodes of a group with these members (port, instance); each group has lines of its own."""
     if not 0 < group < GROUPS or len(members) > MEMBERS_MAX or any(not 0 <= port < 64 for port, _ in members):
         raise ValueError(f"group {group}: {members}")
     first = _first_line(group)
@@ -84,7 +83,7 @@ def tree(memories: Memories, group: int, members: Sequence[tuple[int, int]]) -> 
 
 
 def directory(memories: Memories, members: Mapping[int, Sequence[tuple[int, int]]], group: int) -> bytes:
-    """The line of the table of groups that this group is in."""
+    """The line with this group in the table of groups."""
     first = group - group % _GROUPS_IN_LINE
     line = 0
     for index in range(_GROUPS_IN_LINE):

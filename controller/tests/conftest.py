@@ -1,4 +1,4 @@
-"""A recording switch, the real join service in front of it, and a client of that."""
+"""A join service in front of a switch that records its calls, and a client of the service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wiresum_lab.doubles.controller import Client, RecordingDriver
 
 @pytest.fixture
 def sizes() -> SwitchSizes | None:
-    """Tests may say otherwise."""
+    """The sizes of the switch; a test module may override them."""
     return None
 
 
@@ -25,7 +25,7 @@ def driver(sizes: SwitchSizes | None) -> Iterator[RecordingDriver]:
 
 @pytest.fixture
 def limits() -> Limits:
-    """Tests of one module may say otherwise."""
+    """The limits of the service; a test module may override them."""
     return Limits()
 
 

@@ -1,13 +1,13 @@
-// What numerics cost, against memcpy, on one core.
+// The cost of numerics on one core, compared with memcpy.
 //
 // Every row streams one large tensor through a ring of frames as the engine does: chunk c goes into (or comes from)
-// frame c mod 128, whose payload begins behind a header. memcpy of the same bytes into the same frames is the yardstick
-// ("memcpy to frames", "memcpy from frames"), as the work nobody can avoid; a plain memcpy of the whole tensor is shown
-// beside it. Compressed gradients (stochastic.hpp) do not go to frames but to an array of words, which whoever sums
-// int32 carries: there a plain memcpy is the yardstick. Rates are bytes of tensor a second. Time is this thread's CPU
-// time. Repetitions of all rows are interleaved, so that what disturbs the machine disturbs all alike, and the median
-// is reported. The scan's rate is also given against the same row without the scan ("of dense"), as the median of the
-// ratios of neighbouring runs, which differ in little else.
+// frame c mod 128, whose payload follows a header. The yardstick is a memcpy of the same bytes to or from the same
+// frames ("memcpy to frames", "memcpy from frames"), which no sender can avoid; a memcpy of the whole tensor is shown
+// beside it. Compressed gradients (stochastic.hpp) go to an array of words, which is then summed as int32; there the
+// yardstick is the memcpy of the whole tensor. Rates are bytes of tensor per second of this thread's CPU time.
+// Repetitions of all rows are interleaved, so that disturbances hit all rows alike, and the median is reported. A
+// scan's rate is also given relative to the row without the scan ("of dense"), as the median of the ratios of
+// neighbouring runs.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -51,7 +51,7 @@ struct Bench {
   std::vector<std::byte> result;
   std::vector<std::int32_t> integers;  // an element each
   std::vector<std::uint32_t> words;
-  std::vector<BlockScan> scans;  // as many as the smallest blocks need
+  std::vector<BlockScan> scans;  // enough for the smallest blocks
   Ring ring;
 
   explicit Bench(std::size_t bytes)
@@ -98,7 +98,7 @@ constexpr const char* kDense = "look ahead + quantise + pack";
 constexpr const char* kScan = "scan + quantise + pack";
 constexpr const char* kDtypeNames[] = {"f32", "f16", "bf16", "i32", "raw"};
 
-/// A compiler may drop stores that nobody reads.
+/// Counts as a read of the memory, so that the compiler cannot drop the stores to it.
 void keep(const void* data) { asm volatile("" : : "r"(data) : "memory"); }
 
 /// Calls `work(chunk, byte offset, bytes)` for every chunk of `chunk_bytes`.
@@ -146,7 +146,7 @@ void add_memcpy_rows(Bench& bench, std::vector<Row>& rows) {
                   {}});
 }
 
-/// Without a division, which every chunk would pay for.
+/// Without division, which every chunk would pay for.
 std::size_t elements_in(std::size_t bytes, Dtype dtype) { return element_bytes(dtype) == 4 ? bytes / 4 : bytes / 2; }
 
 void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::vector<Row>& rows) {
@@ -165,7 +165,7 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
        [&bench, chunk_bytes, quantise_chunk] { for_chunks(bench.tensor_bytes, chunk_bytes, quantise_chunk); },
        {}});
   const auto look_ahead_and_quantise = [&bench, &kernels, format, chunk_bytes, quantise_chunk] {
-    // The chunk that this slot carries next is scanned as this one leaves.
+    // As a slot's chunk leaves, the slot's next chunk is scanned.
     const std::size_t ahead = kFrames * chunk_bytes;
     unsigned largest = 0;
     for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t chunk, std::size_t at, std::size_t n) {
@@ -184,7 +184,7 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
                   format,
                   kToFrames,
                   [&bench, &kernels, format, look_ahead_and_quantise] {
-                    // As a sparse all-reduce does: the whole tensor is scanned before its first block leaves.
+                    // Scans the whole tensor before its first block leaves, as a sparse all-reduce does.
                     scan_blocks(format.dtype, bench.source(format.dtype), elements_in(bench.tensor_bytes, format.dtype),
                                 kWords * elements_per_word(format), bench.scans.data(), kernels);
                     keep(bench.scans.data());
@@ -205,7 +205,7 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
                   {}});
 }
 
-/// The switch's side: payloads added into cells that stay in the cache. Bytes of payload a second.
+/// The switch's work: adds payloads into cells that stay in the cache. The rate counts bytes of payload.
 void add_accumulate_row(Bench& bench, const Kernels& kernels, std::vector<Row>& rows) {
   rows.push_back({"accumulate",
                   kernels.name,
@@ -221,14 +221,14 @@ void add_accumulate_row(Bench& bench, const Kernels& kernels, std::vector<Row>& 
                   {}});
 }
 
-/// What a compressor of the dense-int family does with a tensor (wiresum.compress): rounds it stochastically, packs the
-/// integers in lanes; and back, the sum of the lanes.
+/// The work of a compressor that sends integers (wiresum.compress): rounds the tensor stochastically and packs the
+/// integers into lanes; and unpacks the sum of the lanes.
 void add_compression_rows(Bench& bench, const Kernels& kernels, std::uint8_t bits, std::vector<Row>& rows) {
   const std::size_t count = bench.tensor_bytes / 4;
   const std::size_t words = count * bits / 32 + 1;
   const Format format = {Dtype::kF32, Scaling::kFixed, bits};
   const auto limit = static_cast<std::int32_t>((0x7FFFFFFFU >> (32 - bits)) / kWorkers);
-  const double inverse = limit / 0.05;  // five deviations of these elements
+  const double inverse = limit / 0.05;  // five standard deviations of these elements
   rows.push_back({"compress + pack",
                   kernels.name,
                   format,
@@ -259,7 +259,7 @@ void add_compression_rows(Bench& bench, const Kernels& kernels, std::uint8_t bit
                   {}});
 }
 
-/// Of this thread: time that the machine gives to others does not count.
+/// CPU time of this thread, which excludes time that other programs get.
 double cpu_seconds() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -282,13 +282,13 @@ const Row& row_named(const std::vector<Row>& rows, const std::string& operation)
 }
 
 bool is_memcpy(const Row& row) { return row.instruction_set == "libc"; }
-/// What a row carries, for people: accumulate and memcpy know no format.
+/// What a row carries, as text; accumulate and memcpy have no format.
 std::string format_name(const Row& row) {
   if (is_memcpy(row) || row.operation == "accumulate") return "-";
   return std::string(kDtypeNames[static_cast<std::size_t>(row.format.dtype)]) + "/" + std::to_string(row.format.bits);
 }
 
-/// A scan's row against the dense one of the same format and instruction set; nothing for other rows.
+/// A scan's rate relative to the row without the scan of the same format and instruction set; nothing for other rows.
 std::optional<double> ratio_to_dense(const std::vector<Row>& rows, const Row& row) {
   if (row.operation != kScan) return std::nullopt;
   const Row& dense = *std::find_if(rows.begin(), rows.end(), [&](const Row& other) {

@@ -1,4 +1,4 @@
-// What a packet costs: in each layer by itself, and between two processes over a transport.
+// The cost of a packet: in each layer by itself, and between two processes over a transport.
 //
 //   packet_bench layers
 //       no network: a worker's sending and receiving, the switch's data plane, and what is compared with
@@ -9,7 +9,7 @@
 //       the workers of that job in one thread: all-reduces without a pause, then round trips of single chunks; and how
 //       busy these cores were
 //
-// `make bench-packets` starts them, each pinned to a core, and makes a table. Everything is printed as JSON.
+// `make bench NAMES=packets` starts them, each pinned to a core, and makes a table. Everything is printed as JSON.
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint16_t kJob = 1;
 constexpr std::uint32_t kKey = 0xBEEF;
 constexpr std::uint16_t kWorkerPort = 20'000;
-constexpr std::uint8_t kWorkers = 8;  // of the data plane's cost
+constexpr std::uint8_t kWorkers = 8;  // for the cost of the data plane
 constexpr std::uint16_t kLanes = 360;
 constexpr std::size_t kPacketBytes = wire::kHeaderBytes + kLanes * wire::kWordBytes;
 constexpr std::size_t kBurst = 44;
@@ -89,7 +89,7 @@ dataplane::JobEntry job_entry(std::uint32_t address, std::uint8_t workers, std::
   return entry;
 }
 
-/// A float all-reduce, again and again, of what stays as it is.
+/// A float all-reduce over memory that does not change, submitted again and again.
 class Tensor {
  public:
   explicit Tensor(std::size_t floats, std::uint16_t lanes = kLanes)
@@ -116,8 +116,8 @@ class Tensor {
 
 // ---- Layers ----
 
-/// One worker, whose packets come back as its RESULTs. Nanoseconds for each packet of `kLanes` words, sent and
-/// received.
+/// One worker, whose packets come back as its RESULTs: nanoseconds for each packet of `kLanes` words, for sending and
+/// for receiving.
 std::pair<double, double> worker_costs() {
   worker::Worker machine(worker_config(0, 1, kSlots));
   Tensor tensor(kTensorFloats);
@@ -151,12 +151,12 @@ std::pair<double, double> worker_costs() {
   return {static_cast<double>(send_ns) / count, static_cast<double>(receive_ns) / count};
 }
 
-/// Nanoseconds for each contribution: eight workers' packets to the slots of a lease in turn.
+/// Nanoseconds for each contribution, when eight workers' packets go to the slots of a lease in turn.
 double dataplane_cost(std::uint32_t slots) {
   dataplane::Dataplane plane({.slots = slots, .lanes_max = kLanes, .jobs_max = 2});
   const dataplane::JobEntry entry = job_entry(0x0A000001, kWorkers, slots);
   if (!plane.admit(entry)) throw std::logic_error("the switch does not admit the job");
-  // What a burst brings is in the cache, whichever buffers it came in.
+  // A received burst is in the cache, in whichever buffers it arrived.
   std::vector<std::byte> datagrams(kWorkers * kPacketBytes, std::byte{1});
   std::vector<std::byte> answer(kPacketBytes);
   std::array<dataplane::Arrival, kWorkers> arrivals{};
@@ -175,7 +175,8 @@ double dataplane_cost(std::uint32_t slots) {
                      bytes.first<wire::kHeaderBytes>());
         arrivals[i] = dataplane::read(entry.endpoints[i], 0, bytes);
       }
-      // A burst has several slots' packets: the next slot's cell is asked for while this one's are handled.
+      // Packets of several slots come in a burst, so the next slot's cell is prefetched while this slot's packets are
+      // handled.
       dataplane::Arrival next = arrivals[0];
       next.header.cell = wire::cell_of((slot + 1) % slots, round);
       plane.prefetch(next);
@@ -221,7 +222,7 @@ void layers() {
   std::printf("{%s}\n", out.c_str());
 }
 
-// ---- Two ends of a transport ----
+// ---- Both ends of a transport ----
 
 using Options = std::map<std::string, std::string>;
 
@@ -253,7 +254,7 @@ void serve(const Options& options) {
               static_cast<unsigned long long>(stats.send_failures), stats.cpu_seconds);
 }
 
-/// Several state machines in one thread. Over sockets each has a transport, over a device they share one.
+/// Several state machines in one thread. Over sockets each has its own transport; over a device they share one.
 class Workers {
  public:
   Workers(const transport::Spec& spec, std::uint8_t count, std::uint32_t address, wire::Endpoint switch_at,
@@ -275,11 +276,11 @@ class Workers {
     }
   }
 
-  /// All-reduces for so long; then all that were begun end.
+  /// Runs all-reduces for this long, and ends when all that were begun have completed.
   void stream(double seconds) {
     std::vector<std::uint32_t> begun(machines_.size());
     const std::int64_t end = now_ns() + static_cast<std::int64_t>(seconds * 1e9);
-    std::uint32_t last = UINT32_MAX;  // of the collectives: the same at all workers
+    std::uint32_t last = UINT32_MAX;  // the newest collective's number, the same at all workers
     for (std::size_t ended = 0; ended != machines_.size();) {
       if (now_ns() > end && last == UINT32_MAX) last = *std::max_element(begun.begin(), begun.end());
       step();
@@ -295,8 +296,8 @@ class Workers {
     }
   }
 
-  /// The median time from the first worker's packet of one chunk to the last one's RESULT, in nanoseconds. Each
-  /// collective is of one chunk and takes two rounds: the first exponents, and the words.
+  /// The median time in nanoseconds from the first worker's packet of a chunk to the last worker's RESULT. Each
+  /// collective has one chunk and takes two rounds: one for the first exponents, one for the words.
   double round_trip_ns() {
     constexpr int kTrips = 5'000;
     std::vector<double> trips;
@@ -360,11 +361,11 @@ class Workers {
   std::vector<transport::DataPath> paths_;
   std::vector<std::unique_ptr<worker::Worker>> machines_;
   std::vector<std::unique_ptr<Tensor>> tensors_;
-  std::vector<std::uint32_t> pending_;  // collectives of each
+  std::vector<std::uint32_t> pending_;  // incomplete collectives, by worker
   std::array<transport::RxDatagram, 256> datagrams_{};
 };
 
-/// How long the cores, "0,1", have been busy since the system began, whatever with.
+/// The time for which the cores, as in "0,1", have been busy since the system started, with anything.
 double busy_seconds(const std::string& cores) {
   std::ifstream stat("/proc/stat");
   double ticks = 0;
@@ -390,7 +391,7 @@ void work(const Options& options) {
   if (slots < 1 || slots > kSlots) throw std::invalid_argument("--slots must be 1 to 512");
   Workers workers(spec_of(options), workers_of(options), transport::parse_ipv4(options.at("address")), switch_at,
                   static_cast<std::uint16_t>(lanes), floats, static_cast<std::uint32_t>(slots));
-  workers.stream(0.2);  // neighbours, caches, windows
+  workers.stream(0.2);  // resolves neighbours, and warms caches and windows
   const std::uint64_t datagrams = workers.datagrams();
   const std::uint64_t repeats = workers.repeats();
   const double busy = busy_seconds(options.at("cores"));

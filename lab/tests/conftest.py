@@ -1,4 +1,4 @@
-"""Network namespaces, PyTorch's Gloo, and benchmarks that run as people run them and leave nothing behind."""
+"""Network namespaces, PyTorch's Gloo, and benchmarks that run as by a user and are checked to leave nothing behind."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from wiresum_lab.namespaces.star import Star, StarError
 
 RUN_S_MAX = 95.0
 END_S_MAX = 15.0
-"""To clean up in, when the time is up."""
+"""Time for cleaning up after the time limit."""
 
 
 @pytest.fixture(scope="session")
 def namespaces() -> None:
-    """Skips where stars cannot be built, and says why."""
+    """Skips where stars cannot be built, with the reason."""
     try:
         Star(1).close()
     except StarError as error:
@@ -29,7 +29,7 @@ def namespaces() -> None:
 
 @pytest.fixture(scope="session")
 def gloo_on_a_star(namespaces: None) -> None:
-    """Skips where Gloo cannot run on a star, and says why."""
+    """Skips where Gloo cannot run on a star, with the reason."""
     if reason := SYSTEMS["gloo"].missing():
         pytest.skip(reason)
 
@@ -52,7 +52,7 @@ def _run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """As Ctrl-C does, so that it ends what it has started; and without asking, if it does not."""
+    """Ends the program like Ctrl-C, so that it ends its children; kills it if that fails."""
     os.killpg(process.pid, signal.SIGINT)
     try:
         return process.communicate(timeout=END_S_MAX)

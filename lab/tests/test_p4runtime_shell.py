@@ -1,4 +1,4 @@
-"""p4runtime-shell, an independent client, and our driver at one switch: does each see what the other wrote?"""
+"""p4runtime-shell, an independent client, and our driver at one switch see each other's entries."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def ask(python: Path, target: Target, *, election_id: int, stray: str = "") -> d
     return answer
 
 
-def test_an_independent_client_sees_our_entries_and_we_see_its(python: Path, target: Target) -> None:
+def test_an_independent_client_and_our_driver_see_each_others_entries(python: Path, target: Target) -> None:
     with contextlib.closing(P4RuntimeSwitch(target, election_id=2)) as switch:
         switch.wait_ready()
         switch.reconcile([])
@@ -89,7 +89,9 @@ def test_an_independent_client_sees_our_entries_and_we_see_its(python: Path, tar
         assert sorted(answer["admit"], key=lambda entry: entry["worker"]) == expected  # type: ignore[call-overload]
         assert [sorted(group) for group in answer["groups"]] == [[[1, 0], [2, 1]]]  # type: ignore[attr-defined]
         assert switch.trouble == ""
-        assert ask(python, target, election_id=100, stray="10.0.0.99")["own"] == 3, "address, keys, the stray one"
+        assert ask(python, target, election_id=100, stray="10.0.0.99")["own"] == 3, (
+            "the address, the record of keys, and the shell's entry"
+        )
     with contextlib.closing(P4RuntimeSwitch(target, election_id=101)) as switch:
         switch.wait_ready()
         changes = switch.reconcile([JOB]).changes

@@ -1,4 +1,4 @@
-"""Programs are awaited, told of when they end, and ended with all that they have started."""
+"""Programs are awaited, supervised, and ended together with their children."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wiresum_lab.processes import Program, ProgramError, wait_until
 FORKS = "import os, time; child = os.fork(); child and print('ready: child', child, flush=True); time.sleep(600)"
 
 
-def test_what_a_program_says_is_awaited_and_all_that_it_started_ends_with_it(tmp_path: Path) -> None:
+def test_a_program_is_awaited_by_its_output_and_ended_with_its_children(tmp_path: Path) -> None:
     with Program([sys.executable, "-c", FORKS], tmp_path / "log") as program:
         child = Path("/proc") / program.await_text(r"ready: child (\d+)")[1]
         assert child.exists()
@@ -20,18 +20,18 @@ def test_what_a_program_says_is_awaited_and_all_that_it_started_ends_with_it(tmp
     assert program.exit_code is not None
 
 
-def test_a_program_that_ends_at_its_start_is_an_error_that_shows_what_it_said(tmp_path: Path) -> None:
+def test_a_program_that_exits_at_its_start_is_an_error_with_its_output(tmp_path: Path) -> None:
     program = Program(["sh", "-c", "echo no such switch; exit 3"], tmp_path / "log", name="the switch")
     with pytest.raises(ProgramError, match=r"the switch ended with exit code 3\n.*\nno such switch"):
         program.await_text("ready")
 
 
-def test_of_a_log_that_goes_on_only_what_is_new_counts(tmp_path: Path) -> None:
+def test_only_new_lines_of_an_appended_log_count(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("ready: the one before\n")
     with Program(["sh", "-c", "echo ready: this one; sleep 600"], tmp_path / "log", append=True) as program:
         assert program.await_text("ready: (.*)")[1] == "this one"
 
 
-def test_what_does_not_come_is_an_error_that_names_it() -> None:
-    with pytest.raises(AssertionError, match="in 0 s it did not come to this: a miracle"):
-        wait_until(lambda: False, "a miracle", 0.1)
+def test_a_timeout_is_an_error_that_names_the_condition() -> None:
+    with pytest.raises(AssertionError, match="after 0 s this was still not so: an event that never happens"):
+        wait_until(lambda: False, "an event that never happens", 0.1)

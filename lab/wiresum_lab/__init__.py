@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-"""The checkout that this is installed from. What runs away from one, the doubles, does not use it."""
+"""The checkout that this is installed from. The doubles do not use it: they run without a checkout too."""
 
 
 def tracked_files() -> list[Path]:
-    """The files of the checkout, those that are new too."""
+    """The files of the checkout, new ones too, without those that git ignores."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listing = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
     return [REPOSITORY / name for name in listing.stdout.split("\0") if name and (REPOSITORY / name).is_file()]

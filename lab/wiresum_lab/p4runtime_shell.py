@@ -31,7 +31,7 @@ ELECTION_ID = "0,0"
 
 
 class ShellError(RuntimeError):
-    """The shell cannot be had: the text says why."""
+    """The shell is not available. The text says why."""
 
 
 def python_of(environment: Path = ENVIRONMENT) -> Path:
@@ -53,7 +53,7 @@ def python_of(environment: Path = ENVIRONMENT) -> Path:
 
 
 def clean_environment() -> dict[str, str]:
-    """Without what would show the shell our own packages."""
+    """The environment, without the variables by which the shell would find our own packages."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 PATIENCE_S = 20.0
-"""For what must happen, however busy the machine is. Nothing takes nearly as long."""
+"""Time for what must happen, however busy the machine is. Nothing takes nearly as long."""
 START_S_MAX = 60.0
 STOP_S_MAX = 10.0
 POLL_S = 0.02
@@ -41,7 +41,7 @@ def wiresum(*arguments: str) -> list[str]:
 
 
 def controller_config(*, listen: int, p4runtime: int, data: int, slots: int) -> str:
-    """Of a controller with one software switch, both at ports of loopback; its state lies beside the file."""
+    """A controller with one software switch, both at ports of loopback. Its state is beside the file."""
     return f"""\
 [controller]
 listen = "127.0.0.1:{listen}"
@@ -59,7 +59,7 @@ slots = {slots}
 
 
 def here(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """On this machine, in a session of its own. It dies when the thread that started it does."""
+    """Starts a command on this machine, in a session of its own. It dies when the thread that started it does."""
     # Not preexec_fn: Python would run fork handlers, and lose a KeyboardInterrupt that comes while they run.
     return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], start_new_session=True, **options)
 
@@ -111,7 +111,7 @@ class Program:
         return self.log.read_bytes()[self._log_begin :].decode(errors="replace")
 
     def await_text(self, pattern: str) -> re.Match[str]:
-        """Until it has written this, a regular expression. Stops it, and raises `ProgramError`, if it does not."""
+        """Waits until it has written this, a regular expression. If it does not, stops it and raises `ProgramError`."""
         return self.await_ready(lambda: re.search(pattern, self.said(), re.MULTILINE))
 
     def await_ready(self, ready: Callable[[], T | None]) -> T:
@@ -127,7 +127,7 @@ class Program:
             raise self._error(f"{self.name} ended with exit code {self.exit_code}")
 
     def stop(self) -> None:
-        """Idempotent. Politely at first."""
+        """Idempotent. Asks it to end, and kills it if it does not."""
         if self.exit_code is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -135,7 +135,7 @@ class Program:
         self.kill()
 
     def kill(self) -> None:
-        """With all that is left of its session, if it has one of its own. Idempotent."""
+        """Kills it, and all that is left of its session if it has one of its own. Idempotent."""
         if self._is_over:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -146,7 +146,9 @@ class Program:
 
     def tail(self, lines: int = LOG_LINES_SHOWN) -> str:
         """The end of its log."""
-        return tail(self.log, lines)
+        return "\n".join(
+            [f"--- the end of {self.log} ---", *self.log.read_text(errors="replace").splitlines()[-lines:]]
+        )
 
     def _error(self, text: str) -> ProgramError:
         return ProgramError(f"{text}\n{self.tail()}")
@@ -162,7 +164,7 @@ class SwitchProcess(Program):
 
 
 def stop_all(programs: Sequence[Program]) -> None:
-    """All are asked before one is waited for."""
+    """Asks all to end before it waits for the first."""
     for program in programs:
         program.process.terminate()
     for program in programs:
@@ -177,13 +179,13 @@ def wait_until(
     *,
     error: Callable[[str], BaseException] = AssertionError,
 ) -> T:
-    """Returns what the condition gives as soon as that is true, which 0 and an empty list are not. `meanwhile` may
-    raise, for instance if who is awaited has ended."""
+    """Returns the first true value of the condition; 0 and an empty list are false. `meanwhile` is called after each
+    try, and may raise, for instance if the process has ended."""
     give_up_at = time.monotonic() + patience_s
     while not (found := condition()):
         meanwhile()
         if time.monotonic() > give_up_at:
-            raise error(f"in {patience_s:.0f} s it did not come to this: {what}")
+            raise error(f"after {patience_s:.0f} s this was still not so: {what}")
         time.sleep(POLL_S)
     return found
 
@@ -194,12 +196,14 @@ def cpu_seconds(process: int) -> float:
     return time.clock_gettime((~process << 3) | 2)
 
 
-def unused_port(kind: int = socket.SOCK_STREAM) -> int:
-    """Of loopback; free a moment ago."""
-    with socket.socket(type=kind) as unused:
+def resident_kib(process: int | str = "self") -> int:
+    """The physical memory that a process occupies."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+
+def unused_port() -> int:
+    """A TCP port of loopback that was free a moment ago."""
+    with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         return int(unused.getsockname()[1])
-
-
-def tail(log: Path, lines: int = LOG_LINES_SHOWN) -> str:
-    return "\n".join([f"--- the end of {log} ---", *log.read_text(errors="replace").splitlines()[-lines:]])

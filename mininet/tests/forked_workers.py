@@ -1,8 +1,8 @@
 """Workers of a training in the namespaces of a network, forked from one process that has loaded PyTorch.
 
-Loading PyTorch four times takes two cores most of the time that such a test takes. A line of JSON comes in for each
-training, {"argv": [...], "workers": [{"pid": a process in the namespace, "environment": {...}}, ...]}, and one with
-exit codes goes out.
+Loading PyTorch in four processes would take most of the time of such a test. The process reads one line of JSON for
+each training, {"argv": [...], "workers": [{"pid": a process in the namespace, "environment": {...}}, ...]}, and answers
+with a line of exit codes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLONE_NEWNET = 0x40000000
 
 
 def work(argv: list[str], worker: dict[str, Any]) -> None:
-    """The child's life."""
+    """Runs in the child: enters the namespace and trains."""
     code = 1
     try:
         if worker["pid"]:
@@ -39,7 +39,7 @@ def work(argv: list[str], worker: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    torch.use_deterministic_algorithms(True)  # loads the half of PyTorch that `import torch` does not
+    torch.use_deterministic_algorithms(True)  # loads the rest of PyTorch, which `import torch` does not
     print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)

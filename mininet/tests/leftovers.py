@@ -1,4 +1,5 @@
-"""What is left of a network: processes in its namespaces. Others may make and end namespaces at the same time."""
+"""Finds processes that remain in the namespaces of a network. Other tests may create and remove namespaces
+meanwhile."""
 
 from __future__ import annotations
 
@@ -15,24 +16,24 @@ wait_until = functools.partial(processes.wait_until, patience_s=PATIENCE_S)
 
 
 def now() -> float:
-    """In the kernel's ticks since its start, as it counts the starts of processes."""
+    """The time since boot in the kernel's ticks, the unit of processes' start times."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
 
 
 def namespaces_of(processes: Iterable[int]) -> set[str]:
-    """The namespaces of the network that processes are in."""
+    """The network namespaces of these processes."""
     found = set()
     for process in processes:
         try:
             found.add(str(Path(f"/proc/{process}/ns/net").readlink()))
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     return found
 
 
 def processes_in(namespaces: set[str], started_before: float) -> list[int]:
-    """Those that are in one of the namespaces, and are older: the kernel gives the number of a namespace that is gone
-    to the next one."""
+    """Processes in one of the namespaces that started before the given time: the kernel reuses the number of a
+    removed namespace."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""The exercise, its solution and its checker. Needs p4c, and bmv2 for all but the first."""
+"""The exercise, its solution and its checker. Needs p4c, and bmv2 for all but the first test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.fixture(scope="module")
 def tools() -> None:
-    """Skips where the checker cannot run, and says why."""
+    """Skips where the checker cannot run, with the reason."""
     for tool in ("p4c-bm2-ss", "simple_switch_grpc"):
         if shutil.which(tool) is None:
             pytest.skip(f"the checker of the exercise is not tested: {tool} is not on PATH")
@@ -29,7 +29,7 @@ def tools() -> None:
         pytest.skip(f"the checker of the exercise is not tested: {error}")
 
 
-def test_the_exercise_is_the_program_s_own_table_without_five_rows() -> None:
+def test_the_exercise_is_the_programs_own_table_without_five_rows() -> None:
     exercise, solution = EXERCISE.read_text().splitlines(), SOLUTION.read_text().splitlines()
     (todo,) = [line for line in exercise if line not in solution]
     assert "TODO" in todo
@@ -45,7 +45,7 @@ def test_the_exercise_is_the_program_s_own_table_without_five_rows() -> None:
     assert exercise[:at] + left_out + exercise[at + 1 :] == solution
 
 
-def test_the_exercise_fails_and_says_what_should_have_come(tools: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exercise_fails_and_shows_the_expected_output(tools: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main([str(EXERCISE), "sums", "questions"]) == 1
     output = capsys.readouterr().out
     assert "questions.txt:7: 1.1 QUESTION round=1 -> missing" in output
@@ -57,7 +57,7 @@ def test_the_solution_passes(tools: None, capsys: pytest.CaptureFixture[str]) ->
     assert "Every packet is answered as the protocol says." in capsys.readouterr().out
 
 
-def test_a_row_that_is_wrong_is_found(tools: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_row_is_found(tools: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = SOLUTION.read_text().replace(
         "(1, 1, 1, 1, _, 1, 1, 1, _, _) : resend();", "(1, 1, 1, 1, _, 1, 1, 1, _, _) : complete();"
     )
@@ -67,7 +67,7 @@ def test_a_row_that_is_wrong_is_found(tools: None, tmp_path: Path, capsys: pytes
     assert "duplicates.txt" in capsys.readouterr().out
 
 
-def test_what_p4c_says_is_shown(tools: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_complaints_of_p4c_are_shown(tools: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "verdict.p4").write_text("control Verdict {")
     assert check.main([str(tmp_path / "verdict.p4")]) == 2
     assert "p4c does not take the program" in capsys.readouterr().out

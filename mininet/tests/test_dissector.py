@@ -1,4 +1,4 @@
-"""The Wireshark dissector, in tshark, against every packet of the test vectors."""
+"""The Wireshark dissector, in tshark, with every packet of the test vectors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,14 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def tshark() -> str:
-    """Skips where there is none, and says how to get it."""
+    """Skips where tshark is missing, with advice on how to install it."""
     if (found := shutil.which("tshark")) is None:
         pytest.skip("the Wireshark dissector is not tested: tshark is not on PATH (apt-get install tshark)")
     return found
 
 
 def capture(datagrams: Iterable[tuple[bytes, int]], path: Path) -> None:
-    """A pcap of datagrams, each with its thread."""
+    """A pcap of datagrams, each with the number of its thread."""
     ends = Host(bytes(6), IPv4Address("10.0.0.1")), Host(bytes(6), IPv4Address("10.0.0.101"))
     with path.open("wb") as file:
         file.write(struct.pack("=IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
@@ -47,7 +48,7 @@ def capture(datagrams: Iterable[tuple[bytes, int]], path: Path) -> None:
 
 
 def dissect(tshark: str, path: Path, *options: str) -> list[dict[str, Any]]:
-    """Of each packet what tshark shows of our protocol, and its line in the list."""
+    """For each packet, the fields of our protocol that tshark shows, and its line in the list."""
     command = [tshark, "-X", f"lua_script:{DISSECTOR}", "-r", str(path), *options]
     done = subprocess.run([*command, "-T", "ek"], capture_output=True, text=True, check=True)
     assert "Lua" not in done.stderr, done.stderr
@@ -60,7 +61,7 @@ def dissect(tshark: str, path: Path, *options: str) -> list[dict[str, Any]]:
 
 
 def every_packet_of_the_vectors() -> list[tuple[bytes, int]]:
-    """But for empty datagrams, for which Wireshark asks no dissector."""
+    """Without empty datagrams, which Wireshark does not pass to dissectors."""
     found: list[tuple[bytes, int]] = []
     for scenario in load_all():
         for step in scenario.steps:
@@ -76,7 +77,7 @@ def values(packet: dict[str, Any], name: str) -> list[int]:
     return [int(one, 0) for one in (value if isinstance(value, list) else [value])]
 
 
-def test_every_field_of_every_packet_of_the_vectors_is_shown(tshark: str, tmp_path: Path) -> None:
+def test_every_field_of_every_packet_is_shown(tshark: str, tmp_path: Path) -> None:
     sent = every_packet_of_the_vectors()
     assert len(sent) > 500
     capture(sent, tmp_path / "vectors.pcap")
@@ -89,7 +90,7 @@ def test_every_field_of_every_packet_of_the_vectors_is_shown(tshark: str, tmp_pa
         header = Header.unpack(datagram)
         words = struct.unpack(f"!{(len(datagram) - HEADER_BYTES) // 4}i", whole_words(datagram))
         expected = {
-            **header._asdict(),
+            **vars(header),
             "exponent": (header.exponent ^ 0x80) - 0x80,
             "slot": header.cell // 2,
             "parity": header.round % 2,
@@ -112,7 +113,7 @@ def whole_words(datagram: bytes) -> bytes:
 
 
 def packet(kind: int, words: Sequence[int] = (), **fields: int) -> bytes:
-    header = Header(kind=kind, job=1, key=7, cell=1, round=1, tensor=2)._replace(**fields)
+    header = replace(Header(kind=kind, job=1, key=7, cell=1, round=1, tensor=2), **fields)
     return header.pack() + struct.pack(f"!{len(words)}i", *words)
 
 
@@ -130,14 +131,14 @@ UNUSUAL = {
 }
 
 
-def test_what_is_unusual_is_remarked_and_nothing_else(tshark: str, tmp_path: Path) -> None:
+def test_only_unusual_fields_are_remarked_on(tshark: str, tmp_path: Path) -> None:
     capture([(datagram, 0) for datagram in (*UNUSUAL.values(), packet(0, [1]))], tmp_path / "unusual.pcap")
     shown = [json.dumps(one) for one in dissect(tshark, tmp_path / "unusual.pcap")]
     remarks = [{name for name in UNUSUAL if f'"wiresum_wiresum_{name}"' in one} for one in shown]
     assert remarks == [*({name} for name in UNUSUAL), set()]
 
 
-def test_a_slot_is_seen_to_fill(tshark: str, tmp_path: Path) -> None:
+def test_the_contributions_to_a_slot_are_counted(tshark: str, tmp_path: Path) -> None:
     contributions = [packet(0, [1], worker=worker) for worker in (2, 0, 1)]
     question, result, next_round = packet(4, worker=3), packet(2, [3]), packet(0, [1], round=2, cell=0)
     capture([(one, 0) for one in (*contributions, question, result, next_round)], tmp_path / "slot.pcap")
@@ -145,7 +146,7 @@ def test_a_slot_is_seen_to_fill(tshark: str, tmp_path: Path) -> None:
     assert seen == ["2", "0, 2", "0, 1, 2", "0, 1, 2", "0, 1, 2", "0"]
 
 
-def test_another_base_port_can_be_chosen(tshark: str, tmp_path: Path) -> None:
+def test_the_base_port_can_be_changed(tshark: str, tmp_path: Path) -> None:
     capture([(packet(0, [1]), 0)], tmp_path / "one.pcap")
     assert "wiresum_wiresum_round" in dissect(tshark, tmp_path / "one.pcap")[0]
     chosen = dissect(tshark, tmp_path / "one.pcap", "-o", "wiresum.port:40000")[0]

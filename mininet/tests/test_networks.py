@@ -1,4 +1,5 @@
-"""Networks of Mininet's own classes: each topology on each kind of switch trains to the same bits. Needs root."""
+"""Networks of Mininet's own classes: each topology gives the same training result on each kind of switch. Needs
+root."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ ARGUMENTS = ("--epochs", "1", "--seed", "7", "--width", "4", "--batch", "64")
 
 
 class Trainer:
-    """Trains in any namespaces, see forked_workers.py."""
+    """Runs trainings in any namespaces, with forked_workers.py."""
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("forked_workers.py"))]
@@ -71,7 +72,7 @@ def trainer(mininet_here: None) -> Iterator[Trainer]:
 
 @pytest.fixture(scope="module")
 def on_loopback(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
-    """The same training over one software switch on loopback, by the number of workers."""
+    """The same training over one software switch on loopback, for each number of workers."""
     folder = tmp_path_factory.mktemp("loopback")
     runs = {}
     with SwitchProcess(folder, "--lanes", str(compiled.load("v1model").lanes)) as switch:
@@ -95,8 +96,9 @@ def inside_of(net: Any) -> set[str]:
     return namespaces_of(node.pid for node in (*net.hosts, *net.switches))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", topology.names())
-def test_a_training_ends_with_the_bits_of_the_star(
+def test_a_training_in_each_topology_equals_the_one_on_loopback(
     name: str, kind: str, trainer: Trainer, on_loopback: dict[int, Run], tmp_path: Path
 ) -> None:
     from wiresum_mininet.nodes import Workplace
@@ -117,11 +119,12 @@ def test_a_training_ends_with_the_bits_of_the_star(
     wait_until_empty(inside, started_before=at)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("software", "bmv2", "software"), ("bmv2", "software", "bmv2")], ids=lambda k: k[0])
-def test_a_tree_of_both_kinds_of_switch_trains_to_the_same_bits(
+def test_a_training_in_a_tree_of_both_kinds_of_switch_equals_the_one_on_loopback(
     kinds: tuple[str, str, str], trainer: Trainer, on_loopback: dict[int, Run], tmp_path: Path
 ) -> None:
-    """The spine's kind first: each has a leaf of its own kind, and one of the other, and each leaf two workers."""
+    """The first kind is the spine's. It has a leaf of each kind, and each leaf has two workers."""
     if shutil.which("simple_switch_grpc") is None:
         pytest.skip("a tree of bmv2 and software switches was not tested: simple_switch_grpc is not on PATH")
     from wiresum_mininet.nodes import Workplace
@@ -150,7 +153,7 @@ def net(kind: str, tmp_path: Path) -> Iterator[object]:
         yield built
 
 
-def test_all_hosts_and_the_switch_answer_and_a_link_goes_down_and_up(net) -> None:  # type: ignore[no-untyped-def]
+def test_hosts_and_switch_answer_pings_and_a_link_can_be_switched_off_and_on(net) -> None:  # type: ignore[no-untyped-def]
     assert net.pingAll(timeout="5") == 0
     address = net.topology.root.address
     assert " 0% packet loss" in net["h1"].cmd(f"ping -c 1 {address}")
@@ -161,7 +164,8 @@ def test_all_hosts_and_the_switch_answer_and_a_link_goes_down_and_up(net) -> Non
     assert re.fullmatch(r"[0-9.]+ [KMG]?bits/sec", net.iperf(seconds=1)[1])
 
 
-def test_a_switch_that_was_stopped_sums_again_once_it_is_started(net, trainer: Trainer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.slow
+def test_a_switch_that_was_stopped_and_started_sums_again(net, trainer: Trainer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     net["s1"].stop(deleteIntfs=False)
     assert " 0% packet loss" not in net["h1"].cmd("ping -c 1 -W 1 10.0.0.2")
     net["s1"].start([])
@@ -169,7 +173,7 @@ def test_a_switch_that_was_stopped_sums_again_once_it_is_started(net, trainer: T
     assert run.parameters_identical(len(net.workers))
 
 
-def test_a_switch_that_does_not_start_is_an_error_and_nothing_is_left(
+def test_a_switch_that_does_not_start_is_an_error_and_leaves_nothing(
     mininet_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from wiresum_lab.namespaces import bmv2
@@ -186,9 +190,10 @@ def test_a_switch_that_does_not_start_is_an_error_and_nothing_is_left(
     wait_until_empty(inside, started_before=at)
 
 
-def test_loss_and_rate_are_those_that_the_file_gives_a_link(kind: str, tmp_path: Path) -> None:
-    """Bounds that chance leaves once in far more than a million runs: there and back are four crossings of a link, so
-    one in sixteen of 300 packets comes back."""
+@pytest.mark.slow
+def test_a_link_has_the_loss_and_rate_of_the_file(kind: str, tmp_path: Path) -> None:
+    """A ping crosses four lossy links, so one in sixteen of 300 packets comes back. Chance exceeds the bounds less
+    than once in a million runs."""
     from wiresum_mininet.nodes import Workplace
     from wiresum_mininet.wiresum_net import WiresumNet
 

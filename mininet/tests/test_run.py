@@ -1,4 +1,4 @@
-"""`make mininet` as people start it, and that nothing of it is left, however it ends. Needs root."""
+"""`make mininet` as users start it; nothing of it remains, however it ends. Needs root."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def start(output: Path, *arguments: str) -> Started:
 
 
 class Started:
-    """The program, and all processes that come of it: they inherit a word in their environment."""
+    """The program and all its descendants, which are found by a marker in their environment."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._word = f"WIRESUM_TEST_WORD={uuid.uuid4()}"
@@ -47,7 +47,7 @@ class Started:
         )
 
     def processes(self) -> dict[int, str]:
-        """Command lines by number."""
+        """Command lines by process id."""
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
             try:
@@ -61,7 +61,7 @@ class Started:
         return namespaces_of(self.processes()) - namespaces_of([os.getpid()])
 
     def first(self) -> int:
-        """The first process of the world: the one that unshare(1) has started."""
+        """The first process of the PID namespace, which unshare(1) has started."""
         (unshare,) = [number for number, command in self.processes().items() if command.startswith("unshare ")]
         return int(Path(f"/proc/{unshare}/task/{unshare}/children").read_text())
 
@@ -80,7 +80,7 @@ ENDS: dict[str, Callable[[Started], None]] = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_nothing_is_left_however_it_ends(how: str, mininet_here: None, tmp_path: Path) -> None:
+def test_nothing_remains_however_it_ends(how: str, mininet_here: None, tmp_path: Path) -> None:
     commands = tmp_path / "commands"
     commands.write_text("h1 sleep 1000 &\nh2 sh -c 'trap : TERM HUP; sleep 1001'\n")
     started = start(tmp_path / "net", "--commands", str(commands))
@@ -116,7 +116,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("how", [[], ["nohup"]], ids=["alone", "under_nohup"])
-def test_nothing_is_left_of_a_script_that_uses_the_classes_and_is_killed(
+def test_nothing_remains_of_a_killed_script_that_uses_the_classes(
     how: list[str], mininet_here: None, tmp_path: Path
 ) -> None:
     script = SCRIPT.format(output=str(tmp_path / "net"))
@@ -133,7 +133,7 @@ def test_nothing_is_left_of_a_script_that_uses_the_classes_and_is_killed(
     wait_until_empty(inside, started_before=at)
 
 
-def test_two_at_a_time_need_two_folders(mininet_here: None, tmp_path: Path) -> None:
+def test_two_networks_need_two_folders(mininet_here: None, tmp_path: Path) -> None:
     commands = tmp_path / "commands"
     commands.write_text("sh sleep 1000\n")
     first = start(tmp_path / "net", "--commands", str(commands))
@@ -154,6 +154,7 @@ def test_two_at_a_time_need_two_folders(mininet_here: None, tmp_path: Path) -> N
     wait_until(lambda: not first.processes(), "all processes had ended")
 
 
+@pytest.mark.slow
 def test_the_prompt_opens_on_a_terminal_and_exit_ends_it(mininet_here: None, tmp_path: Path) -> None:
     controlling, terminal = pty.openpty()
     command = [sys.executable, "-m", "wiresum_mininet", "--switch", "software", "--output", str(tmp_path)]
@@ -179,7 +180,7 @@ def test_the_prompt_opens_on_a_terminal_and_exit_ends_it(mininet_here: None, tmp
 
 
 def until(terminal: int, text: str) -> str:
-    """What a terminal shows, until it has shown a text."""
+    """Reads a terminal until it has shown this text; gives its output."""
     shown, give_up_at = "", time.monotonic() + PATIENCE_S
     while text not in shown:
         assert time.monotonic() < give_up_at, shown
@@ -188,8 +189,9 @@ def until(terminal: int, text: str) -> str:
     return shown
 
 
-def test_a_training_ends_with_tables_a_picture_and_the_bits_of_loopback(mininet_here: None, tmp_path: Path) -> None:
-    """In two racks of a worker each."""
+@pytest.mark.slow
+def test_a_training_gives_tables_a_picture_and_the_same_bits_as_on_loopback(mininet_here: None, tmp_path: Path) -> None:
+    """The network has two racks with one worker each."""
     document = json.loads((topology.FOLDER / "racks" / "topology.json").read_text())
     left_out = [f"h{number}" for number in (2, 3, 4, 6, 7, 8)]
     document["hosts"] = {name: host for name, host in document["hosts"].items() if name not in left_out}
@@ -205,7 +207,7 @@ def test_a_training_ends_with_tables_a_picture_and_the_bits_of_loopback(mininet_
     assert found["steps"] == 22
     ports = ["l1-eth1", "l1-eth5", "l2-eth1", "l2-eth5", "s1-eth1", "s1-eth2", "s1-eth3"]
     assert sorted(found["ports"]) == sorted(found["ports_gloo"]) == ports
-    # Each worker's gradients go to its leaf once, and once from there to the spine; sums come back likewise.
+    # Each worker's gradients cross the link to its leaf once, and the leaf's uplink once; sums come back likewise.
     for port in ports[:4]:
         assert all(found["ports"][port][way] > 44 * 1500 for way in ("bytes_in", "bytes_out"))
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
@@ -235,19 +237,19 @@ def test_the_topologies_are_listed() -> None:
         (("--commands", "/nowhere/at/all"), "No such file"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_can(arguments: tuple[str, ...], complaint: str) -> None:
+def test_an_invalid_choice_is_refused_with_the_valid_ones(arguments: tuple[str, ...], complaint: str) -> None:
     code, output = run(*arguments)
     assert code == 2
     assert complaint in output
 
 
-def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_root_the_error_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert program.main([]) == 2
     assert "Mininet needs root: sudo make mininet" in capsys.readouterr().out
 
 
-def test_without_bmv2_it_takes_software_switches_and_says_so(
+def test_without_bmv2_it_uses_software_switches_and_says_so(
     mininet_here: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     started: list[list[str]] = []

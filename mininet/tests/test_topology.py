@@ -1,4 +1,4 @@
-"""Topology files: what they say, and what is refused."""
+"""Topology files: their meaning, and what is refused."""
 
 import copy
 import json
@@ -20,7 +20,7 @@ def load(document: Any, tmp_path: Path) -> topology.Topology:
 
 
 @pytest.mark.parametrize("name", topology.names())
-def test_every_topology_that_comes_along_is_right(name: str) -> None:
+def test_every_included_topology_is_valid(name: str) -> None:
     plan = topology.find(name)
     assert len(plan.workers) == (8 if name == "racks" else 4)
     assert plan.about
@@ -29,7 +29,7 @@ def test_every_topology_that_comes_along_is_right(name: str) -> None:
             assert plan.port_towards(switch.name, node.name) in plan.ports(switch.name)
 
 
-def test_there_is_one_switch_two_leaf_spines_and_one_with_an_ethernet_switch() -> None:
+def test_the_included_topologies_are_one_switch_two_trees_and_one_with_an_ethernet_switch() -> None:
     assert topology.names() == ["ethernet", "leaf-spine", "one-switch", "racks"]
     roles = {name: sorted(switch.role for switch in topology.find(name).switches) for name in topology.names()}
     assert roles == {
@@ -40,14 +40,14 @@ def test_there_is_one_switch_two_leaf_spines_and_one_with_an_ethernet_switch() -
     }
 
 
-def test_a_host_is_summed_for_by_the_first_switch_on_its_way_that_sums() -> None:
+def test_the_first_aggregator_on_the_way_to_the_root_sums_for_a_host() -> None:
     racks, forwarding = topology.find("racks"), topology.find("leaf-spine")
     assert [racks.aggregator_of(host.name).name for host in racks.hosts] == ["l1"] * 4 + ["l2"] * 4 + ["s1"]
     assert racks.root.name == "s1"
     assert {forwarding.aggregator_of(host.name).name for host in forwarding.hosts} == {"s1"}
 
 
-def test_a_port_leads_to_what_is_behind_other_switches() -> None:
+def test_a_port_leads_to_nodes_behind_other_switches() -> None:
     plan = topology.find("leaf-spine")
     assert [plan.port_towards("s1", host) for host in ("h1", "h2", "h3", "h4", "c0", "l2")] == [1, 1, 2, 2, 3, 2]
     assert [plan.port_towards("l1", node) for node in ("h1", "h2", "h3", "s1", "c0")] == [1, 2, 3, 3, 3]
@@ -96,7 +96,7 @@ WRONG_RACKS = [
 
 
 @pytest.mark.parametrize(("change", "complaint"), WRONG_RACKS, ids=[complaint for _, complaint in WRONG_RACKS])
-def test_what_is_wrong_with_a_parent_is_an_error_that_names_it(change: Any, complaint: str, tmp_path: Path) -> None:
+def test_an_invalid_parent_is_an_error_that_names_it(change: Any, complaint: str, tmp_path: Path) -> None:
     document = json.loads((topology.FOLDER / "racks" / "topology.json").read_text())
     change(document)
     with pytest.raises(TopologyError, match=complaint):
@@ -104,7 +104,7 @@ def test_what_is_wrong_with_a_parent_is_an_error_that_names_it(change: Any, comp
 
 
 @pytest.mark.parametrize(("change", "complaint"), WRONG, ids=[complaint for _, complaint in WRONG])
-def test_what_is_wrong_is_an_error_that_names_it(change: Any, complaint: str, tmp_path: Path) -> None:
+def test_an_invalid_topology_is_an_error_that_names_the_mistake(change: Any, complaint: str, tmp_path: Path) -> None:
     document = copy.deepcopy(ONE)
     change(document)
     with pytest.raises(TopologyError, match=complaint) as error:
@@ -119,7 +119,7 @@ def test_a_loop_of_switches_is_refused(tmp_path: Path) -> None:
         load(document, tmp_path)
 
 
-def test_an_unknown_name_a_missing_file_and_no_json_are_told_apart(tmp_path: Path) -> None:
+def test_an_unknown_name_a_missing_file_and_invalid_json_give_different_errors(tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="choose one of ethernet, leaf-spine, one-switch, racks"):
         topology.find("ring")
     with pytest.raises(TopologyError, match="cannot read it"):

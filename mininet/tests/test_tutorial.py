@@ -1,6 +1,6 @@
-"""docs/mininet.md, typed from the page: every command, with its output as printed there but for numbers. Needs bmv2.
+"""Types every command of docs/mininet.md and compares its output with the page, except for numbers. Needs bmv2.
 
-But for `sh sleep`: what follows one comes after a wait that suits a reader, and here it is typed until it has come.
+The waits of `sh sleep` are shortened; the command after one is repeated until it gives the output on the page.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Command(NamedTuple):
     prompt: str
     text: str
     output: list[str]
-    """As the page has it; "..." stands for anything."""
+    """The lines on the page; "..." stands for any text."""
 
 
 def commands() -> list[Command]:
@@ -50,7 +50,7 @@ def commands() -> list[Command]:
 
 
 def comparable(line: str) -> str:
-    """Without numbers, names that are drawn, and widths."""
+    """The line without numbers, random names and widths."""
     line = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line)
     line = re.sub(r"\bjob-[0-9a-f]{8}\b", "job-N", line)
     line = re.sub(r"[0-9][0-9.,+:]*", "N", line)
@@ -58,7 +58,7 @@ def comparable(line: str) -> str:
 
 
 def assert_shown(command: Command, shown: str) -> None:
-    """All lines of the page come, in their order; where the page has "...", others may."""
+    """All lines of the page are shown in order; where the page has "...", others may come between."""
     lines = [comparable(line) for line in shown.replace("\r", "").splitlines()]
     at = 0
     for expected in command.output:
@@ -88,7 +88,7 @@ class Terminal:
             if select.select([self._ours], [], [], 1.0)[0]:
                 try:
                     shown += os.read(self._ours, 65536).decode(errors="replace")
-                except OSError:  # it has ended
+                except OSError:  # the program has ended
                     break
         return shown
 
@@ -104,7 +104,7 @@ class Terminal:
 
 @pytest.fixture
 def folder(mininet_here: None, tmp_path: Path) -> Path:
-    """The repository, with a `build` and a home of the test's own."""
+    """A folder with the needed parts of the repository, and a `build` and a home of its own."""
     for tool in ("simple_switch_grpc", "p4c-bm2-ss", "tshark", "mergecap"):
         if shutil.which(tool) is None:
             pytest.skip(f"the tutorial in docs/mininet.md is not tested: {tool} is not on PATH")
@@ -134,7 +134,7 @@ def assert_comes(command: Command, terminal: Terminal) -> None:
 
 
 def made(text: str) -> list[str] | None:
-    """What `make mininet` runs; None for any other command."""
+    """The command that `make mininet` runs; None for any other command."""
     match = re.fullmatch(r"(?:sudo )?make mininet(?: ARGS=(.*))?", text)
     if match is None:
         return None
@@ -158,7 +158,8 @@ def in_shell(text: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_every_command_prints_what_the_page_says(folder: Path, terminals: list[Terminal]) -> None:
+@pytest.mark.slow
+def test_every_command_prints_the_output_on_the_page(folder: Path, terminals: list[Terminal]) -> None:
     typed = commands()
     assert len(typed) > 30
     for before, command in zip([None, *typed], typed, strict=False):
@@ -173,11 +174,11 @@ def test_every_command_prints_what_the_page_says(folder: Path, terminals: list[T
             assert arguments is not None
             terminals.append(Terminal(arguments, folder))
             assert_shown(command, terminals[-1].until_prompt())
-        elif not command.text.startswith("wireshark "):  # it needs a display
+        elif not command.text.startswith("wireshark "):  # needs a display
             assert_shown(command, in_shell(command.text, folder))
 
 
-def test_the_page_names_all_topologies_and_options() -> None:
+def test_the_page_mentions_all_topologies_and_options() -> None:
     text = PAGE.read_text()
     help_text = in_shell("make mininet ARGS=--help", REPOSITORY)
     links, training = ("--topology", "--switch", "--rate", "--delay", "--loss"), ("--gloo", "--no-captures", "--output")

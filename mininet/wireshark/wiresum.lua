@@ -1,12 +1,12 @@
--- Wireshark shows Wiresum's packets: every field of the header (docs/protocol.md, section 2), the words, and what
--- follows from them: the slot and the thread, whether round and cell agree, and whose contributions to a slot's round
--- have been seen so far.
+-- Shows Wiresum's packets in Wireshark: every field of the header (docs/protocol.md, section 2), the words, and what
+-- follows from them: the slot and the thread, whether round and cell agree, and which workers have contributed to the
+-- slot's round so far.
 --
 --     tshark -X lua_script:mininet/wireshark/wiresum.lua -r build/mininet/pcaps/s1-eth1.pcap
 --     wireshark -X lua_script:mininet/wireshark/wiresum.lua build/mininet/pcaps/s1-eth1.pcap
 --
--- Or copy it to the folder of your own Lua plugins (Help, About Wireshark, Folders). A switch with other ports than the
--- usual ones: Preferences, Protocols, WIRESUM, or -o wiresum.port:40000.
+-- Or copy it to your folder of Lua plugins (Help, About Wireshark, Folders). If the switch uses other ports, set them
+-- in Preferences, Protocols, WIRESUM, or with -o wiresum.port:40000.
 
 -- Of p4src/constants.toml. Begin.
 local WIRE_VERSION = 1
@@ -82,7 +82,7 @@ local e = {
 }
 wiresum.experts = e
 
--- What has been seen before a frame is found out once, in the order of the capture, and kept for when it is shown.
+-- Wireshark dissects all frames once in order, and later those that are shown again; the first pass stores the workers.
 local workers_of_round, seen_at_frame
 
 function wiresum.init()
@@ -111,7 +111,7 @@ local function workers_seen(tvb, frame)
   return seen_at_frame[frame]
 end
 
--- RESULT and MISSING come from the switch's port; all else goes to it.
+-- RESULT and MISSING have the switch's port as source, and all other packets have it as destination.
 local function thread(pinfo, kind)
   local port = (kind == RESULT or kind == MISSING) and pinfo.src_port or pinfo.dst_port
   return port - wiresum.prefs.port
@@ -189,7 +189,7 @@ local function summary(tvb, kind, words)
   local text = string.format(
     "%s round %u (%s) slot %d, job %d", KINDS[kind] or "kind " .. kind, round, PARITIES[round % 2], math.floor(cell / 2),
     field(tvb, "job"):uint())
-  -- A RESULT names whoever completed it, which says nothing of whom it is for.
+  -- A RESULT has the number of the worker that completed the round, and not that of its receiver.
   if kind ~= RESULT then
     text = text .. ", worker " .. field(tvb, "worker"):uint()
   end

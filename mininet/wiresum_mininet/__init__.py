@@ -1,1 +1,1 @@
-"""`make mininet`: Mininet's classes for hosts and switches, topologies, a prompt: docs/mininet.md."""
+"""`make mininet`: Mininet's classes for hosts and switches, topologies, and a prompt: docs/mininet.md."""

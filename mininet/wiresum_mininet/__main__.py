@@ -1,11 +1,11 @@
 """Runs Mininet on a network with hosts that train, switches that run the switch program, and the controller.
 
     make mininet                                             the mininet> prompt, on four workers at one switch
-    make mininet ARGS='--topology leaf-spine'                on another network; a file will do
+    make mininet ARGS='--topology leaf-spine'                on another network, given by name or file
     make mininet ARGS='--switch software --rate 10 --loss 0.01'
     make mininet ARGS='train --epochs 2'                     a training, a table, a picture; no prompt
     make demo-racks                                          the same in two racks below a spine, beside Gloo
-    make mininet ARGS=list                                   the topologies there are
+    make mininet ARGS=list                                   lists the topologies
 
 docs/mininet.md is the tutorial. Needs root. Logs, a capture of each switch port, and the results of a training are in
 the output folder. All processes end with this one, even if it is killed.
@@ -50,7 +50,7 @@ PROMPT, TRAIN, LIST = WHAT = ("prompt", "train", "list")
 
 
 class UsageError(Exception):
-    """The request cannot be fulfilled here; the text says what to do."""
+    """A request that cannot be fulfilled on this machine; the text says what to do."""
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -62,7 +62,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--switch", choices=("bmv2", "software"), help="kind of switch (bmv2 where simple_switch_grpc is on PATH)"
     )
-    links = parser.add_argument_group("links, where the topology says nothing else")
+    links = parser.add_argument_group("links whose shape the topology does not give")
     links.add_argument("--rate", type=float, metavar="MBIT", help="of each link, up to 1000 (unlimited)")
     links.add_argument("--delay", metavar="TIME", help='of each link and direction, like "2ms" (none; needs netem)')
     links.add_argument("--loss", type=float, default=0.0, metavar="SHARE", help="of the packets, each way (0)")
@@ -70,19 +70,25 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     training.add_argument("--epochs", type=int, default=2, help="passes over the training images (%(default)s)")
     training.add_argument("--seed", type=int, default=1, help="of split, order and parameters (%(default)s)")
     training.add_argument("--width", type=int, default=8, help="channels of the first layer (%(default)s)")
-    training.add_argument("--gloo", action="store_true", help="then the same over Gloo, on the same network")
+    training.add_argument("--gloo", action="store_true", help="repeats the training over Gloo, on the same network")
     prompt = parser.add_argument_group("prompt")
-    prompt.add_argument("--commands", type=argparse.FileType(), metavar="FILE", help="type these, then end")
-    parser.add_argument(
-        "--no-captures", action="store_true", help="write no pcaps: long trainings fill disks with them"
+    prompt.add_argument(
+        "--commands",
+        type=argparse.FileType(),
+        metavar="FILE",
+        help="run the commands in this file instead of the prompt",
     )
-    parser.add_argument("--log-level", default="warn", help="bmv2's: trace shows every table of every packet (warn)")
+    parser.add_argument("--no-captures", action="store_true", help="write no pcaps, which fill disks in long trainings")
+    parser.add_argument(
+        "--log-level", default="warn", help="log level of bmv2; trace shows every table of every packet (warn)"
+    )
     parser.add_argument("--output", type=Path, default=REPOSITORY / "build/mininet", help="folder (build/mininet)")
     return parser.parse_args(argv)
 
 
 def check_machine(options: argparse.Namespace, console: Console) -> None:
-    """Parses, and chooses the kind of switch if none is given. Raises `UsageError`."""
+    """Checks that the options are possible on this machine, and chooses the kind of switch if none is given. Raises
+    `UsageError`."""
     if os.geteuid() != 0:
         raise UsageError("Mininet needs root: sudo make mininet")
     if missing := mininet_package.missing():
@@ -101,7 +107,7 @@ def check_machine(options: argparse.Namespace, console: Console) -> None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Raises `UsageError` if another network uses the folder."""
+    """Locks the folder. Raises `UsageError` if another network uses it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:
@@ -112,7 +118,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def inside(options: argparse.Namespace, console: Console) -> int:
-    """Builds the network, and runs the command in it."""
+    """Builds the network, and runs the command in it; called in the PID namespace."""
     from mininet.log import output, setLogLevel
 
     from wiresum_mininet.nodes import Workplace
@@ -139,7 +145,7 @@ def inside(options: argparse.Namespace, console: Console) -> int:
 
 
 def passage(net: WiresumNet, backend: str, options: argparse.Namespace) -> Passage:
-    """Trains with all workers, and counts the traffic."""
+    """Trains with all workers, and measures the traffic."""
     before = net.port_bytes()
     name = "mininet" if backend == "wiresum" else backend
     run = train(Run(name), [starter(host) for host in net.workers], {}, options, backend=backend)
@@ -148,8 +154,8 @@ def passage(net: WiresumNet, backend: str, options: argparse.Namespace) -> Passa
 
 
 def name_hosts(plan: Topology, folder: Path) -> None:
-    """Gives addresses names in this world only: PyTorch looks them up. The machine's own name is loopback in every
-    namespace."""
+    """Makes host names resolvable in this mount namespace, since PyTorch looks them up. The machine's own name is
+    loopback in every namespace."""
     nodes: list[HostPlan | SwitchPlan] = [*plan.hosts, *plan.switches]
     names = {"127.0.0.1": f"localhost {socket.gethostname()}"}
     names |= {node.address: node.name for node in nodes if node.address}
@@ -159,13 +165,13 @@ def name_hosts(plan: Topology, folder: Path) -> None:
 
 
 def starter(host: WiresumHost) -> Start:
-    """Starts a worker of the training at a host of Mininet."""
+    """A function that starts a worker of the training at a host of Mininet."""
 
     return lambda command, log, variables: Program(host, command, log, {**host.variables, **variables})
 
 
 def report(passages: Sequence[Passage], loopback: Run, options: argparse.Namespace) -> int:
-    """Table, picture and JSON. Returns the exit code: 0 if all parameters are the same."""
+    """Prints a table and writes picture and JSON. Returns the exit code: 0 if all parameters are the same."""
     from wiresum_mininet.training_picture import draw
 
     run, ports = passages[0]

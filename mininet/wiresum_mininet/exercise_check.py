@@ -40,7 +40,7 @@ class CheckError(Exception):
 
 
 def program_with(verdict: Path) -> Pipeline:
-    """The switch program with another verdict table. Raises `CheckError`."""
+    """The switch program with another verdict table, compiled. Raises `CheckError`."""
     if shutil.which("p4c-bm2-ss") is None:
         raise CheckError(f"p4c-bm2-ss is not on PATH: {compile_program.INSTALL}")
     with tempfile.TemporaryDirectory(prefix="wiresum-exercise-") as folder:

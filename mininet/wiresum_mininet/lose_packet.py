@@ -1,4 +1,4 @@
-"""Loses chosen packets of a worker: a classic BPF program that looks into Ethernet, IPv4, UDP and our header."""
+"""Loses selected packets of a worker, with a classic BPF program that reads Ethernet, IPv4, UDP and our header."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from wiresum.join.constants import SWITCH_PORT, THREADS_MAX
 from wiresum_lab.namespaces.links import BPF_DROP, BPF_UNSPECIFIED
 
 PREFERENCE = 1
-"""Before the coin of a lossy link."""
+"""Runs before the random loss of a link."""
 DATA_PORTS = range(SWITCH_PORT, SWITCH_PORT + THREADS_MAX)
 
 _ETHERTYPE, _PROTOCOL, _UDP_TARGET = 12, 14 + 9, 14 + 20 + 2
@@ -20,8 +20,8 @@ _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_SET, _RETURN = 0x15, 0x35, 0x45, 0x06
 
 
 def first_data_of(number: int) -> str:
-    """Drops DATA of a collective when it is first sent, not when it is sent again."""
-    # Each test: load, compare, and the result of the comparison for a packet that is to be lost.
+    """A program that drops the first transmission of a collective's DATA, and no retransmission."""
+    # Each test: load, compare, and the result of the comparison for a packet that is dropped.
     tests = [
         (_LOAD_HALF, _ETHERTYPE, _JUMP_EQUAL, 0x0800, True),
         (_LOAD_BYTE, _PROTOCOL, _JUMP_EQUAL, 17, True),

@@ -1,7 +1,7 @@
 """Makes the system's Mininet importable in a virtual environment.
 
-Debian's package installs Mininet for Debian's own Python, in a folder that a virtual environment does not see. So this
-one package is loaded from there under its own name; our folder of the same name is never taken for it.
+Debian installs Mininet for its own Python, in a folder that a virtual environment does not see. This module loads that
+one package from there under its own name, and never our folder of the same name.
 
 Call `import_mininet` before importing a module that imports `mininet.`.
 """
@@ -20,11 +20,11 @@ TOOLS = ("mnexec", "ifconfig", "brctl", "tc", "ip", "ethtool", "tcpdump", "ping"
 
 
 class MininetMissingError(ImportError):
-    """The text says what is missing and how to get it."""
+    """Mininet is missing; the text says what, and how to get it."""
 
 
 def missing() -> str:
-    """What Mininet lacks here, and how to get it; empty: nothing."""
+    """What is missing for Mininet, and how to get it, or an empty text."""
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
     try:
         import_mininet()
@@ -35,7 +35,7 @@ def missing() -> str:
 
 
 def import_mininet() -> None:
-    """Afterwards `import mininet.net` finds it. Raises `MininetMissingError`."""
+    """Makes `import mininet.net` work. Raises `MininetMissingError`."""
     loaded = sys.modules.get("mininet")
     if getattr(loaded, "__file__", None):
         return

@@ -2,11 +2,11 @@
 
     WiresumHost (Host)    Bmv2Switch (Switch)    SoftwareSwitch, EthernetSwitch (LinuxBridge)    WiresumLink (TCLink)
 
-Use them as `cls` in any `Topo`; `wiresum_net.py` makes a whole network of a topology file. Every node, switches too,
-has its own namespace: the interface `s1-eth1` is in `s1`, and two networks on one machine do not interfere.
+Use them as `cls` in any `Topo`; `wiresum_net.py` makes a whole network of a topology file. Every node, switches
+included, has its own namespace: the interface `s1-eth1` is in `s1`, and two networks on one machine do not interfere.
 
-bmv2 sees frames as they are in memory, and a frame that a link loses must be one packet. So offloads are off: checksums
-are computed and segments are cut before they are sent.
+Offloads are off, so that checksums are computed and segments are cut before a frame is sent: bmv2 needs complete
+frames, and a link must lose single packets.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ COIN_PREFERENCE = 2
 
 @dataclass(frozen=True)
 class Workplace:
-    """A folder with folders for logs, captures and sockets."""
+    """The output folder, with logs, captures and sockets."""
 
     folder: Path
     bmv2_log_level: str = "warn"
     keeps_packets: bool = True
-    """Capture the traffic of the switches' ports."""
+    """Whether to capture the traffic at the switches' ports."""
 
     def make(self) -> None:
         for folder in (self.logs, self.captures):
@@ -60,13 +60,14 @@ class Workplace:
         return self.logs / f"{name}.log"
 
     def socket(self, name: str) -> Path:
-        """A socket's path has at most some 100 bytes: a relative one may be shorter."""
+        """The path of a P4Runtime socket. The limit is about 100 bytes, so the relative path is used if it is
+        shorter."""
         path = (self.folder / f"{name}.p4runtime").absolute()
         return min(path, Path(os.path.relpath(path)), key=lambda choice: len(str(choice)))
 
 
 class PortIntf(TCIntf):  # type: ignore[misc]
-    """One end of a link: Mininet's rate and delay, and random loss by a filter that every kernel has."""
+    """One end of a link, with Mininet's rate and delay, and random loss by a filter that every kernel has."""
 
     def config(self, loss_fraction: float = 0.0, **params: Any) -> Any:
         result = super().config(gro=False, txo=False, **params)
@@ -76,8 +77,8 @@ class PortIntf(TCIntf):  # type: ignore[misc]
         return result
 
     def lose(self, fraction: float) -> None:
-        """Loses this fraction of the packets that leave here. (Packet sockets, as bmv2's, get frames before filters on
-        arrival do, so packets are lost where they leave.)"""
+        """Loses this fraction of the packets that leave here. (Packet sockets such as bmv2's get frames before
+        ingress filters, so packets are dropped at the sender.)"""
         self.filter(COIN_PREFERENCE, loss_program(fraction))
 
     def filter(self, preference: int, program: str) -> None:
@@ -102,8 +103,8 @@ class WiresumLink(TCLink):  # type: ignore[misc]
 
 
 class OwnNode(Node):  # type: ignore[misc]
-    """A node without IPv6, so that only the experiment sends. Its shell ends, with all that runs in it, when Mininet
-    ends, also under nohup: an ignored SIGHUP is not passed on."""
+    """A node without IPv6, so that only the experiment sends. Its shell and all processes in it end when Mininet
+    ends, even under nohup: the node resets an ignored SIGHUP."""
 
     def __init__(self, name: str, **params: Any) -> None:
         super().__init__(name, **params)
@@ -124,7 +125,7 @@ class WiresumHost(OwnNode, Host):  # type: ignore[misc]
 
 
 class OwnAddress:
-    """A switch's address, in place of an interface with one, so that `h1 ping s1` works."""
+    """Gives Mininet the address of a switch that has no interface with one, so that `h1 ping s1` works."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -134,10 +135,10 @@ class OwnAddress:
 
 
 class Bmv2Switch(OwnNode, Switch):  # type: ignore[misc]
-    """`simple_switch_grpc`, with port N at the interface `NAME-ethN`, and without a program: the controller brings it.
+    """`simple_switch_grpc` with port N at the interface `NAME-ethN`; the controller loads the program.
 
-    P4Runtime is at a socket in the workplace, which every namespace reaches; Thrift, for `simple_switch_CLI` and
-    `register`, at its usual port in the switch's own namespace.
+    P4Runtime is at a socket in the workplace, which is reachable from every namespace. Thrift, for `simple_switch_CLI`
+    and `register`, is at its usual port in the switch's own namespace.
     """
 
     def __init__(self, name: str, plan: SwitchPlan, workplace: Workplace, **params: Any) -> None:
@@ -155,7 +156,7 @@ class Bmv2Switch(OwnNode, Switch):  # type: ignore[misc]
         return OwnAddress(self._plan.address)
 
     def start(self, controllers: object) -> None:
-        """Without effect while it runs. Raises `ProgramError`."""
+        """Has no effect while it runs. Raises `ProgramError`."""
         if self.program is not None:
             return
         self.cmd("ip link set lo up")
@@ -175,13 +176,14 @@ class Bmv2Switch(OwnNode, Switch):  # type: ignore[misc]
 
 
 class EthernetSwitch(OwnNode, LinuxBridge):  # type: ignore[misc]
-    """Mininet's, in its own namespace."""
+    """Mininet's Linux bridge in a namespace of its own."""
 
     controlIntf = None  # noqa: N815 - Mininet forgets to say so of a switch in a namespace
 
     @classmethod
     def setup(cls) -> None:
-        """Mininet would warn about firewalls in the machine's own namespace, which has none of our bridges."""
+        """Does nothing: Mininet would warn about firewalls in the machine's own namespace, where no bridge of ours
+        is."""
 
     def __init__(self, name: str, **params: Any) -> None:
         super().__init__(name, **params | {"inNamespace": True})
@@ -191,7 +193,7 @@ class EthernetSwitch(OwnNode, LinuxBridge):  # type: ignore[misc]
 
 
 class SoftwareSwitch(EthernetSwitch):
-    """A bridge, and in a switch that sums, `wiresum switch --p4runtime` at the bridge's own address."""
+    """A bridge; if the switch sums, also `wiresum switch --p4runtime` at the bridge's own address."""
 
     device = 0
 
@@ -208,7 +210,7 @@ class SoftwareSwitch(EthernetSwitch):
         return f"{self._plan.address}:{P4RUNTIME_PORT}"
 
     def start(self, controllers: object) -> None:
-        """Without effect while it runs. Raises `ProgramError`."""
+        """Has no effect while it runs. Raises `ProgramError`."""
         if self.program is not None:
             return
         self.cmd("ip link set lo up")

@@ -1,4 +1,4 @@
-"""A training in Mininet, and its traffic."""
+"""The result of a training in Mininet, and its traffic."""
 
 from __future__ import annotations
 

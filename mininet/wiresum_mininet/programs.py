@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Program(processes.Program):
-    """A process in a node, from its start to `stop`. It does not outlive the thread that started it."""
+    """A process in a node, until `stop`. It ends with the thread that started it."""
 
     def __init__(self, node: Node, argv: Sequence[str], log: Path, variables: Mapping[str, str] | None = None) -> None:
         self.host = str(node.name)
-        # Mininet's popen, in the node's namespace; its process becomes the program itself.
+        # Mininet's popen runs it in the node's namespace; setpriv replaces itself by the program.
         command = ["setpriv", "--pdeathsig", "KILL", "--", *argv]
         super().__init__(command, log, variables, at=node.popen, name=f"{Path(argv[0]).name} of {node.name}")

@@ -21,7 +21,7 @@ NUMBER_MAX = (1 << 16) - 1
 
 
 class Prompt(CLI):  # type: ignore[misc]
-    """Runs when it is constructed: `commands`, or else the input until `exit` or its end."""
+    """The constructor runs it: it executes `commands`, or else reads input until `exit` or its end."""
 
     def __init__(self, net: WiresumNet, commands: IO[str] | None = None) -> None:
         self._net, self._commands = net, commands
@@ -29,7 +29,7 @@ class Prompt(CLI):  # type: ignore[misc]
         super().__init__(net)
 
     def run(self) -> None:
-        """Returns at its end."""
+        """Runs all commands."""
         if self._commands is None:
             super().run()
             return

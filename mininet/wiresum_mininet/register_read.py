@@ -21,7 +21,7 @@ CELLS_SHOWN_MAX = 32
 CONTEXT = 0
 TIMEOUT_MS = 10_000
 
-# The two calls that are needed, of the many that bmv2 has.
+# The two calls of bmv2's Thrift interface that are used.
 INTERFACE = """
 exception InvalidRegisterOperation { 1: i32 code }
 service Standard {

@@ -45,7 +45,7 @@ def main() -> None:
     verdict = f"{wrong} elements are wrong" if wrong else "right everywhere"
     many = "once" if options.times == 1 else f"{options.times} times"
     line = f"{terms} = {expected} in {options.elements} elements, {many}: {verdict}; packets sent again: {int(again)}"
-    # One write: torchrun starts Python unbuffered, where print() writes the line's end apart from the line.
+    # Written at once: under torchrun, print() would write the end of the line separately.
     sys.stdout.write(line + "\n")
     dist.destroy_process_group()
     raise SystemExit(bool(wrong))

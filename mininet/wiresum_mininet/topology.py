@@ -37,16 +37,15 @@ BMV2, SOFTWARE = KINDS = ("bmv2", "software")
 PORTS_MAX = 64
 LINKS_MAX = 256
 
-_NAME = re.compile(
-    r"[a-z]{1,3}[0-9]{1,3}"
-)  # Mininet wants a number in a switch's name; Linux limits names of interfaces
+# Mininet requires a number in a switch's name, and Linux limits the length of an interface's name.
+_NAME = re.compile(r"[a-z]{1,3}[0-9]{1,3}")
 _END = re.compile(r"(?P<node>[a-z]+[0-9]+)(?:-p(?P<port>[0-9]+))?")
 _MAC = re.compile(r"0[26ae](?::[0-9a-f]{2}){5}")
 _DELAY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:us|ms|s)")
 
 
 class TopologyError(ValueError):
-    """The text says which file, what is wrong there, and what is expected."""
+    """An invalid topology; the text names the file, the mistake, and what is expected."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,9 @@ class SwitchPlan:
     interface: ipaddress.IPv4Interface | None
     mac: str
     parent: str = ""
-    """The switch that its sums go to. Empty: it is the root."""
+    """The switch that gets its sums; empty for the root."""
     kind: str = ""
-    """One of `KINDS`. Empty: the kind of all switches."""
+    """One of `KINDS`; empty for the kind of all switches."""
 
     @property
     def address(self) -> str:
@@ -91,7 +90,7 @@ class End:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a link does to packets, in each direction. None: nothing."""
+    """What a link does to packets in each direction; None has no effect."""
 
     rate_mbit: float | None = None
     delay: str | None = None
@@ -108,16 +107,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class LinkPlan:
-    """A cable."""
-
     ends: tuple[End, End]
     shape: Mapping[str, Any]
-    """From the file; unset properties are the same for all links."""
+    """Properties from the file; the others are the same for all links."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A network, checked."""
+    """A valid network."""
 
     name: str
     about: str
@@ -127,7 +124,7 @@ class Topology:
 
     @property
     def workers(self) -> tuple[HostPlan, ...]:
-        """In order of rank."""
+        """In the order of ranks."""
         return tuple(host for host in self.hosts if not host.runs_controller)
 
     @property
@@ -141,20 +138,20 @@ class Topology:
 
     @property
     def root(self) -> SwitchPlan:
-        """The switch without a parent."""
+        """The only switch without a parent."""
         return next(switch for switch in self.aggregators if not switch.parent)
 
     def switch(self, name: str) -> SwitchPlan:
-        """There is exactly one."""
+        """The switch with this name, which must exist."""
         return next(switch for switch in self.switches if switch.name == name)
 
     def aggregator_of(self, host: str) -> SwitchPlan:
-        """The switch that sums for a host: the first one on its way to the root."""
+        """The first aggregator on a host's way to the root."""
         path = self.path(host, self.root.name)
         return next(switch for node in path for switch in self.aggregators if switch.name == node)
 
     def neighbours(self, node: str) -> Iterator[tuple[int, str]]:
-        """The number of each port, and the node at its other end."""
+        """The node at the other end of each port."""
         for link in self.links:
             for near, far in (link.ends, link.ends[::-1]):
                 if near.node == node:
@@ -164,14 +161,14 @@ class Topology:
         return sorted(port for port, _ in self.neighbours(switch))
 
     def port_towards(self, switch: str, target: str) -> int:
-        """The port of a switch that a frame for a node leaves by. In a tree there is one."""
+        """The port of a switch on the only path to a node."""
         for port, neighbour in self.neighbours(switch):
             if self._is_behind(target, neighbour, before=switch):
                 return port
         raise ValueError(f"nothing called {target} is behind {switch}")
 
     def path(self, start: str, target: str) -> list[str]:
-        """The nodes on the path from one to another, both included."""
+        """The nodes on the path between two nodes, both included."""
         at, path = start, [start]
         while at != target:
             at = next(far for _, far in self.neighbours(at) if self._is_behind(target, far, before=at))
@@ -191,7 +188,7 @@ def names() -> list[str]:
 
 
 def find(wanted: str) -> Topology:
-    """By name, or by the path of a file. Raises `TopologyError`."""
+    """Finds a topology by name, or by the path of a file. Raises `TopologyError`."""
     if wanted in names():
         return load(FOLDER / wanted / "topology.json")
     if not wanted.endswith(".json"):
@@ -308,7 +305,7 @@ def _mac(name: str, text: Any) -> str:
 
 
 def _checked(topology: Topology) -> Topology:
-    """Raises `ValueError`."""
+    """Checks a topology. Raises `ValueError`."""
     nodes: list[HostPlan | SwitchPlan] = [*topology.hosts, *topology.switches]
     for what, values in (
         ("name", [node.name for node in nodes]),

@@ -1,4 +1,5 @@
-"""Draws a training in Mininet: the loss, and what crossed each port of the switches, over Gloo too if there was one."""
+"""Draws a training in Mininet: the loss, and the traffic at each port of the switches, also over Gloo if it was
+measured."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-mpl.use("Agg")  # no display is needed, and none is looked for
+mpl.use("Agg")  # works without a display
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

@@ -61,13 +61,13 @@ class WiresumTopo(Topo):  # type: ignore[misc]
 
 
 class WiresumNet(Mininet):  # type: ignore[misc]
-    """Built by the constructor, started and stopped by `with`. Raises `ProgramError`."""
+    """A network, built by the constructor, started and stopped by `with`. Raises `ProgramError`."""
 
-    # Mininet would raise limits of the whole machine, which these small networks do not need.
+    # Prevents Mininet from raising limits of the whole machine, which these small networks do not need.
     inited = True
 
     def __init__(self, topology: Topology, *, kind: str, workplace: Workplace, shape: Shape | None = None) -> None:
-        """`kind`: of switches without one in the file."""
+        """`kind`: for switches without one in the file."""
         if kind not in KINDS:
             raise ValueError(f"a switch is of the kind {' or '.join(KINDS)}, not {kind!r}")
         self.topology, self.kind, self.workplace = topology, kind, workplace
@@ -97,12 +97,12 @@ class WiresumNet(Mininet):  # type: ignore[misc]
 
     @property
     def workers(self) -> list[WiresumHost]:
-        """In order of rank."""
+        """In the order of ranks."""
         return [self[host.name] for host in self.topology.workers]
 
     @property
     def control(self) -> str:
-        """Where workers join."""
+        """The endpoint of the join service."""
         return f"{self.topology.controller.address}:{CONTROL_PORT}"
 
     def start(self) -> None:
@@ -150,7 +150,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         udpBw: str = "10M",  # noqa: N803
         **options: Any,
     ) -> list[str]:
-        """Replaces Mininet's, which waits for ever for a line that iperf 2.1 does not print."""
+        """Replaces Mininet's method, which waits for ever for a line that iperf 2.1 does not print."""
         client, server = hosts or (self.workers[0], self.workers[-1])
         udp = ["-u"] if l4Type == "UDP" else []
         seconds, log = options.get("seconds", 5), self.workplace.log(f"iperf-{server.name}")
@@ -182,7 +182,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         for switch in self.switches:
             for interface in switch.intfList():
                 file = self.workplace.captures / f"{interface.name}.pcap"
-                # -U: each packet is in the file at once. -Z: the file is ours, not tcpdump's own user's.
+                # -U writes each packet at once. -Z root keeps the file ours instead of a user of tcpdump's.
                 command = ["tcpdump", "-i", interface.name, "-n", "-U", "-Z", "root", "-B", "8192", "-w", str(file)]
                 self._captures.append(Program(switch, command, self.workplace.log(f"{interface.name}-capture")))
         for capture in self._captures:
@@ -242,7 +242,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
 
     def _at(self, plan: SwitchPlan) -> list[HostPlan | SwitchPlan]:
         """The nodes that the configuration must list at a switch. In a tree each node is at one switch; a single
-        software switch serves all."""
+        software switch serves all nodes."""
         nodes: list[HostPlan | SwitchPlan] = [*self.topology.hosts, *self.topology.switches]
         others = [node for node in nodes if node.address and node is not plan]
         if plan.role == AGGREGATE and len(self.topology.aggregators) > 1:
@@ -268,7 +268,7 @@ def _variables(topology: Topology, host: HostPlan) -> dict[str, str]:
         "MASTER_PORT": str(STORE_PORT),
         "GLOO_SOCKET_IFNAME": f"{host.name}-eth0",
         "WIRESUM_ADDRESS": host.address,
-        "WIRESUM_OFFLOAD": "0",  # what is lost on a link shall be one packet
+        "WIRESUM_OFFLOAD": "0",  # each lost packet on a link is a single one
     }
 
 

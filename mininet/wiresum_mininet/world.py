@@ -1,8 +1,8 @@
-"""Runs a network in its own PID namespace ("world"), which the kernel ends with its first process.
+"""Runs a network in a PID namespace of its own ("world"); the kernel ends all processes in it with the first one.
 
-Mininet's hosts are shells, and nobody tracks what people start in them. When the first process of a PID namespace ends,
-even by SIGKILL, the kernel ends everything in it, and network namespaces without processes vanish with their
-interfaces. Other Mininets are not touched.
+Mininet's hosts are shells, and nothing tracks the processes that users start in them. When the first process of a PID
+namespace ends, even by SIGKILL, the kernel ends all others, and network namespaces without processes vanish with their
+interfaces. Other instances of Mininet are not affected.
 
     supervisor (this machine)            first process (the world)
         starts unshare(1)          ->    builds the network, opens the prompt
@@ -27,14 +27,14 @@ POLL_S = 0.2
 
 
 def is_inside() -> bool:
-    """This is the first process of a world."""
+    """Whether this is the first process of a world."""
     return os.getpid() == FIRST
 
 
 def run(argv: Sequence[str]) -> int:
     """Runs a Python program as the first process of a world. Returns its exit code."""
     unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    # Ctrl-C reaches the world too, which handles it.
+    # Ctrl-C also reaches the world, which handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ending: list[float] = []
     with subprocess.Popen(
@@ -56,7 +56,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _signal_first(unshare: int, number: int) -> None:
-    """To the world's first process, the one child of unshare, which itself takes no SIGTERM."""
+    """Signals the world's first process, the only child of unshare, which takes no SIGTERM itself."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for child in Path(f"/proc/{unshare}/task/{unshare}/children").read_text().split():
             os.kill(int(child), number)

@@ -1,4 +1,4 @@
-"""What is committed in p4src/wiresum/compiled is what p4src says."""
+"""The committed files in p4src/wiresum/compiled belong to the sources in p4src."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 from wiresum.compiled import compile_program as p4_compile
 
 
-def test_what_is_committed_was_compiled_from_the_sources() -> None:
+def test_the_committed_files_are_of_the_current_sources() -> None:
     assert p4_compile.stale() is None, "run: make p4"
 
 
-def test_the_compiler_makes_of_the_sources_what_is_committed_without_a_warning() -> None:
+def test_compiling_gives_the_committed_files_without_a_warning() -> None:
     if shutil.which(p4_compile.COMPILER) is None:
         pytest.skip(f"the program was not compiled, {p4_compile.COMPILER} is not on PATH: {p4_compile.INSTALL}")
     for name, text in p4_compile.compiled().items():
         assert (p4_compile.COMPILED / name).read_text() == text, f"{name} differs: run make p4"
 
 
-def test_a_changed_source_is_stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_changed_source_is_detected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sources = tmp_path / "p4src"
     shutil.copytree(p4_compile.FOLDER, sources)
     monkeypatch.setattr(p4_compile, "FOLDER", sources)
@@ -31,9 +31,7 @@ def test_a_changed_source_is_stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert p4_compile.stale() == "was compiled from other sources"
 
 
-def test_files_that_were_changed_by_hand_or_are_missing_are_stale(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_changed_or_missing_compiled_files_are_detected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     compiled = tmp_path / "compiled"
     shutil.copytree(p4_compile.COMPILED, compiled)
     monkeypatch.setattr(p4_compile, "COMPILED", compiled)
@@ -50,6 +48,6 @@ def test_files_that_were_changed_by_hand_or_are_missing_are_stale(
 @pytest.mark.parametrize(
     ("command", "complaint"), [("echo warning: careful >&2", "warning: careful"), ("exit 3", "ended with 3")]
 )
-def test_a_compiler_that_warns_or_fails_has_failed(command: str, complaint: str) -> None:
+def test_a_warning_or_failure_of_the_compiler_is_an_error(command: str, complaint: str) -> None:
     with pytest.raises(p4_compile.CompileError, match=complaint):
         p4_compile.run_compiler(["sh", "-c", command])

@@ -14,13 +14,13 @@ from wiresum.compiled.compile_program import TOFINO_COMPILER
 
 STAGES_MAX = {"tofino": 12, "tofino2": 20}
 SELECTS_MIN = 5
-"""Of port, EtherType, IPv4, UDP port, and kind with length."""
+"""States for the port, EtherType, IPv4, UDP port, and kind with length."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(p4_compile.COMPILE_TIMEOUT_S)
 @pytest.mark.parametrize("target", STAGES_MAX)
-def test_the_program_fits_the_stages_and_has_the_tables_of_bmv2(target: str, tmp_path: Path) -> None:
+def test_the_program_fits_the_chip_and_has_the_tables_of_bmv2(target: str, tmp_path: Path) -> None:
     if shutil.which(TOFINO_COMPILER) is None:
         pytest.skip(
             f"the program was not compiled for {target}: {TOFINO_COMPILER} is not on PATH. It is part of p4c that was "
@@ -44,13 +44,13 @@ def ingress_stages(assembly: str) -> int:
 
 
 def parser_selects(assembly: str) -> int:
-    """States of the ingress parser that look at something before they go on."""
+    """States of the ingress parser that decide by a field."""
     parser = assembly[assembly.index("parser ingress:") : assembly.index("deparser ingress:")]
     return parser.count("match:")
 
 
 def identifiers(p4info: str) -> dict[str, int]:
-    """Of all tables and actions that have one in ids.p4, by name."""
+    """Ids by name, of all tables and actions with an id in ids.p4."""
     ids = (p4_compile.FOLDER / "common" / "ids.p4").read_text()
     numbers = {int(number, 16) for number in re.findall(r"#define (?:ACTION|TABLE)\w+ (0x\w+)", ids)}
     found = re.findall(r"preamble {\s*id: (\d+)\s*name: \"([\w.]+)\"", p4info)
@@ -58,7 +58,7 @@ def identifiers(p4info: str) -> dict[str, int]:
 
 
 def counters(p4info: str) -> dict[str, int]:
-    """Sizes by name. Their identifiers are the compiler's own on Tofino, where it does not heed @id."""
+    """Sizes by name. The compiler for Tofino ignores @id for counters and chooses their ids."""
     found = re.findall(
         r"^counters {\s*preamble {[^}]*name: \"([\w.]+)\"[^}]*}\s*spec {[^}]*}\s*size: (\d+)", p4info, re.MULTILINE
     )
@@ -66,7 +66,7 @@ def counters(p4info: str) -> dict[str, int]:
 
 
 def bfrt_identifiers(bfrt: str) -> dict[str, int]:
-    """Of the same tables and actions, as the driver has them: Stratum asks it by P4Info's."""
+    """Ids of the same tables and actions in the driver's description; Stratum passes P4Info's ids to the driver."""
     tables = [table for table in json.loads(bfrt)["tables"] if table["table_type"] == "MatchAction_Direct"]
     actions = {action["name"]: action["id"] for table in tables for action in table["action_specs"]}
     del actions["NoAction"]
@@ -74,6 +74,6 @@ def bfrt_identifiers(bfrt: str) -> dict[str, int]:
 
 
 def bfrt_counters(bfrt: str) -> dict[str, int]:
-    """Sizes by name: Stratum finds counters by theirs."""
+    """Sizes by name; Stratum finds counters by name."""
     counters = [table for table in json.loads(bfrt)["tables"] if table["table_type"] == "Counter"]
     return {table["name"].removeprefix("pipe."): table["size"] for table in counters}

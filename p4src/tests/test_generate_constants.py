@@ -1,4 +1,4 @@
-"""What C++, Python, P4 and Lua have of p4src/constants.toml."""
+"""The constants of C++, Python, P4 and Lua are generated from p4src/constants.toml."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import generate_constants
 
 
-def test_what_is_committed_is_what_the_table_makes() -> None:
+def test_the_committed_files_match_the_table() -> None:
     assert generate_constants.stale_files() == []
 
 
-def test_the_switch_program_has_the_tables_numbers() -> None:
+def test_the_switch_program_has_the_numbers_of_the_table() -> None:
     assert generate_constants.differences_of_p4() == []
 
 
@@ -28,7 +28,7 @@ def test_the_switch_program_has_the_tables_numbers() -> None:
         ("sizes.p4", "#define SWITCH_WORKERS_MAX 32", "#define SWITCH_WORKERS_MAX 16", "SWITCH_WORKERS_MAX is 16"),
     ],
 )
-def test_a_number_of_the_switch_program_that_differs_is_found(
+def test_a_different_number_in_the_switch_program_is_found(
     tmp_path: Path, name: str, old: str, new: str, complaint: str
 ) -> None:
     folder = Path(shutil.copytree(generate_constants.P4, tmp_path / "common"))

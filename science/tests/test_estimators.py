@@ -1,4 +1,4 @@
-"""Estimators of the gradient: unbiased, and without variance at the solution where that is promised."""
+"""Gradient estimators are unbiased, and have no variance at the solution where theory promises that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def turn(step: int, worker: int = 1) -> Turn:
 
 
 @pytest.mark.parametrize("estimator", ALL, ids=repr)
-def test_it_is_unbiased_away_from_where_it_started(estimator: Estimator) -> None:
+def test_the_estimator_is_unbiased_away_from_its_starting_point(estimator: Estimator) -> None:
     problem, x = differing(), np.full(8, 0.7)
     state = estimator.start(problem, 1, np.zeros(8))
     drawn = np.stack([estimator.gradient(problem, 1, x, state, turn(step)) for step in range(3000)])
@@ -28,7 +28,7 @@ def test_it_is_unbiased_away_from_where_it_started(estimator: Estimator) -> None
 
 
 @pytest.mark.parametrize("estimator", ALL[1:], ids=repr)
-def test_variance_reduction_knows_the_gradient_exactly_where_it_started(estimator: Estimator) -> None:
+def test_variance_reduction_is_exact_at_its_starting_point(estimator: Estimator) -> None:
     problem, x = differing(), np.full(8, 0.7)
     state = estimator.start(problem, 1, x)
     assert estimator.gradient(problem, 1, x, state, turn(0)) == pytest.approx(problem.gradient(1, x), abs=1e-14)
@@ -39,7 +39,7 @@ def test_without_a_batch_the_gradient_is_exact() -> None:
     assert (Plain().gradient(problem, 2, x, {}, turn(0, 2)) == problem.gradient(2, x)).all()
 
 
-def test_lsvrg_refreshes_as_often_as_it_says_and_at_all_workers_at_once() -> None:
+def test_lsvrg_refreshes_with_its_probability_and_at_all_workers_at_once() -> None:
     problem, estimator = differing(), LSVRG(1, refresh=0.25)
     fresh = []
     for worker in range(2):
@@ -59,7 +59,7 @@ def test_sagas_mean_stays_the_mean_of_its_table() -> None:
 
 
 def test_importance_sampling_draws_rows_by_their_smoothness_and_is_unbiased() -> None:
-    """The difference to w that each row would give is divided by m times its probability."""
+    """The contribution of each row is divided by m times the probability of drawing it."""
     problem, x = differing(), np.full(8, 0.7)
     estimator = LSVRG(1, sampling="importance")
     state = estimator.start(problem, 1, np.zeros(8))
@@ -89,6 +89,6 @@ def test_importance_sampling_takes_the_mean_of_a_batch() -> None:
     assert drawn.var(axis=0).sum() == pytest.approx(single.var(axis=0).sum() / 64, rel=0.3)
 
 
-def test_sampling_that_is_not_known_is_refused() -> None:
+def test_unknown_sampling_is_refused() -> None:
     with pytest.raises(ValueError, match='"uniform" or "importance" sampling, not \'best\''):
         LSVRG(sampling="best")  # type: ignore[arg-type]

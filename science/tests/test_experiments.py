@@ -1,4 +1,4 @@
-"""The experiments, at a smaller size: every claim holds, and the numbers behind it are there."""
+"""The experiments at a smaller size: every claim holds, and the numbers behind it are recorded."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ SMALL: dict[str, tuple[dict[str, Any], int]] = {
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """The networks are small: threads would only wait for each other."""
+    """The networks are so small that more threads would only slow the training down."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_every_claim_holds(name: str) -> None:
     options, claims = SMALL[name]
@@ -71,7 +72,7 @@ def test_every_experiment_is_tested() -> None:
 
 
 def test_the_guides_table_under_adamw_has_every_compressor() -> None:
-    """Its figures are held against the experiment's, in a claim."""
+    """A claim of the experiment compares its figures with those of the guide."""
     methods = adaptive_optimizers.METHODS
     assert list(adaptive_optimizers.guide_table()) == list(methods)
     everything = {
@@ -83,7 +84,7 @@ def test_the_guides_table_under_adamw_has_every_compressor() -> None:
 
 
 def test_a_claim_that_does_not_hold_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a step size that its theorem does not allow, DIANA leaves the bound."""
+    """With a step size that its theorem does not allow, DIANA exceeds the bound."""
     rule = linear_rate.diana_rule
     monkeypatch.setattr(linear_rate, "diana_rule", lambda **c: rule(**{**c, "smoothness": c["smoothness"] / 40}))
     small = functools.partial(linear_rate.run, workers=3, steps=50, seeds=1)
@@ -94,7 +95,7 @@ def test_a_claim_that_does_not_hold_is_an_error(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "science-linear-rate.png").stat().st_size > 1000
 
 
-def test_a_curve_knows_from_where_on_it_is_below_a_level() -> None:
+def test_a_curve_finds_the_step_from_which_it_stays_below_a_level() -> None:
     curve = Curve("x", [0, 10, 20, 30], [1.0, 0.1, 0.6, 0.01])
     assert curve.settles_below(0.5) == 30, "at 10 it was below, and left again"
     assert curve.settles_below(0.7) == 10
@@ -114,7 +115,7 @@ def test_a_claim_is_a_number_in_an_interval() -> None:
     assert not Claim.alike("x", [9.0], list(samples), margin_min=0).holds
 
 
-def test_the_program_explains_itself_and_refuses_what_it_does_not_know(
+def test_the_program_has_help_and_refuses_unknown_names(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments, code in ((["--help"], 0), (["magic"], 2)):

@@ -1,4 +1,4 @@
-"""The problem: gradients, constants, and the solution."""
+"""Logistic regression: gradients, constants, and the solution."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_rows_smoothness_bounds_how_fast_its_gradient_changes_and_the_mean_is_
     assert problem.worker_smoothness <= problem.mean_row_smoothness < problem.row_smoothness
 
 
-def test_data_that_makes_no_sense_is_refused() -> None:
+def test_invalid_data_is_refused() -> None:
     with pytest.raises(ValueError, match="labels are -1 or 1"):
         LogisticRegression(np.ones((4, 2)), np.array([0.0, 1, 0, 1]), workers=2, l2=0.1)
     with pytest.raises(ValueError, match="4 rows cannot be dealt to 5 workers"):

@@ -1,4 +1,4 @@
-"""distributed_minimize: every named method reaches the solution that it should, and repeats itself bit for bit."""
+"""distributed_minimize: every named method reaches the expected solution, and runs are repeatable bit for bit."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ def minimize(case: Case, **options: object) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", REACH_THE_SOLUTION)
-def test_it_reaches_the_solution(name: str) -> None:
+def test_each_method_reaches_the_solution(name: str) -> None:
     assert error(minimize(REACH_THE_SOLUTION[name])) < 1e-10
 
 
 @pytest.mark.parametrize("name", STALL)
-def test_it_stalls_where_theory_says_so(name: str) -> None:
+def test_methods_stall_where_theory_says_so(name: str) -> None:
     assert error(minimize(STALL[name])) > 1e-6
 
 
 def test_decreasing_steps_go_on_where_a_constant_step_stalls() -> None:
-    """Minibatches: the error falls as 1/k, and so fourfold from a quarter of the steps to the end."""
+    """With minibatches the error falls as 1/k: to a quarter from a quarter of the steps to the end."""
     omega = DIANA(norm="inf").omega(8, 4)
     assert omega is not None
     constants = {"smoothness": L, "strong_convexity": PROBLEM.strong_convexity, "omega": omega, "workers": 4}
@@ -114,7 +114,7 @@ def test_a_step_size_that_is_not_positive_is_refused(step_size: Any) -> None:
 
 
 def test_ibcd_reaches_a_solution_that_all_workers_share() -> None:
-    """grad f_i(x*) = 0 at every worker: all have the same rows."""
+    """All workers have the same rows, so grad f_i(x*) = 0 at each of them."""
     alone = differing(1)
     shared = type(alone)(np.tile(alone._signed[0], (4, 1)), np.ones(4 * 48), workers=4, l2=alone.l2)
     solution = shared.solution()
@@ -141,7 +141,7 @@ def test_proximal_terms_are_solved() -> None:
     assert distributed_minimize(PROBLEM, DIANA(), step_size=0.1, steps=50, proximal=Box(-0.1, 0.1)).x.max() <= 0.1
 
 
-def test_momentum_is_that_of_the_algorithm() -> None:
+def test_momentum_follows_the_papers_algorithm() -> None:
     x, velocity = np.zeros(8), np.zeros(8)
     for _ in range(5):
         velocity = 0.5 * velocity + np.mean([PROBLEM.gradient(worker, x) for worker in range(4)], axis=0)
@@ -169,6 +169,6 @@ def test_a_group_of_another_size_is_refused() -> None:
         distributed_minimize(PROBLEM, DIANA(), step_size=0.1, steps=1, aggregator=InProcess(3))
 
 
-def test_a_shift_of_a_fixed_rate_is_a_choice() -> None:
+def test_the_rate_of_a_shift_can_be_fixed() -> None:
     result = distributed_minimize(PROBLEM, QSGD(1, memory=Shift(0.2)), step_size=1 / (3 * L), steps=1200)
     assert error(result.x) < 1e-8

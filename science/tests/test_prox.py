@@ -1,4 +1,4 @@
-"""Proximal operators minimise what they are defined to."""
+"""Proximal operators minimise the function that defines them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The papers' rules."""
+"""Step sizes and rates follow the papers."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_without_compression_dianas_rule_is_gradient_descents() -> None:
     assert rule.bound(2, 1.0, 5.0) == (1 - rule.rate) ** 2
 
 
-def test_the_convex_rule_leaves_half_of_the_progress() -> None:
-    """In V's part of the shift, what a step adds is made up for; of 2 gamma (f(x) - f*), gamma stays."""
+def test_the_convex_rule_keeps_half_of_the_progress() -> None:
+    """A step's increase of the shift's part of V is compensated; of 2 gamma (f(x) - f*), gamma stays."""
     smoothness, omega, workers = 3.0, 5.0, 10
     rule = diana_convex_rule(smoothness=smoothness, omega=omega, workers=workers)
     gamma, alpha = rule.step_size, rule.alpha
@@ -75,7 +75,7 @@ def test_vr_dianas_step_size() -> None:
 
 
 def test_vr_dianas_rule_meets_the_conditions_of_its_proof() -> None:
-    """In each of V's three parts, what a step adds is made up for by what it takes away."""
+    """In each of V's three parts, a step takes away at least as much as it adds."""
     smoothness, mu, omega, workers, refresh = 3.0, 0.01, 5.0, 10, 1 / 50
     rule = vr_diana_rule(smoothness=smoothness, strong_convexity=mu, omega=omega, workers=workers, refresh=refresh)
     gamma, alpha = rule.step_size, rule.alpha

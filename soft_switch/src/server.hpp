@@ -22,8 +22,8 @@ struct ServerConfig {
   unsigned ports = wire::kThreadsMax;  // consecutive; a job talks to a run of them, JobEntry::port_offset
   unsigned threads = 0;                // 0: by the number of cores; ports go to threads in turn
   dataplane::SwitchSizes sizes;
-  std::size_t receive_buffer_bytes = 8u << 20;  // for each port
-  int spin_us = -1;                             // busy-poll for so long before sleeping; -1: by the number of cores
+  std::size_t receive_buffer_bytes = wire::kSocketBufferBytes;  // for each port
+  int spin_us = -1;  // busy-poll for so long before sleeping; -1: by the number of cores
   transport::Spec transport;
   std::chrono::milliseconds answer_max{10'000};  // for a data thread to do what it is asked
 };

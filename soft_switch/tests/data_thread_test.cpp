@@ -1,4 +1,4 @@
-// One data thread of the switch, over a device that reads late or over a socket.
+// One data thread of the switch, with a device that reads late or with a socket.
 #include "data_thread.hpp"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ using wire::Kind;
 
 constexpr std::chrono::milliseconds kAnswerMax{kPatienceMs};
 
-// A job of two workers at a switch whose device has room for so many packets.
+// A job of two workers at a switch whose device has three send buffers.
 class LateDataThread : public testing::Test {
  protected:
   static constexpr std::size_t kBuffers = 3;
@@ -63,8 +63,8 @@ class LateDataThread : public testing::Test {
   std::unique_ptr<DataThread> thread_;
 };
 
-TEST_F(LateDataThread, AResultThatTheDeviceHasNotReadStaysAsItWasWhenItsCellMovesOn) {
-  for (std::uint32_t round = 1; round <= 5; round += 2) {  // one cell, three rounds
+TEST_F(LateDataThread, AnUnreadResultIsUnchangedWhenItsCellMovesOn) {
+  for (std::uint32_t round = 1; round <= 5; round += 2) {  // three rounds of one cell
     contribute(2, round, round);
     while (device_->unread() != (round + 1) / 2) std::this_thread::yield();
   }
@@ -81,7 +81,7 @@ TEST_F(LateDataThread, AResultThatTheDeviceHasNotReadStaysAsItWasWhenItsCellMove
   }
 }
 
-TEST_F(LateDataThread, WhatTheDeviceHasNoBufferForIsLostAndCountedAndComesWhenItIsAskedFor) {
+TEST_F(LateDataThread, ResultsWithoutABufferAreCountedAsLostAndSentOnRequest) {
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) contribute(slot, 1, slot + 1);
   std::uint64_t lost = 0;
   while (lost != kSlots - kBuffers) {
@@ -111,7 +111,7 @@ TEST_F(LateDataThread, WhatTheDeviceHasNoBufferForIsLostAndCountedAndComesWhenIt
   }
 }
 
-TEST(DataThread, BelowAParentWhatGoesUpAndWhatComesDownLeaveInOneCallEach) {
+TEST(DataThread, WithAParentSumsUpAndResultsDownLeaveInOneCallEach) {
   constexpr std::uint32_t kHalf = 4;
   auto owned = std::make_unique<LateDevice>(16, wire::kHeaderBytes + kLanes * wire::kWordBytes);
   LateDevice* const device = owned.get();
@@ -131,7 +131,7 @@ TEST(DataThread, BelowAParentWhatGoesUpAndWhatComesDownLeaveInOneCallEach) {
     for (std::uint8_t worker = 0; worker < 2; ++worker) arrive(Kind::kData, entry.endpoints[worker], worker, slot);
   };
   bool admitted = false;
-  thread.run([&] {  // between two bursts: what arrives meanwhile comes in one
+  thread.run([&] {  // between two bursts, so that everything arrives in one
     admitted = thread.plane().admit(entry);
     for (std::uint32_t slot = 0; slot < kHalf; ++slot) contribute(slot);
   });
@@ -151,8 +151,8 @@ TEST(DataThread, BelowAParentWhatGoesUpAndWhatComesDownLeaveInOneCallEach) {
   EXPECT_EQ(sent_to, (std::map<std::size_t, std::size_t>{{1, 2 * kHalf}, {2, kHalf}}));
 }
 
-// A device hands over what came for all ports together.
-TEST(DataThread, WhatComesForTwoPortsInOneBurstIsAnsweredByEachFromItsOwn) {
+// A device delivers the packets for all ports together.
+TEST(DataThread, PacketsForTwoPortsInOneBurstAreAnsweredFromTheirOwnPorts) {
   constexpr std::uint32_t kSlots = 8;
   auto owned = std::make_unique<LateDevice>(2 * kSlots, wire::kHeaderBytes + kLanes * wire::kWordBytes);
   LateDevice* const device = owned.get();
@@ -167,7 +167,7 @@ TEST(DataThread, WhatComesForTwoPortsInOneBurstIsAnsweredByEachFromItsOwn) {
   thread.run([&] {
     admitted = thread.plane().admit(entry);
     for (std::uint32_t slot = 0; slot < kSlots / 2; ++slot) {
-      for (std::uint8_t port = 0; port < 2; ++port) {  // in turns
+      for (std::uint8_t port = 0; port < 2; ++port) {  // alternating between the ports
         for (std::uint8_t worker = 0; worker < 2; ++worker) {
           const Header header{.job = entry.job,
                               .key = entry.key,
@@ -190,7 +190,7 @@ TEST(DataThread, WhatComesForTwoPortsInOneBurstIsAnsweredByEachFromItsOwn) {
   }
 }
 
-TEST(DataThread, AResultForAllAndAnAnswerToOneInTheSameBurstGoEachToTheirReceivers) {
+TEST(DataThread, AMulticastAndAnAnswerInTheSameBurstReachTheirOwnReceivers) {
   constexpr int kSilenceMs = 100;
   const Job job(1, 2, 1, 0, 8);
   transport::UdpSocket socket({.address = UdpWorker::kLoopback, .port = 0});
@@ -222,7 +222,7 @@ TEST(DataThread, AResultForAllAndAnAnswerToOneInTheSameBurstGoEachToTheirReceive
   });
   ASSERT_TRUE(admitted);
   for (const std::size_t worker : {0U, 1U}) EXPECT_EQ(slots_heard(worker, 1), (std::multiset<std::uint32_t>{0}));
-  thread.run([&] {  // between two bursts: what is sent meanwhile comes in one
+  thread.run([&] {  // between two bursts, so that everything is sent in one
     for (const std::size_t worker : {0U, 1U}) send(worker, 1);
     send(1, 0);
   });

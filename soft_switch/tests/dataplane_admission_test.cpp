@@ -1,4 +1,4 @@
-// Admission, eviction, and entries that are refused. The vectors (vectors_test.cpp) tell most of what may be sent.
+// Admission, eviction, and refused entries. The vectors (vectors_test.cpp) cover most packets.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -46,7 +46,7 @@ class AdmissionTest : public testing::Test {
   SwitchHarness harness_;
 };
 
-TEST_F(AdmissionTest, PacketOfAJobThatWasNeverAdmittedIsUnknown) {
+TEST_F(AdmissionTest, APacketOfAnUnknownJobIsUnknown) {
   expect_stray(harness_.send(packet(0, 1), kOnes), Reason::kUnknown, 1);
   Header beyond = packet(0, 1);
   beyond.job = kSizes.jobs_max;
@@ -55,9 +55,9 @@ TEST_F(AdmissionTest, PacketOfAJobThatWasNeverAdmittedIsUnknown) {
   expect_stray(harness_.send(beyond, kOnes), Reason::kUnknown, 3);
 }
 
-TEST_F(AdmissionTest, EachThreadIsHeardFromItsOwnPortAlone) {
+TEST_F(AdmissionTest, EachThreadAcceptsOnlyItsOwnSourcePort) {
   JobEntry threaded = entry();
-  threaded.threads = 2;  // four slots each
+  threaded.threads = 2;  // four slots for each thread
   ASSERT_TRUE(harness_.plane.admit(threaded));
   const auto from = [&](std::uint16_t port, std::uint8_t thread) {
     const wire::Endpoint source{.address = endpoint_of(0).address, .port = port};
@@ -73,7 +73,7 @@ TEST_F(AdmissionTest, EachThreadIsHeardFromItsOwnPortAlone) {
   }
 }
 
-TEST_F(AdmissionTest, ThreadBeyondTheLastPortIsNotHeardFromTheFirstPorts) {
+TEST_F(AdmissionTest, SourcePortsDoNotWrapAround) {
   JobEntry job = entry();
   job.endpoints[0].port = 65535;
   ASSERT_TRUE(harness_.plane.admit(job));
@@ -81,9 +81,9 @@ TEST_F(AdmissionTest, ThreadBeyondTheLastPortIsNotHeardFromTheFirstPorts) {
   expect_stray(harness_.handle(wrapped, 1, datagram_of(packet(0, 1), kOnes)), Reason::kUnknown, 1);
 }
 
-TEST_F(AdmissionTest, AJobIsHeardAtItsOwnPortsOfTheSwitchAlone) {
+TEST_F(AdmissionTest, AJobIsAcceptedOnlyAtItsOwnPortsOfTheSwitch) {
   JobEntry above = entry();
-  above.threads = 2;  // four slots each
+  above.threads = 2;  // four slots for each thread
   above.port_offset = 3;
   ASSERT_TRUE(harness_.plane.admit(above));
   const auto at = [&](std::uint8_t thread, std::uint8_t port) {
@@ -110,7 +110,7 @@ TEST_F(AdmissionTest, EveryTruncationIsMalformed) {
   EXPECT_EQ(harness_.handle(endpoint_of(0), 0, whole).reason, Reason::kAdmitted);
 }
 
-TEST_F(AdmissionTest, EvictedJobIsUnknownAndKeepsItsCounters) {
+TEST_F(AdmissionTest, AnEvictedJobIsUnknownAndKeepsItsCounters) {
   ASSERT_TRUE(harness_.plane.admit(entry()));
   ASSERT_NE(harness_.plane.find(kJob), nullptr);
   ASSERT_EQ(harness_.send(packet(0, 1), kOnes).reason, Reason::kAdmitted);
@@ -122,7 +122,7 @@ TEST_F(AdmissionTest, EvictedJobIsUnknownAndKeepsItsCounters) {
   EXPECT_FALSE(harness_.plane.evict(kSizes.jobs_max));
 }
 
-TEST_F(AdmissionTest, JobsDoNotSeeEachOther) {
+TEST_F(AdmissionTest, JobsHaveSeparateCells) {
   ASSERT_TRUE(harness_.plane.admit(job_entry(0, 2, 4, 0, 8)));
   ASSERT_TRUE(harness_.plane.admit(job_entry(1, 2, 8, 8, 8)));
   Header a = {.job = 0, .key = 0xC0FFEE00, .cell = 1, .round = 1};
@@ -136,7 +136,7 @@ TEST_F(AdmissionTest, JobsDoNotSeeEachOther) {
   EXPECT_EQ(harness_.result_words(of_b), Words(8, 22));
 }
 
-TEST_F(AdmissionTest, OverlappingLeaseIsRefused) {
+TEST_F(AdmissionTest, AnOverlappingLeaseIsRefused) {
   ASSERT_TRUE(harness_.plane.admit(job_entry(0, 2, 4, 4, 8)));
   EXPECT_FALSE(harness_.plane.admit(job_entry(1, 2, 4, 4, 8)));
   EXPECT_FALSE(harness_.plane.admit(job_entry(1, 2, 4, 0, 8)));
@@ -148,7 +148,7 @@ TEST_F(AdmissionTest, OverlappingLeaseIsRefused) {
   EXPECT_TRUE(harness_.plane.admit(job_entry(0, 2, 4, 8, 4)));
 }
 
-TEST_F(AdmissionTest, EntryThatMakesNoSenseIsRefused) {
+TEST_F(AdmissionTest, AnInvalidEntryIsRefused) {
   const auto refused = [&](auto&& change) {
     JobEntry wrong = entry();
     change(wrong);
@@ -179,7 +179,7 @@ TEST_F(AdmissionTest, EntryThatMakesNoSenseIsRefused) {
   EXPECT_FALSE(harness_.plane.admit(job_entry(kJob, 2, kLanes, 0, 4))) << "the job number is taken";
 }
 
-TEST(DataplaneSizes, ThatMakeNoSenseThrow) {
+TEST(DataplaneSizes, InvalidSizesThrow) {
   EXPECT_THROW(Dataplane({.slots = 0}), std::invalid_argument);
   EXPECT_THROW(Dataplane({.slots = 1, .lanes_max = 0}), std::invalid_argument);
   EXPECT_THROW(Dataplane({.slots = 1, .lanes_max = wire::kLanesMax + 1}), std::invalid_argument);

@@ -1,4 +1,4 @@
-// Jobs that are installed entry by entry, as the tables of a P4 switch say it.
+// Jobs that are installed entry by entry, as by the tables of a P4 switch.
 #include <gtest/gtest.h>
 
 #include "dataplane.hpp"
@@ -45,7 +45,7 @@ class ConfigureTest : public testing::Test {
   SwitchHarness harness_;
 };
 
-TEST_F(ConfigureTest, JobThatIsInstalledAgainFindsItsCellsAsTheyWere) {
+TEST_F(ConfigureTest, AReinstalledJobFindsItsCellsUnchanged) {
   ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
   EXPECT_EQ(harness_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
   EXPECT_EQ(harness_.send(packet(1, 7), kOnes).verdict, Verdict::kMulticast);
@@ -58,7 +58,7 @@ TEST_F(ConfigureTest, JobThatIsInstalledAgainFindsItsCellsAsTheyWere) {
   EXPECT_EQ(harness_.send(packet(0, 9), kOnes).verdict, Verdict::kHold);
 }
 
-TEST_F(ConfigureTest, CellsOfAnotherJobTakeAnyRound) {
+TEST_F(ConfigureTest, CellsOfAnotherJobAcceptAnyRound) {
   ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
   EXPECT_EQ(harness_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
   EXPECT_EQ(harness_.send(packet(1, 7), kOnes).verdict, Verdict::kMulticast);
@@ -74,7 +74,7 @@ TEST_F(ConfigureTest, CellsOfAnotherJobTakeAnyRound) {
   }
 }
 
-TEST_F(ConfigureTest, EachWorkerIsAdmittedThroughEachThreadByItself) {
+TEST_F(ConfigureTest, WorkersAreAdmittedForEachThreadSeparately) {
   JobEntry two_threads = entry();
   two_threads.threads = 2;
   Admission some = everybody();
@@ -89,7 +89,7 @@ TEST_F(ConfigureTest, EachWorkerIsAdmittedThroughEachThreadByItself) {
   EXPECT_EQ(of_second_thread(1), Reason::kAdmitted);
 }
 
-TEST_F(ConfigureTest, WhoIsAdmittedMayChangeWhileTheJobRuns) {
+TEST_F(ConfigureTest, AdmissionMayChangeWhileTheJobRuns) {
   Admission one = everybody();
   one.contributors[0] = 0b01;
   ASSERT_TRUE(harness_.plane.configure(entry(), one));
@@ -103,7 +103,7 @@ TEST_F(ConfigureTest, WhoIsAdmittedMayChangeWhileTheJobRuns) {
   EXPECT_EQ(admitted(harness_.plane), 0u) << "a new one";
 }
 
-TEST_F(ConfigureTest, RoundThatMoreWorkersBeganIsCompleteWithThoseThatAreLeft) {
+TEST_F(ConfigureTest, ARoundIsCompleteWithoutAWorkerThatWasRemoved) {
   Admission three_workers = everybody();
   three_workers.contributors[0] = three_workers.receivers = 0b111;
   three_workers.sources[2] = endpoint_of(2);
@@ -118,7 +118,7 @@ TEST_F(ConfigureTest, RoundThatMoreWorkersBeganIsCompleteWithThoseThatAreLeft) {
   EXPECT_EQ(harness_.send(question).verdict, Verdict::kResend);
 }
 
-TEST_F(ConfigureTest, SourceNeedNotBeWhereTheResultGoes) {
+TEST_F(ConfigureTest, AWorkersSourceMayDifferFromItsReceivingEndpoint) {
   Admission admission = everybody();
   admission.sources[0] = endpoint_of(5);
   admission.sources[1].port = 1;
@@ -132,7 +132,7 @@ TEST_F(ConfigureTest, SourceNeedNotBeWhereTheResultGoes) {
   EXPECT_EQ(from(1, {.address = endpoint_of(1).address, .port = 1}), Reason::kAdmitted);
 }
 
-TEST_F(ConfigureTest, WhatMakesNoSenseIsRefusedAndChangesNothing) {
+TEST_F(ConfigureTest, AnInvalidConfigurationIsRefusedAndChangesNothing) {
   const auto refused = [&](auto&& change) {
     JobEntry job = entry();
     Admission admission = everybody();
@@ -156,7 +156,7 @@ TEST_F(ConfigureTest, WhatMakesNoSenseIsRefusedAndChangesNothing) {
   EXPECT_EQ(harness_.plane.find(kJob)->slot_base, entry().slot_base);
 }
 
-TEST_F(ConfigureTest, WorkerWithoutAPortIsNoReceiver) {
+TEST_F(ConfigureTest, AWorkerWithoutAPortIsNoReceiver) {
   JobEntry job = entry();
   job.endpoints[1] = {};
   Admission admission = everybody();
@@ -175,7 +175,7 @@ TEST_F(ConfigureTest, ResetForgetsJobsAndRounds) {
   EXPECT_EQ(harness_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
 }
 
-TEST_F(ConfigureTest, AnotherPlaneGoesOnWithTheCellsThatItTakes) {
+TEST_F(ConfigureTest, AnotherPlaneContinuesWithTheCellsThatItTakesOver) {
   ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
   EXPECT_EQ(harness_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
   EXPECT_EQ(harness_.send(packet(0, 8, 1), kOnes).verdict, Verdict::kHold);

@@ -1,4 +1,4 @@
-// What the vectors (vectors_test.cpp) do not tell of contributions to an admitted job: counters, and random traffic.
+// What the vectors (vectors_test.cpp) do not cover for contributions to an admitted job: counters, and random traffic.
 #include "dataplane.hpp"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class DataplaneTest : public testing::Test {
   SwitchHarness harness_;
 };
 
-// Whatever a packet says, asking for its memory beforehand touches none that is not the switch's.
+// Prefetching must stay within the switch's memory, whatever a packet contains.
 TEST_F(DataplaneTest, PrefetchingChangesNothing) {
   admit(1);
   for (const std::uint32_t slot : {0U, kSlots - 1, kSlots, 32767U}) {
@@ -64,7 +64,7 @@ TEST_F(DataplaneTest, PrefetchingChangesNothing) {
   expect_result(harness_.send(header(Kind::kData, 0, 1), {1, 2, 3, 4}), {1, 2, 3, 4});
 }
 
-TEST_F(DataplaneTest, CountersTellEachReasonAndEachWorker) {
+TEST_F(DataplaneTest, PacketsAreCountedByReasonAndWorker) {
   admit(2);
   Header packet = header(Kind::kMeta, 0, 1);
   packet.tensor = 5;
@@ -94,8 +94,8 @@ TEST_F(DataplaneTest, CountersTellEachReasonAndEachWorker) {
   EXPECT_EQ(counters.tensor_last[1], 6u);
 }
 
-// The signature above a collective's number says nothing about the order.
-TEST_F(DataplaneTest, TheLatestCollectiveOfAWorkerIsTheOneWithTheLatestNumber) {
+// A collective's number has a signature in its upper bits, which has no order.
+TEST_F(DataplaneTest, TheLatestCollectiveIsFoundWithoutItsSignature) {
   admit(2);
   std::uint32_t slot = 0;
   const auto latest_after = [&](std::uint32_t tensor) {
@@ -112,7 +112,7 @@ TEST_F(DataplaneTest, TheLatestCollectiveOfAWorkerIsTheOneWithTheLatestNumber) {
   EXPECT_EQ(harness_.plane.counters(kJob).contributions[1], 0u);
 }
 
-// Two honest workers over a network that duplicates and delays without limit: no result may ever differ from the sum.
+// Workers follow the protocol, and the network duplicates and delays without limit.
 TEST_F(DataplaneTest, RandomDuplicatesAndReorderingNeverChangeASum) {
   constexpr std::uint8_t kWorkers = 5;
   admit(kWorkers);

@@ -1,4 +1,4 @@
-// A switch that has a parent. The vectors (vectors_test.cpp) tell the rest.
+// A switch with a parent. The vectors (vectors_test.cpp) cover the rest.
 #include <gtest/gtest.h>
 
 #include "dataplane.hpp"
@@ -70,7 +70,7 @@ class TreeTest : public testing::Test {
   SwitchHarness harness_;
 };
 
-TEST_F(TreeTest, TheSumOfAllWorkersGoesUpAndTheParentsComesDownToAll) {
+TEST_F(TreeTest, TheSumGoesUpAndTheParentsResultComesDownToAllWorkers) {
   gather(1);
   expect_told(result(1, {100, 200, 300, 400}, 9), Verdict::kMulticast, Reason::kAdmitted, {100, 200, 300, 400}, 9);
   for (const std::uint8_t worker : {std::uint8_t{0}, std::uint8_t{1}}) {
@@ -80,7 +80,7 @@ TEST_F(TreeTest, TheSumOfAllWorkersGoesUpAndTheParentsComesDownToAll) {
   EXPECT_EQ(harness_.plane.counters(kJob).results, 1u);
 }
 
-TEST_F(TreeTest, NobodyElseSpeaksForTheParent) {
+TEST_F(TreeTest, OnlyTheParentItselfIsAcceptedAsParent) {
   gather(1);
   const Header answer = header(Kind::kResult, 5, 1);
   const auto datagram = datagram_of(answer, {9, 9, 9, 9});
@@ -101,7 +101,7 @@ TEST_F(TreeTest, NobodyElseSpeaksForTheParent) {
   expect(from_parent(answer, {9, 9, 9, 9}), Verdict::kDrop, Reason::kMalformed);
 }
 
-TEST_F(TreeTest, ASwitchWithAParentHasAWorkerLess) {
+TEST_F(TreeTest, ASwitchWithAParentHasOneWorkerFewer) {
   JobEntry entry = job_entry(4, 32, kLanes, 0, 4);
   EXPECT_EQ(harness_.plane.objection(entry), nullptr);
   entry.uplink = entry_.uplink;

@@ -1,5 +1,5 @@
-// A transport over a device that reads late, in no order, and has little room; its datagrams are made by the test. For
-// a data thread: the test may be another thread.
+// A transport over a device with few buffers that reads packets late and in any order; the test makes its datagrams.
+// The data thread uses it, and the test may be another thread.
 #pragma once
 
 #include <algorithm>
@@ -20,17 +20,17 @@ namespace wiresum::soft_switch {
 class LateDevice final : public transport::Transport {
  public:
   struct Sent {
-    std::vector<std::byte> bytes;  // as they were when the device read them
+    std::vector<std::byte> bytes;  // at the time when the device read them
     std::vector<wire::Endpoint> to;
-    std::uint8_t port = 0;     // that it leaves by
-    bool was_changed = false;  // between send() and then
+    std::uint8_t port = 0;     // the port that it leaves by
+    bool was_changed = false;  // between send() and the read
   };
 
   LateDevice(std::size_t packets, std::size_t packet_bytes) : memory_(packets, std::vector<std::byte>(packet_bytes)) {
     for (std::vector<std::byte>& place : memory_) free_.push_back(place);
   }
 
-  // The test's side
+  // For the test
   void arrive(wire::Endpoint source, std::vector<std::byte> datagram, std::uint8_t port = 0) {
     const std::lock_guard lock(mutex_);
     arrived_.push_back({source, std::move(datagram), port});
@@ -40,12 +40,12 @@ class LateDevice final : public transport::Transport {
     const std::lock_guard lock(mutex_);
     return unread_.size();
   }
-  /// How often it was given something.
+  /// The number of calls of send().
   [[nodiscard]] std::size_t sends() {
     const std::lock_guard lock(mutex_);
     return sends_;
   }
-  /// The device reads the packet that was given to it last.
+  /// Lets the device read the latest packet that it was given.
   std::optional<Sent> read() {
     const std::lock_guard lock(mutex_);
     if (unread_.empty()) return std::nullopt;
@@ -60,7 +60,7 @@ class LateDevice final : public transport::Transport {
     return sent;
   }
 
-  // The data thread's side
+  // For the data thread
   [[nodiscard]] const char* name() const noexcept override { return "late"; }
   [[nodiscard]] std::size_t train_packets(std::size_t /*packet_bytes*/) const noexcept override { return 1; }
 

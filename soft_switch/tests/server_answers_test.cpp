@@ -1,5 +1,5 @@
-// What becomes of jobs when a data thread of the switch does not answer in time: it is stopped for real, by a signal
-// whose handler waits.
+// What happens to jobs when a data thread of the switch does not answer in time. The thread is really stopped, by a
+// signal whose handler waits.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -87,7 +87,7 @@ class UnansweredSwitch : public testing::Test {
     for (const int end : release_channel) close(end);
   }
 
-  /// Data thread number `index` does nothing until release().
+  /// Stops data thread number `index` until release().
   void stop(std::size_t index) {
     const int before = stopped.load();
     ASSERT_EQ(syscall(SYS_tgkill, getpid(), threads_[index], SIGUSR1), 0);
@@ -115,7 +115,7 @@ class UnansweredSwitch : public testing::Test {
   int unreleased_ = 0;
 };
 
-TEST_F(UnansweredSwitch, AJobIsTakenBackFromAllThreadsIfOneDoesNotHearOfIt) {
+TEST_F(UnansweredSwitch, AnAdmissionIsTakenBackFromAllThreadsIfOneDoesNotAnswer) {
   for (std::size_t silent = 0; silent < kThreads; ++silent) {
     stop(silent);
     EXPECT_NE(error_of([&] { server_->admit(entry_); }).find("has not answered"), std::string::npos);
@@ -126,22 +126,22 @@ TEST_F(UnansweredSwitch, AJobIsTakenBackFromAllThreadsIfOneDoesNotHearOfIt) {
   EXPECT_TRUE(server_->evict(kJob));
 }
 
-TEST_F(UnansweredSwitch, AJobThatNotAllHaveChangedIsNoThreadsAnyMore) {
+TEST_F(UnansweredSwitch, AChangedJobIsRemovedFromAllThreadsIfOneDoesNotAnswer) {
   for (std::size_t silent = 0; silent < kThreads; ++silent) {
     server_->configure(entry_, admission_);
     stop(silent);
     EXPECT_NE(error_of([&] { server_->configure(entry_, admission_); }).find("has not answered"), std::string::npos);
     release();
-    const bool is_kept = silent == 0;  // it is asked for its objections first: nothing was changed
+    const bool is_kept = silent == 0;  // thread 0 is asked first whether the change is valid, so nothing was changed
     EXPECT_EQ(server_->evict(kJob), is_kept) << "silent: " << silent;
   }
 }
 
-TEST_F(UnansweredSwitch, AThreadThatFallsSilentWhenItIsToldForgetsTheJobLater) {
+TEST_F(UnansweredSwitch, AThreadThatStopsDuringAnAdmissionForgetsTheJobLater) {
   stop(2);
   std::string error;
   std::thread caller([&] { error = error_of([&] { server_->admit(entry_); }); });
-  std::this_thread::sleep_for(kAnswerMax / 3);  // most likely until the others know the job
+  std::this_thread::sleep_for(kAnswerMax / 3);  // long enough for the other threads to get the job, most likely
   stop(1);
   caller.join();
   EXPECT_NE(error.find("has not answered"), std::string::npos) << error;
@@ -150,7 +150,7 @@ TEST_F(UnansweredSwitch, AThreadThatFallsSilentWhenItIsToldForgetsTheJobLater) {
   EXPECT_FALSE(server_->evict(kJob));
 }
 
-TEST_F(UnansweredSwitch, AnEvictedJobIsNoThreadsAnyMoreThoughOneDoesNotHearOfIt) {
+TEST_F(UnansweredSwitch, AnEvictedJobIsRemovedFromAllThreadsEvenIfOneDoesNotAnswer) {
   for (std::size_t silent = 0; silent < kThreads; ++silent) {
     server_->admit(entry_);
     stop(silent);

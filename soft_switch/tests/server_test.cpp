@@ -1,5 +1,5 @@
-// The switch with its threads and sockets, over loopback. Nothing here asserts a time; a wait's length is only how long
-// a failing test takes.
+// The switch with its threads and sockets, over loopback. No test asserts a time: the length of a wait only limits how
+// long a failing test takes.
 #include "server.hpp"
 
 #include <gtest/gtest.h>
@@ -91,12 +91,12 @@ TEST(SwitchServer, DuplicatesOfACompleteCellAreAnsweredToTheirSenderAlone) {
     EXPECT_EQ(result->words, Words(kLanes, 3));
     EXPECT_EQ(result->header.worker, 1);
   }
-  // Worker 0 hears of its own next round first, not of worker 1's duplicates.
+  // Worker 0 next receives its own round, and no answer to worker 1's duplicates.
   job.expect_round(server, 2);
   EXPECT_EQ(packets(server.counters(1), Reason::kResent), static_cast<std::uint64_t>(kDuplicates));
 }
 
-TEST(SwitchServer, AGroupIsSentACompletedCellOnceAndADuplicatesSenderAlone) {
+TEST(SwitchServer, ACompletedCellIsSentOnceToAGroupAndADuplicateIsAnsweredAlone) {
   constexpr int kSilenceMs = 100;
   SwitchServer server(small_config());
   Job job(1, 3, 2, 0, 8);
@@ -107,7 +107,7 @@ TEST(SwitchServer, AGroupIsSentACompletedCellOnceAndADuplicatesSenderAlone) {
     hearers.push_back(transport::UdpSocket::in_group({job.entry.results_group.address, port}, UdpWorker::kLoopback));
   }
   server.admit(job.entry);
-  const std::uint32_t slot = 5;  // thread 1's
+  const std::uint32_t slot = 5;  // of thread 1
   for (std::size_t worker = 0; worker < 3; ++worker) {
     job.send(server, job.header(Kind::kData, worker, 1, slot), Words(kLanes, 2));
   }
@@ -125,10 +125,10 @@ TEST(SwitchServer, AGroupIsSentACompletedCellOnceAndADuplicatesSenderAlone) {
   EXPECT_EQ(server.stats().datagrams_sent, 2U);
 }
 
-// Each of its threads has seen one of two collectives: the first thread the earlier one, and then the later one.
-TEST(SwitchServer, TheLatestCollectiveOfAWorkerIsTheLatestThatAnyThreadHasSeen) {
+// Each thread has seen one of two collectives.
+TEST(SwitchServer, TheLatestCollectiveIsTheLatestOfAllThreads) {
   constexpr std::uint32_t kEarlier = 0x7FFF0007;
-  constexpr std::uint32_t kLater = 0x00010008;  // the smaller one, were the signature a part of the number
+  constexpr std::uint32_t kLater = 0x00010008;  // the smaller number if the signature counted
   for (const bool first_sees_later : {false, true}) {
     SwitchServer server(small_config(2));
     const Job job(1, 2, 2, 0, 2);
@@ -148,15 +148,15 @@ TEST(SwitchServer, TheLatestCollectiveOfAWorkerIsTheLatestThatAnyThreadHasSeen) 
   }
 }
 
-// The newer round comes in the same burst as the completion of the older one, on the frame that is queued for sending.
-TEST(SwitchServer, QueuedResultIsSentBeforeItsFrameIsReused) {
+// The question about the newer round comes in the same burst, and is answered in the frame that is queued for sending.
+TEST(SwitchServer, AQueuedResultIsSentBeforeItsFrameIsReused) {
   SwitchServer server(small_config(1));
   const Job job(1, 1, 1, 0, 1);
   server.admit(job.entry);
   constexpr std::uint32_t kRounds = 400;
   for (std::uint32_t round = 1; round <= kRounds; ++round) {
     job.send(server, job.header(Kind::kData, 0, round), Words(kLanes, round));
-    job.send(server, job.header(Kind::kQuestion, 0, round + 2));  // its answer is written where the RESULT stands
+    job.send(server, job.header(Kind::kQuestion, 0, round + 2));  // its answer is written to the frame of the RESULT
   }
   for (std::uint32_t round = 1; round <= kRounds; ++round) {
     const std::optional<Received> result = job.members[0].receive(kPatienceMs);
@@ -172,7 +172,7 @@ TEST(SwitchServer, QueuedResultIsSentBeforeItsFrameIsReused) {
   }
 }
 
-TEST(SwitchServer, MetaAndEmptyRoundsGoThrough) {
+TEST(SwitchServer, MetaAndEmptyRoundsComplete) {
   SwitchServer server(small_config());
   const Job job(1, 2, 1, 0, 8);
   server.admit(job.entry);
@@ -197,7 +197,7 @@ TEST(SwitchServer, MetaAndEmptyRoundsGoThrough) {
   }
 }
 
-TEST(SwitchServer, EvictedJobGetsNoMoreAnswers) {
+TEST(SwitchServer, AnEvictedJobGetsNoMoreAnswers) {
   SwitchServer server(small_config());
   const Job job(1, 1, 4, 0, 16);
   server.admit(job.entry);
@@ -248,7 +248,7 @@ TEST(SwitchServer, RefusesAJobAtPortsBeyondItsLast) {
   job.expect_round(server, 1);
 }
 
-TEST(SwitchServer, PortInUseIsAnErrorThatNamesTheAddress) {
+TEST(SwitchServer, APortInUseIsAnErrorThatNamesTheAddress) {
   SwitchServer server(small_config());
   ServerConfig config = small_config();
   config.local = server.local();
@@ -261,7 +261,7 @@ TEST(SwitchServer, PortInUseIsAnErrorThatNamesTheAddress) {
   }
 }
 
-TEST(SwitchServer, SizesThatMakeNoSenseThrow) {
+TEST(SwitchServer, InvalidSizesThrow) {
   ServerConfig config = small_config();
   config.ports = 0;
   EXPECT_THROW(SwitchServer server(config), std::invalid_argument);
@@ -272,7 +272,7 @@ TEST(SwitchServer, SizesThatMakeNoSenseThrow) {
   EXPECT_THROW(SwitchServer server(config), std::invalid_argument);
 }
 
-TEST(SwitchServer, StoppedServerKeepsItsFiguresAndRefusesChanges) {
+TEST(SwitchServer, AStoppedServerKeepsItsCountersAndRefusesChanges) {
   SwitchServer server(small_config());
   const Job job(1, 1, 2, 0, 8);
   server.admit(job.entry);
@@ -290,7 +290,7 @@ TEST(SwitchServer, RandomDatagramsDoNotDisturbAJob) {
   SwitchServer server(small_config());
   const Job job(1, 2, 2, 0, 32);
   server.admit(job.entry);
-  // The stranger keeps to a quota for each round, lest it fill a socket's buffer: lost datagrams are another test's.
+  // The stranger sends a bounded number in each round, so that no socket's buffer overflows.
   constexpr std::uint32_t kRounds = 50;
   constexpr std::uint32_t kHostileEachRound = 400;
   std::atomic<std::uint32_t> rounds_begun{0};
@@ -301,7 +301,7 @@ TEST(SwitchServer, RandomDatagramsDoNotDisturbAJob) {
       while (sent >= rounds_begun.load() * kHostileEachRound) std::this_thread::yield();
       std::vector<std::byte> datagram(random() % 200);
       for (std::byte& byte : datagram) byte = static_cast<std::byte>(random());
-      // Half of them look like the protocol, and name the job; none has the key.
+      // Half of them are like packets of the job, but have another key.
       if (random() % 2 == 0 && datagram.size() >= wire::kHeaderBytes) {
         const Header header = job.header(static_cast<Kind>(random() % 4), random() % 2, random() % 64, random() % 32);
         wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
@@ -323,14 +323,14 @@ TEST(SwitchServer, RandomDatagramsDoNotDisturbAJob) {
   EXPECT_GT(server.stats().stray.packets[static_cast<std::size_t>(Reason::kMalformed)], 0u);
 }
 
-TEST(SwitchServer, JobsComeAndGoWhileAnotherRuns) {
+TEST(SwitchServer, JobsAreAddedAndRemovedWhileAnotherRuns) {
   SwitchServer server(small_config(2));
   const Job steady(1, 2, 4, 0, 32);
   server.admit(steady.entry);
   std::atomic<bool> enough{false};
   std::thread controller([&] {
     Job guest(2, 1, 2, 512, 16);
-    for (; !enough.load(); ++guest.entry.key) {  // a job each time
+    for (; !enough.load(); ++guest.entry.key) {  // a new key makes a new job
       server.admit(guest.entry);
       guest.expect_round(server, 1);
       ASSERT_TRUE(server.evict(2));
@@ -359,8 +359,8 @@ dataplane::Admission admission_of(const Job& job, std::uint32_t contributors) {
   return admission;
 }
 
-// While the entries of a job come one by one, it may have fewer threads at first than at last.
-TEST(SwitchServer, CellsFollowTheirSlotsToAnotherThread) {
+// While entries arrive one by one, a job may have fewer threads at first than in the end.
+TEST(SwitchServer, CellsAreMovedWithTheirSlotsToAnotherThread) {
   SwitchServer server(small_config(2));
   const Job one_thread(1, 2, 1, 32, 8);
   server.configure(one_thread.entry, admission_of(one_thread, 0b11));
@@ -369,7 +369,7 @@ TEST(SwitchServer, CellsFollowTheirSlotsToAnotherThread) {
   EXPECT_TRUE(server.evict(1));
   const Job four_threads(1, 2, 4, 32, 8);
   server.configure(four_threads.entry, admission_of(four_threads, 0b11));
-  for (std::uint32_t slot = 0; slot < 8; ++slot) {  // what was summed before is still there, and is not summed again
+  for (std::uint32_t slot = 0; slot < 8; ++slot) {  // earlier sums are still there, and are not added to
     for (const std::uint32_t round : {1u, 2u}) {
       four_threads.send(server, four_threads.header(Kind::kData, 0, round, slot), Words(kLanes, 100));
       const std::optional<Received> result = four_threads.members[0].receive(kPatienceMs, slot / 2);
@@ -381,7 +381,7 @@ TEST(SwitchServer, CellsFollowTheirSlotsToAnotherThread) {
   EXPECT_EQ(server.counters(1).results, 8u);
 }
 
-TEST(SwitchServer, CellsOfAnAdmittedJobAreTakenFromWhereItUsedThem) {
+TEST(SwitchServer, CellsOfAnAdmittedJobAreTakenFromTheThreadsThatUsedThem) {
   SwitchServer server(small_config(2));
   const Job admitted(1, 2, 2, 0, 4);
   server.admit(admitted.entry);
@@ -397,7 +397,7 @@ TEST(SwitchServer, CellsOfAnAdmittedJobAreTakenFromWhereItUsedThem) {
   }
 }
 
-TEST(SwitchServer, JobThatIsRefusedLeavesTheOthersAlone) {
+TEST(SwitchServer, ARefusedJobLeavesTheOthersAlone) {
   SwitchServer server(small_config());
   const Job job(1, 2, 2, 0, 64);
   server.configure(job.entry, admission_of(job, 0b11));

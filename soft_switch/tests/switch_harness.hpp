@@ -1,4 +1,4 @@
-// A data plane on a test bench: memory for its frames, packets made from a few words, results taken apart.
+// A test harness for a data plane: memory for its frames, and functions to build packets and parse results.
 #pragma once
 
 #include <cstring>
@@ -34,10 +34,10 @@ inline std::vector<std::byte> datagram_of(const wire::Header& header, const Word
   return datagram;
 }
 
-/// Worker w of any job on the bench lives at 10.0.0.(w + 1), port 9000.
+/// Worker w of any job has the address 10.0.0.(w + 1), port 9000.
 inline wire::Endpoint endpoint_of(std::uint8_t worker) { return {.address = 0x0A000001u + worker, .port = 9000}; }
 
-/// Where its thread sends from.
+/// The endpoint from which its thread sends.
 inline wire::Endpoint source_of(std::uint8_t worker, std::uint8_t thread) {
   wire::Endpoint source = endpoint_of(worker);
   source.port = static_cast<std::uint16_t>(source.port + thread);
@@ -59,7 +59,7 @@ inline JobEntry job_entry(std::uint16_t job, std::uint8_t workers, std::uint16_t
   return entry;
 }
 
-/// Leaves garbage in all cells, as an earlier job does, so that a lane that was never written shows.
+/// Fills all cells with garbage, as of an earlier job, so that a lane that was never written is noticed.
 inline void litter(Dataplane& plane, const SwitchSizes& sizes) {
   constexpr std::uint32_t kGarbage = 0xA5A5A5A5;
   for (std::uint32_t slot = 0; slot < sizes.slots; ++slot) {
@@ -75,7 +75,7 @@ inline void litter(Dataplane& plane, const SwitchSizes& sizes) {
   }
 }
 
-/// The answer's bytes, as they leave.
+/// The bytes of the answer.
 inline std::vector<std::byte> written(const Decision& decision) {
   std::vector<std::byte> bytes(wire::kHeaderBytes + decision.payload.size());
   wire::Packet packet{.data = bytes.data(), .bytes = 0};

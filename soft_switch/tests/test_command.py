@@ -80,7 +80,7 @@ def start(cleanup: ExitStack, *arguments: str, serves: str = "--control", withou
     return running
 
 
-def test_workers_join_and_get_a_sum_and_the_file_tells_of_it(
+def test_workers_join_and_sum_and_the_statistics_file_shows_it(
     cleanup: ExitStack, harness: DataplaneHarness, tmp_path: Path
 ) -> None:
     statistics = tmp_path / "switch.json"
@@ -121,7 +121,7 @@ def test_workers_join_and_get_a_sum_and_the_file_tells_of_it(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_it_cleanly_and_frees_the_ports(cleanup: ExitStack, number: signal.Signals) -> None:
+def test_a_signal_ends_it_cleanly_and_frees_the_ports(cleanup: ExitStack, number: signal.Signals) -> None:
     running = start(cleanup)
     assert running.end(number) == (0, "")
     again = start(cleanup, "--port", str(running.data_port), "--control", f"127.0.0.1:{running.control_port}")
@@ -129,7 +129,7 @@ def test_signal_ends_it_cleanly_and_frees_the_ports(cleanup: ExitStack, number: 
     assert again.end(number) == (0, "")
 
 
-def test_statistics_line_shows_what_comes_in(cleanup: ExitStack, harness: DataplaneHarness) -> None:
+def test_the_statistics_line_shows_received_packets(cleanup: ExitStack, harness: DataplaneHarness) -> None:
     running = start(cleanup, "--stats-interval", "0.1")
     stranger = harness.open_socket()
     give_up_at = time.monotonic() + PATIENCE_S
@@ -142,7 +142,7 @@ def test_statistics_line_shows_what_comes_in(cleanup: ExitStack, harness: Datapl
     assert refused
 
 
-def test_with_p4runtime_it_is_programmed_and_ends_cleanly(cleanup: ExitStack) -> None:
+def test_with_p4runtime_it_can_be_programmed_and_ends_cleanly(cleanup: ExitStack) -> None:
     running = start(cleanup, "--device-id", "5", "--lanes", "8", serves="--p4runtime")
     assert running.device == 5
     controller = Controller(f"127.0.0.1:{running.control_port}", running.device)
@@ -154,7 +154,7 @@ def test_with_p4runtime_it_is_programmed_and_ends_cleanly(cleanup: ExitStack) ->
         controller.hear()
 
 
-def test_metrics_are_served_beside_the_joins(cleanup: ExitStack) -> None:
+def test_metrics_are_served_beside_joins(cleanup: ExitStack) -> None:
     running = start(cleanup, "--metrics", "127.0.0.1:0")
     with urllib.request.urlopen(f"http://127.0.0.1:{running.metrics_port}/metrics", timeout=PATIENCE_S) as answer:
         text = answer.read().decode()
@@ -163,7 +163,7 @@ def test_metrics_are_served_beside_the_joins(cleanup: ExitStack) -> None:
     assert running.end(signal.SIGTERM) == (0, "")
 
 
-def test_a_switch_that_a_controller_programs_has_metrics_too(cleanup: ExitStack, harness: DataplaneHarness) -> None:
+def test_a_switch_under_a_controller_serves_metrics(cleanup: ExitStack, harness: DataplaneHarness) -> None:
     running = start(cleanup, "--metrics", "127.0.0.1:0", serves="--p4runtime")
     stranger = harness.open_socket()
     stranger.sendto(Packet(job=3).to_bytes(), ("127.0.0.1", running.data_port))
@@ -181,7 +181,7 @@ def test_a_switch_that_a_controller_programs_has_metrics_too(cleanup: ExitStack,
     assert running.end(signal.SIGTERM) == (0, "")
 
 
-def test_without_the_extra_it_serves_joins_and_says_what_p4runtime_needs(cleanup: ExitStack) -> None:
+def test_without_the_controller_extra_it_serves_joins_and_names_what_p4runtime_needs(cleanup: ExitStack) -> None:
     missing = ["finsy", "prometheus_client", "cryptography", "rich"]
     assert start(cleanup, without=missing).end(signal.SIGTERM) == (0, "")
     for options in (["--p4runtime", "127.0.0.1:0"], ["--metrics", "127.0.0.1:0", "--control", "127.0.0.1:0"]):
@@ -196,7 +196,7 @@ def test_without_the_extra_it_serves_joins_and_says_what_p4runtime_needs(cleanup
     ("arguments", "complaint"),
     [(["0.0.0.0:0"], "--insecure"), (["127.0.0.1:0", "--tls", "no/such/folder"], "no/such/folder is no directory")],
 )
-def test_what_is_not_safe_is_refused(serves: str, arguments: list[str], complaint: str) -> None:
+def test_unsafe_options_are_refused(serves: str, arguments: list[str], complaint: str) -> None:
     refused = CliRunner().invoke(switch, [serves, *arguments, "--port", "0"])
     assert refused.exit_code == 1
     assert complaint in refused.output
@@ -208,7 +208,7 @@ def test_modes_that_exclude_each_other_are_a_usage_error() -> None:
     assert "--control" in refused.output
 
 
-def test_data_port_in_use_is_a_clear_error(cleanup: ExitStack) -> None:
+def test_a_data_port_in_use_is_a_clear_error(cleanup: ExitStack) -> None:
     running = start(cleanup)
     refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--port", str(running.data_port)])
     assert refused.exit_code == 1
@@ -216,7 +216,7 @@ def test_data_port_in_use_is_a_clear_error(cleanup: ExitStack) -> None:
     assert "another switch" in refused.output
 
 
-def test_control_port_in_use_is_a_clear_error() -> None:
+def test_a_control_port_in_use_is_a_clear_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = CliRunner().invoke(switch, ["--control", f"127.0.0.1:{port}", "--port", "0"])
@@ -224,27 +224,22 @@ def test_control_port_in_use_is_a_clear_error() -> None:
     assert f"cannot listen at 127.0.0.1:{port}" in refused.output
 
 
-def test_address_of_another_machine_is_a_clear_error() -> None:
-    refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--bind", "192.0.2.1", "--port", "0"])
+@pytest.mark.parametrize(("bind", "says"), [("192.0.2.1", "no such address"), ("localhost", "")])
+def test_an_unusable_bind_address_is_a_clear_error(bind: str, says: str) -> None:
+    refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--bind", bind, "--port", "0"])
     assert refused.exit_code == 1
-    assert "192.0.2.1" in refused.output
-    assert "no such address" in refused.output
+    assert bind in refused.output
+    assert says in refused.output
 
 
 @pytest.mark.parametrize("control", ["", "43487", "host:", "host:port", "127.0.0.1:65536", "no host:1"])
-def test_control_that_is_no_endpoint_is_a_usage_error(control: str) -> None:
+def test_an_invalid_control_endpoint_is_a_usage_error(control: str) -> None:
     refused = CliRunner().invoke(switch, ["--control", control])
     assert refused.exit_code == 2
     assert "--control" in refused.output
 
 
-def test_bind_that_is_no_address_is_a_clear_error() -> None:
-    refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--bind", "localhost", "--port", "0"])
-    assert refused.exit_code == 1
-    assert "localhost" in refused.output
-
-
-def test_statistics_file_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -> None:
+def test_an_unwritable_statistics_file_is_an_error_at_the_start(tmp_path: Path) -> None:
     missing = tmp_path / "missing" / "switch.json"
     refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--port", "0", "--json-stats", str(missing)])
     assert refused.exit_code == 1
@@ -261,15 +256,15 @@ def test_statistics_file_that_cannot_be_written_is_an_error_at_the_start(tmp_pat
         (["--transport", "rdma"], "rdma"),
     ],
 )
-def test_what_a_transport_cannot_do_is_a_usage_error(arguments: list[str], says: str) -> None:
+def test_options_that_a_transport_does_not_support_are_a_usage_error(arguments: list[str], says: str) -> None:
     result = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", *arguments])
     assert result.exit_code == 2
     assert says in result.output
 
 
 @pytest.mark.parametrize("arguments", [[], ["--threads", "2"]])
-def test_a_transport_that_cannot_be_had_is_a_clear_error(arguments: list[str]) -> None:
-    """No AF_XDP at the loopback interface, if it is there at all."""
+def test_an_unavailable_transport_is_a_clear_error(arguments: list[str]) -> None:
+    """AF_XDP cannot be opened at the loopback interface, with or without support for it in the build."""
     result = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--port", "0", "--transport", "xdp", *arguments])
     assert result.exit_code == 1
     assert "AF_XDP" in result.output or "wiresum_xdp" in result.output
@@ -296,7 +291,7 @@ command.switch()
 """
 
 
-def test_too_few_threads_are_an_error_that_names_the_thread_and_the_limit() -> None:
+def test_a_failure_to_start_a_thread_names_the_thread_and_the_limit() -> None:
     arguments = ["--control", "127.0.0.1:0", "--port", "0", "--slots", "256", "--threads", "4"]
     finished = subprocess.run(
         [sys.executable, "-c", FEW_THREADS, *arguments],

@@ -1,4 +1,4 @@
-"""The switch over loopback, as a worker sees it."""
+"""The switch over loopback, as workers see it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 ONES = (1, 1, 1, 1)
 
 
-def test_is_a_driver_for_the_controller(harness: DataplaneHarness) -> None:
+def test_it_implements_the_driver_interface(harness: DataplaneHarness) -> None:
     device = harness.switch()
     assert isinstance(device, SwitchDriver)
     assert (device.kind, device.trouble, device.reaches("192.0.2.1")) == ("software", "", True)
@@ -40,7 +40,7 @@ def test_two_workers_get_the_sum(harness: DataplaneHarness) -> None:
         assert result.words == (11, 22, 33, 1)
 
 
-def test_many_rounds_in_all_slots(harness: DataplaneHarness) -> None:
+def test_all_slots_complete_many_rounds(harness: DataplaneHarness) -> None:
     job = harness.job(harness.switch(), 3)
     for number in range(1, 20):
         for slot in range(8):
@@ -51,7 +51,7 @@ def test_many_rounds_in_all_slots(harness: DataplaneHarness) -> None:
             assert {(r.chunk, r.words) for r in results} == {(slot, (3, 3 * slot, 3 * number, 21)) for slot in range(8)}
 
 
-def test_empty_adds_nothing_and_alone_gives_zeros(harness: DataplaneHarness) -> None:
+def test_empty_contributions_add_nothing_and_empty_rounds_give_zeros(harness: DataplaneHarness) -> None:
     job = harness.job(harness.switch(), 2)
     job.send(job.packet(0, 1, kind=EMPTY))
     job.send(job.packet(1, 1, (5, 6, 7, 8)))
@@ -61,16 +61,16 @@ def test_empty_adds_nothing_and_alone_gives_zeros(harness: DataplaneHarness) -> 
     assert {job.receive(worker).words for worker in range(2)} == {(0, 0, 0, 0)}
 
 
-def test_meta_gives_the_largest_exponent_alone(harness: DataplaneHarness) -> None:
+def test_meta_gives_only_the_largest_exponent(harness: DataplaneHarness) -> None:
     job = harness.job(harness.switch(), 2)
-    job.send(job.packet(0, 1, kind=META)._replace(exponent=100))
-    job.send(job.packet(1, 1, kind=META)._replace(exponent=140))
+    job.send(replace(job.packet(0, 1, kind=META), exponent=100))
+    job.send(replace(job.packet(1, 1, kind=META), exponent=140))
     for worker in range(2):
         result = job.receive(worker)
         assert (result.exponent, result.words) == (140, ())
 
 
-def test_duplicate_is_not_added_twice_and_gets_the_result_again(harness: DataplaneHarness) -> None:
+def test_a_duplicate_is_not_added_and_gets_the_result_again(harness: DataplaneHarness) -> None:
     job = harness.job(harness.switch(), 2)
     for _ in range(5):
         job.send(job.packet(0, 1, ONES))
@@ -87,7 +87,7 @@ def test_duplicate_is_not_added_twice_and_gets_the_result_again(harness: Datapla
     assert counters.contributions[:2] == (1, 1)
 
 
-def test_evicted_job_is_unknown_at_once(harness: DataplaneHarness) -> None:
+def test_an_evicted_job_is_unknown_at_once(harness: DataplaneHarness) -> None:
     job = harness.job(harness.switch(), 1)
     job.send(job.packet(0, 1, ONES))
     assert job.receive(0).words == ONES
@@ -100,7 +100,7 @@ def test_evicted_job_is_unknown_at_once(harness: DataplaneHarness) -> None:
     assert (job.device.stats().jobs_now, job.device.stats().jobs_ended) == (0, 1)
 
 
-def test_next_job_may_start_at_an_older_round(harness: DataplaneHarness) -> None:
+def test_the_next_job_may_start_at_an_older_round(harness: DataplaneHarness) -> None:
     device = harness.switch()
     old = harness.job(device, 1)
     old.send(old.packet(0, 1001, ONES))
@@ -133,7 +133,7 @@ def test_hostile_datagrams_do_not_disturb_a_job(harness: DataplaneHarness) -> No
     for number in range(1, 101):
         for _ in range(50):
             datagram = bytearray(chance.randbytes(chance.randrange(1, 80)))
-            if chance.random() < 0.5:  # all right but for the key
+            if chance.random() < 0.5:  # only the key is wrong
                 datagram = bytearray(job.packet(chance.randrange(2), number, chance.choice([(), ONES])).to_bytes())
                 datagram[4 + chance.randrange(4)] ^= 1 << chance.randrange(8)
             stranger.sendto(datagram, (device.endpoint.address, device.endpoint.port + chance.randrange(16)))
@@ -149,7 +149,7 @@ def test_hostile_datagrams_do_not_disturb_a_job(harness: DataplaneHarness) -> No
     assert refused["unknown"] > 0
 
 
-def test_member_with_the_key_cannot_leave_its_lease(harness: DataplaneHarness) -> None:
+def test_a_member_cannot_use_cells_outside_its_lease(harness: DataplaneHarness) -> None:
     device = harness.switch()
     victim = harness.job(device, 1, number=2, slot_base=8)
     job = harness.job(device, 1)
@@ -175,9 +175,7 @@ def test_member_with_the_key_cannot_leave_its_lease(harness: DataplaneHarness) -
         ({"endpoints": (Endpoint("10.0.0.1", 0),)}, "address"),
     ],
 )
-def test_refuses_an_entry_that_makes_no_sense(
-    harness: DataplaneHarness, change: dict[str, Any], complaint: str
-) -> None:
+def test_an_invalid_entry_is_refused(harness: DataplaneHarness, change: dict[str, Any], complaint: str) -> None:
     device = harness.switch()
     entry = harness.entry([harness.open_socket()])
     with pytest.raises(DriverError, match=complaint):
@@ -185,21 +183,21 @@ def test_refuses_an_entry_that_makes_no_sense(
     device.admit(entry)
 
 
-def test_refuses_a_lease_that_overlaps_another(harness: DataplaneHarness) -> None:
+def test_an_overlapping_lease_is_refused(harness: DataplaneHarness) -> None:
     device = harness.switch()
     harness.job(device, 1)
     with pytest.raises(DriverError, match="overlaps"):
         harness.job(device, 1, number=2, slot_base=4)
 
 
-def test_job_number_in_use_is_refused(harness: DataplaneHarness) -> None:
+def test_a_job_number_in_use_is_refused(harness: DataplaneHarness) -> None:
     device = harness.switch()
     harness.job(device, 1)
     with pytest.raises(DriverError, match="taken"):
         harness.job(device, 1, slot_base=16)
 
 
-def test_reconciling_ends_what_is_not_wanted_and_tells_of_what_is_lost(harness: DataplaneHarness) -> None:
+def test_reconciling_ends_unwanted_jobs_and_reports_lost_ones(harness: DataplaneHarness) -> None:
     device = harness.switch()
     kept, unwanted = harness.job(device, 1), harness.job(device, 1, number=2, slot_base=8)
     reconciled = device.reconcile([kept.entry])
@@ -209,12 +207,12 @@ def test_reconciling_ends_what_is_not_wanted_and_tells_of_what_is_lost(harness: 
     unwanted.send(unwanted.packet(0, 1, ONES))
     assert unwanted.hears_nothing(0)
     assert device.stray().packets["unknown"] == 1
-    assert harness.switch().reconcile([kept.entry]).reloaded, "it never ran there"
+    assert harness.switch().reconcile([kept.entry]).reloaded, "the job was never there"
     assert not device.reconcile([]).reloaded
     assert device.stats().jobs_now == 0
 
 
-def test_begins_anew_without_jobs_and_keeps_its_figures(harness: DataplaneHarness) -> None:
+def test_reset_ends_jobs_and_keeps_counters(harness: DataplaneHarness) -> None:
     job = harness.job(harness.switch(), 1)
     job.send(job.packet(0, 1, ONES))
     assert job.receive(0).words == ONES
@@ -225,7 +223,7 @@ def test_begins_anew_without_jobs_and_keeps_its_figures(harness: DataplaneHarnes
         job.device.reset()
 
 
-def test_closed_switch_keeps_its_figures(harness: DataplaneHarness) -> None:
+def test_a_closed_switch_keeps_its_counters(harness: DataplaneHarness) -> None:
     job = harness.job(harness.switch(), 1)
     job.send(job.packet(0, 1, ONES))
     assert job.receive(0).words == ONES
@@ -237,7 +235,7 @@ def test_closed_switch_keeps_its_figures(harness: DataplaneHarness) -> None:
         job.device.admit(job.entry)
 
 
-def test_port_in_use_is_an_os_error_that_names_the_address(harness: DataplaneHarness) -> None:
+def test_a_port_in_use_is_an_os_error_that_names_the_address(harness: DataplaneHarness) -> None:
     device = harness.switch()
     with pytest.raises(OSError, match=rf"127\.0\.0\.1:{device.endpoint.port}"):
         SoftwareSwitch(port=device.endpoint.port)
@@ -252,12 +250,12 @@ def test_port_in_use_is_an_os_error_that_names_the_address(harness: DataplaneHar
         ("239.192.0.0", "0.0.0.0", "the address of one interface"),
     ],
 )
-def test_groups_that_cannot_be_are_a_value_error(multicast: str, bind: str, complaint: str) -> None:
+def test_an_impossible_multicast_group_is_a_value_error(multicast: str, bind: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         SoftwareSwitch(port=0, bind=bind, multicast=multicast)
 
 
-def test_sizes_that_make_no_sense_are_a_value_error() -> None:
+def test_invalid_sizes_are_a_value_error() -> None:
     with pytest.raises(ValueError, match="slots"):
         SoftwareSwitch(port=0, slots=0)
     with pytest.raises(ValueError, match="lanes_max"):
@@ -288,7 +286,7 @@ switch.close()
 """
 
 
-def test_forked_children_end_whatever_they_do_with_a_switch_and_the_parent_goes_on() -> None:
+def test_forked_children_with_a_switch_end_and_do_not_disturb_the_parent() -> None:
     finished = subprocess.run(
         [sys.executable, "-c", FORKED], check=False, capture_output=True, text=True, timeout=PATIENCE_S
     )

@@ -1,4 +1,4 @@
-// A job of workers made of plain sockets.
+// A job whose workers are plain sockets.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ class Job {
     members[header.worker].send(to, dataplane::datagram_of(header, words), thread);
   }
 
-  /// One round in every slot; all workers contribute (worker + 1) in each lane and must get the sum.
+  /// One round in every slot: all workers contribute (worker + 1) in each lane and must get the sum.
   void expect_round(const SwitchServer& server, std::uint32_t round) const {
     const std::uint32_t sum = static_cast<std::uint32_t>(workers_ * (workers_ + 1) / 2);
     for (std::size_t worker = 0; worker < workers_; ++worker) {

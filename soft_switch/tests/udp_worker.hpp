@@ -1,4 +1,4 @@
-// A worker made of plain sockets, as strange or as hostile as a test wants it to be.
+// A worker that is a plain socket, and may send anything.
 #pragma once
 
 #include <poll.h>
@@ -37,7 +37,7 @@ class UdpWorker {
                              reinterpret_cast<const sockaddr*>(&address), sizeof address));
   }
 
-  /// The next datagram, or nothing if none comes within `timeout_ms`.
+  /// The next datagram, or nothing if none arrives within `timeout_ms`.
   [[nodiscard]] std::optional<Received> receive(int timeout_ms, std::size_t thread = 0) const {
     return receive_from(sockets_[thread], timeout_ms);
   }

@@ -40,7 +40,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-/// The NAME=VALUE tokens of a line. Each must be taken, so that a misspelt one is an error.
+/// The NAME=VALUE tokens of a line. Each must be used, so that a misspelt one is an error.
 class Fields {
  public:
   Fields(Tokens::const_iterator begin, Tokens::const_iterator end) {
@@ -72,7 +72,7 @@ class Fields {
   std::map<std::string, std::string> values_;
 };
 
-/// A header whose fields may hold what no switch would accept.
+/// A header with any values, including ones that no switch accepts.
 struct RawHeader {
   std::uint32_t version = 1;
   std::uint32_t kind = kKindData;
@@ -188,7 +188,7 @@ class Reader {
       scenarios.back().events.emplace_back(entry);
     } else if (tokens[0] == "end" && tokens.size() == 2) {
       scenarios.back().events.emplace_back(End{static_cast<std::uint16_t>(number(tokens[1], UINT16_MAX))});
-    } else if (tokens[0] != "needs") {  // this switch leaves nothing out
+    } else if (tokens[0] != "needs") {  // this switch has all optional features
       Step packet = step(tokens);
       packet.place = place;
       scenarios.back().events.emplace_back(std::move(packet));
@@ -209,7 +209,7 @@ class Reader {
     }
     fields.end();
     for (std::size_t worker = 0; worker < std::min<std::size_t>(entry.workers, wire::kSwitchWorkersMax); ++worker) {
-      // A job of a number that was had before has its workers where that one's were.
+      // A job that reuses a number has its workers in the same places.
       const auto next = static_cast<std::uint32_t>(members_.size());
       const std::uint32_t place = members_.emplace(std::pair(entry.job, worker), next).first->second;
       entry.endpoints[worker] = {.address = 0x0A000001u + place, .port = 9000};
@@ -282,7 +282,7 @@ class Reader {
     if (!multicast && tokens[0] != "resend") throw std::runtime_error("'" + tokens[0] + "' is no verdict");
     const bool bare = tokens.size() > 1 && tokens.back() == "bare";
     Fields fields(tokens.begin() + 1, tokens.end() - (bare ? 1 : 0));
-    // The echo rule: all that the line does not say is as in the packet that triggered the RESULT.
+    // The echo rule: fields that the line omits are as in the packet that triggered the RESULT.
     RawHeader result = header;
     result.version = 1;
     result.kind = kKindResult;
@@ -341,7 +341,7 @@ class Reader {
   }
 
   std::string file_;
-  // Of the current scenario: the newest job of each number, and a number for each JOB.WORKER.
+  // In the current scenario: the newest job of each number, and a number for each JOB.WORKER.
   std::map<std::uint16_t, JobEntry> jobs_;
   std::map<std::pair<std::uint16_t, std::size_t>, std::uint32_t> members_;
 };

@@ -1,7 +1,7 @@
-// Reads the test vectors: packets in, and what a switch must answer. bmv2_tests/vectors/README.md describes the format.
+// Reads the test vectors: packets in, and the required answers. bmv2_tests/vectors/README.md describes the format.
 //
-// A reader of its own, so that a mistake of the Python one does not hide a mistake of the switch. It refuses what it
-// does not understand; the Python reader also checks that a file makes sense.
+// It is independent of the reader in Python, whose mistakes could hide mistakes of the switch. It refuses what it does
+// not understand; the Python reader also checks that a file is consistent.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ namespace wiresum::dataplane::vectors {
 
 using Datagram = std::vector<std::byte>;
 
-/// In place of a worker's number: the switch above.
+/// The parent switch, in place of a worker's number.
 inline constexpr std::uint8_t kParentMember = wire::kParent;
 
-/// A worker of a job, or the switch above; both readers write it JOB.WORKER, or JOB.parent.
+/// A worker of a job, or its parent; both readers write it JOB.WORKER, or JOB.parent.
 struct Member {
   std::uint16_t job = 0;
   std::uint8_t worker = 0;
@@ -33,32 +33,32 @@ struct Member {
 struct Expectation {
   Verdict verdict = Verdict::kDrop;
   Reason reason = Reason::kMalformed;
-  Datagram datagram;  // what is sent, unless kHold or kDrop
+  Datagram datagram;  // the bytes that are sent, unless kHold or kDrop
 };
 
 struct Step {
   std::string place;  // file, line and the line itself, for messages
   Member sender;
   wire::Endpoint source;
-  bool hardware_only = false;  // differs only in its ingress port, of which this switch has one
+  bool hardware_only = false;  // differs only in its ingress port, and this switch has a single one
   std::uint8_t thread = 0;
   Datagram datagram;
   Expectation expectation;
 };
 
-/// The admission of the job of this number is removed.
+/// The job of this number is removed.
 struct End {
   std::uint16_t job = 0;
 };
 
-/// A job is admitted, a packet comes in, a job ends.
+/// A job is admitted, a packet arrives, or a job is removed.
 using Event = std::variant<JobEntry, Step, End>;
 
 struct Scenario {
   std::string name;
   std::vector<Event> events;
 
-  /// Of the jobs, in which each worker has an address of its own.
+  /// The numbers of the jobs; each worker has its own address.
   [[nodiscard]] std::set<std::uint16_t> job_numbers() const;
   [[nodiscard]] std::vector<Step> steps() const;
 

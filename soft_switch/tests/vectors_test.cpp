@@ -1,4 +1,4 @@
-// Plays the test vectors that every switch is held against to the data plane: each byte out, and the reason.
+// Plays the test vectors, which hold for every switch, to the data plane: the bytes of each answer, and the reason.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Loaded {
   std::string error;
 };
 
-// A file that cannot be read must fail a test, not the listing of the tests that the build makes.
+// A file that cannot be read must fail a test, and not the listing of the tests during the build.
 const Loaded& loaded() {
   static const Loaded kLoaded = [] {
     Loaded result;
@@ -37,7 +37,7 @@ const Loaded& loaded() {
   return kLoaded;
 }
 
-/// Packets that the switch has counted under each reason, for all jobs and for none.
+/// Packets that the switch has counted by reason, for all jobs and without a job.
 std::array<std::uint64_t, kReasons> counted(const Dataplane& plane, const Scenario& scenario) {
   auto totals = plane.stray().packets;
   for (const std::uint16_t job : scenario.job_numbers()) {
@@ -47,7 +47,7 @@ std::array<std::uint64_t, kReasons> counted(const Dataplane& plane, const Scenar
   return totals;
 }
 
-/// Four bytes a line with their offset, so that a difference shows as a few lines.
+/// Four bytes in a line with their offset, so that a difference is shown in few lines.
 std::string dump(const Datagram& datagram) {
   std::ostringstream text;
   text << std::hex << std::setfill('0');
@@ -96,7 +96,7 @@ TEST_P(VectorsTest, AnswersAsTheProtocolSays) {
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, VectorsTest, testing::ValuesIn(loaded().scenarios),
                          [](const auto& scenario) { return scenario.param.name; });
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VectorsTest);  // VectorFiles below says it better
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VectorsTest);  // VectorFiles below reports it better
 
 TEST(VectorFiles, AreFoundAndUnderstood) {
   ASSERT_EQ(loaded().error, "");

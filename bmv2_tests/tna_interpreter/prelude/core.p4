@@ -1,1 +1,1 @@
-// Everything of the language's core library that the interpreter needs is built into it.
+// The interpreter has the needed parts of the language's core library built in.

@@ -1,5 +1,5 @@
-// What the Tofino program uses of the TNA architecture: its metadata, written from the architecture's public
-// description. Externs (registers, counters, checksums) are in externs.py.
+// The metadata of the TNA architecture that the Tofino program uses, written from the architecture's public description.
+// Externs (registers, counters, checksums) are in externs.py.
 
 const bit<16> PARSER_ERROR_OK = 0;
 const bit<32> PORT_METADATA_SIZE = 64;

@@ -16,7 +16,7 @@ from wiresum_lab.doubles.operator_service import WrittenService, example_report
 @pytest.mark.parametrize(
     ("shell", "sign"), [("bash", "complete -o nosort"), ("zsh", "#compdef"), ("fish", "--command")]
 )
-def test_each_shell_gets_its_own(shell: str, sign: str) -> None:
+def test_each_shell_gets_its_own_script(shell: str, sign: str) -> None:
     result = CliRunner().invoke(completion, [shell])
     assert result.exit_code == 0, result.output
     assert sign in result.output
@@ -24,7 +24,7 @@ def test_each_shell_gets_its_own(shell: str, sign: str) -> None:
     assert CliRunner().invoke(completion, ["csh"]).exit_code == 2
 
 
-def test_bash_can_read_what_it_gets() -> None:
+def test_bash_accepts_its_script() -> None:
     script = CliRunner().invoke(completion, ["bash"]).output
     subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=20)
 
@@ -42,8 +42,10 @@ def test_names_of_jobs_and_switches_are_completed(service: WrittenService) -> No
     assert completed("wiresum jobs drain r", WIRESUM_SWITCH=service.target) == ["rack1"]
 
 
-def test_a_hostile_name_is_inserted_as_a_word_and_never_run(service: WrittenService, tmp_path: Path) -> None:
-    """In a real bash: what TAB inserts is read by the shell, as it is when the operator presses Enter."""
+def test_a_hostile_job_name_is_completed_as_a_quoted_word_and_never_run(
+    service: WrittenService, tmp_path: Path
+) -> None:
+    """Runs in a real bash, which parses what TAB inserts as it does when the operator presses Enter."""
     report = example_report()
     report.jobs[0].name = f"nasty$(touch {tmp_path}/harm)"
     service.reports = [report]
@@ -67,5 +69,5 @@ def test_a_hostile_name_is_inserted_as_a_word_and_never_run(service: WrittenServ
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_service_that_is_not_there_completes_nothing() -> None:
+def test_an_unreachable_service_completes_nothing() -> None:
     assert completed("wiresum jobs end n", WIRESUM_SWITCH="127.0.0.1:1") == [""]

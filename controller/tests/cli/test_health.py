@@ -35,13 +35,13 @@ def test_the_exit_status_says_whether_a_service_is_healthy(target: str) -> None:
     assert json.loads(run("--json", "--switch", target)[1]) == {target: "SERVING"}
 
 
-def test_a_service_whose_switch_is_lost_serves_but_is_not_ready(target: str, driver: RecordingDriver) -> None:
+def test_a_service_whose_switch_is_lost_is_alive_but_not_ready(target: str, driver: RecordingDriver) -> None:
     driver.change("its cable was pulled")
     wait_until(lambda: run("--ready", "--switch", target) == (1, f"{target}: NOT_SERVING\n"), "no job can begin")
     assert run("--switch", target)[0] == 0
 
 
-def test_a_service_that_does_not_answer_is_not_healthy_unless_its_standby_is(target: str) -> None:
+def test_a_service_that_does_not_answer_is_unhealthy_unless_its_standby_answers(target: str) -> None:
     code, said = run("--switch", "127.0.0.1:1", "--timeout", "1")
     assert (code, "cannot ask the service at 127.0.0.1:1" in said) == (1, True)
     assert run("--switch", f"127.0.0.1:1,{target}") == (0, f"127.0.0.1:1,{target}: SERVING\n")

@@ -34,7 +34,7 @@ def test_jobs_are_listed_in_a_table(service: WrittenService) -> None:
     ]
 
 
-def test_no_jobs_are_said_and_a_switch_in_trouble_says_why(service: WrittenService) -> None:
+def test_an_empty_list_says_so_and_shows_why_a_switch_is_in_trouble(service: WrittenService) -> None:
     switch = join.SwitchReport(name="rack2", kind="bmv2", state="unreachable", trouble="connection refused")
     service.reports = [join.Report(switches=[switch], service=join.ServiceReport(role="standby"))]
     result = CliRunner().invoke(jobs, ["--switch", service.target])
@@ -45,18 +45,18 @@ def test_no_jobs_are_said_and_a_switch_in_trouble_says_why(service: WrittenServi
     ]
 
 
-def test_a_state_that_cannot_be_written_or_is_of_the_past_is_said(service: WrittenService) -> None:
+def test_state_that_is_old_or_cannot_be_written_is_reported(service: WrittenService) -> None:
     trouble = join.ServiceReport(role="active", trouble="the disk is full", past="an old copy")
     service.reports = [join.Report(service=trouble)]
     result = CliRunner().invoke(jobs, ["--switch", service.target])
     assert result.output.splitlines() == [
         "no jobs",
-        "the service is in trouble: the disk is full; no job begins until that is mended",
-        "the service began with a state of the past: an old copy",
+        "the service is in trouble: the disk is full; no job begins until that is repaired",
+        "the service began with an old copy of its state: an old copy",
     ]
 
 
-def test_jobs_are_given_as_json_with_every_counter(service: WrittenService) -> None:
+def test_json_lists_jobs_with_every_counter(service: WrittenService) -> None:
     service.reports = [example_report()]
     listed = json.loads(CliRunner().invoke(jobs, ["--switch", service.target, "--json"]).output)
     assert listed["jobs"][0]["packets"] == {
@@ -94,7 +94,7 @@ def test_ending_a_job_passes_the_reason_on(service: WrittenService) -> None:
     assert [(request.job_name, request.reason) for request in service.asked] == [("night", "because")]
 
 
-def test_draining_says_how_many_jobs_are_left(service: WrittenService) -> None:
+def test_draining_prints_how_many_jobs_are_left(service: WrittenService) -> None:
     drained = CliRunner().invoke(jobs, ["drain", "rack1", "--switch", service.target])
     assert drained.output == "it takes no new jobs; 3 still run there\n"
     resumed = CliRunner().invoke(jobs, ["resume", "--switch", service.target])
@@ -104,7 +104,7 @@ def test_draining_says_how_many_jobs_are_left(service: WrittenService) -> None:
     assert json.loads(listed.output) == {"jobs": 3}
 
 
-def test_a_job_over_racks_says_its_root_and_how_many_switches_are_below(service: WrittenService) -> None:
+def test_a_job_over_racks_shows_its_root_and_the_number_of_switches_below(service: WrittenService) -> None:
     service.reports = [racks_report()]
     result = CliRunner().invoke(jobs, ["--switch", service.target])
     (row,) = (line.split() for line in result.output.splitlines() if " wide " in line)
@@ -114,7 +114,7 @@ def test_a_job_over_racks_says_its_root_and_how_many_switches_are_below(service:
     assert " spine+2 " in listed.output
 
 
-def test_draining_waits_until_no_job_runs_there_and_says_which_do(
+def test_draining_can_wait_until_no_job_is_left_and_lists_those_that_run(
     service: WrittenService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_module, "DRAIN_LOOK_S", 0.01)
@@ -155,7 +155,7 @@ def test_draining_waits_until_no_job_runs_there_and_says_which_do(
     assert "1 jobs still run there after 1 s: wait for longer (--timeout)" in result.output
 
 
-def test_jobs_that_have_ended_are_listed_with_why(service: WrittenService) -> None:
+def test_ended_jobs_are_listed_with_their_reasons(service: WrittenService) -> None:
     run = [jobs, ["--ended", "--switch", service.target]]
     assert CliRunner().invoke(*run).output == "no job has ended yet\n"
     lost = join.EndedJob(
@@ -183,7 +183,7 @@ def test_jobs_that_have_ended_are_listed_with_why(service: WrittenService) -> No
     ]
 
 
-def test_several_jobs_end_by_name_or_by_pattern(service: WrittenService) -> None:
+def test_several_jobs_are_ended_by_name_or_by_pattern(service: WrittenService) -> None:
     names = ("slurm-7.0", "slurm-7-ab", "slurm-71.0", "night", "over")
     states = dict.fromkeys(names, "running") | {"over": "ending"}
     service.reports = [join.Report(jobs=[join.JobReport(name=name, state=states[name]) for name in names])]
@@ -194,7 +194,7 @@ def test_several_jobs_end_by_name_or_by_pattern(service: WrittenService) -> None
     assert (result.exit_code, json.loads(result.output)) == (0, {"names": []})
 
 
-def test_what_the_group_was_given_counts_for_its_commands(service: WrittenService) -> None:
+def test_options_of_the_group_apply_to_its_commands(service: WrittenService) -> None:
     elsewhere = {"WIRESUM_SWITCH": "127.0.0.1:1"}
     result = CliRunner().invoke(jobs, ["--switch", service.target, "end", "night"], env=elsewhere)
     assert (result.exit_code, len(service.asked)) == (0, 1), result.output
@@ -202,20 +202,20 @@ def test_what_the_group_was_given_counts_for_its_commands(service: WrittenServic
     assert (result.exit_code, len(service.asked)) == (0, 2), result.output
 
 
-def test_a_refusal_is_shown_as_the_service_says_it(service: WrittenService) -> None:
+def test_a_refusal_is_shown_in_the_words_of_the_service(service: WrittenService) -> None:
     service.refusal = (grpc.StatusCode.NOT_FOUND, "there is no job 'nobody'")
     result = CliRunner().invoke(jobs, ["end", "nobody", "--switch", service.target])
     assert result.exit_code == 1
     assert result.output == f"Error: the service at {service.target} refuses: there is no job 'nobody'\n"
 
 
-def test_no_switch_is_an_error_that_says_what_to_do() -> None:
+def test_a_missing_endpoint_is_an_error_that_says_what_to_do() -> None:
     result = CliRunner().invoke(jobs, ["--switch", "127.0.0.1:1"])
     assert result.exit_code == 1
     assert "`wiresum switch`" in result.output
 
 
-def test_the_real_service_keeps_a_name_for_those_who_show_its_token() -> None:
+def test_a_created_job_can_only_be_joined_with_its_token() -> None:
     server = JoinServer(RecordingDriver(), Limits(drain_ms_max=100))
     client = Client(server.start("127.0.0.1", 0))
 

@@ -26,7 +26,6 @@ PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 @click.command()
 def hello() -> None:
-    """Greet."""
     click.echo("hello from a plug-in")
 
 
@@ -35,13 +34,13 @@ NOT_A_COMMAND = 7
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
-    """The entry points that packages have brought, as far as the command can see."""
+    """Replaces the entry points of installed packages that the command sees."""
     entries: list[EntryPoint] = []
     monkeypatch.setattr(module, "entry_points", lambda group: EntryPoints(entries).select(group=group))
     return entries
 
 
-def test_the_commands_of_the_tree_are_those_of_the_package() -> None:
+def test_the_listed_commands_are_those_that_the_package_installs() -> None:
     declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][GROUP]
     assert declared == {name: target for name, (target, _) in BUILT_IN.items()}
 
@@ -54,7 +53,7 @@ def test_help_lists_every_command_and_imports_none(installed: list[EntryPoint]) 
         assert name in result.output
 
 
-def test_help_answers_without_the_heavy_modules() -> None:
+def test_help_does_not_import_heavy_modules() -> None:
     code = (
         "import sys; from click.testing import CliRunner; from wiresum.cli.main import main;"
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0;"
@@ -64,7 +63,7 @@ def test_help_answers_without_the_heavy_modules() -> None:
     assert output == "[]\n"
 
 
-def test_a_package_can_bring_a_command(installed: list[EntryPoint], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_can_add_a_command(installed: list[EntryPoint], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plug_in", sys.modules[__name__])
     installed.append(EntryPoint("hello", "plug_in:hello", GROUP))
     result = CliRunner().invoke(main, ["hello"])
@@ -112,7 +111,7 @@ def test_the_version_is_said() -> None:
     assert (result.exit_code, result.output) == (0, f"wiresum {metadata.version('wiresum')}\n")
 
 
-def test_an_entry_point_that_is_no_command_is_named(
+def test_an_entry_point_that_is_not_a_command_is_named(
     installed: list[EntryPoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "plug_in", sys.modules[__name__])
@@ -128,7 +127,7 @@ def test_a_command_that_does_not_exist_is_an_error() -> None:
     assert "No such command 'nonsense'" in result.output
 
 
-def test_the_module_is_the_command_too() -> None:
+def test_python_m_runs_the_command() -> None:
     command = [sys.executable, "-m", "wiresum.cli", "--help"]
     output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     assert output.startswith("Usage: python -m wiresum.cli")
@@ -140,7 +139,7 @@ def test_the_shell_completes_the_names_of_commands() -> None:
     assert output == "plain,version\n"
 
 
-def test_grpc_writes_no_lines_of_its_own_unless_asked() -> None:
+def test_grpc_logs_nothing_unless_asked_to() -> None:
     code = (
         "import os; from click.testing import CliRunner; from wiresum.cli.main import main;"
         "CliRunner().invoke(main, ['version']); print(os.environ['GRPC_VERBOSITY'])"

@@ -10,7 +10,7 @@ EARLIER = example_report()
 KEY = key_of(EARLIER.jobs[0])
 
 
-def test_rates_are_differences_by_time() -> None:
+def test_a_rate_is_the_difference_divided_by_the_time() -> None:
     now = later(EARLIER, packets=2000, results=1000)
     now.jobs[0].packets["stale"] += 4
     now.jobs[0].packets["duplicate"] += 2
@@ -21,17 +21,17 @@ def test_rates_are_differences_by_time() -> None:
     assert rates.contributions == (500.0, 500.0)
 
 
-def test_a_job_that_was_not_there_before_has_no_rates() -> None:
+def test_a_new_job_has_no_rates() -> None:
     assert rates_of(None, Sample(EARLIER, 1.0)) == {}
     assert rates_of(Sample(join.Report(), 0.0), Sample(EARLIER, 1.0)) == {}
 
 
-def test_counters_that_went_back_are_another_jobs() -> None:
+def test_decreasing_counters_belong_to_a_new_job() -> None:
     restarted = later(EARLIER, packets=-900, results=0)
     assert KEY not in rates_of(Sample(EARLIER, 0.0), Sample(restarted, 1.0))
 
 
-def test_strays_are_told_for_each_switch() -> None:
+def test_packets_without_a_job_are_counted_for_each_switch() -> None:
     now = later(EARLIER, packets=0, results=0)
     now.switches[0].stray_packets["unknown"] = 30
     assert stray_rate(Sample(EARLIER, 0.0), Sample(now, 2.0), "rack1") == 15.0

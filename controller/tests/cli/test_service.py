@@ -9,11 +9,11 @@ from wiresum.cli.service import Service, ServiceError
 from wiresum_lab.doubles.operator_service import WrittenService, example_report
 
 
-def test_a_host_alone_gets_the_usual_port() -> None:
+def test_an_endpoint_without_a_port_gets_the_default_port() -> None:
     assert Service("10.0.0.1, b:1").targets == ("10.0.0.1:43487", "b:1")
 
 
-def test_each_aggregator_is_a_service_of_its_own() -> None:
+def test_each_aggregator_has_a_service_of_its_own() -> None:
     service = Service("10.0.0.1, b:1 + c")
     assert service.switch == "10.0.0.1:43487,b:1+c:43487"
     assert [part.targets for part in service.aggregators()] == [("10.0.0.1:43487", "b:1"), ("c:43487",)]
@@ -21,7 +21,7 @@ def test_each_aggregator_is_a_service_of_its_own() -> None:
         Service("a+")
 
 
-def test_reports_of_several_aggregators_are_one_in_which_switches_have_their_names(service: WrittenService) -> None:
+def test_reports_of_several_aggregators_are_merged_under_the_names_of_their_switches(service: WrittenService) -> None:
     other = WrittenService()
     other.start()
     for written in (service, other):
@@ -38,7 +38,7 @@ def test_reports_of_several_aggregators_are_one_in_which_switches_have_their_nam
             both.report()
 
 
-def test_a_change_is_for_one_aggregator(service: WrittenService) -> None:
+def test_a_change_needs_a_single_aggregator(service: WrittenService) -> None:
     with (
         Service(f"{service.target}+127.0.0.1:1") as both,
         pytest.raises(ServiceError, match="2 aggregators are named") as caught,
@@ -47,7 +47,7 @@ def test_a_change_is_for_one_aggregator(service: WrittenService) -> None:
     assert (caught.value.code, service.asked) == ("INVALID_ARGUMENT", [])
 
 
-def test_the_active_one_answers_whichever_is_named_first(service: WrittenService) -> None:
+def test_a_standby_is_skipped_whichever_endpoint_is_named_first(service: WrittenService) -> None:
     standby = WrittenService()
     standby.start()
     standby.reports = [join.Report(service=join.ServiceReport(role="standby"))]
@@ -59,7 +59,7 @@ def test_the_active_one_answers_whichever_is_named_first(service: WrittenService
     standby.stop()
 
 
-def test_a_change_goes_to_the_first_that_takes_it(service: WrittenService) -> None:
+def test_a_change_goes_to_the_first_endpoint_that_accepts_it(service: WrittenService) -> None:
     standby = WrittenService()
     standby.start()
     standby.refusal = (grpc.StatusCode.UNAVAILABLE, "this is a standby")
@@ -69,7 +69,7 @@ def test_a_change_goes_to_the_first_that_takes_it(service: WrittenService) -> No
     assert [request.job_name for request in service.asked] == ["x"]
 
 
-def test_a_refusal_is_not_taken_to_another_service(service: WrittenService) -> None:
+def test_a_refused_change_is_not_tried_at_another_endpoint(service: WrittenService) -> None:
     other = WrittenService()
     other.start()
     service.refusal = (grpc.StatusCode.NOT_FOUND, "there is no job 'x'")
@@ -82,7 +82,7 @@ def test_a_refusal_is_not_taken_to_another_service(service: WrittenService) -> N
     assert (caught.value.code, other.asked) == ("NOT_FOUND", [])
 
 
-def test_what_is_no_service_of_ours_is_told_apart_from_nobody() -> None:
+def test_a_foreign_service_and_an_unreachable_one_give_different_errors() -> None:
     stranger = grpc.server(None, handlers=[])
     port = stranger.add_insecure_port("127.0.0.1:0")
     stranger.start()
@@ -97,7 +97,7 @@ def test_what_is_no_service_of_ours_is_told_apart_from_nobody() -> None:
     assert caught.value.code == "UNAVAILABLE"
 
 
-def test_a_service_that_goes_away_while_it_is_asked_is_named_and_no_other_is_asked(service: WrittenService) -> None:
+def test_a_service_that_stops_during_a_change_is_named_and_no_other_is_tried(service: WrittenService) -> None:
     def stopped(_request: join.EndJobRequest, context: grpc.ServicerContext) -> join.EndJobReply:
         context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")  # as gRPC does with calls that come as it shuts down
 

@@ -9,7 +9,7 @@ from wiresum.agent.config import settings_of
 from wiresum.cli.settings import settings
 
 
-def test_it_explains_every_setting_and_says_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_setting_is_explained_with_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIRESUM_THREADS", "3")
     monkeypatch.setenv("WIRESUM_KEY", "12345")
     shown = CliRunner().invoke(settings, []).output
@@ -19,13 +19,13 @@ def test_it_explains_every_setting_and_says_what_is_set(monkeypatch: pytest.Monk
     assert "12345" not in shown
 
 
-def test_it_says_so_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_lists_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIRESUM_SPARSE", "off")
     shown = json.loads(CliRunner().invoke(settings, ["--json"]).output)
     assert shown["WIRESUM_SPARSE"] is False and shown["WIRESUM_BITS"] == 32
 
 
-def test_a_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIRESUM_THREAD", "3")
     result = CliRunner().invoke(settings, [])
     assert result.exit_code == 1 and "is WIRESUM_THREADS meant?" in result.output

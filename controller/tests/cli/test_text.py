@@ -14,11 +14,11 @@ def test_a_duration_has_two_units_at_most(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_columns_stand_under_each_other() -> None:
+def test_columns_are_aligned() -> None:
     assert table([("A", "LONG"), ("value", "1")]) == "A      LONG\nvalue  1"
 
 
-def test_what_others_sent_cannot_move_the_cursor() -> None:
+def test_control_characters_in_received_text_are_escaped() -> None:
     assert visible("a\x1b[2Jb\n") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}"
     assert "\x1b" not in table([("\x1b[31mred",)])
 

@@ -1,4 +1,4 @@
-"""The commands with certificates, against the real service: who may ask, and what the doctor says of certificates."""
+"""The commands against a real service with TLS: which certificates may ask, and what the doctor says of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def findings(target: str, tls: Path) -> dict[str, dict[str, str]]:
     return {finding["check"]: finding for finding in json.loads(result.output)["findings"]}
 
 
-def test_an_operator_may_ask_and_a_worker_may_not(pki: Path, target: str) -> None:
+def test_an_operator_is_answered_and_a_worker_is_refused(pki: Path, target: str) -> None:
     asked = CliRunner().invoke(jobs, ["--switch", target, "--tls", str(pki / "a" / "operator")])
     assert (asked.exit_code, asked.output.splitlines()[0]) == (0, "no jobs")
     refused = CliRunner().invoke(jobs, [], env={"WIRESUM_SWITCH": target, "WIRESUM_TLS": str(pki / "a" / "worker")})
@@ -59,20 +59,20 @@ def test_without_a_certificate_the_error_says_what_is_missing(target: str) -> No
     assert "no TLS directory was given" in elsewhere.output
 
 
-def test_the_doctor_sees_until_when_certificates_are_valid(pki: Path, target: str) -> None:
+def test_the_doctor_shows_when_certificates_expire(pki: Path, target: str) -> None:
     found = findings(target, pki / "a" / "operator")
     assert found["certificate"]["level"] == Level.OK.value
     assert f"the certificate of {target} is valid until" in found["certificate"]["what"]
     assert found["service"]["level"] == Level.OK.value
 
 
-def test_the_doctor_finds_a_foreign_authority(pki: Path, target: str) -> None:
+def test_the_doctor_reports_a_certificate_of_another_authority(pki: Path, target: str) -> None:
     found = findings(target, pki / "another" / "operator")
     assert found["tls"]["level"] == Level.PROBLEM.value
     assert "one authority" in found["tls"]["advice"]
 
 
-def test_the_doctor_finds_a_directory_that_is_none(pki: Path, target: str) -> None:
+def test_the_doctor_reports_a_path_that_is_not_a_tls_directory(pki: Path, target: str) -> None:
     found = findings(target, pki / "nowhere")
     assert found["certificate"]["level"] == Level.PROBLEM.value
     assert "nowhere is no directory" in found["certificate"]["what"]

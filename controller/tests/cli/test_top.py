@@ -47,7 +47,7 @@ def lines_until(process: subprocess.Popen[str], found: Callable[[str], bool]) ->
     raise AssertionError(f"it did not print that: {seen}")
 
 
-def test_a_job_at_several_aggregators_has_a_line_and_its_workers_at_each(service: WrittenService) -> None:
+def test_a_job_at_several_aggregators_has_one_line_and_workers_for_each(service: WrittenService) -> None:
     other = WrittenService()
     other.start()
     for written in (service, other):
@@ -62,7 +62,7 @@ def test_a_job_at_several_aggregators_has_a_line_and_its_workers_at_each(service
     assert output.count("host0") == 2
 
 
-def test_once_shows_the_rates_of_one_interval(service: WrittenService) -> None:
+def test_once_prints_the_rates_of_one_interval(service: WrittenService) -> None:
     service.reports = [example_report(), later(example_report(), packets=100, results=50)]
     output = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1"]).output
     assert "active, wiresum 0.0.test, up 2h05m   jobs: 1 queued, 1 running" in output
@@ -74,7 +74,7 @@ def test_once_shows_the_rates_of_one_interval(service: WrittenService) -> None:
     assert "next: it waits for " in output
 
 
-def test_jobs_are_sorted_as_asked(service: WrittenService) -> None:
+def test_jobs_are_sorted_by_the_given_column(service: WrittenService) -> None:
     service.reports = [example_report()]
     names = {}
     for sort in ("slots", "name"):
@@ -85,7 +85,7 @@ def test_jobs_are_sorted_as_asked(service: WrittenService) -> None:
     assert names == {"slots": ["night-run", "next"], "name": ["next", "night-run"]}
 
 
-def test_workers_of_a_job_show_who_lags(service: WrittenService) -> None:
+def test_the_workers_of_a_job_show_which_one_lags(service: WrittenService) -> None:
     service.reports = [example_report(), later(example_report(), packets=100, results=50)]
     result = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1", "--job", "night-run"])
     rows = [line.split() for line in result.output.splitlines() if "host" in line]
@@ -93,13 +93,13 @@ def test_workers_of_a_job_show_who_lags(service: WrittenService) -> None:
         ("host0", "rack1", "40", "550", "0"),
         ("host1", "rack1", "3040", "510", "40"),
     ]
-    assert "switches of" not in result.output, "there is but one"
+    assert "switches of" not in result.output, "the job has one worker"
     other = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1", "--job", "nobody"])
     assert "there is no job 'nobody'" in other.output
     assert other.exit_code == 1
 
 
-def test_switches_of_a_tree_show_whose_sums_lag_at_the_one_above(service: WrittenService) -> None:
+def test_switches_of_a_tree_show_whose_sums_lag_at_their_parent(service: WrittenService) -> None:
     service.reports = [racks_report()]
     result = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1", "--job", "wide"])
     assert " spine+2 " in result.output
@@ -112,7 +112,7 @@ def test_switches_of_a_tree_show_whose_sums_lag_at_the_one_above(service: Writte
     ]
 
 
-def test_scripts_get_every_counter_and_the_rates(service: WrittenService) -> None:
+def test_json_has_every_counter_and_the_rates(service: WrittenService) -> None:
     service.reports = [example_report(), later(example_report(), packets=100, results=50)]
     result = CliRunner().invoke(top, ["--switch", service.target, "--once", "--json", "--interval", "0.2"])
     found = json.loads(result.output)
@@ -123,7 +123,7 @@ def test_scripts_get_every_counter_and_the_rates(service: WrittenService) -> Non
     assert found["switches"][0]["stray_rate"] == 0.0
 
 
-def test_nobody_there_is_an_error_for_once_only() -> None:
+def test_an_unreachable_service_is_an_error_only_with_once() -> None:
     result = CliRunner().invoke(top, ["--switch", "127.0.0.1:1", "--once"])
     assert result.exit_code == 1
     assert "`wiresum switch`" in result.output
@@ -142,7 +142,7 @@ def test_a_service_that_goes_away_is_waited_for(service: WrittenService) -> None
         assert process.poll() is None
 
 
-def test_a_pipe_gets_one_screen_after_the_other_without_escapes(service: WrittenService) -> None:
+def test_a_pipe_gets_one_screen_after_another_without_escape_sequences(service: WrittenService) -> None:
     service.reports = [example_report()]
     with running("--switch", service.target) as process:
         lines = lines_until(process, lambda line: line.startswith("active"))
@@ -155,7 +155,7 @@ def test_a_terminal_is_redrawn_until_control_c(service: WrittenService) -> None:
     report.jobs[0].name = "[red]\x1b[2Jnight"
     service.reports = [report]
     ours, theirs = pty.openpty()
-    waiting = select.poll()  # select() takes no descriptor above 1023, and a long run of tests has as many
+    waiting = select.poll()  # select() takes no descriptor above 1023, and a long test run has opened more
     waiting.register(ours, select.POLLIN)
     with running("--switch", service.target, terminal=theirs) as process:
         os.close(theirs)
@@ -165,7 +165,7 @@ def test_a_terminal_is_redrawn_until_control_c(service: WrittenService) -> None:
             assert time.monotonic() < give_up_at, shown
             if waiting.poll(100):
                 shown += os.read(ours, 65536)
-        assert b"\x1b[?1049h" in shown, "it has a screen of its own"
+        assert b"\x1b[?1049h" in shown, "it uses the alternate screen"
         process.send_signal(2)
         while True:
             with contextlib.suppress(OSError):
@@ -175,4 +175,4 @@ def test_a_terminal_is_redrawn_until_control_c(service: WrittenService) -> None:
             break
         assert process.wait(PATIENCE_S) == 0
     os.close(ours)
-    assert b"\x1b[?1049l" in shown, "the terminal is as it was"
+    assert b"\x1b[?1049l" in shown, "the terminal is restored"

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from wiresum.cli.version import version
 
 
-def test_it_says_what_is_installed() -> None:
+def test_the_installed_versions_are_shown() -> None:
     result = CliRunner().invoke(version, [])
     assert result.exit_code == 0
     lines = dict(line.split(maxsplit=1) for line in result.output.splitlines() if not line.startswith("join"))
@@ -18,7 +18,7 @@ def test_it_says_what_is_installed() -> None:
     assert "join protocol 4" in result.output
 
 
-def test_it_says_so_as_json() -> None:
+def test_json_has_the_installed_versions() -> None:
     versions = json.loads(CliRunner().invoke(version, ["--json"]).output)
     assert versions["protobuf"] == metadata.version("protobuf")
     assert versions["join protocol"] == "4"

@@ -1,4 +1,4 @@
-"""`wiresum controller` as a process, over a software switch's P4Runtime server."""
+"""`wiresum controller` as a process, with a software switch that has a P4Runtime server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def switch() -> Iterator[SoftwareSwitch]:
 
 @pytest.fixture
 def p4runtime(switch: SoftwareSwitch) -> Iterator[str]:
-    """Where the switch's P4Runtime server listens."""
+    """The address of the switch's P4Runtime server."""
     server = P4RuntimeServer(switch, 0)
     yield f"127.0.0.1:{server.start('127.0.0.1:0')}"
     server.stop()
@@ -60,7 +60,7 @@ def config_path(tmp_path: Path, p4runtime: str) -> Path:
 
 @pytest.fixture
 def state(config_path: Path) -> Path:
-    """The configuration with a folder for state, which is returned."""
+    """Adds a folder for state to the configuration; gives the folder."""
     folder = config_path.parent / "state"
     config_path.write_text(config_path.read_text().replace("[controller]\n", f'[controller]\nstate = "{folder}"\n'))
     return folder
@@ -68,7 +68,7 @@ def state(config_path: Path) -> Path:
 
 @pytest.fixture
 def start(config_path: Path) -> Iterator[Start]:
-    """Starts controllers, and kills after the test those that still run."""
+    """Starts controllers, and kills those that still run after the test."""
     processes: list[subprocess.Popen[str]] = []
 
     def start_one(*arguments: str) -> subprocess.Popen[str]:
@@ -82,7 +82,7 @@ def start(config_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def test_it_serves_joins_until_it_is_told_to_stop(start: Start, switch: SoftwareSwitch) -> None:
+def test_it_serves_joins_until_it_is_stopped(start: Start, switch: SoftwareSwitch) -> None:
     process = start()
     client = Client(_control_port(process))
     attendance = Attendance(client, client.join())
@@ -95,7 +95,7 @@ def test_it_serves_joins_until_it_is_told_to_stop(start: Start, switch: Software
     assert switch.stats().jobs_now == 0
 
 
-def test_the_newer_controller_takes_over_and_the_older_says_so(start: Start, state: Path) -> None:
+def test_a_newer_controller_takes_over_and_the_older_one_exits(start: Start, state: Path) -> None:
     first = start()
     client = Client(_control_port(first))
     reply = client.join()
@@ -115,13 +115,13 @@ def test_a_standby_needs_state_to_take_over(config_path: Path) -> None:
     assert "--standby needs `state`" in result.output
 
 
-def test_without_state_the_next_controller_would_load_the_program_anew(start: Start, config_path: Path) -> None:
+def test_without_state_the_next_controller_would_reload_the_program(start: Start, config_path: Path) -> None:
     _control_port(start())
     result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
     assert "~ program: another program runs, or ours for another state's jobs" in result.output
 
 
-def test_a_controller_whose_state_was_replaced_would_load_the_program_anew(
+def test_a_controller_whose_state_was_replaced_would_reload_the_program(
     start: Start, state: Path, config_path: Path
 ) -> None:
     first = start()
@@ -133,11 +133,11 @@ def test_a_controller_whose_state_was_replaced_would_load_the_program_anew(
     assert "~ program: another program runs, or ours for another state's jobs" in result.output
     _control_port(start())
     result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
-    assert result.output == "leaf: no changes\n", "it has been loaded for the state that there is now"
+    assert result.output == "leaf: no changes\n", "it has been reloaded for the new state"
 
 
 @pytest.mark.usefixtures("state")
-def test_plan_says_what_run_would_change_and_changes_nothing(start: Start, config_path: Path) -> None:
+def test_plan_shows_what_run_would_change_and_changes_nothing(start: Start, config_path: Path) -> None:
     result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
     assert result.exit_code == 0, result.output
     assert "program" in result.output
@@ -147,7 +147,7 @@ def test_plan_says_what_run_would_change_and_changes_nothing(start: Start, confi
     assert result.output == "leaf: no changes\n"
 
 
-def test_check_says_whether_a_configuration_is_in_order(config_path: Path) -> None:
+def test_check_accepts_a_valid_configuration(config_path: Path) -> None:
     result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
     assert (result.exit_code, result.output) == (
         0,
@@ -165,7 +165,7 @@ def test_check_says_whether_a_configuration_is_in_order(config_path: Path) -> No
     ],
 )
 @pytest.mark.parametrize("command", [[], ["check"]])
-def test_what_is_wrong_is_told_before_anything_is_started(
+def test_mistakes_are_reported_before_anything_is_started(
     config_path: Path, command: list[str], old: str, new: str, complaint: str
 ) -> None:
     config_path.write_text(config_path.read_text().replace(old, new, 1))
@@ -174,7 +174,7 @@ def test_what_is_wrong_is_told_before_anything_is_started(
     assert re.search(complaint, " ".join(result.output.split()))
 
 
-def test_p4runtime_over_a_network_needs_tls_or_a_word(config_path: Path) -> None:
+def test_p4runtime_over_a_network_needs_tls_or_insecure(config_path: Path) -> None:
     config_path.write_text(re.sub('p4runtime = ".*"', 'p4runtime = "192.0.2.1:9559"', config_path.read_text()))
     result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
     assert result.exit_code == 1
@@ -183,7 +183,7 @@ def test_p4runtime_over_a_network_needs_tls_or_a_word(config_path: Path) -> None
     assert result.exit_code == 0
 
 
-def test_the_help_shows_a_configuration_that_works(tmp_path: Path) -> None:
+def test_the_configuration_in_the_help_is_valid(tmp_path: Path) -> None:
     result = CliRunner().invoke(controller, ["--help"], terminal_width=120)
     assert result.exit_code == 0
     shown = result.output.partition("(TOML):\n")[2].partition("Examples:")[0]

@@ -18,7 +18,7 @@ address = "127.0.0.1"
 """
 
 
-def test_the_example_is_a_configuration(tmp_path: Path) -> None:
+def test_the_example_is_a_valid_configuration(tmp_path: Path) -> None:
     found = _load(tmp_path, config.EXAMPLE)
     tls = Path("/etc/wiresum/controller")
     assert (found.name, found.listen, found.metrics) == ("cluster", ("0.0.0.0", 43487), ("127.0.0.1", 9487))
@@ -47,7 +47,7 @@ def test_the_example_is_a_configuration(tmp_path: Path) -> None:
     )
 
 
-def test_groups_are_a_software_switchs(tmp_path: Path) -> None:
+def test_only_a_software_switch_can_have_multicast_groups(tmp_path: Path) -> None:
     (only,) = _load(tmp_path, LEAST + 'multicast = "239.192.4.0"\n').switches
     assert only.multicast == "239.192.4.0"
     for wrong, complaint in {
@@ -61,7 +61,7 @@ def test_groups_are_a_software_switchs(tmp_path: Path) -> None:
         _load(tmp_path, config.EXAMPLE.replace("device = 0", 'multicast = "239.192.0.0"', 1))
 
 
-def test_limits_are_seconds_in_the_file(tmp_path: Path) -> None:
+def test_limits_are_given_in_seconds(tmp_path: Path) -> None:
     text = "[jobs]\nheartbeat_lost_s = 90\nconnection_lost_s = 7.5\nswitch_lost_s = 60\nreattach_s = 3600\n" + LEAST
     expected = Limits(
         heartbeat_lost_ms=90_000, connection_lost_ms=7500, switch_lost_ms_max=60_000, reattach_with_state_ms=3_600_000
@@ -71,7 +71,7 @@ def test_limits_are_seconds_in_the_file(tmp_path: Path) -> None:
         _load(tmp_path, text.replace("90", "1"))
 
 
-def test_what_has_a_usual_value_may_be_left_out(tmp_path: Path) -> None:
+def test_optional_keys_have_defaults(tmp_path: Path) -> None:
     found = _load(tmp_path, LEAST)
     assert (found.name, found.listen, found.metrics, found.state) == ("wiresum", ("0.0.0.0", 43487), None, None)
     assert found.security == config.SecurityConfig()
@@ -79,7 +79,7 @@ def test_what_has_a_usual_value_may_be_left_out(tmp_path: Path) -> None:
     assert (found.switches[0].device, found.switches[0].port, found.switches[0].tls) == (0, 43488, None)
 
 
-def test_a_tofino_says_where_its_program_is(tmp_path: Path) -> None:
+def test_a_tofino_has_a_program_and_a_form_of_device_config(tmp_path: Path) -> None:
     text = config.EXAMPLE.replace('kind = "bmv2"', 'kind = "tofino"\nprogram = "tofino"\np4info = "/p4/tofino.txtpb"')
     found = _load(tmp_path, text)
     assert found.switches[0].program == tmp_path / "tofino", "relative to the file"
@@ -93,7 +93,7 @@ def test_a_tofino_says_where_its_program_is(tmp_path: Path) -> None:
         _load(tmp_path, config.EXAMPLE.replace('"bmv2"', '"tofino"'))
 
 
-def test_macs_are_told_apart_however_they_are_written(tmp_path: Path) -> None:
+def test_macs_are_normalised(tmp_path: Path) -> None:
     found = _load(tmp_path, config.EXAMPLE.replace("02:00:0a:00:00:0a", "02-00-0A-00-00-0A"))
     assert found.switches[0].hosts[0].mac == "02:00:0a:00:00:0a"
 
@@ -147,13 +147,13 @@ def test_macs_are_told_apart_however_they_are_written(tmp_path: Path) -> None:
         ("slots = 4096", "slots = 0", "switch spare: slots must be a whole number from 1"),
     ],
 )
-def test_a_mistake_is_told_with_its_table_and_key(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+def test_a_mistake_is_reported_with_its_table_and_key(tmp_path: Path, old: str, new: str, complaint: str) -> None:
     assert old in config.EXAMPLE
     with pytest.raises(config.ConfigError, match=rf"x\.toml: {complaint}"):
         _load(tmp_path, config.EXAMPLE.replace(old, new, 1))
 
 
-def test_what_is_not_toml_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_syntax_error_is_reported_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(config.ConfigError, match=r"x\.toml: this is not TOML: .*line 2"):
         _load(tmp_path, "[controller]\nname cluster\n")
 
@@ -173,12 +173,12 @@ def test_what_is_not_toml_is_told_with_its_line(tmp_path: Path) -> None:
         ("[[jobs]]\n" + LEAST, r"x\.toml: jobs must be a table, \[jobs\]"),
     ],
 )
-def test_what_is_missing_or_of_another_shape_is_told(tmp_path: Path, text: str, complaint: str) -> None:
+def test_missing_keys_and_wrong_types_are_reported(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(config.ConfigError, match=complaint):
         _load(tmp_path, text)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(config.ConfigError, match=r"absent\.toml: cannot read it"):
         config.load(tmp_path / "absent.toml")
 

@@ -1,7 +1,7 @@
-"""Controllers that are stopped, replaced, or killed at every point where it matters: no job is lost, and nothing leaks.
+"""Controllers that are stopped, replaced, or killed at critical points: no job is lost, and nothing leaks.
 
-The controllers are processes over a software switch's P4Runtime server, with their state on disk. They are forked from
-one process that has everything imported, since each starts in a fraction of a second then.
+The controllers are processes with state on disk, and program a software switch over P4Runtime. They are forked from one
+process that has already imported all modules, so that each starts in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ lanes = 16
 slots = 64
 """
 
-NURSERY = '''
+FORKER = '''
 """Each line of standard input is an order: a configuration, and where to die."""
 import dataclasses, json, os, signal, sys
 from pathlib import Path
@@ -114,21 +114,21 @@ for line in sys.stdin:
 '''
 
 
-class Nursery:
-    """Where controllers are born."""
+class ControllerForker:
+    """A process that forks controllers."""
 
     def __init__(self, config_path: Path) -> None:
         self._config_path = config_path
         self._process = subprocess.Popen(
-            [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", FORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.controller = 0
         self.reattend_ms_max = Limits().reattend_ms_max
-        """How long workers that had left, for all that is on disk, hold up the end of their job."""
+        """How long a controller waits for workers that had already left when their departure was not yet on disk."""
 
     def start(self, place: str = "", when: str = "", *, standby: bool = False, port: int = 0) -> int:
-        """Returns the process's id. `place` and `when`: where it is to die. `port`: where it listens, if not where
-        all do."""
+        """Returns the process id. The controller kills itself at `place`, `when` (before or after); it listens at
+        `port`, or else at the port that all share."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         order = {
@@ -187,7 +187,7 @@ def port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Front:
+class RestartableServer:
     """The switch's P4Runtime server, which can be stopped and started again."""
 
     def __init__(self, switch: SoftwareSwitch) -> None:
@@ -196,7 +196,7 @@ class Front:
         self.address = f"127.0.0.1:{self._server.start('127.0.0.1:0')}"
 
     def restart(self, while_down: Callable[[], None]) -> None:
-        """As if the switch had been restarted: it holds nothing any more."""
+        """Acts like a switch that restarts: it loses its program and entries."""
         self._server.stop()
         self._switch.reset()
         while_down()
@@ -208,29 +208,29 @@ class Front:
 
 
 @pytest.fixture(scope="module")
-def front(switch: SoftwareSwitch) -> Iterator[Front]:
-    with contextlib.closing(Front(switch)) as front:
-        yield front
+def server(switch: SoftwareSwitch) -> Iterator[RestartableServer]:
+    with contextlib.closing(RestartableServer(switch)) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def nursery(
-    switch: SoftwareSwitch, front: Front, port: int, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Nursery]:
+def forker(
+    switch: SoftwareSwitch, server: RestartableServer, port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControllerForker]:
     folder = tmp_path_factory.mktemp("crash")
     path = folder / "cluster.toml"
     path.write_text(
-        CONFIG.format(port=port, state=folder / "state", p4runtime=front.address, data_port=switch.endpoint.port)
+        CONFIG.format(port=port, state=folder / "state", p4runtime=server.address, data_port=switch.endpoint.port)
     )
-    with contextlib.closing(Nursery(path)) as nursery:
-        yield nursery
+    with contextlib.closing(ControllerForker(path)) as forker:
+        yield forker
 
 
 class Cluster:
     """One switch, one controller at a time, and sessions of the real host agent."""
 
-    def __init__(self, switch: SoftwareSwitch, nursery: Nursery, port: int) -> None:
-        self.switch, self.nursery = switch, nursery
+    def __init__(self, switch: SoftwareSwitch, forker: ControllerForker, port: int) -> None:
+        self.switch, self.forker = switch, forker
         self.control = f"127.0.0.1:{port}"
         self.deaths = 0
         self.client = Client(port)
@@ -239,7 +239,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """A controller that dies meanwhile is started again, and does not die any more."""
+        """Replaces a controller that dies in this context by one that does not kill itself."""
         self._over.clear()
         self._watcher = threading.Thread(target=self._restart)
         self._watcher.start()
@@ -250,7 +250,8 @@ class Cluster:
             self._watcher.join()
 
     def run_a_job(self, name: str, value: int = 0) -> None:
-        """Two workers join, sum, and leave. `value`: is in all that they sum."""
+        """Two workers join, sum, and leave. `value` is an offset in all that they sum, so that jobs can be told
+        apart."""
         with ThreadPoolExecutor(2) as pool:
             sessions = list(pool.map(lambda rank: self.join(name, rank), range(2)))
             check_sums(sessions, value)
@@ -269,16 +270,16 @@ class Cluster:
         return Session.join(config, job_name=name, rank=rank, world_size=2)
 
     def jobs(self) -> int:
-        """How many there are; -1 while nobody says."""
+        """The number of jobs; -1 while no controller answers."""
         with contextlib.suppress(grpc.RpcError):
             return len(self.client.jobs())
         return -1
 
     def _restart(self) -> None:
         while not self._over.wait(0.01):
-            if not self.nursery.is_alive():
+            if not self.forker.is_alive():
                 self.deaths += 1
-                self.nursery.start()
+                self.forker.start()
 
     def close(self) -> None:
         self.client.close()
@@ -297,12 +298,13 @@ def check_sums(sessions: Sequence[Session], value: int = 0) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(switch: SoftwareSwitch, nursery: Nursery, port: int) -> Iterator[Cluster]:
-    cluster = Cluster(switch, nursery, port)
+def cluster(switch: SoftwareSwitch, forker: ControllerForker, port: int) -> Iterator[Cluster]:
+    cluster = Cluster(switch, forker, port)
     yield cluster
     cluster.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "when"),
     [
@@ -321,43 +323,45 @@ def cluster(switch: SoftwareSwitch, nursery: Nursery, port: int) -> Iterator[Clu
         ("write forget", "after"),
     ],
 )
-def test_a_controller_that_dies_there_loses_no_job_and_no_slot(cluster: Cluster, place: str, when: str) -> None:
-    cluster.nursery.reattend_ms_max = 3000
-    cluster.nursery.start(place, when)
+def test_a_controller_that_dies_at_a_critical_point_loses_no_job_and_no_slot(
+    cluster: Cluster, place: str, when: str
+) -> None:
+    cluster.forker.reattend_ms_max = 3000
+    cluster.forker.start(place, when)
     deaths = cluster.deaths
     with cluster.watched():
         cluster.run_a_job(f"{place}-{when}".replace(" ", "-"))
         wait_until(lambda: cluster.deaths == deaths + 1, "it has died")
         cluster.check_nothing_is_left()
-    cluster.nursery.kill()
+    cluster.forker.kill()
 
 
-def test_a_controller_that_is_killed_or_stopped_at_any_time_leaves_running_sessions_alone(cluster: Cluster) -> None:
-    cluster.nursery.reattend_ms_max = Limits().reattend_ms_max
-    cluster.nursery.start()
+def test_killing_or_stopping_the_controller_does_not_disturb_running_sessions(cluster: Cluster) -> None:
+    cluster.forker.reattend_ms_max = Limits().reattend_ms_max
+    cluster.forker.start()
     deaths, moments = cluster.deaths, random.Random(1)
     with ThreadPoolExecutor(2) as pool, cluster.watched():
         sessions = list(pool.map(lambda rank: cluster.join("killed", rank), range(2)))
         for sent in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
             check_sums(sessions)
             threading.Event().wait(moments.random() / 2)
-            cluster.nursery.kill(sent)
+            cluster.forker.kill(sent)
             check_sums(sessions)
         check_sums(sessions)
         assert [session.failure for session in sessions] == [None, None]
-        wait_until(lambda: cluster.jobs() == 1, "there is somebody to say good-bye to")
+        wait_until(lambda: cluster.jobs() == 1, "a controller answers")
         for done in [pool.submit(session.close) for session in sessions]:
             done.result()
         cluster.check_nothing_is_left()
     assert cluster.deaths >= deaths + 4
-    cluster.nursery.kill()
+    cluster.forker.kill()
 
 
-def test_a_standby_takes_over_when_the_other_is_killed(cluster: Cluster) -> None:
-    first = cluster.nursery.start()
+def test_a_standby_takes_over_when_the_active_controller_is_killed(cluster: Cluster) -> None:
+    first = cluster.forker.start()
     with ThreadPoolExecutor(2) as pool:
         sessions = list(pool.map(lambda rank: cluster.join("a-job", rank), range(2)))
-        standby = cluster.nursery.start(standby=True)
+        standby = cluster.forker.start(standby=True)
         check_sums(sessions)
         assert _is_alive(first), "a standby disturbs nobody"
         os.kill(first, signal.SIGKILL)
@@ -367,11 +371,12 @@ def test_a_standby_takes_over_when_the_other_is_killed(cluster: Cluster) -> None
             done.result()
     cluster.check_nothing_is_left()
     assert _is_alive(standby)
-    cluster.nursery.kill()
+    cluster.forker.kill()
 
 
-def test_a_standby_takes_over_from_one_that_is_frozen_and_that_one_ends_nothing(cluster: Cluster) -> None:
-    first, other_port = cluster.nursery.start(), unused_port()
+@pytest.mark.slow
+def test_a_standby_takes_over_from_a_suspended_controller_which_then_ends_no_job(cluster: Cluster) -> None:
+    first, other_port = cluster.forker.start(), unused_port()
     other = Client(other_port)
 
     def standby_serves() -> bool:
@@ -381,7 +386,7 @@ def test_a_standby_takes_over_from_one_that_is_frozen_and_that_one_ends_nothing(
 
     with ThreadPoolExecutor(2) as pool, contextlib.closing(other):
         sessions = list(pool.map(lambda rank: cluster.join("a-job", rank, other_port), range(2)))
-        standby = cluster.nursery.start(standby=True, port=other_port)
+        standby = cluster.forker.start(standby=True, port=other_port)
         check_sums(sessions)
         os.kill(first, signal.SIGSTOP)
         try:
@@ -389,18 +394,18 @@ def test_a_standby_takes_over_from_one_that_is_frozen_and_that_one_ends_nothing(
             check_sums(sessions)
         finally:
             os.kill(first, signal.SIGCONT)
-        wait_until(lambda: not _is_alive(first), "the one that was frozen sees that its time is over")
+        wait_until(lambda: not _is_alive(first), "the suspended controller ends")
         check_sums(sessions)
         for done in [pool.submit(session.close) for session in sessions]:
             done.result()
         wait_until(lambda: other.jobs() == [], "the job is gone")
         assert cluster.switch.stats().jobs_now == 0
     assert _is_alive(standby)
-    cluster.nursery.kill()
+    cluster.forker.kill()
 
 
-def test_a_switch_that_was_restarted_ends_its_jobs_and_is_used_again(cluster: Cluster, front: Front) -> None:
-    cluster.nursery.start()
+def test_a_restarted_switch_ends_its_jobs_and_is_used_again(cluster: Cluster, server: RestartableServer) -> None:
+    cluster.forker.start()
     client = cluster.client
     wait_until(lambda: cluster.jobs() == 0, "it serves")
     attendance = Attendance(client, client.join(lanes_max=LANES))
@@ -408,18 +413,18 @@ def test_a_switch_that_was_restarted_ends_its_jobs_and_is_used_again(cluster: Cl
 
     def while_down() -> None:
         wait_until(lambda: client.report().switches[0].state == "unreachable", "it has noticed")
-        assert attendance.ended is None, "the data plane does not need the controller, for all that it knows"
+        assert attendance.ended is None, "the job may run on without a controller"
         waiting.append(client.join_soon(job_name="another", lanes_max=LANES))
         assert "leaf cannot be used now" in waiting[0].next_waiting().reason
 
-    front.restart(while_down)
+    server.restart(while_down)
     ended = attendance.wait_ended()
     attendance.hang_up()
     assert ended.cause == join.JobEnded.SWITCH_LOST
     assert "leaf was started anew" in ended.reason
     client.leave(waiting[0].result())
     cluster.check_nothing_is_left()
-    cluster.nursery.kill()
+    cluster.forker.kill()
 
 
 def _cut(log: Path) -> None:
@@ -433,41 +438,41 @@ def _flip(log: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_cut, _flip])
-def test_a_damaged_write_ahead_log_gives_the_next_job_no_sums_of_the_last_one(
+def test_after_damage_to_the_write_ahead_log_the_next_job_gets_no_sums_of_an_earlier_one(
     cluster: Cluster, damage: Callable[[Path], None]
 ) -> None:
     _begin_and_stop(cluster)
-    cluster.nursery.start()
+    cluster.forker.start()
     cluster.run_a_job("thousands", 1000)
-    cluster.nursery.kill()
-    log = cluster.nursery.state / f"{FILE_NAME}-wal"
+    cluster.forker.kill()
+    log = cluster.forker.state / f"{FILE_NAME}-wal"
     assert log.stat().st_size > 0
     damage(log)
-    cluster.nursery.start()
+    cluster.forker.start()
     cluster.run_a_job("sevens", 7)
     cluster.check_nothing_is_left()
-    cluster.nursery.kill()
+    cluster.forker.kill()
 
 
-def test_an_old_copy_of_the_state_gives_the_next_job_no_sums_of_one_that_it_does_not_know(
+def test_after_restoring_an_old_state_the_next_job_gets_no_sums_of_an_unknown_one(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     _begin_and_stop(cluster)
-    shutil.copytree(cluster.nursery.state, tmp_path / "copy")
-    cluster.nursery.start()
+    shutil.copytree(cluster.forker.state, tmp_path / "copy")
+    cluster.forker.start()
     cluster.run_a_job("thousands", 1000)
-    cluster.nursery.kill(signal.SIGTERM)
-    shutil.rmtree(cluster.nursery.state)
-    shutil.copytree(tmp_path / "copy", cluster.nursery.state)
-    cluster.nursery.start()
+    cluster.forker.kill(signal.SIGTERM)
+    shutil.rmtree(cluster.forker.state)
+    shutil.copytree(tmp_path / "copy", cluster.forker.state)
+    cluster.forker.start()
     cluster.run_a_job("sevens", 7)
     cluster.check_nothing_is_left()
     assert "leaf has been given keys that the state does not know of" in cluster.client.report().service.past
-    cluster.nursery.kill()
+    cluster.forker.kill()
 
 
 def _begin_and_stop(cluster: Cluster) -> None:
-    cluster.nursery.reattend_ms_max = 3000
-    cluster.nursery.start()
+    cluster.forker.reattend_ms_max = 3000
+    cluster.forker.start()
     wait_until(lambda: cluster.jobs() == 0, "it serves")
-    cluster.nursery.kill(signal.SIGTERM)
+    cluster.forker.kill(signal.SIGTERM)

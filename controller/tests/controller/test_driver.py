@@ -10,10 +10,9 @@ from wiresum_lab.doubles.controller import RecordingDriver
 DATAPLANE = (Path(__file__).parents[3] / "soft_switch/src/dataplane.hpp").read_text()
 
 
-def test_an_entry_has_the_fields_of_the_data_planes() -> None:
-    """All but the group to which the software switch may send RESULTs, which is its driver's own matter; which of the
-    workers are switches, as to a data plane they are all the same; and how many keys were given, which the switch is
-    told by itself."""
+def test_job_entries_in_python_and_c_plus_plus_have_the_same_fields() -> None:
+    """Three fields differ: the multicast group is set by the software switch's own driver, `below` matters to no
+    data plane, and `keys_reserved` has an entry of its own."""
     body = re.search(r"struct JobEntry {(.*?)^};", DATAPLANE, re.DOTALL | re.MULTILINE)
     assert body is not None
     names = re.findall(r"(\w+)(?: = \d+|{});", body[1])
@@ -21,6 +20,6 @@ def test_an_entry_has_the_fields_of_the_data_planes() -> None:
     assert sorted(set(entry) - {"below", "keys_reserved"}) == sorted(set(names) - {"results_group"})
 
 
-def test_a_driver_is_recognised() -> None:
+def test_drivers_are_recognised_by_their_methods() -> None:
     assert isinstance(RecordingDriver(), driver.SwitchDriver)
     assert not isinstance(object(), driver.SwitchDriver)

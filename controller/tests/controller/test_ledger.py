@@ -1,4 +1,4 @@
-"""The file of epochs and keys: read back as it was written, or known to be something else."""
+"""The file of epochs and keys, and the detection of damage to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wiresum.controller.ledger import ForeignLedgerError, Ledger, LedgerError
 LEDGER = Ledger(bytes(range(16)), 1 << 62, (1 << 32) - 1)
 
 
-def test_what_is_written_is_read_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_written_ledger_is_read_back_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
     assert ledger.read(tmp_path) is None
     ledger.write(tmp_path, LEDGER)
     assert ledger.read(tmp_path) == LEDGER
@@ -21,7 +21,7 @@ def test_what_is_written_is_read_and_is_its_owners_alone(tmp_path: Path) -> None
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_no_bit_can_change_and_no_byte_be_missing_without_being_seen(tmp_path: Path) -> None:
+def test_every_changed_bit_and_every_truncation_is_detected(tmp_path: Path) -> None:
     ledger.write(tmp_path, LEDGER)
     path = tmp_path / ledger.FILE_NAME
     whole = path.read_bytes()
@@ -37,7 +37,7 @@ def test_no_bit_can_change_and_no_byte_be_missing_without_being_seen(tmp_path: P
             ledger.read(tmp_path)
 
 
-def test_what_could_not_be_written_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_ledger(tmp_path: Path) -> None:
     ledger.write(tmp_path, LEDGER)
     (tmp_path / f"{ledger.FILE_NAME}.new").mkdir()
     with pytest.raises(OSError, match="Is a directory"):
@@ -45,7 +45,7 @@ def test_what_could_not_be_written_leaves_what_was_there(tmp_path: Path) -> None
     assert ledger.read(tmp_path) == LEDGER
 
 
-def test_a_form_of_another_release_is_told_apart_from_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_format_version_is_not_reported_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "VERSION", 2)
     ledger.write(tmp_path, LEDGER)
     monkeypatch.undo()
@@ -53,7 +53,7 @@ def test_a_form_of_another_release_is_told_apart_from_damage(tmp_path: Path, mon
         ledger.read(tmp_path)
 
 
-def test_two_that_begin_from_copies_have_other_epochs_above_all_that_are_known() -> None:
+def test_copies_of_a_ledger_get_different_epochs_above_all_known_ones() -> None:
     one, other = (Ledger.draw().with_next_epoch(above=1000) for _ in range(2))
     assert min(one.epoch, other.epoch) > 1000
     assert one.epoch != other.epoch

@@ -28,7 +28,7 @@ def usual_logging() -> Iterator[None]:
     sys.excepthook, threading.excepthook = sys.__excepthook__, threading.__excepthook__
 
 
-def test_each_record_is_an_object_with_the_fields_of_extra(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_record_is_a_json_object_with_the_extra_fields(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up("json", verbose=True)
     log.info("job %s ended", "night", extra={"job": "night", "cause": 3})
     entry = json.loads(capsys.readouterr().err)
@@ -42,7 +42,7 @@ def test_each_record_is_an_object_with_the_fields_of_extra(capsys: pytest.Captur
     }
 
 
-def test_a_traceback_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_traceback_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up("json", verbose=False)
     try:
         raise ValueError("first\nsecond")
@@ -52,14 +52,14 @@ def test_a_traceback_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads(line)["exception"].endswith("second")
 
 
-def test_what_others_sent_cannot_add_a_line_of_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_received_text_cannot_add_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up("text", verbose=False)
     log.warning("job %s", "x\n2026-01-01 ERROR wiresum: forged\x1b[2J")
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(r"job x\n2026-01-01 ERROR wiresum: forged\x1b[2J")
 
 
-def test_only_what_is_unusual_is_said_without_verbose(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_warnings_are_shown_without_verbose(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up("text", verbose=False)
     log.info("usual")
     assert capsys.readouterr().err == ""
@@ -77,14 +77,14 @@ def serve() -> None:
     raise click.ClickException("the disk is gone")
 
 
-def test_in_text_a_command_says_what_it_says_and_ends_as_usual() -> None:
+def test_text_format_does_not_change_what_a_command_prints() -> None:
     result = CliRunner().invoke(serve, [])
     assert result.stdout == "ready: x\n"
     assert result.stderr.endswith("Error: the disk is gone\n")
     assert result.exit_code == 1
 
 
-def test_in_json_every_line_is_an_object_also_what_ends_the_command() -> None:
+def test_in_json_format_every_line_is_an_object_including_the_final_error() -> None:
     result = CliRunner().invoke(serve, ["--log-format", "json", "-v"])
     assert result.exit_code == 1
     (said,) = map(json.loads, result.stdout.splitlines())
@@ -101,7 +101,7 @@ def test_in_json_every_line_is_an_object_also_what_ends_the_command() -> None:
 @pytest.mark.parametrize(
     "where", ["fail()", "import threading; t = threading.Thread(target=fail); t.start(); t.join()"]
 )
-def test_in_json_what_nobody_caught_is_an_object_too(where: str) -> None:
+def test_in_json_format_an_uncaught_exception_is_an_object(where: str) -> None:
     program = f"""
 from wiresum.controller import logs
 logs.set_up("json", verbose=False)

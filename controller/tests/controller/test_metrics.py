@@ -74,7 +74,7 @@ def scraped(server: MetricsServer) -> dict[str, list[tuple[Labels, float]]]:
     return found
 
 
-def test_a_report_becomes_series(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
+def test_a_report_is_exported(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
     found = scraped(serving(example_report))
     night = {"job_name": "night", "switch": "rack1"}
     assert found["wiresum_up"] == [({}, 1.0)]
@@ -98,9 +98,11 @@ def test_a_report_becomes_series(serving: Callable[[Callable[[], join.Report]], 
     assert found["process_open_fds"][0][1] > 0
 
 
-def test_the_jobs_with_series_are_bounded(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
+def test_the_number_of_jobs_with_series_is_bounded(
+    serving: Callable[[Callable[[], join.Report]], MetricsServer],
+) -> None:
     jobs = [join.JobReport(name=f"job {number}", results=number) for number in range(metrics.JOBS_MAX + 10)]
-    jobs.append(join.JobReport(name="job 300"))  # a name that is there already
+    jobs.append(join.JobReport(name="job 300"))  # one name already has a series
     found = scraped(serving(lambda: join.Report(jobs=jobs)))
     names = {labels["job_name"] for labels, _ in found["wiresum_job_results_total"]}
     assert len(names) == metrics.JOBS_MAX
@@ -109,25 +111,27 @@ def test_the_jobs_with_series_are_bounded(serving: Callable[[Callable[[], join.R
     assert found["wiresum_jobs_unlisted"] == [({}, 11.0)]
 
 
-def test_counters_that_nobody_knows_are_not_zero(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
+def test_unknown_counters_are_omitted_instead_of_zero(
+    serving: Callable[[Callable[[], join.Report]], MetricsServer],
+) -> None:
     job = join.JobReport(name="night", switch_name="rack1", uncounted=True)
     found = scraped(serving(lambda: join.Report(jobs=[job])))
     assert "wiresum_job_results_total" not in found
     assert found["wiresum_job_age_seconds"] == [({"job_name": "night", "switch": "rack1"}, 0.0)]
 
 
-def test_a_full_disk_is_a_series(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
+def test_a_full_disk_is_exported(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
     found = scraped(serving(lambda: join.Report(service=join.ServiceReport(trouble="the disk is full"))))
     assert found["wiresum_state_writable"] == [({}, 0.0)]
 
 
-def test_a_state_of_the_past_is_a_series(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
+def test_an_old_state_is_exported(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
     for past, value in (("an old copy", 1.0), ("", 0.0)):
         found = scraped(serving(lambda past=past: join.Report(service=join.ServiceReport(past=past))))
         assert found["wiresum_state_past"] == [({}, value)]
 
 
-def test_each_switch_of_a_tree_that_has_another_above_it_has_a_series(
+def test_each_switch_with_a_parent_has_a_series_for_its_delay(
     serving: Callable[[Callable[[], join.Report]], MetricsServer],
 ) -> None:
     nodes = [join.NodeReport(switch_name="spine")]
@@ -145,7 +149,7 @@ def test_each_switch_of_a_tree_that_has_another_above_it_has_a_series(
     ]
 
 
-def test_a_service_that_cannot_report_is_still_scraped(
+def test_scraping_works_while_the_service_cannot_report(
     serving: Callable[[Callable[[], join.Report]], MetricsServer],
 ) -> None:
     def fail() -> join.Report:
@@ -165,7 +169,7 @@ def test_a_port_in_use_is_an_error_that_says_what_to_do() -> None:
             metrics.serve("127.0.0.1", taken.getsockname()[1])
 
 
-def test_a_closed_server_answers_no_more(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
+def test_a_closed_server_does_not_answer(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
     server = serving(example_report)
     server.close()
     server.close()

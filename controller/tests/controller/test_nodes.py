@@ -1,4 +1,4 @@
-"""Pipes of a Tofino as nodes, and mistakes in what joins them, each told with its switch."""
+"""Each pipe of a Tofino that is in use is a node of the tree; mistakes in how pipes are connected name the switch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wiresum.controller.switches import SwitchConfig
 
 
 def tofino(name: str, *hosts: int, more: str = "") -> str:
-    """`hosts`: their ports."""
+    """A Tofino with hosts at these ports."""
     number = sum(name.encode())
     text = (
         f'[[switch]]\nname = "{name}"\nkind = "tofino"\nprogram = "x"\np4info = "y"\np4runtime = "{name}:9559"\n'
@@ -44,13 +44,13 @@ def port(pipe: int, number: int) -> int:
     return PIPE_PORTS * pipe + number
 
 
-def test_a_tofino_that_uses_one_pipe_is_one_node_with_its_name(tmp_path: Path) -> None:
+def test_a_tofino_with_one_pipe_in_use_is_one_node_with_its_name(tmp_path: Path) -> None:
     (node,) = nodes(load(tmp_path, tofino("rack", port(1, 0), port(1, 8))))
     assert (node.name, node.pipe, node.siblings, node.parent) == ("rack", 1, (), "")
     assert len(node.hosts) == 2
 
 
-def test_switches_of_other_kinds_are_a_node_each(tmp_path: Path) -> None:
+def test_other_switches_are_one_node_each(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_text(config.EXAMPLE)
     there = nodes(config.load(path).switches)
@@ -63,7 +63,7 @@ def test_switches_of_other_kinds_are_a_node_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["cables", "loops"])
-def test_pipes_in_use_are_nodes_and_what_joins_them_makes_a_tree(tmp_path: Path, key: str) -> None:
+def test_connected_pipes_form_a_tree(tmp_path: Path, key: str) -> None:
     text = tofino("rack", port(0, 8), port(1, 8), port(1, 9), more=f"{key} = [[{port(1, 60)}, {port(0, 60)}]]")
     upper, lower = found(tmp_path, text).values()
     assert (upper.name, upper.pipe, upper.siblings, upper.parent) == ("rack/0", 0, (1,), "")
@@ -72,17 +72,17 @@ def test_pipes_in_use_are_nodes_and_what_joins_them_makes_a_tree(tmp_path: Path,
     assert (lower.parent_port, lower.port_at_parent) == (port(1, 60), port(0, 60))
 
 
-def test_pipes_that_nothing_joins_are_in_trees_of_their_own(tmp_path: Path) -> None:
+def test_pipes_without_a_cable_are_in_separate_trees(tmp_path: Path) -> None:
     assert parents(tmp_path, tofino("rack", port(0, 8), port(1, 8))) == {"rack/0": "", "rack/1": ""}
 
 
-def test_the_top_is_where_the_others_are_fewest_links_away(tmp_path: Path) -> None:
+def test_the_root_is_the_pipe_with_the_shortest_paths_to_the_others(tmp_path: Path) -> None:
     cables = [[port(0, 60), port(1, 60)], [port(1, 61), port(2, 60)], [port(2, 61), port(3, 60)]]
     text = tofino("rack", *(port(pipe, 8) for pipe in range(4)), more=f"cables = {cables}")
     assert parents(tmp_path, text) == {"rack/0": "rack/1", "rack/1": "", "rack/2": "rack/1", "rack/3": "rack/2"}
 
 
-def test_the_top_is_the_pipe_that_leads_to_the_switch_above(tmp_path: Path) -> None:
+def test_the_root_is_the_pipe_that_leads_to_the_parent_switch(tmp_path: Path) -> None:
     uplink = f'parent = "spine"\nparent_port = {port(1, 20)}\nport_at_parent = {port(1, 21)}\n'
     rack = tofino("rack", port(0, 8), more=f"{uplink}cables = [[{port(0, 60)}, {port(1, 60)}]]")
     spine = tofino("spine", port(0, 8), more=f"cables = [[{port(0, 60)}, {port(1, 60)}]]")
@@ -96,7 +96,7 @@ def test_the_top_is_the_pipe_that_leads_to_the_switch_above(tmp_path: Path) -> N
     assert (there["rack/1"].parent_port, there["rack/1"].port_at_parent) == (port(1, 20), port(1, 21))
 
 
-def test_port_0_of_a_parent_is_a_port(tmp_path: Path) -> None:
+def test_port_0_of_a_parent_is_a_valid_port(tmp_path: Path) -> None:
     rack = tofino("rack", port(0, 8), more='parent = "spine"\nparent_port = 20\nport_at_parent = 0\n')
     assert parents(tmp_path, rack + tofino("spine", port(1, 8))) == {"rack": "spine/0", "spine/0": "", "spine/1": ""}
 
@@ -113,7 +113,7 @@ def test_port_0_of_a_parent_is_a_port(tmp_path: Path) -> None:
         ("cables = [[60, 600]]", r"cables must be a whole number from 0 to 510, not 600"),
     ],
 )
-def test_what_cannot_join_pipes_is_told(tmp_path: Path, more: str, message: str) -> None:
+def test_an_impossible_cable_is_refused(tmp_path: Path, more: str, message: str) -> None:
     with pytest.raises(config.ConfigError, match=message):
         load(tmp_path, tofino("rack", port(0, 8), port(1, 8), more=more))
 
@@ -130,7 +130,7 @@ def test_a_switch_cannot_have_the_name_of_a_pipe(tmp_path: Path) -> None:
         load(tmp_path, tofino("rack/1", 8) + tofino("rack", port(0, 8), port(1, 8)))
 
 
-def test_each_pipe_has_room_for_as_many_switches_below_as_its_bitmaps(tmp_path: Path) -> None:
+def test_each_pipe_has_as_many_children_as_its_bitmap_has_bits(tmp_path: Path) -> None:
     def leaves(pipe: int, count: int) -> str:
         links = (f'parent = "spine"\nparent_port = 9\nport_at_parent = {port(pipe, 10 + n)}\n' for n in range(count))
         return "".join(tofino(f"leaf{pipe}{'x' * n}", 8, more=link) for n, link in enumerate(links))

@@ -40,14 +40,16 @@ def target(proxy: Proxy) -> Target:
     return Target("leaf", "bmv2", proxy.address, 0, pipeline, "10.0.0.1", "02:00:0a:00:00:01", (HOST,))
 
 
-def test_a_switch_without_our_program_would_get_it_and_no_job_would_go_on(target: Target, proxy: Proxy) -> None:
+def test_a_switch_without_our_program_would_be_loaded_and_lose_its_jobs(target: Target, proxy: Proxy) -> None:
     lines = plan(target, [JOB])
     assert lines[0].startswith("~ program: no program runs")
     assert lines[1:] == CONFIGURED
     assert not proxy.loads
 
 
-def test_the_difference_is_told_and_nothing_is_changed_while_a_controller_runs(target: Target, proxy: Proxy) -> None:
+def test_differences_are_listed_without_changing_anything_under_a_running_controller(
+    target: Target, proxy: Proxy
+) -> None:
     with contextlib.closing(P4RuntimeSwitch(target, election_id=2)) as switch:
         switch.wait_ready()
         switch.reconcile([])
@@ -64,7 +66,7 @@ def test_the_difference_is_told_and_nothing_is_changed_while_a_controller_runs(t
         switch.evict(JOB.job)
 
 
-def test_a_controller_with_another_state_would_load_the_program_anew(target: Target) -> None:
+def test_a_controller_with_another_state_would_reload_the_program(target: Target) -> None:
     with contextlib.closing(P4RuntimeSwitch(target.with_keys(b"one"), election_id=2)) as switch:
         switch.wait_ready()
         switch.reconcile([])
@@ -76,7 +78,7 @@ def test_a_controller_with_another_state_would_load_the_program_anew(target: Tar
         switch.evict(JOB.job)
 
 
-def test_jobs_that_were_on_a_switch_which_was_loaded_anew_would_end(target: Target) -> None:
+def test_jobs_of_a_reloaded_switch_would_end(target: Target) -> None:
     with contextlib.closing(P4RuntimeSwitch(target, election_id=2)) as switch:
         switch.wait_ready()
         assert switch.reconcile([JOB]).reloaded
@@ -85,13 +87,13 @@ def test_jobs_that_were_on_a_switch_which_was_loaded_anew_would_end(target: Targ
     assert lines[1:] == CONFIGURED
 
 
-def test_a_switch_that_is_not_there_is_named(target: Target, proxy: Proxy) -> None:
+def test_an_unreachable_switch_is_named(target: Target, proxy: Proxy) -> None:
     proxy.stop()
     with pytest.raises(DriverError, match=rf"leaf at {proxy.address} cannot be read: "):
         plan(target, [])
 
 
-def test_a_job_of_a_host_that_the_configuration_has_no_more_would_be_forgotten(target: Target) -> None:
+def test_a_job_of_a_host_that_is_no_longer_configured_would_be_forgotten(target: Target) -> None:
     with contextlib.closing(P4RuntimeSwitch(target, election_id=2)) as switch:
         switch.wait_ready()
         switch.reconcile([])

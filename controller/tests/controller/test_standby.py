@@ -1,5 +1,5 @@
-"""A pair of controllers as their units start them, whose roles change: what operators, Prometheus, systemd and
-collectors of logs see of it."""
+"""A pair of controllers that change roles, started as by their units: what operators, Prometheus, systemd and log
+collectors observe."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ slots = 64
 
 
 class Controller:
-    """One of the pair, with a supervisor that listens to it."""
+    """One controller of the pair, with a socket that takes the place of systemd."""
 
     def __init__(self, folder: Path, text: str) -> None:
         folder.mkdir()
@@ -57,7 +57,7 @@ class Controller:
         self._supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._supervisor.bind(str(folder / "notify"))
         self.heard: list[str] = []
-        """By its supervisor."""
+        """What it has sent to systemd."""
         self._listener = threading.Thread(target=self._listen)
         self._listener.start()
         self._environment = {"NOTIFY_SOCKET": str(folder / "notify"), "WATCHDOG_USEC": "1500000"}
@@ -90,14 +90,14 @@ class Controller:
             return str(answer.read().decode())
 
     def logged(self) -> list[dict[str, str]]:
-        """All lines, each of which must be an object."""
+        """All lines of the log, parsed as JSON objects."""
         return [json.loads(line) for line in self._log.read_text().splitlines()]
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.end(signal.SIGKILL)
         self._client.close()
-        self._supervisor.shutdown(socket.SHUT_RD)  # which is an empty datagram to the listener
+        self._supervisor.shutdown(socket.SHUT_RD)  # the listener receives an empty datagram
         self._listener.join(PATIENCE_S)
         self._supervisor.close()
 
@@ -123,7 +123,7 @@ def becomes(role: str) -> Callable[[Controller], None]:
 
 
 def run_a_job(name: str, active: Controller, *endpoints: Controller) -> None:
-    """From the join to the moment when nothing of it is left, which a controller that is killed then has on disk."""
+    """Joins and leaves, and waits until the job is gone, so that a controller that is killed next has that on disk."""
     config = AgentConfig(switch=",".join(f"127.0.0.1:{each.port}" for each in endpoints), join_timeout_s=PATIENCE_S)
     membership = Membership.join(
         config, job_name=name, rank=0, world_size=1, address="127.0.0.1", port=5000, threads_max=1, lanes_max=16
@@ -132,14 +132,15 @@ def run_a_job(name: str, active: Controller, *endpoints: Controller) -> None:
     wait_until(lambda: name not in [job.name for job in active._client.jobs()], "the job is gone")
 
 
-def test_a_standby_can_be_asked_and_takes_turns_without_a_traceback(pair: list[Controller]) -> None:
+@pytest.mark.slow
+def test_the_controllers_take_turns_and_the_standby_answers_without_a_traceback(pair: list[Controller]) -> None:
     first, second = pair
     first.start()
     becomes("active")(first)
     second.start()
     becomes("standby")(second)
 
-    # Operators see that it is well, and are sent on for what only the active one does.
+    # Operators see a healthy standby, and changes are forwarded to the active controller.
     report = second._client.report()
     assert [(switch.state, switch.trouble) for switch in report.switches] == [("standby", "")]
     with Service(f"127.0.0.1:{second.port},127.0.0.1:{first.port}") as service:
@@ -149,21 +150,21 @@ def test_a_standby_can_be_asked_and_takes_turns_without_a_traceback(pair: list[C
         )
         assert created.job_token
 
-    # So does Prometheus, and neither of two switches is down.
+    # Prometheus sees the role, and the switch is not reported as down.
     scraped = second.scrape()
     assert 'wiresum_service_info{role="standby"' in scraped
     assert 'wiresum_switch_up{switch="leaf"} 1.0' in scraped
 
-    # Workers go on to the active one, whichever is named first.
+    # Workers reach the active controller, whichever is named first.
     run_a_job("a-job", first, second, first)
 
-    # And systemd: each is ready, in its role, and alive.
+    # systemd is told that each is ready, in its role, and alive.
     first.hears("READY=1\nSTATUS=ready: control")
     second.hears("READY=1\nSTATUS=standing by")
     for each in pair:
         each.hears("WATCHDOG=1")
 
-    # They take turns: one is killed, comes back, waits, and serves again when the other one is stopped.
+    # One controller is killed and returns as standby; it is active again when the other one is stopped.
     for old, new in ((first, second), (second, first)):
         old.end(signal.SIGKILL if old is first else signal.SIGTERM)
         becomes("active")(new)
@@ -180,8 +181,9 @@ def test_a_standby_can_be_asked_and_takes_turns_without_a_traceback(pair: list[C
     first.hears("STOPPING=1")
 
 
-def test_a_controller_that_another_one_deposed_gets_its_turn_again(pair: list[Controller]) -> None:
-    """What takes over may be one without --standby. The unit's --standby is what leads back from there."""
+@pytest.mark.slow
+def test_a_deposed_controller_becomes_active_again(pair: list[Controller]) -> None:
+    """The controller that takes over may run without --standby; the deposed one must then wait as a standby."""
     first, second = pair
     first.start()
     becomes("active")(first)

@@ -1,4 +1,4 @@
-"""The state on disk, written and read by real SQLite."""
+"""The state on disk, written and read with real SQLite."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def store(folder: Path) -> Iterator[Store]:
         yield store
 
 
-def test_what_is_written_is_there_for_the_next(store: Store, folder: Path) -> None:
+def test_stored_records_are_read_after_reopening(store: Store, folder: Path) -> None:
     store.write([Save(JOB), Save(RESERVATION), SaveDraining("leaf", True)])
     store.close()
     with contextlib.closing(Store(folder)) as after:
@@ -50,7 +50,7 @@ def test_what_is_written_is_there_for_the_next(store: Store, folder: Path) -> No
     assert state.draining == {"leaf"}
 
 
-def test_what_is_forgotten_is_gone(store: Store) -> None:
+def test_deleted_records_are_gone(store: Store) -> None:
     store.write([Save(JOB), Save(RESERVATION), SaveDraining("leaf", True)])
     store.write([Forget(JOB), Forget(RESERVATION), SaveDraining("leaf", False)])
     state = store.load()
@@ -66,9 +66,7 @@ def drawn(keys: Keys, count: int) -> list[int]:
     return found
 
 
-def test_who_comes_next_draws_from_the_same_keys_behind_those_that_may_have_been_used(
-    store: Store, folder: Path
-) -> None:
+def test_the_next_controller_continues_the_key_sequence_after_all_used_keys(store: Store, folder: Path) -> None:
     keys = store.keys()
     store.write([SaveKeys(keys.reserve())])
     used = drawn(keys, 3)
@@ -78,11 +76,11 @@ def test_who_comes_next_draws_from_the_same_keys_behind_those_that_may_have_been
         assert not set(drawn(after.keys(), 1000)) & set(used)
 
 
-def test_keys_that_were_not_written_down_are_drawn_again(store: Store) -> None:
-    assert drawn(store.keys(), 3) == drawn(store.keys(), 3), "nobody may have used them"
+def test_keys_that_were_not_reserved_on_disk_are_drawn_again(store: Store) -> None:
+    assert drawn(store.keys(), 3) == drawn(store.keys(), 3), "no job can have used them"
 
 
-def test_a_database_that_was_lost_does_not_take_the_keys_with_it(store: Store, folder: Path) -> None:
+def test_the_keys_survive_the_loss_of_the_database(store: Store, folder: Path) -> None:
     keys = store.keys()
     store.write([SaveKeys(keys.reserve()), Save(JOB)])
     used = drawn(keys, 3)
@@ -99,7 +97,7 @@ def test_a_database_that_was_lost_does_not_take_the_keys_with_it(store: Store, f
 
 
 @pytest.mark.parametrize("how", ["lost", "damaged", "older"])
-def test_keys_that_were_lost_are_replaced_by_others_and_no_epoch_comes_twice(
+def test_lost_keys_are_replaced_by_a_new_sequence_and_epochs_still_increase(
     store: Store, folder: Path, how: str
 ) -> None:
     keys, path, older = store.keys(), folder / ledger.FILE_NAME, (folder / ledger.FILE_NAME).read_bytes()
@@ -119,10 +117,10 @@ def test_keys_that_were_lost_are_replaced_by_others_and_no_epoch_comes_twice(
         after.write([CheckServing()])
     with contextlib.closing(Store(folder)) as later:
         later.begin()
-        assert later.load().past == "", "that is over"
+        assert later.load().past == "", "the warning is given once"
 
 
-def test_a_state_without_damage_is_not_of_the_past(store: Store, folder: Path) -> None:
+def test_an_undamaged_state_is_not_reported_as_old(store: Store, folder: Path) -> None:
     keys = store.keys()
     store.write([SaveKeys(keys.reserve()), Save(JOB)])
     store.close()
@@ -131,7 +129,7 @@ def test_a_state_without_damage_is_not_of_the_past(store: Store, folder: Path) -
         assert (after.load().past, after.load().keys_lost) == ("", False)
 
 
-def test_a_job_whose_record_is_damaged_is_forgotten_and_the_others_are_not(store: Store, folder: Path) -> None:
+def test_only_a_damaged_job_record_is_forgotten(store: Store, folder: Path) -> None:
     store.write([Save(JOB), Save(JobRecord("leaf", 4, "another", "running", "{}"))])
     store.close()
     with contextlib.closing(sqlite3.connect(folder / FILE_NAME)) as database, database:
@@ -143,7 +141,7 @@ def test_a_job_whose_record_is_damaged_is_forgotten_and_the_others_are_not(store
     assert "are forgotten: another" in state.past
 
 
-def test_a_ledger_that_cannot_be_read_is_told_with_a_way_out_and_left_as_it_is(store: Store, folder: Path) -> None:
+def test_an_unreadable_ledger_is_reported_with_a_remedy_and_left_as_it_is(store: Store, folder: Path) -> None:
     store.close()
     (folder / ledger.FILE_NAME).unlink()
     (folder / ledger.FILE_NAME).mkdir()
@@ -151,7 +149,7 @@ def test_a_ledger_that_cannot_be_read_is_told_with_a_way_out_and_left_as_it_is(s
         after.begin()
 
 
-def test_a_batch_is_written_as_a_whole_or_not_at_all(store: Store) -> None:
+def test_a_batch_is_written_completely_or_not_at_all(store: Store) -> None:
     with pytest.raises(StoreError):
         store.write([Save(JOB), Save(JobRecord("leaf", 4, None, "running", "{}"))])  # type: ignore[arg-type]
     assert store.load().jobs == []
@@ -159,7 +157,7 @@ def test_a_batch_is_written_as_a_whole_or_not_at_all(store: Store) -> None:
     assert store.load().jobs == [JOB]
 
 
-def test_each_controller_has_a_newer_epoch_and_only_the_newest_may_write(store: Store, folder: Path) -> None:
+def test_each_controller_gets_a_newer_epoch_and_only_the_newest_may_write(store: Store, folder: Path) -> None:
     with contextlib.closing(Store(folder)) as newer:
         store.write([Save(JOB)])
         assert newer.begin() > store.epoch
@@ -171,21 +169,21 @@ def test_each_controller_has_a_newer_epoch_and_only_the_newest_may_write(store: 
         assert newer.load().jobs == [JOB]
 
 
-def test_one_that_has_not_begun_may_only_read(store: Store, folder: Path) -> None:
+def test_a_store_that_has_not_begun_is_read_only(store: Store, folder: Path) -> None:
     with contextlib.closing(Store(folder)) as reader:
         assert reader.load().jobs == []
         with pytest.raises(DeposedError):
             reader.write([Save(JOB)])
 
 
-def test_nobody_else_may_read_it(store: Store) -> None:
+def test_only_the_owner_may_read_the_files(store: Store) -> None:
     store.write([Save(JOB)])
     for path in store.path.parent.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
 
 
-def test_a_damaged_file_is_told_and_left_as_it_is(folder: Path, store: Store) -> None:
+def test_a_damaged_database_is_reported_and_left_as_it_is(folder: Path, store: Store) -> None:
     store.write([Save(JobRecord("leaf", n, "a-job", "running", "x" * 1000)) for n in range(100)])
     store.close()
     damaged = bytearray(store.path.read_bytes())
@@ -197,7 +195,7 @@ def test_a_damaged_file_is_told_and_left_as_it_is(folder: Path, store: Store) ->
 
 
 @pytest.mark.parametrize("contents", [b"this is a text, and not a database\n" * 100, b"SQLite format 3\0" + bytes(50)])
-def test_what_is_no_database_is_told_and_left_as_it_is(folder: Path, contents: bytes) -> None:
+def test_a_file_that_is_no_database_is_reported_and_left_as_it_is(folder: Path, contents: bytes) -> None:
     folder.mkdir(parents=True)
     (folder / FILE_NAME).write_bytes(contents)
     with pytest.raises(StoreError, match="is damaged"):
@@ -216,7 +214,7 @@ def test_what_is_no_database_is_told_and_left_as_it_is(folder: Path, contents: b
         ("application_id = 1", "another program's file"),
     ],
 )
-def test_a_file_of_another_release_or_program_is_told_and_left_as_it_is(
+def test_a_database_of_another_release_or_program_is_reported_and_left_as_it_is(
     folder: Path, store: Store, pragma: str, complaint: str
 ) -> None:
     store.close()
@@ -228,21 +226,19 @@ def test_a_file_of_another_release_or_program_is_told_and_left_as_it_is(
     assert store.path.read_bytes() == before
 
 
-def test_a_folder_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot open the state in"):
         Store(tmp_path / "file" / "state")
 
 
 @pytest.mark.parametrize("body", ["", "{}", "[]", '{"key": 1}'])
-def test_a_record_that_makes_no_sense_is_told(body: str) -> None:
+def test_an_invalid_job_record_is_refused(body: str) -> None:
     with pytest.raises(RecordError, match="what is written down of job 'a-job', number 3 at leaf makes no sense"):
         job_of(JobRecord("leaf", 3, "a-job", "running", body), now=0.0, unix_offset=0.0)
 
 
-def test_a_disk_without_room_is_seen_before_anything_is_to_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_noticed_before_a_write_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.closing(Store(tmp_path / "state")) as store:
         assert store.disk_trouble() == ""
         monkeypatch.setattr(store_module, "FREE_BYTES_MIN", 1 << 62)

@@ -1,8 +1,8 @@
-"""Whatever becomes of the files of the state, no key comes twice to a switch, and the sums of the next job are right.
+"""Whatever happens to the files of the state, no switch gets a key twice, and the next job's sums are right.
 
-Controllers begin with the real state, state machine and P4Runtime driver, one after the other, at one software switch;
-between two of them something happens to a file. What is not there is the join service: its calls are made by hand, with
-a clock that is turned by hand. Workers are plain sockets.
+Controllers with the real state, state machine and P4Runtime driver run one after the other at one software switch; in
+between, a file is damaged. The join service is left out: the test makes its calls and advances the clock. Workers are
+plain sockets.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FILES = (*STOPPED_FILES, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
 EMPTY_FILES = (LIFE_FILE_NAME,)
 POINTS = ("before", "forming", "running", "ending", "ended")
 UNHEARD_S = 60.0
-"""Longer than a job lives whose workers do not come back."""
+"""Longer than a job lasts after all its workers are gone."""
 
 
 class Site:
-    """A software switch with a P4Runtime server, and workers."""
+    """A software switch with a P4Runtime server, and the sockets of workers."""
 
     def __init__(self, cleanup: contextlib.ExitStack) -> None:
         self.harness = DataplaneHarness(cleanup)
@@ -66,10 +66,10 @@ def site() -> Iterator[Site]:
 
 
 class Controller(JobsHarness):
-    """From its beginning to `close`."""
+    """A controller from its start until `close`."""
 
     def __init__(self, site: Site, folder: Path, used: set[int], *, election_id: int = 0) -> None:
-        """`used`: the keys of all jobs that were ever admitted. `election_id`: if not the state's. Raises
+        """`used`: the keys of all jobs that were ever admitted. `election_id`: replaces the one of the state. Raises
         `StoreError`."""
         self._site, self._used = site, used
         with contextlib.ExitStack() as cleanup:
@@ -82,7 +82,7 @@ class Controller(JobsHarness):
             self._cleanup = cleanup.pop_all()
 
     def connect_again(self) -> P4RuntimeSwitch:
-        """The switch obeys this controller again, as after an operator's word."""
+        """Takes the switch back for this controller with the highest election id, as an operator might."""
         self.driver.close()
         assert self.store is not None
         driver = self._cleanup.enter_context(contextlib.closing(self._site.driver(self.store.keys().identity, 1 << 62)))
@@ -99,7 +99,7 @@ class Controller(JobsHarness):
             case Evict(name, number):
                 try:
                     self.driver.evict(number)
-                except DriverError:  # it has not been reconciled yet
+                except DriverError:  # the switch has not been reconciled yet
                     self.jobs.evict_failed(name, number, self.now)
                 else:
                     self.jobs.evicted(name, number, self.now)
@@ -123,7 +123,7 @@ class Controller(JobsHarness):
         ]
 
     def sum(self, workers: list[Worker], value: int) -> None:
-        """Rounds of every slot, and then one that is not complete."""
+        """Complete rounds in every slot, and then an incomplete one."""
         entry = workers[0].job.root.entry
         assert entry is not None
         made = Job(self._site.device, entry, self._site.sockets)
@@ -141,7 +141,7 @@ class Controller(JobsHarness):
 
 
 def run_until(controller: Controller, point: str) -> None:
-    """Of a job's life."""
+    """Runs a job up to this point of its life."""
     if point == "before":
         return
     workers = controller.ask_for("first", 1 if point == "forming" else 2)
@@ -150,7 +150,7 @@ def run_until(controller: Controller, point: str) -> None:
     controller.sum(workers, 1000)
     if point == "running":
         return
-    controller.switch_answers = point != "ending"  # it dies before it has heard that the switch has forgotten the job
+    controller.switch_answers = point != "ending"  # the controller dies before it knows of the eviction
     for worker in workers:
         controller.leave(worker)
 
@@ -181,14 +181,14 @@ def replace(folder: Path, image: Path) -> None:
 
 
 def put_back(folder: Path, image: Path, name: str) -> None:
-    """A file as it was before; if there was none, there is none."""
+    """Restores the earlier version of a file, or its absence."""
     (folder / name).unlink(missing_ok=True)
     if (image / name).exists():
         shutil.copy2(image / name, folder / name)
 
 
 def run_a_job(controller: Controller, name: str, value: int) -> None:
-    """It has all slots, its sums are its own, and then it has none."""
+    """Runs a job that gets all slots and checks its sums; afterwards all slots are free."""
     workers = controller.ask_for(name)
     assert workers[0].job.state is State.RUNNING
     controller.sum(workers, value)
@@ -197,8 +197,8 @@ def run_a_job(controller: Controller, name: str, value: int) -> None:
     assert controller.slots_free == SLOTS, "no slot is lost"
 
 
-class Story:
-    """A controller that stops, one that dies or stops at a point of a job's life, a fault, and another controller."""
+class Takeover:
+    """A first controller runs until it dies or stops, its files are damaged, and another controller follows."""
 
     def __init__(self, site: Site, root: Path) -> None:
         self._site, self.folder, self.before = site, root / "state", root / "before"
@@ -209,7 +209,7 @@ class Story:
             store.show_life()
         shutil.copytree(self.folder, self.before)
 
-    def live_until(self, point: str, *, killed: bool) -> None:
+    def run_first(self, point: str, *, killed: bool) -> None:
         first = Controller(self._site, self.folder, self.used)
         run_until(first, point)
         image = self.folder.with_name("image")
@@ -219,54 +219,50 @@ class Story:
         if killed:
             replace(self.folder, image)
 
-    def go_on(self) -> None:
-        """The next job has the slots that the first one had, and its sums are its own."""
+    def check_second(self) -> None:
+        """The next job gets the slots of the first one, and exact sums."""
         try:
             after = Controller(self._site, self.folder, self.used)
         except StoreError as error:
-            assert "move it away" in str(error), "there is a way out"
+            assert "move it away" in str(error), "the error says what to do"
             for name in (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"):
                 (self.folder / name).unlink(missing_ok=True)
             after = Controller(self._site, self.folder, self.used)
         with contextlib.closing(after):
             if after.jobs.all():
                 after.wait(UNHEARD_S)
-            assert after.jobs.all() == [], "what the state knows of ends, if its workers do not come back"
+            assert after.jobs.all() == [], "stored jobs end if their workers do not come back"
             run_a_job(after, "second", 7)
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @pytest.mark.parametrize("point", POINTS)
-def test_a_file_that_is_damaged_gives_the_next_job_no_key_twice_and_no_sums_of_another(
-    site: Site, tmp_path: Path, point: str, how: str
-) -> None:
+def test_a_damaged_file_never_repeats_a_key_or_leaks_a_sum(site: Site, tmp_path: Path, point: str, how: str) -> None:
     there = FILES if how == "killed" else STOPPED_FILES
     for name in there:
         for fault in (*FAULTS, "restored") if name not in EMPTY_FILES else ("removed",):
-            story = Story(site, tmp_path / "story")
-            story.live_until(point, killed=how == "killed")
-            assert {path.name for path in story.folder.iterdir()} == set(there)
+            takeover = Takeover(site, tmp_path / "takeover")
+            takeover.run_first(point, killed=how == "killed")
+            assert {path.name for path in takeover.folder.iterdir()} == set(there)
             if fault == "restored":
-                put_back(story.folder, story.before, name)
+                put_back(takeover.folder, takeover.before, name)
             else:
-                FAULTS[fault](story.folder / name)
-            story.go_on()
+                FAULTS[fault](takeover.folder / name)
+            takeover.check_second()
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @pytest.mark.parametrize("point", POINTS)
-def test_an_old_copy_of_the_state_gives_the_next_job_no_key_twice_and_no_sums_of_another(
+def test_an_old_copy_of_the_state_never_repeats_a_key_or_leaks_a_sum(
     site: Site, tmp_path: Path, point: str, how: str
 ) -> None:
-    story = Story(site, tmp_path / "story")
-    story.live_until(point, killed=how == "killed")
-    replace(story.folder, story.before)
-    story.go_on()
+    takeover = Takeover(site, tmp_path / "takeover")
+    takeover.run_first(point, killed=how == "killed")
+    replace(takeover.folder, takeover.before)
+    takeover.check_second()
 
 
-def test_controllers_with_copies_of_one_state_give_no_key_twice_whoever_comes_to_the_switch(
-    site: Site, tmp_path: Path
-) -> None:
+def test_controllers_with_copies_of_one_state_take_turns_without_repeating_a_key(site: Site, tmp_path: Path) -> None:
     used: set[int] = set()
     folders = [tmp_path / "state", tmp_path / "copy"]
     with contextlib.closing(Controller(site, folders[0], used)) as first:
@@ -274,15 +270,13 @@ def test_controllers_with_copies_of_one_state_give_no_key_twice_whoever_comes_to
     shutil.copytree(*folders)
     for turn in range(4):
         with contextlib.closing(Controller(site, folders[turn % 2], used)) as controller:
-            assert bool(controller.jobs.past) == (turn > 0), "it says that it is of the past"
+            assert bool(controller.jobs.past) == (turn > 0), "it reports an old state"
             for value in range(3):
                 run_a_job(controller, f"{turn}-{value}", 10 * turn + value)
 
 
-def test_a_controller_that_another_one_took_over_from_meanwhile_goes_on_behind_its_keys(
-    site: Site, tmp_path: Path
-) -> None:
-    """Both are alive, and the switch obeys now one and now the other, which outbids it."""
+def test_a_controller_that_regains_the_switch_skips_the_keys_of_the_other_one(site: Site, tmp_path: Path) -> None:
+    """Both have copies of one state and are alive; the switch obeys the one with the higher election id."""
     used: set[int] = set()
     folders = [tmp_path / "state", tmp_path / "copy"]
     with contextlib.closing(Controller(site, folders[0], used)) as one:
@@ -297,27 +291,27 @@ def test_a_controller_that_another_one_took_over_from_meanwhile_goes_on_behind_i
         assert "has been given keys that the state does not know of" in one.jobs.past
 
 
-def test_a_job_that_ended_since_the_state_was_written_ends_at_once_and_says_why(site: Site, tmp_path: Path) -> None:
-    story = Story(site, tmp_path / "story")
-    first = Controller(site, story.folder, story.used)
+def test_a_job_that_ended_after_the_state_was_copied_ends_at_once_with_a_reason(site: Site, tmp_path: Path) -> None:
+    takeover = Takeover(site, tmp_path / "takeover")
+    first = Controller(site, takeover.folder, takeover.used)
     run_until(first, "running")
-    shutil.copytree(story.folder, tmp_path / "running")
+    shutil.copytree(takeover.folder, tmp_path / "running")
     for worker in list(first.jobs.all()[0].workers.values()):
         first.leave(worker)
     first.close()
-    replace(story.folder, tmp_path / "running")
-    with contextlib.closing(Controller(site, story.folder, story.used)) as after:
+    replace(takeover.folder, tmp_path / "running")
+    with contextlib.closing(Controller(site, takeover.folder, takeover.used)) as after:
         (ended,) = after.jobs.history.find(None, "", 0)
         assert ended.reason == "leaf does not hold it: it ended after the controller's state was written"
-        after.wait(6)  # for workers that may come back
+        after.wait(6)  # the time for workers to come back
         assert after.slots_free == SLOTS
 
 
-def test_a_job_that_the_state_and_the_switch_know_goes_on_whatever_else_was_lost(site: Site, tmp_path: Path) -> None:
-    story = Story(site, tmp_path / "story")
-    story.live_until("running", killed=True)
-    (story.folder / f"{FILE_NAME}-shm").unlink()
-    (story.folder / LIFE_FILE_NAME).unlink()
-    with contextlib.closing(Controller(site, story.folder, story.used)) as after:
+def test_a_job_known_to_state_and_switch_continues_if_other_files_are_lost(site: Site, tmp_path: Path) -> None:
+    takeover = Takeover(site, tmp_path / "takeover")
+    takeover.run_first("running", killed=True)
+    (takeover.folder / f"{FILE_NAME}-shm").unlink()
+    (takeover.folder / LIFE_FILE_NAME).unlink()
+    with contextlib.closing(Controller(site, takeover.folder, takeover.used)) as after:
         assert [(job.name, job.state) for job in after.jobs.all()] == [("first", State.RUNNING)]
         assert after.jobs.past == ""

@@ -1,4 +1,4 @@
-"""What systemd hears of a service: here the test is systemd, with a socket."""
+"""A service reports to systemd; the test listens at the socket in its place."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def heard(listener: socket.socket) -> list[str]:
             return found
 
 
-def test_it_is_said_that_it_is_ready_and_that_it_ends(listener: socket.socket) -> None:
+def test_start_and_stop_are_reported(listener: socket.socket) -> None:
     supervisor = Supervisor({"NOTIFY_SOCKET": listener.getsockname()})
     supervisor.ready("ready: control\nREADY=0")
     supervisor.stopping()
     assert heard(listener) == ["READY=1\nSTATUS=ready: control READY=0", "STOPPING=1"]
 
 
-def test_an_abstract_socket_is_found_by_its_at_sign() -> None:
+def test_an_address_with_an_at_sign_is_an_abstract_socket() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(f"\0wiresum-{os.getpid()}")
         Supervisor({"NOTIFY_SOCKET": f"@wiresum-{os.getpid()}"}).ready("x")
         assert listener.recv(100) == b"READY=1\nSTATUS=x"
 
 
-def test_it_beats_three_times_in_the_time_that_the_watchdog_gives(listener: socket.socket) -> None:
+def test_three_heartbeats_are_sent_in_each_watchdog_interval(listener: socket.socket) -> None:
     now = 1000.0
     environment = {"NOTIFY_SOCKET": listener.getsockname(), "WATCHDOG_USEC": "60000000"}
     supervisor = Supervisor(environment, lambda: now)
@@ -54,12 +54,12 @@ def test_it_beats_three_times_in_the_time_that_the_watchdog_gives(listener: sock
 
 
 @pytest.mark.parametrize("environment", [{}, {"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "x"}])
-def test_where_nobody_watches_nothing_beats(listener: socket.socket, environment: dict[str, str]) -> None:
+def test_without_a_watchdog_no_heartbeats_are_sent(listener: socket.socket, environment: dict[str, str]) -> None:
     Supervisor({"NOTIFY_SOCKET": listener.getsockname(), **environment}).beat()
     assert heard(listener) == []
 
 
-def test_a_supervisor_that_is_gone_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_supervisor_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Supervisor({"NOTIFY_SOCKET": str(tmp_path / "nobody")}).ready("x")
     assert "does not hear READY=1" in caplog.text
     Supervisor({}).ready("x")

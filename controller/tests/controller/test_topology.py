@@ -1,4 +1,4 @@
-"""Switches of a configuration that form trees, and mistakes in them, each told with its switch."""
+"""Switches that form trees, and mistakes in the configuration of trees, which are reported with the switch."""
 
 from __future__ import annotations
 
@@ -85,21 +85,21 @@ port = 0
 """
 
 
-def test_racks_of_software_switches_need_names_and_addresses_alone(tmp_path: Path) -> None:
+def test_software_switches_in_racks_need_only_names_and_addresses(tmp_path: Path) -> None:
     spine, leaf1, leaf2 = _load(tmp_path, RACKS).switches
     assert (spine.parent, leaf1.parent, leaf2.parent) == ("", "spine", "spine")
     assert leaf1.hosts == (Host("a", "10.0.1.10"),)
     assert topology.children([spine, leaf1, leaf2]) == {"spine": [leaf1, leaf2], "leaf1": [], "leaf2": []}
 
 
-def test_racks_of_switches_with_ports_say_both_ends_of_each_link(tmp_path: Path) -> None:
+def test_hardware_switches_in_racks_name_both_ends_of_each_link(tmp_path: Path) -> None:
     spine, leaf1, leaf2 = _load(tmp_path, WITH_PORTS).switches
     assert (spine.parent_port, spine.port_at_parent) == (None, None)
     assert (leaf1.parent_port, leaf1.port_at_parent) == (8, 0)
     assert (leaf2.parent_port, leaf2.port_at_parent) == (9, 1)
 
 
-def test_switches_of_both_kinds_may_form_a_tree(tmp_path: Path) -> None:
+def test_a_tree_may_mix_hardware_and_software_switches(tmp_path: Path) -> None:
     soft_leaf = WITH_PORTS.replace(
         'kind = "bmv2"\np4runtime = "127.0.0.1:9561"', 'kind = "software"\np4runtime = "c:1"'
     )
@@ -110,14 +110,14 @@ def test_switches_of_both_kinds_may_form_a_tree(tmp_path: Path) -> None:
         _load(tmp_path, without_mac)
 
 
-def test_a_tree_may_have_three_levels_and_hosts_at_each(tmp_path: Path) -> None:
+def test_a_tree_may_have_three_levels_with_hosts_at_each(tmp_path: Path) -> None:
     text = RACKS.replace('address = "10.0.2.1"\nparent = "spine"', 'address = "10.0.2.1"\nparent = "leaf1"')
     text = text.replace('"10.0.0.1"\n', '"10.0.0.1"\n[[switch.host]]\nname = "c"\naddress = "10.0.0.10"\n')
     parents = {switch.name: switch.parent for switch in _load(tmp_path, text).switches}
     assert list(topology.above("leaf2", parents)) == ["leaf1", "spine"]
 
 
-def test_a_host_may_hang_on_switches_of_several_trees(tmp_path: Path) -> None:
+def test_a_host_may_be_connected_to_switches_of_several_trees(tmp_path: Path) -> None:
     other = (
         RACKS.replace("spine", "other")
         .replace("leaf", "rail")
@@ -128,7 +128,7 @@ def test_a_host_may_hang_on_switches_of_several_trees(tmp_path: Path) -> None:
     assert len(_load(tmp_path, RACKS + other).switches) == 6
 
 
-def test_so_many_switches_as_a_bitmap_has_bits_hang_below_one(tmp_path: Path) -> None:
+def test_a_switch_has_as_many_children_as_its_bitmap_has_bits(tmp_path: Path) -> None:
     def below(parent: str, count: int) -> str:
         return "".join(
             f'[[switch]]\nname = "{parent}-{i}"\nkind = "software"\np4runtime = "{parent}:{i + 1}"\n'
@@ -165,7 +165,7 @@ def test_so_many_switches_as_a_bitmap_has_bits_hang_below_one(tmp_path: Path) ->
         (WITH_PORTS, '"02:00:0a:00:02:0a"', '"02:00:0a:00:01:0a"', "leaf2: host b: mac .* is at leaf1 already"),
     ],
 )
-def test_a_mistake_in_a_tree_is_told_with_its_switch(
+def test_a_mistake_in_a_tree_is_reported_with_its_switch(
     tmp_path: Path, text: str, old: str, new: str, complaint: str
 ) -> None:
     assert old in text
@@ -173,14 +173,14 @@ def test_a_mistake_in_a_tree_is_told_with_its_switch(
         _load(tmp_path, text.replace(old, new, 1))
 
 
-def test_switches_of_a_tree_sum_packets_of_one_size(tmp_path: Path) -> None:
+def test_switches_of_a_tree_have_the_same_packet_size(tmp_path: Path) -> None:
     assert len(controlling.targets(_load(tmp_path, RACKS))) == 3
     unequal = RACKS.replace('address = "10.0.2.1"\n', 'address = "10.0.2.1"\nlanes = 64\n')
     with pytest.raises(controlling.SetupError, match="leaf2 sums packets of 64 words, and spine above it of 360"):
         controlling.targets(_load(tmp_path, unequal))
 
 
-def test_jobs_on_disk_are_those_whose_switches_stand_where_they_stood(tmp_path: Path) -> None:
+def test_stored_jobs_are_restored_only_if_their_switches_are_in_the_same_place(tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path / "state")) as store:
         store.begin()
         leaves = [switch("leaf1", addresses=["10.0.1.10"], parent="spine")]

@@ -1,4 +1,4 @@
-"""The base for kustomize: neither kustomize nor a cluster is here, so it is held against what both would read of it."""
+"""The kustomize base, checked without kustomize or a cluster: its files are read as these would read them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def container(resources: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def test_the_base_names_all_its_files_and_its_image(resources: dict[str, dict[str, Any]]) -> None:
+def test_the_base_lists_all_its_files_and_its_image(resources: dict[str, dict[str, Any]]) -> None:
     (kustomization,) = documents("kustomization.yaml")
     assert set(kustomization["resources"]) == {path.name for path in BASE.glob("*.yaml")} - {"kustomization.yaml"}
     assert kustomization["kind"] == "Kustomization"
     assert [image["name"] for image in kustomization["images"]] == [container(resources)["image"]]
 
 
-def test_the_service_and_the_policy_select_the_switch_and_open_its_ports(resources: dict[str, dict[str, Any]]) -> None:
+def test_service_and_policy_select_the_switch_and_open_its_ports(resources: dict[str, dict[str, Any]]) -> None:
     labels = resources["Deployment"]["spec"]["template"]["metadata"]["labels"]
     for selector in (
         resources["Deployment"]["spec"]["selector"]["matchLabels"],
@@ -73,7 +73,7 @@ def pki(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def switch(resources: dict[str, dict[str, Any]], pki: Path, tmp_path: Path) -> Iterator[str]:
-    """What the container runs, at other ports; where it is."""
+    """Runs the container's command with other ports; gives the address."""
     at = {"0.0.0.0:43487": "127.0.0.1:0", "0.0.0.0:9487": "127.0.0.1:0", "/pki": str(pki)}
     words = [at.get(word, word) for word in container(resources)["args"]]
     command = [str(Path(sys.executable).with_name("wiresum")), *words, "--port", "0"]
@@ -81,7 +81,7 @@ def switch(resources: dict[str, dict[str, Any]], pki: Path, tmp_path: Path) -> I
         yield process.await_text(r"ready: control (\S+),")[1]
 
 
-def test_each_probe_finds_the_switch_healthy_and_a_dead_one_not(
+def test_each_probe_succeeds_for_a_running_switch_and_fails_for_a_dead_one(
     resources: dict[str, dict[str, Any]], switch: str, pki: Path
 ) -> None:
     environment = {variable["name"]: variable["value"] for variable in container(resources)["env"]}

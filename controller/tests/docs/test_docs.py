@@ -1,4 +1,4 @@
-"""The operators' pages go with the code: tables with P4Info, metrics with the collector."""
+"""The operators' pages agree with the code: tables with P4Info, metrics with the collector."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def row_of(page: str, name: str) -> str:
     return str(row)
 
 
-def test_every_table_stands_in_the_docs_with_its_size_key_and_actions() -> None:
+def test_every_table_is_documented_with_its_size_key_and_actions() -> None:
     page = (DOCS / "tables.md").read_text()
     info = program()
     actions = {action.preamble.id: action for action in info.actions}
@@ -46,7 +46,7 @@ def test_every_table_stands_in_the_docs_with_its_size_key_and_actions() -> None:
                 assert f"`{action.preamble.name}{f'({parameters})' if parameters else ''}`" in row
 
 
-def test_every_counter_and_register_stands_in_the_docs_with_its_size() -> None:
+def test_every_counter_and_register_is_documented_with_its_size() -> None:
     page = (DOCS / "tables.md").read_text()
     info = program()
     for counter in info.counters:
@@ -57,13 +57,13 @@ def test_every_counter_and_register_stands_in_the_docs_with_its_size() -> None:
         assert f"{register.size} entries" in registers
 
 
-def test_the_reasons_stand_in_their_order() -> None:
+def test_the_drop_reasons_are_documented_in_order() -> None:
     page = (DOCS / "tables.md").read_text()
     listed = re.findall(r"^\| (\d) \| ([\w ]+) \|", page, re.MULTILINE)
     assert listed == [(str(index), reason.replace("_", " ")) for index, reason in enumerate((*REASONS, "other"))]
 
 
-def test_every_metric_stands_in_the_docs() -> None:
+def test_every_metric_is_documented() -> None:
     page = (DOCS / "operations.md").read_text()
     job = join.JobReport(packets={"stale": 1})
     switch = join.SwitchReport(stray_packets={"unknown": 1})

@@ -1,4 +1,4 @@
-"""TLS directories, and the rule for going without; certificates of a real authority, connections over loopback."""
+"""TLS directories, and the rule for plaintext. Certificates are from a real authority, connections over loopback."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def issue(authority: Authority, tmp_path: Path) -> Issue:
 
 @pytest.fixture
 def days_ago(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Lets the authority believe that it is so many days earlier."""
+    """Moves the clock of the authority back by so many days."""
 
     def turn_back(days: int) -> None:
         class Earlier(datetime):
@@ -81,7 +81,7 @@ def ask(channel: grpc.Channel) -> bytes:
 # Directories.
 
 
-def test_what_a_directory_holds_is_read_and_its_names_too(issue: Issue) -> None:
+def test_a_directory_is_loaded_with_the_names_in_its_certificate(issue: Issue) -> None:
     directory = issue("worker")
     loaded = load(directory)
     assert loaded.names == ("wiresum:role/worker",)
@@ -90,13 +90,13 @@ def test_what_a_directory_holds_is_read_and_its_names_too(issue: Issue) -> None:
     assert "PRIVATE KEY" not in repr(loaded)
 
 
-def test_no_directory_is_an_error_that_says_who_makes_one(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error_that_names_the_command_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(CredentialsError, match=r"nowhere is no directory: `wiresum ca init`"):
         load(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
-def test_a_file_that_is_missing_or_nonsense_is_named(issue: Issue, name: str) -> None:
+def test_a_missing_or_invalid_file_is_named(issue: Issue, name: str) -> None:
     directory = issue("worker")
     mode = (directory / name).stat().st_mode
     (directory / name).unlink()
@@ -112,7 +112,7 @@ def test_a_file_that_is_missing_or_nonsense_is_named(issue: Issue, name: str) ->
 
 
 @pytest.mark.parametrize(("mode", "refused"), [(0o600, False), (0o640, False), (0o644, True), (0o660, True)])
-def test_a_key_that_others_may_read_or_change_is_refused(issue: Issue, mode: int, refused: bool) -> None:
+def test_a_key_that_others_may_read_or_write_is_refused(issue: Issue, mode: int, refused: bool) -> None:
     directory = issue("worker")
     (directory / "tls.key").chmod(mode)
     if refused:
@@ -137,9 +137,7 @@ def test_a_certificate_of_another_authority_is_refused(issue: Issue, tmp_path: P
         load(directory)
 
 
-def test_a_certificate_that_is_not_valid_yet_is_a_matter_of_clocks(
-    issue: Issue, days_ago: Callable[[int], None]
-) -> None:
+def test_a_certificate_that_is_not_yet_valid_points_to_the_clock(issue: Issue, days_ago: Callable[[int], None]) -> None:
     days_ago(-3)
     with pytest.raises(CredentialsError, match=r"not yet valid.*the clock of this host") as caught:
         load(issue("worker"))
@@ -152,7 +150,7 @@ def test_an_expired_certificate_is_refused(issue: Issue, days_ago: Callable[[int
         load(issue("worker"))
 
 
-def test_who_loads_a_certificate_that_is_soon_to_expire_is_warned(
+def test_a_certificate_that_expires_soon_causes_a_warning(
     issue: Issue, days_ago: Callable[[int], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     load(issue("worker"))
@@ -162,7 +160,7 @@ def test_who_loads_a_certificate_that_is_soon_to_expire_is_warned(
     assert "operator/tls.crt expires in 4 days: renew it" in caplog.text
 
 
-def test_only_a_servers_certificate_serves(issue: Issue) -> None:
+def test_a_server_needs_a_server_certificate(issue: Issue) -> None:
     for role in ("controller", "switch"):
         load(issue(role), serving=True)
     for role in ("worker", "operator"):
@@ -173,12 +171,12 @@ def test_only_a_servers_certificate_serves(issue: Issue) -> None:
 # Connections.
 
 
-def test_both_ends_prove_who_they_are(issue: Issue, serve: Callable[[Path], str]) -> None:
+def test_both_ends_authenticate(issue: Issue, serve: Callable[[Path], str]) -> None:
     target = serve(issue("controller"))
     assert ask(open_channel(target, tls=issue("worker"))) == b"question"
 
 
-def test_without_a_certificate_or_with_one_of_another_authority_there_is_no_connection(
+def test_there_is_no_connection_without_a_certificate_of_the_same_authority(
     issue: Issue, serve: Callable[[Path], str], tmp_path: Path
 ) -> None:
     target = serve(issue("controller"))
@@ -198,7 +196,7 @@ def test_without_a_certificate_or_with_one_of_another_authority_there_is_no_conn
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_certificate_that_is_renewed_in_its_place_is_used_from_the_next_connection_on(
+def test_a_renewed_certificate_is_used_for_new_connections(
     authority: Authority, issue: Issue, serve: Callable[[Path], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = issue("controller")
@@ -211,7 +209,7 @@ def test_a_certificate_that_is_renewed_in_its_place_is_used_from_the_next_connec
     assert f"{directory} was renewed" in caplog.text
 
 
-def test_files_that_are_wrong_leave_the_old_certificate_in_force(
+def test_invalid_new_files_leave_the_old_certificate_in_use(
     issue: Issue, serve: Callable[[Path], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = issue("controller")
@@ -226,7 +224,7 @@ def test_a_server_without_a_usable_directory_does_not_listen(issue: Issue) -> No
         add_port(grpc.server(futures.ThreadPoolExecutor(1)), "127.0.0.1:0", tls=issue("worker"))
 
 
-def test_a_port_that_is_taken_is_an_error_that_says_so(issue: Issue, serve: Callable[[Path], str]) -> None:
+def test_a_port_in_use_is_an_error_that_says_so(issue: Issue, serve: Callable[[Path], str]) -> None:
     target = serve(issue("controller"))
     options = [("grpc.so_reuseport", 0)]
     with pytest.raises(OSError, match=f"cannot listen at {target}: does another one run there"):
@@ -252,7 +250,7 @@ def test_a_port_that_is_taken_is_an_error_that_says_so(issue: Issue, serve: Call
         ("127.0.0.1.example:43487", False),
     ],
 )
-def test_plaintext_is_for_loopback_unless_it_is_asked_for_by_name(target: str, local: bool) -> None:
+def test_plaintext_is_for_loopback_unless_enabled_explicitly(target: str, local: bool) -> None:
     assert is_loopback(target) == local
     server = grpc.server(futures.ThreadPoolExecutor(1))
     if not local:
@@ -263,6 +261,6 @@ def test_plaintext_is_for_loopback_unless_it_is_asked_for_by_name(target: str, l
     open_channel(target, insecure=True).close()
 
 
-def test_the_messages_do_without_grpc() -> None:
+def test_importing_the_messages_does_not_import_grpc() -> None:
     code = "import sys, wiresum.join, wiresum.join.credentials; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

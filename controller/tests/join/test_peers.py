@@ -1,4 +1,4 @@
-"""How a worker is named in texts."""
+"""The text that names a worker in messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wiresum import join
         ({"address": ""}, "rank 3 (process 9 on 'node7')"),
     ],
 )
-def test_a_worker_is_named_by_what_was_verified_and_then_by_what_it_says(fields: dict[str, str], named: str) -> None:
+def test_verified_facts_come_before_the_workers_own_claims(fields: dict[str, str], named: str) -> None:
     peer = join.Peer(rank=3, process_id=9, host_name="node7", address="10.0.0.7")
     peer.MergeFrom(join.Peer(**{name: value for name, value in fields.items() if value}))
     for name in (name for name, value in fields.items() if not value):
@@ -29,7 +29,7 @@ def test_a_worker_is_named_by_what_was_verified_and_then_by_what_it_says(fields:
 @pytest.mark.parametrize(
     "host_name", ["10.9.9.9, certificate 'root'", "a') was lost: b (", "\x1b[2J\n", "\u202e", "x" * 255]
 )
-def test_whatever_a_worker_calls_its_host_stays_between_quotes_behind_the_address(host_name: str) -> None:
+def test_a_claimed_host_name_stays_quoted_behind_the_address(host_name: str) -> None:
     named = join.describe_peer(join.Peer(rank=3, process_id=9, host_name=host_name, address="10.0.0.7"))
     begin = "rank 3 (10.0.0.7, process 9 on "
     assert named.startswith(begin)

@@ -16,9 +16,9 @@ Examples:
 @click.command(epilog=EPILOG)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete this command.
+    """Print a script that makes a shell complete this command.
 
-    It completes names of jobs and switches too: it asks the service that WIRESUM_SWITCH or --switch names.
+    It completes names of jobs and switches too, for which it asks the service that WIRESUM_SWITCH or --switch names.
     """
     from wiresum.cli.main import main
 

@@ -1,4 +1,4 @@
-"""`wiresum health`: gRPC's health service, asked with our certificates, which a kubelet's own probe has not."""
+"""`wiresum health`: asks gRPC's health service, with certificates. A kubelet's own probe has none."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 
 import click
 
+from wiresum.cli.options import json_option
 from wiresum.cli.service import Service, ServiceError, service_options
 
 EPILOG = """\b
@@ -17,7 +18,7 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--ready", is_flag=True, help="Ask whether a job could begin now, and not only whether it serves.")
+@click.option("--ready", is_flag=True, help="Ask whether a job could begin now, not only whether the service runs.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -27,12 +28,13 @@ Examples:
     metavar="SECONDS",
     help="How long a service may take to answer.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@json_option
 @service_options
 def health(service: Service, ready: bool, timeout_s: float, as_json: bool) -> None:
     """Ask a switch or controller whether it is healthy, for probes and scripts.
 
-    Of several with commas between them, one must be: a standby serves nobody. The exit status is 0 if so, and 1 if not.
+    Of an active controller and its standbys one must be healthy, of several aggregators all. Exit status: 0 if healthy,
+    else 1.
     """
     states = {part.switch: _state_of(part, ready, timeout_s) for part in service.aggregators()}
     if as_json:
@@ -45,7 +47,7 @@ def health(service: Service, ready: bool, timeout_s: float, as_json: bool) -> No
 
 
 def _state_of(service: Service, ready: bool, timeout_s: float) -> str:
-    """Of one aggregator, as gRPC calls it, or why it has none."""
+    """The state of one aggregator as gRPC names it, or why it is not known."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     request = health_pb2.HealthCheckRequest(service="wiresum.join.v1.JoinService" if ready else "")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from wiresum.cli.options import json_option
 from wiresum.cli.rates import REFUSED
 from wiresum.cli.service import Service, ServiceError, service_options
 from wiresum.cli.text import as_dict, duration, switches_of, table, visible
@@ -30,9 +31,9 @@ COMPLETION_S_MAX = 1.0
 DRAIN_S_MAX = 3600
 DRAIN_LOOK_S = 1.0
 PATTERN_CHARACTERS = "*?["
-"""They do not occur in names of jobs."""
+"""Names of jobs have none of these."""
 NAMES_SHOWN_MAX = 8
-"""Of the jobs that a drain waits for."""
+"""Of the jobs that a drain waits for, so many are named."""
 
 EPILOG = """\b
 Examples:
@@ -43,8 +44,6 @@ Examples:
   wiresum jobs create night --workers 8 --slots 512
   wiresum jobs end night --reason "the cluster is needed"
 """
-
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 
 
 @click.group(invoke_without_command=True, epilog=EPILOG)
@@ -57,11 +56,11 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print a J
 def jobs(context: click.Context, service: Service, as_json: bool, ended: bool) -> None:
     """List the jobs of a switch or controller; create, end, drain.
 
-    RESULTS are packets with a sum; RESENT, results that a worker had to ask for again; DROPPED, packets that belonged
-    to no slot of the job; ?, that the switch does not say. spine+2 is a tree of switches: spine, and two below it; it
-    has SLOTS of one size at each. CALLER is who asked for the job first.
+    RESULTS: packets with a sum. RESENT: results that a worker asked for again. DROPPED: packets that belong to no slot
+    of the job. A ? means that the switch does not report it. spine+2 is a tree of three switches: spine, and two below
+    it, with as many SLOTS at each. CALLER: who asked for the job first.
 
-    With --ended, a worker's certificate sees the jobs of its own tenants; the rest is for operators.
+    With --ended and a worker's certificate you see the jobs of its own tenants; operators see all.
     """
     if context.invoked_subcommand is not None:
         return
@@ -81,9 +80,9 @@ def _listing(report: join.Report) -> str:
             f"{switch.name}, {switch.kind}, {state}: {switch.slots_free} of {switch.slots_total} slots are free"
         )
     if report.service.trouble:
-        lines.append(f"the service is in trouble: {report.service.trouble}; no job begins until that is mended")
+        lines.append(f"the service is in trouble: {report.service.trouble}; no job begins until that is repaired")
     if report.service.past:
-        lines.append(f"the service began with a state of the past: {report.service.past}")
+        lines.append(f"the service began with an old copy of its state: {report.service.past}")
     if report.service.role == "standby":
         lines.append("this is a standby: it serves when the active controller is gone")
     return "\n".join([lines[0], *map(visible, lines[1:])])
@@ -132,17 +131,17 @@ def _counts(job: join.JobReport) -> list[str]:
 
 
 def complete_job(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of jobs, for a shell: none, if nobody answers."""
+    """Names of jobs that a shell offers; none if no service answers."""
     return _for_shell({job.name: job.state for job in _report_for_shell(context).jobs}, incomplete)
 
 
 def complete_switch(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of switches, for a shell."""
+    """Names of switches that a shell offers."""
     return _for_shell({switch.name: switch.kind for switch in _report_for_shell(context).switches}, incomplete)
 
 
 def _for_shell(names: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
-    """Quoted: the shell interprets what it inserts, and names come from a service."""
+    """Quotes the names: they come from a service, and a shell interprets what it inserts."""
     return [
         CompletionItem(shlex.quote(name), help=kind)
         for name, kind in names.items()
@@ -168,15 +167,15 @@ def _report_for_shell(context: click.Context) -> join.Report:
 )
 @click.argument("name")
 @click.option("--workers", required=True, type=click.IntRange(1), help="How many will join.")
-@click.option("--slots", default=0, type=click.IntRange(0), help="Slots that it gets.  [default: the service's]")
-@click.option("--tenant", default="", help="On whose account.")
-@click.option("--priority", default=0, type=int, show_default=True, help="When slots are short, the larger goes first.")
+@click.option("--slots", default=0, type=click.IntRange(0), help="Slots at each switch.  [default: the service's]")
+@click.option("--tenant", default="", help="The tenant whose quota it takes from.")
+@click.option("--priority", default=0, type=int, show_default=True, help="If slots are short, higher goes first.")
 @click.option(
     "--on",
     "switch_name",
     default="",
     metavar="SWITCH",
-    help="On this switch, or on those below it.  [default: any with room]",
+    help="Where it is to run: at this switch, or at those below it.  [default: any with room]",
     shell_complete=complete_switch,
 )
 @click.option(
@@ -185,12 +184,12 @@ def _report_for_shell(context: click.Context) -> join.Report:
     default=0,
     type=click.IntRange(0),
     metavar="SECONDS",
-    help="Forget it if nobody has joined by then.  [default: the service's]",
+    help="Forget the job if nobody has joined after this time.  [default: the service's]",
 )
-@as_json_option
+@json_option
 @service_options
 def create(service: Service, as_json: bool, name: str, workers: int, **wanted: str | int) -> None:
-    """Keep the name of a job for its workers, and print the token that admits them."""
+    """Reserve the name of a job for its workers, and print the token that admits them."""
     from wiresum import join
 
     request = join.CreateJobRequest(job_name=name, world_size=workers)
@@ -203,14 +202,14 @@ def create(service: Service, as_json: bool, name: str, workers: int, **wanted: s
 @jobs.command(
     epilog="\b\nExamples:\n"
     '  wiresum jobs end night --reason "the cluster is needed"\n'
-    "  wiresum jobs end 'night-*' 'slurm-4711[.-]*'      # none that is called so is no error"
+    "  wiresum jobs end 'night-*' 'slurm-4711[.-]*'      # no error if there is none"
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME|PATTERN...", shell_complete=complete_job)
 @click.option("--reason", default="an operator ended it", show_default=True, help="What its workers are told.")
-@as_json_option
+@json_option
 @service_options
 def end(service: Service, as_json: bool, names: tuple[str, ...], reason: str) -> None:
-    """End jobs at all their workers, or forget those that wait."""
+    """End jobs for all their workers, and forget jobs that wait in the queue."""
     wanted = _matching(service, names)
     for name in wanted:
         _end(service, name, reason)
@@ -237,7 +236,7 @@ def _matching(service: Service, names: Sequence[str]) -> list[str]:
 
 @jobs.command(epilog="\b\nExamples:\n  wiresum jobs drain rack1\n  wiresum jobs drain rack1 --wait --timeout 7200")
 @click.argument("name", default="", shell_complete=complete_switch)
-@click.option("--wait", is_flag=True, help="Until no job runs there; say which ones do, whenever that changes.")
+@click.option("--wait", is_flag=True, help="Wait until no job runs there; print which ones do, whenever that changes.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -245,12 +244,12 @@ def _matching(service: Service, names: Sequence[str]) -> list[str]:
     show_default=True,
     type=click.IntRange(1),
     metavar="SECONDS",
-    help="With --wait: end with status 1 if jobs still run after that. The switch goes on taking no new ones.",
+    help="With --wait: end with status 1 if jobs still run after this time. The switch still takes no new ones.",
 )
-@as_json_option
+@json_option
 @service_options
 def drain(service: Service, as_json: bool, name: str, wait: bool, timeout_s: int) -> None:
-    """Let a switch take no new jobs; those that run go on. NAME may be left out if there is only one.
+    """Stop a switch from taking new jobs; running jobs go on. NAME may be left out if there is only one switch.
 
     With --wait --json it prints an object whenever something changes.
     """
@@ -271,8 +270,10 @@ def drain(service: Service, as_json: bool, name: str, wait: bool, timeout_s: int
 
 
 def _jobs_left(service: Service, switch_name: str, timeout_s: float) -> Iterator[list[str]]:
-    """The names of the jobs at a switch, now and whenever they change, until there are none or the time is up. Waits
-    for a service that is away, perhaps for an upgrade. Raises a `ServiceError` if nobody has ever answered."""
+    """Yields the names of the jobs at a switch, now and whenever they change, until there are none or the time is up.
+
+    If the service goes away, perhaps for an upgrade, this waits. Raises a `ServiceError` if it never answers.
+    """
     give_up_at = time.monotonic() + timeout_s
     before: list[str] | None = None
     while True:
@@ -307,16 +308,16 @@ def _drained(names: list[str]) -> str:
 
 @jobs.command(epilog="\b\nExample:\n  wiresum jobs resume rack1")
 @click.argument("name", default="", shell_complete=complete_switch)
-@as_json_option
+@json_option
 @service_options
 def resume(service: Service, as_json: bool, name: str) -> None:
-    """Let a drained switch take jobs again. NAME may be left out if there is only one."""
+    """Let a drained switch take jobs again. NAME may be left out if there is only one switch."""
     jobs_left = _drain(service, name, resume=True)
     click.echo(json.dumps({"jobs": jobs_left}) if as_json else "it takes new jobs")
 
 
 def _drain(service: Service, name: str, *, resume: bool) -> int:
-    """How many jobs still run there."""
+    """Drains or resumes a switch. Returns how many jobs run there."""
     from wiresum import join
 
     request = join.DrainRequest(switch_name=name, resume=resume)

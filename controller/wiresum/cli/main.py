@@ -17,7 +17,7 @@ GROUP = "wiresum.commands"
 
 BUILT_IN = {
     "ca": ("wiresum.controller.security.command:ca", "Make the certificates of a cluster."),
-    "completion": ("wiresum.cli.completion:completion", "Print what makes a shell complete this command."),
+    "completion": ("wiresum.cli.completion:completion", "Print a script that makes a shell complete this command."),
     "controller": (
         "wiresum.controller.command:controller",
         "Run the controller of one switch or several, with its join service.",
@@ -26,12 +26,12 @@ BUILT_IN = {
     "health": ("wiresum.cli.health:health", "Ask a switch or controller whether it is healthy, for probes."),
     "jobs": ("wiresum.cli.jobs:jobs", "List the jobs of a switch or controller; create, end, drain."),
     "man": ("wiresum.cli.man:man", "Write the manual pages of all commands."),
-    "paths": ("wiresum.cli.paths:paths", "Say where the pages, and the parts for C and for Open MPI, are."),
-    "settings": ("wiresum.cli.settings:settings", "Say what a worker can be told by its environment."),
+    "paths": ("wiresum.cli.paths:paths", "Print where the pages, and the parts for C and for Open MPI, are."),
+    "settings": ("wiresum.cli.settings:settings", "List the environment variables that a worker reads."),
     "setup": ("wiresum.cli.setup:setup", "Make this host a worker, a switch or a controller."),
     "switch": ("wiresum.switch.command:switch", "Run a software switch, with its join service."),
     "top": ("wiresum.cli.top:top", "Show live what runs at a switch or controller."),
-    "version": ("wiresum.cli.version:version", "Say which versions are installed."),
+    "version": ("wiresum.cli.version:version", "Print which versions are installed."),
 }
 
 EXTRA_OF = {
@@ -45,7 +45,7 @@ EXTRA_OF = {
     "tomli": "controller",
     "torch": "torch",
 }
-"""Which extra of the package brings a module that a subcommand may need. What is not here is always installed."""
+"""The extra that installs a module which a subcommand may need. All other modules are always installed."""
 
 
 class LazyGroup(click.Group):
@@ -58,8 +58,8 @@ class LazyGroup(click.Group):
         entry = _commands().get(cmd_name)
         if entry is None:
             return None
-        # gRPC reads it when it is imported. Its own lines about each failed handshake belong in no log of ours: anybody
-        # can cause them, and they are no JSON.
+        # gRPC reads it when it is imported. Otherwise it would log each failed handshake, which anybody can cause, and
+        # not as JSON.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         try:
             command = entry.load()

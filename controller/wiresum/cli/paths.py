@@ -17,7 +17,7 @@ Examples:
 @click.command(epilog=EPILOG)
 @click.argument("what", required=False, type=click.Choice(["docs", "library", "include", "pkg-config", "openmpi"]))
 def paths(what: str | None) -> None:
-    """Say where parts of this installation are: the pages that helps and errors name as docs/...; the C library, its
+    """Print where parts of this installation are: the pages that helps and errors name as docs/...; the C library, its
     header, its pkg-config file; and the folder with the component for Open MPI."""
     found = {"docs": _docs()}
     if what != "docs":

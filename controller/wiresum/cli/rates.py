@@ -1,7 +1,8 @@
-"""What happens in a second, from two reports of a service. Pure."""
+"""Rates, from two reports of a service. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,14 +10,16 @@ if TYPE_CHECKING:
     from wiresum import join
 
 REFUSED = ("out_of_lease", "unknown", "malformed")
-"""Reasons for which the switch takes no notice of a packet: nobody of the job sends such."""
+"""Reasons for which the switch refuses a packet. No worker of the job sends such packets."""
 LATE = ("duplicate", "stale")
 BITS_PER_LANE = 32
+HEARTBEAT_LATE_MS = 2000
+"""Four heartbeats: fewer may be late at a busy host."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A report, and when it came (seconds, monotonic)."""
+    """A report, and when it came, in seconds of the monotonic clock."""
 
     report: join.Report
     taken_at: float
@@ -29,23 +32,27 @@ class JobRates:
     packets: float
     results: float
     gbit: float
-    """Of sums that came back to each worker, 10^9 bits: results times the payload of a full packet. At most, since the
-    results of packets that carried no words have none."""
+    """10^9 bits of sums that each worker got back: results times the payload of a full packet. This is an upper bound,
+    since some results carry no words."""
     resent: float
     late: float
     refused: float
     contributions: tuple[float, ...]
-    """Of each worker, in the order of the report; empty if they are not known."""
+    """Packets of each worker, in the order of the report; empty: not known."""
 
 
-def key_of(job: join.JobReport) -> tuple[str, str, int]:
-    """Names may come again after a job has ended, numbers too, but not both while a counter goes on."""
+Key = tuple[str, str, int]
+Rates = Mapping[Key, JobRates]
+
+
+def key_of(job: join.JobReport) -> Key:
+    """The same job in two reports. A later job may have its name or its number; one that has both counts from zero."""
     return job.switch_name, job.name, job.job
 
 
-def rates_of(before: Sample | None, now: Sample) -> dict[tuple[str, str, int], JobRates]:
-    """By `key_of`. A job that was not in the report before, whose counters went back, or whose switch does not say what
-    it counted, has none."""
+def rates_of(before: Sample | None, now: Sample) -> Rates:
+    """By `key_of`. There are none for a job that was not in the earlier report, whose counters went back, or whose
+    switch does not report them."""
     if before is None or now.taken_at <= before.taken_at:
         return {}
     seconds = now.taken_at - before.taken_at
@@ -61,7 +68,7 @@ def rates_of(before: Sample | None, now: Sample) -> dict[tuple[str, str, int], J
 
 
 def stray_rate(before: Sample | None, now: Sample, switch_name: str) -> float | None:
-    """Packets of no job that came to a switch in a second; None if that cannot be said yet."""
+    """Packets of no job that came to a switch, per second; None: not known yet."""
     if before is None or now.taken_at <= before.taken_at:
         return None
     counts: list[int] = [

@@ -1,4 +1,4 @@
-"""What `wiresum top` shows, from samples, as a renderable of `rich`. Pure."""
+"""Turns samples into what `wiresum top` shows, a renderable of `rich`. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from wiresum.cli.rates import JobRates, Sample, key_of, rates_of, stray_rate
+from wiresum.cli.rates import HEARTBEAT_LATE_MS, JobRates, Rates, Sample, key_of, rates_of, stray_rate
 from wiresum.cli.text import counted, duration, switches_of, visible
 from wiresum.join.trees import packets_behind
 
@@ -22,8 +22,6 @@ UNKNOWN = "-"
 GOOD, WARN, BAD, DIM = "green", "yellow", "red", "dim"
 STATE_STYLE = {"running": GOOD, "ready": GOOD, "attending": GOOD, "ending": DIM, "left": DIM, "lost": BAD}
 STATE_STYLE |= {"unreachable": BAD, "draining": WARN, "queued": WARN, "standby": DIM}
-HEARTBEAT_LATE_MS = 1500
-"""Three heartbeats: one may be late at a busy host."""
 
 SORTS: dict[str, Callable[[join.JobReport, JobRates | None], tuple[object, ...]]] = {
     "results": lambda job, rates: (-(rates.results if rates else 0.0), job.name),
@@ -51,10 +49,11 @@ def screen(before: Sample | None, now: Sample | None, view: View) -> RenderableT
         parts.append(Text(f"no answer for {duration(view.trouble_s)}, asking again: {visible(view.trouble)}", BAD))
     if now is None:
         return Group(*parts)
-    parts += [_service(now.report), _switches(before, now), Text(), _jobs(before, now, view)]
+    rates = rates_of(before, now)
+    parts += [_service(now.report), _switches(before, now), Text(), _jobs(now.report, rates, view.sort)]
     parts += [Text(visible(f"{job.name}: {job.waiting}"), WARN) for job in now.report.jobs if job.waiting]
     if view.job:
-        parts += [Text(), *_workers(before, now, view.job)]
+        parts += [Text(), *_workers(now.report, rates, view.job)]
     return Group(*parts)
 
 
@@ -86,11 +85,10 @@ def _switches(before: Sample | None, now: Sample) -> Table:
     return table
 
 
-def _jobs(before: Sample | None, now: Sample, view: View) -> Table:
+def _jobs(report: join.Report, rates: Rates, sort: str) -> Table:
     headings = ["JOB", "STATE", ">WORKERS", "SWITCH", ">SLOTS", ">PACKETS/s", ">RESULTS/s", ">GBIT/s", ">RESENT/s"]
     table = _table([*headings, ">LATE/s", ">REFUSED/s", ">AGE"])
-    rates = rates_of(before, now)
-    for job in sorted(now.report.jobs, key=lambda job: SORTS[view.sort](job, rates.get(key_of(job)))):
+    for job in sorted(report.jobs, key=lambda job: SORTS[sort](job, rates.get(key_of(job)))):
         found = rates.get(key_of(job))
         table.add_row(
             visible(job.name),
@@ -117,11 +115,11 @@ def _figures(rates: JobRates | None) -> list[RenderableType]:
     ]
 
 
-def _workers(before: Sample | None, now: Sample, name: str) -> list[RenderableType]:
-    found = [job for job in now.report.jobs if job.name == name]
+def _workers(report: join.Report, rates: Rates, name: str) -> list[RenderableType]:
+    found = [job for job in report.jobs if job.name == name]
     if not found:
         return [Text(f"there is no job '{name}'", WARN)]
-    return [part for job in found for part in _workers_of(job, rates_of(before, now).get(key_of(job)))]
+    return [part for job in found for part in _workers_of(job, rates.get(key_of(job)))]
 
 
 def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableType]:
@@ -169,7 +167,7 @@ def _tree_of(job: join.JobReport) -> Table:
 
 
 def _table(headings: Sequence[str]) -> Table:
-    """A heading with > is of a column of numbers."""
+    """A heading that begins with > is that of a column of numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading.lstrip(">"), justify="right" if heading[0] == ">" else "left", no_wrap=True)

@@ -1,4 +1,4 @@
-"""What all commands that ask a service have in common: their options, how they ask, and what they say if that fails.
+"""Asks a service: the options that name it, the calls, and the errors that explain a failed call.
 
 A service is what workers join: a controller, or `wiresum switch` with its own. Where there are several (an active
 controller and a standby), the one that is active answers, whichever is named first. Where a job is at several
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wiresum.join import operator_pb2_grpc
 
 TIMEOUT_S = 5.0
-"""A service that has not answered by then is taken for one that does not."""
+"""A service that has not answered by then counts as one that cannot be reached."""
 RECONNECT_MS_MAX = 1000
 """Longest pause between two attempts of one channel: `wiresum top` is to see at once that a service is back."""
 OPTIONS = ("switch", "tls", "insecure")
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class ServiceError(click.ClickException):
-    """Nobody answered, or what answered refused. The text says what to do."""
+    """No service answered, or it refused. The text says what to do."""
 
     def __init__(self, text: str, *, code: str) -> None:
         super().__init__(text)
@@ -68,12 +68,12 @@ class Service:
 
     @property
     def targets(self) -> Sequence[str]:
-        """All of them."""
+        """The endpoints of all aggregators."""
         return tuple(target for group in self._groups for target in group)
 
     @property
     def switch(self) -> str:
-        """As in WIRESUM_SWITCH."""
+        """All endpoints, written as in WIRESUM_SWITCH."""
         return "+".join(map(",".join, self._groups))
 
     def aggregators(self) -> list[Service]:
@@ -139,8 +139,8 @@ class Service:
         return join.EndedJobs(jobs=found)
 
     def tell(self, call: Callable[[operator_pb2_grpc.OperatorServiceStub], T]) -> T:
-        """Makes a call that changes something; raises a `ServiceError`. What changes is one aggregator's, so only one
-        may be named."""
+        """Makes a call that changes something; raises a `ServiceError`. Only one aggregator may be named, since only
+        that one changes."""
         if len(self._groups) > 1:
             raise ServiceError(
                 f"{len(self._groups)} aggregators are named ({self.switch}), and this changes one: name it with "
@@ -154,7 +154,7 @@ class Service:
     def ask(self, call: Callable[[grpc.Channel], T]) -> T:
         """Makes a call at the first service that takes it; raises a `ServiceError`.
 
-        One that cannot be reached has changed nothing, and a standby refuses as one that cannot be reached.
+        After UNAVAILABLE it tries the next one: a service that cannot be reached, or a standby, has changed nothing.
         """
         error: ServiceError | None = None
         for target in self.targets:
@@ -214,7 +214,8 @@ class Service:
             if not self.tls:
                 text += "; if it wants certificates, --tls or WIRESUM_TLS names the directory with yours"
         elif code is grpc.StatusCode.CANCELLED:
-            # We never cancel. It is not UNAVAILABLE, which `tell` takes to the next service: this one may have done it.
+            # We never cancel. The code must not become UNAVAILABLE, after which `ask` tries the next service: this one
+            # may have carried out the call.
             text = f"cannot ask the service at {target}: it went away while it was asked ({details})"
         else:
             text = f"asking the service at {target} failed: {details} ({code.name})"
@@ -222,7 +223,7 @@ class Service:
 
 
 def _add(merged: join.Report, report: join.Report) -> None:
-    """One more aggregator's. What is said of the service itself is the first one's, but for what was refused."""
+    """Adds the report of one more aggregator. What it says of the service is the first one's; refusals are added up."""
     merged.jobs.extend(report.jobs)
     merged.switches.extend(report.switches)
     if not merged.HasField("service"):
@@ -233,9 +234,9 @@ def _add(merged: join.Report, report: join.Report) -> None:
 
 
 def service_options(command: Callable[..., T]) -> Callable[..., T]:
-    """Gives a command the options that say which service, and its first argument: that `Service`, open.
+    """Gives a command the options that name a service, and passes it the `Service`, open, as its first argument.
 
-    What was given to a group counts for its subcommands too, so that `wiresum jobs --switch A end B` asks A.
+    Options of a group count for its subcommands too: `wiresum jobs --switch A end B` asks A.
     """
 
     @click.option(
@@ -245,8 +246,8 @@ def service_options(command: Callable[..., T]) -> Callable[..., T]:
         show_default=True,
         show_envvar=True,
         metavar="HOST:PORT[,...][+...]",
-        help="Control endpoint of the switch or controller. Several, of an active one and its standbys, with commas; "
-        "of several aggregators, with + between them.",
+        help="Control endpoint of the switch or controller. With commas between an active controller and its standbys, "
+        "with + between several aggregators.",
     )
     @click.option(
         "--tls",
@@ -261,7 +262,7 @@ def service_options(command: Callable[..., T]) -> Callable[..., T]:
         is_flag=True,
         envvar="WIRESUM_INSECURE",
         show_envvar=True,
-        help="Ask without encryption, also a service on another host.",
+        help="Connect without encryption, even to another host.",
     )
     @click.pass_context
     @functools.wraps(command)

@@ -10,15 +10,16 @@ import textwrap
 import click
 
 from wiresum.agent.config import AgentConfig, settings_of
+from wiresum.cli.options import json_option
 
 COLUMNS = 100
 INDENT = 24
 
 
 @click.command(epilog="\b\nExample:\n  WIRESUM_THREADS=2 wiresum settings")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@json_option
 def settings(as_json: bool) -> None:
-    """Say what a worker can be told by its environment, and what it would take here."""
+    """List the environment variables that a worker reads, and the values that it would use here."""
     try:
         config = AgentConfig.from_environment()
     except ValueError as error:

@@ -19,22 +19,22 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def visible(text: str) -> str:
-    """What another machine sent, without what would move the cursor or colour the terminal."""
+    """Replaces characters that could move the cursor or colour the terminal: another machine sent the text."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """4 out of lease, 2 unknown."""
+    """Like "4 out of lease, 2 unknown"."""
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(counts.items()))
 
 
 def switches_of(root: str, count: int) -> str:
-    """A job's tree of switches: the root, and how many there are below it. Empty: the job has none."""
+    """A job's tree of `count` switches: the root, and how many are below it. Empty: the job has no switch."""
     return f"{root}+{count - 1}" if count > 1 else root
 
 
 def duration(seconds: float) -> str:
-    """9s, 3m05s, 2h07m, 3d04h."""
+    """Like 9s, 3m05s, 2h07m, 3d04h."""
     minutes, whole = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -48,7 +48,7 @@ def duration(seconds: float) -> str:
 def as_dict(message: Message) -> dict[str, Any]:
     """Every field of a message under its own name, absent ones as None.
 
-    Not protobuf's JSON mapping, which makes texts of 64-bit integers and leaves zeros out: scripts want to add them.
+    Protobuf's own JSON mapping turns 64-bit integers into strings and leaves zeros out. Scripts want to add them up.
     """
     return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
 

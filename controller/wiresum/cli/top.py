@@ -1,4 +1,4 @@
-"""`wiresum top`: live, what runs at a service."""
+"""`wiresum top`: shows live what runs at a service."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ Examples:
 def top(service: Service, job: str, sort: str, interval_s: float, once: bool, as_json: bool) -> None:
     """Show live what runs at a switch or controller.
 
-    Rates are of the last interval. RESULTS are packets with a sum, GBIT the sums that each worker gets back (full
-    packets assumed); RESENT, results that a worker had to ask for again; LATE, packets that came twice or too late;
-    REFUSED, packets that no worker of the job sends; STRAY, packets of no job. If the service goes away it says so,
-    and goes on when it is back. Ctrl-C ends it.
+    Rates are those of the last interval. RESULTS: packets with a sum. GBIT: sums that each worker gets back, if all
+    packets are full. RESENT: results that a worker asked for again. LATE: packets that came twice or too late. REFUSED:
+    packets that no worker of the job sends. STRAY: packets of no job. If the service goes away, this says so, and goes
+    on when it is back. Ctrl-C ends it.
     """
     watch = Watch(service, timeout_s=max(1.0, min(TIMEOUT_S, interval_s)))
     view = View(sort=sort, job=job)
@@ -78,7 +78,7 @@ class Watch:
     trouble_since: float = 0.0
 
     def look(self) -> None:
-        """Takes a sample. Not to reach the service is trouble; to be refused at the first try is an error."""
+        """Takes a sample, or notes why there is none. Raises a `ServiceError` if the first request is refused."""
         try:
             report = self.service.report(self.timeout_s)
         except ServiceError as error:
@@ -88,7 +88,7 @@ class Watch:
                 self.trouble_since = time.monotonic()
             self.trouble = error.message
             return
-        # Over a gap the rates would be means of a time that nobody watched.
+        # Rates over the time without samples would mean nothing.
         self.before = None if self.trouble else self.now
         self.now = Sample(report, time.monotonic())
         self.trouble = ""
@@ -135,7 +135,7 @@ def _show_always(watch: Watch, view: View, interval_s: float, *, as_json: bool) 
 
 @contextlib.contextmanager
 def _display(*, as_json: bool) -> Iterator[Callable[[Watch, View], None]]:
-    """Redraws the terminal if there is one; otherwise what is shown comes one after the other."""
+    """Redraws the terminal if there is one; otherwise prints each report below the last."""
     console = _console()
     if as_json or not console.is_terminal:
         yield lambda watch, view: _print(watch, view, as_json=as_json)
@@ -152,7 +152,7 @@ def _print(watch: Watch, view: View, *, as_json: bool) -> None:
 
 
 def _console() -> Console:
-    """Names that users chose are shown as they are, whatever they would mean to `rich`."""
+    """Prints names that users chose as they are: `rich` might take parts of them for markup."""
     plain = functools.partial(Console, markup=False, emoji=False, highlight=False)
     console = plain()
     return console if console.is_terminal else plain(width=PIPE_COLUMNS)

@@ -8,13 +8,15 @@ from importlib import metadata
 
 import click
 
+from wiresum.cli.options import json_option
+
 PACKAGES = ("wiresum", "torch", "grpcio", "protobuf", "numpy")
 
 
 @click.command(epilog="\b\nExample:\n  wiresum version --json")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@json_option
 def version(as_json: bool) -> None:
-    """Say which versions are installed: what a bug report should begin with."""
+    """Print which versions are installed: every bug report needs this."""
     from wiresum.join import PROTOCOL_VERSION
 
     versions = {name: _version_of(name) for name in PACKAGES}

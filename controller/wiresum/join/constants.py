@@ -6,8 +6,8 @@ Written by p4src/generate_constants.py. Do not edit: change p4src/constants.toml
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 WIRE_VERSION = 1
 """Of the header, in its first four bits."""
@@ -89,6 +89,8 @@ JOB_NUMBERS = 1024
 """Job numbers of a software switch, from 0 on, and so multicast groups that it may send to."""
 LEASE_SLOTS_MAX = 32768
 """Slots of a lease: a packet names its cell with 16 bits, and a slot has two cells."""
+SOCKET_BUFFER_BYTES = 8_388_608
+"""Asked of the kernel for each UDP socket, to receive and to send."""
 SWITCH_SLOTS_MAX = 1_048_576
 """Slots of a switch, for all its jobs."""
 
@@ -130,7 +132,8 @@ HEADER_BYTES = 24
 _LAYOUT = struct.Struct("!BBHIBBHIII")
 
 
-class Header(NamedTuple):
+@dataclass(frozen=True)
+class Header:
     """What a packet begins with: docs/protocol.md, section 2."""
 
     version: int = WIRE_VERSION

@@ -75,7 +75,7 @@ class Waiting(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., queue_position: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group", "rank")
+    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group", "rank", "members_secret")
     JOB_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class JoinReply(_message.Message):
     SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
     RESULTS_GROUP_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_SECRET_FIELD_NUMBER: _ClassVar[int]
     job: int
     key: int
     worker: int
@@ -106,7 +107,8 @@ class JoinReply(_message.Message):
     switch_name: str
     results_group: Endpoint
     rank: int
-    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ...) -> None: ...
+    members_secret: bytes
+    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ..., members_secret: _Optional[bytes] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("rank", "host_name", "process_id", "address", "called_from", "certificate")

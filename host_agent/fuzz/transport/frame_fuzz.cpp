@@ -1,5 +1,5 @@
-// Whatever bytes arrive in a frame: parse() and parse_arp() read nothing beyond them, refuse without a trace, and what
-// they accept is what they would have written. The first byte of the input chooses the policy of checksums.
+// For arbitrary bytes in a frame: parse() and parse_arp() read nothing beyond it, change nothing if they refuse it, and
+// accept only what the writer would have written. The first byte of the input selects the policy of checksums.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -22,8 +22,8 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
-/// Written again, the datagram's addresses, lengths and checksum are what was read. Time to live and the like are the
-/// sender's business.
+/// Writing the datagram again gives the addresses, lengths and checksum that were read. The time to live and similar
+/// fields are the sender's choice.
 void write_again(std::span<const std::byte> frame, ChecksumPolicy policy, const UdpFrame& read) {
   require(read.payload.data() == frame.data() + kHeadersBytes);
   require(kHeadersBytes + read.payload.size() <= frame.size());
@@ -71,7 +71,7 @@ void try_arp(std::span<const std::byte> frame) {
   require(std::equal(again.begin() + kEthernetBytes, again.begin() + 42, frame.begin() + kEthernetBytes));
 }
 
-/// A mutated frame hardly ever has the right checksums, so they are put right for a second try.
+/// A mutated frame hardly ever has right checksums, so they are corrected for a second attempt.
 void repair(std::vector<std::byte>& frame) {
   if (frame.size() < kHeadersBytes) return;
   store16(frame.data(), kEthernetBytes + 10, 0);
@@ -89,7 +89,7 @@ void repair(std::vector<std::byte>& frame) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const auto policy = static_cast<ChecksumPolicy>(data[0] % 3);
-  // A copy of its own, so that the sanitizer sees a read beyond the frame.
+  // An exact copy, so that the sanitizer detects a read beyond the frame.
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data + 1, size - 1));
   std::vector<std::byte> frame(bytes.begin(), bytes.end());
   try_datagram(frame, policy);

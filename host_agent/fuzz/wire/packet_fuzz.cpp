@@ -1,4 +1,4 @@
-// Whatever bytes arrive: decode() reads nothing beyond them, refuses without a trace, and what it accepts is what
+// For arbitrary bytes: decode() reads nothing beyond them, changes nothing if it refuses them, and accepts only what
 // encode() would have written.
 #include <algorithm>
 #include <array>

@@ -1,10 +1,10 @@
 // The worker's state machine against a hostile network, hostile time and arbitrary collectives.
 //
-// The input is a program: submit this, let time pass (also backwards), poll, deliver garbage, deliver an answer, an
-// answer with some fields changed, an old answer again. An honest answer is a RESULT such as a switch would send for
-// the packet in flight. Checked: no crash and no undefined behaviour (sanitizers), nothing written outside destinations
-// (guard bytes), sources unchanged, bounded bursts, and, unless the machine has failed, that honest answers complete
-// every collective in the end.
+// The input is a program. Its steps submit a collective, let time pass (also backwards), poll, deliver garbage, deliver
+// an answer, an answer with some fields changed, or an old answer again. An honest answer is the RESULT that a switch
+// would send for the packet in flight. Checked are: no crash and no undefined behaviour (sanitizers), no write outside
+// destinations (guard bytes), unchanged sources, bounded bursts, and, unless the machine has failed, that honest
+// answers complete every collective in the end.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -32,7 +32,7 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-/// Bytes of the input, zeros after its end.
+/// The bytes of the input, and zeros after its end.
 class Input {
  public:
   explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
@@ -53,7 +53,7 @@ class Input {
   std::span<const std::uint8_t> bytes_;
 };
 
-/// A collective's memory, with guards on both sides of its destination.
+/// The memory of a collective, with guard bytes on both sides of its destination.
 struct Job {
   std::array<std::byte, kRegionBytes> source;
   std::array<std::byte, kRegionBytes + 2 * kGuardBytes> destination;
@@ -174,7 +174,7 @@ class Program {
       if ((what & 1) != 0) job.chunks.push_back(number);
       if ((what & 4) == 0) job.presence.set(number, (what & 2) != 0);
     }
-    // An empty list would mean all of them.
+    // An empty list would mean all chunks.
     if (!job.chunks.empty()) {
       work.chunks = job.chunks;
       work.chunk_end = static_cast<std::uint32_t>(job.chunks.size());
@@ -198,8 +198,8 @@ class Program {
     (void)worker_.next_timeout();
   }
 
-  /// What an honest switch says to the slot's last packet; the peers have sent zeros, and so has this worker if it
-  /// asks. What is asked about is missing every other time.
+  /// The honest answer of a switch to the slot's last packet: the peers have sent zeros, and so has this worker if it
+  /// asks. Every second question is answered with MISSING.
   std::vector<std::byte> answer(std::uint32_t slot) {
     if (sent_[slot].empty()) return {};
     wire::Header header;
@@ -244,7 +244,7 @@ class Program {
     }
   }
 
-  /// Honest answers alone from now on: whatever happened before, everything comes to an end.
+  /// From now on all answers are honest: after any earlier steps, every collective must complete.
   void finish() {
     constexpr int kStepsMax = 100'000;
     for (int i = 0; i < kStepsMax && completed_ < submitted_; ++i) {
@@ -264,7 +264,7 @@ class Program {
   TimeNs now_ = 0;
   Worker worker_;
   std::vector<Job> jobs_;
-  std::array<std::vector<std::byte>, kSlots> sent_;  // by slot: the last packet
+  std::array<std::vector<std::byte>, kSlots> sent_;  // the last packet of each slot
   std::vector<std::byte> old_;
   std::size_t submitted_ = 0;
   std::size_t completed_ = 0;

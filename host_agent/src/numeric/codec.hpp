@@ -42,8 +42,8 @@ void scan_blocks(Dtype dtype, const std::byte* source, std::size_t count, std::s
 /// Block floating point, N workers, agreed exponent m (1..254; 0 counts as 1, for subnormals have
 /// exponent 1's scale): scale = 2^(bits - 2 - ceil(log2 N) - (m - 127)), a power of two, so that
 /// scaling is exact. `limit` bounds one worker's lane so that N of them cannot overflow:
-/// 2^(bits - 1 - ceil(log2 N)) - 1 for 8- and 16-bit lanes. With 32-bit lanes, see codec.cpp for why
-/// no clamp is needed for block floating point.
+/// 2^(bits - 1 - ceil(log2 N)) - 1, cut to an fp32 number. With 32-bit lanes of at most 128 workers no
+/// element of a block exceeds it (codec.cpp).
 struct Scale {
   // Two factors, since 2^156 is no fp32 number: x * up[0] * up[1], then round to nearest even.
   float up[2] = {1.0F, 1.0F};

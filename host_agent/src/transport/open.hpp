@@ -32,7 +32,7 @@ struct PathConfig {
   /// By port, the only peer whose packets are taken; empty: anybody's. UDP sockets are connected beforehand instead.
   std::vector<wire::Endpoint> peers;
   std::size_t datagram_bytes_max = 1464;
-  std::size_t receive_buffer_bytes = 8u << 20;  // UDP: for each socket
+  std::size_t receive_buffer_bytes = wire::kSocketBufferBytes;  // UDP: for each socket
 };
 
 /// A transport, and the sockets that go with it.

@@ -84,6 +84,8 @@ inline constexpr std::size_t kAggregatorsMax = 8;
 inline constexpr std::size_t kJobNumbers = 1024;
 /// Slots of a lease: a packet names its cell with 16 bits, and a slot has two cells.
 inline constexpr std::size_t kLeaseSlotsMax = 32768;
+/// Asked of the kernel for each UDP socket, to receive and to send.
+inline constexpr std::size_t kSocketBufferBytes = 8388608;
 /// Slots of a switch, for all its jobs.
 inline constexpr std::size_t kSwitchSlotsMax = 1048576;
 

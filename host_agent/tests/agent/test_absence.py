@@ -1,4 +1,4 @@
-"""When a worker gives up a service that is away, under a clock that the tests turn."""
+"""When a worker gives up a service that does not answer; the tests set the clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Harness:
         )
 
     def wait(self, seconds: int, *, sent: int = 0, received: int = 0) -> WiresumError | None:
-        """`sent` and `received` in each of them."""
+        """Lets seconds pass, in each of which the worker sends and receives so much; returns the error that ends the
+        wait."""
         for _ in range(seconds):
             self.now += 1
             packets, bytes_ = self.traffic.packets_sent + sent, self.traffic.bytes_received + received
@@ -38,13 +39,13 @@ class Harness:
         return None
 
 
-def test_while_the_switch_sends_results_nothing_is_given_up() -> None:
+def test_a_service_is_not_given_up_while_the_switch_sends_results() -> None:
     harness = Harness(reattach_s=3)
     harness.absence.cause = REFUSED
     assert harness.wait(10_000, sent=1, received=100) is None
 
 
-def test_a_service_that_was_stopped_is_given_up_after_what_the_grant_says() -> None:
+def test_a_stopped_service_is_given_up_after_the_grants_reattach_time() -> None:
     harness = Harness(reattach_s=3)
     harness.absence.cause = REFUSED
     assert harness.wait(10, received=1) is None
@@ -53,20 +54,20 @@ def test_a_service_that_was_stopped_is_given_up_after_what_the_grant_says() -> N
     assert "does not answer, 13 s after it was last heard of" in str(error)
 
 
-def test_a_service_that_is_frozen_is_given_more_time() -> None:
+def test_a_frozen_service_is_given_up_later_than_a_stopped_one() -> None:
     harness = Harness(reattach_s=3)
     assert harness.wait(29) is None
     assert harness.wait(2) is not None
 
 
-def test_what_is_heard_of_the_service_begins_the_count_again() -> None:
+def test_any_sign_of_the_service_restarts_the_time() -> None:
     harness = Harness(reattach_s=3)
     assert harness.wait(29) is None
     harness.absence.hear("x")
     assert harness.wait(29) is None
 
 
-def test_a_host_that_has_lost_the_way_gives_up_soon_and_says_why() -> None:
+def test_a_host_that_lost_its_route_gives_up_soon_and_says_why() -> None:
     harness = Harness()
     assert harness.wait(10) is None
     harness.cut_off = "the address 10.0.0.7 is not this host's any more"
@@ -75,7 +76,7 @@ def test_a_host_that_has_lost_the_way_gives_up_soon_and_says_why() -> None:
     assert "cut off from the switch at x: the address 10.0.0.7 is not this host's any more" in str(error)
 
 
-def test_who_asks_in_vain_on_both_planes_gives_up_after_its_own_limit() -> None:
+def test_a_worker_gives_up_after_its_own_limit_if_neither_switch_nor_service_answers() -> None:
     harness = Harness(lost_after_s=60)
     error = harness.wait(100, sent=2)
     assert harness.now == 60
@@ -83,14 +84,14 @@ def test_who_asks_in_vain_on_both_planes_gives_up_after_its_own_limit() -> None:
     assert "120 packets" in str(error)
 
 
-def test_who_has_nothing_to_ask_waits_as_long_as_the_grant_says() -> None:
+def test_an_idle_worker_waits_for_the_grants_reattach_time() -> None:
     harness = Harness()
     assert harness.wait(599) is None
     assert harness.wait(2) is not None
 
 
-def test_an_unanswered_switch_is_no_matter_where_the_service_was_stopped() -> None:
-    """Another worker is slow, perhaps: the switch does not answer then."""
+def test_a_silent_switch_does_not_shorten_the_wait_for_a_stopped_service() -> None:
+    """The switch may be silent because it waits for another worker."""
     harness = Harness()
     harness.absence.cause = REFUSED
     assert harness.wait(599, sent=1) is None
@@ -130,7 +131,7 @@ def namespace() -> Iterator[str]:
     subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
-def test_what_the_kernel_knows_of_the_way_is_said(namespace: str) -> None:
+def test_the_error_names_the_missing_link_route_or_address(namespace: str) -> None:
     command = ["ip", "netns", "exec", namespace, sys.executable, "-c", WAY]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     assert said.splitlines() == [

@@ -1,5 +1,5 @@
-"""A worker's memberships at several aggregators, each the real service with a switch that only writes down what it is
-told."""
+"""A worker's memberships at several aggregators: each is the real join service, with a switch that only records what it
+is told."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Start = Callable[..., JoinServer]
 
 @pytest.fixture
 def two(start: Start) -> list[JoinServer]:
-    """In the order in which they are joined."""
+    """Two services, in the order in which workers join them."""
     return sorted((start(), start()), key=lambda server: f"127.0.0.1:{server.port}")
 
 
@@ -62,7 +62,7 @@ ports = itertools.count(40_000)
 
 
 def bind(address: str, count: int, within: tuple[int, int]) -> int:
-    """Nobody sends data here."""
+    """Endpoints for the data path, on which no test sends anything."""
     return next(ports)
 
 
@@ -121,7 +121,7 @@ def test_a_job_is_joined_at_each_and_left_at_each(two: list[JoinServer]) -> None
     assert [states_at(server) for server in two] == [[], []]
 
 
-def test_if_one_has_no_room_those_before_it_are_left(two: list[JoinServer], start: Start) -> None:
+def test_if_one_aggregator_refuses_the_earlier_ones_are_left(two: list[JoinServer], start: Start) -> None:
     in_the_way = join(config_of(two[1], slots=256), job_name="in-the-way", queue=False)
     with pytest.raises(JoinError, match=f"127.0.0.1:{two[1].port}") as caught:
         join(config_of(*two), queue=False)
@@ -131,7 +131,7 @@ def test_if_one_has_no_room_those_before_it_are_left(two: list[JoinServer], star
     join(config_of(*two), queue=False).leave()
 
 
-def test_if_one_is_not_there_it_is_named_and_the_time_to_join_is_that_for_all(two: list[JoinServer]) -> None:
+def test_an_unreachable_aggregator_is_named_within_one_join_timeout(two: list[JoinServer]) -> None:
     two[1].stop()
     began_at = time.monotonic()
     with pytest.raises(JoinError, match=f"cannot reach the switch at 127.0.0.1:{two[1].port} ") as caught:
@@ -141,7 +141,7 @@ def test_if_one_is_not_there_it_is_named_and_the_time_to_join_is_that_for_all(tw
     assert states_at(two[0]) == []
 
 
-def test_packets_of_different_sizes_are_an_error_that_says_what_to_set(start: Start) -> None:
+def test_different_packet_sizes_are_an_error_that_names_the_setting(start: Start) -> None:
     servers = [start(), start(lanes=128)]
     with pytest.raises(JoinError, match="WIRESUM_LANES=128") as caught:
         join(config_of(*servers))
@@ -150,10 +150,10 @@ def test_packets_of_different_sizes_are_an_error_that_says_what_to_set(start: St
     join(config_of(*servers, lanes=128)).leave()
 
 
-def test_who_waits_at_the_second_hears_that_the_job_has_ended_at_the_first(two: list[JoinServer]) -> None:
+def test_a_worker_waiting_at_the_second_aggregator_hears_of_an_abort_at_the_first(two: list[JoinServer]) -> None:
     with futures.ThreadPoolExecutor() as pool:
         waiting = pool.submit(join, config_of(*two), 0, 2)
-        elsewhere = join(config_of(two[0]), 1, 2)  # it does not know of the second
+        elsewhere = join(config_of(two[0]), 1, 2)  # this worker has not been told of the second aggregator
         wait_until(lambda: states_at(two[1]) == ["forming"], "the first worker waits at the second aggregator")
         elsewhere.abort("the wrong configuration")
         with pytest.raises(JobAbortedError, match="the wrong configuration"):
@@ -162,7 +162,7 @@ def test_who_waits_at_the_second_hears_that_the_job_has_ended_at_the_first(two: 
     wait_until(lambda: [states_at(server) for server in two] == [[], []], "nothing is left of the job")
 
 
-def test_a_worker_that_is_lost_while_others_wait_at_the_second_is_named(two: list[JoinServer]) -> None:
+def test_a_worker_lost_at_the_first_aggregator_is_named_to_one_waiting_at_the_second(two: list[JoinServer]) -> None:
     with futures.ThreadPoolExecutor() as pool:
         waiting = pool.submit(join, config_of(*two), 0, 2)
         elsewhere = join(config_of(two[0]), 1, 2)
@@ -176,7 +176,7 @@ def test_a_worker_that_is_lost_while_others_wait_at_the_second_is_named(two: lis
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_one_that_stops_ends_the_job_and_is_named(two: list[JoinServer], stopped: int) -> None:
+def test_an_aggregator_that_stops_ends_the_job_and_is_named(two: list[JoinServer], stopped: int) -> None:
     workers = join_all(config_of(*two), 2)
     wait_until(lambda: all(one.membership._events > 0 for worker in workers for one in worker), "all attend")
     two[stopped].stop()
@@ -190,7 +190,7 @@ def test_one_that_stops_ends_the_job_and_is_named(two: list[JoinServer], stopped
     assert states_at(two[1 - stopped]) == []
 
 
-def test_an_end_that_came_before_anybody_listened_is_told_when_somebody_does(two: list[JoinServer]) -> None:
+def test_an_end_before_attend_is_reported_by_attend(two: list[JoinServer]) -> None:
     config = config_of(*two)
     early = JobMembership(config, job_name="a-job", rank=0, world_size=2)
     with futures.ThreadPoolExecutor() as pool:
@@ -206,7 +206,7 @@ def test_an_end_that_came_before_anybody_listened_is_told_when_somebody_does(two
     other.leave()
 
 
-def test_rounds_are_told_to_the_aggregator_that_counts_them(two: list[JoinServer]) -> None:
+def test_each_aggregator_is_told_its_own_rounds(two: list[JoinServer]) -> None:
     aggregators = join(config_of(*two), progress=lambda index: 3_000_000 * (index + 1))
     wait_until(lambda: [rounds_told(server) for server in two] == [3_000_000, 6_000_000], "both have heard")
     aggregators.leave()
@@ -218,7 +218,7 @@ def rounds_told(server: JoinServer) -> int:
     return job.workers[0].round_newest
 
 
-def test_a_diagnosis_asks_all_and_says_who_does_not_answer(two: list[JoinServer]) -> None:
+def test_a_diagnosis_asks_all_aggregators_and_names_one_that_does_not_answer(two: list[JoinServer]) -> None:
     aggregators = join(config_of(*two))
     assert aggregators.diagnose(0).startswith("all workers have begun")
     assert "one collective behind" in aggregators.diagnose(1)

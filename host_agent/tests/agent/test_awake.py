@@ -1,4 +1,4 @@
-"""A process that was stopped itself: it blames nobody else, and says so."""
+"""A process that was itself stopped (SIGSTOP) says so, and does not blame others for the lost time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Time:
         self.clock = AwakeClock(lambda: self.now)
         over = threading.Event()
         over.set()
-        self.clock.watch(over)  # the test looks, and no thread
+        self.clock.watch(over)  # called by the test itself, not by a thread
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / LOOK_S)):
@@ -33,14 +33,14 @@ class Time:
             self.clock.now()
 
 
-def test_while_the_process_runs_all_seconds_count() -> None:
+def test_all_time_counts_while_the_process_runs() -> None:
     time = Time()
     time.run(100)
     assert time.clock.now() == 1100
     assert time.clock.explain() == ""
 
 
-def test_while_it_was_stopped_none_counts_and_errors_say_so_for_a_while() -> None:
+def test_time_while_stopped_does_not_count_and_errors_mention_it_for_a_while() -> None:
     time = Time()
     time.run(10)
     time.now += 45 + LOOK_S
@@ -50,14 +50,14 @@ def test_while_it_was_stopped_none_counts_and_errors_say_so_for_a_while() -> Non
     assert time.clock.explain() == ""
 
 
-def test_before_anybody_looks_nothing_was_stopped() -> None:
+def test_time_before_the_first_look_is_no_stop() -> None:
     time = Time()
     time.clock = AwakeClock(lambda: time.now)
     time.now += 500
     assert (time.clock.now(), time.clock.explain()) == (1500, "")
 
 
-def test_a_service_is_given_its_time_after_ones_own_stop() -> None:
+def test_a_service_gets_its_full_time_after_this_process_was_stopped() -> None:
     time = Time()
     absence = Absence("x", Patience(3, 30, 120), lambda: NO_TRAFFIC, lambda: "", time.clock.now)
     time.run(10)
@@ -90,6 +90,7 @@ def server() -> Iterator[JoinServer]:
     server.stop(0.5)
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_stopped_says_so_and_does_not_blame_the_switch(server: JoinServer) -> None:
     client = Client(server.port)
     other = client.join_soon(rank=0, world_size=2)
@@ -101,7 +102,7 @@ def test_a_worker_that_was_stopped_says_so_and_does_not_blame_the_switch(server:
             other.result()
             os.kill(worker.pid, signal.SIGSTOP)
             wait_until(lambda: client.jobs() == [], "it was taken for lost")
-            threading.Event().wait(3)  # so that the stop is a long one
+            threading.Event().wait(3)  # long enough to be reported
             os.kill(worker.pid, signal.SIGCONT)
             said = worker.stdout.readline()
         finally:

@@ -40,7 +40,7 @@ def test_every_field_has_a_variable_that_sets_it() -> None:
     assert dataclasses.asdict(config) == {field: value for _, field, value in VARIABLES.values()}
 
 
-def test_without_variables_the_defaults_hold_and_other_variables_do_not_matter() -> None:
+def test_without_variables_the_defaults_hold() -> None:
     assert AgentConfig.from_environment({"PATH": "/bin", "WIRESUM_THREADS": " "}) == AgentConfig()
 
 
@@ -53,7 +53,7 @@ def test_without_variables_the_defaults_hold_and_other_variables_do_not_matter()
         ("WIRESUM_Tls", "WIRESUM_TLS"),
     ],
 )
-def test_a_misspelt_variable_is_refused_with_the_one_that_is_meant(misspelt: str, meant: str) -> None:
+def test_a_misspelt_variable_is_refused_with_a_suggestion(misspelt: str, meant: str) -> None:
     with pytest.raises(ValueError, match=f"{misspelt} is no setting: is {meant} meant"):
         AgentConfig.from_environment({misspelt: "1"})
 
@@ -65,7 +65,7 @@ def test_a_misspelt_variable_is_refused_with_the_one_that_is_meant(misspelt: str
         *("WIRESUM_SWITCH_PORT", "WIRESUM_XDP_PLUGIN", "WIRESUM_PYTHON"),
     ],
 )
-def test_variables_that_are_somebody_elses_do_not_matter(other: str) -> None:
+def test_unrelated_variables_are_ignored(other: str) -> None:
     assert AgentConfig.from_environment({other: "1"}) == AgentConfig()
 
 
@@ -90,7 +90,7 @@ def test_an_override_wins_unless_it_is_none() -> None:
     assert (config.threads, config.lanes) == (2, 64)
 
 
-def test_an_overridden_variable_is_not_even_read() -> None:
+def test_an_overridden_variable_is_not_parsed() -> None:
     assert AgentConfig.from_environment({"WIRESUM_THREADS": "many"}, threads=2).threads == 2
 
 
@@ -163,7 +163,7 @@ def test_a_bad_value_is_refused_by_the_name_of_its_variable(variable: str, text:
         ({"transport": "dpdk", "device": "-a 0000:01:00.0"}, "WIRESUM_ADDRESS must be"),
     ],
 )
-def test_what_a_transport_over_a_device_cannot_do_is_refused(settings: dict[str, Any], says: str) -> None:
+def test_settings_that_a_device_transport_does_not_support_are_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=f"^WIRESUM_TRANSPORT.*{says}"):
         AgentConfig(**settings)
 

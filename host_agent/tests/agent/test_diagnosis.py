@@ -1,4 +1,4 @@
-"""What a time-out error says of who lags."""
+"""A time-out error's text says which worker or switch lags."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ SIGNED = 0xABCD0000
         ([worker(0, tensor_last=None), worker(1, tensor_last=None)], "all workers have begun collective number 7"),
     ],
 )
-def test_a_diagnosis_says_who_lags_and_why(workers: list[messages.Diagnosis.Worker], said: str) -> None:
+def test_a_diagnosis_names_the_lagging_workers_and_the_reason(
+    workers: list[messages.Diagnosis.Worker], said: str
+) -> None:
     assert said in describe({"the switch": messages.Diagnosis(workers=workers)}, SIGNED + 7)
 
 
@@ -57,7 +59,7 @@ def node(name: str, parent: str = "", contributions: int = 0, *, uncounted: bool
     return messages.NodeReport(switch_name=name, parent=parent, contributions=contributions, uncounted=uncounted)
 
 
-def test_where_no_worker_lags_the_way_between_two_switches_may() -> None:
+def test_a_lagging_link_between_two_switches_is_named_if_no_worker_lags() -> None:
     spine, leaf1 = node("spine"), node("leaf1", "spine", 5)
     assert "all workers have begun" in tree(spine, leaf1, node("leaf2", "spine", 5))
     said = tree(spine, leaf1, node("leaf2", "spine", 3))
@@ -66,19 +68,19 @@ def test_where_no_worker_lags_the_way_between_two_switches_may() -> None:
     )
 
 
-def test_what_a_switch_does_not_say_is_held_against_no_worker() -> None:
+def test_missing_counters_of_a_switch_blame_no_worker() -> None:
     silent = node("leaf2", "spine", 5, uncounted=True)
     said = tree(node("spine"), node("leaf1", "spine", 5), silent, uncounted="leaf2")
     assert said == "leaf2 does not say what it has counted"
     assert "spine" in tree(node("spine", uncounted=True), node("leaf1", "spine"), node("leaf2", "spine"))
 
 
-def test_nothing_of_a_worker_has_come_to_the_switch_that_it_hangs_on() -> None:
+def test_a_worker_whose_leaf_has_received_nothing_is_named() -> None:
     alone = messages.Diagnosis(workers=[worker(0), worker(1, contributions=0, switch_name="leaf2")])
     assert f"nothing of {RANK_1} has reached leaf2" in describe({"the switch": alone}, SIGNED + 7)
 
 
-def test_numbers_of_collectives_wrap() -> None:
+def test_collective_numbers_wrap_around() -> None:
     said = describe({"the switch": messages.Diagnosis(workers=[worker(0, tensor_last=0xFFFF)])}, 2)
     assert "3 collectives behind" in said
 
@@ -88,7 +90,7 @@ def at_two(first: list[messages.Diagnosis.Worker], second: list[messages.Diagnos
     return describe(diagnoses, SIGNED + 7)
 
 
-def test_of_several_aggregators_each_has_seen_a_part_of_what_a_worker_does() -> None:
+def test_a_worker_may_lag_at_one_of_several_aggregators() -> None:
     everybody_is_at_7 = at_two([worker(0), worker(1)], [worker(0, tensor_last=6), worker(1, tensor_last=5)])
     assert "rank 1 (10.0.0.1, process 9 on 'host') is one collective behind" in everybody_is_at_7
     assert everybody_is_at_7.startswith("at switch B, ")
@@ -98,12 +100,12 @@ def test_of_several_aggregators_each_has_seen_a_part_of_what_a_worker_does() -> 
     assert "between them and switch A and switch B" in none_lags
 
 
-def test_who_lags_at_all_aggregators_is_told_once() -> None:
+def test_a_worker_that_lags_at_all_aggregators_is_named_once() -> None:
     said = at_two([worker(0), worker(1, tensor_last=4)], [worker(0, tensor_last=6), worker(1, tensor_last=5)])
     assert said == "rank 1 (10.0.0.1, process 9 on 'host') is 2 collectives behind; it was alive 0.3 s ago"
 
 
-def test_of_two_aggregators_a_worker_is_as_far_as_the_one_says_that_it_has_reached() -> None:
+def test_an_aggregator_without_packets_of_a_worker_says_nothing_of_its_progress() -> None:
     far = {"tensor_last": 40_000}
     first = [worker(0, **far), worker(1, **far)]
     second = [worker(0, **far), worker(1, tensor_last=0, contributions=0)]
@@ -111,7 +113,7 @@ def test_of_two_aggregators_a_worker_is_as_far_as_the_one_says_that_it_has_reach
     assert describe(diagnoses, 40_000).startswith("at B, nothing of rank 1")
 
 
-def test_who_never_reached_one_aggregator_is_told_with_its_name() -> None:
+def test_a_worker_that_never_reached_an_aggregator_is_named_with_it() -> None:
     said = at_two([worker(0), worker(1)], [worker(0), worker(1, contributions=0, tensor_last=None)])
     assert said.startswith("at switch B, nothing of rank 1")
 

@@ -21,7 +21,7 @@ from wiresum.agent import errors
         errors.JobAbortedError("text", reason="reason"),
     ],
 )
-def test_every_error_is_a_wiresum_error_and_survives_the_way_to_its_launcher(error: errors.WiresumError) -> None:
+def test_every_error_is_a_wiresum_error_and_survives_pickling(error: errors.WiresumError) -> None:
     assert isinstance(error, errors.WiresumError)
     assert isinstance(error, RuntimeError)
     copy = pickle.loads(pickle.dumps(error))

@@ -1,4 +1,4 @@
-"""One job of 128 workers over eight leaves and a spine: real sockets, real joins, engines without PyTorch."""
+"""One job of 128 workers over eight leaves and a spine: real sockets, real joins, and engines, without PyTorch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUMS = 3
 
 
 class Node(SoftwareSwitch):
-    """Of a tree on loopback, where each leaf has hosts of its own."""
+    """A switch of a tree on loopback, where each leaf has its own addresses for its hosts."""
 
     parent = ""
 
@@ -35,7 +35,7 @@ class Node(SoftwareSwitch):
 
 @pytest.fixture
 def control() -> Iterator[str]:
-    """Where the workers of 127.0.6.101 and its neighbours join."""
+    """The address where the workers of 127.0.6.101 and its neighbours join."""
     with ExitStack() as stack:
         spine = Node("127.0.6.1")
         stack.callback(spine.close)
@@ -53,7 +53,7 @@ def host_of(leaf: int) -> str:
 
 
 @pytest.mark.timeout(200)
-def test_128_workers_sum_exactly_although_calls_overlap(control: str) -> None:
+def test_128_workers_sum_exactly_with_overlapping_calls(control: str) -> None:
     def join(rank: int) -> Session:
         leaf = rank * LEAVES // WORKERS
         config = AgentConfig(switch=control, address=host_of(leaf), join_timeout_s=PATIENCE_S, threads=1, slots=64)

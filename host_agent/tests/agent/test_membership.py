@@ -1,4 +1,4 @@
-"""The client of the join service, against the real service with a switch that only writes down what it is told."""
+"""The client of the join service, against the real service with a switch that only records what it is told."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def join_all(config: AgentConfig, world_size: int) -> list[Membership]:
 
 
 class Member:
-    """A membership that attends, and what it hears."""
+    """A membership that attends, and the errors that it has heard."""
 
     def __init__(self, membership: Membership, round_newest: int = 1) -> None:
         self.membership = membership
@@ -110,7 +110,7 @@ def threads_of_memberships() -> list[str]:
 # Joining.
 
 
-def test_a_grant_is_what_the_service_gave(server: JoinServer, driver: RecordingDriver) -> None:
+def test_a_grant_holds_what_the_service_replied(server: JoinServer, driver: RecordingDriver) -> None:
     first, second = join_all(config_of(server.port, slots=64, key=77), 2)
     grant = second.grant
     assert (grant.job, grant.key, grant.worker, grant.workers) == (1, driver.entries[0].key, 1, 2)
@@ -123,7 +123,7 @@ def test_a_grant_is_what_the_service_gave(server: JoinServer, driver: RecordingD
     second.leave()
 
 
-def test_a_switch_at_every_address_is_the_one_that_was_reached(driver: RecordingDriver) -> None:
+def test_a_switch_bound_to_all_addresses_is_used_at_the_address_that_was_reached(driver: RecordingDriver) -> None:
     driver.endpoint = Endpoint("0.0.0.0", 43488)
     server = JoinServer(driver)
     server.start("127.0.0.1", 0)
@@ -173,7 +173,7 @@ def test_another_protocol_version_is_refused(server: JoinServer, monkeypatch: py
     expect_refusal("FAILED_PRECONDITION", "release", config_of(server.port))
 
 
-def test_when_the_others_do_not_come_the_text_names_them(server: JoinServer) -> None:
+def test_a_join_that_times_out_names_the_missing_ranks(server: JoinServer) -> None:
     expect_refusal("DEADLINE_EXCEEDED", "ranks 0, 2 of 3", config_of(server.port, join_timeout_s=0.5), 1, 3)
 
 
@@ -193,7 +193,7 @@ def test_a_worker_waits_while_the_job_before_it_is_ending(
     server: JoinServer, driver: RecordingDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = join(config_of(server.port))
-    driver.released.clear()  # the eviction hangs
+    driver.released.clear()  # the eviction blocks
     before.leave()
     with futures.ThreadPoolExecutor() as pool:
         joining = pool.submit(join, config_of(server.port))
@@ -204,7 +204,7 @@ def test_a_worker_waits_while_the_job_before_it_is_ending(
     after.leave()
 
 
-def test_what_is_no_wiresum_switch_is_called_so() -> None:
+def test_an_endpoint_that_is_no_wiresum_switch_is_reported() -> None:
     server = grpc.server(futures.ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -250,7 +250,7 @@ def test_leaving_is_quiet_idempotent_and_ends_the_threads(server: JoinServer, at
     assert states_at(server) == []
 
 
-def test_one_can_leave_before_attending_and_attending_is_then_nothing(server: JoinServer) -> None:
+def test_attend_after_leave_does_nothing(server: JoinServer) -> None:
     membership = join(config_of(server.port))
     membership.leave()
     member = Member(membership)
@@ -258,7 +258,7 @@ def test_one_can_leave_before_attending_and_attending_is_then_nothing(server: Jo
     assert member.errors == []
 
 
-def test_one_can_leave_from_the_callback(server: JoinServer) -> None:
+def test_leave_may_be_called_from_the_callback(server: JoinServer) -> None:
     membership = join(config_of(server.port))
     left = threading.Event()
 
@@ -272,13 +272,13 @@ def test_one_can_leave_from_the_callback(server: JoinServer) -> None:
     wait_until(lambda: not threads_of_memberships(), "the thread has ended")
 
 
-def test_a_membership_attends_once(server: JoinServer, attend: Callable[..., Member]) -> None:
+def test_attending_twice_is_an_error(server: JoinServer, attend: Callable[..., Member]) -> None:
     member = attend(join(config_of(server.port)))
     with pytest.raises(RuntimeError, match="attends already"):
         member.membership.attend(on_ended=member.errors.append, progress=lambda: 1)
 
 
-def test_a_switch_that_is_stopped_says_so(server: JoinServer, attend: Callable[..., Member]) -> None:
+def test_a_stopped_switch_is_reported_as_stopped(server: JoinServer, attend: Callable[..., Member]) -> None:
     member = attend(join(config_of(server.port)))
     wait_until(lambda: member.membership._events > 0, "a heartbeat was answered")
     server.stop()
@@ -287,7 +287,7 @@ def test_a_switch_that_is_stopped_says_so(server: JoinServer, attend: Callable[.
     assert "the switch was stopped" in str(error)
 
 
-# A switch in a process of its own.
+# A switch in its own process.
 
 SWITCH = """
 import sys, time
@@ -337,7 +337,7 @@ def test_a_switch_that_is_killed_or_hangs_is_unreachable(
 
 
 class Wire:
-    """A TCP connection's way to the switch, that can be cut while both ends live."""
+    """A TCP connection to the switch that the test can cut while both ends live."""
 
     def __init__(self, port: int) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -377,7 +377,7 @@ class Wire:
         self._listener.close()
 
 
-def test_a_worker_whose_connection_breaks_comes_back_and_nobody_notices(
+def test_a_worker_reconnects_after_a_broken_connection_without_an_error(
     server: JoinServer, attend: Callable[..., Member]
 ) -> None:
     wire = Wire(server.port)
@@ -394,7 +394,7 @@ def test_a_worker_whose_connection_breaks_comes_back_and_nobody_notices(
     wire.close()
 
 
-def test_a_worker_whose_connection_stays_broken_learns_that_it_was_taken_for_lost(
+def test_a_worker_whose_connection_stays_broken_is_lost_and_gives_up_the_switch(
     server: JoinServer, attend: Callable[..., Member]
 ) -> None:
     wire = Wire(server.port)
@@ -410,10 +410,10 @@ def test_a_worker_whose_connection_stays_broken_learns_that_it_was_taken_for_los
     assert "nothing comes from the switch" in str(members[0].wait_ended())
 
 
-def test_a_worker_whose_certificate_was_revoked_ends_at_once_when_it_comes_back(
+def test_a_worker_whose_certificate_was_revoked_is_refused_when_it_reconnects(
     server: JoinServer, attend: Callable[..., Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is connected is told by its job's end; this one was away meanwhile."""
+    """A connected worker learns of it by the end of its job; this one was disconnected at that time."""
     member = attend(join(config_of(server.port)))
     wait_until(lambda: member.membership._events > 0, "the first heartbeat was answered")
     monkeypatch.setattr(server._security.interceptor, "_is_revoked", lambda _serial: True)
@@ -424,7 +424,7 @@ def test_a_worker_whose_certificate_was_revoked_ends_at_once_when_it_comes_back(
     assert "revoked" in str(error)
 
 
-def test_a_switch_that_was_started_anew_does_not_know_us(
+def test_a_restarted_switch_does_not_know_its_old_workers(
     spawn_switch: SpawnSwitch, attend: Callable[..., Member]
 ) -> None:
     switch, port = spawn_switch()
@@ -438,7 +438,7 @@ def test_a_switch_that_was_started_anew_does_not_know_us(
     assert "was started anew" in str(error) or "does not answer" in str(error)
 
 
-# The end of a worker's process, and its children.
+# The end of a worker's process, and forked children.
 
 WORKER = """
 import os, sys, threading
@@ -453,7 +453,7 @@ exec(sys.argv[2])
 
 
 def run_worker(server: JoinServer, code: str, attend: Callable[..., Member]) -> tuple[Member, int, str, str]:
-    """Runs rank 1 in a process of its own, to its end; rank 0 is here."""
+    """Runs rank 1 in its own process until it ends; rank 0 is in this one."""
     command = [sys.executable, "-c", WORKER, str(server.port), code]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     member = attend(join(config_of(server.port), 0, 2))
@@ -465,7 +465,7 @@ def run_worker(server: JoinServer, code: str, attend: Callable[..., Member]) -> 
     return member, process.returncode, output, errors
 
 
-def test_a_process_that_ends_without_leaving_says_good_bye(server: JoinServer, attend: Callable[..., Member]) -> None:
+def test_a_process_that_ends_normally_leaves_its_job(server: JoinServer, attend: Callable[..., Member]) -> None:
     member, status, _, errors = run_worker(server, "pass", attend)
     assert (status, errors) == (0, "")
     assert member.errors == []
@@ -482,7 +482,7 @@ def test_a_process_that_an_exception_ends_tells_the_others(server: JoinServer, a
     assert "ended with ValueError: no such file" in error.reason
 
 
-def test_a_process_that_vanishes_is_lost(server: JoinServer, attend: Callable[..., Member]) -> None:
+def test_a_killed_process_is_lost(server: JoinServer, attend: Callable[..., Member]) -> None:
     member, _, _, _ = run_worker(server, "import time; time.sleep(1); os._exit(3)", attend)
     error = member.wait_ended()
     assert isinstance(error, WorkerLostError)
@@ -526,13 +526,11 @@ def test_a_forked_child_is_no_member_and_does_not_disturb_its_parent(
     assert member.errors == []
 
 
-def test_the_variable_that_quiets_grpc_is_not_left_behind() -> None:
+def test_the_variable_that_silences_grpc_is_restored() -> None:
     assert "GRPC_ENABLE_FORK_SUPPORT" not in os.environ
 
 
-def test_a_switch_that_is_gone_does_not_keep_anybody_from_leaving(
-    spawn_switch: SpawnSwitch, attend: Callable[..., Member]
-) -> None:
+def test_leave_returns_soon_if_the_switch_is_gone(spawn_switch: SpawnSwitch, attend: Callable[..., Member]) -> None:
     switch, port = spawn_switch()
     member = attend(join(config_of(port)))
     os.kill(switch.pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""What a worker says when results do not come by the multicast group that they are sent to."""
+"""A worker's log messages when results do not arrive by the multicast group that the switch sends them to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Watched:
         return self._watch.silent
 
     def says(self, *, results: int, by_group: int) -> list[str]:
-        """After so many more."""
+        """The log messages after this many more results, so many of them by the group."""
         heard = self._traffic
         self._traffic = TrafficStats(results=heard.results + results, by_group=heard.by_group + by_group)
         self._log.clear()
@@ -34,7 +34,7 @@ class Watched:
         return [record.getMessage() for record in self._log.records]
 
 
-def test_a_group_that_nothing_comes_by_is_named_once_and_again_when_it_is_heard(
+def test_a_silent_group_is_logged_once_and_so_is_its_return(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     watched = Watched(caplog)
@@ -48,7 +48,7 @@ def test_a_group_that_nothing_comes_by_is_named_once_and_again_when_it_is_heard(
     assert len(watched.says(results=5000, by_group=0)) == 1
 
 
-def test_a_worker_that_slept_asks_for_what_it_missed_and_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_results_repeated_after_a_pause_are_not_logged_as_a_silent_group(caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched(caplog)
     assert watched.says(results=10, by_group=1) == []
     assert watched.says(results=SLOTS, by_group=0) == []
@@ -56,7 +56,7 @@ def test_a_worker_that_slept_asks_for_what_it_missed_and_says_nothing(caplog: py
     assert len(watched.says(results=1, by_group=0)) == 1
 
 
-def test_where_nothing_ever_came_by_the_group_it_is_said_soon(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_group_that_never_worked_is_logged_soon(caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched(caplog)
     assert watched.says(results=64, by_group=0) == []
     assert not watched.silent
@@ -64,18 +64,18 @@ def test_where_nothing_ever_came_by_the_group_it_is_said_soon(caplog: pytest.Log
     assert watched.silent
 
 
-def test_a_program_that_does_not_answer_has_not_heard_its_group(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_program_that_stops_answering_does_not_end_the_silence(caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched(caplog)
     assert watched.says(results=100, by_group=100) == []
     assert len(watched.says(results=5000, by_group=0)) == 1
-    assert watched.says(results=-5100, by_group=-100) == []  # NO_TRAFFIC
+    assert watched.says(results=-5100, by_group=-100) == []  # the counters of a program that does not answer are zero
     assert watched.silent
     assert watched.says(results=5200, by_group=100) == []
     assert watched.silent
     assert len(watched.says(results=1, by_group=1)) == 1
 
 
-def test_a_job_without_a_group_is_not_asked(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_without_a_group_is_not_watched(caplog: pytest.LogCaptureFixture) -> None:
     watch = GroupWatch(JoinReply(slots=1), "the switch at x")
     watch.look(lambda: pytest.fail("nobody needs to know"))
     assert caplog.records == []

@@ -1,4 +1,4 @@
-"""What a session is to its process: forked children, threads that it may not have, memory that it cannot have."""
+"""How a session behaves in its process: after a fork, and when it gets too few threads or too little memory."""
 
 from __future__ import annotations
 
@@ -106,18 +106,18 @@ def run_worker(control: str, code: str) -> str:
     return finished.stdout
 
 
-def test_forked_children_end_whatever_they_do_with_a_session_and_the_parent_goes_on(control: str) -> None:
+def test_forked_children_end_cleanly_and_the_parent_goes_on(control: str) -> None:
     assert run_worker(control, FORK) == "went on\n"
 
 
-def test_joining_with_too_few_threads_says_which_and_by_which_limit(control: str) -> None:
+def test_joining_with_too_few_threads_names_the_thread_and_the_limit(control: str) -> None:
     text = run_worker(control, FEW_THREADS)
     which = 3 if os.getuid() == 0 else 1
     assert f"cannot start engine thread {which} of 4 of this session" in text
     assert "ulimit -u" in text
 
 
-def test_a_worker_without_memory_says_so_to_itself_and_to_all(control: str) -> None:
+def test_an_allocation_failure_names_the_worker(control: str) -> None:
     session = Session.join(AgentConfig(switch=control), job_name="a-job", rank=0, world_size=1)
     try:
         state = session._membership._ask()

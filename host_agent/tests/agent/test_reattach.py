@@ -1,5 +1,5 @@
-"""Workers whose controller is killed, restarted, or replaced by another one: with state on disk, in processes of its
-own, before a switch that only writes down what it is told and goes on by itself."""
+"""Workers whose controller is killed, restarted or replaced. Controllers are processes with their state on disk, before
+a switch that only records what it is told and outlives them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Controller:
 
 @pytest.fixture
 def start_controller(tmp_path: Path) -> Iterator[Callable[..., Controller]]:
-    """All of them have the same state, unless they are another cluster's."""
+    """All controllers share their state, except those of another cluster."""
     controllers: list[Controller] = []
 
     def start(port: int, cluster: str = "state") -> Controller:
@@ -72,7 +72,7 @@ def start_controller(tmp_path: Path) -> Iterator[Callable[..., Controller]]:
 
 @pytest.fixture
 def ports() -> tuple[int, int]:
-    """Where nobody listens."""
+    """Two ports on which nothing listens."""
     with socket.socket() as one, socket.socket() as other:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
@@ -98,7 +98,7 @@ def join(config: AgentConfig, rank: int = 0, world_size: int = 1) -> Membership:
 
 
 class Member:
-    """A membership that attends, and what it hears."""
+    """A membership that attends, and the errors that it has heard."""
 
     def __init__(self, membership: Membership) -> None:
         self.membership = membership
@@ -131,7 +131,7 @@ Start = Callable[..., Controller]
 AttendAll = Callable[[AgentConfig, int], list[Member]]
 
 
-def test_a_controller_that_is_killed_and_started_again_is_not_noticed(
+def test_workers_see_no_error_when_a_controller_restarts(
     start_controller: Start, attend_all: AttendAll, ports: tuple[int, int]
 ) -> None:
     controller = start_controller(ports[0])
@@ -143,7 +143,7 @@ def test_a_controller_that_is_killed_and_started_again_is_not_noticed(
     assert [worker.peer.rank for worker in members[0].membership.diagnose().workers] == [0, 1], "it answers"
 
 
-def test_of_several_aggregators_each_is_found_again_by_itself(start_controller: Start, ports: tuple[int, int]) -> None:
+def test_workers_reattach_to_each_aggregator_separately(start_controller: Start, ports: tuple[int, int]) -> None:
     _, second = (start_controller(port, f"cluster{port}") for port in sorted(ports))
     config = AgentConfig(switch="+".join(f"127.0.0.1:{port}" for port in ports), join_timeout_s=PATIENCE_S)
     errors: list[WiresumError] = []
@@ -169,7 +169,7 @@ def test_of_several_aggregators_each_is_found_again_by_itself(start_controller: 
         aggregators.leave()
 
 
-def test_a_standby_that_takes_over_at_another_endpoint_is_found(
+def test_workers_find_a_standby_at_another_endpoint(
     start_controller: Start, attend_all: AttendAll, ports: tuple[int, int]
 ) -> None:
     controller = start_controller(ports[0])
@@ -184,7 +184,7 @@ def test_a_standby_that_takes_over_at_another_endpoint_is_found(
         member.is_heard()
 
 
-def test_a_worker_that_waits_for_others_does_not_notice_either(start_controller: Start, ports: tuple[int, int]) -> None:
+def test_a_worker_that_waits_to_join_sees_no_error_either(start_controller: Start, ports: tuple[int, int]) -> None:
     controller = start_controller(ports[0])
     config = config_at(*ports)
     with futures.ThreadPoolExecutor() as pool:
@@ -199,14 +199,14 @@ def test_a_worker_that_waits_for_others_does_not_notice_either(start_controller:
     second.leave()
 
 
-def test_the_endpoint_that_serves_is_found_among_those_that_do_not(
+def test_workers_find_the_one_endpoint_that_serves(
     start_controller: Start, attend_all: AttendAll, ports: tuple[int, int]
 ) -> None:
     start_controller(ports[1])
     attend_all(config_at(*ports), 1)
 
 
-def test_a_service_that_does_not_come_back_is_given_up_after_the_time_that_the_grant_says(
+def test_a_lost_service_is_given_up_after_the_grants_reattach_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(absence, "ABSENCE_SAID_AFTER_S", 0.1)
@@ -223,7 +223,7 @@ def test_a_service_that_does_not_come_back_is_given_up_after_the_time_that_the_g
     membership.leave()
 
 
-def test_what_a_worker_waits_for_is_said_whenever_it_changes(
+def test_the_log_names_the_missing_ranks_whenever_they_change(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(joining, "WAITING_SAID_AFTER_S", 0.05)
@@ -240,7 +240,7 @@ def test_what_a_worker_waits_for_is_said_whenever_it_changes(
     server.stop()
 
 
-def test_who_is_told_to_come_back_later_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_told_to_retry_later_does(monkeypatch: pytest.MonkeyPatch) -> None:
     security = Security(SecurityConfig(requests_per_second=2, requests_burst=1))
     server = JoinServer(RecordingDriver(), security=security)
     config = config_at(server.start("127.0.0.1", 0))
@@ -300,7 +300,7 @@ def test_without_the_right_certificate_the_error_says_what_is_missing(
     assert (code, "nowhere is no directory" in text) == ("UNAUTHENTICATED", True)
 
 
-def test_a_service_of_another_authority_is_not_believed(secure_port: int, tmp_path: Path) -> None:
+def test_a_service_with_another_authoritys_certificate_is_refused(secure_port: int, tmp_path: Path) -> None:
     another = Authority.create(tmp_path / "another", "test")
     another.issue(Holder("worker", Claims(frozenset({"worker"}))), tmp_path / "strange", 1)
     code, text = refusal(config_at(secure_port, tls=str(tmp_path / "strange"), join_timeout_s=0.5))
@@ -308,6 +308,6 @@ def test_a_service_of_another_authority_is_not_believed(secure_port: int, tmp_pa
     assert f"of the authority in {tmp_path / 'strange'}/ca.crt" in text
 
 
-def test_plaintext_over_a_network_must_be_asked_for_by_name() -> None:
+def test_plaintext_over_a_network_needs_an_explicit_setting() -> None:
     code, text = refusal(AgentConfig(switch="192.0.2.77:43487", join_timeout_s=0.3))
     assert (code, "WIRESUM_INSECURE=1" in text) == ("UNAUTHENTICATED", True)

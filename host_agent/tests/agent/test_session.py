@@ -131,14 +131,14 @@ def test_jobs_of_one_thread_are_spread_over_the_threads_of_the_switch() -> None:
 
 
 def unused_ports(count: int) -> str:
-    """A range of UDP ports; free a moment ago."""
+    """A range of UDP ports that were free a moment ago."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         one.bind((HOST, 0))
         first = min(one.getsockname()[1], 65_536 - count)
     return f"{first}-{first + count - 1}"
 
 
-def test_data_comes_to_the_ports_that_a_firewall_lets_through_and_no_others(control: str) -> None:
+def test_only_data_ports_within_the_configured_range_are_used(control: str) -> None:
     ports = unused_ports(4)
     sessions = join_all(control, 2, threads=2, ports=ports)
     client = Client(int(control.rpartition(":")[2]))
@@ -171,7 +171,7 @@ def test_settings_reach_the_data_path(job: Callable[..., list[Session]], setting
     assert set(data[0]) == set(data[1]) == {3}
 
 
-def test_a_job_is_spread_over_several_switches_and_each_is_counted_alone(start_switch: Callable[..., str]) -> None:
+def test_a_job_over_several_switches_has_counters_for_each(start_switch: Callable[..., str]) -> None:
     group = start_switch(slots=128, multicast="239.192.8.0")
     endpoints = [start_switch(), start_switch(slots=64), group]
     sessions = join_all("+".join(endpoints), 3, threads=1)
@@ -198,10 +198,10 @@ def test_a_job_is_spread_over_several_switches_and_each_is_counted_alone(start_s
             session.close()
 
 
-def test_chunks_that_meet_at_different_switches_are_found_by_the_first_sum(
+def test_the_first_sum_detects_chunks_that_went_to_different_switches(
     start_switch: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Joined in one order, as one must, but dealt over in another."""
+    """The workers join the aggregators in the same order, but deal chunks to them in different orders."""
     config = AgentConfig(switch="+".join(start_switch() for _ in range(2)), threads=1, join_timeout_s=PATIENCE_S)
     dealt = JobMembership.join
 
@@ -245,7 +245,7 @@ def driven_over_p4runtime(switch: SoftwareSwitch, multicast: str, cleanup: ExitS
 
 
 @pytest.mark.parametrize("by", ["the service", "a controller"])
-def test_results_come_by_multicast_where_the_switch_sends_them_so(by: str) -> None:
+def test_results_arrive_by_multicast_if_the_switch_uses_it(by: str) -> None:
     elements, rounds, multicast = 100_000, 3, "239.192.7.0"
     with ExitStack() as cleanup:
         own = {"multicast": multicast} if by == "the service" else {}
@@ -270,7 +270,7 @@ def test_results_come_by_multicast_where_the_switch_sends_them_so(by: str) -> No
 
 
 def sparse_sums(sessions: list[Session], **options: object) -> list[array.array[float]]:
-    """Sums a tensor of 300 blocks, three of which are not zero at each worker."""
+    """Sums a tensor of 300 blocks, of which each worker has three that are not zero."""
     data = [array.array("f", [0.0] * (300 * 360)) for _ in sessions]
     for rank, values in enumerate(data):
         for block in (10 + rank, 100, 200 + rank):
@@ -284,7 +284,7 @@ def sparse_sums(sessions: list[Session], **options: object) -> list[array.array[
     return data
 
 
-def test_a_sparse_tensor_is_summed_and_statistics_say_what_that_saved(job: Callable[..., list[Session]]) -> None:
+def test_a_sparse_tensor_is_summed_and_statistics_count_the_saving(job: Callable[..., list[Session]]) -> None:
     sessions = job(2)
     before = sessions[0].stats()
     data = sparse_sums(sessions)
@@ -299,7 +299,7 @@ def test_a_sparse_tensor_is_summed_and_statistics_say_what_that_saved(job: Calla
     assert stats.bytes_sent - before.bytes_sent < 10 * 1464
 
 
-def test_a_session_that_was_told_not_to_sends_every_block(job: Callable[..., list[Session]]) -> None:
+def test_with_sparsity_turned_off_every_block_is_sent(job: Callable[..., list[Session]]) -> None:
     sessions = job(2, sparse=False)
     data = sparse_sums(sessions)
     assert data[0] == data[1]
@@ -307,7 +307,7 @@ def test_a_session_that_was_told_not_to_sends_every_block(job: Callable[..., lis
     assert (stats.prologues, stats.streams, stats.whole) == (0, 0, 0)
 
 
-def test_wait_completed_hands_out_each_operation_once(job: Callable[..., list[Session]]) -> None:
+def test_wait_completed_returns_each_operation_once(job: Callable[..., list[Session]]) -> None:
     (session,) = job(1)
     values = array.array("i", [7] * 10)
     tokens = {session.submit([whole(values)], dtype=Dtype.I32).token for _ in range(20)}
@@ -320,7 +320,7 @@ def test_wait_completed_hands_out_each_operation_once(job: Callable[..., list[Se
     assert len(seen) == len(tokens)
 
 
-def test_an_operation_can_ask_to_be_handed_out_later(job: Callable[..., list[Session]]) -> None:
+def test_an_operation_can_ask_later_to_be_returned_by_wait_completed(job: Callable[..., list[Session]]) -> None:
     (session,) = job(1)
     values = array.array("i", [7] * 10)
     operation = session.submit([whole(values)], dtype=Dtype.I32, notify=False)
@@ -333,7 +333,7 @@ def test_an_operation_can_ask_to_be_handed_out_later(job: Callable[..., list[Ses
     assert session.wait_completed(0.01) == []
 
 
-def test_a_failure_that_nobody_waits_for_is_told_to_the_others(job: Callable[..., list[Session]]) -> None:
+def test_other_workers_hear_of_a_failure_that_was_not_waited_for(job: Callable[..., list[Session]]) -> None:
     failing, other = job(2)
     failing.submit([], dtype=Dtype.I32, timeout_s=0.1)
     deadline = time.monotonic() + PATIENCE_S
@@ -344,7 +344,7 @@ def test_a_failure_that_nobody_waits_for_is_told_to_the_others(job: Callable[...
     assert isinstance(other.failure, JobAbortedError) and "Timed out" in other.failure.reason
 
 
-def test_a_wait_that_runs_out_leaves_the_operation_alone(job: Callable[..., list[Session]]) -> None:
+def test_a_wait_that_times_out_leaves_the_operation_running(job: Callable[..., list[Session]]) -> None:
     early, late = job(2)
     operation = early.submit([], dtype=Dtype.I32)
     with pytest.raises(TimeoutError):
@@ -358,7 +358,7 @@ def test_a_collective_that_one_worker_never_calls_times_out_and_names_it(job: Ca
     operation = present.submit([], dtype=Dtype.I32, timeout_s=0.3)
     with pytest.raises(CollectiveTimeoutError, match="rank 1"):
         operation.wait(PATIENCE_S)
-    # The first cause ends the job for everybody, and stays.
+    # The first cause ends the job for all, and stays the cause.
     with pytest.raises(CollectiveTimeoutError):
         present.submit([], dtype=Dtype.I32)
     deadline = time.monotonic() + PATIENCE_S
@@ -368,7 +368,7 @@ def test_a_collective_that_one_worker_never_calls_times_out_and_names_it(job: Ca
         absent.submit([], dtype=Dtype.I32)
 
 
-def test_workers_that_call_different_collectives_are_told(job: Callable[..., list[Session]]) -> None:
+def test_workers_that_call_different_collectives_get_an_error(job: Callable[..., list[Session]]) -> None:
     sessions = job(2)
     values = [array.array("i", [1] * 1000) for _ in sessions]
     operations = [
@@ -378,11 +378,11 @@ def test_workers_that_call_different_collectives_are_told(job: Callable[..., lis
     for operation in operations:
         with pytest.raises(WiresumError, match="different collectives") as caught:
             operation.wait(PATIENCE_S)
-        # The second one to find out may hear it from the first one first.
+        # The second worker to notice may first hear of it from the other one.
         assert isinstance(caught.value, DivergedError | JobAbortedError)
 
 
-def test_abort_ends_the_job_for_everybody_with_its_reason(job: Callable[..., list[Session]]) -> None:
+def test_abort_ends_the_job_at_every_worker_with_its_reason(job: Callable[..., list[Session]]) -> None:
     one, other = job(2)
     waiting = other.submit([], dtype=Dtype.I32)
     one.abort("the loss is not a number")
@@ -390,7 +390,7 @@ def test_abort_ends_the_job_for_everybody_with_its_reason(job: Callable[..., lis
         waiting.wait(PATIENCE_S)
 
 
-def test_whoever_stays_when_another_leaves_does_not_wait_for_it(job: Callable[..., list[Session]]) -> None:
+def test_operations_that_need_a_worker_that_left_end(job: Callable[..., list[Session]]) -> None:
     leaving, staying = job(2)
     leaving.close()
     with pytest.raises(WorkerLeftError, match=r"rank 0 .* left") as caught:
@@ -411,17 +411,17 @@ def test_close_is_final_and_idempotent(job: Callable[..., list[Session]]) -> Non
         session.submit([], dtype=Dtype.I32)
 
 
-def test_slots_come_back_for_the_next_job(control: str) -> None:
+def test_the_next_job_gets_the_slots_of_a_closed_one(control: str) -> None:
     for _ in range(5):
         for session in join_all(control, 2, slots=512):
             session.close()
 
 
-def test_a_data_port_where_nobody_listens_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_port_without_a_listener_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causes, "GREETING_TIMEOUT_S", 0.5)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
-        held.bind((HOST, 0))  # no other process gets the port,
-        held.connect((HOST, 9))  # and what does not come from there is refused
+        held.bind((HOST, 0))  # keeps the port from other processes,
+        held.connect((HOST, 9))  # and refuses what does not come from this address
         port = held.getsockname()[1]
         driver = RecordingDriver()
         driver.endpoint = Endpoint(HOST, port)
@@ -493,7 +493,7 @@ switch.close()
 
 
 @pytest.mark.parametrize("offload", ["offload", "plain"])
-def test_a_path_that_shrinks_under_a_job_is_said_at_once_and_with_what_fits(offload: str) -> None:
+def test_a_path_mtu_that_shrinks_is_reported_at_once_with_what_fits(offload: str) -> None:
     name = f"wiresum-{uuid.uuid4().hex[:8]}"
     if (
         shutil.which("ip") is None

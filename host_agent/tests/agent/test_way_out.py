@@ -14,7 +14,7 @@ HOST = "127.0.0.1"
 
 
 @pytest.mark.skipif(shutil.which("ip") is None, reason="needs `ip` of iproute2")
-def test_packets_are_as_large_as_the_interface_that_they_leave_by_lets_them() -> None:
+def test_packet_size_follows_the_mtu_of_the_outgoing_interface() -> None:
     shown = subprocess.run(["ip", "-json", "-4", "address"], capture_output=True, text=True, check=True).stdout
     for device in json.loads(shown):
         for info in device["addr_info"]:
@@ -27,7 +27,7 @@ def test_packets_are_as_large_as_the_interface_that_they_leave_by_lets_them() ->
     ("cores", "workers", "aggregators", "threads"),
     [(1, 1, 1, 1), (16, 1, 1, 4), (16, 1, 2, 2), (16, 1, 3, 1), (16, 1, 8, 1), (16, 4, 1, 2), (12, 2, 1, 2)],
 )
-def test_threads_leave_half_of_the_cores_alone_and_are_a_power_of_two_at_each_aggregator(
+def test_threads_use_half_of_the_cores_and_are_a_power_of_two_for_each_aggregator(
     cores: int, workers: int, aggregators: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)

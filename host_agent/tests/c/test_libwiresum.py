@@ -1,4 +1,4 @@
-"""The C library, in programs in C: processes of their own, through a real switch and a real join service."""
+"""The C library, used by C programs in their own processes, with a real switch and a real join service."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture(scope="module")
 def flags() -> list[str]:
-    """What a user's compiler is given."""
+    """The compiler flags that a user of the library gets."""
     folder = CliRunner().invoke(paths, ["pkg-config"], catch_exceptions=False).output.strip()
     found = subprocess.run(
         ["pkg-config", "--cflags", "--libs", "wiresum"],
@@ -71,11 +71,11 @@ def control() -> Iterator[str]:
 
 @pytest.fixture
 def start(worker: Path, control: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts `worker SCENARIO RANK WORLD_SIZE`, with variables beside the environment's."""
+    """Starts `worker SCENARIO RANK WORLD_SIZE`, with additional environment variables."""
     with ExitStack() as stack:
 
         def start_one(scenario: str, rank: int = 0, size: int = 1, **variables: str) -> subprocess.Popen[str]:
-            # Another folder's modules are none of the sidecar's business.
+            # Modules in the current folder of a program must not be imported by its sidecar.
             (tmp_path / "wiresum.py").write_text("raise SystemExit('the wrong wiresum')")
             process = subprocess.Popen(
                 [worker, scenario, str(rank), str(size)],
@@ -98,7 +98,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def outcome(process: subprocess.Popen[str]) -> str:
-    """What it printed; it must have succeeded."""
+    """The output of a program, which must have succeeded."""
     out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     return out
@@ -111,7 +111,7 @@ def sidecar_of(process: subprocess.Popen[str]) -> int:
             if folder.name.isdigit() and needle in (folder / "cmdline").read_bytes():
                 return int(folder.name)
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
     raise AssertionError("the worker has no sidecar")
 
 
@@ -121,12 +121,12 @@ def test_sums_and_copies_are_right(start: Start, scenario: str, size: int) -> No
         outcome(process)
 
 
-def test_a_child_has_none_of_its_parents_sessions_and_may_join_by_itself(start: Start) -> None:
+def test_a_forked_child_has_no_session_and_may_join_itself(start: Start) -> None:
     for process in [start("forked", rank, 2) for rank in range(2)]:
         outcome(process)
 
 
-def test_senseless_calls_are_refused_and_settings_arrive(start: Start) -> None:
+def test_invalid_calls_are_refused_and_settings_take_effect(start: Start) -> None:
     outcome(start("arguments"))
 
 
@@ -140,7 +140,7 @@ def test_senseless_calls_are_refused_and_settings_arrive(start: Start) -> None:
         ("diverges", "WIRESUM_ERROR_(DIVERGED|ABORTED).*different collectives"),
     ],
 )
-def test_a_worker_that_goes_ends_the_job_and_the_others_know_why(start: Start, scenario: str, says: str) -> None:
+def test_a_worker_that_ends_early_ends_the_job_and_the_others_know_why(start: Start, scenario: str, says: str) -> None:
     processes = [start(scenario, rank, 2) for rank in range(2)]
     assert re.search(says, outcome(processes[0]))
 
@@ -154,7 +154,7 @@ def test_a_sidecar_that_dies_ends_its_session_at_once(start: Start) -> None:
     assert "WIRESUM_ERROR_WORKER_LOST" in outcome(processes[1])
 
 
-def test_a_program_that_is_stopped_is_lost_though_its_sidecar_runs(start: Start) -> None:
+def test_a_stopped_program_is_lost_though_its_sidecar_runs(start: Start) -> None:
     limits = Limits(heartbeat_lost_ms=1000, connection_lost_ms=300, suspect_ms=300, counted_ms=100)
     with service(limits) as endpoint:
         processes = [start("is-stopped", rank, 2, WIRESUM_SWITCH=endpoint) for rank in range(2)]
@@ -164,7 +164,7 @@ def test_a_program_that_is_stopped_is_lost_though_its_sidecar_runs(start: Start)
         assert "WIRESUM_ERROR_WORKER_LOST" in outcome(processes[0])
 
 
-def test_a_collective_that_takes_too_long_says_who_lags(start: Start) -> None:
+def test_a_collective_that_times_out_names_the_lagging_worker(start: Start) -> None:
     processes = [start("takes-too-long", rank, 2) for rank in range(2)]
     out = outcome(processes[0])
     assert "WIRESUM_ERROR_COLLECTIVE_TIMEOUT" in out
@@ -186,7 +186,7 @@ def test_leaving_ends_what_is_in_flight(start: Start) -> None:
         ({"WIRESUM_PRIORITY": "high"}, "WIRESUM_ERROR_ARGUMENT.*WIRESUM_PRIORITY"),
     ],
 )
-def test_who_cannot_join_is_told_why(start: Start, variables: dict[str, str], says: str) -> None:
+def test_a_failed_join_says_why(start: Start, variables: dict[str, str], says: str) -> None:
     assert re.search(says, outcome(start("fails-to-join", 0, 1, **variables)))
 
 
@@ -197,12 +197,12 @@ def test_who_cannot_join_is_told_why(start: Start, variables: dict[str, str], sa
         ({"SLURM_JOB_ID": "17", "WIRESUM_JOB": "night"}, "night"),
     ],
 )
-def test_a_job_without_a_name_gets_that_of_the_environment(start: Start, variables: dict[str, str], name: str) -> None:
+def test_an_unnamed_job_is_named_by_the_environment(start: Start, variables: dict[str, str], name: str) -> None:
     for process in [start("unnamed", 0, 2, **variables), start("unnamed", 1, 2, EXPECTED_JOB=name)]:
         outcome(process)
 
 
-def test_ports_that_are_not_among_those_of_the_firewall_are_not_taken(start: Start) -> None:
+def test_ports_outside_the_configured_range_are_not_used(start: Start) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind((HOST, 0))
         port = taken.getsockname()[1]
@@ -211,7 +211,7 @@ def test_ports_that_are_not_among_those_of_the_firewall_are_not_taken(start: Sta
     assert "WIRESUM_PORTS" in said
 
 
-def test_the_example_sums_and_the_header_is_one_for_cpp_too(flags: list[str], control: str, tmp_path: Path) -> None:
+def test_the_example_sums_and_the_header_compiles_as_cpp(flags: list[str], control: str, tmp_path: Path) -> None:
     program = tmp_path / "all_reduce"
     source = HOST_AGENT / "examples" / "c" / "all_reduce.c"
     subprocess.run(["cc", *STRICT, source, "-o", program, *flags], check=True)

@@ -1,4 +1,4 @@
-"""The sidecar's end of the conversation, whatever comes to it."""
+"""The sidecar's side of its protocol, with valid and invalid messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wiresum.join.constants import SIDECAR_FIELDS_MAX, SIDECAR_LINE_BYTES_MAX, S
 from wiresum_lab.processes import PATIENCE_S
 
 
-def test_what_is_encoded_reads_the_same() -> None:
+def test_a_message_survives_encoding() -> None:
     fields = {"error": "JoinError", "text": "a\tb\\n\nc = d", "results.0": ""}
     line = encode("ended", **fields)
     assert line.count(b"\n") == 1
@@ -29,12 +29,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize("line", [*(text.encode() for text in WRONG), b"\xff"])
-def test_what_is_no_line_of_ours_is_refused(line: bytes) -> None:
+def test_an_invalid_line_is_refused(line: bytes) -> None:
     with pytest.raises(LineError):
         decode(line)
 
 
-def test_numbers_are_within_their_limits() -> None:
+def test_a_number_outside_its_limits_is_refused() -> None:
     line = decode("bind\tcount=16\tnegative=-1\tspaced= 1\tother=\u0661".encode())
     assert line.number("count", 16) == 16
     for name in ("negative", "spaced", "other", "missing"):
@@ -46,7 +46,7 @@ def test_numbers_are_within_their_limits() -> None:
 
 @pytest.fixture
 def sidecar() -> socket.socket:
-    """The control socket of one that ends with it."""
+    """The control socket of a sidecar, which ends with the test."""
     ours, theirs = socket.socketpair()
     threading.Thread(target=serve, args=(theirs,), daemon=True).start()
     return ours
@@ -63,7 +63,7 @@ def session_of(sidecar: socket.socket) -> tuple[socket.socket, Channel]:
 @pytest.mark.parametrize(
     "junk", [b"\xff\xfe\n", b"hello\n", b"x" * SIDECAR_LINE_BYTES_MAX, b"leave\n", b"", b"explain\n"]
 )
-def test_a_session_that_makes_no_sense_ends_and_the_next_one_is_served(sidecar: socket.socket, junk: bytes) -> None:
+def test_a_session_with_invalid_messages_ends_and_the_next_is_served(sidecar: socket.socket, junk: bytes) -> None:
     with sidecar:
         end, channel = session_of(sidecar)
         end.sendall(junk)
@@ -77,7 +77,7 @@ def test_a_session_that_makes_no_sense_ends_and_the_next_one_is_served(sidecar: 
         assert "of different versions" in answer.text("text")
 
 
-def test_sessions_end_with_their_process(sidecar: socket.socket) -> None:
+def test_closing_the_control_socket_ends_its_sessions(sidecar: socket.socket) -> None:
     _, channel = session_of(sidecar)
     sidecar.close()
     assert channel.receive() is None

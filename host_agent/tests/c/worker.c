@@ -1,5 +1,5 @@
-/* A worker for test_libwiresum.py: `worker SCENARIO RANK WORLD_SIZE`. Each scenario checks what it sees and says what
- * the test must know. It uses nothing but the public header. */
+/* A worker for test_libwiresum.py: `worker SCENARIO RANK WORLD_SIZE`. Each scenario checks its results and prints what
+ * the test needs. It uses only the public header. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <pthread.h>
@@ -124,7 +124,7 @@ static void collectives(void) {
   EXPECT(statistics.operations == 11 && statistics.results >= 14 && statistics.bytes_sent >= 4 * 5000);
   CHECK(wiresum_leave(&session));
   EXPECT(session == NULL);
-  EXPECT(waitpid(-1, NULL, 0) == -1 && errno == ECHILD); /* the sidecar is no child of ours */
+  EXPECT(waitpid(-1, NULL, 0) == -1 && errno == ECHILD); /* the sidecar is not our child */
 }
 
 static void* sum_in_thread(void* job) {
@@ -140,7 +140,7 @@ static void* sum_in_thread(void* job) {
   return NULL;
 }
 
-/* Sessions of three jobs, each in a thread of its own; and errors' texts are each thread's own. */
+/* Sessions of three jobs, each in its own thread, where each thread has its own error texts. */
 static void several_sessions(void) {
   static char names[3][8] = {"job-a", "job-b", "job-c"};
   pthread_t threads[3];
@@ -173,26 +173,26 @@ static void forked(void) {
   CHECK(wiresum_leave(&session));
 }
 
-/* Starts a sum that the others do not take part in until the test, or they, have done something to this worker. */
+/* Starts a sum in which the others do not take part before the test, or they, have ended this worker's job. */
 static void wait_for_the_end(wiresum_session* session) {
   int32_t value = 1;
   wiresum_operation* operation = NULL;
   printf("waiting\n");
   fflush(stdout);
   int code = WIRESUM_OK;
-  /* The first may still be complete: what the other had sent before its end is at the switch. */
+  /* The first call may still complete: the other rank's packets from before its end are at the switch. */
   for (int tries = 0; code == WIRESUM_OK && tries < 2; ++tries) {
     code = wiresum_all_reduce(session, &value, &value, 1, WIRESUM_INT32, WIRESUM_SUM, &operation);
     if (code == WIRESUM_OK) code = wiresum_wait(&operation, PATIENCE_S);
   }
   EXPECT(code != WIRESUM_OK && code != WIRESUM_IN_FLIGHT && operation == NULL);
   say("ended", code);
-  /* What fails first is the cause, and stays. */
+  /* The first failure is the cause, and later calls report it too. */
   EXPECT(wiresum_barrier(session, &operation) == code);
   CHECK(wiresum_leave(&session));
 }
 
-/* Ranks other than 0 go as `way` says, after all have joined. */
+/* Ranks other than 0 end in the given way after all have joined. */
 static void go(const char* way) {
   wiresum_session* session = join(way);
   sum_integers(session);
@@ -201,7 +201,7 @@ static void go(const char* way) {
   } else if (strcmp(way, "exits") == 0) {
     exit(EXIT_SUCCESS);
   } else if (strcmp(way, "crashes") == 0) {
-    if (fork() == 0) { /* which keeps what it has inherited until the test has seen the end */
+    if (fork() == 0) { /* the child keeps what it inherited until the test has seen the end */
       char byte;
       fclose(stdout);
       (void)!read(0, &byte, 1);
@@ -221,7 +221,7 @@ static void go(const char* way) {
     wiresum_leave(&session);
   } else {
     char byte;
-    (void)!read(0, &byte, 1); /* until the test has done something */
+    (void)!read(0, &byte, 1); /* until the test has acted */
     wait_for_the_end(session);
   }
 }
@@ -238,7 +238,7 @@ static void takes_too_long(void) {
     say("ended", wiresum_wait(&operation, PATIENCE_S));
   } else {
     char byte;
-    (void)!read(0, &byte, 1); /* until the test has seen that */
+    (void)!read(0, &byte, 1); /* until the test has seen the error */
   }
   CHECK(wiresum_leave(&session));
 }
@@ -296,7 +296,7 @@ static void arguments(void) {
          WIRESUM_ERROR_ARGUMENT);
   EXPECT(wiresum_broadcast(session, &value, 4, 1, &operation) == WIRESUM_ERROR_ARGUMENT);
   EXPECT(wiresum_barrier(session, NULL) == WIRESUM_ERROR_ARGUMENT);
-  /* Nothing of all that has hurt the session. */
+  /* None of these calls has damaged the session. */
   sum_integers(session);
   CHECK(wiresum_leave(&session));
 }
@@ -307,7 +307,7 @@ static void fails_to_join(void) {
   EXPECT(session == NULL);
 }
 
-/* Rank 0 leaves it to the environment what the job is called; the others know. */
+/* Rank 0 takes the job's name from the environment; the others pass it. */
 static void unnamed(void) {
   wiresum_session* session = NULL;
   CHECK(wiresum_join(rank == 0 ? NULL : getenv("EXPECTED_JOB"), rank, world_size, NULL, 0, &session));

@@ -32,7 +32,7 @@ class EngineShapes : public testing::TestWithParam<Shape> {};
 TEST_P(EngineShapes, SumsInt32ExactlyWithManyCollectivesInFlight) {
   const auto& [name, workers, aggregators, offload] = GetParam();
   Job job(workers, aggregators, offload);
-  // Sizes around the packet's, and one that takes every thread and slot several rounds.
+  // Sizes around a packet's, and one that uses every thread and slot for several rounds.
   const std::vector<std::size_t> sizes = {1, kLanes - 1, kLanes, kLanes + 1, 5000, 300'000, 7};
   std::vector<std::vector<std::vector<std::int32_t>>> data(workers);
   std::vector<std::shared_ptr<Operation>> operations;
@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Engine, EngineShapes,
                                                {At{.threads = 2, .slots = 32}, At{}, At{.threads = 1, .slots = 128}}}),
                          [](const auto& shape) { return std::string(shape.param.name); });
 
-TEST(Engine, SumsFloatsAlikeAtEveryWorker) {
+TEST(Engine, SumsOfFloatsHaveTheSameBitsAtEveryWorker) {
   Job job(3, 1);
   std::vector<std::vector<float>> data(3, std::vector<float>(10'000));
   for (std::size_t i = 0; i < 3; ++i) {
@@ -110,7 +110,7 @@ TEST_P(EngineShapes, SumsSparseTensorsAmongDenseOnesWithManyInFlight) {
                 std::vector<float>(kBlocks * kLanes, static_cast<float>(workers)));
     }
     const schedule::SparseStats stats = job[i].stats().sparse;
-    EXPECT_EQ(stats.prologues, static_cast<std::uint64_t>(kRounds + 1)) << "the dense ones asked once";
+    EXPECT_EQ(stats.prologues, static_cast<std::uint64_t>(kRounds + 1)) << "the dense requests asked only once";
     EXPECT_EQ(stats.streams, static_cast<std::uint64_t>(kRounds));
     EXPECT_EQ(stats.whole, static_cast<std::uint64_t>(kRounds - 1));
     EXPECT_EQ(stats.blocks_skipped, kRounds * (kBlocks - workers * (kBlocks / kEvery)));
@@ -120,7 +120,7 @@ TEST_P(EngineShapes, SumsSparseTensorsAmongDenseOnesWithManyInFlight) {
 constexpr std::size_t kManyBlocks = 3000;
 constexpr std::size_t kEveryEighth = 8;
 
-TEST_P(EngineShapes, SumsAKindThatTurnsDenseWhileManyAreInFlight) {
+TEST_P(EngineShapes, SumsTensorsThatTurnDenseWhileManyAreInFlight) {
   const auto& [name, workers, aggregators, offload] = GetParam();
   Job job(workers, aggregators, offload);
   std::vector<std::vector<std::vector<float>>> data(workers);
@@ -149,7 +149,7 @@ TEST_P(EngineShapes, SumsAKindThatTurnsDenseWhileManyAreInFlight) {
   }
 }
 
-TEST(Engine, CloseEndsASparseCollectiveWhereverItIs) {
+TEST(Engine, CloseEndsASparseCollectiveInEveryStage) {
   for (int delay_us = 0; delay_us <= 4000; delay_us += 200) {
     Job job(2, 2);
     std::vector<std::vector<float>> data;
@@ -171,7 +171,7 @@ TEST(Engine, CloseEndsASparseCollectiveWhereverItIs) {
 }
 
 TEST(Engine, RefusesMoreOperationsThanItsQueuesHold) {
-  Job job(2, 1);  // nobody else submits, so none completes
+  Job job(2, 1);  // no other worker submits, so none completes
   std::int32_t value = 1;
   for (std::size_t i = 0; i < kOperationsMax; ++i) {
     static_cast<void>(job[0].submit(request(kInt32, {region(&value, &value, 1)})));
@@ -180,7 +180,7 @@ TEST(Engine, RefusesMoreOperationsThanItsQueuesHold) {
   job[0].close();
 }
 
-TEST(Engine, WhatIsCompleteAndNotTakenCountsAgainstTheQueuesToo) {
+TEST(Engine, CompletedOperationsThatWereNotTakenCountAgainstTheQueues) {
   Job job(1, 1);
   const Request nothing = request(kInt32, {region<std::int32_t>(nullptr, nullptr, 0)});
   for (std::size_t i = 0; i < kOperationsMax; ++i) ASSERT_TRUE(job[0].submit(nothing)->done());
@@ -189,17 +189,17 @@ TEST(Engine, WhatIsCompleteAndNotTakenCountsAgainstTheQueuesToo) {
   EXPECT_TRUE(job[0].submit(nothing)->done());
 }
 
-TEST(Engine, ATimeOutOnOneThreadEndsWhatIsPendingOnTheOthers) {
-  Job job(2, 2);  // nobody else submits
+TEST(Engine, ATimeOutOnOneThreadEndsTheOperationsOfTheOthers) {
+  Job job(2, 2);  // no other worker submits
   const auto patient = job[0].submit(request(kFloat32, {}));
   Request late = request(kFloat32, {});
   late.timeout_ns = 100'000'000;
-  const auto hasty = job[0].submit(late);  // the other thread's
+  const auto hasty = job[0].submit(late);  // runs on the other thread
   EXPECT_EQ(end_of(hasty), Status::kTimedOut);
   EXPECT_EQ(end_of(patient), Status::kTimedOut);
 }
 
-TEST(Engine, ATimeOutOfNothingIsOver) {
+TEST(Engine, AZeroTimeOutExpiresAtOnce) {
   Job job(2, 1);
   Request late = request(kFloat32, {});
   late.timeout_ns = 0;
@@ -207,7 +207,7 @@ TEST(Engine, ATimeOutOfNothingIsOver) {
   EXPECT_EQ(end_of(operation), Status::kTimedOut);
 }
 
-TEST(Engine, ARequestThatWaitsForAPrologueHasItsDeadlineToo) {
+TEST(Engine, ADeadlineHoldsForARequestThatWaitsForAPrologue) {
   Job job(2, 1);
   std::vector<float> asking = sparse_tensor(0, 600, 50);
   std::vector<float> waiting(10, 1.0F);
@@ -215,12 +215,12 @@ TEST(Engine, ARequestThatWaitsForAPrologueHasItsDeadlineToo) {
   Request late = request(kFloat32, {region(waiting.data(), waiting.data(), waiting.size())});
   late.timeout_ns = 100'000'000;
   const auto second = job[0].submit(late);
-  ASSERT_TRUE(second->wait(kPatience)) << "nobody else is there to finish the prologue";
+  ASSERT_TRUE(second->wait(kPatience)) << "no other worker is there to finish the prologue";
   EXPECT_EQ(second->status(), Status::kTimedOut);
   EXPECT_EQ(end_of(first), Status::kTimedOut);
 }
 
-TEST(Engine, CloseEndsWhatWaitsForAPrologue) {
+TEST(Engine, CloseEndsARequestThatWaitsForAPrologue) {
   Job job(2, 2);
   std::vector<float> asking = sparse_tensor(0, 600, 50);
   std::vector<float> waiting(10, 1.0F);
@@ -264,7 +264,7 @@ TEST(Engine, AnEmptyCollectiveIsCompleteAtOnce) {
   EXPECT_EQ(end_of(operation, 0s), Status::kOk);
 }
 
-TEST(Engine, HandsOutEachCompletedOperationOnceToWhoAskedForIt) {
+TEST(Engine, ReturnsEachCompletedOperationOnceIfItWasAskedFor) {
   Job job(1, 1);
   std::vector<std::int32_t> values(10, 1);
   Request quiet = request(kInt32, {region(values.data(), values.data(), 10)});
@@ -280,7 +280,7 @@ TEST(Engine, HandsOutEachCompletedOperationOnceToWhoAskedForIt) {
   EXPECT_EQ(job[0].take_completed(kPatience), std::vector{unasked});
 }
 
-TEST(Engine, AMissingWorkerEndsInATimeOutAndThatIsFinal) {
+TEST(Engine, ATimeOutBecauseOfAMissingWorkerIsFinal) {
   Job job(2, 2);
   std::vector<std::int32_t> values(100'000, 1);
   Request late = request(kInt32, {region(values.data(), values.data(), values.size())});
@@ -301,7 +301,7 @@ TEST(Engine, DealsLargeCollectivesOverAllAggregatorsAndSmallOnesInTurn) {
   const EngineStats before = job[0].stats();
   ASSERT_EQ(before.aggregators.size(), 2U);
   EXPECT_EQ(before.aggregators[0].results, 40U);
-  EXPECT_EQ(before.aggregators[1].results, 80U) << "both of its threads have a share";
+  EXPECT_EQ(before.aggregators[1].results, 80U) << "40 for each of its two threads";
   EXPECT_EQ(before.results, 120U);
   EXPECT_GT(before.packets_sent, before.aggregators[1].packets_sent);
 
@@ -312,7 +312,7 @@ TEST(Engine, DealsLargeCollectivesOverAllAggregatorsAndSmallOnesInTurn) {
   EXPECT_EQ(after.aggregators[1].results, 80U + 4);
 }
 
-TEST(Engine, RoundsAreEachAggregatorsOwn) {
+TEST(Engine, EachAggregatorCountsItsOwnRounds) {
   Job job(1, {At{.threads = 1, .slots = 8}, At{}});
   std::vector<std::int32_t> values(2 * 64 * kLanes, 1);
   ASSERT_TRUE(submit_sum(job[0], values)->wait(kPatience));
@@ -321,7 +321,7 @@ TEST(Engine, RoundsAreEachAggregatorsOwn) {
   EXPECT_EQ(stats.aggregators[1].round_newest, 0xFFFFFFEF) << "each of 64 slots was used once";
 }
 
-TEST(Engine, ADeadAggregatorEndsWhatIsPendingAtAllOfThem) {
+TEST(Engine, ADeadAggregatorEndsTheOperationsAtAllAggregators) {
   Job job(2, {At{}, At{}, At{}});
   job.kill(1);
   std::vector<std::vector<std::int32_t>> data(2, std::vector<std::int32_t>(100'000, 1));
@@ -340,7 +340,7 @@ TEST(Engine, ADeadAggregatorEndsWhatIsPendingAtAllOfThem) {
   EXPECT_EQ(job[0].stats().aggregators[2].transport_error, 0U);
 }
 
-TEST(Engine, WorkersThatCallDifferentCollectivesFindOut) {
+TEST(Engine, DetectsWorkersThatCallDifferentCollectives) {
   Job job(2, 1);
   std::vector<std::int32_t> values(100, 1);
   Request sum = request(kInt32, {region(values.data(), values.data(), 100)});
@@ -355,7 +355,7 @@ TEST(Engine, WorkersThatCallDifferentCollectivesFindOut) {
   EXPECT_EQ(end_of(second), Status::kDiverged);
 }
 
-TEST(Engine, AbortEndsWhatIsPendingOnEveryThread) {
+TEST(Engine, AbortEndsTheOperationsOfEveryThread) {
   Job job(2, 4);
   std::vector<std::int32_t> values(200'000, 1);
   const auto operation = submit_sum(job[0], values);
@@ -363,7 +363,7 @@ TEST(Engine, AbortEndsWhatIsPendingOnEveryThread) {
   EXPECT_EQ(end_of(operation), Status::kAborted);
 }
 
-TEST(Engine, CloseEndsMoreThanTheStateMachineHoldsAndLaterSubmitsFail) {
+TEST(Engine, CloseEndsAllQueuedOperationsAndLaterSubmitsFail) {
   for (const int pending : {0, 1000}) {
     Job job(2, 1);
     std::vector<std::int32_t> values(10, 1);
@@ -394,7 +394,7 @@ std::vector<std::vector<transport::UdpSocket>> sockets_for(const EngineConfig& c
   return sockets;
 }
 
-TEST(Engine, RefusesWhatMakesNoSense) {
+TEST(Engine, RefusesInvalidConfigurations) {
   Job job(1, 1);
   EXPECT_THROW(job[0].submit(request({.dtype = numeric::Dtype::kRaw, .bits = 32}, {})), std::invalid_argument);
   EXPECT_THROW(Engine(EngineConfig{}, {}), std::invalid_argument) << "no aggregator";
@@ -412,7 +412,7 @@ TEST(Engine, RefusesWhatMakesNoSense) {
   EXPECT_THROW(Engine(config, sockets_for(config)), std::invalid_argument) << "too many aggregators";
 }
 
-TEST(Engine, ManyThreadsMaySubmitAndAskForStatisticsAtOnce) {
+TEST(Engine, ManyThreadsMaySubmitAndReadStatisticsAtOnce) {
   Job job(1, 2);
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller) {
@@ -430,20 +430,20 @@ TEST(Engine, ManyThreadsMaySubmitAndAskForStatisticsAtOnce) {
   EXPECT_GE(job[0].stats().results, 4U * 50U * 3U);
 }
 
-// One that never begins: over a device there is one aggregator, which sends to each worker.
+// Expects that no engine starts: over a device there is only one aggregator, which sends to each worker separately.
 void expect_refused(const std::vector<AggregatorConfig>& aggregators, const std::string& reason) {
   EngineConfig config;
   config.aggregators = aggregators;
   config.transport.kind = transport::TransportKind::kXdp;
   try {
     const Engine engine(config, sockets_for(config));
-    ADD_FAILURE() << "it began";
+    ADD_FAILURE() << "it started";
   } catch (const std::invalid_argument& error) {
     EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
   }
 }
 
-TEST(EngineOverADevice, IsAtOneAggregatorWithoutMulticast) {
+TEST(EngineOverADevice, AllowsOneAggregatorWithoutMulticastOnly) {
   AggregatorConfig one;
   one.switch_endpoint = {.address = kLoopback, .port = 1};
   AggregatorConfig multicast = one;

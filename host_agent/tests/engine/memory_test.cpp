@@ -1,5 +1,4 @@
-// An engine without memory, for real: in this program each `new` may fail, of all threads, at a time that the test
-// sets.
+// An engine that runs out of memory: in this program every `new`, of any thread, may be made to fail.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,7 +13,7 @@
 
 namespace {
 
-/// Allocations until one fails.
+/// The number of allocations until one fails.
 std::atomic<long> left{std::numeric_limits<long>::max()};
 std::atomic<bool> all_fail_then{false};
 
@@ -40,7 +39,8 @@ constexpr std::size_t kCalls = 6;
 constexpr std::size_t kBlocks = 128;
 constexpr std::size_t kExactElementsMax = 3000;
 
-/// Sparse by blocks, sparse within blocks, dense, gathered exactly, summed exactly in planes, and integers.
+/// Tensors that are sparse by blocks, sparse within blocks, dense, summed exactly by gathering, summed exactly in
+/// planes, or integers.
 std::vector<float> tensor(std::size_t worker, std::size_t call) {
   const auto one = static_cast<float>(worker + 1);
   if (call == 0) return sparse_tensor(worker, kBlocks, 32);
@@ -51,19 +51,19 @@ std::vector<float> tensor(std::size_t worker, std::size_t call) {
   return values;
 }
 
-/// How one round of calls went.
+/// The outcome of one round of calls.
 struct Round {
   std::array<std::array<Status, kCalls>, kWorkers> statuses{};
   std::array<std::array<bool, kCalls>, kWorkers> refused{};
   bool all_ended = true;
-  bool all_right = true;  // of those that ended well
+  bool all_right = true;  // all sums that completed successfully
   bool failed = false;
   bool any_no_memory = false;
   EngineStats stats;
 };
 
-/// All calls at all workers, of which the `nth` allocation fails, or all from it on. A worker whose engine fails ends
-/// the job for the other one, as its membership would.
+/// Runs all calls at all workers, where the `nth` allocation fails, or all from it on. A worker whose engine fails
+/// aborts the job for the other one, as its membership would.
 Round run_round(long nth, bool all_fail) {
   Job job(kWorkers, {At{.threads = 2}}, true, kExactElementsMax);
   std::array<std::vector<std::vector<float>>, kWorkers> data;
@@ -90,7 +90,7 @@ Round run_round(long nth, bool all_fail) {
         operations[worker][call] = job[worker].submit(std::move(requests[worker][call]));
       } catch (const std::bad_alloc&) {
         round.refused[worker][call] = true;
-        job[worker].abort();  // its caller gives up
+        job[worker].abort();  // as the caller of a failed operation does
       }
     }
   }
@@ -124,9 +124,9 @@ Round run_round(long nth, bool all_fail) {
 
 class EngineWithoutMemory : public testing::TestWithParam<bool> {};
 
-TEST_P(EngineWithoutMemory, EndsEveryCollectiveRightOrWithThatCauseWhicheverAllocationFails) {
+TEST_P(EngineWithoutMemory, EveryCollectiveIsRightOrFailsWithNoMemoryWhicheverAllocationFails) {
   constexpr long kAllocationsMax = 3000;
-  constexpr int kGoodMin = 3;  // in a row: rounds differ by a few allocations
+  constexpr int kGoodMin = 3;  // successful rounds in a row; rounds differ by a few allocations
   int no_memory = 0;
   int good = 0;
   long nth = 1;
@@ -137,7 +137,7 @@ TEST_P(EngineWithoutMemory, EndsEveryCollectiveRightOrWithThatCauseWhicheverAllo
     no_memory += round.any_no_memory ? 1 : 0;
     good = round.failed ? 0 : good + 1;
     if (good == 0) continue;
-    // So every kind of sum has been without memory.
+    // ... which shows that every kind of sum has met a failed allocation.
     EXPECT_GT(round.stats.sparse.streams, 0U);
     EXPECT_GT(round.stats.sparse.refined, 0U);
     EXPECT_GT(round.stats.sparse.whole + round.stats.sparse.prologues, 2U);

@@ -7,10 +7,10 @@ namespace {
 
 using worker::Status;
 
-TEST(Operation, SaysOnceThatTheQueueIsToBeTold) {
+TEST(Operation, NotifiesTheQueueExactlyOnce) {
   Operation asked(1, 1, true);
   EXPECT_TRUE(asked.end(Status::kOk));
-  EXPECT_FALSE(asked.notify_after_all()) << "it was told when it ended";
+  EXPECT_FALSE(asked.notify_after_all()) << "the queue was notified at the end";
 
   Operation late(2, 2, false);
   EXPECT_FALSE(late.end(Status::kAborted));
@@ -18,7 +18,7 @@ TEST(Operation, SaysOnceThatTheQueueIsToBeTold) {
   EXPECT_FALSE(late.notify_after_all());
 
   Operation under_way(3, 3, false);
-  EXPECT_FALSE(under_way.notify_after_all()) << "it will be told";
+  EXPECT_FALSE(under_way.notify_after_all()) << "the queue will be notified";
   EXPECT_TRUE(under_way.end(Status::kOk));
   EXPECT_FALSE(under_way.notify_after_all());
 }

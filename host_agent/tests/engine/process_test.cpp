@@ -1,4 +1,4 @@
-// What an engine is to its process: forked children, and threads that it may not have.
+// How an engine behaves in its process: in a forked child, and when it gets too few threads.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -23,15 +23,16 @@ namespace {
 using worker::Status;
 
 constexpr unsigned kChildSecondsMax = 30;
-constexpr std::chrono::milliseconds kUntilThreadsSleep{200};  // most likely
+constexpr std::chrono::milliseconds kUntilThreadsSleep{200};  // an estimate, long enough on most machines
 
 #ifdef __SANITIZE_THREAD__
-constexpr bool kMayCountThreads = false;  // ThreadSanitizer has one of its own, and lets forked children have none
+// ThreadSanitizer has its own thread, and allows no threads in forked children.
+constexpr bool kMayCountThreads = false;
 #else
 constexpr bool kMayCountThreads = true;
 #endif
 
-/// Starts a child that ends as programs do, with what `in_child` returns; it is killed if it hangs.
+/// Forks a child that exits normally with the status that `in_child` returns, and is killed if it hangs.
 pid_t forked(const std::function<int()>& in_child) {
   const pid_t child = fork();
   if (child == 0) {
@@ -41,7 +42,7 @@ pid_t forked(const std::function<int()>& in_child) {
   return child;
 }
 
-/// Its exit status; negative: it died of that signal.
+/// The child's exit status; negative: the number of the signal that killed it.
 int status_of(pid_t child) {
   int status = 0;
   waitpid(child, &status, 0);
@@ -66,12 +67,12 @@ std::size_t entries_of(const char* folder) {
   return count;
 }
 
-// While threads of the parent wait for all that can be waited for.
-TEST(EngineInAForkedChild, IsRefusedAndDestroyedWithItsOperationsAndTheSwitchWhileTheParentGoesOn) {
+// The parent's threads wait in every way that they can meanwhile.
+TEST(EngineInAForkedChild, InheritedObjectsAreRefusedAndDestroyedWhileTheParentGoesOn) {
   auto job = std::make_unique<Job>(2, 2);
   std::vector<std::int32_t> values(100'000, 1);
   std::vector<std::int32_t> others(100'000, 2);
-  std::shared_ptr<Operation> lonely = submit_sum((*job)[0], values);  // the other worker comes later
+  std::shared_ptr<Operation> lonely = submit_sum((*job)[0], values);  // the other worker submits later
   std::atomic<int> ready{0};
   std::thread taker([&] {
     ++ready;
@@ -105,11 +106,11 @@ TEST(EngineInAForkedChild, IsRefusedAndDestroyedWithItsOperationsAndTheSwitchWhi
   EXPECT_EQ(values, std::vector<std::int32_t>(values.size(), 3));
 }
 
-TEST(EngineInAForkedChild, MayBeMadeAnewThere) {
+TEST(EngineInAForkedChild, ANewEngineMayBeMade) {
   if (!kMayCountThreads) GTEST_SKIP() << "ThreadSanitizer counts among the threads";
   const Job job(1, 1);
-  // A lock of AddressSanitizer's allocator that a thread holds at the fork stays locked in the child, and threads
-  // allocate when they start.
+  // A lock of AddressSanitizer's allocator that some thread holds during the fork stays locked in the child, where
+  // starting a thread allocates.
   std::this_thread::sleep_for(kUntilThreadsSleep);
   EXPECT_EQ(status_of(forked([] {
               Job own(1, 2);
@@ -120,7 +121,7 @@ TEST(EngineInAForkedChild, MayBeMadeAnewThere) {
             0);
 }
 
-/// What making it throws, if the process may have so many threads more. Empty if nothing.
+/// The error of `make` in a process that may have this many more threads, or an empty string.
 std::string refusal(rlim_t threads, const std::function<void()>& make) {
   std::array<int, 2> channel{};
   EXPECT_EQ(pipe(channel.data()), 0);
@@ -134,8 +135,9 @@ std::string refusal(rlim_t threads, const std::function<void()>& make) {
       text = error.what();
     }
     if (entries_of("/proc/self/fd") != descriptors) text += " (descriptors are left)";
-    if (entries_of("/proc/self/task") != 3) text += " (threads are left)";  // this one, ".", ".."
-    _exit(write(channel[1], text.data(), text.size()) < 0 ? 2 : 0);  // what looks for leaks at the end wants a thread
+    if (entries_of("/proc/self/task") != 3) text += " (threads are left)";  // this thread, ".", ".."
+    // Skips the leak check at exit, which needs a thread.
+    _exit(write(channel[1], text.data(), text.size()) < 0 ? 2 : 0);
   });
   close(channel[1]);
   std::string text;
@@ -148,7 +150,18 @@ std::string refusal(rlim_t threads, const std::function<void()>& make) {
   return text;
 }
 
-TEST(EngineWithFewThreads, SaysWhichThreadItCouldNotStartAndLeavesNone) {
+/// `make` starts these threads in turn: without one of them it names that one, and leaves nothing behind.
+void expect_refusals(const std::vector<std::string>& names, const std::function<void()>& make) {
+  for (std::size_t threads = 0; threads < names.size(); ++threads) {
+    const std::string text = refusal(threads, make);
+    EXPECT_NE(text.find("cannot start " + names[threads]), std::string::npos) << text;
+    EXPECT_NE(text.find("this user may have " + std::to_string(threads + 1) + " threads"), std::string::npos) << text;
+    EXPECT_EQ(text.find("are left"), std::string::npos) << text;
+  }
+  EXPECT_EQ(refusal(names.size(), make), "");
+}
+
+TEST(EngineWithFewThreads, NamesTheThreadThatItCouldNotStartAndLeavesNone) {
   if (!kMayCountThreads) GTEST_SKIP() << "ThreadSanitizer counts among the threads";
   constexpr unsigned kThreads = 4;
   const auto make = [] {
@@ -162,18 +175,12 @@ TEST(EngineWithFewThreads, SaysWhichThreadItCouldNotStartAndLeavesNone) {
     sockets.push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, kThreads));
     const Engine engine(config, std::move(sockets));
   };
-  for (unsigned threads = 0; threads <= kThreads; ++threads) {
-    const std::string wanted =
-        threads == kThreads ? "the thread for tasks" : "engine thread " + std::to_string(threads + 1) + " of 4";
-    const std::string text = refusal(threads, make);
-    EXPECT_NE(text.find("cannot start " + wanted), std::string::npos) << text;
-    EXPECT_NE(text.find("this user may have " + std::to_string(threads + 1) + " threads"), std::string::npos) << text;
-    EXPECT_EQ(text.find("are left"), std::string::npos) << text;
-  }
-  EXPECT_EQ(refusal(kThreads + 1, make), "");
+  expect_refusals({"engine thread 1 of 4", "engine thread 2 of 4", "engine thread 3 of 4", "engine thread 4 of 4",
+                   "the thread for tasks"},
+                  make);
 }
 
-TEST(SwitchServerWithFewThreads, SaysWhichThreadItCouldNotStartAndLeavesNone) {
+TEST(SwitchServerWithFewThreads, NamesTheThreadThatItCouldNotStartAndLeavesNone) {
   if (!kMayCountThreads) GTEST_SKIP() << "ThreadSanitizer counts among the threads";
   constexpr unsigned kThreads = 3;
   const auto make = [] {
@@ -183,14 +190,9 @@ TEST(SwitchServerWithFewThreads, SaysWhichThreadItCouldNotStartAndLeavesNone) {
                                             .sizes = {.slots = 64, .lanes_max = kLanes, .jobs_max = 8},
                                             .transport = {}});
   };
-  for (unsigned threads = 0; threads < kThreads; ++threads) {
-    const std::string text = refusal(threads, make);
-    EXPECT_NE(text.find("cannot start data thread " + std::to_string(threads + 1) + " of 3 of the switch"),
-              std::string::npos)
-        << text;
-    EXPECT_EQ(text.find("are left"), std::string::npos) << text;
-  }
-  EXPECT_EQ(refusal(kThreads, make), "");
+  expect_refusals(
+      {"data thread 1 of 3 of the switch", "data thread 2 of 3 of the switch", "data thread 3 of 3 of the switch"},
+      make);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Engines of one job and the real software switches that it is at, all in this process, over loopback.
+// Engines of one job and the real software switches that it uses, all in this process, over loopback.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ struct At {
   std::uint32_t slots = kSlots;
 };
 
-/// N engines of one job at one switch or several, all in this process.
+/// N engines of one job at one or several switches.
 class Job {
  public:
   Job(unsigned workers, unsigned threads, bool offload = true) : Job(workers, {At{.threads = threads}}, offload) {}
@@ -66,11 +66,11 @@ class Job {
 
   Engine& operator[](std::size_t worker) { return *engines_[worker]; }
   [[nodiscard]] std::size_t workers() const { return engines_.size(); }
-  /// As if it had been killed.
+  /// Stops the switch as if its process had been killed.
   void kill(std::size_t aggregator) { servers_[aggregator].reset(); }
 
  private:
-  /// Each has a job number, a key and rounds of its own.
+  /// At each switch the job has a different number, key and first round.
   void add_aggregator(const At& at, bool offload, std::vector<EngineConfig>& configs,
                       std::vector<std::vector<std::vector<transport::UdpSocket>>>& sockets) {
     const auto number = static_cast<std::uint16_t>(servers_.size());
@@ -115,13 +115,13 @@ inline std::shared_ptr<Operation> submit_sum(Engine& engine, std::vector<std::in
   return engine.submit(request(kInt32, {region(values.data(), values.data(), values.size())}));
 }
 
-/// How it ended, if it has in time.
+/// How the operation ended, or nothing if it did not end in time.
 inline std::optional<worker::Status> end_of(const std::shared_ptr<Operation>& operation,
                                             std::chrono::nanoseconds patience = kPatience) {
   return operation->wait(patience) ? std::optional(operation->status()) : std::nullopt;
 }
 
-/// A tensor of many blocks, some of them with this worker's number in every element.
+/// A tensor of many blocks, some of which hold this worker's number in every element.
 inline std::vector<float> sparse_tensor(std::size_t worker, std::size_t blocks, std::size_t every) {
   std::vector<float> values(blocks * kLanes);
   for (std::size_t block = worker; block < blocks; block += every) {

@@ -1,4 +1,4 @@
-// A shard by itself: its mailbox, what the state machine has no room for yet, and its end.
+// A shard by itself: its mailbox, collectives that the state machine has no room for yet, and its end.
 #include "engine/shard.hpp"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ Collective barrier(std::uint64_t token) {
 
 class ShardTest : public testing::Test {
  protected:
-  /// Answers all that has been sent.
+  /// Answers all packets that were sent.
   void answer() {
     for (sim::Datagram& datagram : sent) {
       wire::Header header;
@@ -52,7 +52,7 @@ class ShardTest : public testing::Test {
   std::vector<sim::Datagram> sent;
   std::vector<worker::Completion> completions;
   int mails = 0;
-  std::vector<std::function<void()>> unread;  // by the device
+  std::vector<std::function<void()>> unread;  // packets that the device has not read yet
   bool device_is_late = false;
   sim::SimTransport transport{4, wire::kHeaderBytes + 4 * wire::kWordBytes,
                               [this](std::function<void()> read) {
@@ -69,7 +69,7 @@ class ShardTest : public testing::Test {
                                [this](const worker::Completion& completion) { completions.push_back(completion); }}};
 };
 
-TEST_F(ShardTest, WhatTheStateMachineHasNoRoomForFollowsWhenACompletionIsTaken) {
+TEST_F(ShardTest, WaitingCollectivesEnterTheStateMachineWhenACompletionIsTaken) {
   for (std::uint64_t token = 1; token <= 3; ++token) shard.post(barrier(token));
   EXPECT_EQ(mails, 3);
   EXPECT_TRUE(shard.take_mail());
@@ -88,7 +88,7 @@ TEST_F(ShardTest, WhatTheStateMachineHasNoRoomForFollowsWhenACompletionIsTaken) 
   EXPECT_FALSE(shard.report());
 }
 
-TEST_F(ShardTest, ItsEndEndsWhatIsPendingAndWhatIsInTheMail) {
+TEST_F(ShardTest, ItsEndEndsPendingCollectivesAndThoseInTheMailbox) {
   shard.post(barrier(1));
   shard.take_mail();
   ASSERT_TRUE(shard.transmit());
@@ -102,7 +102,7 @@ TEST_F(ShardTest, ItsEndEndsWhatIsPendingAndWhatIsInTheMail) {
   }
 }
 
-TEST_F(ShardTest, WhatADeviceHasNoRoomForGoesWhenItHas) {
+TEST_F(ShardTest, PacketsWaitUntilTheDeviceHasRoom) {
   device_is_late = true;
   std::vector<std::int32_t> values(4 * 16, 7);
   auto* bytes = reinterpret_cast<std::byte*>(values.data());
@@ -116,9 +116,9 @@ TEST_F(ShardTest, WhatADeviceHasNoRoomForGoesWhenItHas) {
   std::size_t steps = 0;
   for (; completions.empty() && steps < 100; ++steps) {
     shard.transmit();
-    EXPECT_LE(unread.size(), 4U);  // all that it has room for
+    EXPECT_LE(unread.size(), 4U);  // as many as the device has room for
     if (!unread.empty()) {
-      unread.back()();  // in no order
+      unread.back()();  // the device reads them in no particular order
       unread.pop_back();
     }
     answer();
@@ -130,7 +130,7 @@ TEST_F(ShardTest, WhatADeviceHasNoRoomForGoesWhenItHas) {
   EXPECT_EQ(values, std::vector<std::int32_t>(4 * 16, 7));
 }
 
-TEST_F(ShardTest, TheFirstFailureStaysAndIsOfWhateverComesLater) {
+TEST_F(ShardTest, TheFirstFailureIsThatOfAllLaterCollectives) {
   shard.post(barrier(1));
   shard.post_failure(Status::kTimedOut);
   shard.post_failure(Status::kAborted);

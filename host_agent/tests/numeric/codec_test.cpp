@@ -1,4 +1,4 @@
-// The codec's promises: layout, exactness, error bound, no overflow, and the elements that are no numbers.
+// What the codec guarantees: layout, exactness, the error bound, no overflow, and the treatment of NaN and Inf.
 #include "numeric/codec.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ unsigned ceil_log2(unsigned workers) {
   return log2;
 }
 
-/// What the switch does for one chunk of N workers, and what each gets back.
+/// One chunk of N workers summed as by the switch, and the result at each worker.
 struct Round {
   Format format;
   std::size_t words;
@@ -30,7 +30,7 @@ struct Round {
 
   std::uint8_t exponent = 0;
   Scale scale = {};
-  std::vector<std::int64_t> exact_lane_sums = {};  // in 64-bit integers
+  std::vector<std::int64_t> exact_lane_sums = {};  // as 64-bit integers
   Buffer sum{0};
   Buffer result{0};
 
@@ -53,7 +53,7 @@ struct Round {
   }
 };
 
-/// The bound of codec.cpp. `sum` is the exact one.
+/// The error bound that codec.cpp states; `sum` is the exact sum.
 long double error_bound(Dtype dtype, unsigned workers, unsigned bits, std::uint8_t exponent, long double sum) {
   const int log2_workers = static_cast<int>(ceil_log2(workers));
   const int unbiased = std::max<int>(exponent, 1) - 127;
@@ -73,7 +73,7 @@ struct Workload {
   unsigned workers;
 };
 
-/// All small jobs that lanes of so many bits can carry, and some large ones.
+/// All small numbers of workers that lanes of this width can carry, and some large ones.
 std::vector<unsigned> job_sizes(unsigned bits) {
   std::vector<unsigned> sizes(32);
   std::iota(sizes.begin(), sizes.end(), 1U);
@@ -142,7 +142,7 @@ TEST_F(BlockFloatingPoint, HoldsItsErrorBound) {
 
 TEST_F(BlockFloatingPoint, NeverOverflowsALaneAtTheExtremes) {
   for (const auto& [format, workers] : all_workloads()) {
-    // The largest mantissa of several exponents, all of one sign, then of mixed signs, then of alternating lanes.
+    // The largest mantissas of several exponents: all of one sign, of mixed signs, and of alternating lanes.
     const std::uint32_t tops[] = {largest_bits(format.dtype), infinity_bits(format.dtype) / 2 | 0x7FU, 1U,
                                   format.dtype == Dtype::kF32    ? 0x3FFFFFFFU
                                   : format.dtype == Dtype::kBF16 ? 0x3FFFU
@@ -170,7 +170,7 @@ TEST_F(BlockFloatingPoint, NeverOverflowsALaneAtTheExtremes) {
   }
 }
 
-TEST_F(BlockFloatingPoint, ClampsALaneOf32BitsByLessThanOne) {
+TEST_F(BlockFloatingPoint, ClampsALaneOf32BitsByLessThanOneUnit) {
   for (const unsigned workers : job_sizes(32)) {
     for (int exponent = 1; exponent < 255; ++exponent) {
       const Scale scale = block_scale(workers, static_cast<std::uint8_t>(exponent), 32, 1.0F);
@@ -186,7 +186,7 @@ TEST_F(BlockFloatingPoint, ClampsALaneOf32BitsByLessThanOne) {
   }
 }
 
-TEST_F(BlockFloatingPoint, ScaleHasTheValueThatTheHeaderStates) {
+TEST_F(BlockFloatingPoint, TheScaleFollowsTheFormulaInTheHeaderFile) {
   for (const unsigned bits : {32U, 16U, 8U}) {
     for (const unsigned workers : job_sizes(bits)) {
       for (int m = 0; m < 255; ++m) {
@@ -288,7 +288,7 @@ TEST_F(BlockFloatingPoint, AverageIsTheSumDividedByN) {
 TEST_F(BlockFloatingPoint, OneWorkerGetsItsTensorBackIfItFitsTheLanes) {
   Buffer source(4 * 40);
   for (std::size_t i = 0; i < 40; ++i) {
-    // Within seven binades of the largest: 24 bits of mantissa, and 31 of lane.
+    // Within seven binades of the largest value: 24 bits of mantissa fit 31 bits of lane.
     const auto exponent = static_cast<std::uint32_t>(100 + random_() % 8);
     put_bits(Dtype::kF32, source, i, exponent << 23 | static_cast<std::uint32_t>(random_() & 0x807FFFFFU));
   }
@@ -309,7 +309,7 @@ TEST_F(BlockFloatingPoint, SaturatesIfTheTensorGrowsAfterItsExponentWasAgreed) {
   EXPECT_EQ(reference_lanes(payload, 4, 32), expected);
 }
 
-TEST(MaxExponent, IsThatOfTheFp32Value) {
+TEST(MaxExponent, EqualsTheExponentOfTheFp32Value) {
   set_default_float_environment();
   for (const Dtype dtype : kFloatDtypes) {
     std::mt19937_64 random(3);
@@ -398,10 +398,10 @@ TEST(FixedScale, SaturatesAndNeverOverflows) {
   }
 }
 
-TEST(FixedScale, GivesBackWhatItScaled) {
+TEST(FixedScale, UndoesTheScalingForEveryFactor) {
   set_default_float_environment();
   const Format format{Dtype::kF32, Scaling::kFixed, 32};
-  // From the least subnormal to the largest number.
+  // From the smallest subnormal to the largest number.
   for (const float factor :
        {0x1p-149F, 0x1.8p-140F, 0x1p-126F, 1e-20F, 0.3F, 1.0F, 1000.0F, 1e20F, 0x1p127F, 3.4e38F}) {
     const Scale scale = fixed_scale(2, factor, 32, 1.0F);
@@ -420,7 +420,7 @@ TEST(FixedScale, GivesBackWhatItScaled) {
   }
 }
 
-TEST(FixedScale, ThatIsNoPositiveNumberGivesNan) {
+TEST(FixedScale, NanComesFromAScaleThatIsNoPositiveNumber) {
   const Format format{Dtype::kF32, Scaling::kFixed, 16};
   for (const float factor : {0.0F, -1.0F, INFINITY, NAN}) {
     const Scale scale = fixed_scale(2, factor, 16, 1.0F);
@@ -503,7 +503,7 @@ TEST(Dequantise, MayWriteOverTheSource) {
   EXPECT_TRUE(tensor == apart);
 }
 
-TEST(FloatEnvironment, IsMadeDefaultWhateverItWas) {
+TEST(FloatEnvironment, IsResetWhileNumericsRun) {
   std::thread([] {
 #if defined(__x86_64__)
     _mm_setcsr(0x1F80 | 0x8040 | 0x6000);  // FTZ, DAZ, toward zero

@@ -1,4 +1,5 @@
-// Exact sums: rounded once, whatever the neighbours; the two ways of travelling give the same bits; nothing overflows.
+// Exact sums are rounded once, whatever the other elements are; both ways of sending them give the same bits; nothing
+// overflows.
 #include "numeric/exact.hpp"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-using Contributions = std::vector<std::vector<std::uint32_t>>;  // by worker, bits of the elements
+using Contributions = std::vector<std::vector<std::uint32_t>>;  // the bits of the elements, by worker
 
 Buffer stored(Dtype dtype, const std::vector<std::uint32_t>& elements) {
   Buffer buffer(elements.size() * element_bytes(dtype), 1);
@@ -24,7 +25,7 @@ Buffer stored(Dtype dtype, const std::vector<std::uint32_t>& elements) {
   return buffer;
 }
 
-/// Through the switch's adder, plane by plane.
+/// Sums planes with the switch's adder.
 Buffer split_and_join(Dtype dtype, const Contributions& contributions, unsigned divisor) {
   const ExactFormat format(dtype, static_cast<unsigned>(contributions.size()));
   const std::size_t count = contributions.front().size();
@@ -65,7 +66,7 @@ Buffer added_up(Dtype dtype, const Contributions& contributions, unsigned diviso
   return result;
 }
 
-/// Of one element of fp32; both ways.
+/// The sum of one fp32 element, which must be the same in both ways.
 float sum(const std::vector<float>& terms, unsigned divisor = 1) {
   Contributions contributions;
   for (const float term : terms) contributions.push_back({std::bit_cast<std::uint32_t>(term)});
@@ -77,9 +78,9 @@ float sum(const std::vector<float>& terms, unsigned divisor = 1) {
 }
 
 TEST(ExactSum, RoundsOnceToNearestEven) {
-  EXPECT_EQ(sum({1.0F, 0x1p-24F}), 1.0F);                      // half way: to even
-  EXPECT_EQ(sum({0x1.000002p0F, 0x1p-24F}), 0x1.000004p0F);    // half way: to even
-  EXPECT_EQ(sum({1.0F, 0x1p-24F, 0x1p-149F}), 0x1.000002p0F);  // a little more than half way
+  EXPECT_EQ(sum({1.0F, 0x1p-24F}), 1.0F);                      // a tie: to even
+  EXPECT_EQ(sum({0x1.000002p0F, 0x1p-24F}), 0x1.000004p0F);    // a tie: to even
+  EXPECT_EQ(sum({1.0F, 0x1p-24F, 0x1p-149F}), 0x1.000002p0F);  // slightly above a tie
   EXPECT_EQ(sum({1.0F, 0x1p-24F, -0x1p-149F}), 1.0F);
   EXPECT_EQ(sum({-1.0F, -0x1p-24F, -0x1p-149F}), -0x1.000002p0F);
   EXPECT_EQ(sum({0x1.fffffep127F, 1.0F, -0x1.fffffep127F}), 1.0F);
@@ -94,16 +95,16 @@ TEST(ExactSum, OverflowsToInfinityOnlyAtTheEnd) {
   EXPECT_EQ(sum({kMax, kMax, -kMax}), kMax);
   EXPECT_EQ(sum({kMax, kMax, kMax, kMax}, 4), kMax);
   EXPECT_EQ(sum({kMax, 0x1p102F}), kMax);
-  EXPECT_EQ(sum({kMax, 0x1p103F}), kInf);  // half way to what would be 2^128
+  EXPECT_EQ(sum({kMax, 0x1p103F}), kInf);  // a tie between the largest number and 2^128
 }
 
 TEST(ExactSum, AveragesAreRoundedOnceToo) {
   EXPECT_EQ(sum({1.0F, 0.0F, 0.0F}, 3), 1.0F / 3.0F);
-  EXPECT_EQ(sum({0x1p-149F, 0.0F}, 2), 0.0F);  // half of the smallest: to even
+  EXPECT_EQ(sum({0x1p-149F, 0.0F}, 2), 0.0F);  // half of the smallest subnormal: to even
   EXPECT_EQ(sum({0x1p-148F, 0x1p-149F}, 2), 0x1p-148F);
   EXPECT_EQ(sum({0x1p-149F, 0x1p-149F, 0.0F}, 3), 0x1p-149F);
   EXPECT_EQ(sum({-0x1p-149F, -0x1p-149F, 0.0F}, 3), -0x1p-149F);
-  EXPECT_EQ(sum({0x1p24F, 3.0F}, 2), 0x1p23F + 2.0F);  // 2^23 + 1.5: to even, though 2^24 + 3 is no fp32 number
+  EXPECT_EQ(sum({0x1p24F, 3.0F}, 2), 0x1p23F + 2.0F);  // 2^23 + 1.5: a tie to even, although 2^24 + 3 is no fp32 number
   EXPECT_EQ(sum({0x1p25F, 1.0F, 0.0F, 0.0F}, 4), 0x1p23F);
   for (const unsigned workers : {31U, 32U, 127U, 1024U}) {
     std::vector<float> terms(workers, 0.0F);
@@ -113,7 +114,7 @@ TEST(ExactSum, AveragesAreRoundedOnceToo) {
   }
 }
 
-TEST(ExactSum, WhatIsNotFiniteStaysWhereItIs) {
+TEST(ExactSum, NanAndInfinityStayInTheirElement) {
   EXPECT_EQ(sum({kInf, 1.0F}), kInf);
   EXPECT_EQ(sum({-kInf, -kInf, 5.0F}), -kInf);
   EXPECT_TRUE(std::isnan(sum({kInf, -kInf})));
@@ -133,7 +134,7 @@ TEST(ExactSum, ZeroIsPositive) {
 }
 
 TEST(ExactSum, HalfPrecisionIsRoundedOnce) {
-  // 1 + 2^-11 is half way, and what is beyond it is too small for fp32 beside 1.
+  // 1 + 2^-11 is a tie, which the third term breaks although it is too small for fp32 beside 1.
   const Contributions half{{0x3C00}, {0x1000}, {0x0001}};
   std::uint16_t result;
   std::memcpy(&result, split_and_join(Dtype::kF16, half, 1).data(), sizeof result);
@@ -159,7 +160,7 @@ TEST(ExactSum, BothWaysGiveTheSameBitsForAnyElementsAndWorkers) {
   }
 }
 
-TEST(ExactSum, MemoryThatChangesAfterItsPlanesWereCountedDoesNoHarm) {
+TEST(ExactSum, MemoryThatChangesAfterItsPlanesWereCountedOverflowsNothing) {
   const ExactFormat format(Dtype::kF32, 2);
   const Buffer before = stored(Dtype::kF32, {0x3F800000, 0});
   const Planes planes = format.planes_of(before.data(), 2);
@@ -188,7 +189,7 @@ TEST(ExactSum, AgreesWithWiderArithmeticWhereThatIsExact) {
       exact += term;
     }
     EXPECT_EQ(sum(terms), static_cast<float>(exact));
-    // A power of two divides exactly.
+    // Dividing by a power of two is exact.
     EXPECT_EQ(sum(terms, 16), static_cast<float>(exact / 16));
   }
 }

@@ -1,4 +1,4 @@
-// Codes, unions and places of indices, against what their definitions say bit by bit.
+// Codes, unions and positions of indices, compared with reference implementations of their definitions.
 #include "numeric/indices.hpp"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ Indices draw(std::mt19937_64& random, std::size_t count, std::size_t size) {
   return {drawn.begin(), drawn.end()};
 }
 
-/// As the header says.
+/// Written bit by bit from the header's definition.
 Code reference_code(const Indices& indices, std::size_t size) {
   if (indices.empty()) return {};
   const auto low_bits = static_cast<unsigned>(std::floor(std::log2(static_cast<double>(size / indices.size()))));
@@ -49,7 +49,7 @@ Code encoded(const Indices& indices, std::size_t size) {
   return code;
 }
 
-TEST(IndexCode, IsTheDefinitionsAndComesBack) {
+TEST(IndexCode, EqualsTheDefinitionAndDecodesToTheSameIndices) {
   std::mt19937_64 random(1);
   for (const std::size_t size : {1, 2, 63, 64, 65, 1000, 4097}) {
     for (const std::size_t count : {std::size_t{0}, std::size_t{1}, size / 100, size / 3, size - 1, size}) {
@@ -76,11 +76,11 @@ TEST(IndexCode, RefusesIndicesThatDoNotAscendBelowTheSize) {
   for (const Indices& wrong : {Indices{5, 5}, Indices{6, 5}, Indices{-1, 5}, Indices{5, 100}}) {
     EXPECT_FALSE(encode_indices(wrong, 100, code)) << wrong[0] << ", " << wrong[1];
   }
-  EXPECT_FALSE(encode_indices(Indices{5}, 100, code)) << "the code has another size";
+  EXPECT_FALSE(encode_indices(Indices{5}, 100, code)) << "the buffer has the wrong size";
 }
 
-/// Whatever arrives: either it is refused, or what comes out ascends below the size. (Sanitizers watch the bounds.)
-TEST(IndexCode, RefusesOrDecodesAnyBytes) {
+/// Any bytes are refused, or decode to indices that ascend and are below the size. (Sanitizers watch the bounds.)
+TEST(IndexCode, RefusesOrDecodesArbitraryBytes) {
   std::mt19937_64 random(2);
   constexpr std::size_t kSize = 1000;
   constexpr std::size_t kCount = 37;
@@ -120,7 +120,7 @@ TEST(IndexCode, RefusesCodesOfAnotherLength) {
   }
 }
 
-TEST(Indices, UnionAndPlacesAreThoseOfSets) {
+TEST(Indices, UnionsAndPositionsEqualThoseOfStdSet) {
   std::mt19937_64 random(3);
   for (const std::size_t size : {1, 64, 1000}) {
     std::vector<Indices> parts;

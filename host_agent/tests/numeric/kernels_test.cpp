@@ -1,4 +1,4 @@
-// Every instruction set against the scalar reference, bit for bit, and the scalar conversions against the definition.
+// Every instruction set equals the scalar reference bit for bit, and the scalar conversions equal their definition.
 #include "numeric/kernels.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ std::vector<const Kernels*> vector_tables() {
   return {tables + 1, tables + count};
 }
 
-/// Lengths around every vector width, those of real packets, and one that is none of these.
+/// Lengths around every vector width, lengths of real packets, and one other.
 constexpr std::size_t kWords[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 101, 360};
 
 std::vector<std::size_t> counts_for(std::size_t words, std::size_t per_word, std::mt19937_64& random) {
@@ -92,7 +92,7 @@ TEST_P(VectorKernels, DequantiseAsScalarDoes) {
   }
 }
 
-// The codec makes no NaN and no Inf out of a scale, but a conversion to bf16 has to be right for them.
+// Scaling makes no NaN and no Inf, but a conversion to bf16 has to handle them.
 TEST_P(VectorFloatKernels, StoreNanAndInfinityAsScalarDoes) {
   const auto [kernels, format] = GetParam();
   const std::size_t lane = format.bits == 32 ? 0 : format.bits == 16 ? 1 : 2;
@@ -124,7 +124,7 @@ TEST_P(VectorKernels, FindTheMaximumAsScalarDoes) {
   }
 }
 
-TEST_P(VectorFloatKernels, FindTheMaximumWhereverItIs) {
+TEST_P(VectorFloatKernels, FindTheMaximumAtEveryPosition) {
   const auto [kernels, format] = GetParam();
   for (const std::size_t count : {1, 7, 16, 33, 64, 100, 129}) {
     for (std::size_t at = 0; at < count; ++at) {
@@ -150,12 +150,12 @@ TEST_P(VectorKernels, ScanABlockAsScalarDoes) {
   }
 }
 
-TEST_P(VectorKernels, ScanFindsTheOneElementThatIsNotZeroWhereverItIs) {
+TEST_P(VectorKernels, ScanFindsASingleNonzeroElementAtEveryPosition) {
   const auto [kernels, format] = GetParam();
   for (const std::size_t count : {1, 7, 16, 33, 64, 100, 129, 400}) {
     for (std::size_t at = 0; at < count; ++at) {
       Buffer source(count * element_bytes(format.dtype), 0, std::byte{0});
-      put_bits(format.dtype, source, at, 1);  // the smallest: no exponent tells of it
+      put_bits(format.dtype, source, at, 1);  // the smallest value, which no exponent shows
       ASSERT_TRUE(scan_block(format.dtype, source.data(), count, *kernels).present) << at << " of " << count;
       put_bits(format.dtype, source, at, sign_bit(format.dtype));
       const BlockScan sign = scan_block(format.dtype, source.data(), count, *kernels);
@@ -166,7 +166,7 @@ TEST_P(VectorKernels, ScanFindsTheOneElementThatIsNotZeroWhereverItIs) {
   }
 }
 
-TEST_P(VectorKernels, ScanOfATensorIsThatOfItsBlocks) {
+TEST_P(VectorKernels, ScanOfATensorEqualsTheScansOfItsBlocks) {
   const auto [kernels, format] = GetParam();
   const std::size_t bytes = element_bytes(format.dtype);
   for (const std::size_t step : {1, 3, 8, 33, 360}) {
@@ -176,7 +176,7 @@ TEST_P(VectorKernels, ScanOfATensorIsThatOfItsBlocks) {
         put_bits(format.dtype, source, at, (random_() & 1U) != 0 ? 1 : sign_bit(format.dtype));
       }
       std::vector<BlockScan> scans((count + step - 1) / step + 1);
-      scans.back() = {.present = true, .negative_zero = true};  // must stay so
+      scans.back() = {.present = true, .negative_zero = true};  // must not be overwritten
       scan_blocks(format.dtype, source.data(), count, step, scans.data(), *kernels);
       for (std::size_t i = 0; i * step < count; ++i) {
         const std::size_t elements = std::min(step, count - i * step);
@@ -236,7 +236,7 @@ INSTANTIATE_TEST_SUITE_P(InstructionSets, VectorKernels, ::testing::ValuesIn(all
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VectorFloatKernels);
 INSTANTIATE_TEST_SUITE_P(InstructionSets, VectorFloatKernels, ::testing::ValuesIn(float_cases()), case_name);
 
-/// All tables, the scalar one too.
+/// All instruction sets, the scalar one included.
 std::vector<const Kernels*> all_tables() {
   const Kernels* tables[kKernelTablesMax];
   return {tables, tables + supported_kernels(tables)};
@@ -256,14 +256,14 @@ TEST(HalfConversion, ReadsAllHalvesExactly) {
     const auto lanes = reference_lanes(payload, 65536, 32);
     for (std::uint32_t i = 0; i < 65536; ++i) {
       const double value = value_of_half(static_cast<std::uint16_t>(i)) * 0x1p24;
-      const double limit = (1 << 30) - 64;  // cut to 24 bits
+      const double limit = (1 << 30) - 64;  // the largest fp32 number below 2^30
       const double expected = std::isnan(value) ? 0.0 : std::fmin(std::fmax(value, -limit), limit);
       ASSERT_EQ(static_cast<double>(lanes[i]), expected) << kernels->name << " " << std::hex << i;
     }
   }
 }
 
-// Walks through every half and the points between it and its neighbour: just below, at and just above the middle.
+// Tests every half, and between it and the next one the values just below, at and just above the middle.
 TEST(HalfConversion, RoundsToNearestEvenAndOverflowsToInfinity) {
   set_default_float_environment();
   for (const Kernels* const kernels : all_tables()) {
@@ -279,7 +279,7 @@ TEST(HalfConversion, RoundsToNearestEvenAndOverflowsToInfinity) {
                     {std::nextafter(middle, 0.0F), half},
                     {middle, even},
                     {std::nextafter(middle, INFINITY), half + 1}};
-      // One full vector of each, by way of the lane 1 and a scale of that value.
+      // One full vector of each value, produced from the lane 1 and a suitable scale.
       Buffer payload(4 * 16, 0, std::byte{0});
       for (std::size_t word = 0; word < 16; ++word) payload.data()[4 * word + 3] = std::byte{1};
       for (const auto& point : points) {
@@ -313,7 +313,7 @@ TEST(Bfloat16Conversion, RoundsToNearestEven) {
   }
 }
 
-TEST(Dispatch, UsesWhatTheEnvironmentNamesElseTheBest) {
+TEST(Dispatch, UsesTheInstructionSetOfTheEnvironmentOrTheBest) {
   const char* const wanted = std::getenv("WIRESUM_SIMD");
   const Kernels* const named = wanted == nullptr ? nullptr : find_kernels(wanted);
   EXPECT_STREQ(instruction_set(), named != nullptr ? named->name : all_tables().back()->name);

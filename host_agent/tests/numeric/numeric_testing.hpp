@@ -1,5 +1,5 @@
-// What the numeric tests share: random elements of every kind, exact-size buffers, and a reference of the wire
-// format that is written from format.hpp's text, in 64-bit integers, and shares nothing with the kernels.
+// Shared by the numeric tests: random elements of every kind, buffers of exact size, and a reference of the wire format
+// that is written from format.hpp's text in 64-bit integers and shares no code with the kernels.
 #pragma once
 
 #include <bit>
@@ -24,8 +24,8 @@ inline const char* name_of(Dtype dtype) {
   return kNames[static_cast<std::size_t>(dtype)];
 }
 
-/// A heap block of exactly `bytes` bytes that starts `misalignment` past an aligned address: AddressSanitizer sees
-/// any access beyond its end.
+/// A heap block of exactly `bytes` bytes that starts `misalignment` past an aligned address, so that AddressSanitizer
+/// detects any access beyond its end.
 class Buffer {
  public:
   explicit Buffer(std::size_t bytes, std::size_t misalignment = 0, std::byte fill = std::byte{0xA5})
@@ -97,7 +97,7 @@ inline std::uint32_t random_bits(Dtype dtype, std::mt19937_64& random, bool fini
   }
 }
 
-/// One worker's chunk whose magnitudes lie within `binades` below `top_bits`.
+/// One worker's chunk, with magnitudes within `binades` binades below `top_bits`.
 inline void fill_gradient(Dtype dtype, Buffer& buffer, std::size_t count, std::uint32_t top_bits, unsigned binades,
                           std::mt19937_64& random) {
   const unsigned mantissa_bits = dtype == Dtype::kF32 ? 23 : dtype == Dtype::kF16 ? 10 : 7;
@@ -109,7 +109,7 @@ inline void fill_gradient(Dtype dtype, Buffer& buffer, std::size_t count, std::u
   }
 }
 
-/// The lanes' values of a payload, from format.hpp's text: word = sum of value_j * 2^(bits * j), low lane first.
+/// The lanes of a payload, from format.hpp's text: word = sum of value_j * 2^(bits * j), low lane first.
 inline std::vector<std::int64_t> reference_lanes(const Buffer& payload, std::size_t words, unsigned bits) {
   const unsigned lanes = 32 / bits;
   std::vector<std::int64_t> values(words * lanes);

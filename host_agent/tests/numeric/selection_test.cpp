@@ -1,4 +1,4 @@
-// The choice of the largest values against a sort, for tensors that are sampled and for small ones.
+// Selecting the largest values gives the same as a sort, for sampled tensors and for small ones.
 #include "numeric/selection.hpp"
 
 #include <gtest/gtest.h>
@@ -16,9 +16,9 @@
 namespace wiresum::numeric::testing {
 namespace {
 
-constexpr std::size_t kSampled = 40'000;  // elements of a tensor that is sampled
+constexpr std::size_t kSampled = 40'000;  // elements of a tensor that is large enough to be sampled
 
-/// Orders like magnitudes, a NaN above all.
+/// A sort key by magnitude, with NaN above all numbers.
 template <class Element>
 double key_of(Element value) {
   const double wide = static_cast<double>(value);
@@ -92,8 +92,9 @@ TYPED_TEST(SampledLargest, GivesTiesToTheLowerIndex) {
   expect_what_a_sort_finds(values, {kSampled / 1000, kSampled / 100, kSampled / 50, kSampled / 10});
 }
 
-/// All that is large lies where no sample is taken, so that the estimate is too low; or only there, and it is too high.
-TYPED_TEST(SampledLargest, IsExactWhereTheSampleMisleads) {
+/// The large values lie only where no sample is taken, so the estimated threshold is too low; or only there, so it is
+/// too high.
+TYPED_TEST(SampledLargest, IsExactIfTheSampleIsMisleading) {
   std::mt19937_64 random(6);
   for (const bool large_in_sample : {false, true}) {
     auto values = normal_values<TypeParam>(random, kSampled);

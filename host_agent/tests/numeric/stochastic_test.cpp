@@ -1,5 +1,5 @@
-// Compressed gradients' kernels: the generator against its published vectors, every instruction set against a reference
-// that is written from stochastic.hpp's text.
+// Kernels for compressed gradients: the generator equals its published test vectors, and every instruction set equals a
+// reference written from stochastic.hpp's text.
 #include "numeric/stochastic.hpp"
 
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ class StochasticKernels : public ::testing::TestWithParam<const Kernels*> {
   }
 };
 
-TEST_P(StochasticKernels, DrawTheReferencesWordsFromAnywhere) {
+TEST_P(StochasticKernels, DrawTheReferenceWordsFromAnyStart) {
   for (const std::size_t count : {0, 1, 15, 16, 17, 63, 64, 65, 129, 300}) {
     for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{64},
                                       std::uint64_t{1000}, kDrawWordsMax - 300}) {
@@ -106,7 +106,7 @@ TEST_P(StochasticKernels, RoundDoublesAsTheReferenceDoes) {
   rounds_as_the_reference_does<double>(GetParam()->double_gradients.round);
 }
 
-// What makes any number of threads give the same integers.
+// This is why any number of threads gives the same integers.
 TEST_P(StochasticKernels, AnySplitGivesTheSameIntegers) {
   const std::vector<float> source = elements<float>(1000);
   std::vector<std::int32_t> whole(source.size());
@@ -122,7 +122,7 @@ TEST_P(StochasticKernels, AnySplitGivesTheSameIntegers) {
   }
 }
 
-TEST_P(StochasticKernels, ScaleWithOneRoundingToDoubleAndOneToTheType) {
+TEST_P(StochasticKernels, ScaleByRoundingToDoubleAndThenToTheType) {
   for (std::size_t count = 0; count < 40; ++count) {
     std::vector<std::int32_t> integers(count);
     for (std::int32_t& integer : integers) integer = static_cast<std::int32_t>(random_());
@@ -155,14 +155,14 @@ TEST_P(StochasticKernels, AddSquaresByColumnsInOrder) {
   }
 }
 
-TEST_P(StochasticKernels, PackInHostOrderWhatComesBackFromTheSumOfWords) {
+TEST_P(StochasticKernels, UnpackTheSumOfPackedWords) {
   for (const unsigned bits : {8U, 16U, 32U}) {
     const std::int64_t half = std::int64_t{1} << (bits - 1);
     for (const std::size_t count : {0, 1, 7, 64, 65, 333}) {
       const std::size_t words = (count * bits + 31) / 32;
       std::vector<std::uint32_t> total(words, 0);
       std::vector<std::int64_t> expected(count, 0);
-      for (int worker = 0; worker < 3; ++worker) {  // their sum fits, though a contribution may not
+      for (int worker = 0; worker < 3; ++worker) {  // their sum fits, though a single contribution may not
         std::vector<std::int32_t> integers(count);
         for (std::size_t i = 0; i < count; ++i) {
           const std::int64_t wanted =

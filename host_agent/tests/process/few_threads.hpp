@@ -1,4 +1,4 @@
-// A process that may not have more threads than it has, for real.
+// Limits the threads of a process with the kernel's real limit.
 #pragma once
 
 #include <grp.h>
@@ -9,8 +9,8 @@
 
 namespace wiresum::process {
 
-/// For a child of the test that has one thread: from now on it may have only so many. Root is not bound by such a
-/// limit, so it becomes a user that nobody else is.
+/// For a forked child that has one thread: limits its threads from now on. Root is exempt from the limit, so the child
+/// becomes a user with no other processes.
 inline void allow_threads(rlim_t threads) {
   constexpr uid_t kNobodyElses = 1'900'000'000;
   const rlimit limit{.rlim_cur = threads, .rlim_max = threads};

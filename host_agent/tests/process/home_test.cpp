@@ -13,8 +13,8 @@
 namespace wiresum::process {
 namespace {
 
-/// What `in_child` returns, as a forked child's exit status; negative: it died of that signal. It is killed if it
-/// hangs.
+/// Runs `in_child` in a forked child, which is killed if it hangs. Returns its exit status; negative: the number of the
+/// signal that killed it.
 int forked(const std::function<int()>& in_child) {
   const pid_t child = fork();
   if (child == 0) {
@@ -34,7 +34,7 @@ struct Counted {
   int& destroyed_;
 };
 
-TEST(Home, IsTheProcessThatMadeItAndNoChildOrGrandchild) {
+TEST(Home, IsHereInTheProcessThatMadeItOnly) {
   const Home home;
   EXPECT_TRUE(home.is_here());
   EXPECT_EQ(forked([&] {
@@ -43,10 +43,10 @@ TEST(Home, IsTheProcessThatMadeItAndNoChildOrGrandchild) {
               return home.is_here() || !own.is_here() || grandchild != 0 ? 1 : 0;
             }),
             0);
-  EXPECT_TRUE(home.is_here()) << "the parent's stays";
+  EXPECT_TRUE(home.is_here()) << "the parent is unchanged";
 }
 
-TEST(Owned, IsDestroyedAtHomeAndLeftAloneInAForkedChild) {
+TEST(Owned, IsDestroyedInItsProcessAndNotInAForkedChild) {
   int destroyed = 0;
   Owned<Counted> owned(new Counted(destroyed));
   EXPECT_EQ(forked([&] {
@@ -58,7 +58,7 @@ TEST(Owned, IsDestroyedAtHomeAndLeftAloneInAForkedChild) {
   EXPECT_EQ(destroyed, 1);
 }
 
-TEST(AtHome, AForkedChildDestroysAConditionVariableThatTheParentWaitsFor) {
+TEST(AtHome, AForkedChildSurvivesDroppingAConditionVariableThatTheParentWaitsFor) {
   auto condition = std::make_unique<AtHome<std::condition_variable>>();
   std::mutex mutex;
   bool waits = false;
@@ -73,7 +73,7 @@ TEST(AtHome, AForkedChildDestroysAConditionVariableThatTheParentWaitsFor) {
     ready = waits;
   }
   EXPECT_EQ(forked([&] {
-              condition.reset();  // waits for ever for the waiter, if it destroys it
+              condition.reset();  // would wait for the waiter for ever, if it were destroyed
               return 0;
             }),
             0);

@@ -1,4 +1,4 @@
-// Threads that the system refuses, for real.
+// Threads that the system really refuses to start.
 #include "process/thread.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace wiresum::process {
 namespace {
 
-/// What `what` writes, in a forked child, which is killed if it hangs.
+/// The text that `what` returns in a forked child, which is killed if it hangs.
 std::string said_by_child(const std::function<std::string()>& what) {
   std::array<int, 2> channel{};
   EXPECT_EQ(pipe(channel.data()), 0);
@@ -39,13 +39,13 @@ std::string said_by_child(const std::function<std::string()>& what) {
   return text;
 }
 
-TEST(StartThread, RunsWhatItIsGiven) {
+TEST(StartThread, RunsTheFunction) {
   bool ran = false;
   start_thread("a thread", [&] { ran = true; }).join();
   EXPECT_TRUE(ran);
 }
 
-TEST(StartThread, SaysWhatCouldNotBeStartedAndByWhichLimits) {
+TEST(StartThread, NamesTheThreadThatCouldNotBeStartedAndTheLimits) {
   const std::string text = said_by_child([]() -> std::string {
     allow_threads(1);
     try {

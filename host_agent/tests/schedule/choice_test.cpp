@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint16_t kSignature = 0x1234;
 constexpr std::uint32_t kChunks = 1000;
-constexpr std::uint8_t kCheap = 0;  // a round trip is worth one chunk
+constexpr std::uint8_t kCheap = 0;  // a round trip costs as much as one chunk
 
 TEST(Cost, IsRoundedUpByLessThanAnEighth) {
   for (std::uint64_t chunks = 1; chunks < 5000; ++chunks) {
@@ -27,18 +27,18 @@ TEST(Cost, FitsAVoteHoweverLargeItIs) {
   }
 }
 
-TEST(Choice, ANewSignatureAsks) {
+TEST(Choice, AsksForANewSignature) {
   const Choice choice;
   EXPECT_TRUE(choice.asks(kSignature, kChunks));
 }
 
-TEST(Choice, GoesOnAskingAsLongAsItPays) {
+TEST(Choice, KeepsAskingWhileItSaves) {
   Choice choice;
   for (int i = 0; i < 5; ++i) choice.on_counts(kSignature, kChunks, 100, kCheap);
   EXPECT_TRUE(choice.asks(kSignature, kChunks));
 }
 
-TEST(Choice, StopsAskingWhenNothingIsSavedAndForThatSignatureAlone) {
+TEST(Choice, StopsAskingForASignatureThatSavesNothing) {
   Choice choice;
   choice.on_counts(kSignature, kChunks, kChunks, kCheap);
   EXPECT_FALSE(choice.asks(kSignature, kChunks));
@@ -46,7 +46,7 @@ TEST(Choice, StopsAskingWhenNothingIsSavedAndForThatSignatureAlone) {
   EXPECT_TRUE(choice.asks(kSignature + 1, kChunks));
 }
 
-TEST(Choice, WeighsWhatIsSavedAgainstTheRoundTrip) {
+TEST(Choice, ComparesTheSavingWithTheRoundTrip) {
   Choice choice;
   choice.on_counts(kSignature, kChunks, 600, encode_cost(300));
   EXPECT_TRUE(choice.asks(kSignature, kChunks));
@@ -54,8 +54,8 @@ TEST(Choice, WeighsWhatIsSavedAgainstTheRoundTrip) {
   EXPECT_FALSE(choice.asks(kSignature, kChunks));
 }
 
-TEST(Choice, ASavingOfNoMoreThanItCostsIsNone) {
-  constexpr std::uint32_t kCost = 1 + kChunks / 16;  // the round trip, and the overhead
+TEST(Choice, ASavingMustExceedItsCost) {
+  constexpr std::uint32_t kCost = 1 + kChunks / 16;  // the round trip, and the overhead of sparsity
   Choice choice;
   choice.on_counts(kSignature, kChunks, kChunks - kCost - 1, encode_cost(1));
   EXPECT_TRUE(choice.asks(kSignature, kChunks));
@@ -63,14 +63,14 @@ TEST(Choice, ASavingOfNoMoreThanItCostsIsNone) {
   EXPECT_FALSE(choice.asks(kSignature, kChunks));
 }
 
-TEST(Choice, DoesNotAskWhereEvenAnEmptyTensorWouldNotPayForIt) {
+TEST(Choice, DoesNotAskIfEvenAnEmptyTensorWouldNotSaveEnough) {
   Choice choice;
   choice.on_counts(kSignature, kChunks, 0, encode_cost(300));
   EXPECT_FALSE(choice.asks(kSignature, 300));
   EXPECT_TRUE(choice.asks(kSignature, 400));
 }
 
-TEST(Choice, AsksAgainOnceVotesSayThatItWouldPay) {
+TEST(Choice, AsksAgainOnceVotesPromiseASaving) {
   Choice choice;
   choice.on_counts(kSignature, kChunks, kChunks, kCheap);
   choice.on_vote(kSignature, kChunks, kDensityFull);
@@ -80,7 +80,7 @@ TEST(Choice, AsksAgainOnceVotesSayThatItWouldPay) {
   EXPECT_TRUE(choice.asks(kSignature, kChunks));
 }
 
-TEST(Choice, TakesTwiceAsManyVotesEachTimeThatItAskedInVain) {
+TEST(Choice, NeedsTwiceAsManyVotesAfterEachFutileQuestion) {
   Choice choice;
   for (int votes = 1; votes <= 64; votes *= 2) {
     choice.on_counts(kSignature, kChunks, kChunks, kCheap);
@@ -92,21 +92,21 @@ TEST(Choice, TakesTwiceAsManyVotesEachTimeThatItAskedInVain) {
   }
   choice.on_counts(kSignature, kChunks, kChunks, kCheap);
   for (int i = 0; i < 64; ++i) choice.on_vote(kSignature, kChunks, 10);
-  EXPECT_TRUE(choice.asks(kSignature, kChunks)) << "patience is bounded";
+  EXPECT_TRUE(choice.asks(kSignature, kChunks)) << "the wait is bounded";
   choice.on_counts(kSignature, kChunks, 10, kCheap);
   choice.on_counts(kSignature, kChunks, kChunks, kCheap);
   choice.on_vote(kSignature, kChunks, 10);
   EXPECT_TRUE(choice.asks(kSignature, kChunks)) << "a success restores trust";
 }
 
-TEST(Choice, AVoteThatSaysNotFiniteCountsAsDense) {
+TEST(Choice, ANotFiniteVoteCountsAsDense) {
   Choice choice;
   choice.on_counts(kSignature, kChunks, kChunks, kCheap);
   for (int i = 0; i < 100; ++i) choice.on_vote(kSignature, kChunks, numeric::kExponentNotFinite);
   EXPECT_FALSE(choice.asks(kSignature, kChunks));
 }
 
-TEST(Choice, LetsTwiceAsManyCollectivesPassEachTimeThatFinerBlocksWereCountedInVain) {
+TEST(Choice, SkipsTwiceAsManyCollectivesAfterEachFutileRefinement) {
   Choice choice;
   for (int skipped = 1; skipped <= 64; skipped *= 2) {
     EXPECT_TRUE(choice.refines(kSignature, kChunks));
@@ -114,7 +114,7 @@ TEST(Choice, LetsTwiceAsManyCollectivesPassEachTimeThatFinerBlocksWereCountedInV
     for (int i = 0; i < skipped; ++i) EXPECT_FALSE(choice.refines(kSignature, kChunks)) << i << " of " << skipped;
   }
   EXPECT_TRUE(choice.refines(kSignature, kChunks));
-  EXPECT_TRUE(choice.refines(kSignature, kChunks + 1)) << "each kind for itself";
+  EXPECT_TRUE(choice.refines(kSignature, kChunks + 1)) << "each kind of tensor has its own count";
   choice.on_refinement(kSignature, kChunks, true);
   EXPECT_TRUE(choice.refines(kSignature, kChunks)) << "a success restores trust";
   choice.on_refinement(kSignature, kChunks, false);
@@ -122,7 +122,7 @@ TEST(Choice, LetsTwiceAsManyCollectivesPassEachTimeThatFinerBlocksWereCountedInV
   EXPECT_TRUE(choice.refines(kSignature, kChunks));
 }
 
-TEST(Choice, ForgetsRatherThanGrowWithoutBound) {
+TEST(Choice, ForgetsSignaturesInsteadOfGrowingWithoutBound) {
   Choice choice;
   for (std::uint32_t i = 0; i < 5000; ++i) choice.on_counts(kSignature, kChunks + i, kChunks + i, kCheap);
   EXPECT_TRUE(choice.asks(kSignature, kChunks)) << "forgotten";

@@ -22,13 +22,13 @@ std::vector<std::uint64_t> some_sets() {
   return sets;
 }
 
-TEST(Elements, PresentAreThoseThatAreNotZeroOfEitherSign) {
+TEST(Elements, PresentElementsAreThoseThatAreNoZeroOfEitherSign) {
   std::vector<float> values(64);
   values[3] = 1e-44F;
   values[5] = -0.0F;
   values[63] = NAN;
   EXPECT_EQ(present_elements(Dtype::kF32, bytes_of(values), 64), 1U << 3 | std::uint64_t{1} << 63);
-  EXPECT_EQ(present_elements(Dtype::kF32, bytes_of(values), 63), 1U << 3) << "the last is not looked at";
+  EXPECT_EQ(present_elements(Dtype::kF32, bytes_of(values), 63), 1U << 3) << "the last element is not counted";
   values.assign(64, -0.0F);
   EXPECT_EQ(present_elements(Dtype::kF32, bytes_of(values), 64), 0u);
   const std::vector<std::uint16_t> halves = {0, 0x8000, 1, 0xFC00};
@@ -38,7 +38,7 @@ TEST(Elements, PresentAreThoseThatAreNotZeroOfEitherSign) {
   EXPECT_EQ(present_elements(Dtype::kI32, bytes_of(integers), 3), 0b110u) << "an integer has no negative zero";
 }
 
-TEST(Elements, BlocksAreNamedByTheirFirstBit) {
+TEST(Elements, ABlockIsRepresentedByItsFirstBit) {
   for (unsigned size = 1; size <= 64; size *= 2) {
     for (const std::uint64_t set : some_sets()) {
       std::uint64_t starts = 0;
@@ -54,7 +54,7 @@ TEST(Elements, BlocksAreNamedByTheirFirstBit) {
   }
 }
 
-TEST(Elements, ChosenBitsKeepTheirPlaceAmongThoseOfTheSet) {
+TEST(Elements, ChosenBitsKeepTheirOrderInTheSet) {
   std::mt19937_64 random(5);
   for (const std::uint64_t set : some_sets()) {
     const std::uint64_t chosen = random();
@@ -93,7 +93,7 @@ void gather_and_scatter() {
   }
 }
 
-TEST(Elements, GatheringTakesThoseOfTheSetAndScatteringBringsThemBack) {
+TEST(Elements, ScatteringIsTheInverseOfGathering) {
   gather_and_scatter<std::uint32_t>();
   gather_and_scatter<std::uint16_t>();
 }

@@ -9,7 +9,7 @@
 namespace wiresum::schedule {
 namespace {
 
-TEST(PresenceCounts, AsManyFitAWordAsItsWidthAllows) {
+TEST(PresenceCounts, AWordHoldsAsManyCountsAsFitIt) {
   EXPECT_EQ(counts_per_word(1), 32u);
   EXPECT_EQ(counts_per_word(2), 16u);
   EXPECT_EQ(counts_per_word(3), 16u);
@@ -19,7 +19,7 @@ TEST(PresenceCounts, AsManyFitAWordAsItsWidthAllows) {
   EXPECT_EQ(counts_per_word(32), 5u);
 }
 
-TEST(PresenceCounts, WhereAllWorkersHaveEverythingNoCarryLeavesAField) {
+TEST(PresenceCounts, NoCountOverflowsIfAllWorkersHaveEverything) {
   for (unsigned workers = 1; workers <= wire::kSwitchWorkersMax; ++workers) {
     PresenceCounts counts;
     counts.reset(100, workers);
@@ -33,7 +33,7 @@ TEST(PresenceCounts, WhereAllWorkersHaveEverythingNoCarryLeavesAField) {
   }
 }
 
-TEST(PresenceCounts, TheSumIsTheUnionWhateverEachWorkerHas) {
+TEST(PresenceCounts, TheSumOfCountsIsTheUnion) {
   std::mt19937 random(7);
   for (unsigned workers = 1; workers <= wire::kSwitchWorkersMax; ++workers) {
     constexpr std::uint64_t kBlocks = 1000;
@@ -60,7 +60,7 @@ TEST(PresenceCounts, TheSumIsTheUnionWhateverEachWorkerHas) {
   }
 }
 
-TEST(PresenceCounts, NoneAreNoWords) {
+TEST(PresenceCounts, NoBlocksTakeNoWords) {
   PresenceCounts counts;
   counts.reset(0, 8);
   EXPECT_TRUE(counts.words().empty());

@@ -14,18 +14,18 @@ namespace {
 
 using numeric::Scaling;
 
-constexpr std::size_t kLanes = 90;  // no multiple of a row
+constexpr std::size_t kLanes = 90;  // not a multiple of a row
 constexpr unsigned kWorkers = 3;
 constexpr float kUntouched = 99.0F;
 
-/// A way to go: how tensors become integers, whether in place, and the sizes of the steps.
+/// A variant of the test: the format, whether sums are in place, and the sizes of the steps.
 struct Way {
   Scaling scaling = Scaling::kBlockExponent;
   std::uint8_t bits = 32;
   bool in_place = true;
   std::vector<unsigned> steps;
   float fixed_scale = 4.0F;
-  bool keeps_last_region_only = false;  // as the last worker does in a reduce-scatter
+  bool keeps_last_region_only = false;  // like the last worker of a reduce-scatter
 };
 
 std::vector<std::size_t> region_sizes(numeric::Format format) {
@@ -33,12 +33,12 @@ std::vector<std::size_t> region_sizes(numeric::Format format) {
   return {chunk * 6 + 31, 0, 5, chunk * 4};
 }
 
-/// All chunks of these regions but two of the first one's.
+/// All chunks of these regions except two of the first one.
 const std::vector<std::uint32_t> kChunks = {0, 2, 3, 4, 6, 7, 8, 9, 10, 11};
 constexpr std::uint64_t kChunksOfTensor = 12;
 bool is_left_out(std::size_t region, std::size_t chunk) { return region == 0 && (chunk == 1 || chunk == 5); }
 
-/// One worker's fp32 tensors. Few elements are there; one chunk has an Inf at one worker.
+/// One worker's fp32 tensors, mostly zeros. One chunk has an Inf at one worker.
 struct Side {
   Side(unsigned worker, const Way& way) {
     request.format = {.dtype = numeric::Dtype::kF32, .scaling = way.scaling, .bits = way.bits};
@@ -85,7 +85,7 @@ void sum_words(std::deque<Side>& sides, const Words& words_of) {
   for (Side& side : sides) std::copy(sum.begin(), sum.end(), words_of(side).begin());
 }
 
-/// What the workers and the network between them do.
+/// Runs the whole refinement, with the network's sums, at all workers.
 std::deque<Side> run(const Way& way) {
   std::deque<Side> sides;
   for (unsigned worker = 0; worker < kWorkers; ++worker) sides.emplace_back(worker, way);
@@ -97,14 +97,14 @@ std::deque<Side> run(const Way& way) {
   for (Side& side : sides) side.refinement->pack();
   sum_words(sides, [](Side& side) {
     const std::vector<worker::Region>& regions = side.refinement->packed().request.regions;
-    // The regions lie one after the other. Lanes that are narrower hold the sums all the same.
+    // The regions are consecutive. Narrower lanes hold the sums as well.
     return std::span(reinterpret_cast<std::uint32_t*>(regions[0].destination), side.refinement->union_size().elements);
   });
   for (Side& side : sides) side.refinement->unpack();
   return sides;
 }
 
-/// What the dense path gives for one chunk.
+/// The dense path's sum of one chunk.
 std::vector<float> dense_sum(const std::deque<Side>& sides, std::size_t region, std::size_t first, std::size_t count) {
   const Request& request = sides[0].request;
   std::uint8_t exponent = 0;
@@ -131,7 +131,7 @@ std::vector<float> dense_sum(const std::deque<Side>& sides, std::size_t region, 
 
 class Ways : public testing::TestWithParam<Way> {};
 
-TEST_P(Ways, GiveTheBitsOfTheDensePathAtEveryWorker) {
+TEST_P(Ways, EqualTheDensePathBitForBitAtEveryWorker) {
   const std::deque<Side> sides = run(GetParam());
   const std::size_t step = worker::chunk_elements(sides[0].request.format, kLanes);
   for (const Side& side : sides) {
@@ -147,7 +147,7 @@ TEST_P(Ways, GiveTheBitsOfTheDensePathAtEveryWorker) {
   }
 }
 
-TEST_P(Ways, LeaveSourcesAndChunksOutsideTheUnionAlone) {
+TEST_P(Ways, DoNotChangeSourcesNorChunksOutsideTheUnion) {
   const std::deque<Side> sides = run(GetParam());
   const std::size_t step = worker::chunk_elements(sides[0].request.format, kLanes);
   for (const Side& side : sides) {
@@ -163,7 +163,7 @@ TEST_P(Ways, LeaveSourcesAndChunksOutsideTheUnionAlone) {
   }
 }
 
-TEST_P(Ways, LeaveOnlyBlocksOfTheLastSizeThatSomebodyHas) {
+TEST_P(Ways, KeepOnlyTheFinestBlocksThatSomeWorkerHas) {
   const std::deque<Side> sides = run(GetParam());
   const std::size_t step = worker::chunk_elements(sides[0].request.format, kLanes);
   const unsigned size = GetParam().steps.back();
@@ -197,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(Refinement, Ways,
                                          Way{.scaling = Scaling::kFixed, .bits = 16, .steps = {32, 16, 8, 4, 2, 1}},
                                          Way{.scaling = Scaling::kFixed, .steps = {2}, .fixed_scale = 0.0F}));
 
-TEST(Refinement, RegionsWithoutADestinationArePassedOver) {
+TEST(Refinement, SkipsRegionsWithoutADestination) {
   const std::deque<Side> sides = run({.in_place = false, .steps = {4}, .keeps_last_region_only = true});
   const std::size_t step = worker::chunk_elements(sides[0].request.format, kLanes);
   for (const Side& side : sides) {
@@ -210,7 +210,7 @@ TEST(Refinement, RegionsWithoutADestinationArePassedOver) {
   }
 }
 
-TEST(Refinement, ChunksThatAreKnownToBeAbsentAreNotRead) {
+TEST(Refinement, DoesNotReadChunksThatAreKnownToBeAbsent) {
   const Way way;
   Side side(1, way);
   const std::vector<std::uint32_t> chunks = {0, 1};
@@ -227,7 +227,7 @@ TEST(Refinement, ChunksThatAreKnownToBeAbsentAreNotRead) {
   EXPECT_EQ(refinement.counts().present(0, 6), 0b1000u);
 }
 
-TEST(Refinement, WhatNobodyHasLeavesNothingToSend) {
+TEST(Refinement, SendsNothingIfNoWorkerHasAnything) {
   Side side(1, Way{});
   const std::vector<std::uint32_t> chunks = {7};
   std::fill(side.sources[2].begin(), side.sources[2].end(), -0.0F);
@@ -241,7 +241,7 @@ TEST(Refinement, WhatNobodyHasLeavesNothingToSend) {
   for (const float value : side.sources[2]) EXPECT_FALSE(std::signbit(value));
 }
 
-TEST(Refinement, AnExponentHasAByteOfItsOwnForEachWorker) {
+TEST(Refinement, EachWorkerHasItsOwnByteForAnExponent) {
   EXPECT_EQ(exponent_words({}, 1), 1u);
   EXPECT_EQ(exponent_words({}, 4), 1u);
   EXPECT_EQ(exponent_words({}, 5), 2u);

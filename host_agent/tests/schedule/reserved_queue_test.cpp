@@ -7,7 +7,7 @@
 namespace wiresum::schedule {
 namespace {
 
-TEST(ReservedQueue, GivesBackInOrderWhateverComesAndGoes) {
+TEST(ReservedQueue, IsFirstInFirstOutUnderRandomUse) {
   ReservedQueue<int> queue;
   std::deque<int> expected;
   int next = 0;
@@ -28,7 +28,7 @@ TEST(ReservedQueue, GivesBackInOrderWhateverComesAndGoes) {
   EXPECT_EQ(queue.take(), std::nullopt);
 }
 
-TEST(ReservedQueue, HasRoomForWhatWasReservedWhereverItStands) {
+TEST(ReservedQueue, HoldsTheReservedNumberAtEveryPosition) {
   constexpr std::size_t kMore = 5;
   ReservedQueue<int> queue;
   for (int taken = 0; taken < 20; ++taken) {
@@ -37,7 +37,7 @@ TEST(ReservedQueue, HasRoomForWhatWasReservedWhereverItStands) {
     const int* const memory = &queue.front();
     const std::size_t before = queue.size();
     for (std::size_t i = 0; i < kMore; ++i) queue.push(-1);
-    EXPECT_EQ(&queue.front(), memory) << "it did not move";
+    EXPECT_EQ(&queue.front(), memory) << "the memory moved";
     while (queue.size() > before) queue.pop();
     queue.pop();
   }

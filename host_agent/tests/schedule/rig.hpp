@@ -1,4 +1,4 @@
-// What the scheduler's tests share.
+// Shared by the scheduler's tests.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct Fp32Tensor {
     made.may_be_sparse = true;
     return made;
   }
-  /// One that is always sent whole.
+  /// A tensor that is always sent whole.
   Request dense_request() {
     Request made = request();
     made.may_be_sparse = false;
@@ -30,7 +30,7 @@ struct Fp32Tensor {
   std::vector<float> values;
 };
 
-/// What a request goes through on its way into the scheduler.
+/// Takes a request through all steps of its submission.
 inline Ticket submit(Scheduler& scheduler, Request request, std::size_t lanes) {
   Survey survey = scheduler.survey(request, 0);
   if (scheduler.expects_scan(request, survey)) survey.presence = scan(request, lanes, survey.chunks);

@@ -15,7 +15,7 @@ namespace {
 using worker::Status;
 
 constexpr std::size_t kLanes = 4;
-constexpr unsigned kWorkers = 32;  // 5 counts to a word
+constexpr unsigned kWorkers = 32;  // 5 counts fit a word
 
 SchedulerConfig small_config(unsigned threads = 1) {
   return {.threads = threads,
@@ -46,7 +46,7 @@ std::uint32_t* words_of(const Share& share) {
   return reinterpret_cast<std::uint32_t*>(share.work.regions[0].destination);
 }
 
-/// What the network does to a prologue: adds what another worker has.
+/// Adds another worker's blocks to a prologue's counts, as the network does.
 void add_counts(const Share& share, const std::vector<std::size_t>& blocks) {
   PresenceCounts others;
   others.reset(share.work.regions[0].elements * counts_per_word(kWorkers), kWorkers);
@@ -54,7 +54,7 @@ void add_counts(const Share& share, const std::vector<std::size_t>& blocks) {
   for (std::size_t i = 0; i < others.words().size(); ++i) words_of(share)[i] += others.words()[i];
 }
 
-/// Which of `blocks` blocks a prologue says are there.
+/// The blocks, out of `blocks`, that a prologue reports as present.
 std::vector<std::size_t> counted(const Share& share, std::size_t blocks) {
   PresenceCounts counts;
   counts.reset(blocks, kWorkers);
@@ -69,7 +69,7 @@ std::vector<std::size_t> counted(const Share& share, std::size_t blocks) {
 
 bool is_prologue(const Share& share) { return share.work.format.dtype == numeric::Dtype::kI32; }
 
-// ---- Exact ----
+// ---- Exact sums ----
 
 SchedulerConfig exact_config(std::uint64_t elements_max) {
   SchedulerConfig config = small_config();
@@ -83,7 +83,7 @@ TEST(Scheduler, AShortSumOfFloatsIsOneCollectiveOfIntegers) {
   submit(scheduler, tensor.request(), kLanes);
   const std::vector<Share> shares = shares_of(scheduler);
   ASSERT_EQ(shares.size(), 1U);
-  EXPECT_EQ(shares[0].work.chunk_end, kWorkers / kLanes);  // a word of each worker
+  EXPECT_EQ(shares[0].work.chunk_end, kWorkers / kLanes);  // one word from each worker
   EXPECT_EQ(shares[0].work.format.dtype, numeric::Dtype::kI32);
   for (const Share& share : shares) complete(scheduler, share);
   run_tasks(scheduler);
@@ -92,7 +92,7 @@ TEST(Scheduler, AShortSumOfFloatsIsOneCollectiveOfIntegers) {
   EXPECT_EQ(scheduler.exact_sums(), 1U);
 }
 
-TEST(Scheduler, LongerOnesAskFirstAndHoldUpWhatComesAfterThem) {
+TEST(Scheduler, ALongerExactSumAsksFirstAndLaterRequestsWait) {
   Scheduler scheduler(exact_config(100));
   Fp32Tensor first(20, 1.5F);
   Fp32Tensor second(1);
@@ -108,12 +108,12 @@ TEST(Scheduler, LongerOnesAskFirstAndHoldUpWhatComesAfterThem) {
   run_tasks(scheduler);
   const std::vector<Share> limbs = shares_of(scheduler);
   EXPECT_EQ(limbs.front().work.token, 1U);
-  EXPECT_EQ(limbs.front().work.regions[0].elements, 20U);  // 1.5 is in one plane
+  EXPECT_EQ(limbs.front().work.regions[0].elements, 20U);  // 1.5 needs one plane
   EXPECT_EQ(limbs.back().work.token, 2U);
   EXPECT_NE(limbs.front().work.tensor, planes.front().work.tensor);
 }
 
-TEST(Scheduler, WhoSumsExactlyAndWhoDoesNotCannotBeTakenForEachOther) {
+TEST(Scheduler, ExactAndBlockSumsHaveDifferentTags) {
   for (const std::size_t elements : {1U, 100U}) {
     Scheduler exact(exact_config(100));
     Scheduler rounded(exact_config(0));
@@ -139,14 +139,14 @@ TEST(Scheduler, ADeadlineHoldsWhileAnExactSumIsMeasured) {
   EXPECT_EQ(scheduler.unfinished(), 0U);
 }
 
-TEST(Scheduler, AnExactSumWhoseWordsHaveComeEndsWellThoughTheJobFailsThen) {
+TEST(Scheduler, AnExactSumSurvivesAFailureIfItsSharesComplete) {
   for (const std::size_t elements : {1U, 20U}) {
     Scheduler scheduler(exact_config(100));
     Fp32Tensor tensor(elements, 1.5F);
     submit(scheduler, tensor.request(), kLanes);
     run_tasks(scheduler);
     std::vector<Share> shares = shares_of(scheduler);
-    if (elements > 1) {  // these were the counts
+    if (elements > 1) {  // then these were the counts
       for (const Share& share : shares) complete(scheduler, share);
       run_tasks(scheduler);
       shares = shares_of(scheduler);
@@ -159,9 +159,9 @@ TEST(Scheduler, AnExactSumWhoseWordsHaveComeEndsWellThoughTheJobFailsThen) {
   }
 }
 
-// ---- Dense ----
+// ---- Dense requests ----
 
-TEST(Scheduler, IssuesARequestInSharesOfEqualRunsThatTakeTurns) {
+TEST(Scheduler, SplitsRequestsIntoEqualSharesAndThreadsTakeTurns) {
   Scheduler scheduler(small_config(4));
   Tensor tensor(10, true);
   submit(scheduler, tensor.dense_request(), kLanes);
@@ -212,7 +212,7 @@ TEST(Scheduler, RefusesAFormatThatDoesNotExistAndASparseRequestWithoutASource) {
   EXPECT_THROW(submit(scheduler, sourceless, kLanes), std::invalid_argument);
 }
 
-TEST(Scheduler, NarrowLanesCarryTheFloatsOfFewWorkers) {
+TEST(Scheduler, NarrowLanesLimitTheNumberOfWorkersForFloats) {
   SchedulerConfig config = small_config();
   for (const unsigned workers : {64U, 65U}) {
     config.workers = workers;
@@ -232,16 +232,16 @@ TEST(Scheduler, NarrowLanesCarryTheFloatsOfFewWorkers) {
   }
 }
 
-TEST(Scheduler, ATagIsASignatureAndTheNumberOfTheRequest) {
+TEST(Scheduler, ATagConsistsOfSignatureAndRequestNumber) {
   Scheduler scheduler(small_config());
   Tensor tensor(2, true);
   EXPECT_EQ(submit(scheduler, tensor.request(0xABCD), kLanes).tensor, 0xABCD0001u);
   EXPECT_EQ(submit(scheduler, tensor.request(0x1234), kLanes).tensor, 0x12340002u);
 }
 
-// ---- Sparse ----
+// ---- Sparse requests ----
 
-TEST(Scheduler, AsksWithCountsOfPresenceThenStreamsTheUnion) {
+TEST(Scheduler, CountsPresenceInAPrologueAndThenStreamsTheUnion) {
   Scheduler scheduler(small_config(2));
   Tensor tensor(60, false);
   tensor.put(3);
@@ -276,7 +276,7 @@ TEST(Scheduler, AsksWithCountsOfPresenceThenStreamsTheUnion) {
   EXPECT_EQ(scheduler.stats().bytes_saved, 57 * (24 + 16) + 1 * 16 - 3 * (24 + 16));
 }
 
-TEST(Scheduler, WhatNobodyHasIsFinishedWithThePrologue) {
+TEST(Scheduler, AnEmptyUnionIsFinishedWithThePrologue) {
   Scheduler scheduler(small_config());
   Tensor tensor(16, false);
   submit(scheduler, tensor.request(), kLanes);
@@ -285,7 +285,7 @@ TEST(Scheduler, WhatNobodyHasIsFinishedWithThePrologue) {
   EXPECT_FALSE(scheduler.poll_share().has_value());
 }
 
-TEST(Scheduler, APlainlyDenseTensorIsNotScannedAndCountsAsPresent) {
+TEST(Scheduler, ATensorWithADenseSampleIsNotScannedAndCountsAsPresent) {
   Scheduler scheduler(small_config());
   Tensor tensor(64, true);
   tensor.values[kLanes * 5] = 0.0F;
@@ -295,11 +295,11 @@ TEST(Scheduler, APlainlyDenseTensorIsNotScannedAndCountsAsPresent) {
   for (const Share& share : shares) complete(scheduler, share);
   shares = shares_of(scheduler);
   ASSERT_FALSE(shares.empty());
-  EXPECT_TRUE(shares[0].work.chunks.empty()) << "all of them";
-  EXPECT_FALSE(shares[0].work.presence->scanned()) << "each is looked at when its turn comes";
+  EXPECT_TRUE(shares[0].work.chunks.empty()) << "empty means all chunks";
+  EXPECT_FALSE(shares[0].work.presence->scanned()) << "each chunk is scanned when its turn comes";
 }
 
-TEST(Scheduler, LaterRequestsWaitUntilTheStreamHasItsPlace) {
+TEST(Scheduler, LaterRequestsWaitUntilTheStreamIsIssued) {
   Scheduler scheduler(small_config());
   Tensor sparse(16, false);
   sparse.put(1);
@@ -319,7 +319,7 @@ TEST(Scheduler, LaterRequestsWaitUntilTheStreamHasItsPlace) {
   EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever);
 }
 
-TEST(Scheduler, ATaskThatFindsNoMemoryEndsItsRequestAndAllOthersWithThat) {
+TEST(Scheduler, ATaskWithoutMemoryFailsItsRequestAndAllOthers) {
   Scheduler scheduler(small_config());
   Tensor sparse(16, false);
   sparse.put(1);
@@ -357,23 +357,23 @@ TEST(Scheduler, ADenseTensorAsksOnceAndThenVotes) {
   EXPECT_EQ(scheduler.stats().whole, 4u);
 }
 
-TEST(Scheduler, AVoteCountsFromTheSameCollectiveOnWheneverItCame) {
+TEST(Scheduler, AVoteCountsFromAFixedCollectiveOnWheneverItArrived) {
   Scheduler scheduler(small_config());
   Tensor dense(40, true);
   Tensor sparse(40, false);
-  submit(scheduler, dense.request(), kLanes);  // number 0: asks in vain
+  submit(scheduler, dense.request(), kLanes);  // number 0 asks, and the answer is that all is dense
   for (auto shares = shares_of(scheduler); !shares.empty(); shares = shares_of(scheduler)) {
     for (const Share& share : shares) complete(scheduler, share);
   }
-  submit(scheduler, sparse.request(), kLanes);  // 1: votes, and the vote of 1 counts from 3 on
+  submit(scheduler, sparse.request(), kLanes);  // number 1 votes, and its vote counts from number 3 on
   const auto first = shares_of(scheduler);
   for (const Share& share : first) complete(scheduler, share, share.work.vote);
-  submit(scheduler, sparse.request(), kLanes);  // 2
+  submit(scheduler, sparse.request(), kLanes);  // number 2
   const auto second = shares_of(scheduler);
   ASSERT_FALSE(second.empty());
   EXPECT_FALSE(is_prologue(second[0])) << "the vote is in, but another worker may not have it yet";
-  submit(scheduler, sparse.request(), kLanes);  // 3
-  EXPECT_FALSE(scheduler.poll_share().has_value()) << "nobody has looked at it, since when it came it was not to ask";
+  submit(scheduler, sparse.request(), kLanes);  // number 3
+  EXPECT_FALSE(scheduler.poll_share().has_value()) << "it was not scanned, since it was submitted before the vote";
   run_tasks(scheduler);
   const auto third = shares_of(scheduler);
   ASSERT_FALSE(third.empty());
@@ -397,7 +397,7 @@ TEST(Scheduler, ACollectiveWaitsForTheVoteThatItDependsOn) {
   EXPECT_TRUE(scheduler.poll_share().has_value());
 }
 
-TEST(Scheduler, TellsTheOthersWhatARoundTripIsWorth) {
+TEST(Scheduler, SendsItsEstimateOfARoundTripToTheOthers) {
   Scheduler scheduler(small_config(2));
   Tensor plain(8, true);
   submit(scheduler, plain.dense_request(), kLanes);
@@ -426,15 +426,15 @@ TEST(Scheduler, AStreamTakesAsManySlotsAsTwoRoundTripsHold) {
   }
 }
 
-TEST(Scheduler, TheLargestVoteOfAllSharesCountsInWhateverOrderTheyComplete) {
+TEST(Scheduler, TheLargestVoteOfAllSharesCountsInAnyOrderOfCompletion) {
   for (const std::size_t last : {0U, 1U}) {
     Scheduler scheduler(small_config(2));
     Tensor dense(40, true);
-    submit(scheduler, dense.request(), kLanes);  // asks in vain
+    submit(scheduler, dense.request(), kLanes);  // asks, and the answer is that all is dense
     for (auto shares = shares_of(scheduler); !shares.empty(); shares = shares_of(scheduler)) {
       for (const Share& share : shares) complete(scheduler, share);
     }
-    for (int i = 0; i < 2; ++i) {  // the vote of the first of these counts for the request after them
+    for (int i = 0; i < 2; ++i) {  // the vote of the first of these counts for the next request
       submit(scheduler, dense.request(), kLanes);
       const auto shares = shares_of(scheduler);
       ASSERT_EQ(shares.size(), 2u);
@@ -442,11 +442,11 @@ TEST(Scheduler, TheLargestVoteOfAllSharesCountsInWhateverOrderTheyComplete) {
       complete(scheduler, shares[last], shares[last].thread == 0 ? numeric::kExponentNotFinite : 10);
     }
     submit(scheduler, dense.request(), kLanes);
-    EXPECT_EQ(scheduler.stats().prologues, 1u) << "or workers would choose by the order of their threads";
+    EXPECT_EQ(scheduler.stats().prologues, 1u) << "else the workers' choice would depend on the order of their threads";
   }
 }
 
-// ---- Failure ----
+// ---- Failures ----
 
 TEST(Scheduler, ARequestEndsWithTheFailureOfAnyOfItsShares) {
   for (const std::size_t failed : {0U, 1U}) {
@@ -462,7 +462,7 @@ TEST(Scheduler, ARequestEndsWithTheFailureOfAnyOfItsShares) {
   }
 }
 
-TEST(Scheduler, WhatTheThreadsHaveSummedEndsWellThoughAnotherFails) {
+TEST(Scheduler, ARequestSurvivesAFailureIfItsSharesComplete) {
   Scheduler scheduler(small_config());
   Tensor tensor(4, true);
   submit(scheduler, tensor.dense_request(), kLanes);
@@ -486,7 +486,7 @@ TEST(Scheduler, TheFirstFailureStays) {
   EXPECT_EQ(scheduler.poll_finished().value().status, Status::kTimedOut);
 }
 
-TEST(Scheduler, TheDeadlineOfARequestThatIsLookedAtIsWatchedUntilTheThreadsHaveIt) {
+TEST(Scheduler, TheDeadlineOfAScannedRequestIsWatchedUntilTheThreadsHaveIt) {
   Scheduler scheduler(small_config());
   Tensor sparse(16, false);
   Request request = sparse.request();
@@ -501,10 +501,10 @@ TEST(Scheduler, TheDeadlineOfARequestThatIsLookedAtIsWatchedUntilTheThreadsHaveI
   EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever);
   complete(scheduler, prologue, 0, Status::kTimedOut);
   EXPECT_EQ(scheduler.poll_finished().value().status, Status::kTimedOut);
-  EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever) << "it is gone";
+  EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever) << "the request has ended";
 }
 
-TEST(Scheduler, AFailureEndsWhatIsWaitingAndWhateverComesLater) {
+TEST(Scheduler, AFailureEndsWaitingAndLaterRequests) {
   Scheduler scheduler(small_config());
   Tensor sparse(16, false);
   const Ticket asking = submit(scheduler, sparse.request(), kLanes);

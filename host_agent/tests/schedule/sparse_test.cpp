@@ -1,4 +1,4 @@
-// The scheduler's way through a collective whose blocks are narrowed down.
+// The scheduler takes a sparse collective through the refinement of its blocks.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -20,7 +20,7 @@ SchedulerConfig config() {
   return {.threads = 1, .workers = 2, .lanes = kLanes, .sparse_chunks_min = 4, .vote_lag_chunks = 2 * kChunks};
 }
 
-/// A tensor that has an element in half of its chunks.
+/// A tensor that has one element in half of its chunks.
 struct Tensor : Fp32Tensor {
   Tensor() : Fp32Tensor(kLanes * kChunks) {
     for (std::size_t i = 0; i < kChunks; ++i) {
@@ -29,7 +29,7 @@ struct Tensor : Fp32Tensor {
   }
 };
 
-/// The next share, of which there is one, as if no other worker had anything.
+/// The next and only share, answered as if no other worker had any data.
 std::optional<Share> step(Scheduler& scheduler, std::uint32_t round_trip_chunks = 0) {
   std::optional<Share> share = scheduler.poll_share();
   if (!share.has_value()) return share;
@@ -42,7 +42,7 @@ std::optional<Share> step(Scheduler& scheduler, std::uint32_t round_trip_chunks 
   return share;
 }
 
-TEST(RefinedCollective, AsksAgainAboutFinerBlocksAndSendsWhatIsLeftPacked) {
+TEST(RefinedCollective, CountsFinerBlocksAndSendsTheRestPacked) {
   Scheduler scheduler(config());
   Tensor tensor;
   const std::vector<float> original = tensor.values;
@@ -58,20 +58,20 @@ TEST(RefinedCollective, AsksAgainAboutFinerBlocksAndSendsWhatIsLeftPacked) {
   for (const Share& share : shares) {
     EXPECT_EQ(share.work.tensor & 0xFFFFu, ticket.tensor & 0xFFFFu);
     tags.insert(share.work.tensor);
-    EXPECT_EQ(share.work.deadline, kDeadline) << "the threads' to watch";
+    EXPECT_EQ(share.work.deadline, kDeadline) << "the threads watch it";
   }
-  EXPECT_EQ(tags.size(), shares.size()) << "none can be taken for another";
+  EXPECT_EQ(tags.size(), shares.size()) << "tags are distinct";
   EXPECT_EQ(shares.back().work.tensor, ticket.tensor);
-  EXPECT_EQ(shares.back().work.format.dtype, numeric::Dtype::kI32) << "the lanes, as they would have been";
+  EXPECT_EQ(shares.back().work.format.dtype, numeric::Dtype::kI32) << "the same lanes as without refinement";
   EXPECT_TRUE(shares.back().work.chunks.empty());
   EXPECT_EQ(shares.back().work.chunk_end, (kChunks / 2 + kLanes - 1) / kLanes);
   EXPECT_EQ(scheduler.poll_finished().value().status, Status::kOk);
-  EXPECT_EQ(tensor.values, original) << "the sum of what one worker has";
+  EXPECT_EQ(tensor.values, original) << "the sum is one worker's values";
   EXPECT_EQ(scheduler.stats().refined, 1u);
   EXPECT_EQ(scheduler.stats().blocks_skipped, kChunks / 2);
 }
 
-TEST(RefinedCollective, LaterOnesWaitUntilThePackedStreamIsDealtAndNoLonger) {
+TEST(RefinedCollective, LaterRequestsWaitOnlyUntilThePackedStreamIsIssued) {
   Scheduler scheduler(config());
   Tensor tensor;
   Tensor other;
@@ -79,7 +79,7 @@ TEST(RefinedCollective, LaterOnesWaitUntilThePackedStreamIsDealtAndNoLonger) {
   const Ticket later = submit(scheduler, other.dense_request(), kLanes);
   std::optional<Share> share;
   while ((share = scheduler.poll_share()).has_value() && share->work.token != later.token) {
-    if (scheduler.stats().refined != 0) continue;  // the packed stream: under way
+    if (scheduler.stats().refined != 0) continue;  // the packed stream is under way
     scheduler.complete(share->thread, {.token = share->work.token, .status = Status::kOk, .vote = 0});
     run_tasks(scheduler);
   }
@@ -88,8 +88,8 @@ TEST(RefinedCollective, LaterOnesWaitUntilThePackedStreamIsDealtAndNoLonger) {
   EXPECT_FALSE(scheduler.poll_finished().has_value());
 }
 
-TEST(RefinedCollective, WhereRoundTripsAreDearThereAreNone) {
-  constexpr std::uint32_t kDear = 180;  // chunks: nearly all that finer blocks could save
+TEST(RefinedCollective, DoesNotRefineIfRoundTripsAreExpensive) {
+  constexpr std::uint32_t kDear = 180;  // in chunks: nearly as much as finer blocks could save
   Scheduler scheduler(config());
   Tensor tensor;
   submit(scheduler, tensor.dense_request(), kLanes);
@@ -102,7 +102,7 @@ TEST(RefinedCollective, WhereRoundTripsAreDearThereAreNone) {
   EXPECT_EQ(scheduler.stats().streams, 1u);
 }
 
-TEST(RefinedCollective, AFailureDuringAChoreEndsIt) {
+TEST(RefinedCollective, AFailureDuringATaskEndsTheRequest) {
   Scheduler scheduler(config());
   Tensor tensor;
   const Ticket ticket = submit(scheduler, tensor.request(), kLanes);
@@ -119,7 +119,7 @@ TEST(RefinedCollective, AFailureDuringAChoreEndsIt) {
   EXPECT_EQ(scheduler.poll_finished().value().status, Status::kAborted);
 }
 
-TEST(RefinedCollective, ASumThatIsBeingScatteredEndsWellThoughAnotherFails) {
+TEST(RefinedCollective, ASumThatIsBeingScatteredSurvivesAnotherFailure) {
   Scheduler scheduler(config());
   Tensor tensor;
   const std::vector<float> original = tensor.values;
@@ -138,7 +138,7 @@ TEST(RefinedCollective, ASumThatIsBeingScatteredEndsWellThoughAnotherFails) {
   EXPECT_EQ(tensor.values, original);
 }
 
-TEST(RefinedCollective, AFailureOfFinerCountsEndsItAndWhatWaits) {
+TEST(RefinedCollective, AFailureOfFinerCountsEndsItAndWaitingRequests) {
   Scheduler scheduler(config());
   Tensor tensor;
   submit(scheduler, tensor.request(), kLanes);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kLanes = 4;
 
-/// A request over several fp32 tensors, summed in place.
+/// A request to sum several fp32 tensors in place.
 struct Tensors {
   explicit Tensors(const std::vector<std::size_t>& sizes) {
     for (const std::size_t size : sizes) values.emplace_back(size, 0.0F);
@@ -34,7 +34,7 @@ TEST(Survey, NumbersTheChunksOfAllRegionsAndABarrierHasOne) {
   EXPECT_EQ(number_chunks(none, {}, kLanes), 1u);
 }
 
-TEST(Survey, AScanSaysWhatEachBlockHolds) {
+TEST(Survey, AScanReportsPresenceAndExponentOfEachBlock) {
   Tensors tensors({5, 0, 4, 9});
   tensors.values[0][4] = 1e-44F;  // subnormal: present, at exponent 0
   tensors.values[3][3] = -2.0F;
@@ -52,14 +52,14 @@ TEST(Survey, AScanMakesNegativeZerosPositiveInPlaceAndOnlyThere) {
   values[1] = values[5] = values[9] = -0.0F;
   values[6] = 1.0F;
   static_cast<void>(scan(tensors.request, kLanes, tensors.chunks));
-  EXPECT_FALSE(std::signbit(values[1])) << "nobody may have this block: then this is its sum";
+  EXPECT_FALSE(std::signbit(values[1])) << "if no worker has this block, this is its sum";
   EXPECT_TRUE(std::signbit(values[5])) << "the sum will be written here";
   values[9] = -0.0F;
   std::vector<float> elsewhere(12, 7.0F);
   tensors.request.regions[0].destination = reinterpret_cast<std::byte*>(elsewhere.data());
   static_cast<void>(scan(tensors.request, kLanes, tensors.chunks));
   EXPECT_TRUE(std::signbit(values[9])) << "a source is not changed";
-  EXPECT_EQ(elsewhere, std::vector<float>(12, 7.0F)) << "nor is a destination, before anything is known of the others";
+  EXPECT_EQ(elsewhere, std::vector<float>(12, 7.0F)) << "a destination is unchanged until the union is known";
   tensors.request.regions[0].destination = nullptr;
   EXPECT_EQ(scan(tensors.request, kLanes, tensors.chunks).of(2), worker::Presence::kAbsent);
 }
@@ -72,7 +72,7 @@ TEST(Survey, ClearsDestinationsOfAbsentBlocksThatAreNotSources) {
   EXPECT_TRUE(needs_clearing(tensors.request));
   clear_absent(tensors.request, kLanes, [](std::uint64_t number) { return number == 1; });
   EXPECT_EQ(destination, (std::vector<float>{0, 0, 0, 0, 7, 7, 7, 7, 0, 0, 0, 0}));
-  EXPECT_EQ(tensors.values[1][0], 1.0F) << "in place, the look has done it";
+  EXPECT_EQ(tensors.values[1][0], 1.0F) << "in place, the scan has done it";
   tensors.request.regions[0].destination = nullptr;
   EXPECT_FALSE(needs_clearing(tensors.request)) << "this worker keeps no sum";
   clear_absent(tensors.request, kLanes, [](std::uint64_t) { return false; });
@@ -80,15 +80,15 @@ TEST(Survey, ClearsDestinationsOfAbsentBlocksThatAreNotSources) {
   EXPECT_FALSE(needs_clearing(tensors.request));
 }
 
-TEST(Survey, SampleIsFullForADenseTensorAndNothingForAnEmptyOne) {
+TEST(Survey, ASampleIsFullForADenseTensorAndEmptyForAnEmptyOne) {
   Tensors tensors({4 * 1000, 4 * 500});
   EXPECT_EQ(take_sample(tensors.request, kLanes, tensors.chunks, 7).density, 0);
   for (std::vector<float>& tensor : tensors.values) std::fill(tensor.begin(), tensor.end(), 1.0F);
   EXPECT_EQ(take_sample(tensors.request, kLanes, tensors.chunks, 7).density, kDensityFull);
 }
 
-TEST(Survey, SamplesLookEverywhereInTheCourseOfTime) {
-  // One block of 100 is present: some salt must hit it, and only some.
+TEST(Survey, SamplesReachEveryBlockOverTime) {
+  // One block of 100 is present: some salts find it, but not all.
   Tensors tensors({4 * 100});
   tensors.values[0][4 * 77] = 1.0F;
   std::set<std::uint8_t> seen;
@@ -98,13 +98,13 @@ TEST(Survey, SamplesLookEverywhereInTheCourseOfTime) {
   EXPECT_EQ(seen, (std::set<std::uint8_t>{0, 8}));
 }
 
-TEST(Survey, SampleOfFewChunksLooksAtAll) {
+TEST(Survey, ASampleOfFewChunksIncludesAll) {
   Tensors tensors({4 * 3});
   tensors.values[0][4] = 1.0F;
   EXPECT_EQ(take_sample(tensors.request, kLanes, tensors.chunks, 12345).density, 85);
 }
 
-TEST(Survey, SamplesRunsAtPlacesThatTheSaltNamesAndNotTheData) {
+TEST(Survey, SampledPositionsDependOnTheSaltOnly) {
   constexpr std::size_t kWide = 100;
   std::vector<float> mine(kWide * 1000);
   std::vector<float> others(mine.size());
@@ -121,7 +121,7 @@ TEST(Survey, SamplesRunsAtPlacesThatTheSaltNamesAndNotTheData) {
       EXPECT_EQ(runs.back().size(), sampled_runs(request.format, kWide, chunks));
     }
     for (std::size_t i = 0; i < runs[0].size(); ++i) {
-      EXPECT_EQ(runs[0][i] | runs[1][i], UINT32_MAX) << "a whole run: what is left of a chunk would look half empty";
+      EXPECT_EQ(runs[0][i] | runs[1][i], UINT32_MAX) << "only whole runs, since a chunk's rest would look half empty";
       EXPECT_EQ(runs[0][i] & runs[1][i], 0u);
     }
     seen.insert(runs[0]);
@@ -132,7 +132,7 @@ TEST(Survey, SamplesRunsAtPlacesThatTheSaltNamesAndNotTheData) {
 TEST(Survey, ASampledChunkIsPresentThoughItsRunIsEmpty) {
   constexpr std::size_t kWide = 100;
   std::vector<float> values(kWide * 40);
-  for (std::size_t chunk = 0; chunk < 40; ++chunk) values[chunk * kWide + 99] = 1.0F;  // behind the last whole run
+  for (std::size_t chunk = 0; chunk < 40; ++chunk) values[chunk * kWide + 99] = 1.0F;  // after the last whole run
   Request request;
   auto* const bytes = reinterpret_cast<std::byte*>(values.data());
   request.regions = {{.source = bytes, .destination = bytes, .elements = values.size()}};

@@ -7,7 +7,7 @@
 namespace wiresum::session {
 namespace {
 
-TEST(Line, WhatIsEncodedReadsTheSame) {
+TEST(Line, ALineSurvivesEncoding) {
   const Line line{.word = "ended", .fields = {{"error", "JoinError"}, {"text", "a\tb\\n\nc = d"}, {"results.0", ""}}};
   const std::string text = encode(line);
   ASSERT_EQ(text.back(), '\n');
@@ -18,7 +18,7 @@ TEST(Line, WhatIsEncodedReadsTheSame) {
   EXPECT_TRUE(decode("leave").fields.empty());
 }
 
-TEST(Line, WhatIsNoLineOfOursIsRefused) {
+TEST(Line, AnInvalidLineIsRefused) {
   for (const char* const text : {"", "\t", "Ended", "ended\t", "ended\ta=1\t", "ended\ttext", "ended\t=a",
                                  "ended\tText=a", "ended\ta=1\ta=2", "ended\ta=\\", "ended\ta=\\x", "en ded"}) {
     EXPECT_THROW((void)decode(text), LineError) << text;
@@ -30,7 +30,7 @@ TEST(Line, WhatIsNoLineOfOursIsRefused) {
   EXPECT_THROW((void)encode({.word = "ended", .fields = {{"text", std::string(kLineBytesMax, 'a')}}}), LineError);
 }
 
-TEST(Line, NumbersAreWithinTheirLimits) {
+TEST(Line, ANumberOutsideItsLimitsIsRefused) {
   const Line line = decode("bind\tcount=16\tnegative=-1\tlarge=99999999999999999999\tspaced= 1\tempty=");
   EXPECT_EQ(line.number("count", 1, 16), 16u);
   EXPECT_THROW((void)line.number("count", 17, 20), LineError);

@@ -1,4 +1,4 @@
-// A session's life over the real software switch, with a membership that does as it is told.
+// The life of a session over the real software switch, with a scripted membership.
 #include "session/session.hpp"
 
 #include <gtest/gtest.h>
@@ -26,9 +26,9 @@ constexpr std::uint16_t kLanes = 64;
 constexpr std::uint32_t kSlots = 64;
 constexpr std::chrono::seconds kPatience{30};
 
-/// What a test gives a membership to do, and what it was asked.
+/// What the test wants a membership to do, and what the session asked of it.
 struct Script {
-  Fields joined{};  // in place of what is there
+  Fields joined{};  // replace fields of the real grant
   bool admitted = true;
   std::function<void(Session&)> on_attend{};
 
@@ -37,7 +37,7 @@ struct Script {
   std::shared_ptr<Session> session{};
 };
 
-/// Of the only worker of a job at a switch of its own.
+/// The membership of the only worker of a job at its own switch.
 class ScriptedMembership final : public Membership {
  public:
   explicit ScriptedMembership(Script& script)
@@ -119,7 +119,7 @@ std::shared_ptr<Session> join(Script& script, const std::function<void()>& pause
   return Session::join("a-job", process::Owned<Membership>(new ScriptedMembership(script)), pause);
 }
 
-/// What joining fails with; "" if it does not.
+/// The error of joining, "" if there is none.
 std::string why_not(Script& script, const std::function<void()>& pause = {}) {
   try {
     static_cast<void>(join(script, pause));
@@ -137,7 +137,7 @@ engine::Request sum_of(std::vector<std::int32_t>& values, std::int64_t timeout_n
           .notify = true};
 }
 
-TEST(Session, JoinsGreetsWorksAndLeaves) {
+TEST(Session, JoinsGreetsSumsAndLeaves) {
   Script script;
   std::vector<std::int32_t> values(1000, 5);
   auto session = join(script);
@@ -147,7 +147,7 @@ TEST(Session, JoinsGreetsWorksAndLeaves) {
   EXPECT_TRUE(call.operation->wait(kPatience));
   EXPECT_EQ(call.failure(), nullptr);
   EXPECT_EQ(session->take_completed(kPatience).size(), 1U);
-  EXPECT_EQ(session->standing().submitted, 2U) << "and the greeting";
+  EXPECT_EQ(session->standing().submitted, 2U) << "the request and the greeting";
   EXPECT_EQ(session->state().at("greeted"), "1");
   EXPECT_NE(session->state().at("results.0"), "0");
   session->leave();
@@ -157,7 +157,7 @@ TEST(Session, JoinsGreetsWorksAndLeaves) {
   EXPECT_THROW(static_cast<void>(session->submit(sum_of(values))), Failure);
 }
 
-TEST(Session, TheFirstFailureStaysAndTheOthersAreToldOfItIfTheyDoNotKnow) {
+TEST(Session, KeepsTheFirstFailureAndTellsTheOthersIfNeeded) {
   for (const bool known : {true, false}) {
     Script script;
     const auto session = join(script);
@@ -172,16 +172,16 @@ TEST(Session, TheFirstFailureStaysAndTheOthersAreToldOfItIfTheyDoNotKnow) {
   }
 }
 
-TEST(Session, WhatTheDataPathFailsWithIsExplainedAndTold) {
+TEST(Session, ExplainsAndReportsAFailureOfTheDataPath) {
   Script script;
   const auto session = join(script);
   std::vector<std::int32_t> values(10'000, 1);
   const Call call = session->submit(sum_of(values, 0));
   ASSERT_TRUE(call.operation->wait(kPatience));
-  EXPECT_EQ(session->state().at("status"), "timed-out") << "for who attends, since nobody may wait for the call";
+  EXPECT_EQ(session->state().at("status"), "timed-out") << "for the membership, since the caller may not wait";
   EXPECT_STREQ(call.failure()->what(), "because of explain");
   EXPECT_EQ(call.failure(), session->failure());
-  EXPECT_EQ(session->state().count("status"), 0U) << "it is known now";
+  EXPECT_EQ(session->state().count("status"), 0U) << "it has been reported";
   ASSERT_EQ(script.questions.size(), 1U);
   const Fields& asked = script.questions.front().fields;
   EXPECT_EQ(asked.at("status"), "timed-out");
@@ -191,20 +191,20 @@ TEST(Session, WhatTheDataPathFailsWithIsExplainedAndTold) {
   session->leave();
 }
 
-TEST(Session, AGreetingThatNobodyAnswersIsExplained) {
+TEST(Session, ExplainsAnUnansweredGreeting) {
   Script script{.joined = {{"greeting_ms", "50"}}, .admitted = false};
   EXPECT_EQ(why_not(script), "because of greeting-unanswered");
   EXPECT_EQ(script.questions.front().fields.at("results.0"), "0");
   EXPECT_EQ(script.calls, (Strings{"join", "attend", "abort: because of greeting-unanswered", "leave", "destroyed"}));
 }
 
-TEST(Session, AGreetingThatComesBackWrongIsExplained) {
-  Script script{.joined = {{"rank", "1"}}};  // which there is not
+TEST(Session, ExplainsAGreetingWithAWrongResult) {
+  Script script{.joined = {{"rank", "1"}}};  // a rank that does not exist
   EXPECT_EQ(why_not(script), "because of greeting-wrong");
   EXPECT_EQ(script.questions.front().fields, (Fields{{"found", "2"}, {"expected", "1"}}));
 }
 
-TEST(Session, AnEndThatComesBeforeTheDataPathIsOpenEndsTheJoin) {
+TEST(Session, AnEndBeforeTheDataPathIsOpenFailsTheJoin) {
   Script script;
   script.on_attend = [](Session& session) {
     EXPECT_TRUE(session.state().empty());
@@ -214,7 +214,7 @@ TEST(Session, AnEndThatComesBeforeTheDataPathIsOpenEndsTheJoin) {
   EXPECT_EQ(script.calls, (Strings{"join", "attend", "leave", "destroyed"}));
 }
 
-TEST(Session, AGrantThatMakesNoSenseEndsTheJoin) {
+TEST(Session, AnInvalidGrantFailsTheJoin) {
   Script script{.joined = {{"bits", "64"}}};
   EXPECT_EQ(why_not(script), "'joined' came with bits=64, where a number from 8 to 32 must be");
   EXPECT_EQ(script.calls, (Strings{"join", "leave", "destroyed"}));
@@ -226,7 +226,7 @@ TEST(Session, AGreetingCanBeInterrupted) {
   EXPECT_EQ(script.calls, (Strings{"join", "attend", "leave", "destroyed"}));
 }
 
-TEST(Session, OfAForkedChildIsRefusedAndLeftAloneWhileTheParentGoesOn) {
+TEST(Session, IsRefusedInAForkedChildWhileTheParentGoesOn) {
   Script script;
   auto session = join(script);
   std::vector<std::int32_t> values(1000, 1);

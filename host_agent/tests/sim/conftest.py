@@ -1,4 +1,4 @@
-"""Options of the simulation: which seeds to run."""
+"""Options that select the simulation's seeds."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ namespace wiresum::sim {
 namespace {
 
 constexpr double kInterruptionProbability = 0.2;
-/// As in a session.
+/// The same number as in a session.
 constexpr TimeNs kWaitingPeriodNs = 100'000'000;
 
 }  // namespace
@@ -68,7 +68,7 @@ void Host::run_device(std::uint32_t thread, std::function<void()> read) {
     read();
     return;
   }
-  // A device goes on while its process is held up, or dies.
+  // The network device goes on if its process is held up or dies.
   agenda_.at(clock_.now() + random_.below(config_.device_delay_max), [this, thread, read = std::move(read)] {
     const bool was_full = !threads_[thread].transport->has_buffer();
     read();
@@ -124,13 +124,13 @@ void Host::run(std::uint32_t thread, Step step) {
 void Host::sleep(std::uint32_t thread) {
   Thread& mine = threads_[thread];
   mine.shard->publish_stats();
-  if (!mine.transport->has_buffer()) return;  // the device will rouse it
+  if (!mine.transport->has_buffer()) return;  // the device will wake the thread
   const TimeNs next = std::max(mine.shard->next_timeout(), clock_.now() + 1);
   if (next == worker::kNever || next >= mine.wake_at) return;
   mine.wake_at = next;
   agenda_.at(next, [this, thread] {
     Thread& sleeper = threads_[thread];
-    if (dead_ || sleeper.wake_at > clock_.now()) return;  // an earlier wake-up has taken its place
+    if (dead_ || sleeper.wake_at > clock_.now()) return;  // superseded by an earlier wake-up
     sleeper.wake_at = worker::kNever;
     rouse(thread);
   });
@@ -192,7 +192,7 @@ void Host::run_task(const schedule::Task& task) {
   });
 }
 
-// ---- Ends ----
+// ---- Ending ----
 
 void Host::abort() { dispatcher_->fail(worker::Status::kAborted); }
 

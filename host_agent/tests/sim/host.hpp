@@ -1,8 +1,8 @@
-// One worker of the simulation: what a session is made of, driven in virtual time.
+// One worker of the simulation: the parts of a session, driven in virtual time.
 //
-// The dispatcher and the shards are the session's own. What its threads do is here a chain of events, which may be
+// The dispatcher and the shards are the session's own. The work of its threads is here a chain of events, which may be
 // interrupted wherever a thread may be: between the steps of a shard, between a task and its completion, between the
-// look at a request and its submission, between the end of one engine thread and that of the next.
+// scan of a request and its submission, between the end of one engine thread and that of the next.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace wiresum::sim {
 
-/// Virtual time: that of the event which is happening.
+/// Virtual time: the time of the event that is being processed.
 class VirtualClock final : public engine::Clock {
  public:
   [[nodiscard]] TimeNs now() const noexcept override { return now_; }
@@ -28,7 +28,7 @@ class VirtualClock final : public engine::Clock {
   TimeNs now_ = 0;
 };
 
-/// From `begin` to `end` the worker takes nothing in and sends nothing; what arrives meanwhile waits.
+/// From `begin` to `end` the worker receives nothing and sends nothing; what arrives meanwhile waits.
 struct Stall {
   std::uint32_t worker = 0;
   TimeNs begin = 0;
@@ -39,33 +39,32 @@ struct HostConfig {
   schedule::SchedulerConfig scheduler;
   std::vector<worker::WorkerConfig> shards;  // by thread
   std::vector<Stall> stalls;                 // this worker's
-  TimeNs interruption_max = 0;        // now and then a thread is held up by up to so long, between any two of its steps
-  TimeNs task_max = 0;                // a task takes up to so long, each time another time
-  TimeNs device_delay_max = 0;        // its network device reads a packet up to so long after it was given to it
-  std::uint32_t device_packets = 64;  // ... and has room for so many
+  TimeNs interruption_max = 0;               // a thread may be held up for up to so long between any two of its steps
+  TimeNs task_max = 0;                       // a task takes up to so long, drawn each time
+  TimeNs device_delay_max = 0;               // the network device reads a packet up to so long after it got it
+  std::uint32_t device_packets = 64;         // ... and has room for so many packets
 };
 
 class Host {
  public:
-  /// `carry`: a shard's packet enters the network.
+  /// `carry` is called when a shard's packet enters the network.
   Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random,
        const std::function<void(std::uint32_t thread, Datagram)>& carry);
 
-  /// Submits a request at `at`, or when those before it have been. Its time-out, if it has one, runs from then on.
+  /// Submits a request at `at`, but not before the earlier ones. Its time-out, if it has one, starts then.
   void submit_at(TimeNs at, schedule::Request request, std::optional<TimeNs> timeout);
   void arrive(std::uint32_t thread, Datagram datagram);
 
   void abort();
-  /// Ends the session as its close() does: first the dispatcher, then one engine thread after the other, then the
-  /// tasks.
+  /// Ends the session as its close() does: the dispatcher, then one engine thread after the other, then the tasks.
   void close();
-  /// From now on nothing of it happens any more, as if its process had been killed.
+  /// From now on the worker does nothing, as if its process had been killed.
   void kill() noexcept { dead_ = true; }
 
   [[nodiscard]] bool dead() const noexcept { return dead_; }
-  /// Has every request that was to be submitted ended?
+  /// Whether every request that was to be submitted has ended.
   [[nodiscard]] bool idle() const;
-  /// Of each request, in order: how it ended, none if it has not been submitted or has not ended.
+  /// How each request ended, in order; none if it was not submitted or has not ended.
   [[nodiscard]] std::vector<std::optional<worker::Status>> results() const;
   [[nodiscard]] engine::TrafficStats traffic(std::uint32_t thread) const { return threads_[thread].shard->stats(); }
   [[nodiscard]] schedule::SparseStats sparse() const { return dispatcher_->stats(); }
@@ -75,13 +74,13 @@ class Host {
   struct Thread {
     std::unique_ptr<SimTransport> transport;
     std::unique_ptr<engine::Shard> shard;
-    bool running = false;  // an event of its chain of steps is on the agenda
-    bool again = false;    // something came while it ran
+    bool running = false;  // one of its events is on the agenda
+    bool again = false;    // something arrived while it was running
     bool ended = false;
     TimeNs wake_at = worker::kNever;
   };
 
-  /// The thread's network device has been given a packet, which it reads now or later.
+  /// The thread's network device has been given a packet, and reads it now or later.
   void run_device(std::uint32_t thread, std::function<void()> read);
   void rouse(std::uint32_t thread);
   void run(std::uint32_t thread, Step step);
@@ -92,7 +91,7 @@ class Host {
   void watch_deadlines();
   void end_threads(std::uint32_t next);
   void check_closed();
-  /// Runs `action` at `at`, or when the worker's stall is over, unless it has been killed.
+  /// Runs `action` at `at`, or after the worker's stall, unless the worker has been killed by then.
   void when_awake(TimeNs at, Agenda::Action action);
   [[nodiscard]] TimeNs interruption();
 

@@ -1,4 +1,4 @@
-// wiresum_sim: the simulation, as the tests in Python see it. A test module; it is not installed.
+// wiresum_sim: the Python module of the simulation, for tests only; it is not installed.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace wiresum;
 
-/// Source address, destination address (0: none), elements.
+/// Source address, destination address (0 means none), number of elements.
 using Region = std::tuple<std::uintptr_t, std::uintptr_t, std::uint64_t>;
 
 class Job {

@@ -1,4 +1,4 @@
-"""Loads the simulation's native module, which is built beside this file: `wiresum_sim`."""
+"""Loads the simulation's native module `wiresum_sim`, which is built beside this file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 def _load() -> ModuleType:
-    # WIRESUM_SIM is the folder of another build's.
+    # WIRESUM_SIM names the folder of a module from another build.
     folder = Path(os.environ.get("WIRESUM_SIM") or Path(__file__).parent)
     built = sorted(folder.glob("wiresum_sim*.so"))
     if not built:

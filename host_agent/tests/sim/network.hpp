@@ -13,19 +13,19 @@ namespace wiresum::sim {
 
 using worker::TimeNs;
 
-/// What one direction of a worker's link does to packets. Probabilities are independent for each packet.
+/// What one direction of a worker's link does to packets. All probabilities are independent for each packet.
 struct LinkConfig {
   double loss = 0;
   double duplicate = 0;
-  double reorder = 0;         // share of packets that are held back ...
+  double reorder = 0;         // probability that a packet is held back ...
   TimeNs reorder_ns_max = 0;  // ... by up to this long
   TimeNs delay_ns = 50'000;
   TimeNs jitter_ns = 0;  // uniform, on top of the delay
-  double rate_bps = 0;   // 0: serialisation takes no time
+  double rate_bps = 0;   // 0 means that serialisation takes no time
   std::uint32_t queue_bytes = 1u << 20;
 };
 
-/// Reproducible on every machine: the standard fixes mt19937_64's output, though not that of its distributions.
+/// Gives the same numbers on every machine: the standard fixes the output of mt19937_64, but not of its distributions.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}
@@ -40,16 +40,16 @@ class Random {
 
 struct LinkCounters {
   std::uint64_t packets = 0;
-  std::uint64_t lost = 0;      // at random
-  std::uint64_t overflow = 0;  // queue full
+  std::uint64_t lost = 0;      // dropped at random
+  std::uint64_t overflow = 0;  // dropped because the queue was full
 };
 
-/// One direction of a link: a finite queue, a rate, then delay and mishaps.
+/// One direction of a link: a finite queue, a rate, then a delay, loss, duplication and reordering.
 class Link {
  public:
   explicit Link(const LinkConfig& config) : config_(config) {}
 
-  /// Calls `arrive(time)` for each copy of a packet of `bytes` UDP payload that will come out at the other end.
+  /// Calls `arrive(time)` for each copy of a packet of `bytes` UDP payload that reaches the other end.
   template <class Arrive>
   void carry(TimeNs now, std::size_t bytes, Random& random, const Arrive& arrive) {
     // IPv4 and UDP headers and the Ethernet header, as a shaper counts them.
@@ -86,7 +86,7 @@ class Link {
   LinkCounters counters_;
 };
 
-/// Things that happen, in order of time; in order of scheduling at the same time.
+/// Events in order of time; those of the same time in the order in which they were scheduled.
 class Agenda {
  public:
   using Action = std::function<void()>;

@@ -24,7 +24,7 @@ class Format:
     """`dtype` is one of f32, f16, bf16 (as uint16 bits), i32, raw (bytes)."""
 
     dtype: str
-    scaling: str  # none, block, fixed
+    scaling: str  # none, block or fixed
     bits: int = 32
     fixed_scale: float = 1.0
 
@@ -72,13 +72,13 @@ def lane_sum(lanes: list[Array], bits: int, count: int) -> Array:
 
 
 def cut_to_24_bits(limit: int) -> int:
-    """The largest number not above `limit` that an fp32 number can be."""
+    """The largest fp32 number that is not above `limit`."""
     excess = max(0, limit.bit_length() - 24)
     return limit >> excess << excess
 
 
 def sum_block(format_: Format, contributions: list[Array], workers: int, divisor: float, count: int) -> Array:
-    """One chunk in block floating point. `workers` is N, also when fewer contribute."""
+    """Sums one chunk in block floating point. `workers` is N, even if fewer contribute."""
     values = [to_float32(format_, c) for c in contributions]
     agreed = max((largest_exponent(v) for v in values), default=0)
     if agreed == NOT_FINITE:
@@ -90,13 +90,13 @@ def sum_block(format_: Format, contributions: list[Array], workers: int, divisor
     if bits == 32:
         limit = cut_to_24_bits(limit)
     total = lane_sum([quantise(v, shift, limit) for v in values], bits, count)
-    # The integer becomes an fp32 number (one rounding); scaling back rounds only what becomes subnormal.
+    # The sum becomes an fp32 number (one rounding); scaling back then rounds only subnormal results.
     scaled = np.ldexp(total.astype(np.float32).astype(np.float64), -shift)
     return from_float32(format_, average(scaled, divisor))
 
 
 def sum_fixed(format_: Format, contributions: list[Array], workers: int, divisor: float, count: int) -> Array:
-    """One chunk with the caller's scale."""
+    """Sums one chunk with the caller's scale."""
     values = [to_float32(format_, c) for c in contributions]
     if any(largest_exponent(v) == NOT_FINITE for v in values):
         return from_float32(format_, np.full(count, np.nan, np.float32))
@@ -127,9 +127,9 @@ def in_smallest_units(bits: int, mantissa_bits: int, exponent_bits: int) -> int:
 
 
 def nearest_float(total: int, divisor: int, mantissa_bits: int, exponent_bits: int) -> int:
-    """The bits of total / divisor smallest units, rounded to nearest even; integer arithmetic."""
+    """The bits of `total / divisor` smallest units, rounded to nearest even, by integer arithmetic only."""
     magnitude = abs(total)
-    # Keep so many bits that the quotient has mantissa_bits + 1 of them; a subnormal has fewer.
+    # Keep so many bits that the quotient has mantissa_bits + 1; subnormals have fewer.
     exponent = max(0, magnitude.bit_length() - divisor.bit_length() - mantissa_bits)
     if magnitude // divisor >> exponent < 1 << mantissa_bits:
         exponent = max(0, exponent - 1)
@@ -141,7 +141,7 @@ def nearest_float(total: int, divisor: int, mantissa_bits: int, exponent_bits: i
 
 
 def sum_exactly(format_: Format, contributions: list[Array], divisor: float, elements: int) -> Array:
-    """Each element's exact sum, rounded once; Inf and NaN as IEEE 754 adds them, each where it is."""
+    """Sums each element exactly and rounds once; Inf and NaN add as in IEEE 754, each in its own element."""
     mantissa_bits, exponent_bits = WIDTHS[format_.dtype]
     unsigned = np.dtype(f"u{format_.storage.itemsize}")
     infinity = ((1 << exponent_bits) - 1) << mantissa_bits
@@ -168,7 +168,7 @@ def sum_chunk(format_: Format, contributions: list[Array], workers: int, divisor
     if format_.dtype == "i32":
         lanes = [c.astype(np.int64) for c in contributions]
         return lane_sum(lanes, format_.bits, count).astype(np.int32)
-    # Raw bytes have one contributor, and zeros change nothing.
+    # Raw bytes have one contributor, so adding the others' zeros changes nothing.
     assert len(contributions) <= 1
     return contributions[0].copy() if contributions else np.zeros(count, np.uint8)
 
@@ -176,7 +176,7 @@ def sum_chunk(format_: Format, contributions: list[Array], workers: int, divisor
 def sum_region(
     format_: Format, contributions: list[Array], elements: int, lanes: int, workers: int, divisor: float
 ) -> Array:
-    """The sum of a region, chunk by chunk: what every worker that keeps it must hold."""
+    """The sum of a region, chunk by chunk, as every worker that keeps it must store it."""
     step = format_.chunk_elements(lanes)
     result = np.empty(elements, format_.storage)
     for begin in range(0, elements, step):

@@ -1,4 +1,4 @@
-"""A scenario from a seed: how many workers, what the network does to their packets, and which collectives they call."""
+"""Scenarios drawn from a seed: the number of workers, the network's faults, and the collectives that are called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .native import sim
 from .reference import Array, Format, sum_exactly, sum_region
 
 MS = 1_000_000  # nanoseconds
-GUARD = 64  # bytes on each side of a destination that must stay as they were
+GUARD = 64  # bytes on each side of a destination, which must stay unchanged
 GUARD_BYTE = 0xA5
 
 PATTERNS = ("all_reduce", "coalesced", "broadcast", "all_gather", "reduce", "reduce_scatter", "barrier")
@@ -39,13 +39,13 @@ SCALINGS = {"none": sim.Scaling.NONE, "block": sim.Scaling.BLOCK_EXPONENT, "fixe
 
 
 def replay(seed: int) -> str:
-    """How to run the test of now again with this seed."""
+    """The command that runs the current test again with this seed."""
     file = os.environ["PYTEST_CURRENT_TEST"].split("::")[0]
     return f"replay: pytest {file} --seed {seed}"
 
 
 class Guarded:
-    """Memory for `elements` elements with guard bytes around it, so that a write outside is seen."""
+    """Memory for `elements` elements between guard bytes, which detect writes outside."""
 
     def __init__(self, storage: np.dtype[Any], elements: int) -> None:
         size = elements * storage.itemsize
@@ -62,7 +62,7 @@ class Guarded:
 
 @dataclass
 class Buffers:
-    """One region at all workers: what each gives, where each keeps the sum, and what it must be."""
+    """One region at all workers: the contributions, the destinations, and the expected sum."""
 
     elements: int
     sources: list[Guarded | None]
@@ -72,14 +72,14 @@ class Buffers:
 
 @dataclass
 class Call:
-    """A collective of all workers."""
+    """One collective, called by all workers."""
 
     pattern: str
     format: Format
     average: bool
     regions: list[Buffers]
     submit_at: list[int]
-    originals: list[tuple[Guarded, Array]] = field(default_factory=list)  # sources that must not change
+    originals: list[tuple[Guarded, Array]] = field(default_factory=list)  # sources, which must not change
     may_be_sparse: bool = False
     signature: int = 0
     timeout: int | None = None
@@ -126,10 +126,10 @@ def make_scenario(seed: int) -> Scenario:
     rng = random.Random(seed)
     config = make_config(rng, seed)
     start = [0] * config.workers
-    if rng.random() < 0.2:  # somebody comes late, by up to ten seconds
+    if rng.random() < 0.2:  # a worker starts late, by up to ten seconds
         start[rng.randrange(config.workers)] = rng.randrange(10_000 * MS)
     calls = []
-    # Large jobs cost time in N and in chunks; the product is what a seed may cost.
+    # The cost of a simulation grows with workers times chunks, so a seed's budget limits the product.
     chunks_max = max(4, rng.choice([20, 150, 600]) // config.workers)
     for _ in range(rng.choice([1, 1, 2, 3, 6])):
         start = [at + rng.choice([0, 0, rng.randrange(20 * MS)]) for at in start]
@@ -152,7 +152,8 @@ def make_config(rng: random.Random, seed: int) -> sim.Scenario:
     config.task_max = rng.choice([0, MS, 20 * MS])
     config.device_delay_max = rng.choice([0, 0, 20_000, 2 * MS])
     config.device_packets = rng.choice([1, 7, 64])
-    config.time_max = 3_000_000 * MS  # of virtual time: what takes longer hangs (one slot and 30% loss: 700 s)
+    # Of virtual time; a scenario that takes longer hangs (the slowest, one slot and 30% loss, takes 700 s).
+    config.time_max = 3_000_000 * MS
     config.up, config.down = make_link(rng), make_link(rng)
     config.exact_elements_max = rng.choice([0, 0, 100, 3000])
     config.stalls = [
@@ -168,7 +169,7 @@ def make_link(rng: random.Random) -> sim.Link:
     link.duplicate = rng.choice([0, 0, 0.02, 0.3])
     link.reorder = rng.choice([0, 0, 0.05, 0.5])
     link.delay_ns = rng.choice([1_000, 50_000, 50_000, 5 * MS, 60 * MS])
-    # Held back for up to many round trips: far beyond what the round numbers' neighbours would forgive.
+    # Packets are held back for up to many round trips, far beyond the range in which round numbers are unambiguous.
     link.reorder_ns_max = link.delay_ns * rng.choice([1, 10, 100])
     link.jitter_ns = rng.choice([0, link.delay_ns // 4, link.delay_ns])
     link.rate_bps = rng.choice([0, 0, 10e6, 100e6])
@@ -184,7 +185,7 @@ def make_call(rng: random.Random, config: sim.Scenario, chunks_max: int, submit_
     call = Call(pattern, format_, average, [], submit_at, signature=1 + PATTERNS.index(pattern))
     everyone = set(range(config.workers))
     one = {rng.randrange(config.workers)}
-    # Who gives and who keeps, region by region.
+    # Which workers contribute and which keep the result, region by region.
     roles: list[tuple[set[int], set[int]]] = {
         "all_reduce": [(everyone, everyone)],
         "coalesced": [(everyone, everyone)] * rng.randrange(2, 6),
@@ -245,7 +246,7 @@ def make_values(numbers: np.random.Generator, format_: Format, elements: int, wo
     if format_.dtype == "raw":
         return numbers.integers(0, 256, elements, np.uint8)
     if format_.dtype == "i32":
-        if format_.bits == 32:  # wraps
+        if format_.bits == 32:  # sums of 32-bit integers wrap around
             return numbers.integers(-(1 << 31), 1 << 31, elements).astype(np.int32)
         limit = ((1 << (format_.bits - 1)) - 1) // workers
         return numbers.integers(-limit, limit + 1, elements).astype(np.int32)
@@ -255,7 +256,7 @@ def make_values(numbers: np.random.Generator, format_: Format, elements: int, wo
     elif scale == "any":
         values = numbers.integers(0, 1 << 32, elements, np.uint32).view(np.float32)
         values[~np.isfinite(values)] = np.float32(3e38)
-    elif scale == "tiny":  # subnormal in fp32 and bf16; in fp16 it is zero
+    elif scale == "tiny":  # subnormal in fp32 and bf16, zero in fp16
         values = np.ldexp(values, -140).astype(np.float32)
     elif scale == "zero":
         values[numbers.random(elements) < 0.9] = 0

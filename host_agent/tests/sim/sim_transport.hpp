@@ -1,6 +1,5 @@
-// A transport into the simulated network, over a device that reads late: what is sent stays in the device's memory
-// until the device comes to it, in whatever order, and must not have changed by then. What arrives waits to be
-// received.
+// A transport into the simulated network, over a device that reads late: packets stay in the device's memory until it
+// reads them, in any order, and must not change before. What arrives waits to be received.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +20,7 @@ using Datagram = std::vector<std::byte>;
 
 class SimTransport final : public transport::Transport {
  public:
-  /// When the device reads a packet: whoever drives the simulation calls `read`, at once or later, once for each
-  /// packet.
+  /// When the device reads a packet: the simulation calls `read` at once or later, once for each packet.
   using DeviceModel = std::function<void(std::function<void()> read)>;
 
   SimTransport(std::size_t packets, std::size_t packet_bytes, DeviceModel device, std::function<void(Datagram)> carry)
@@ -37,7 +35,7 @@ class SimTransport final : public transport::Transport {
   [[nodiscard]] std::size_t train_packets(std::size_t /*packet_bytes*/) const noexcept override { return 1; }
 
   std::size_t receive(std::span<transport::RxDatagram> out) noexcept override {
-    lent_.clear();  // what was lent may not be looked at any more
+    lent_.clear();  // received datagrams are no longer valid
     for (; lent_.size() < out.size() && !arrived_.empty(); arrived_.pop_front()) {
       lent_.push_back(std::move(arrived_.front()));
     }

@@ -11,7 +11,7 @@ constexpr std::uint16_t kJob = 3;
 constexpr std::uint32_t kKey = 0x5EED5EED;
 constexpr std::uint16_t kWorkerPort = 20'000;
 
-/// No key comes twice to a switch.
+/// A switch never gets the same key twice.
 std::uint32_t next_key(World& world) { return kKey + 0x9E3779B9 * world.keys++; }
 
 }  // namespace
@@ -122,8 +122,8 @@ dataplane::JobEntry Job::entry_of(std::uint32_t index) const {
   return entry;
 }
 
-/// Another job of these workers has had the slots before, and left each cell in a round of its own, half summed: many
-/// in those that this job begins with. It must not be noticed.
+/// Sets the cells as an earlier job of these workers would have left them: each in a different round, half summed, many
+/// of them in rounds with which this job begins. The job must not be affected.
 void Job::leave_cells_used() const {
   for (std::uint32_t index = 0; index < switches_.size(); ++index) {
     for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
@@ -330,7 +330,7 @@ Simulation::Simulation(std::vector<JobPlan> plans) : world_(plans.at(0).scenario
   std::uint32_t ports = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const Scenario& scenario = plans[i].scenario;
-    // Every other job begins at a port of its own; they share some.
+    // Every other job begins at a different port, so that jobs share only some ports.
     Lease& lease = leases.emplace_back(Lease{.job = static_cast<std::uint16_t>(kJob + i),
                                              .port_offset = static_cast<std::uint8_t>(i % 2 * scenario.threads),
                                              .slot_base = sizes.slots});

@@ -1,11 +1,11 @@
-// N workers of T threads, a switch's data plane or a tree of them, and a bad network between them: all in one thread,
-// under virtual time, and the same on every run with the same seed.
+// Simulates N workers of T threads, the data plane of a switch or a tree of switches, and a bad network between them,
+// in one thread under virtual time. Runs with the same seed are identical.
 //
-// What runs is what ships: from a call to the packets it is the session's own dispatcher and shards (host.hpp has what
-// its threads do), and the data plane of the software switch. Only what lies between them is simulated: each worker,
-// and each switch but the root, has a link of its own upwards, whose two directions lose, duplicate, hold back and
-// serialise packets. A RESULT that goes to all crosses each link as a copy of its own, so that a single copy can be
-// lost. And things go wrong: workers abort, close or die, and a switch starts anew.
+// The code under test is the code that ships: the session's dispatcher and shards (host.hpp replaces their threads) and
+// the data plane of the software switch. Only the network is simulated: each worker, and each switch but the root, has
+// a link upwards, whose two directions lose, duplicate, hold back and serialise packets. A RESULT for all workers
+// crosses each link as a separate copy, so that single copies can be lost. Faults are simulated too: workers abort,
+// close or die, and switches restart.
 //
 // Several jobs may share the switches, at the same time or one after the other on the same slots.
 #pragma once
@@ -24,11 +24,11 @@ namespace wiresum::sim {
 
 struct Fault {
   enum class Kind : std::uint8_t {
-    kAbort,          // the worker ends the job for itself
-    kClose,          // it closes its session
-    kDeath,          // it is killed
-    kSwitchRestart,  // the worker's switch has lost all jobs and cells
-    kSwitchReturn    // the job is admitted there again, with the same key, if it is not there
+    kAbort,          // the worker aborts its session
+    kClose,          // the worker closes its session
+    kDeath,          // the worker is killed
+    kSwitchRestart,  // the worker's switch loses all jobs and cells
+    kSwitchReturn    // the job is admitted there again with the same key, if it is gone
   };
   Kind kind = Kind::kAbort;
   std::uint32_t worker = 0;
@@ -38,16 +38,17 @@ struct Fault {
 struct Scenario {
   std::uint64_t seed = 0;
   std::uint32_t workers = 2;
-  std::vector<std::uint32_t> parents = {0};  // by switch: one before it; switch 0 is the root
-  std::vector<std::uint32_t> leaves;         // by worker: its switch. Empty: all hang on the root
+  // The parent of each switch, which has a lower number; switch 0 is the root.
+  std::vector<std::uint32_t> parents = {0};
+  std::vector<std::uint32_t> leaves;  // the switch of each worker; empty means that all hang on the root
   std::uint32_t threads = 1;
   std::uint32_t lanes = 360;
-  std::uint32_t slots = 128;  // of the lease: shared out over the threads
+  std::uint32_t slots = 128;  // of the lease, shared by the threads
   std::uint32_t round_first = 1;
   std::uint32_t window_min = 32;
   std::uint32_t window_initial = 32;
   std::uint32_t collectives_max = 256;
-  std::uint64_t sparse_chunks_min = 4;  // small, as tensors are
+  std::uint64_t sparse_chunks_min = 4;  // small, because tensors are small here
   std::uint64_t vote_lag_chunks = 20;
   std::uint64_t exact_elements_max = 0;
   TimeNs interruption_max = 0;  // see HostConfig
@@ -57,48 +58,48 @@ struct Scenario {
   TimeNs rto_initial = 20'000'000;
   TimeNs rto_min = 1'000'000;
   TimeNs rto_max = 200'000'000;
-  TimeNs time_max = 600'000'000'000;  // what is not finished by then hangs
+  TimeNs time_max = 600'000'000'000;  // a scenario that takes longer is reported as a hang
   LinkConfig up;
   LinkConfig down;
   std::vector<Stall> stalls;
   std::vector<Fault> faults;
 };
 
-/// A collective of all workers, which differ in their regions' memory.
+/// A collective called by all workers, each with its own memory for the regions.
 struct Task {
   std::vector<schedule::Request> requests;  // by worker
-  std::vector<TimeNs> submit_at;            // by worker, not decreasing from task to task
+  std::vector<TimeNs> submit_at;            // by worker, never decreasing from one task to the next
   std::optional<TimeNs> timeout;
 };
 
 struct Report {
-  bool finished = false;  // every operation has ended, but for those of the dead
-  std::string failure;    // why not
-  std::vector<std::vector<std::optional<worker::Status>>> results;  // by task and worker; none: of the dead
+  bool finished = false;  // every operation of the workers that live has ended
+  std::string failure;    // the reason, if not finished
+  std::vector<std::vector<std::optional<worker::Status>>> results;  // by task and worker; none for dead workers
   TimeNs time_ns = 0;                                               // when the last operation ended
   std::uint64_t packets_sent = 0;
-  std::uint64_t bytes_sent = 0;  // by workers: UDP payload
+  std::uint64_t bytes_sent = 0;  // UDP payload that workers sent
   std::uint64_t retransmissions = 0;
   std::uint64_t questions = 0;
   std::uint64_t duplicates = 0;
   std::uint64_t rejected = 0;
-  std::uint64_t rto_ns = 0;  // the longest of all workers at the end
+  std::uint64_t rto_ns = 0;  // the longest of any worker at the end
   std::uint64_t link_packets = 0;
   std::uint64_t link_lost = 0;
   std::uint64_t link_overflow = 0;
   std::vector<schedule::SparseStats> sparse;  // by worker
 };
 
-/// A job, and what its workers call.
+/// A job, and the collectives that its workers call.
 struct JobPlan {
   Scenario scenario;
   std::vector<Task> tasks;
-  /// It takes the slots of this one of the jobs, one before it, when that one has ended: its times begin then. None: it
-  /// has slots of its own.
+  /// The earlier job whose slots this one takes over when that one has ended, and from whose end its times count. None:
+  /// it has its own slots.
   std::optional<std::size_t> follows = std::nullopt;
 };
 
-/// What jobs share: time, chance, and the switches.
+/// Shared by all jobs: time, random numbers, and the switches.
 struct World {
   explicit World(std::uint64_t seed) : random(seed) {}
 
@@ -106,10 +107,10 @@ struct World {
   Agenda agenda;
   VirtualClock clock;
   std::vector<std::vector<std::unique_ptr<dataplane::Dataplane>>> ports;  // by switch and port
-  std::uint32_t keys = 0;                                                 // so many have been drawn
+  std::uint32_t keys = 0;                                                 // the number of keys drawn so far
 };
 
-/// What the controller gives a job.
+/// What the controller assigns to a job.
 struct Lease {
   std::uint16_t job = 0;
   std::uint8_t port_offset = 0;
@@ -119,34 +120,35 @@ struct Lease {
 /// One job in the world.
 class Job {
  public:
-  /// Throws std::invalid_argument if the scenario makes no sense.
+  /// Throws std::invalid_argument if the scenario is invalid.
   Job(World& world, JobPlan plan, const Lease& lease);
 
-  /// The cells that it will use, as another job of these workers has left them. Before any job is admitted.
+  /// Sets the job's cells as an earlier job of these workers would have left them. To be called before any job is
+  /// admitted.
   void leave_cells_used() const;
-  /// From now on the switches know it, and its workers call.
+  /// Admits the job at the switches; from now on its workers call.
   void admit();
-  /// The switches forget it. What is still under way comes to them afterwards.
+  /// Evicts the job from the switches. Its late packets still arrive there.
   void evict();
 
-  /// Has every operation ended, but for those of the dead?
+  /// Whether every operation of the workers that live has ended.
   [[nodiscard]] bool is_done() const;
   [[nodiscard]] bool is_over() const noexcept { return stage_ == Stage::kOver; }
-  /// What is not done by then hangs.
+  /// Operations that have not ended by then hang.
   [[nodiscard]] TimeNs time_max() const noexcept { return began_ + scenario_.time_max; }
   [[nodiscard]] Report report(std::string failure) const;
 
  private:
-  /// A worker, or a switch: whatever hangs on a switch. Its link has the same number.
+  /// A worker or a switch, which hangs on a switch by the link of the same number.
   using Node = std::uint32_t;
   struct Switch {
-    std::vector<Node> children;  // in the order of the numbers that the switch knows them by
+    std::vector<Node> children;  // in the order of the numbers by which the switch knows them
   };
 
   void check() const;
   [[nodiscard]] bool is_worker(Node node) const noexcept { return node < scenario_.workers; }
   [[nodiscard]] Node node_of_switch(std::uint32_t index) const noexcept { return scenario_.workers + index; }
-  /// The switch that a node hangs on. The root hangs on itself.
+  /// The switch above a node; the root's is the root itself.
   [[nodiscard]] std::uint32_t above(Node node) const noexcept;
   [[nodiscard]] std::uint8_t number_of(Node node) const noexcept;
   [[nodiscard]] wire::Endpoint endpoint_of(Node node) const noexcept;
@@ -182,8 +184,8 @@ class Job {
 
 class Simulation {
  public:
-  /// Jobs that share the switches, by their numbers in the scenarios. The seed is the first one's. Throws
-  /// std::invalid_argument if a scenario makes no sense.
+  /// Jobs that share the switches, by the job numbers of the scenarios. The seed is the first scenario's. Throws
+  /// std::invalid_argument if a scenario is invalid.
   explicit Simulation(std::vector<JobPlan> plans);
   /// By job.
   std::vector<Report> run();
@@ -196,7 +198,7 @@ class Simulation {
   std::vector<std::unique_ptr<Job>> jobs_;
 };
 
-/// One job alone.
+/// Runs a single job.
 Report simulate(const Scenario& scenario, std::vector<Task> tasks);
 
 }  // namespace wiresum::sim

@@ -1,4 +1,4 @@
-"""Scenarios of sparse collectives: which blocks each worker has, among other collectives, over bad networks."""
+"""Scenarios with sparse collectives among others, over bad networks: which blocks each worker has."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PLACEMENTS = ("aligned", "aligned", "independent", "independent", "one_worker", 
 def make_sparse_scenario(seed: int) -> Scenario:
     rng = random.Random(f"sparse {seed}")
     config = make_config(rng, seed)
-    config.exact_elements_max = 0  # what is exact leaves out no blocks
+    config.exact_elements_max = 0  # exact sums never skip blocks
     config.vote_lag_chunks = rng.choice([1, 20, 1000])
-    # What a round trip is worth is a part of the window, and tensors are small here.
+    # The cost of a round trip is measured in shares of the window, and tensors are small here.
     if rng.random() < 0.5:
         config.window_initial = config.window_min = rng.choice([1, 2, 4])
     start = [0] * config.workers
     chunks_max = max(8, rng.choice([20, 150, 400]) // config.workers)
-    # Few shapes, so that collectives of one kind follow each other and the workers learn from them.
+    # Few kinds, so that collectives of one kind follow each other and the workers learn from the earlier ones.
     shapes = [
         (rng.choice(FORMATS), [rng.randrange(1, chunks_max) for _ in range(rng.choice([1, 1, 2, 4]))]) for _ in range(2)
     ]
@@ -54,8 +54,8 @@ def make_sparse_call(
     submit_at: list[int],
     grain: int | None = None,
 ) -> Call:
-    """A sum of one region for each of `chunks`, which says how large it is. What is there comes in blocks of `grain`
-    elements: by default chunks."""
+    """A sum with a region for each entry of `chunks`, its length in chunks. Data are present in blocks of `grain`
+    elements, by default a chunk."""
     average = format_.scaling != "none" and rng.random() < 0.3
     call = Call(f"sparse {placement}", format_, average, [], submit_at, may_be_sparse=True)
     everyone = set(range(config.workers))
@@ -94,7 +94,7 @@ def make_sparse_call(
 def place_blocks(
     numbers: np.random.Generator, placement: str, density: float, workers: int, blocks: int
 ) -> list[Blocks]:
-    """Which blocks each worker has."""
+    """Draws the blocks that each worker has."""
     if placement == "all_zero":
         return [np.zeros(blocks, np.bool_)] * workers
     if placement == "all_dense":
@@ -109,7 +109,7 @@ def place_blocks(
 
 
 def empty_blocks(numbers: np.random.Generator, source: Guarded, format_: Format, step: int, present: Blocks) -> None:
-    """Makes the blocks that are not present zero: of either sign, where there are two."""
+    """Sets the absent blocks to zero, of either sign where the type has two."""
     absent = np.repeat(~present, step)[: len(source.array)]
     source.array[absent] = 0
     if format_.dtype != "i32":
@@ -119,8 +119,8 @@ def empty_blocks(numbers: np.random.Generator, source: Guarded, format_: Format,
 
 
 def make_mixed_scenario(seed: int) -> Scenario:
-    """Sums that are rounded once, sparse ones and all others, one after the other in one job; some state machines take
-    in a collective only when there is hardly another."""
+    """Exact, sparse and all other sums, one after the other in one job. In some of these jobs a state machine has room
+    for hardly more than one collective at a time."""
     rng = random.Random(f"mixed {seed}")
     config = make_config(rng, seed)
     config.collectives_max = rng.choice([1, 1, 2, 2, 256])
@@ -149,13 +149,13 @@ SCATTERED_FORMATS = tuple(format_ for format_ in FORMATS if format_.scaling != "
 
 
 def make_scattered_scenario(seed: int) -> Scenario:
-    """Tensors whose elements are there one by one, or few at a time, so that most chunks hold something."""
+    """Tensors with scattered elements, single or a few together, so that most chunks hold something."""
     rng = random.Random(f"scattered {seed}")
     config = make_config(rng, seed)
-    config.exact_elements_max = 0  # what is exact leaves out no blocks
+    config.exact_elements_max = 0  # exact sums never skip blocks
     config.lanes = rng.choice([64, 90, 360])
     config.vote_lag_chunks = rng.choice([1, 20, 1000])
-    # What a round trip is worth is a part of the window, and tensors are small here.
+    # The cost of a round trip is measured in shares of the window, and tensors are small here.
     config.slots = config.threads * rng.choice([1, 2, 8])
     config.window_initial = config.window_min = rng.choice([1, 2, 8])
     start = [0] * config.workers

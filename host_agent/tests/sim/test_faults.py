@@ -1,8 +1,8 @@
-"""Whatever goes wrong while collectives overlap (a worker aborts, closes its session or dies, the switch loses its
-cells, and may have the job again after that, nothing comes in time), every operation of the living ends, and what ends
-well equals the integer reference bit for bit.
+"""Faults while collectives overlap: a worker aborts, closes its session or dies, the switch loses its cells and may get
+the job back, or a deadline passes. Every operation of the remaining workers ends, and every successful result equals
+the integer reference bit for bit.
 
-pytest host_agent/tests/sim/test_faults.py --seed 1234         one seed again
+pytest host_agent/tests/sim/test_faults.py --seed 1234         repeats a seed
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def make_faulty_scenario(seed: int) -> Scenario:
     scenario = rng.choice([make_scenario, make_sparse_scenario, make_sparse_scenario, make_scattered_scenario])(seed)
     for call in scenario.calls:
         call.timeout = rng.choice([50 * MS, 2_000 * MS, 20_000 * MS])
-    # Mostly while something is under way: few collectives here take longer than a second.
+    # Mostly during collectives, of which few take longer than a second here.
     moment = rng.choice([MS, 20 * MS, 200 * MS, 2_000 * MS])
     scenario.config.faults = [
         sim.Fault(rng.choice(list(KINDS.values())), rng.randrange(scenario.config.workers), rng.randrange(moment))
@@ -47,7 +47,7 @@ MAKERS = (make_scenario, make_sparse_scenario, make_mixed_scenario, make_scatter
 
 
 def make_returning_scenario(seed: int) -> Scenario:
-    """A switch loses its cells, and has the job with the same key again, at once or later; perhaps twice."""
+    """A switch loses its cells and has the job with the same key again, at once or later, up to two times."""
     rng = random.Random(f"returns {seed}")
     scenario = rng.choice(MAKERS)(seed)
     if rng.random() < 0.3:
@@ -76,7 +76,7 @@ def test_every_operation_ends_and_none_ends_well_with_a_wrong_sum(fault_seed: in
     run_and_check(make_faulty_scenario(fault_seed), fault_seed)
 
 
-def test_a_switch_that_returns_gives_no_wrong_sum(return_seed: int) -> None:
+def test_a_restarted_switch_gives_no_wrong_sum(return_seed: int) -> None:
     run_and_check(make_returning_scenario(return_seed), return_seed)
 
 
@@ -88,8 +88,8 @@ def returning_at(at: int, seed: int) -> sim.Report:
     return run_and_check(scenario, seed)
 
 
-def test_a_switch_that_returns_between_two_collectives_is_not_noticed() -> None:
-    """Cells that nobody owns are begun in any round."""
+def test_a_switch_restart_between_two_collectives_goes_unnoticed() -> None:
+    """Cells without an owner accept any round."""
     scenario = large_scenario("all_dense", 1.0, calls=3, workers=3, blocks=BLOCKS)
     restart, again = sim.FaultKind.SWITCH_RESTART, sim.FaultKind.SWITCH_RETURN
     for between in (5_000_000_000, 15_000_000_000):
@@ -98,9 +98,9 @@ def test_a_switch_that_returns_between_two_collectives_is_not_noticed() -> None:
     assert {status for statuses in report.results for status in statuses} == {sim.Status.OK}
 
 
-def test_what_a_switch_lost_is_repaired_or_runs_out_of_time() -> None:
-    """It is lost for good where one worker has had a RESULT that another has not: the one sends no more for that
-    round."""
+def test_state_lost_by_a_switch_is_rebuilt_or_the_call_times_out() -> None:
+    """The lost state cannot be rebuilt if one worker has received a RESULT that another has not: the first sends
+    nothing more for that round."""
     took = run_and_check(overlapping_scenario(0), 0).time_ns
     ends: set[sim.Status | None] = set()
     for moment in range(MOMENTS):
@@ -110,7 +110,7 @@ def test_what_a_switch_lost_is_repaired_or_runs_out_of_time() -> None:
 
 
 def overlapping_scenario(seed: int) -> Scenario:
-    """Sparse and dense collectives of one kind, all under way at once, for some tens of milliseconds."""
+    """Sparse and dense collectives of one kind, all in flight at once, for some tens of milliseconds."""
     scenario = large_scenario("aligned", 0.2, calls=2, workers=3, blocks=BLOCKS)
     scenario.calls += large_scenario("all_dense", 1.0, calls=2, workers=3, blocks=BLOCKS).calls
     scenario.calls += large_scenario("independent", 0.01, calls=2, workers=3, blocks=BLOCKS, grain=1).calls
@@ -124,13 +124,13 @@ def overlapping_scenario(seed: int) -> Scenario:
     return scenario
 
 
-def test_without_a_fault_all_of_them_end_well() -> None:
+def test_overlapping_collectives_succeed_without_a_fault() -> None:
     report = run_and_check(overlapping_scenario(0), 0)
     assert {status for statuses in report.results for status in statuses} == {sim.Status.OK}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_at_any_moment_ends_what_is_under_way(kind: str) -> None:
+def test_a_fault_at_any_moment_ends_every_operation(kind: str) -> None:
     took = run_and_check(overlapping_scenario(0), 0).time_ns
     ended_badly = 0
     for moment in range(MOMENTS):
@@ -145,8 +145,8 @@ def test_a_fault_at_any_moment_ends_what_is_under_way(kind: str) -> None:
     assert ended_badly >= MOMENTS // 2, "the faults came too late to matter"
 
 
-def test_a_deadline_passes_wherever_a_request_is() -> None:
-    """In a queue behind a prologue, in a task, in a shard."""
+def test_a_deadline_holds_in_every_stage_of_a_request() -> None:
+    """The request may be queued behind a prologue, in a task, or in a shard."""
     for timeout in range(MS, 40 * MS, 4 * MS):
         scenario = overlapping_scenario(timeout)
         scenario.config.task_max = 30 * MS
@@ -156,15 +156,13 @@ def test_a_deadline_passes_wherever_a_request_is() -> None:
 
 
 @pytest.mark.parametrize(("more", "ends_as"), [(8, sim.Status.OK), (32, sim.Status.DIVERGED)])
-def test_different_calls_of_one_signature_are_found_only_by_chunks_that_not_all_have(
-    more: int, ends_as: sim.Status
-) -> None:
-    """A signature has 16 bits, so there are such calls; docs/protocol_reasons.md says what becomes of them."""
+def test_different_calls_with_equal_signatures_are_detected_by_unmatched_chunks(more: int, ends_as: sim.Status) -> None:
+    """A signature has 16 bits, so different calls may share one; docs/protocol_reasons.md says what happens then."""
     config = sim.Scenario()
     config.lanes, config.slots = 16, 4
     job = sim.Job(config)
     memory = [[np.ones(sizes, np.int32) for sizes in (first, *[1] * config.slots)] for first in (4, more)]
-    for number in range(1 + config.slots):  # after the first, one in each slot
+    for number in range(1 + config.slots):  # one collective for each slot after the first
         job.add(
             dtype=sim.Dtype.I32,
             scaling=sim.Scaling.NONE,

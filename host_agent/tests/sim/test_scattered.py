@@ -1,7 +1,7 @@
-"""Tensors whose elements lie scattered: all workers narrow the union down to the same fine blocks, and the sums equal
+"""Tensors with scattered nonzero elements: all workers refine the union to the same small blocks, and the sums equal
 the dense integer reference bit for bit.
 
-pytest host_agent/tests/sim/test_scattered.py --seed 1234         one seed again
+pytest host_agent/tests/sim/test_scattered.py --seed 1234         repeats a seed
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def test_every_scattered_collective_equals_the_dense_reference(scattered_seed: i
 @pytest.mark.parametrize("loss", [0.0, 0.01])
 @pytest.mark.parametrize(
     ("placement", "density", "fraction_max"),
-    # Counts of 3 bits, of a few levels; the union of independent elements is four times as large.
+    # Counts have 3 bits on a few levels; the union of 4 workers' independent elements is four times as large.
     [("aligned", 0.001, 0.02), ("aligned", 0.01, 0.06), ("independent", 0.001, 0.04), ("independent", 0.01, 0.16)],
 )
 def test_scattered_elements_cost_little_more_than_their_counts_and_values(
@@ -34,19 +34,19 @@ def test_scattered_elements_cost_little_more_than_their_counts_and_values(
     assert report.bytes_sent < fraction_max * whole * (1.1 if loss else 1.0)
 
 
-def test_the_bytes_that_statistics_say_are_saved_are_those_that_were_not_sent() -> None:
+def test_the_saved_bytes_in_the_statistics_were_not_sent() -> None:
     report = run_and_check(large_scenario("independent", 0.01, grain=1), 0)
     whole = 4 * 1500 * (HEADER_BYTES + 4 * 64)
-    exponents = 4 * 64 * HEADER_BYTES  # a round of headers for each slot in use
+    exponents = 4 * 64 * HEADER_BYTES  # a header for the exponent of each slot in use
     assert 0 <= report.bytes_sent - (whole - sum(stats.bytes_saved for stats in report.sparse)) <= exponents
 
 
-def test_a_dense_tensor_is_not_looked_at_more_closely() -> None:
+def test_a_dense_tensor_is_not_examined_in_finer_blocks() -> None:
     report = run_and_check(large_scenario("all_dense", 1.0, calls=4), 0)
     assert {(stats.prologues, stats.refinements) for stats in report.sparse} == {(1, 0)}
 
 
-def test_a_dense_tensor_whose_elements_become_few_is_noticed_by_its_votes() -> None:
+def test_votes_detect_that_a_dense_tensor_has_become_scattered() -> None:
     scenario = large_scenario("all_dense", 1.0, calls=3)
     scattered = large_scenario("aligned", 0.01, calls=8, grain=1)
     for call in scattered.calls:
@@ -54,12 +54,12 @@ def test_a_dense_tensor_whose_elements_become_few_is_noticed_by_its_votes() -> N
     scenario.config.vote_lag_chunks = 1500
     scenario.calls += scattered.calls
     report = run_and_check(scenario, 0)
-    # One asked in vain; then two dense ones, and two scattered ones whose votes had to count first.
+    # One collective asked in vain; then two dense ones, and two scattered ones until the votes counted.
     assert {(stats.prologues, stats.refined, stats.whole) for stats in report.sparse} == {(7, 6, 4)}
 
 
-def test_a_sample_that_misleads_costs_one_round_trip_and_no_wrong_sum() -> None:
-    """Elements are few where the first collective's sample looks, and nowhere else."""
+def test_a_misleading_sample_costs_one_round_trip_and_no_wrong_sum() -> None:
+    """Elements are sparse in the first collective's sample, and dense everywhere else."""
     scenario = large_scenario("all_dense", 1.0, calls=6)
     stride = 1500 // 32
     for call in scenario.calls:

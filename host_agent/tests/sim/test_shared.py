@@ -1,7 +1,7 @@
-"""Jobs that share switches, at the same time and one after the other on the same slots, are as good as alone.
+"""Jobs that share switches, at the same time and one after the other on the same slots, behave as if they ran alone.
 
 pytest host_agent/tests/sim/test_shared.py --seeds 10000        a long run
-pytest host_agent/tests/sim/test_shared.py --seed 1234          one seed again
+pytest host_agent/tests/sim/test_shared.py --seed 1234          repeats a seed
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ JOBS_MAX = 5
 
 
 def make_shared_scenarios(seed: int) -> tuple[list[Scenario], list[int | None]]:
-    """Jobs, and for each: of which one it takes number and slots when that has ended, if of any."""
+    """The jobs, and for each the job whose number and slots it takes over when that one has ended, or None."""
     rng = random.Random(f"shared {seed}")
     scenarios: list[Scenario] = []
     follows: list[int | None] = []
@@ -32,7 +32,7 @@ def make_shared_scenarios(seed: int) -> tuple[list[Scenario], list[int | None]]:
         if before is not None:
             config.slots = scenarios[before].config.slots
             config.threads = min(config.threads, config.slots)
-        if racks:  # each rack has one of its workers at least
+        if racks:  # each rack has at least one of the job's workers
             used = min(racks, config.workers)
             config.parents = [0] * (1 + used)
             config.leaves = [1 + worker % used for worker in range(config.workers)]
@@ -50,7 +50,7 @@ def make_faults(rng: random.Random, workers: int) -> list[sim.Fault]:
         kind = rng.choice(list(KINDS.values()))
         worker, at = rng.randrange(workers), rng.randrange(rng.choice([MS, 20 * MS, 200 * MS]))
         faults.append(sim.Fault(kind, worker, at))
-        if kind == sim.FaultKind.SWITCH_RESTART:  # for all jobs; this one may be there again
+        if kind == sim.FaultKind.SWITCH_RESTART:  # hits all jobs; the switch may get this one back
             faults.append(sim.Fault(sim.FaultKind.SWITCH_RETURN, worker, at + rng.choice([0, 0, 10 * MS])))
     return faults
 
@@ -68,13 +68,13 @@ def run_and_check(scenarios: list[Scenario], follows: list[int | None], seed: in
     return reports
 
 
-def test_every_collective_of_jobs_that_share_switches_equals_the_reference(shared_seed: int) -> None:
+def test_jobs_that_share_switches_equal_the_reference(shared_seed: int) -> None:
     scenarios, follows = make_shared_scenarios(shared_seed)
     run_and_check(scenarios, follows, shared_seed)
 
 
-def test_a_job_takes_the_same_time_beside_others() -> None:
-    """Where nothing is left to chance: a worker waits for its own job alone."""
+def test_a_job_is_not_slowed_down_by_others() -> None:
+    """Without random events, since a worker waits only for its own job."""
     scenario = quiet(7)
     (alone,) = run_and_check([scenario], [None], 7)
     for report in run_and_check([quiet(7), quiet(7), quiet(7)], [None, None, 1], 7):

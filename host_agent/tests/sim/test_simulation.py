@@ -2,7 +2,7 @@
 
 pytest host_agent/tests/sim                     some hundred seeds
 pytest host_agent/tests/sim --seeds 10000       a long run
-pytest host_agent/tests/sim --seed 1234         one seed again
+pytest host_agent/tests/sim --seed 1234         repeats a seed
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .scenarios import Scenario, make_scenario, replay
 
 
 def check_outputs(scenario: Scenario, seed: int, report: sim.Report | None = None) -> None:
-    """Of all collectives at all workers, or of those that the report says have ended well."""
+    """Checks all collectives at all workers, or those that the report marks as successful."""
     for number, call in enumerate(scenario.calls):
         for source, original in call.originals:
             assert source.intact() and source.array.tobytes() == original.tobytes(), (
@@ -46,12 +46,13 @@ def run_and_check(seed: int) -> None:
     check_outputs(scenario, seed)
 
 
-# Queues of four packets: whole windows were retransmitted in step and dropped at the same place for ever.
+# Queues of four packets. In an earlier version, workers resent whole windows in step, and lost the same packets for
+# ever.
 SEEDS_THAT_HUNG = (3832, 5435, 9344)
 
 
 @pytest.mark.parametrize("number", SEEDS_THAT_HUNG)
-def test_senders_do_not_collide_in_a_shallow_queue_for_ever(number: int) -> None:
+def test_senders_get_through_a_shallow_queue(number: int) -> None:
     run_and_check(number)
 
 
@@ -59,8 +60,8 @@ def test_every_collective_equals_the_integer_reference(seed: int) -> None:
     run_and_check(seed)
 
 
-def test_the_same_seed_runs_the_same_way() -> None:
-    scenarios = [make_scenario(7) for _ in range(2)]  # with the memory that the jobs work on
+def test_the_same_seed_gives_the_same_run() -> None:
+    scenarios = [make_scenario(7) for _ in range(2)]  # including the memory that the jobs work on
     first, second = (scenario.job().run() for scenario in scenarios)
     assert first.time_ns == second.time_ns
     assert first.packets_sent == second.packets_sent

@@ -1,7 +1,7 @@
-"""Sparse collectives equal the dense integer reference bit for bit, all workers choose alike, and only what is there
-is sent.
+"""Sparse collectives equal the dense integer reference bit for bit, all workers make the same choices, and
+only nonzero blocks are sent.
 
-pytest host_agent/tests/sim/test_sparse.py --seed 1234         one seed again
+pytest host_agent/tests/sim/test_sparse.py --seed 1234         repeats a seed
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_every_sparse_collective_equals_the_dense_reference(sparse_seed: int) ->
     run_and_check(make_sparse_scenario(sparse_seed), sparse_seed)
 
 
-def test_exact_sums_and_sparse_ones_and_others_in_one_job_equal_their_references(mixed_seed: int) -> None:
+def test_exact_sparse_and_other_sums_in_one_job_equal_the_reference(mixed_seed: int) -> None:
     run_and_check(make_mixed_scenario(mixed_seed), mixed_seed)
 
 
@@ -54,7 +54,7 @@ def large_scenario(
     format_: Format = F32,
     blocks: int = 1500,
 ) -> Scenario:
-    """All-reduces of so many blocks over one link rate, one after the other."""
+    """All-reduces of this many blocks over links of one rate, one after the other."""
     config = sim.Scenario()
     config.seed = 1
     config.workers = workers
@@ -72,9 +72,7 @@ def large_scenario(
 
 @pytest.mark.parametrize("loss", [0.0, 0.01])
 @pytest.mark.parametrize(("placement", "density"), [("aligned", 0.1), ("independent", 0.1), ("one_worker", 0.1)])
-def test_a_worker_sends_its_blocks_the_headers_and_the_prologue_and_no_more(
-    placement: str, density: float, loss: float
-) -> None:
+def test_a_worker_sends_only_its_blocks_headers_and_the_prologue(placement: str, density: float, loss: float) -> None:
     scenario = large_scenario(placement, density, loss=loss)
     (call,) = scenario.calls
     packet = HEADER_BYTES + 4 * scenario.config.lanes
@@ -86,7 +84,7 @@ def test_a_worker_sends_its_blocks_the_headers_and_the_prologue_and_no_more(
         if source is not None
     ]
     union = len(set().union(*present))
-    counts = 1500 + 32 * 33  # and a sample of elements
+    counts = 1500 + 32 * 33  # and counts of a sample of elements
     prologue = math.ceil(math.ceil(counts / 10) / scenario.config.lanes)  # of 4 workers' counts 10 fit a word
     exponents_asked = min(32, union)  # a round trip holds fewer than 16 packets here
     for mine in present:
@@ -94,20 +92,20 @@ def test_a_worker_sends_its_blocks_the_headers_and_the_prologue_and_no_more(
     report = scenario.job().run()
     assert report.finished, report.failure
     assert [stats.blocks_skipped for stats in report.sparse] == [1500 - union] * 4
-    # What is lost on its way up has to be sent again: 1%. All workers ask whose packet it was: headers.
+    # Loss: 1% of the packets are sent again, after all workers have asked by headers whose packet was lost.
     more = 0.0 if loss == 0 else 0.03
     assert (report.questions > 0) == (loss > 0)
     assert needed <= report.bytes_sent <= (1 + more) * needed
 
 
-def test_a_dense_tensor_asks_once_and_is_sent_whole_from_then_on() -> None:
+def test_a_dense_tensor_asks_once_and_is_then_sent_whole() -> None:
     scenario = large_scenario("all_dense", 1.0, calls=8)
     report = scenario.job().run()
     assert report.finished, report.failure
     assert {choices(stats) for stats in report.sparse} == {(1, 0, 7, 0)}
 
 
-def test_a_tensor_that_becomes_sparse_is_noticed_without_asking() -> None:
+def test_votes_detect_that_a_dense_tensor_has_become_sparse() -> None:
     scenario = large_scenario("all_dense", 1.0, calls=3)
     sparse = large_scenario("aligned", 0.02, calls=8)
     for call in sparse.calls:
@@ -117,13 +115,13 @@ def test_a_tensor_that_becomes_sparse_is_noticed_without_asking() -> None:
     report = scenario.job().run()
     assert report.finished, report.failure
     for stats in report.sparse:
-        # One asked in vain; then two dense ones, and two sparse ones whose votes had to count first.
+        # One collective asked in vain; then two dense ones, and two sparse ones until the votes counted.
         assert (stats.prologues, stats.streams, stats.whole) == (7, 6, 4)
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_a_kind_whose_tensors_turn_dense_while_many_are_in_flight_is_summed_exactly(number: int) -> None:
-    """What a worker has found out about a tensor before its turn came may no longer be asked for then."""
+def test_tensors_that_turn_dense_with_many_in_flight_are_summed_exactly(number: int) -> None:
+    """What a worker learnt about a tensor before its turn may be outdated when the turn comes."""
     scenario = large_scenario("aligned", 0.125, workers=2)
     for placement, density in (("all_dense", 1.0), ("aligned", 0.95), ("aligned", 0.95), ("aligned", 0.02)):
         scenario.calls += large_scenario(placement, density, workers=2).calls
@@ -139,8 +137,8 @@ def test_a_kind_whose_tensors_turn_dense_while_many_are_in_flight_is_summed_exac
     check_outputs(scenario, number)
 
 
-def test_sparse_is_faster_than_dense_by_about_the_share_that_is_left_out() -> None:
-    """In virtual time, which no other process disturbs."""
+def test_sparse_saves_time_in_proportion_to_the_skipped_blocks() -> None:
+    """Measured in virtual time, which other processes do not affect."""
     sparse = large_scenario("aligned", 0.1)
     dense = large_scenario("aligned", 0.1)
     dense.calls[0].may_be_sparse = False

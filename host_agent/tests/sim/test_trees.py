@@ -1,7 +1,7 @@
-"""Collectives through trees of switches equal the integer reference bit for bit, whatever happens on whichever link.
+"""Collectives through trees of switches equal the integer reference bit for bit, whatever any link does.
 
 pytest host_agent/tests/sim/test_trees.py --seeds 10000        a long run
-pytest host_agent/tests/sim/test_trees.py --seed 1234          one seed again
+pytest host_agent/tests/sim/test_trees.py --seed 1234          repeats a seed
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_a_job_may_have_many_workers(workers: int, format_: Format) -> None:
         scenario.calls.append(make_sparse_call(rng, config, format_, [chunks], "independent", 0.5, [0] * workers))
     while len(scenario.calls) < 5:
         call = make_call(rng, config, 4, [0] * workers)
-        if call.format.bits > 8 or call.format.dtype == "raw":  # so many workers do not fit 8 bits
+        if call.format.bits > 8 or call.format.dtype == "raw":  # the sum of so many workers does not fit 8 bits
             scenario.calls.append(call)
     run_and_check(scenario, workers)
 
@@ -84,7 +84,7 @@ def test_a_job_may_have_a_thousand_workers() -> None:
 
 
 def test_each_tensor_crosses_each_link_once_each_way() -> None:
-    """Two racks of four: the links upwards of the leaves carry what a worker's link does."""
+    """Two racks of four workers: the uplink of a leaf carries as much as a worker's link."""
     workers = 8
     config = sim.Scenario()
     config.workers, config.lanes, config.slots = workers, 64, 64

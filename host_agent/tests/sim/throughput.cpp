@@ -1,4 +1,4 @@
-// Goodput under loss: what loss recovery costs, against the same run without loss and against the physical bound.
+// Goodput under loss: the cost of loss recovery, compared with the same run without loss and with the physical bound.
 //
 //   sim_throughput [workers] [link_mbit] [megabytes] [seeds] [slots] [window_min]
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Setup {
 
 struct ThroughputResult {
   double seconds = 0;
-  double amplification = 0;  // packets sent by workers, for each that loss-free running would send
+  double amplification = 0;  // packets sent by workers, relative to a run without loss
   double rto_ms = 0;
   std::uint64_t overflow = 0;
 };
@@ -35,7 +35,7 @@ ThroughputResult measure(const Setup& setup, double loss, std::uint64_t seed) {
   scenario.window_min = setup.window_min;
   LinkConfig link;
   link.loss = loss;
-  link.delay_ns = 75'000;  // four crossings to a round trip of 0.3 ms and two serialisations
+  link.delay_ns = 75'000;  // a round trip of 0.3 ms has four crossings, and two serialisations
   link.rate_bps = setup.link_mbit * 1e6;
   scenario.up = scenario.down = link;
 

@@ -1,4 +1,4 @@
-"""Trees of switches for a scenario: any shape, workers and switches beside each other below one switch."""
+"""Trees of switches for a scenario, of any shape; workers and switches may hang on the same switch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plant(rng: random.Random, config: sim.Scenario) -> None:
 
 
 def without_barren(parents: list[int], leaves: list[int]) -> tuple[list[int], list[int]]:
-    """The tree without the switches that have no worker below them."""
+    """Removes the switches that have no worker below them."""
     kept = {0}
     for leaf in leaves:
         switch = leaf
@@ -38,7 +38,7 @@ def without_barren(parents: list[int], leaves: list[int]) -> tuple[list[int], li
 
 
 def racks(workers: int, *sizes: int) -> tuple[list[int], list[int]]:
-    """Leaves of sizes[0] workers, spines of sizes[1] leaves if that is given, and so on; a root above them."""
+    """A regular tree: leaves of sizes[0] workers, spines of sizes[1] leaves if given, and so on, below one root."""
     tiers = []
     count = workers
     for size in sizes:

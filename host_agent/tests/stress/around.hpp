@@ -1,4 +1,4 @@
-// A transport around another one, for tests: what it does not change goes through.
+// Wraps a transport for tests; every call that a subclass does not override is passed through.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace wiresum::stress {
 
-/// How often somebody slept for as long as a test has patience, and nobody called.
+/// How often a thread slept until the test's time limit because no wake-up came.
 inline std::atomic<int> overslept{0};
 
 class Around : public transport::Transport {
@@ -38,11 +38,11 @@ class Around : public transport::Transport {
   [[nodiscard]] int take_error() noexcept override { return inner_->take_error(); }
 
  protected:
-  /// As wait(), but where no timer is due only a datagram or wake() ends it: threads look around now and then though
-  /// nobody has called, which would hide that a wake-up was lost. Bounded, so that a test fails and does not hang.
+  /// Like wait(), but if no timer is due, only a datagram or wake() ends it. Threads otherwise wake up every second by
+  /// themselves, which would hide a lost wake-up. The wait is bounded, so that a test fails instead of hanging.
   void wait_without_looking_around(std::int64_t timeout_ns) noexcept {
     using Clock = std::chrono::steady_clock;
-    constexpr std::int64_t kLooksAroundNs = 900'000'000;  // threads sleep for a second
+    constexpr std::int64_t kLooksAroundNs = 900'000'000;  // below the second after which threads wake up by themselves
     constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds(30);
     if (timeout_ns < kLooksAroundNs) {
       inner_->wait(timeout_ns);

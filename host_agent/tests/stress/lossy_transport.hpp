@@ -1,5 +1,5 @@
-// A bad network in front of a transport: what comes in is lost, comes twice, or is overtaken by what came later. And
-// its owner sleeps until it is called: see Around.
+// Simulates a bad network in front of a transport: received datagrams are lost, duplicated, or reordered. Its owner
+// sleeps until it is woken, see Around.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace wiresum::stress {
 
-/// Shares of the datagrams.
+/// Probabilities for each datagram.
 struct Mishaps {
   double loss = 0;
   double duplicate = 0;
@@ -53,7 +53,7 @@ class LossyTransport final : public Around {
   }
 
  private:
-  static constexpr std::uint64_t kReceivesMax = 6;  // that a datagram is held back for
+  static constexpr std::uint64_t kReceivesMax = 6;  // for which a datagram is held back
   struct Held {
     std::vector<std::byte> bytes;
     wire::Endpoint source;

@@ -1,5 +1,5 @@
-// What the workers of a job call, drawn from a seed, and what every element must be: sums of integers, so that they are
-// exact in every format, but for the short sums that are rounded once.
+// The calls of a job's workers, drawn from a seed, and the expected value of every element. Sums are of small integers,
+// so that they are exact in every format, except for the short sums that are rounded once.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ const T& one_of(Random& random, const std::vector<T>& choices) {
 
 using Bytes = std::vector<std::byte>;
 
-/// Sums of floats of so many elements or fewer are rounded once.
+/// Sums of at most so many floats are exact and rounded once.
 inline constexpr std::size_t kExactElementsMax = 1024;
 
 struct Call {
@@ -41,7 +41,7 @@ struct Call {
 
   [[nodiscard]] std::size_t region_bytes() const { return elements * numeric::element_bytes(format.dtype); }
 
-  /// What a worker asks for. Its contribution is copied to `memory`, where the result will be.
+  /// A worker's request. Its contribution is copied to `memory`, where the result will be stored.
   [[nodiscard]] engine::Request request(std::size_t worker, Bytes& memory) const {
     engine::Request made;
     made.work.format = format;
@@ -69,7 +69,7 @@ struct Call {
   }
 };
 
-/// The elements' sum, where doubles hold it exactly.
+/// The sum of the elements where doubles hold it exactly.
 template <typename T>
 Bytes sum_of(const std::vector<Bytes>& sources) {
   Bytes sum(sources.front().size());
@@ -80,7 +80,7 @@ Bytes sum_of(const std::vector<Bytes>& sources) {
       std::memcpy(&value, source.data() + at, sizeof value);
       total += static_cast<double>(value);
     }
-    // Integers wrap.
+    // 32-bit integers wrap around.
     const T rounded = std::is_integral_v<T> ? static_cast<T>(static_cast<std::int64_t>(total)) : static_cast<T>(total);
     std::memcpy(sum.data() + at, &rounded, sizeof rounded);
   }
@@ -92,11 +92,11 @@ void store(Bytes& bytes, std::size_t index, T value) {
   std::memcpy(bytes.data() + index * sizeof value, &value, sizeof value);
 }
 
-/// One of a worker's contributions to a sum.
+/// One worker's contribution to a sum.
 inline Bytes contribution(Random& random, const Call& call, std::size_t lanes) {
   Bytes bytes(call.region_bytes());
   const bool is_short = call.elements <= kExactElementsMax;
-  // Blocks that are zero, or most single elements; a worker leaves out others than its peers.
+  // Most blocks or most single elements are zero, different ones at each worker.
   const double present = call.may_be_sparse ? std::vector<double>{0, 0.01, 0.1, 0.6}[below(random, 4)] : 1.0;
   const std::size_t grain = happens(random, 0.3) ? 1 : lanes;
   bool here = true;

@@ -1,8 +1,9 @@
-// Stops a thread at any one of its instructions, for tests of what two threads do to each other: the processor's trap
-// flag raises a signal after each instruction, and the handler counts them. So each moment at which the other thread
-// may act is tried, whatever the code under test looks like, and it needs no hook for that.
+// Stops a thread at any of its instructions, for tests of how two threads interleave: the processor's trap flag raises
+// a signal after each instruction, and the handler counts them. A test can thus try every moment at which another
+// thread may act, without a hook in the code under test.
 //
-// One thread at a time. x86-64 alone has it, and ThreadSanitizer puts instructions of its own, and locks, in between.
+// Works for one thread at a time, on x86-64 only, and not under ThreadSanitizer, which adds its own instructions and
+// locks.
 #pragma once
 
 #include <atomic>
@@ -22,13 +23,13 @@ namespace wiresum::stress::stepping {
 
 inline constexpr bool kAvailable = true;
 inline constexpr std::uint64_t kTrapFlag = 1u << 8;
-/// The other thread may need what the stopped one holds: then it goes on before the other has acted.
+/// The longest stop, since the other thread may need something that the stopped thread holds.
 inline constexpr std::chrono::milliseconds kStopMax{1};
 
 inline std::atomic<std::int64_t> steps_left{0};
 inline std::atomic<std::int64_t> steps_taken{0};
-inline std::atomic<bool> stopped{false};   // the thread stands at the instruction
-inline std::atomic<bool> released{false};  // it may go on
+inline std::atomic<bool> stopped{false};   // the thread is stopped at the instruction
+inline std::atomic<bool> released{false};  // the thread may go on
 
 inline void on_trap(int /*signal*/, siginfo_t* /*info*/, void* context) {
   steps_taken.fetch_add(1, std::memory_order_relaxed);
@@ -46,7 +47,7 @@ inline void install() {
   sigaction(SIGTRAP, &action, nullptr);
 }
 
-/// The calling thread is to be stopped after so many instructions; 0: never, they are only counted.
+/// The calling thread will be stopped after so many instructions; 0 means never, they are only counted.
 inline void begin(std::int64_t steps) {
   steps_taken.store(0);
   stopped.store(false);
@@ -55,7 +56,7 @@ inline void begin(std::int64_t steps) {
   __writeeflags(__readeflags() | kTrapFlag);
 }
 
-/// How many instructions the calling thread has done since begin(); it is no longer counted.
+/// Stops counting; returns how many instructions the calling thread has executed since begin().
 inline std::int64_t end() {
   __writeeflags(__readeflags() & ~kTrapFlag);
   return steps_taken.load();

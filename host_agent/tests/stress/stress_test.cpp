@@ -1,11 +1,11 @@
-// Engines and software switches with their threads and sockets, over loopback, where datagrams are lost, come twice
-// and overtake each other: the threaded shell that the simulation goes around. Several jobs at a time share the
-// switches, at one, at a tree of them, or at several aggregators; collectives of all kinds overlap; jobs are aborted,
-// closed and evicted in the middle, and the next one takes their slots at once. Whatever ends well is what it must be,
-// bit for bit, and everything ends.
+// Engines and software switches with their threads and sockets, over loopback, where datagrams are lost, duplicated and
+// reordered. This covers the threads, which the simulation replaces. Several jobs at a time share one switch, a tree of
+// them, or several aggregators; collectives of all kinds overlap; jobs are aborted, closed and evicted in the middle,
+// and the next job takes their slots at once. Every operation must end, and every result that is reported as good must
+// be right bit for bit.
 //
-//   WIRESUM_STRESS_SEED=7 stress_test --gtest_filter='Stress.*'      one seed again; the order of threads is not in it
-//   WIRESUM_STRESS_SEEDS=100 stress_test --gtest_filter='Stress.*'   more of them
+//   WIRESUM_STRESS_SEED=7 stress_test --gtest_filter='Stress.*'      repeats a seed, but not the order of threads
+//   WIRESUM_STRESS_SEEDS=100 stress_test --gtest_filter='Stress.*'   runs more seeds
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -41,15 +41,15 @@ constexpr std::uint32_t kLoopback = 0x7F000001;
 constexpr std::uint32_t kSlots = 64;  // of a lease
 constexpr std::size_t kJobsAtATime = 3;
 constexpr std::size_t kSwitches = 3;  // the first may be the root of the others
-constexpr std::size_t kLives = 6;     // of jobs, one after the other on the same slots
+constexpr std::size_t kLives = 6;     // the number of jobs that use the same slots one after the other
 constexpr std::size_t kCallsMax = 24;
-constexpr auto kPatience = 30s;  // for what takes milliseconds
+constexpr auto kPatience = 30s;  // for operations that normally take milliseconds
 
 std::string replay(std::uint64_t seed) {
   return "; replay: WIRESUM_STRESS_SEED=" + std::to_string(seed) + " stress_test --gtest_filter='Stress.*'";
 }
 
-/// The switches, and the network between them and the workers.
+/// The switches, and the bad network between them and the workers.
 class Network {
  public:
   explicit Network(std::uint64_t seed) : random_(seed), seeds_(seed << 32) {
@@ -88,7 +88,7 @@ struct Node {
   dataplane::JobEntry entry;
 };
 
-/// One job from its admission to its end, on the slots of its lane.
+/// One job from admission to end, on a fixed range of slots.
 class Life {
  public:
   Life(Network& network, std::uint64_t seed, std::size_t lane, std::uint64_t number)
@@ -132,7 +132,7 @@ class Life {
     if (!is_cut_short_ && !testing::Test::HasFailure()) {
       expect_that_all_came_to_the_last();
       for (const auto& engine : engines_) {
-        EXPECT_EQ(engine->stats().rejected, 0U) << "of what a switch has sent to it" << replay(seed_);
+        EXPECT_EQ(engine->stats().rejected, 0U) << "it rejected packets of a switch" << replay(seed_);
       }
     }
     const bool evicts_first = happens(random_, 0.3);
@@ -142,14 +142,14 @@ class Life {
   }
 
  private:
-  /// All workers at one switch.
+  /// Places all workers at one switch.
   void add_switch(std::size_t at) {
     Node node = new_node(at);
     for (std::size_t i = 0; i < workers_; ++i) join(i, node);
     nodes_.push_back(node);
   }
 
-  /// Workers below two leaves, or at the root itself, which is admitted first.
+  /// Places workers below two leaves or at the root; the root is admitted first.
   void add_tree() {
     std::vector<Node> all;
     for (std::size_t at = 0; at < kSwitches; ++at) all.push_back(new_node(at));
@@ -202,7 +202,7 @@ class Life {
     node.entry.endpoints[node.entry.workers++] = sockets_[worker].back().front().local();
   }
 
-  /// One worker's caller: some collectives in flight, each looked at when it has ended.
+  /// The program of one worker: keeps some collectives in flight, and checks each one when it has ended.
   void call(std::size_t worker, Random random) {
     struct Pending {
       std::size_t number;
@@ -240,7 +240,7 @@ class Life {
     while (!pending.empty()) finish_oldest();
   }
 
-  /// What ends a job before its time. The others are told, as the controller tells them.
+  /// Ends the job early, in one of several ways. The others are told, as the controller tells them.
   void cut_short() {
     const std::uint64_t moment = below(random_, workers_ * program_.size());
     for (int i = 0; submitted_.load() < moment && i < 1000; ++i) std::this_thread::sleep_for(100us);
@@ -260,12 +260,12 @@ class Life {
     for (const auto& engine : engines_) engine->abort();
   }
 
-  /// The leaves first.
+  /// Evicts the leaves first.
   void evict() {
     for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) network_.at(node->at).evict(number_);
   }
 
-  /// Where one switch sees all of a worker's packets, it has seen those of its last collective.
+  /// A switch that sees all of a worker's packets has seen the packets of its last collective.
   void expect_that_all_came_to_the_last() {
     if (nodes_.size() != 1 || is_tree_) return;
     const dataplane::JobCounters counters = network_.at(nodes_[0].at).counters(number_);
@@ -303,7 +303,7 @@ std::vector<std::uint64_t> seeds() {
   return all;
 }
 
-/// What a thread of the test does. What is thrown is a failure that names the seed.
+/// Runs the body of a thread of the test; an exception becomes a failure that names the seed.
 void attempt(std::uint64_t seed, const std::function<void()>& action) {
   try {
     action();

@@ -1,7 +1,8 @@
-// Sleep and wake-up in each order. The thread that is about to sleep is stopped at one of its instructions, the other
-// thread does all that it does to call it, and the first one goes on: for each instruction between one sleep and the
-// next. (Stopping the caller instead adds nothing where it leaves its message before it looks who sleeps; that it does,
-// the tests at the end show.) A sleeper here does not look around by itself, so a call that is lost is lost for good.
+// No wake-up is lost, whichever way a thread that goes to sleep and a thread that wakes it interleave. The first thread
+// is stopped at one of its instructions, the second does everything that it does to wake it, and the first goes on;
+// this is repeated for each instruction between one sleep and the next. Stopping the waking thread instead adds nothing
+// as long as it leaves its message before it checks who sleeps, which the tests at the end show. A sleeper in these
+// tests does not wake up by itself, so a lost wake-up is noticed.
 #include <gtest/gtest.h>
 #include <pthread.h>
 
@@ -40,10 +41,10 @@ constexpr std::uint16_t kLanes = 8;
 constexpr std::uint32_t kSlots = 64;
 constexpr auto kPatience = 20s;
 
-/// Does this thread wait for a condition variable without an end? The one with the tasks alone does.
+/// Whether this thread waits for a condition variable without a time limit; only the thread for tasks does.
 thread_local bool does_tasks = false;
-std::atomic<std::uint64_t> waits{0};  // of it
-/// It lets some time pass before it takes a lock, and between its look for tasks and its sleep.
+std::atomic<std::uint64_t> waits{0};  // the number of such waits
+/// The thread for tasks pauses before it takes a lock, and between its check for tasks and its sleep.
 std::atomic<bool> dawdles{false};
 std::atomic<std::uint64_t> dawdled{0};
 
@@ -53,7 +54,7 @@ void dawdle() {
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-thread_local std::atomic<int>* naps_without_end = nullptr;  // of this thread, whose naps end by a call alone
+thread_local std::atomic<int>* naps_without_end = nullptr;  // set in a thread whose naps end only by a wake-up
 
 template <typename Condition>
 [[nodiscard]] bool comes_true(const Condition& condition) {
@@ -65,38 +66,38 @@ template <typename Condition>
   return true;
 }
 
-/// A thread's transport, as the test watches it.
+/// A thread's transport that the test observes and controls.
 class Watched final : public Around {
  public:
   using Around::Around;
 
-  // The test's side
+  // Called by the test.
   [[nodiscard]] bool is_asleep() const { return asleep_.load(); }
   [[nodiscard]] std::uint64_t receives() const { return receives_.load(); }
   [[nodiscard]] bool is_napping() const { return napping_.load() != 0; }
-  /// Has it come to where its instructions are counted from?
+  /// Whether the thread has reached the place from which its instructions are counted.
   [[nodiscard]] bool is_counted() const { return stop_after_.load() < 0; }
-  /// Where instructions are counted from: to the next receive(), or to the next sleep.
+  /// Where counting starts; it ends at the next receive() or the next sleep.
   enum class From : std::uint8_t {
-    kWakeUp,     // to receive(): the thread takes its mail
-    kReceive,    // from there to its sleep
-    kStatistics  // which an engine thread writes down before it sleeps: to its sleep
+    kWakeUp,     // until receive(): the thread takes its mail
+    kReceive,    // from receive() until the thread sleeps
+    kStatistics  // from the statistics, which an engine thread writes before it sleeps, until the sleep
   };
-  /// From then on the thread is stopped after so many instructions, if it gets so far.
+  /// The thread is stopped after so many instructions from there, if it executes so many.
   void stop_after(std::int64_t steps, From from) {
     from_.store(from);
     stop_after_.store(steps);
   }
-  /// A wake-up with no reason.
+  /// Wakes the thread without a reason.
   void poke() noexcept { Around::wake(); }
-  /// wake() lets the stopped thread go on.
+  /// Makes wake() release the stopped thread.
   bool releases = false;
-  /// wake() takes until the thread sleeps again, if that is soon.
+  /// Makes wake() return only when the thread sleeps again, or after a short time.
   bool dawdles = false;
-  /// Instead of datagrams from the network, so many a millisecond that mean nothing: the thread takes naps.
+  /// Delivers meaningless datagrams at a steady rate, so that the thread takes naps.
   void send_garbage() { garbage_.store(true); }
 
-  // The thread's side
+  // Called by the thread under test.
   [[nodiscard]] std::size_t receive(std::span<transport::RxDatagram> out) noexcept override {
     stepping::end();
     ++receives_;
@@ -117,7 +118,7 @@ class Watched final : public Around {
   [[nodiscard]] const transport::TransportStats& stats() const noexcept override {
     return garbage_.load() ? garbage_stats_ : Around::stats();
   }
-  /// What the last statistics before a sleep are made of.
+  /// The last call that a thread makes for its statistics before a sleep.
   [[nodiscard]] int take_error() noexcept override {
     const int error = Around::take_error();
     begin_to_step(From::kStatistics);
@@ -166,7 +167,7 @@ using From = Watched::From;
 #define WIRESUM_STEPS_OR_SKIP() \
   if (!stepping::kAvailable) GTEST_SKIP() << "a thread's instructions are not stepped through here"
 
-/// Wakes the sleeping thread by `poke`, and has it stop after so many instructions. False if it did not get so far.
+/// Wakes the sleeping thread by `poke`, and stops it after so many instructions. Returns false if it executed fewer.
 bool stop(Watched& watched, From from, std::int64_t steps, const std::function<void()>& poke) {
   EXPECT_TRUE(comes_true([&] { return watched.is_asleep(); }));
   const std::uint64_t receives = watched.receives();
@@ -179,8 +180,8 @@ bool stop(Watched& watched, From from, std::int64_t steps, const std::function<v
   return stepping::stopped.load();
 }
 
-/// After how many instructions to stop it, to try all of the way on which they are counted, or the first `steps_max`:
-/// each one, unless there are many.
+/// Instruction counts at which to stop the thread, so that every instruction between the two places is tried, or the
+/// first `steps_max` of them. Skips some if there are many.
 std::vector<std::int64_t> moments(Watched& watched, From from, const std::function<void()>& poke,
                                   std::int64_t steps_max = INT64_MAX) {
   constexpr std::int64_t kMomentsMax = 250;
@@ -192,7 +193,7 @@ std::vector<std::int64_t> moments(Watched& watched, From from, const std::functi
   return all;
 }
 
-/// At each of these moments another thread does what `act` says.
+/// Stops the thread at each of these moments, at which another thread runs `act`.
 void at_each_moment(Watched& watched, From from, const std::function<void()>& poke, const std::function<void()>& act,
                     std::int64_t steps_max = INT64_MAX) {
   std::size_t stops = 0;
@@ -216,7 +217,7 @@ class WakeUp : public testing::Test {
   ~WakeUp() override { EXPECT_EQ(overslept.load(), 0); }
 };
 
-/// A job of one worker that is here, and of others that are not; one thread.
+/// A job with one real worker, of one thread, and possibly others that do not exist.
 class WakeUpOfAnEngine : public WakeUp {
  protected:
   void begin(std::uint8_t workers = 1) {
@@ -265,14 +266,14 @@ void expect_end(const std::shared_ptr<Operation>& operation) {
   }
 }
 
-TEST_F(WakeUpOfAnEngine, MailThatComesAtAnyMomentBeforeASleepIsSeen) {
+TEST_F(WakeUpOfAnEngine, MailAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   begin();
   const auto poke = [&] { watched_->poke(); };
   at_each_moment(*watched_, From::kStatistics, poke, [&] { expect_end(submit()); });
 }
 
-TEST_F(WakeUpOfAnEngine, MailThatComesWhileOtherMailIsTakenIsSeen) {
+TEST_F(WakeUpOfAnEngine, MailWhileOtherMailIsTakenIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   begin();
   std::shared_ptr<Operation> first;
@@ -282,12 +283,12 @@ TEST_F(WakeUpOfAnEngine, MailThatComesWhileOtherMailIsTakenIsSeen) {
     expect_end(first);
     expect_end(second);
   };
-  // Taken, it is handed on: that takes long, and looks at no mail any more.
+  // Handling the mail after it was taken is long and does not check for new mail, so it is not stepped through.
   constexpr std::int64_t kTakingMax = 400;
   at_each_moment(*watched_, From::kWakeUp, [&] { first = submit(); }, act, kTakingMax);
 }
 
-TEST_F(WakeUpOfAnEngine, AnEndThatComesAtAnyMomentBeforeASleepIsSeen) {
+TEST_F(WakeUpOfAnEngine, AnEndAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   begin();
   const auto poke = [&] { watched_->poke(); };
@@ -295,11 +296,11 @@ TEST_F(WakeUpOfAnEngine, AnEndThatComesAtAnyMomentBeforeASleepIsSeen) {
     if (HasFailure() || overslept.load() != 0) break;
     begin();
     static_cast<void>(stop(*watched_, From::kStatistics, moment, poke));
-    engine_->close();  // it would not return
+    engine_->close();  // would not return if the wake-up were lost
   }
 }
 
-TEST_F(WakeUpOfAnEngine, MailThatComesAtAnyMomentBeforeANapEndsIt) {
+TEST_F(WakeUpOfAnEngine, MailAtAnyMomentBeforeANapEndsTheNap) {
   WIRESUM_STEPS_OR_SKIP();
   begin(2);
   std::vector<std::int32_t> values(std::size_t{kLanes} * kSlots, 1);
@@ -307,17 +308,17 @@ TEST_F(WakeUpOfAnEngine, MailThatComesAtAnyMomentBeforeANapEndsIt) {
   large.work.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 32};
   auto* const memory = reinterpret_cast<std::byte*>(values.data());
   large.work.regions = {{.source = memory, .destination = memory, .elements = values.size()}};
-  static_cast<void>(engine_->submit(large));  // a nap is as long as what is in flight is worth
+  static_cast<void>(engine_->submit(large));  // the length of a nap depends on what is in flight
   watched_->send_garbage();
   watched_->poke();
   int stops = 0;
-  int naps = 0;  // one after the other that came before so many instructions
+  int naps = 0;  // consecutive naps that began before so many instructions
   for (std::int64_t steps = 1; naps < 10 && !HasFailure();
-       steps += 3 + steps / 100) {  // going to sleep takes more than these
+       steps += 3 + steps / 100) {  // so many that going to sleep takes fewer instructions
     stepping::stopped.store(false);
     watched_->stop_after(steps, From::kStatistics);
     std::uint64_t receives = watched_->receives();
-    static_cast<void>(submit());  // ends the nap before
+    static_cast<void>(submit());  // ends the previous nap
     ASSERT_TRUE(comes_true([&] {
       const bool naps_again = watched_->is_counted() && watched_->receives() != receives && watched_->is_napping();
       return stepping::stopped.load() || naps_again;
@@ -334,16 +335,17 @@ TEST_F(WakeUpOfAnEngine, MailThatComesAtAnyMomentBeforeANapEndsIt) {
   engine_->abort();
 }
 
-TEST_F(WakeUpOfAnEngine, ATaskThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
+TEST_F(WakeUpOfAnEngine, ATaskThatComesJustAfterTheThreadHasFoundNoneIsDone) {
   const std::uint64_t waits_before = waits.load();
   begin();
-  ASSERT_TRUE(comes_true([&] { return waits.load() != waits_before; }));  // it has begun
+  ASSERT_TRUE(comes_true([&] { return waits.load() != waits_before; }));  // the thread for tasks is waiting
   constexpr std::size_t kBlocks = 200;
-  constexpr std::uint64_t kPlaces = 12;  // where it dawdles between two sleeps, at most
+  constexpr std::uint64_t kPlaces = 12;  // at most so many pauses between two sleeps
   std::vector<float> source(kBlocks * kLanes);
   std::fill_n(source.begin(), kLanes, 1.0F);
   std::vector<std::vector<float>> sums(2);
-  const auto submit_sparse = [&](std::vector<float>& sum) {  // where nobody has anything the sum is cleared: a task
+  // An empty union makes the engine clear the sum, which is a task.
+  const auto submit_sparse = [&](std::vector<float>& sum) {
     sum.assign(source.size(), 2.0F);
     Request sparse;
     sparse.work.may_be_sparse = true;
@@ -356,9 +358,9 @@ TEST_F(WakeUpOfAnEngine, ATaskThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
   for (std::uint64_t i = 0; i < 10 * kPlaces && !HasFailure(); ++i) {
     const std::uint64_t before = dawdled.load();
     const auto first = submit_sparse(sums[0]);
-    const auto until = std::chrono::steady_clock::now() + 20ms;  // there may be fewer places
+    const auto until = std::chrono::steady_clock::now() + 20ms;  // the thread may pause less often
     while (dawdled.load() < before + i % kPlaces && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-    const auto second = submit_sparse(sums[1]);  // nothing comes after it that might rouse the thread
+    const auto second = submit_sparse(sums[1]);  // no later request would wake the thread
     expect_end(first);
     expect_end(second);
     EXPECT_GT(dawdled.load(), before);
@@ -369,11 +371,11 @@ TEST_F(WakeUpOfAnEngine, ATaskThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
   engine_->close();
 }
 
-/// A data thread of a switch, with nothing to do.
+/// An idle data thread of a switch.
 class WakeUpOfADataThread : public WakeUp {
  protected:
   void SetUp() override {
-    // Of several sockets, receive() asks which have something, and so may take a wake-up.
+    // With several sockets, receive() polls them, and may consume a wake-up.
     std::vector<transport::UdpSocket> sockets = transport::bind_consecutive({.address = kLoopback, .port = 0}, 2);
     transport::DataPath path = std::move(transport::open_for_threads({}, {}, std::move(sockets), 1).front());
     auto watched = std::make_unique<Watched>(std::move(path.transport));
@@ -394,38 +396,38 @@ class WakeUpOfADataThread : public WakeUp {
   std::unique_ptr<soft_switch::DataThread> thread_;
 };
 
-TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentBeforeASleepIsSeen) {
+TEST_F(WakeUpOfADataThread, ARequestAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   watched_->releases = true;
   const auto poke = [&] { watched_->poke(); };
   at_each_moment(*watched_, From::kReceive, poke, [&] { ask(); });
 }
 
-TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentAfterAWakeUpIsSeen) {
+TEST_F(WakeUpOfADataThread, ARequestAtAnyMomentAfterAWakeUpIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   watched_->releases = true;
   const auto poke = [&] { watched_->poke(); };
   at_each_moment(*watched_, From::kWakeUp, poke, [&] { ask(); });
 }
 
-TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentAfterTheLastIsSeen) {
+TEST_F(WakeUpOfADataThread, ARequestAtAnyMomentAfterAnotherOneIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   watched_->releases = true;
   at_each_moment(*watched_, From::kReceive, [&] { ask(); }, [&] { ask(); });
 }
 
-TEST_F(WakeUpOfADataThread, AnEndThatComesAtAnyMomentBeforeASleepIsSeen) {
+TEST_F(WakeUpOfADataThread, AnEndAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   const auto poke = [&] { watched_->poke(); };
   for (const std::int64_t moment : moments(*watched_, From::kReceive, poke)) {
     if (HasFailure() || overslept.load() != 0) break;
     SetUp();
     static_cast<void>(stop(*watched_, From::kReceive, moment, poke));
-    thread_.reset();  // it would not return
+    thread_.reset();  // would not return if the wake-up were lost
   }
 }
 
-TEST_F(WakeUpOfADataThread, IsForARequestThatIsThereAlready) {
+TEST_F(WakeUpOfADataThread, TheRequestIsThereBeforeTheWakeUp) {
   watched_->dawdles = true;
   for (int i = 0; i < 50 && !HasFailure(); ++i) {
     ASSERT_TRUE(comes_true([&] { return watched_->is_asleep(); }));
@@ -433,7 +435,7 @@ TEST_F(WakeUpOfADataThread, IsForARequestThatIsThereAlready) {
   }
 }
 
-TEST_F(WakeUpOfAnEngine, IsForMailThatIsThereAlready) {
+TEST_F(WakeUpOfAnEngine, TheMailIsThereBeforeTheWakeUp) {
   begin();
   watched_->dawdles = true;
   for (int i = 0; i < 50 && !HasFailure(); ++i) {
@@ -445,8 +447,8 @@ TEST_F(WakeUpOfAnEngine, IsForMailThatIsThereAlready) {
 }  // namespace
 }  // namespace wiresum::stress
 
-// The linker puts these in place of the libraries': what std::condition_variable waits by, until a time and for
-// ever, and std::mutex is locked by.
+// The linker substitutes these for the waits of std::condition_variable, with and without a time limit, and for the
+// lock of std::mutex.
 extern "C" int __real_pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*);
 extern "C" int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                                              const timespec* until) {

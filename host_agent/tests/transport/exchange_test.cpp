@@ -1,4 +1,4 @@
-// Several threads over one device whose queues bring each of them what is for the others, too.
+// Several threads share a device whose queues bring each thread packets for the others, too.
 #include "transport/exchange.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kBytes = 64;
 constexpr std::size_t kPorts = 6;
 
-/// A part of a device: what a test puts in comes out, once, in memory that the next receive() overwrites.
+/// A thread's part of a device: what a test puts in is received once, in memory that the next receive() overwrites.
 class Part final : public Transport {
  public:
   struct Sent {
@@ -96,12 +96,12 @@ std::uint32_t number_of(const RxDatagram& datagram) {
   return number;
 }
 
-TEST(Exchange, OneAloneIsLeftAsItIs) {
+TEST(Exchange, ASingleThreadGetsTheTransportItself) {
   const ThreadTransports one(1);
   EXPECT_EQ(one.transports.front().get(), one.parts.front());
 }
 
-TEST(Exchange, EachThreadGetsWhatIsForItsPortsWhicheverQueueItCameInBy) {
+TEST(Exchange, EachThreadGetsThePacketsForItsPortsFromEveryQueue) {
   const ThreadTransports three(3);
   std::uint32_t number = 0;
   for (Part* const part : three.parts) {
@@ -128,7 +128,7 @@ TEST(Exchange, EachThreadGetsWhatIsForItsPortsWhicheverQueueItCameInBy) {
   }
 }
 
-TEST(Exchange, PacketsLeaveByTheThreadsOwnQueuesFromItsOwnPorts) {
+TEST(Exchange, EachThreadSendsByItsOwnQueuesFromItsOwnPorts) {
   const ThreadTransports three(3);
   three.transports[2]->send(5, {}, 1);
   ASSERT_EQ(three.parts[2]->sent.size(), 1u);
@@ -136,7 +136,7 @@ TEST(Exchange, PacketsLeaveByTheThreadsOwnQueuesFromItsOwnPorts) {
   EXPECT_EQ(three.parts[2]->sent[0].port, 5);
 }
 
-TEST(Exchange, WhatIsPassedOnNeitherStarvesAThreadsOwnQueuesNorTheOtherWayRound) {
+TEST(Exchange, OwnQueuesAndMailboxDoNotStarveEachOther) {
   const ThreadTransports two(2);
   for (std::uint32_t i = 0; i < 20; ++i) {
     two.parts[0]->arrive(1, i);
@@ -152,7 +152,7 @@ TEST(Exchange, WhatIsPassedOnNeitherStarvesAThreadsOwnQueuesNorTheOtherWayRound)
   EXPECT_EQ(own, 5);
 }
 
-TEST(Exchange, AFullMailboxLosesWhatComesThenAndNothingElse) {
+TEST(Exchange, AFullMailboxDropsOnlyPacketsThatArriveThen) {
   const ThreadTransports two(2);
   std::array<RxDatagram, 32> out{};
   for (std::uint32_t i = 0; i < kPassedMax + 32; ++i) two.parts[0]->arrive(1, i);
@@ -172,7 +172,7 @@ TEST(Exchange, AFullMailboxLosesWhatComesThenAndNothingElse) {
   EXPECT_EQ(number_of(out[0]), 77u);
 }
 
-TEST(Exchange, AThreadThatSleepsIsWokenForWhatIsPassedToIt) {
+TEST(Exchange, ASleepingThreadIsWokenForPassedPackets) {
   const ThreadTransports two(2);
   std::atomic<bool> got{false};
   std::thread sleeper([&] {
@@ -187,7 +187,7 @@ TEST(Exchange, AThreadThatSleepsIsWokenForWhatIsPassedToIt) {
   EXPECT_TRUE(got);
 }
 
-TEST(Exchange, ThreadsThatWorkAtOnceLoseNothingAndSeeNothingTwice) {
+TEST(Exchange, ConcurrentThreadsLoseNothingAndSeeNothingTwice) {
   constexpr std::uint32_t kEach = 5'000;
   const ThreadTransports three(3);
   std::atomic<std::uint32_t> made{0};
@@ -197,9 +197,9 @@ TEST(Exchange, ThreadsThatWorkAtOnceLoseNothingAndSeeNothingTwice) {
     std::mt19937 chance(static_cast<unsigned>(thread));
     std::array<RxDatagram, 48> out{};
     std::uint32_t own = 0;
-    // Until all have what is theirs: whoever has made its own must still take what others make.
+    // Until all have what is theirs; a thread that has sent everything must still receive.
     while (received.load() != 3 * kEach) {
-      // No mailbox can overflow while so few are under way.
+      // Few packets are in flight, so that no mailbox overflows.
       for (int i = 0; i < 8 && own < kEach && made.load() - received.load() < kPassedMax / 2; ++i) {
         made.fetch_add(1);
         const auto port = static_cast<std::uint8_t>(chance() % kPorts);

@@ -9,19 +9,19 @@ constexpr std::int64_t kMicrosecond = 1000;
 constexpr std::int64_t kMillisecond = 1'000'000;
 constexpr std::size_t kWorth = 16;
 
-/// A thread under a stream with a datagram each `gap_ns`; its clock is virtual.
+/// A thread that receives a datagram every `gap_ns`, under a virtual clock.
 class Stream {
  public:
   Stream(WakeModerator& moderator, std::int64_t gap_ns) : moderator_(moderator), gap_ns_(gap_ns) {}
 
-  /// Wakes for single datagrams for a while, so that the rate is known.
+  /// Wakes for single datagrams for some time, so that the rate is known.
   void run(std::int64_t for_ns) {
     for (const std::int64_t end_ns = now_ns + for_ns; now_ns < end_ns;) {
       now_ns += gap_ns_;
       moderator_.on_datagrams(now_ns, 1, ++messages_);
     }
   }
-  /// Trains of so many datagrams, at the same rate.
+  /// Receives trains of so many datagrams at the same rate.
   void run_trains(std::int64_t for_ns, std::size_t train) {
     for (const std::int64_t end_ns = now_ns + for_ns; now_ns < end_ns;) {
       now_ns += gap_ns_ * static_cast<std::int64_t>(train);
@@ -29,7 +29,7 @@ class Stream {
     }
   }
   [[nodiscard]] std::int64_t nap(std::size_t worth = kWorth) { return moderator_.nap_ns(now_ns, worth); }
-  /// Sleeps through a nap, in which `count` datagrams come.
+  /// Sleeps for a nap, during which `count` datagrams arrive.
   void sleep(std::int64_t nap_ns, std::size_t count) {
     now_ns += nap_ns;
     messages_ += count;
@@ -49,14 +49,14 @@ TEST(WakeModerator, AThreadThatHasSeenNothingWakesForTheFirstDatagram) {
   EXPECT_EQ(moderator.nap_ns(5 * kMillisecond, kWorth), 0);
 }
 
-TEST(WakeModerator, UnderASteadyStreamItSleepsForAsManyDatagramsAsAreWorthIt) {
+TEST(WakeModerator, ASteadyStreamGetsANapForAsManyDatagramsAsAreWorthOne) {
   WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   Stream stream(moderator, 10 * kMicrosecond);
   stream.run(20 * kMillisecond);
   EXPECT_NEAR(static_cast<double>(stream.nap()), 160e3, 20e3);
 }
 
-TEST(WakeModerator, ANapLastsUntilWhatIsWorthItHasComeButForItsBounds) {
+TEST(WakeModerator, ANapLastsUntilEnoughDatagramsHaveArrivedWithinItsBounds) {
   struct {
     const char* what;
     std::int64_t gap_ns;
@@ -67,6 +67,8 @@ TEST(WakeModerator, ANapLastsUntilWhatIsWorthItHasComeButForItsBounds) {
       {"a slow stream: until 32 have come", 100 * kMicrosecond, 1000, 32 * 100 * kMicrosecond},
       {"a slower one: the bound of slow streams", 200 * kMicrosecond, 1000, 4 * kMillisecond},
       {"no more than are worth it", 100 * kMicrosecond, 16, 16 * 100 * kMicrosecond},
+      {"too slow a stream: no nap", 300 * kMicrosecond, 1000, 0},
+      {"too little in flight: no nap", 10 * kMicrosecond, 3, 0},
   };
   for (const auto& [what, gap_ns, worth, nap_ns] : kCases) {
     WakeModerator moderator(kMillisecond, 4 * kMillisecond);
@@ -76,7 +78,7 @@ TEST(WakeModerator, ANapLastsUntilWhatIsWorthItHasComeButForItsBounds) {
   }
 }
 
-TEST(WakeModerator, AStreamIsSteadyThoughPeersNapAndItComesInHeaps) {
+TEST(WakeModerator, AStreamIsSteadyThoughNapsOfItsPeersMakeItBursty) {
   WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   Stream stream(moderator, 50 * kMicrosecond);
   for (int i = 0; i < 50; ++i) {
@@ -84,34 +86,20 @@ TEST(WakeModerator, AStreamIsSteadyThoughPeersNapAndItComesInHeaps) {
     if (i > 10) {
       ASSERT_GT(stream.nap(), 0) << i;
     }
-    stream.now_ns += 2 * kMillisecond;  // nothing comes
+    stream.now_ns += 2 * kMillisecond;  // nothing arrives
   }
 }
 
-TEST(WakeModerator, TrainsGetNoNapSinceAWakeUpBringsManyAsItIs) {
+TEST(WakeModerator, TrainsGetNoNapSinceOneWakeUpBringsManyDatagrams) {
   WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   Stream stream(moderator, 3 * kMicrosecond);
   stream.run_trains(20 * kMillisecond, 40);
   EXPECT_EQ(stream.nap(), 0);
   stream.run(20 * kMillisecond);
-  EXPECT_GT(stream.nap(), 0) << "single datagrams again";
+  EXPECT_GT(stream.nap(), 0) << "single datagrams after the trains";
 }
 
-TEST(WakeModerator, AThinStreamGetsNoNap) {
-  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
-  Stream stream(moderator, 300 * kMicrosecond);
-  stream.run(20 * kMillisecond);
-  EXPECT_EQ(stream.nap(), 0);
-}
-
-TEST(WakeModerator, WithLittleInFlightThereIsNoNap) {
-  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
-  Stream stream(moderator, 10 * kMicrosecond);
-  stream.run(20 * kMillisecond);
-  EXPECT_EQ(moderator.nap_ns(stream.now_ns, 3), 0);
-}
-
-TEST(WakeModerator, NapsGoOnWhileTheyBringWhatTheRatePromised) {
+TEST(WakeModerator, NapsGoOnWhileTheyBringAsManyDatagramsAsExpected) {
   WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   Stream stream(moderator, 10 * kMicrosecond);
   stream.run(20 * kMillisecond);
@@ -122,7 +110,7 @@ TEST(WakeModerator, NapsGoOnWhileTheyBringWhatTheRatePromised) {
   }
 }
 
-TEST(WakeModerator, AnExchangeThatWaitsForThisThreadPaysForFewNaps) {
+TEST(WakeModerator, ARequestResponseExchangeIsDelayedByFewNaps) {
   WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   Stream stream(moderator, 50 * kMicrosecond);
   std::int64_t napped_ns = 0;
@@ -131,10 +119,10 @@ TEST(WakeModerator, AnExchangeThatWaitsForThisThreadPaysForFewNaps) {
     stream.run(50 * kMicrosecond);  // a request comes and is answered
     if (const std::int64_t nap_ns = stream.nap(); nap_ns > 0) {
       napped_ns += nap_ns;
-      stream.sleep(nap_ns, 1);  // the peer waits for us: only its one request comes
+      stream.sleep(nap_ns, 1);  // the peer waits for this thread, so only its one request arrives
     }
   }
-  EXPECT_GT(napped_ns, 0) << "the stream looked steady, so it must have been tried";
+  EXPECT_GT(napped_ns, 0) << "the stream looked steady, so naps must have been tried";
   EXPECT_LT(napped_ns, 20 * kMillisecond) << "in a second";
 }
 

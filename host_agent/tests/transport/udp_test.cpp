@@ -37,7 +37,7 @@ std::vector<UdpSocket> one(UdpSocket socket) {
   return sockets;
 }
 
-/// Sends a datagram for each of `texts`, in bursts as large as there is room.
+/// Sends a datagram for each of `texts`, in bursts as large as the room for them.
 void send_all(Transport& transport, const std::vector<std::string>& texts, std::span<const wire::Endpoint> to,
               std::uint8_t port = 0) {
   for (std::size_t sent = 0; sent != texts.size();) {
@@ -52,7 +52,7 @@ void send_all(Transport& transport, const std::vector<std::string>& texts, std::
   }
 }
 
-/// Takes datagrams until `count` are there or nothing comes for a while; `burst` at a time.
+/// Receives until `count` datagrams are there or nothing arrives for some time, `burst` at a time.
 std::vector<Datagram> take(Transport& transport, std::size_t count, std::size_t burst = 256) {
   std::vector<Datagram> taken;
   std::vector<RxDatagram> datagrams(burst);
@@ -96,7 +96,7 @@ TEST_P(UdpOffload, DeliversABurstInOrderByteForByte) {
 
   std::vector<std::string> expected;
   for (std::uint32_t i = 0; i < 100; ++i) {
-    // Lengths change now and then, and 100 is more than one GSO run holds.
+    // Lengths change sometimes, and 100 is more than one GSO run holds.
     expected.push_back(numbered(i, i % 7 == 3 ? 24 : 1464));
   }
   send_all(sender, expected, {&to, 1});
@@ -111,7 +111,7 @@ TEST_P(UdpOffload, DeliversABurstInOrderByteForByte) {
   EXPECT_EQ(sender.stats().send_failures, 0U);
 }
 
-TEST_P(UdpOffload, HandsOutARunInPiecesWhenTheCallersBurstIsSmall) {
+TEST_P(UdpOffload, SplitsAReceivedRunIfTheCallersBurstIsSmall) {
   UdpSocket target(kAnyPort);
   const wire::Endpoint to = target.local();
   UdpTransport sink(config(), one(std::move(target)));
@@ -169,8 +169,8 @@ TEST_P(UdpOffload, TellsWhichPortADatagramCameInOnAndAnswersFromIt) {
   }
 }
 
-TEST_P(UdpOffload, OneDatagramReachesEveryMemberOfAGroupThatItsSenderIsHeardBy) {
-  // 239.192.0.0/16, and in it one of this process alone: others run this test at the same time.
+TEST_P(UdpOffload, OneDatagramReachesEveryMemberThatAcceptsItsSender) {
+  // A group in 239.192.0.0/16 that depends on the process, since other processes run this test at the same time.
   const wire::Endpoint group{.address = 0xEFC00000U | (static_cast<std::uint32_t>(getpid()) & 0xFFFFU), .port = 47'111};
   std::vector<UdpSocket> senders = bind_consecutive(kAnyPort, 2);
   const wire::Endpoint heard = senders.front().local();
@@ -187,7 +187,7 @@ TEST_P(UdpOffload, OneDatagramReachesEveryMemberOfAGroupThatItsSenderIsHeardBy) 
   UdpTransport second(config(), member());
   std::vector<std::string> texts;
   for (std::uint32_t i = 0; i < 20; ++i) texts.push_back(numbered(i, 100));
-  send_all(sender, {texts[7]}, {&group, 1}, 1);  // from a port that the members do not listen to
+  send_all(sender, {texts[7]}, {&group, 1}, 1);  // from a port that the members do not accept
   send_all(sender, texts, {&group, 1});
   for (UdpTransport* transport : {&first, &second}) {
     const std::vector<Datagram> taken = take(*transport, texts.size());
@@ -200,7 +200,7 @@ TEST_P(UdpOffload, OneDatagramReachesEveryMemberOfAGroupThatItsSenderIsHeardBy) 
   }
 }
 
-TEST_P(UdpOffload, ABusyPortDoesNotKeepTheOthersWaiting) {
+TEST_P(UdpOffload, ABusyPortDoesNotStarveTheOthers) {
   std::vector<UdpSocket> sockets = bind_consecutive(kAnyPort, 2);
   const wire::Endpoint base = sockets.front().local();
   UdpTransport server(config(), std::move(sockets));
@@ -214,7 +214,7 @@ TEST_P(UdpOffload, ABusyPortDoesNotKeepTheOthersWaiting) {
   send(1);
   bool other = false;
   for (int turn = 0; turn < 20 && !other; ++turn) {
-    send(0);  // there is always more for the port that was busy
+    send(0);  // the busy port always has more datagrams
     for (const Datagram& datagram : take(server, 1, 1)) other |= datagram.port == 1;
   }
   EXPECT_TRUE(other);
@@ -223,7 +223,7 @@ TEST_P(UdpOffload, ABusyPortDoesNotKeepTheOthersWaiting) {
 INSTANTIATE_TEST_SUITE_P(Udp, UdpOffload, testing::Bool(),
                          [](const auto& parameter) { return parameter.param ? "WithOffload" : "WithoutOffload"; });
 
-TEST(Udp, ReportsThatNobodyListensAtThePeer) {
+TEST(Udp, ReportsAPeerWithoutAListener) {
   wire::Endpoint gone;
   {
     const UdpSocket closed(kAnyPort);
@@ -242,10 +242,10 @@ TEST(Udp, ReportsThatNobodyListensAtThePeer) {
   EXPECT_EQ(error, ECONNREFUSED);
 }
 
-TEST(Udp, CountsWhatTheSystemRefusesAsLost) {
+TEST(Udp, CountsDatagramsThatTheSystemRefusesAsLost) {
   UdpSocket target(kAnyPort);
   const wire::Endpoint to = target.local();
-  // More than a datagram over IPv4 can hold.
+  // More than an IPv4 datagram can hold.
   UdpTransport sender({.datagram_bytes_max = 70'000}, one(UdpSocket(kAnyPort)));
   send_all(sender, {numbered(0, 70'000)}, {&to, 1});
   EXPECT_EQ(sender.stats().send_failures, 1U);
@@ -256,13 +256,13 @@ TEST(Udp, CountsWhatTheSystemRefusesAsLost) {
 TEST(Udp, WakeEndsAWaitWithoutATimeout) {
   UdpTransport transport({}, one(UdpSocket(kAnyPort)));
   std::thread waker([&] { transport.wake(); });
-  transport.wait(-1);  // returns, or the test's time-out ends it
+  transport.wait(-1);  // returns, or the test times out
   waker.join();
   std::vector<RxDatagram> none(1);
   EXPECT_EQ(transport.receive(none), 0U);
 }
 
-/// From now on the system calls of this process that are newer than many kernels fail like this.
+/// From now on the newer system calls for waiting fail in this process with this error.
 bool forbid_new_waits(int error) {
   std::array<sock_filter, 4> program{{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
                                       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait2, 0, 1),
@@ -273,7 +273,7 @@ bool forbid_new_waits(int error) {
          syscall(SYS_epoll_pwait2, -1, nullptr, 1, nullptr, nullptr, 0) < 0 && errno == error;
 }
 
-/// In a child: 0 if waits of `step_ns` on `ports` sockets add up to what they should, and end when they should.
+/// For a child: returns 0 if waits on `ports` sockets take their full time, and end early for a wake-up or a datagram.
 int wait_where_that_fails(int error, std::size_t ports) {
   constexpr std::int64_t kStepNs = 20'000'000;
   constexpr int kSteps = 10;
@@ -286,7 +286,7 @@ int wait_where_that_fails(int error, std::size_t ports) {
   int waits = 0;
   const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kSteps * kStepNs);
   for (; std::chrono::steady_clock::now() < end; ++waits) transport.wait(kStepNs);
-  if (waits > kSteps) return 3;  // it does not sleep
+  if (waits > kSteps) return 3;  // the waits do not sleep
   transport.wake();
   transport.wait(-1);
   send_all(sender, {"datagram"}, {&last, 1});
@@ -294,7 +294,7 @@ int wait_where_that_fails(int error, std::size_t ports) {
   return take(transport, 1).size() == 1 ? 0 : 4;
 }
 
-TEST(Udp, SleepsWhereTheKernelOrAFilterOfItsCallsHasNoNewerWayToWait) {
+TEST(Udp, SleepsIfTheKernelOrASyscallFilterRefusesNewerWaits) {
   for (const int error : {ENOSYS, EPERM}) {
     for (const std::size_t ports : {1U, 3U}) {
       const pid_t child = fork();
@@ -309,7 +309,7 @@ TEST(Udp, SleepsWhereTheKernelOrAFilterOfItsCallsHasNoNewerWayToWait) {
   }
 }
 
-TEST(Udp, PacketsThatFillTheirPlacesLieSideBySide) {
+TEST(Udp, FullPacketsAreAdjacentInMemory) {
   UdpTransport transport({.datagram_bytes_max = 1464}, one(UdpSocket(kAnyPort)));
   const std::span<const wire::Packet> buffers = transport.buffers(1000);
   ASSERT_EQ(buffers.size(), 64U);
@@ -317,7 +317,7 @@ TEST(Udp, PacketsThatFillTheirPlacesLieSideBySide) {
   EXPECT_EQ(transport.buffers(3).size(), 3U);
 }
 
-TEST(Udp, ATrainIsWhatOneMessageCarries) {
+TEST(Udp, ATrainHasAsManyPacketsAsFitOneMessage) {
   const UdpTransport with(UdpConfig{.offload = true}, one(UdpSocket(kAnyPort)));
   EXPECT_EQ(with.train_packets(1464), 44U);  // 64 kB
   EXPECT_EQ(with.train_packets(8952), 7U);
@@ -327,7 +327,7 @@ TEST(Udp, ATrainIsWhatOneMessageCarries) {
   EXPECT_EQ(without.train_packets(1464), 1U);
 }
 
-TEST(Udp, ABurstIsCutIntoWholeTrains) {
+TEST(Udp, ABurstIsSplitIntoWholeTrains) {
   EXPECT_EQ(whole_trains(64, 44), 44U);
   EXPECT_EQ(whole_trains(64, 7), 63U);
   EXPECT_EQ(whole_trains(64, 1), 64U);
@@ -348,7 +348,7 @@ TEST(UdpSocket, BindsTheFirstBlockThatIsFreeWithinARange) {
   const std::uint16_t first = taken.front().local().port;
   const PortRange range{.first = first, .last = static_cast<std::uint16_t>(first + 7)};
   taken.erase(taken.begin() + 5, taken.end());
-  taken.erase(taken.begin() + 1);  // a place of one port
+  taken.erase(taken.begin() + 1);  // leaves a free place for a single port only
   const std::vector<UdpSocket> found = bind_within(kLoopback, range, 3);
   ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(found.front().local().port, first + 5);

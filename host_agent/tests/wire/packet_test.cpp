@@ -10,7 +10,7 @@
 namespace wiresum::wire {
 namespace {
 
-// Every field has bytes of its own, so that two fields in each other's place cannot go unnoticed.
+// Every field has different bytes, so that swapped fields are noticed.
 constexpr Header kSample{.kind = Kind::kMeta,
                          .flags = 0x21,
                          .job = 0x3132,
@@ -130,8 +130,8 @@ TEST(Packet, RefusesAPayloadOnAKindThatHasNone) {
   }
 }
 
-// Whatever decode() accepts, encode() makes the same bytes of; whatever it refuses leaves the header alone.
-TEST(Packet, RandomBytesAreRefusedOrMeanExactlyThemselves) {
+// If decode() accepts the bytes, encode() gives the same ones; if it refuses them, the header is unchanged.
+TEST(Packet, RandomBytesAreRefusedOrEncodedBackExactly) {
   std::mt19937_64 random(2);
   std::uniform_int_distribution<std::size_t> any_size(0, 2 * kHeaderBytes);
   int accepted = 0;
@@ -159,7 +159,7 @@ TEST(Packet, NewerFollowsSerialNumberArithmetic) {
   EXPECT_TRUE(newer(0, 0xFFFFFFFF));
   EXPECT_FALSE(newer(0xFFFFFFFF, 0));
   EXPECT_TRUE(newer(0x7FFFFFFF, 0));
-  // Half the circle apart: no order, so neither is newer.
+  // Half the number space apart there is no order, so neither is newer.
   EXPECT_FALSE(newer(0x80000000, 0));
   EXPECT_FALSE(newer(0, 0x80000000));
 }
@@ -171,7 +171,7 @@ TEST(Packet, TheLaterCollectiveHasTheLaterNumberWhateverTheSignatures) {
   EXPECT_TRUE(is_later_collective(0x12340000, 0xABCDFFFF)) << "0 follows the largest";
   EXPECT_FALSE(is_later_collective(0xABCDFFFF, 0x12340000));
   EXPECT_TRUE(is_later_collective(0x7FFF, 0));
-  // Half the circle apart: no order, so neither is later.
+  // Half the number space apart there is no order, so neither is later.
   EXPECT_FALSE(is_later_collective(0x8000, 0));
   EXPECT_FALSE(is_later_collective(0, 0x8000));
 }

@@ -1,4 +1,4 @@
-// No allocation after construction: every operator new of this program is counted.
+// Nothing is allocated after construction: this program counts every operator new.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -47,7 +47,7 @@ TEST(WorkerAllocation, TheDatapathAllocatesNothing) {
     now = count == 0 ? worker.next_timeout() : now + 1;
     for (std::size_t i = 0; i < count; ++i) {
       if ((step + i) % 7 == 0) continue;  // lost
-      // A sum with nothing added by the peer: the packet itself, as a RESULT. A question learns that it is missing.
+      // The packet itself as a RESULT, as if the peer had sent zeros. A question is answered with MISSING.
       std::copy_n(burst[i].data, burst[i].bytes, datagram.data());
       datagram[0] = std::byte{datagram[0] == std::byte{0x14} ? std::uint8_t{0x15} : std::uint8_t{0x12}};
       worker.handle_datagram(now, std::span<const std::byte>(datagram.data(), burst[i].bytes));

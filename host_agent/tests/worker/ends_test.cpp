@@ -1,4 +1,4 @@
-// How collectives end otherwise than with their last RESULT: failures and deadlines.
+// How collectives end early: by failures and by deadlines.
 #include <gtest/gtest.h>
 
 #include "rig.hpp"
@@ -7,7 +7,7 @@
 namespace wiresum::worker {
 namespace {
 
-TEST(WorkerEnds, FailEndsEverythingAndWhatComesLater) {
+TEST(WorkerEnds, FailEndsAllCollectivesAndLaterOnes) {
   Rig rig;
   Integers a(iota(64)), b(iota(4)), late(iota(4));
   a.work.token = 1;
@@ -58,7 +58,7 @@ TEST(WorkerEnds, APassedDeadlineTimesOut) {
   EXPECT_EQ(rig.worker().poll_completion().value().status, Status::kTimedOut);
 }
 
-TEST(WorkerEnds, ADeadlineThatWasMetDoesNoHarm) {
+TEST(WorkerEnds, ADeadlineThatWasMetHasNoEffect) {
   Rig rig;
   Integers first(iota(4)), second(iota(4));
   first.work.deadline = 5 * kMillisecond;
@@ -69,7 +69,7 @@ TEST(WorkerEnds, ADeadlineThatWasMetDoesNoHarm) {
   rig.poll_at(6 * kMillisecond);
   EXPECT_EQ(rig.worker().poll_completion().value().status, Status::kOk);
   EXPECT_FALSE(rig.worker().poll_completion().has_value());
-  EXPECT_GT(rig.worker().next_timeout(), rig.now) << "or its thread would not sleep any more";
+  EXPECT_GT(rig.worker().next_timeout(), rig.now) << "else its thread would never sleep";
   rig.echo(sent.at(1));
   EXPECT_EQ(rig.worker().poll_completion().value().status, Status::kOk);
 }

@@ -51,7 +51,7 @@ TEST(Pending, OrdersBySubmissionThenRoundThenSlot) {
   EXPECT_LT(pending.key(data_largest), later.key(meta_first));
 }
 
-TEST(Pending, FindsAListedChunkAndLeavesOutWhatIsNotPresent) {
+TEST(Pending, FindsListedChunksAndSkipsAbsentOnes) {
   const std::vector<std::byte> memory(32);
   const std::vector<Region> regions = {
       {.source = memory.data(), .destination = nullptr, .elements = 8, .chunk_first = 0}};
@@ -72,10 +72,10 @@ TEST(Pending, FindsAListedChunkAndLeavesOutWhatIsNotPresent) {
   view = pending.view(1);
   EXPECT_EQ(view.source, memory.data() + 24);
   EXPECT_EQ(pending.exponent(1, view), 0);
-  EXPECT_NE(view.source, nullptr) << "a look has said so, though memory is zero";
+  EXPECT_NE(view.source, nullptr) << "the scan found it present, though memory is zero now";
 }
 
-TEST(Pending, WhatNobodyHasLookedAtIsThereUntilItIsRead) {
+TEST(Pending, AnUnscannedChunkCountsAsPresentUntilItIsRead) {
   std::array<float, 8> memory = {0, 0, 0, 0, 0, 1.5F, 0, 0};
   const auto* const bytes = reinterpret_cast<const std::byte*>(memory.data());
   const std::vector<Region> regions = {{.source = bytes, .destination = nullptr, .elements = 8, .chunk_first = 0}};
@@ -95,7 +95,7 @@ TEST(Pending, WhatNobodyHasLookedAtIsThereUntilItIsRead) {
   ChunkView zeros = pending.view(0);
   EXPECT_NE(zeros.source, nullptr);
   EXPECT_EQ(pending.exponent(0, zeros), 0);
-  EXPECT_EQ(zeros.source, nullptr) << "read, and found to be zeros: sent EMPTY";
+  EXPECT_EQ(zeros.source, nullptr) << "reading found zeros, so it is sent EMPTY";
 }
 
 TEST(PendingPool, HandsBackInOrderOfCompletionAndReusesEntries) {

@@ -8,12 +8,11 @@
 namespace wiresum::worker {
 namespace {
 
-/// 64 slots of a worker with fixed timeouts: 20 ms, doubled to at most 200 ms.
+/// A worker of 64 slots, whose timeout begins at 20 ms and is doubled to at most 200 ms.
 class Timers : public ::testing::Test {
  protected:
-  static WorkerConfig config() {
-    WorkerConfig config = small_config();
-    config.slots = 64;
+  static WorkerConfig config(std::uint32_t slots = 64) {
+    WorkerConfig config = small_config(slots);
     config.window_initial = 8;
     config.window_min = 4;
     config.rto_min = config.rto_initial = 20 * kMillisecond;
@@ -22,6 +21,20 @@ class Timers : public ::testing::Test {
   void submit(std::size_t chunks) {
     job.emplace(std::vector<std::int32_t>(4 * chunks, 1), config());
     ASSERT_TRUE(rig.worker().submit(job->work));
+  }
+  /// Sends chunks 0 to 7, and delivers the RESULT of one of them, which overtakes those before it.
+  std::vector<Sent> overtake(std::uint32_t chunk, TimeNs at) {
+    submit(8);
+    std::vector<Sent> sent = rig.poll_at(0);
+    rig.now = at;
+    rig.echo(sent.at(chunk));
+    return sent;
+  }
+  /// Sends a chunk and, at its timeout, the question about it.
+  Sent ask() {
+    submit(1);
+    rig.poll_at(0);
+    return rig.poll_at(20 * kMillisecond).at(0);
   }
 
   Rig rig{config()};
@@ -48,7 +61,7 @@ TEST_F(Timers, ARetransmissionIsTheSameBytesWithItsFlag) {
   EXPECT_EQ(rig.worker().stats().retransmissions, 1u);
 }
 
-TEST_F(Timers, AProbesTimeoutDoublesUpToItsCapLessARandomPart) {
+TEST_F(Timers, AProbesTimeoutDoublesUpToItsCapMinusARandomPart) {
   submit(1);
   rig.poll_at(0);
   ASSERT_EQ(rig.worker().next_timeout(), 20 * kMillisecond);
@@ -82,7 +95,7 @@ TEST_F(Timers, WorkersDoNotProbeInStep) {
   EXPECT_NE(rig.worker().next_timeout(), peer.worker().next_timeout());
 }
 
-TEST_F(Timers, BackoffGoesOnForEverWithoutLosingThePacket) {
+TEST_F(Timers, APacketIsProbedForEver) {
   submit(1);
   rig.poll_at(0);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(rig.poll_at(rig.worker().next_timeout()).size(), 1u);
@@ -90,7 +103,7 @@ TEST_F(Timers, BackoffGoesOnForEverWithoutLosingThePacket) {
   EXPECT_EQ(rig.worker().stats().results, 0u) << "nothing was delivered";
 }
 
-TEST_F(Timers, WhileAllIsSilentOnlyTheFirstIsProbed) {
+TEST_F(Timers, DuringSilenceOnlyTheFirstPacketIsProbed) {
   submit(8);
   ASSERT_EQ(rig.poll_at(0).size(), 8u);
   for (int i = 0; i < 3; ++i) {
@@ -102,32 +115,24 @@ TEST_F(Timers, WhileAllIsSilentOnlyTheFirstIsProbed) {
 }
 
 TEST_F(Timers, APacketOvertakenByALaterOneIsRetransmittedAtItsTimeout) {
-  submit(8);
-  const auto sent = rig.poll_at(0);
-  rig.now = 10 * kMillisecond;
-  rig.echo(sent[5]);
+  overtake(5, 10 * kMillisecond);
   const auto again = rig.poll_at(20 * kMillisecond);
   ASSERT_EQ(again.size(), 5u) << "slots 0 to 4 were sent before slot 5";
   for (std::uint32_t i = 0; i < 5; ++i) EXPECT_EQ(again[i].header.chunk, i);
   EXPECT_EQ(rig.worker().stats().window, 4u) << "halved once";
 }
 
-TEST_F(Timers, AnOlderResultThatComesLaterTakesNothingBack) {
-  submit(8);
-  const auto sent = rig.poll_at(0);
-  rig.now = 10 * kMillisecond;
-  rig.echo(sent[5]);
+TEST_F(Timers, ALateResultOfAnOlderPacketDoesNotUndoTheOvertaking) {
+  const auto sent = overtake(5, 10 * kMillisecond);
   rig.echo(sent[2]);
   std::set<std::uint32_t> again;
   for (const Sent& packet : rig.poll_at(20 * kMillisecond)) again.insert(packet.header.chunk);
   EXPECT_EQ(again, (std::set<std::uint32_t>{0, 1, 3, 4})) << "slot 5's was sent after these";
 }
 
-TEST_F(Timers, ASlotsNextPacketHasTheTimeoutsOfAFreshOne) {
-  WorkerConfig three = config();
-  three.slots = 3;
-  Rig slots(three);
-  Integers work(std::vector<std::int32_t>(4 * 12, 1), three);
+TEST_F(Timers, ASlotsNextPacketStartsWithTheInitialTimeout) {
+  Rig slots(config(3));
+  Integers work(std::vector<std::int32_t>(4 * 12, 1));
   ASSERT_TRUE(slots.worker().submit(work.work));
   const auto sent = slots.poll_at(0);
   ASSERT_EQ(sent.size(), 3u);
@@ -137,14 +142,14 @@ TEST_F(Timers, ASlotsNextPacketHasTheTimeoutsOfAFreshOne) {
   ASSERT_EQ(slots.poll_at(20 * kMillisecond).size(), 2u) << "slots 0 and 1 are overtaken";
   slots.echo(sent[1]);
   ASSERT_EQ(slots.poll().at(0).header.chunk, 4u);
-  slots.now = 21 * kMillisecond;  // late enough to be no sample
+  slots.now = 21 * kMillisecond;  // so late that it gives no RTT sample
   slots.echo(fifth.at(0));
   const auto eighth = slots.poll();
   ASSERT_EQ(eighth.at(0).header.chunk, 8u);
   slots.poll_at(40 * kMillisecond);
   slots.now = 41 * kMillisecond;
   slots.echo(eighth[0]);
-  std::vector<TimeNs> asked;  // about chunk 4, in the slot that has expired before
+  std::vector<TimeNs> asked;  // questions about chunk 4, whose slot had a timeout before
   for (TimeNs at = slots.now; at <= 81 * kMillisecond; at = slots.worker().next_timeout()) {
     for (const Sent& packet : slots.poll_at(at)) {
       if (packet.header.chunk == 4) asked.push_back(at);
@@ -153,7 +158,7 @@ TEST_F(Timers, ASlotsNextPacketHasTheTimeoutsOfAFreshOne) {
   EXPECT_EQ(asked, (std::vector<TimeNs>{41 * kMillisecond, 81 * kMillisecond})) << "and then after twice the timeout";
 }
 
-TEST_F(Timers, TheResultThatEndsASilenceGivesTheOthersOneMoreTimeout) {
+TEST_F(Timers, TheResultAfterASilenceGivesTheOthersOneMoreTimeout) {
   submit(8);
   const auto sent = rig.poll_at(0);
   rig.poll_at(20 * kMillisecond);
@@ -167,11 +172,8 @@ TEST_F(Timers, TheResultThatEndsASilenceGivesTheOthersOneMoreTimeout) {
   EXPECT_EQ(again[0].header.chunk, 1u);
 }
 
-TEST_F(Timers, WhatWasRetransmittedIsRetransmittedAgainAfterTwiceTheTimeout) {
-  submit(8);
-  const auto sent = rig.poll_at(0);
-  rig.now = 1 * kMillisecond;
-  rig.echo(sent[7]);
+TEST_F(Timers, ARetransmissionIsRepeatedAfterTwiceTheTimeout) {
+  overtake(7, 1 * kMillisecond);
   ASSERT_EQ(rig.poll_at(20 * kMillisecond).size(), 7u);
   std::set<std::uint32_t> again;
   for (TimeNs at = 20 * kMillisecond; (at = rig.worker().next_timeout()) <= 60 * kMillisecond;) {
@@ -180,11 +182,8 @@ TEST_F(Timers, WhatWasRetransmittedIsRetransmittedAgainAfterTwiceTheTimeout) {
   EXPECT_EQ(again.size(), 7u);
 }
 
-TEST_F(Timers, InALongSilenceOnlyTheProbeIsRetransmittedThoughMuchIsKnownLost) {
-  submit(8);
-  const auto sent = rig.poll_at(0);
-  rig.now = 1 * kMillisecond;
-  rig.echo(sent[7]);
+TEST_F(Timers, DuringALongSilenceOnlyTheProbeIsRetransmittedThoughMoreIsKnownLost) {
+  const auto sent = overtake(7, 1 * kMillisecond);
   while (rig.worker().next_timeout() < 81 * kMillisecond) rig.poll_at(rig.worker().next_timeout());
   for (int i = 0; i < 20; ++i) {
     const auto probes = rig.poll_at(rig.worker().next_timeout());
@@ -196,29 +195,24 @@ TEST_F(Timers, InALongSilenceOnlyTheProbeIsRetransmittedThoughMuchIsKnownLost) {
   EXPECT_EQ(rig.worker().next_timeout(), resumed + 20 * kMillisecond) << "the next in order becomes the probe";
 }
 
-TEST_F(Timers, AWorkerThatComesTooLateToItsTimersSendsOnlyTheProbe) {
-  submit(8);
-  const auto sent = rig.poll_at(0);
-  rig.now = 1 * kMillisecond;
-  rig.echo(sent[7]);
+TEST_F(Timers, AWorkerThatMissedItsTimersSendsOnlyTheProbe) {
+  overtake(7, 1 * kMillisecond);
   const auto probes = rig.poll_at(200 * kMillisecond);
   ASSERT_EQ(probes.size(), 1u) << "for all it knows the network has been silent since";
   EXPECT_EQ(probes[0].header.chunk, 0u);
 }
 
-TEST_F(Timers, TheFirstPacketOfASlotGivesNoSample) {
+TEST_F(Timers, TheFirstPacketOfASlotGivesNoRttSample) {
   submit(128);
   const auto sent = rig.poll_at(0);
   rig.now = 7 * kMillisecond;
   rig.echo(sent[0]);
-  EXPECT_EQ(rig.worker().stats().rtt_smoothed_ns, 0u) << "it measures how late the peers are";
+  EXPECT_EQ(rig.worker().stats().rtt_smoothed_ns, 0u) << "it would measure how late the peers are";
 }
 
-TEST_F(Timers, LaterPacketsGiveSamplesUnlessRetransmitted) {
-  WorkerConfig one = config();
-  one.slots = 1;
-  Rig single(one);
-  Integers work(std::vector<std::int32_t>(16, 1), one);
+TEST_F(Timers, LaterPacketsGiveRttSamplesUnlessRetransmitted) {
+  Rig single(config(1));
+  Integers work(std::vector<std::int32_t>(16, 1));
   ASSERT_TRUE(single.worker().submit(work.work));
   single.echo(single.poll_at(0).at(0));
   auto sent = single.poll_at(0);
@@ -232,7 +226,7 @@ TEST_F(Timers, LaterPacketsGiveSamplesUnlessRetransmitted) {
   EXPECT_EQ(single.worker().stats().rtt_smoothed_ns, 3'000'000u);
 }
 
-TEST_F(Timers, WhatCarriesPayloadIsAskedAboutBeforeItIsSentAgain) {
+TEST_F(Timers, APacketWithPayloadIsAskedAboutBeforeItIsSentAgain) {
   submit(1);
   const auto sent = rig.poll_at(0).at(0);
   const auto question = rig.poll_at(20 * kMillisecond).at(0);
@@ -245,10 +239,8 @@ TEST_F(Timers, WhatCarriesPayloadIsAskedAboutBeforeItIsSentAgain) {
   EXPECT_EQ(rig.worker().stats().retransmissions, 0u);
 }
 
-TEST_F(Timers, WhatIsMissingIsSentAtOnceAndAskedAboutAgainAfterTwiceTheTimeout) {
-  submit(1);
-  rig.poll_at(0);
-  const auto question = rig.poll_at(20 * kMillisecond).at(0);
+TEST_F(Timers, AMissingPacketIsSentAtOnceAndAskedAboutAgainAfterTwiceTheTimeout) {
+  const auto question = ask();
   rig.now = 25 * kMillisecond;
   rig.miss(question);
   EXPECT_LE(rig.worker().next_timeout(), rig.now);
@@ -260,19 +252,17 @@ TEST_F(Timers, WhatIsMissingIsSentAtOnceAndAskedAboutAgainAfterTwiceTheTimeout) 
   EXPECT_EQ(rig.worker().stats().questions, 2u);
 }
 
-TEST_F(Timers, TheResultThatAnswersAQuestionIsTheSum) {
-  submit(1);
-  rig.poll_at(0);
-  rig.answer(rig.poll_at(20 * kMillisecond).at(0), {5, 6, 7, 8});
+TEST_F(Timers, AResultMayAnswerAQuestion) {
+  rig.answer(ask(), {5, 6, 7, 8});
   EXPECT_EQ(job->values, (std::vector<std::int32_t>{5, 6, 7, 8}));
   EXPECT_TRUE(rig.worker().poll_completion().has_value());
 }
 
-TEST_F(Timers, AnAnswerThatComesLateOrTwiceIsNoReasonToSendAgain) {
+TEST_F(Timers, ALateOrRepeatedAnswerCausesNoRetransmission) {
   submit(1);
   const auto sent = rig.poll_at(0).at(0);
   rig.miss(sent);
-  EXPECT_TRUE(rig.poll().empty()) << "nobody has asked";
+  EXPECT_TRUE(rig.poll().empty()) << "this worker has not asked";
   const auto question = rig.poll_at(20 * kMillisecond).at(0);
   rig.miss(question);
   rig.miss(question);
@@ -286,9 +276,7 @@ TEST_F(Timers, AnAnswerThatComesLateOrTwiceIsNoReasonToSendAgain) {
 }
 
 TEST_F(Timers, AnAnswerToAnotherWorkerOrAboutAnotherTensorIsForeign) {
-  submit(1);
-  rig.poll_at(0);
-  const auto question = rig.poll_at(20 * kMillisecond).at(0);
+  const auto question = ask();
   auto other = question;
   other.header.worker = 0;
   rig.miss(other);
@@ -300,7 +288,7 @@ TEST_F(Timers, AnAnswerToAnotherWorkerOrAboutAnotherTensorIsForeign) {
   EXPECT_FALSE(rig.worker().poll_completion().has_value());
 }
 
-TEST_F(Timers, WhatIsAHeaderAnywayIsSentAgainInPlaceOfAQuestion) {
+TEST_F(Timers, APacketWithoutPayloadIsSentAgainInsteadOfAQuestion) {
   Integers barrier({}, config());
   barrier.work.regions = {};
   barrier.work.chunk_end = 1;
@@ -310,11 +298,9 @@ TEST_F(Timers, WhatIsAHeaderAnywayIsSentAgainInPlaceOfAQuestion) {
   EXPECT_EQ(rig.worker().stats().questions, 0u);
 }
 
-TEST_F(Timers, WhatFollowsAQuestionInItsSlotIsSentAgainAsWhatItIs) {
-  WorkerConfig one = config();
-  one.slots = 1;
-  Rig single(one);
-  Integers data(std::vector<std::int32_t>(4, 1), one);
+TEST_F(Timers, ThePacketAfterAQuestionInItsSlotIsSentAgainWithItsOwnKind) {
+  Rig single(config(1));
+  Integers data(std::vector<std::int32_t>(4, 1));
   Collective barrier;
   barrier.chunk_end = 1;
   ASSERT_TRUE(single.worker().submit(data.work));
@@ -325,15 +311,12 @@ TEST_F(Timers, WhatFollowsAQuestionInItsSlotIsSentAgainAsWhatItIs) {
   const auto meta = single.poll();
   ASSERT_EQ(meta.at(0).header.kind, wire::Kind::kMeta);
   single.miss(meta[0]);
-  EXPECT_TRUE(single.poll().empty()) << "nobody has asked about this one";
+  EXPECT_TRUE(single.poll().empty()) << "this worker has not asked about it";
   EXPECT_EQ(single.poll_at(single.worker().next_timeout()).at(0).header.kind, wire::Kind::kMeta);
 }
 
-TEST_F(Timers, InASilenceWhatIsMissingWaitsForTheProbe) {
-  submit(8);
-  const auto sent = rig.poll_at(0);
-  rig.now = 1 * kMillisecond;
-  rig.echo(sent[7]);
+TEST_F(Timers, DuringSilenceMissingPacketsWaitForTheProbe) {
+  overtake(7, 1 * kMillisecond);
   const auto questions = rig.poll_at(20 * kMillisecond);
   ASSERT_EQ(questions.size(), 7u);
   rig.now = 200 * kMillisecond;
@@ -345,7 +328,7 @@ TEST_F(Timers, InASilenceWhatIsMissingWaitsForTheProbe) {
   EXPECT_EQ(rig.poll().size(), 6u);
 }
 
-TEST_F(Timers, TimeThatGoesBackIsTakenAsStandingStill) {
+TEST_F(Timers, TimeThatGoesBackCountsAsStandingStill) {
   submit(1);
   rig.poll_at(10 * kMillisecond);
   EXPECT_TRUE(rig.poll_at(0).empty());

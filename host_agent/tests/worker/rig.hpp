@@ -1,4 +1,4 @@
-// One Worker with room for its packets, and hand-made RESULT datagrams for it.
+// A Worker with memory for its packets, and hand-made RESULT datagrams for it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,14 +22,14 @@ inline constexpr TimeNs kMillisecond = 1'000'000;
 inline constexpr numeric::Format kInt32{numeric::Dtype::kI32, numeric::Scaling::kNone, 32};
 inline constexpr numeric::Format kFloat32{numeric::Dtype::kF32, numeric::Scaling::kBlockExponent, 32};
 
-inline WorkerConfig small_config() {
+inline WorkerConfig small_config(std::uint32_t slots = 4) {
   WorkerConfig config;
   config.job = 7;
   config.key = 0xC0FFEE;
   config.worker = 1;
   config.workers = 2;
   config.lanes = 4;
-  config.slots = 4;
+  config.slots = slots;
   config.window_initial = 32;
   return config;
 }
@@ -59,13 +59,13 @@ class Rig {
   Worker& worker() { return worker_; }
   TimeNs now = 0;
 
-  /// Everything that the worker wants to send now.
+  /// Everything that the worker sends now.
   std::vector<Sent> poll() {
     std::vector<Sent> sent;
     for (std::size_t n = kBurst; n == kBurst;) {
       std::array<wire::Packet, kBurst> burst{};
       for (std::size_t i = 0; i < kBurst; ++i) burst[i].data = memory_.data() + i * stride_;
-      std::ranges::fill(memory_, std::byte{0xDD});  // nothing of an earlier packet is there any more
+      std::ranges::fill(memory_, std::byte{0xDD});  // packets must not depend on earlier contents
       n = worker_.poll_transmit(now, burst);
       for (std::size_t i = 0; i < n; ++i) {
         Sent packet;
@@ -83,7 +83,7 @@ class Rig {
     return poll();
   }
 
-  /// The RESULT that answers `sent`, with these lanes (none for a META).
+  /// The RESULT for `sent`, with these lanes (none for a META).
   static std::vector<std::byte> result(const Sent& sent, const std::vector<std::int32_t>& lanes, int exponent = -1) {
     wire::Header header = sent.header;
     header.kind = wire::Kind::kResult;
@@ -107,14 +107,14 @@ class Rig {
   void answer(const Sent& sent, const std::vector<std::int32_t>& lanes, int exponent = -1) {
     deliver(result(sent, lanes, exponent));
   }
-  /// The switch's answer to a question, if what was asked about has not come.
+  /// Delivers the switch's answer to a question: the contribution is missing.
   void miss(const Sent& question) {
     wire::Header header = question.header;
     header.kind = wire::Kind::kMissing;
     header.flags = header.exponent = 0;
     deliver(datagram(header, {}));
   }
-  /// Answers as if all peers had sent nothing but zeros (or META).
+  /// Delivers the RESULT for `sent` as if all peers had contributed zeros (or META).
   void echo(const Sent& sent) {
     std::vector<std::int32_t> lanes(sent.header.kind == wire::Kind::kMeta ? 0 : config_.lanes);
     if (sent.header.kind == wire::Kind::kData) {
@@ -122,7 +122,7 @@ class Rig {
     }
     answer(sent, lanes);
   }
-  /// Answers all that is sent until the worker falls silent. Returns how many packets that took.
+  /// Answers all packets until the worker sends no more. Returns how many packets that took.
   std::size_t run() {
     std::size_t packets = 0;
     for (std::vector<Sent> sent = poll(); !sent.empty(); sent = poll()) {
@@ -133,7 +133,7 @@ class Rig {
   }
 
  private:
-  static constexpr std::size_t kBurst = 3;  // smaller than what there is to send, so that bursts are cut
+  static constexpr std::size_t kBurst = 3;  // smaller than what is sent, so that bursts are split
 
   WorkerConfig config_;
   std::size_t stride_;
@@ -141,14 +141,14 @@ class Rig {
   Worker worker_;
 };
 
-/// 1, 2, ...
+/// 1, 2, 3, ...
 inline std::vector<std::int32_t> iota(std::size_t count) {
   std::vector<std::int32_t> values(count);
   std::iota(values.begin(), values.end(), 1);
   return values;
 }
 
-/// An all-reduce in place over `values`, all of it in this thread's share.
+/// An in-place all-reduce of `values`, entirely in this thread's share.
 template <class Element>
 struct InPlace {
   explicit InPlace(std::vector<Element> initial, const WorkerConfig& config = small_config())

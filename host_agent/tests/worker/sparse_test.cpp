@@ -1,4 +1,4 @@
-// What the state machine knows of sparse collectives: a list of chunks, what a look has found in them, and a vote.
+// The state machine's part in sparse collectives: the list of chunks, the scan's findings, and the vote.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace wiresum::worker {
 namespace {
 
-/// An fp32 all-reduce in place over `chunks` chunks of four elements, of which some are listed.
+/// An fp32 all-reduce in place over `chunks` chunks of four elements; only some chunks are listed.
 struct Listed {
   Listed(std::size_t chunks, std::vector<std::uint32_t> list)
       : values(4 * chunks), presence(chunks), listed(std::move(list)) {
@@ -53,7 +53,7 @@ TEST(SparseCollective, SendsTheListedChunksInOrderUnderTheirOwnNumbers) {
   EXPECT_EQ(chunk_numbers(rig.poll()), (std::vector<std::uint32_t>{98, 99}));
 }
 
-TEST(SparseCollective, SendsEmptyForWhatItDoesNotHaveAndKeepsTheSum) {
+TEST(SparseCollective, SendsEmptyForAbsentChunksAndStoresTheSum) {
   Rig rig;
   Listed job(10, {4, 7});
   job.put(7, 1.5F);
@@ -76,12 +76,12 @@ TEST(SparseCollective, DoesNotReadAChunkThatIsKnownToBeAbsent) {
   Rig rig;
   Listed job(10, {4});
   job.put(4, 1.0F);
-  job.presence.set(4, false);  // as it would be at a worker that lacks a block of the union
+  job.presence.set(4, false);  // as at a worker that lacks a block of the union
   ASSERT_TRUE(rig.worker().submit(job.work));
   EXPECT_EQ(rig.poll()[0].header.exponent, 0);
 }
 
-TEST(SparseCollective, AChunkThatTurnsOutToBeZeroIsSentEmptyWithoutAnyLook) {
+TEST(SparseCollective, AnUnscannedZeroChunkIsSentEmpty) {
   for (const numeric::Scaling scaling : {numeric::Scaling::kBlockExponent, numeric::Scaling::kFixed}) {
     Rig rig;
     Listed job(4, {0, 1, 2, 3});
@@ -109,7 +109,7 @@ TEST(SparseCollective, AChunkThatTurnsOutToBeZeroIsSentEmptyWithoutAnyLook) {
   }
 }
 
-TEST(SparseCollective, AnotherListAtAnotherWorkerIsFoundOut) {
+TEST(SparseCollective, DetectsADifferentListAtAnotherWorker) {
   Rig rig;
   Listed job(10, {4, 7});
   ASSERT_TRUE(rig.worker().submit(job.work));
@@ -125,7 +125,7 @@ TEST(SparseCollective, AnotherListAtAnotherWorkerIsFoundOut) {
 
 // ---- Votes ----
 
-TEST(Vote, TheCompletionTellsTheLargest) {
+TEST(Vote, TheCompletionReportsTheLargestVote) {
   Rig rig;
   Integers job(std::vector<std::int32_t>(4 * 6, 1));
   job.work.vote = 90;
@@ -142,7 +142,7 @@ TEST(Vote, TheCompletionTellsTheLargest) {
   EXPECT_EQ(completion->vote, 120);
 }
 
-TEST(Vote, IsTheLastChunksThoughOtherResultsComeLater) {
+TEST(Vote, IsThatOfTheLastChunkThoughOtherResultsComeLater) {
   Rig rig;
   Integers job(std::vector<std::int32_t>(4 * 4, 1));
   job.work.vote = 90;
@@ -171,7 +171,7 @@ TEST(Vote, DoesNotDisturbTheExponentsOfBlockFloatingPoint) {
   EXPECT_EQ(job.values[0], 1.0F);
 }
 
-TEST(Vote, NotFiniteUnderAFixedScaleOverridesIt) {
+TEST(Vote, ANotFiniteChunkUnderAFixedScaleOverridesTheVote) {
   Rig rig;
   Listed job(1, {0});
   job.put(0, INFINITY);
@@ -183,9 +183,8 @@ TEST(Vote, NotFiniteUnderAFixedScaleOverridesIt) {
   EXPECT_EQ(sent[0].header.exponent, numeric::kExponentNotFinite);
 }
 
-TEST(RoundTripChunks, IsWhatWasInFlightScaledToAnEmptyPath) {
-  WorkerConfig config = small_config();
-  config.slots = 64;
+TEST(RoundTripChunks, IsTheNumberInFlightScaledToAnEmptyPath) {
+  WorkerConfig config = small_config(64);
   config.window_initial = 32;
   config.window_min = 8;
   Rig rig(config);
@@ -204,7 +203,7 @@ TEST(RoundTripChunks, IsWhatWasInFlightScaledToAnEmptyPath) {
   EXPECT_NEAR(chunks, static_cast<double>(rig.worker().stats().window) / 10, 1.5);
   EXPECT_GE(rig.worker().stats().window, 40u);
   EXPECT_NEAR(one_collective(20, kMillisecond), 20.0 / 10, 1) << "a packet for each chunk";
-  EXPECT_NEAR(one_collective(1, kMillisecond), 8.0 / 10, 1) << "one packet says nothing of what the path holds";
+  EXPECT_NEAR(one_collective(1, kMillisecond), 8.0 / 10, 1) << "one packet tells nothing about the path's capacity";
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ TEST(CongestionWindow, GrowsByOneForEachResultInSlowStart) {
   EXPECT_EQ(window.size(), 42u);
 }
 
-TEST(CongestionWindow, GrowsOnlyWhileItLimits) {
+TEST(CongestionWindow, GrowsOnlyWhileItIsTheLimit) {
   CongestionWindow window(32, 32, 128);
   for (int i = 0; i < 100; ++i) window.on_result(false);
   EXPECT_EQ(window.size(), 32u);

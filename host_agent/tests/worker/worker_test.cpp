@@ -20,7 +20,7 @@ std::set<std::uint32_t> distinct_slots(const std::vector<Sent>& sent) {
 
 // ---- Configuration ----
 
-TEST(WorkerConfigTest, RefusesWhatMakesNoSense) {
+TEST(WorkerConfigTest, RefusesInvalidConfigurations) {
   const auto make = [](auto change) {
     WorkerConfig config = small_config();
     change(config);
@@ -49,9 +49,8 @@ TEST(ChunksOf, RoundsUpAndKnowsThePacking) {
 
 // ---- Dealing ----
 
-TEST(WorkerDealing, ACollectiveUsesAsManySlotsAsItsRoundsPayFor) {
-  WorkerConfig config = small_config();
-  config.slots = 256;
+TEST(WorkerDealing, ACollectiveUsesMoreSlotsOnlyForEnoughRounds) {
+  WorkerConfig config = small_config(256);
   config.window_initial = config.slots;
   const auto slots_of = [&](std::size_t chunks, std::uint32_t spread_max = kSlotsSpreadMax) {
     Rig rig(config);
@@ -69,7 +68,7 @@ TEST(WorkerDealing, ACollectiveUsesAsManySlotsAsItsRoundsPayFor) {
   EXPECT_EQ(slots_of(1600, 32), 100u);
 }
 
-TEST(WorkerDealing, SendsTheHeaderThatTheProtocolAsksFor) {
+TEST(WorkerDealing, SendsTheHeaderOfTheProtocol) {
   WorkerConfig config = small_config();
   config.slot_first = 8;
   config.round_first = 5;
@@ -116,7 +115,7 @@ TEST(WorkerDealing, AddsUpAndCompletes) {
   EXPECT_EQ(rig.worker().next_timeout(), kNever);
 }
 
-TEST(WorkerDealing, DealsChunkToSlotByTheStride) {
+TEST(WorkerDealing, AssignsChunksToSlotsByTheStride) {
   Rig rig;
   Integers job(iota(4 * 11));
   ASSERT_TRUE(rig.worker().submit(job.work));
@@ -199,7 +198,7 @@ TEST(WorkerDealing, RefusesMoreCollectivesThanItHoldsUntilACompletionIsTaken) {
   EXPECT_TRUE(rig.worker().submit(c.work));
 }
 
-TEST(WorkerDealing, RoundsGoOnThroughTheWrap) {
+TEST(WorkerDealing, RoundNumbersWrapAround) {
   WorkerConfig config = small_config();
   config.round_first = UINT32_MAX - 2;
   Rig rig(config);
@@ -225,7 +224,7 @@ TEST(WorkerDealing, ABarrierIsOneMetaRound) {
 
 // ---- The agreed order and the window ----
 
-TEST(WorkerOrder, SendsTheFirstInTheAgreedOrderNotTheFirstThatWasReady) {
+TEST(WorkerOrder, SendsInTheAgreedOrderNotInTheOrderOfReadiness) {
   WorkerConfig config = small_config();
   config.window_min = config.window_initial = 2;
   Rig rig(config);
@@ -233,13 +232,13 @@ TEST(WorkerOrder, SendsTheFirstInTheAgreedOrderNotTheFirstThatWasReady) {
   ASSERT_TRUE(rig.worker().submit(job.work));
   auto sent = rig.poll();
   ASSERT_EQ(distinct_slots(sent), (std::set<std::uint32_t>{0, 1}));
-  rig.echo(sent[1]);  // slot 1 is ready for its second round before slots 2 and 3 have had their first
+  rig.echo(sent[1]);  // slot 1 is ready for its second round before slots 2 and 3 have sent their first
   sent = rig.poll();
   ASSERT_EQ(sent.size(), 2u) << "the window has grown by one";
   EXPECT_EQ(distinct_slots(sent), (std::set<std::uint32_t>{2, 3}));
 }
 
-TEST(WorkerOrder, WhatComesBeforeEverythingInFlightIsSentThoughTheWindowIsFull) {
+TEST(WorkerOrder, APacketBeforeEverythingInFlightIsSentDespiteAFullWindow) {
   WorkerConfig config = small_config();
   config.window_min = 1;
   config.window_initial = 4;
@@ -250,14 +249,15 @@ TEST(WorkerOrder, WhatComesBeforeEverythingInFlightIsSentThoughTheWindowIsFull) 
   ASSERT_EQ(sent.size(), 4u);
   for (std::size_t slot = 1; slot < 4; ++slot) rig.echo(sent[slot]);
   ASSERT_EQ(rig.poll().size(), 3u);
-  // Slot 0's first packet is known lost, since others were sent later: it is asked about, and the window halves.
+  // Slot 0's first packet is known to be lost, since later ones were answered: it is asked about, and the window
+  // halves.
   const auto again = rig.poll_at(config.rto_initial);
   ASSERT_EQ(again.size(), 1u);
   ASSERT_EQ(again[0].slot, 0u);
   ASSERT_EQ(rig.worker().stats().window, 2u);
   rig.echo(sent[0]);
   ASSERT_EQ(rig.worker().in_flight(), 3u);
-  // Slot 0's second round comes before those of slots 1 to 3, which peers may not have sent yet.
+  // Slot 0's second round comes before those of slots 1 to 3, for which peers may wait.
   EXPECT_LE(rig.worker().next_timeout(), rig.now);
   const auto next = rig.poll();
   ASSERT_EQ(next.size(), 1u);
@@ -265,8 +265,7 @@ TEST(WorkerOrder, WhatComesBeforeEverythingInFlightIsSentThoughTheWindowIsFull) 
 }
 
 TEST(WorkerWindow, BoundsThePacketsInFlight) {
-  WorkerConfig config = small_config();
-  config.slots = 64;
+  WorkerConfig config = small_config(64);
   config.window_min = 8;
   config.window_initial = 8;
   Rig rig(config);
@@ -281,9 +280,7 @@ TEST(WorkerWindow, BoundsThePacketsInFlight) {
 // ---- Numbers ----
 
 TEST(WorkerNumbers, BlockExponentBeginsWithAMetaRoundAndLooksOneChunkAhead) {
-  WorkerConfig config = small_config();
-  config.slots = 1;
-  Rig rig(config);
+  Rig rig(small_config(1));
   Floats job(std::vector<float>(12, 1.0F));
   std::vector<float>& values = job.values;
   values[5] = 8.0F;   // second chunk
@@ -323,16 +320,14 @@ TEST(WorkerNumbers, AgreedExponent255MakesTheChunkNaN) {
   ASSERT_TRUE(rig.worker().submit(job.work));
   rig.answer(rig.poll().at(0), {}, 255);
   const Sent nothing = rig.poll().at(0);
-  EXPECT_EQ(nothing.header.kind, wire::Kind::kEmpty) << "nobody will look at its words";
+  EXPECT_EQ(nothing.header.kind, wire::Kind::kEmpty) << "no worker reads its words";
   rig.answer(nothing, {0, 0, 0, 0}, 0);
   EXPECT_TRUE(rig.worker().poll_completion().has_value());
   for (float value : values) EXPECT_TRUE(std::isnan(value));
 }
 
-TEST(WorkerNumbers, AChunkThatIsNotFiniteDoesNotSpoilTheOneBeforeIt) {
-  WorkerConfig config = small_config();
-  config.slots = 1;
-  Rig rig(config);
+TEST(WorkerNumbers, ANotFiniteChunkDoesNotAffectTheOneBeforeIt) {
+  Rig rig(small_config(1));
   Floats job(std::vector<float>(8, 1.0F));
   std::vector<float>& values = job.values;
   values[6] = std::numeric_limits<float>::infinity();
@@ -365,10 +360,8 @@ TEST(WorkerNumbers, FixedScaleHasNoMetaRoundAndReportsWhatIsNotFinite) {
   for (std::size_t i = 4; i < 8; ++i) EXPECT_TRUE(std::isnan(values[i]));
 }
 
-TEST(WorkerNumbers, WhatWasSaidOfAChunkIsNotSaidOfTheNextInItsSlot) {
-  WorkerConfig config = small_config();
-  config.slots = 1;
-  Rig rig(config);
+TEST(WorkerNumbers, ANotFiniteMarkDoesNotCarryOverToTheNextChunkInItsSlot) {
+  Rig rig(small_config(1));
   Floats job(std::vector<float>(12, 1.0F));
   std::vector<float>& values = job.values;
   values[0] = std::numeric_limits<float>::infinity();
@@ -384,7 +377,7 @@ TEST(WorkerNumbers, WhatWasSaidOfAChunkIsNotSaidOfTheNextInItsSlot) {
   for (std::size_t i = 4; i < 8; ++i) EXPECT_EQ(values[i], 1.0F);
 }
 
-TEST(WorkerNumbers, WithoutASourceItSendsEmptyAndWithoutADestinationItKeepsNothing) {
+TEST(WorkerNumbers, WithoutASourceSendsEmptyAndWithoutADestinationStoresNothing) {
   Rig rig;
   std::vector<std::int32_t> kept(4, -1);
   std::vector<std::int32_t> given{5, 6, 7, 8};
@@ -503,8 +496,8 @@ TEST_F(WorkerValidation, IgnoresDuplicatesAndKeepsTheFirstResult) {
   EXPECT_EQ(next[0].header.round, 2u);
 }
 
-TEST_F(WorkerValidation, ARoundThatWasNotSentYetIsRejected) {
-  rig.answer(sent[0], {0, 0, 0, 0});  // slot 0 is ready, its next packet not sent
+TEST_F(WorkerValidation, AResultForARoundThatWasNotSentIsRejected) {
+  rig.answer(sent[0], {0, 0, 0, 0});  // slot 0 is ready, but its next packet has not been sent
   Sent early = sent[0];
   early.header.round += 1;
   early.header.cell ^= 1;
@@ -513,7 +506,7 @@ TEST_F(WorkerValidation, ARoundThatWasNotSentYetIsRejected) {
   EXPECT_EQ(rig.worker().stats().rejected, before + 1);
 }
 
-TEST_F(WorkerValidation, OtherTagsAtTheRightRoundMeanThatTheWorkersHaveDiverged) {
+TEST_F(WorkerValidation, ADifferentTagInTheRightRoundIsDivergence) {
   wire::Header header = result_header();
   header.tensor ^= 0x10000;
   rig.deliver(Rig::datagram(header, {1, 2, 3, 4}));
@@ -523,7 +516,7 @@ TEST_F(WorkerValidation, OtherTagsAtTheRightRoundMeanThatTheWorkersHaveDiverged)
   EXPECT_EQ(job.values, iota(64));
 }
 
-TEST_F(WorkerValidation, TheSwitchsMarkAtTheRightRoundMeansThatTheWorkersHaveDiverged) {
+TEST_F(WorkerValidation, TheSwitchsMarkInTheRightRoundIsDivergence) {
   wire::Header header = result_header();
   header.flags = wire::kFlagDiverged;
   rig.deliver(Rig::datagram(header, {1, 2, 3, 4}));
@@ -531,7 +524,7 @@ TEST_F(WorkerValidation, TheSwitchsMarkAtTheRightRoundMeansThatTheWorkersHaveDiv
   EXPECT_EQ(job.values, iota(64));
 }
 
-TEST_F(WorkerValidation, AnotherChunkAtTheRightRoundMeansThatTheWorkersHaveDiverged) {
+TEST_F(WorkerValidation, ADifferentChunkInTheRightRoundIsDivergence) {
   wire::Header header = result_header();
   header.chunk += 1;
   rig.deliver(Rig::datagram(header, {1, 2, 3, 4}));

@@ -1,4 +1,4 @@
-"""The benchmark of compressed training, small: real groups on real links. Needs root."""
+"""A small run of the benchmark of compressed training: real groups on real links. Needs root."""
 
 import json
 from pathlib import Path
@@ -10,12 +10,12 @@ from wiresum_lab.benchmarks.compress.__main__ import main, parameters, write_dig
 from wiresum_lab.benchmarks.compress.rank import WAYS, network
 
 
-def test_the_default_network_has_as_many_parameters_as_the_report_says() -> None:
+def test_the_default_network_has_the_number_of_parameters_in_the_report() -> None:
     assert sum(parameter.numel() for parameter in network(64, 30).parameters()) == parameters(30)
     assert 2e6 < parameters(1024) < 3e6
 
 
-def test_no_image_is_in_two_of_training_validation_and_test(tmp_path: Path) -> None:
+def test_training_validation_and_test_images_are_disjoint(tmp_path: Path) -> None:
     write_digits(tmp_path / "digits.npz")
     with np.load(tmp_path / "digits.npz") as arrays:
         parts = [arrays[f"{part}images"] for part in ("", "validation_", "test_")]
@@ -27,7 +27,7 @@ def test_no_image_is_in_two_of_training_validation_and_test(tmp_path: Path) -> N
 @pytest.mark.usefixtures("gloo_on_a_star")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_way_trains_and_compressed_ones_send_less(tmp_path: Path) -> None:
+def test_every_method_trains_and_compressed_ones_send_less(tmp_path: Path) -> None:
     path = tmp_path / "compress.json"
     arguments = ["--workers", "2", "--hidden", "64", "--timed", "2", "--steps", "40", "--every", "20"]
     assert main([*arguments, "--json", str(path)]) == 0
@@ -37,7 +37,7 @@ def test_every_way_trains_and_compressed_ones_send_less(tmp_path: Path) -> None:
         assert len(way["seconds"]) == len(way["bytes_sent"]) == 2
         assert way["steps"] == [7, 27, 40]
         assert len(way["accuracy"]) == len(way["validation"]) == 3
-    assert all(ways[name]["accuracy"][-1] > 20 for name in WAYS[:3]), "they have learned something"
+    assert all(ways[name]["accuracy"][-1] > 20 for name in WAYS[:3]), "the networks have learned something"
     assert ways["gloo"]["accuracy"] == pytest.approx(ways["wiresum"]["accuracy"], abs=3)
     dense, integers, sparse = (sum(ways[name]["bytes_received"]) for name in WAYS[1:])
     assert sparse < integers / 2 < dense / 4

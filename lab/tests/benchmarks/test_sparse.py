@@ -1,4 +1,4 @@
-"""The sparse benchmark, small: real groups on real links. Needs root."""
+"""A small run of the sparse benchmark: real groups on real links. Needs root."""
 
 import json
 from pathlib import Path
@@ -10,19 +10,19 @@ from wiresum_lab.benchmarks.sparse.__main__ import main
 from wiresum_lab.benchmarks.sparse.rank import bytes_needed, chosen_blocks
 
 
-def test_blocks_are_the_asked_share_and_aligned_where_asked() -> None:
+def test_the_given_share_of_blocks_is_drawn_and_aligned_on_request() -> None:
     for rank in range(3):
         assert chosen_blocks(1000, "independent", 0.9, 1, rank).sum() == 100
     aligned = [chosen_blocks(1000, "aligned", 0.9, 1, rank) for rank in range(2)]
     assert np.array_equal(*aligned)
     independent = [chosen_blocks(1000, "independent", 0.9, 1, rank) for rank in range(2)]
     assert not np.array_equal(*independent)
-    assert not np.array_equal(aligned[0], chosen_blocks(1000, "aligned", 0.9, 2, 0)), "every draw is another"
+    assert not np.array_equal(aligned[0], chosen_blocks(1000, "aligned", 0.9, 2, 0)), "draws differ"
 
 
-def test_what_a_worker_needs_to_send_is_its_blocks_headers_and_the_prologue() -> None:
+def test_the_bound_of_a_worker_counts_its_blocks_headers_and_prologue() -> None:
     packet = 24 + 4 * 360
-    # 8 workers' counts take 4 bits each: 2880 to a packet.
+    # The counts of 8 workers have 4 bits each, so 2880 fit into a packet.
     needed = bytes_needed(blocks=2880 - 1056 + 1, union=100, mine=10, block=360, workers=8)
     assert needed == 10 * packet + 90 * 24 + 2 * packet
     assert bytes_needed(blocks=36000, union=361, mine=10, block=1, workers=8) == 2 * packet + packet
@@ -31,7 +31,7 @@ def test_what_a_worker_needs_to_send_is_its_blocks_headers_and_the_prologue() ->
 @pytest.mark.usefixtures("gloo_on_a_star")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_way_sums_rightly_and_sparse_ones_send_what_there_is(tmp_path: Path) -> None:
+def test_every_method_sums_exactly_and_sparse_ones_send_only_nonzero_blocks(tmp_path: Path) -> None:
     path = tmp_path / "sparse.json"
     arguments = [
         "--workers",
@@ -65,6 +65,6 @@ def test_every_way_sums_rightly_and_sparse_ones_send_what_there_is(tmp_path: Pat
         }
         if case["sparsity"] == 0.9:
             for record in case["records"]["sparse"]:
-                # Besides retransmissions there are the headers of the round for exponents.
+                # The rest are retransmissions, and headers of the round for exponents.
                 sent, needed = sum(record["bytes_sent"]), sum(record["bytes_needed"])
                 assert needed <= sent < 1.5 * needed

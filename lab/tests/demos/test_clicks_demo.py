@@ -1,4 +1,4 @@
-"""The embedding experiment, small: real training on real links. Needs root."""
+"""A small run of the embedding experiment: real training on real links. Needs root."""
 
 import json
 from pathlib import Path
@@ -10,19 +10,19 @@ from wiresum_lab.demos import clicks_demo
 from wiresum_lab.demos.clicks_rank import BATCH, ENTRIES, FIELDS, Clicks
 
 
-def test_clicks_are_the_same_whenever_a_rank_draws_them_and_differ_between_ranks() -> None:
+def test_a_ranks_clicks_are_reproducible_and_differ_between_ranks() -> None:
     (entries, clicked), (again, _), (other, _) = (next(Clicks(rank).steps(1)) for rank in (0, 0, 1))
     assert entries.shape == (BATCH, FIELDS) and int(entries.min()) >= 0 and int(entries.max()) < ENTRIES
     assert torch.equal(entries, again)
     assert not torch.equal(entries, other)
     assert 0.2 < float(clicked.mean()) < 0.8
-    assert len(entries[:, 0].unique()) < BATCH, "popular entries come more than once"
+    assert len(entries[:, 0].unique()) < BATCH, "popular entries occur more than once"
 
 
 @pytest.mark.usefixtures("gloo_on_a_star")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_it_trains_to_the_same_parameters_over_wiresum_and_gloo(tmp_path: Path) -> None:
+def test_wiresum_and_gloo_train_to_the_same_parameters(tmp_path: Path) -> None:
     assert clicks_demo.main(["--workers", "2", "--steps", "3", "--output", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "clicks.json").read_text())
     assert result["wiresum"]["parameters_identical"]

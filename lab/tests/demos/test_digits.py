@@ -1,4 +1,4 @@
-"""The demo, run as a user runs it: real switch, real workers, real training."""
+"""The demo as a user runs it: real switch, real workers, real training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def start_demo(output: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def processes_that_name(word: str) -> dict[int, str]:
-    """Command lines of running processes with `word` in them, by process id; our own left out."""
+    """Command lines of running processes that contain `word`, by process id, without this process."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -60,7 +60,7 @@ def alive(processes: set[int]) -> set[int]:
 
 
 def wait_until_training(demo: subprocess.Popen[str], output: Path) -> None:
-    """Until both workers have written down a step."""
+    """Waits until both workers have recorded a step."""
     give_up_at = time.monotonic() + TRAINING_S_MAX
     logs = [output / "wiresum" / f"rank-{rank}.jsonl" for rank in range(2)]
     while not all(log.exists() and log.stat().st_size for log in logs):
@@ -82,6 +82,7 @@ def finished_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.slow
 def test_training_over_wiresum_is_as_accurate_as_over_gloo(finished_demo: Path) -> None:
     result = json.loads((finished_demo / "run.json").read_text())
     assert result["world_size"] == 4
@@ -90,7 +91,7 @@ def test_training_over_wiresum_is_as_accurate_as_over_gloo(finished_demo: Path) 
     assert result["loss"] == pytest.approx(result["loss_gloo"], rel=0.05)
 
 
-def test_all_workers_end_with_the_same_bits(finished_demo: Path) -> None:
+def test_all_workers_end_with_the_same_parameters(finished_demo: Path) -> None:
     assert json.loads((finished_demo / "run.json").read_text())["parameters_identical"] is True
     ends = [
         json.loads((finished_demo / "wiresum" / f"rank-{rank}.jsonl").read_text().splitlines()[-1]) for rank in range(4)
@@ -99,7 +100,7 @@ def test_all_workers_end_with_the_same_bits(finished_demo: Path) -> None:
     assert all(end["bytes"] > 0 for end in ends)
 
 
-def test_the_demo_leaves_a_picture_and_a_record_of_the_run(finished_demo: Path) -> None:
+def test_the_demo_writes_a_picture_and_a_record_of_the_run(finished_demo: Path) -> None:
     assert (finished_demo / "run.png").read_bytes().startswith(PNG_SIGNATURE)
     result = json.loads((finished_demo / "run.json").read_text())
     assert isinstance(result["retransmissions"], int)
@@ -116,13 +117,14 @@ def test_the_demo_leaves_no_process_behind(finished_demo: Path) -> None:
     assert processes_that_name(str(finished_demo)) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["ctrl_c", "kill"])
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, stop: signal.Signals) -> None:
     demo = start_demo(tmp_path, "--epochs", "1000", "--workers", "2")
     try:
         wait_until_training(demo, tmp_path)
         started = descendants(demo.pid)
-        # The demo, the switch and two workers at least.
+        # at least the demo, the switch and two workers
         assert len(started) >= 4
         demo.send_signal(stop)
         said, _ = demo.communicate(timeout=STOP_S_MAX)
@@ -134,7 +136,8 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, stop: signal.
     assert processes_that_name(str(tmp_path)) == {}
 
 
-def test_a_demo_whose_worker_dies_says_so_and_cleans_up(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_demo_whose_worker_dies_reports_it_and_cleans_up(tmp_path: Path) -> None:
     demo = start_demo(tmp_path, "--epochs", "1000", "--workers", "2")
     try:
         wait_until_training(demo, tmp_path)

@@ -1,4 +1,4 @@
-"""No constant of the wire or the limits is written twice: p4src/constants.toml has them all."""
+"""No constant of the protocol or of the limits is defined twice: p4src/constants.toml has all of them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FORMER = {
     *("WORKERS_MAX", "BELOW_MAX", "SLOTS_MAX", "DATA_PORT", "DEFAULT_CONTROL_PORT", "JOIN_PORT", "ROW_STRAY"),
     *("IPV4_UDP_HEADER_BYTES", "CHILDREN_MAX"),
 }
-"""Which meant one thing here and another there."""
+"""Former names, which had several meanings."""
 PECULIAR = {
     getattr(constants, name)
     for name in ("CONTROL_PORT", "SWITCH_PORT", "P4RUNTIME_PORT", "LANES_MAX", "UDP_PAYLOAD_BYTES_MAX")
 }
-"""Numbers that mean nothing else."""
+"""Numbers that have no other meaning."""
 HEADER_FORMAT = re.compile("[!>]BBHIB")
 
 
@@ -39,7 +39,7 @@ LUA_DEFINITION = re.compile(rf"\b(?:{'|'.join(sorted(NAMES))})\b *=[^=]")
 
 
 def is_number(node: ast.expr | None) -> bool:
-    """Of literals alone."""
+    """Whether an expression consists of number literals only."""
     match node:
         case ast.Constant(value):
             return isinstance(value, int)
@@ -51,7 +51,7 @@ def is_number(node: ast.expr | None) -> bool:
 
 
 def definitions(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """What an assignment gives which value."""
+    """The names and values of an assignment."""
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:
@@ -104,7 +104,7 @@ def copies(path: Path, text: str) -> list[str]:
     return []
 
 
-def test_no_constant_of_the_wire_or_the_limits_is_written_twice() -> None:
+def test_no_constant_is_defined_twice() -> None:
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=REPOSITORY,
@@ -136,7 +136,7 @@ def test_no_constant_of_the_wire_or_the_limits_is_written_twice() -> None:
         ("a.lua", "local THREADS_MAX = 16"),
     ],
 )
-def test_a_copy_is_found(path: str, text: str) -> None:
+def test_a_second_definition_is_found(path: str, text: str) -> None:
     assert len(copies(Path(path), text)) == 1
 
 
@@ -150,5 +150,5 @@ def test_a_copy_is_found(path: str, text: str) -> None:
         ("a.cpp", "if (workers == kThreadsMax) return 3;  // 43487"),
     ],
 )
-def test_what_is_no_copy_passes(path: str, text: str) -> None:
+def test_a_use_or_another_name_is_no_second_definition(path: str, text: str) -> None:
     assert copies(Path(path), text) == []

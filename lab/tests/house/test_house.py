@@ -1,4 +1,4 @@
-"""The rules of this repository that a program can check."""
+"""Rules of this repository that a program can check."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMESPACE_FOLDERS = (
     "science/wiresum",
 )
 
-# What a folder of the C++ sources may include besides itself and the standard library: docs/architecture.md.
+# Folders that a folder of the C++ sources may include, besides itself and the standard library: docs/architecture.md.
 AGENT_FOLDERS: dict[str, set[str]] = {
     "process": set(),
     "wire": set(),
@@ -50,7 +50,7 @@ PURE_LIBRARIES = {
     "wiresum_dataplane": "soft_switch/src",
 }
 IMPURE_LIBRARIES = {"wiresum_transport": "host_agent/src/transport", "wiresum_engine": "host_agent/src/engine"}
-# The state machines allocate when they are made; a codec never does.
+# The state machines allocate when they are constructed; a codec never allocates.
 NEVER_ALLOCATE = ("wiresum_wire", "wiresum_numeric", "wiresum_ethernet")
 INPUT_OUTPUT = re.compile(
     r"\b(socket|bind|connect|send|sendto|sendmsg|sendmmsg|recv|recvfrom|recvmsg|recvmmsg|poll|ppoll|select|epoll_\w+|"
@@ -74,11 +74,11 @@ def run_wiresum(*arguments: str) -> str:
     return finished.stdout
 
 
-def test_no_program_changes_where_modules_are_found(tracked: list[Path]) -> None:
-    """What several share is a package, which is installed."""
+def test_no_program_changes_the_module_search_path(tracked: list[Path]) -> None:
+    """Shared code is in installed packages."""
     changing = re.compile(r"sys\.path(\.(insert|append|extend)\(|\[|\s*\+?=)")
     others_tests = {"plugins/openmpi/tests/mpi4py_tests.py", "plugins/openmpi/tests/horovod_tests.py"}
-    others_tests |= {"plugins/horovod/tests/own_tests.py"}  # these run checkouts of other projects
+    others_tests |= {"plugins/horovod/tests/own_tests.py"}  # these run the tests of other projects from checkouts
     found = [
         name
         for path in tracked
@@ -112,7 +112,7 @@ def test_every_package_in_the_tree_is_packaged() -> None:
 
 @pytest.fixture(scope="session")
 def build() -> Path:
-    """The optimised build, with the libraries that are looked at up to date."""
+    """An optimised build in which the examined libraries are up to date."""
     targets = [*PURE_LIBRARIES, *IMPURE_LIBRARIES]
     for command in (["cmake", "--preset", "dev"], ["cmake", "--build", "--preset", "dev", "--target", *targets]):
         subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
@@ -144,8 +144,8 @@ def test_a_codec_references_no_allocation(build: Path, library: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_the_symbol_patterns_find_what_the_impure_libraries_use(build: Path) -> None:
-    """The two tests above would pass for ever if their patterns matched nothing."""
+def test_the_symbol_patterns_match_the_impure_libraries(build: Path) -> None:
+    """The tests above could not fail if their patterns matched nothing."""
     transport, engine = (
         undefined_symbols(build / folder / f"lib{library}.a") for library, folder in IMPURE_LIBRARIES.items()
     )
@@ -157,8 +157,8 @@ def test_the_symbol_patterns_find_what_the_impure_libraries_use(build: Path) -> 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", ["dispatcher", "shard"])
-def test_what_the_simulation_drives_of_the_engine_has_no_socket_thread_or_clock(build: Path, part: str) -> None:
-    """Locks it has: a session's threads call it."""
+def test_the_parts_of_the_engine_under_simulation_use_no_socket_thread_or_clock(build: Path, part: str) -> None:
+    """They do use locks, because a session's threads call them."""
     symbols = undefined_symbols(build / f"host_agent/src/engine/CMakeFiles/wiresum_engine.dir/{part}.cpp.o")
     made = re.compile(r"std::thread|pthread_create|condition_variable::wait|futex")
     assert [name for name in symbols if INPUT_OUTPUT.search(name) or CLOCKS.search(name) or made.search(name)] == []
@@ -185,7 +185,7 @@ def test_the_switch_includes_no_worker_and_its_dataplane_no_transport() -> None:
         assert included_folders(source) <= allowed | own, source
 
 
-def test_no_file_names_a_folder_of_one_machine(tracked: list[Path]) -> None:
+def test_no_file_contains_an_absolute_path_of_one_machine(tracked: list[Path]) -> None:
     machine_path = re.compile(r"(?<![\w.])/(home|root|Users|work)/\w")
     named = []
     for path in tracked:
@@ -211,12 +211,13 @@ def test_every_subcommand_explains_itself_and_each_option(entry: EntryPoint) -> 
     assert f"Usage: wiresum {entry.name}" in text
     options = re.findall(r"^  (-.+?)(?:  +(.*))?$", text, re.MULTILINE)
     assert options
-    # An option whose name is long has its explanation on the next line.
+    # The explanation of an option with a long name is on the next line.
     for name, explanation in options:
         following = text.split(name, 1)[1].lstrip("\n")
         assert explanation or following.startswith("    "), f"{name} of wiresum {entry.name} is not explained"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", sorted(set(re.findall(r"\$\(py\) -m ([\w.]+)", MAKEFILE)) - {"pytest"}))
 def test_every_program_that_make_runs_has_help(program: str) -> None:
     finished = subprocess.run(
@@ -226,7 +227,7 @@ def test_every_program_that_make_runs_has_help(program: str) -> None:
     assert "usage:" in finished.stdout.lower()
 
 
-def test_the_version_stands_in_pyproject_alone(tracked: list[Path]) -> None:
+def test_the_version_is_given_in_pyproject_alone(tracked: list[Path]) -> None:
     project = (REPOSITORY / "pyproject.toml").read_text().partition("[project]")[2].partition("\n[")[0]
     (version,) = re.findall(r'^version = "(.+?)"', project, re.MULTILINE)
     assert version in run_wiresum("version")
@@ -238,7 +239,7 @@ def test_the_version_stands_in_pyproject_alone(tracked: list[Path]) -> None:
     assert elsewhere == []
 
 
-def test_no_source_file_is_longer_than_a_reader_can_hold(tracked: list[Path]) -> None:
+def test_no_source_file_has_more_than_650_lines(tracked: list[Path]) -> None:
     lines_max = 650
     long = {
         str(path.relative_to(REPOSITORY)): lines

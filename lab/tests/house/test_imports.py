@@ -1,5 +1,5 @@
-"""No circle of imports: not between modules of Python, whose imports for types and within functions count like any
-other, nor between units of C and C++ (a header and its source are one), nor between the folders that these are in."""
+"""No import cycles between Python modules, between C and C++ units (a header and its source are one), or between
+their folders. Imports for type checking and within functions count as well."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Graph = dict[str, set[str]]
 
 
 def imported(source: Path, module: str, modules: Mapping[str, Path]) -> Iterator[str]:
-    """What the module imports of ours, wherever it does. A package means what its __init__ imports."""
+    """The modules of ours that a module imports anywhere. A package stands for its __init__."""
     package = module if source.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.Import):
@@ -44,7 +44,7 @@ def of_python(paths: Iterable[Path], root: Path) -> Graph:
 
 
 def of_c(paths: Iterable[Path], root: Path) -> Graph:
-    """By unit: the path of a header or source without its ending."""
+    """The includes of each unit, named by the path of its header or source without the suffix."""
     sources = {path: unit_of(path, root) for path in paths if path.suffix in {".h", ".hpp", ".c", ".cpp"}}
     graph: Graph = {unit: set() for unit in sources.values()}
     for path, unit in sources.items():
@@ -59,21 +59,21 @@ def unit_of(path: Path, root: Path) -> str:
     return str(path.relative_to(root).with_suffix(""))
 
 
-def of_rooms(units: Graph) -> Graph:
-    """A folder is a folder right below a `src`; elsewhere a file's own."""
+def of_folders(units: Graph) -> Graph:
+    """The includes between folders: those directly below a `src`, and elsewhere each file's own folder."""
 
     def folder(unit: str) -> str:
         folders = Path(unit).parts[:-1]
         return "/".join(folders[: folders.index("src") + 2] if "src" in folders else folders)
 
-    rooms: Graph = {}
+    graph: Graph = {}
     for unit, others in units.items():
-        rooms.setdefault(folder(unit), set()).update(map(folder, others))
-    return {name: others - {name} for name, others in rooms.items()}
+        graph.setdefault(folder(unit), set()).update(map(folder, others))
+    return {name: others - {name} for name, others in graph.items()}
 
 
-def circle(graph: Graph) -> list[str]:
-    """A shortest one, from and to the same name; empty: there is none."""
+def shortest_cycle(graph: Graph) -> list[str]:
+    """A shortest cycle, which begins and ends with the same name, or an empty list."""
     shortest: list[str] = []
     for start in graph:
         ways = [[start]]
@@ -90,21 +90,21 @@ def circle(graph: Graph) -> list[str]:
 
 @pytest.fixture(scope="module")
 def sources(tracked: list[Path]) -> list[Path]:
-    """Product code, and what lab/ has."""
+    """The product code and lab/, without tests."""
     return [path for path in tracked if not {"tests", "bench", "fuzz"} & {*path.relative_to(REPOSITORY).parts}]
 
 
-def test_no_module_imports_itself_through_others(sources: list[Path]) -> None:
+def test_no_cycle_of_python_modules(sources: list[Path]) -> None:
     graph = of_python(sources, REPOSITORY)
     assert {"wiresum.agent", "wiresum.agent._native", "wiresum.controller.topology"} <= graph.keys()
-    found = circle(graph)
+    found = shortest_cycle(graph)
     assert not found, " -> ".join(found)
 
 
-def test_no_unit_and_no_room_of_c_includes_itself_through_others(sources: list[Path]) -> None:
+def test_no_cycle_of_c_units_or_folders(sources: list[Path]) -> None:
     units = of_c(sources, REPOSITORY)
     assert "host_agent/src/wire/packet" in units["soft_switch/src/dataplane"]
-    found = circle(units) or circle(of_rooms(units))
+    found = shortest_cycle(units) or shortest_cycle(of_folders(units))
     assert not found, " -> ".join(found)
 
 
@@ -120,22 +120,22 @@ def test_no_unit_and_no_room_of_c_includes_itself_through_others(sources: list[P
         "def late():\n    from wiresum.one.a import A",
     ],
 )
-def test_a_circle_of_modules_is_found_and_named(tmp_path: Path, line: str) -> None:
+def test_a_cycle_of_modules_is_found_and_named(tmp_path: Path, line: str) -> None:
     files = {"wiresum/one/__init__.py": "", "wiresum/one/a.py": "from wiresum.two import b", "wiresum/two/b.py": line}
     paths = written(tmp_path, {**files, "wiresum/two/c.py": "import wiresum.two.b"})
     if line.startswith("from ."):
         paths = written(tmp_path, {"wiresum/one/a.py": "from . import b", "wiresum/one/b.py": line})
-    found = circle(of_python(paths, tmp_path))
+    found = shortest_cycle(of_python(paths, tmp_path))
     assert [name.rpartition(".")[2] for name in found] == ["a", "b", "a"]
 
 
-def test_a_circle_of_units_or_of_rooms_is_found_and_named(tmp_path: Path) -> None:
+def test_a_cycle_of_units_or_folders_is_found_and_named(tmp_path: Path) -> None:
     files = {"src/x/a.hpp": "", "src/x/a.cpp": '#include "y/b.hpp"', "src/x/c.hpp": "", "src/y/b.hpp": ""}
     units = of_c(written(tmp_path, {**files, "src/y/b.cpp": '#include "x/c.hpp"'}), tmp_path)
-    assert circle(units) == []
-    assert [Path(folder).name for folder in circle(of_rooms(units))] == ["x", "y", "x"]
+    assert shortest_cycle(units) == []
+    assert [Path(folder).name for folder in shortest_cycle(of_folders(units))] == ["x", "y", "x"]
     units = of_c(written(tmp_path, {**files, "src/y/b.cpp": '#include "x/a.hpp"'}), tmp_path)
-    assert [Path(unit).name for unit in circle(units)] == ["a", "b", "a"]
+    assert [Path(unit).name for unit in shortest_cycle(units)] == ["a", "b", "a"]
 
 
 def written(folder: Path, files: Mapping[str, str]) -> list[Path]:

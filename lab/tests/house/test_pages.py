@@ -1,5 +1,5 @@
-"""What is named is there: the paths, links, targets, commands, options and variables of every page, help, comment and
-error. The changelog is left out: it names what there was."""
+"""Whatever pages, helps, comments and errors mention exists: paths, links, targets, commands, options and variables.
+The changelog is excluded, because it mentions removed things."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ FOREIGN_FILES = {
     "src/p4_rt/device_mgr.cpp", "src/p4_rt/server/server.cpp", "p4studio/profiles/README.md",
     "mininet/__init__.py", "wiresum/__init__.py", *PAGES_ABOVE.values(),
 }  # fmt: skip
-"""Of other projects, of the reader and of the site; and two that must not be there."""
+"""Files of other projects, of the reader and of the site, and two that must not exist."""
 FOREIGN_FOLDERS = {"pcaps", "log", "logs"}
-"""Of what programs leave."""
+"""Folders that programs write."""
 FOREIGN_OPTIONS = {
     "--find-links", "--index-url", "--no-deps", "--master-port", "--nnodes", "--max-restarts", "--privileged",
     "--file-prefix", "--in-memory", "--no-huge", "--no-pci", "--single-file-segments", "--vdev", "--json-stats",
     "--skip-p4", "--skip-port-add", "--with-devel-headers", "--mca", "--clear-groups", "--reuid", "--regid", "--now",
     "--strict",
 }  # fmt: skip
-"""Of pip, torchrun, containers, DPDK, bmv2, bf_switchd, Open MPI, setpriv, systemctl and MkDocs."""
+"""Options of pip, torchrun, containers, DPDK, bmv2, bf_switchd, Open MPI, setpriv, systemctl and MkDocs."""
 FOREIGN_VARIABLES = {"WIRESUM_NAME", "WIRESUM_SWITCH_PORT"}
-"""A place-holder, and what Kubernetes sets."""
+"""A placeholder, and a variable that Kubernetes sets."""
 
 
 @cache
@@ -53,7 +53,7 @@ def text_of(name: str) -> str:
 FILES = [str(path.relative_to(REPOSITORY)) for path in tracked_files()]
 PATHS = set(FILES) | {name[: end.start()] for name in FILES for end in re.finditer("/", name)}
 ENDS = {path[start.end() :] for path in PATHS for start in re.finditer("^|/", path)}
-"""Each path, and what is left of it from each of its folders on."""
+"""Each path, also without its leading folders."""
 TEXTS = [name for name in FILES if not any(fnmatch(name, left) for left in LEFT_OUT)]
 PAGES = [name for name in TEXTS if name.endswith(".md")]
 PRODUCT = [name for name in TEXTS if not re.search(r"(^|/)tests/|^bmv2_tests/", name)]
@@ -84,13 +84,13 @@ def nothing(dead: Iterable[str]) -> None:
 
 @cache
 def anchors_of(page: str) -> set[str]:
-    """As GitHub makes them of headings."""
+    """The anchors that GitHub makes of headings."""
     prose = re.sub(r"^```.*?^```", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", prose), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-def test_every_link_leads_to_a_file_and_a_heading() -> None:
+def test_every_link_leads_to_an_existing_file_and_heading() -> None:
     dead = []
     for where, page, text, (target, anchor) in mentions(r"\]\((?!https?:)([^)\s#]*)#?([^)\s]*)\)", PAGES):
         path = posixpath.normpath(posixpath.join(posixpath.dirname(page), target)) if target else page
@@ -99,7 +99,7 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
     nothing(dead)
 
 
-def test_every_page_that_is_named_is_there_with_the_section_that_is_named() -> None:
+def test_every_mentioned_page_and_section_exists() -> None:
     page_and_section = (
         r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.md)(?:#([\w-]+))?"
         r'(?:\)?,\s+(?:(?:#|//|\*)\s+)?(?:"([^"\n]+)"|sections? (\d+)|([A-Z][a-z]+)\)))?'
@@ -119,8 +119,8 @@ def test_every_page_that_is_named_is_there_with_the_section_that_is_named() -> N
     nothing(dead)
 
 
-def test_every_path_that_is_named_is_there() -> None:
-    """From the top; or, of a source, from any folder on."""
+def test_every_mentioned_path_exists() -> None:
+    """A path begins at the top; in a source it may begin at any folder."""
     from_the_top = rf"(?<![\w./~$}}-])(?:build/\w+/)?((?:{TOPS})/[\w./*-]*[\w*])"
     source = r"(?<![\w./~$<}*{-])((?:[\w-]+/)*[A-Za-z][\w-]*\.(?:[ch]pp|p4|py|lua|cmake|sbatch|sh))\b"
     sources = [name for name in PRODUCT if not name.endswith(".toml")]
@@ -133,7 +133,7 @@ def test_every_path_that_is_named_is_there() -> None:
     )
 
 
-def test_every_folder_that_a_page_names_is_there() -> None:
+def test_every_folder_mentioned_in_a_page_exists() -> None:
     nothing(
         f"{where}: {folder}"
         for where, page, _, (folder,) in mentions(r"`((?!build/)[a-z]\w*(?:/\w+)*)/`", PAGES)
@@ -144,7 +144,7 @@ def test_every_folder_that_a_page_names_is_there() -> None:
 
 
 def is_built(path: str) -> bool:
-    """By a list of CMake's that lies beside it, and names it."""
+    """Whether the CMakeLists.txt beside it mentions the program."""
     folder, _, program = path.rpartition("/")
     return program in text_of(f"{folder}/CMakeLists.txt") or "/CMakeFiles/" in path
 
@@ -162,7 +162,7 @@ def test_every_page_of_the_docs_has_a_reader() -> None:
 
 
 class Span(NamedTuple):
-    """Something that can be typed: in backticks, in a block of code, or on a line of a source."""
+    """Text that can be typed: in backticks, in a code block, or on a line of a source."""
 
     where: str
     text: str
@@ -188,7 +188,7 @@ def spans() -> list[Span]:
 
 
 def options_in(text: str) -> list[str]:
-    """Of the command that `text` goes on with."""
+    """The options of a command whose arguments begin `text`."""
     return re.findall(r"(?<![\w.-])(--[a-z][\w-]*)", re.split(r"[|>#;&`]|  |\\n|\$\(|, ", text)[0])
 
 
@@ -200,7 +200,7 @@ RULES = {
 MAKE_VARIABLES = set(re.findall(r"\$[({](\w+)", MAKEFILE + text_of(".ci/setup"))) | {"TORCH"}
 
 
-def test_every_target_and_variable_of_make_is_there() -> None:
+def test_every_mentioned_make_target_and_variable_exists() -> None:
     dead = []
     for where, text, is_code in spans():
         for line in re.findall(r"(?:^|[^\w./-])make ([a-z].*)", text):
@@ -246,7 +246,7 @@ def options_added(tree: ast.AST) -> set[str]:
 
 @cache
 def options_of(path: str) -> frozenset[str]:
-    """What a program takes: by its own functions, and by those of other modules that it imports."""
+    """The options that a program's own functions define, and the functions that it imports."""
     options = {"--help", *options_added(tree_of(path))}
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and (other := MODULES.get(node.module or "")):
@@ -270,8 +270,8 @@ def programs_of(target: str) -> list[str]:
     return own + [program for each in prerequisites if each in RULES for program in programs_of(each)]
 
 
-def test_programs_take_the_options_that_they_are_given() -> None:
-    """With `make`, each program of the target does."""
+def test_programs_are_only_given_options_that_they_take() -> None:
+    """With `make`, each program of the target must take them."""
     dead = []
     for where, text, _ in spans():
         given = [
@@ -304,7 +304,7 @@ def options_of_command(each: click.Command) -> set[str]:
     return {"--help"} | {option for parameter in each.params for option in parameter.opts}
 
 
-def test_every_command_that_is_named_can_be_given() -> None:
+def test_every_mentioned_command_and_its_options_exist() -> None:
     dead = []
     files = set()
     for where, text, is_code in spans():
@@ -318,10 +318,10 @@ def test_every_command_that_is_named_can_be_given() -> None:
                 each = each.commands[words.pop(0).strip("`),.")]
             if is_code and isinstance(each, click.Group) and words and re.fullmatch("[a-z]+", words[0]):
                 dead.append(f"{where}: no command {words[0]}: {text}")
-            if isinstance(each, click.Group) and "run" in each.commands:  # what it does without a subcommand
+            if isinstance(each, click.Group) and "run" in each.commands:  # the command without a subcommand
                 each = each.commands["run"]
             known = options_of_command(each)
-            if words and words[0].startswith("{"):  # one of its subcommands
+            if words and words[0].startswith("{"):  # any subcommand
                 known = {option for below in commands_below(each) for option in options_of_command(below)}
             dead += [f"{where}: no option {option}: {text}" for option in options_in(arguments) if option not in known]
     nothing(dead)
@@ -344,7 +344,7 @@ def all_options() -> set[str]:
     return ours.union(FOREIGN_OPTIONS, *(options_of(program) for program in PROGRAMS))
 
 
-def test_every_option_that_is_named_alone_is_one_of_some_program() -> None:
+def test_every_option_mentioned_alone_is_one_of_some_program() -> None:
     nothing(
         f"{where}: {text}"
         for where, text, is_code in spans()
@@ -352,8 +352,8 @@ def test_every_option_that_is_named_alone_is_one_of_some_program() -> None:
     )
 
 
-def test_programs_name_no_option_that_they_do_not_take() -> None:
-    """In their descriptions, helps and errors, where it is not another command's."""
+def test_programs_mention_only_options_that_they_take() -> None:
+    """Checks descriptions, helps and errors, except for text about another command."""
     dead = []
     for program in PRODUCT:
         if not program.endswith(".py"):
@@ -381,7 +381,7 @@ def test_nobody_is_sent_to_a_package_index_for_wiresum() -> None:
 # ---- variables
 
 
-def test_every_variable_of_the_environment_that_is_named_is_read() -> None:
+def test_every_mentioned_environment_variable_is_read() -> None:
     read = {setting.variable for setting in settings_of().values()} | FOREIGN_VARIABLES
     sources = [name for name in TEXTS if not name.endswith(".md")]
     for each in mentions(
@@ -390,7 +390,7 @@ def test_every_variable_of_the_environment_that_is_named_is_read() -> None:
         sources,
     ):
         read |= set(each.groups)
-    for name in sources:  # names of C's and CMake's own, which their compilers check
+    for name in sources:  # names in C and CMake, which their compilers check
         if re.search(r"\.([ch]|[ch]pp|map|in|txt)$", name):
             code = re.sub(r'//.*|/\*[^$]*?\*/|"(\\.|[^"\n])*"|^ *#(?!if|def|und|end|el).*', "", text_of(name))
             read |= set(re.findall(r"\bWIRESUM_\w+", code))
@@ -401,7 +401,7 @@ def test_every_variable_of_the_environment_that_is_named_is_read() -> None:
     )
 
 
-def test_every_module_that_is_named_has_what_is_named_in_it() -> None:
+def test_every_mentioned_module_has_the_mentioned_members() -> None:
     packages = "|".join({name.split(".")[1] for name in MODULES if name.startswith("wiresum.")})
     words = {"", *(word for name in PRODUCT if name not in PAGES for word in re.findall(r"\w+", text_of(name)))}
     nothing(
@@ -415,7 +415,7 @@ def test_every_module_that_is_named_has_what_is_named_in_it() -> None:
     )
 
 
-def test_what_an_example_on_a_page_imports_is_there() -> None:
+def test_every_import_in_an_example_on_a_page_exists() -> None:
     python = [block.text for page in PAGES for block in blocks(REPOSITORY / page) if block.language == "python"]
     imports = {match for text in python for match in re.findall(r"^(?:from|import) ([\w.]+)", text, re.MULTILINE)}
     assert "wiresum.compress" in imports

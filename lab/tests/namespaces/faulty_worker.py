@@ -1,4 +1,4 @@
-"""One worker of test_faults.py: sums and copies over bad links, and checks every element against what it must be."""
+"""One worker of test_faults.py: all-reduces and broadcasts over bad links, with every element checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = (1, 359, 5_000, 400_000)
 
 
 def contribution(rank: int, number: int, size: int) -> npt.NDArray[np.int32]:
-    """Any 32-bit value may occur, so sums wrap around; every worker can compute everybody's."""
+    """The contribution of a rank, which every worker can compute. Any 32-bit value may occur, so sums wrap around."""
     generator = np.random.default_rng([rank, number, size])
     return generator.integers(-(2**31), 2**31, size, dtype=np.int32)
 
@@ -35,7 +35,7 @@ class Worker:
         self._submit([Region(address, address, size)], Dtype.I32, values, np.add.reduce(everybody, dtype=np.int32))
 
     def copy(self, number: int, size: int) -> None:
-        """A broadcast, from each worker in turn."""
+        """A broadcast; each worker in turn is the root."""
         root = number % self.session.world_size
         values = contribution(root, -number % 1000, size)
         if self.session.rank == root:

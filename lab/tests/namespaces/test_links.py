@@ -1,4 +1,4 @@
-"""What a link is made of, as text; `test_star.py` has the kernel try it."""
+"""The `tc` commands for a link; `test_star.py` runs them in the kernel."""
 
 import pytest
 
@@ -19,20 +19,20 @@ def test_an_unshaped_link_needs_no_command_and_keeps_its_offloads() -> None:
     assert Link().keeps_offloads
 
 
-def test_a_rate_is_a_bucket_that_trains_pass() -> None:
+def test_a_rate_is_a_token_bucket_that_passes_trains() -> None:
     (command,) = tc_commands(Link(rate_mbit=100), "star0", netem=False)
     assert command.endswith("tbf rate 100000000bit burst 32000 limit 1000000")
     assert train_packets(Link(rate_mbit=100), netem=False) == 21
     assert not Link(rate_mbit=100).keeps_offloads
 
 
-def test_a_bucket_holds_a_millisecond_and_never_less_than_a_train() -> None:
+def test_a_bucket_holds_a_millisecond_and_at_least_one_train() -> None:
     assert burst_bytes(1) == BURST_BYTES_MIN
     assert burst_bytes(1000) == 125_000
     assert train_packets(Link(rate_mbit=1000), netem=False) == 43
 
 
-def test_trains_are_cut_before_netem() -> None:
+def test_trains_are_segmented_before_netem() -> None:
     link = Link(rate_mbit=100, loss=0.01)
     assert "peakrate 100gbit mtu 1600" in tc_commands(link, "star0", netem=True)[0]
     assert train_packets(link, netem=True) == 1
@@ -48,7 +48,7 @@ def test_queues_hold_frames_of_the_links_mtu() -> None:
     assert "burst 1600 limit 24224" in detour_commands(Link())[0]
 
 
-def test_netem_sits_below_the_bucket_where_packets_have_been_cut() -> None:
+def test_netem_is_below_the_bucket_which_has_segmented_the_trains() -> None:
     link = Link(rate_mbit=100, loss=0.01, duplicate=0.02, reorder=0.03, delay_us=500)
     bucket, netem = tc_commands(link, "star0", netem=True)
     assert "root handle 1: tbf" in bucket
@@ -61,11 +61,11 @@ def test_netem_alone_is_the_root() -> None:
     assert "dev star0 root handle 2: netem" in command
 
 
-def test_netem_is_given_a_delay_to_reorder_with() -> None:
+def test_netem_needs_a_delay_to_reorder() -> None:
     assert "delay 1000us" in tc_commands(Link(reorder=0.1), "star0", netem=True)[0]
 
 
-def test_without_netem_coins_are_tossed_at_the_receiving_end() -> None:
+def test_without_netem_random_faults_are_made_at_the_receiving_end() -> None:
     link = Link(loss=0.25, duplicate=0.5, reorder=0.125)
     clsact, loss, duplicate, reorder = tc_commands(link, "port3", netem=False)
     assert clsact == "qdisc add dev port3 clsact"
@@ -83,12 +83,12 @@ def test_a_delay_without_netem_is_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"rate_mbit": 0}, {"loss": 1.0}, {"duplicate": -0.1}, {"delay_us": -1}, {"mtu": 575}, {"mtu": 9217}]
 )
-def test_a_link_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+def test_an_invalid_link_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong)).partition("_")[0]):
         Link(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_link_says_what_it_is() -> None:
+def test_a_link_is_described_in_a_few_words() -> None:
     assert str(Link()) == "unshaped"
     assert str(Link(rate_mbit=100, loss=0.01)) == "100 Mbit/s, loss 1.00%"
     assert str(Link(mtu=9000)) == "unshaped, MTU 9000"

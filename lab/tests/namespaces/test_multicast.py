@@ -1,4 +1,5 @@
-"""Where a network does not carry a job's multicast group to a worker, sums are right, and it says why it is slow."""
+"""If the network does not deliver a job's multicast group to a worker, sums are still right, and the worker warns
+that it is slow."""
 
 from __future__ import annotations
 
@@ -32,10 +33,10 @@ pytestmark = pytest.mark.usefixtures("namespaces")
 
 
 @pytest.mark.parametrize("carried", [True, False])
-def test_a_worker_whose_group_is_not_carried_to_it_says_so(carried: bool, tmp_path: Path) -> None:
+def test_a_worker_that_does_not_receive_its_group_warns(carried: bool, tmp_path: Path) -> None:
     with Star(WORKERS, racks=1) as star:
         if not carried:
-            # What is for a group, the network switch at the workers sends to this one's port no more.
+            # Makes the workers' Ethernet switch stop sending multicast frames to this worker's port.
             rack = star.rack_of(DEAF)
             rack.run(["ip", "link", "set", "dev", STAR_DEVICE, "type", "bridge", "mcast_snooping", "0"])
             rack.run(["ip", "link", "set", "dev", f"port{DEAF}", "type", "bridge_slave", "mcast_flood", "off"])

@@ -1,6 +1,7 @@
-"""Stars in the kernel: built, reshaped, and gone afterwards whatever happens. Needs root.
+"""Stars in the kernel are built, reshaped, and always removed. Needs root.
 
-Shares of packets are asserted within bounds that chance leaves once in far more than a million runs; rates never are.
+The bounds on random loss are so wide that chance exceeds them less than once in a million runs. Rates are never
+asserted.
 """
 
 import os
@@ -35,14 +36,14 @@ def _namespaces_of(pid: int) -> list[str]:
     return [line.split()[0] for line in listed.splitlines() if line.startswith(f"wiresum-{pid}-")]
 
 
-def test_workers_reach_each_other_and_the_switch_and_the_manager(star: Star) -> None:
+def test_workers_switch_and_manager_reach_each_other(star: Star) -> None:
     first, second = star.workers
     for sender, receiver in ((first, second), (second, star.switch), (star.switch, first)):
         assert probe.measure(sender, receiver, count=50).lost == 0
     assert "10.112.0.1 dev manage0" in first.run(["ip", "route", "get", star.manager.management_address])
 
 
-def test_the_star_carries_nothing_to_the_outside(star: Star) -> None:
+def test_the_star_has_no_connection_to_the_outside(star: Star) -> None:
     routes = star.workers[0].run(["ip", "route"])
     assert "default" not in routes
 
@@ -55,12 +56,12 @@ def test_nothing_is_left_after_a_star() -> None:
     assert _namespaces_of(os.getpid()) == []
 
 
-def test_nothing_is_left_after_an_exception_and_its_processes_are_ended() -> None:
+def test_an_exception_removes_the_star_and_ends_its_processes() -> None:
     process = None
     with pytest.raises(RuntimeError, match="on purpose"), Star(1) as star:
         process = star.workers[0].popen(["sh", "-c", "echo ready; exec sleep 600"], stdout=subprocess.PIPE)
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"  # it is in its namespace, where a star looks for what to end
+        assert process.stdout.readline() == "ready\n"  # it is in its namespace now, where the star looks for it
         raise RuntimeError("on purpose")
     assert _namespaces_of(os.getpid()) == []
     assert process is not None and process.stdout is not None
@@ -68,7 +69,7 @@ def test_nothing_is_left_after_an_exception_and_its_processes_are_ended() -> Non
     process.stdout.close()
 
 
-def test_a_process_that_ignores_sigterm_does_not_outlive_its_star(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_with_its_star(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(star_module, "TERMINATION_TIMEOUT_S", 0.5)
     with Star(1) as star:
         script = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
@@ -80,7 +81,7 @@ def test_a_process_that_ignores_sigterm_does_not_outlive_its_star(monkeypatch: p
     assert _namespaces_of(os.getpid()) == []
 
 
-def test_a_star_that_cannot_be_shaped_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_star_with_an_unsupported_link_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(star_module, "tc_commands", lambda *_, **__: ["qdisc add dev star0 root nonsense"])
     with pytest.raises(StarError, match="nonsense"):
         Star(1, Link(rate_mbit=1))
@@ -97,7 +98,8 @@ with termination_as_exit(), Star(1) as star:
 
 
 def _owner_process() -> tuple[subprocess.Popen[str], int]:
-    """Another process that has a star with a child in it; the child's number, which the child itself tells."""
+    """Starts another process that owns a star with a child in it; also gives the child's process id, which the child
+    reports."""
     command = [sys.executable, "-c", OWNER]
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert owner.stdout is not None
@@ -116,7 +118,7 @@ def _await_end(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_an_owner_that_is_told_to_stop_cleans_up_itself(number: signal.Signals) -> None:
+def test_an_owner_that_gets_sigterm_cleans_up_itself(number: signal.Signals) -> None:
     owner, child = _owner_process()
     owner.send_signal(number)
     owner.communicate(timeout=30)
@@ -124,7 +126,7 @@ def test_an_owner_that_is_told_to_stop_cleans_up_itself(number: signal.Signals) 
     assert _await_end(child)
 
 
-def test_the_star_of_a_killed_owner_is_swept_by_the_next_and_its_children_die() -> None:
+def test_the_star_of_a_killed_owner_is_removed_by_the_next_sweep_and_its_children_die() -> None:
     owner, child = _owner_process()
     owner.kill()
     owner.communicate(timeout=30)
@@ -135,20 +137,20 @@ def test_the_star_of_a_killed_owner_is_swept_by_the_next_and_its_children_die() 
     assert _namespaces_of(owner.pid) == []
 
 
-def test_sweeping_spares_the_stars_of_the_living(star: Star) -> None:
+def test_a_sweep_spares_the_stars_of_running_processes(star: Star) -> None:
     assert not set(sweep_stale_stars()) & {host.namespace for host in star.hosts}
     assert probe.measure(star.workers[0], star.workers[1], count=10).lost == 0
 
 
-def test_a_shaped_link_loses_nothing_by_itself(star: Star) -> None:
+def test_a_shaped_link_alone_loses_nothing(star: Star) -> None:
     star.reshape(Link(rate_mbit=200))
     report = probe.measure(star.workers[0], star.workers[1], count=DATAGRAMS)
-    # None of them late is not for a link to promise: a sender that changes its CPU overtakes itself.
+    # A few may be late: a sender that moves to another CPU can overtake itself.
     assert (report.received, report.duplicated) == (DATAGRAMS, 0)
     assert report.late < DATAGRAMS * 0.005
 
 
-def test_loss_happens_to_single_packets_in_both_directions(star: Star) -> None:
+def test_loss_hits_single_packets_in_both_directions(star: Star) -> None:
     star.reshape(Link(rate_mbit=400, loss=0.2))
     for sender, receiver in ((star.workers[0], star.switch), (star.switch, star.workers[0])):
         report = probe.measure(sender, receiver, count=DATAGRAMS)
@@ -156,23 +158,23 @@ def test_loss_happens_to_single_packets_in_both_directions(star: Star) -> None:
         assert report.duplicated == 0
 
 
-def test_loss_happens_to_packets_even_if_the_sender_sends_trains(star: Star) -> None:
-    """A sender with UDP segmentation offload hands the kernel 40 datagrams as one buffer."""
+def test_loss_hits_single_packets_of_a_train(star: Star) -> None:
+    """A sender with UDP segmentation offload gives the kernel 40 datagrams as one buffer."""
     star.reshape(Link(rate_mbit=400, loss=0.2))
     report = probe.measure(star.workers[0], star.switch, count=DATAGRAMS, train=40)
     assert 0.15 < report.lost / DATAGRAMS < 0.25
-    # Trains that vanish as one would leave about DATAGRAMS / 40 * 0.2 * 0.8 = 16 gaps; packets leave 640.
+    # Lost trains would leave about DATAGRAMS / 40 * 0.2 * 0.8 = 16 gaps; lost packets leave 640.
     assert report.gaps > 400
 
 
-def test_duplication_and_reordering_happen_and_lose_nothing_much(star: Star) -> None:
+def test_packets_are_duplicated_and_reordered(star: Star) -> None:
     star.reshape(Link(rate_mbit=200, duplicate=0.1, reorder=0.02))
     report = probe.measure(star.workers[0], star.switch, count=DATAGRAMS)
     assert 0.05 < report.duplicated / DATAGRAMS < 0.15
     assert report.late > DATAGRAMS * 0.005
 
 
-def test_reshaping_takes_the_old_link_away(star: Star) -> None:
+def test_reshaping_removes_the_old_shape(star: Star) -> None:
     star.reshape(Link(rate_mbit=50, loss=0.5, duplicate=0.5))
     star.reshape(Link())
     report = probe.measure(star.workers[0], star.workers[1], count=500)
@@ -184,7 +186,7 @@ def _full_datagram(mtu: int) -> int:
     return mtu - 20 - 8
 
 
-def test_jumbo_packets_go_from_end_to_end_and_nothing_larger() -> None:
+def test_jumbo_packets_pass_end_to_end_and_larger_ones_do_not() -> None:
     with Star(2, Link(mtu=9000)) as star:
         first, second = star.workers
         for sender, receiver in ((first, second), (first, star.switch), (star.switch, second)):
@@ -194,7 +196,7 @@ def test_jumbo_packets_go_from_end_to_end_and_nothing_larger() -> None:
             probe.measure(first, second, count=1, datagram_bytes=_full_datagram(9000) + 1)
 
 
-def test_a_link_carries_no_jumbo_packet_unless_asked_to(star: Star) -> None:
+def test_without_an_mtu_a_link_carries_no_jumbo_packet(star: Star) -> None:
     first, second = star.workers
     assert probe.measure(first, second, count=50, datagram_bytes=_full_datagram(1500)).lost == 0
     for larger in (_full_datagram(1500) + 1, _full_datagram(9000)):
@@ -202,7 +204,7 @@ def test_a_link_carries_no_jumbo_packet_unless_asked_to(star: Star) -> None:
             probe.measure(first, second, count=1, datagram_bytes=larger)
 
 
-def test_jumbo_packets_pass_buckets_and_the_long_way_round() -> None:
+def test_jumbo_packets_pass_rate_limits_and_reordering() -> None:
     with Star(2, Link(rate_mbit=400, mtu=9000)) as star:
         full = _full_datagram(9000)
         report = probe.measure(star.workers[0], star.switch, count=500, datagram_bytes=full)
@@ -212,13 +214,13 @@ def test_jumbo_packets_pass_buckets_and_the_long_way_round() -> None:
         assert report.late > 2000 * 0.003
 
 
-def test_a_star_keeps_its_mtu(star: Star) -> None:
+def test_the_mtu_of_a_star_is_fixed(star: Star) -> None:
     with pytest.raises(ValueError, match="MTU of 1500; build a new one"):
         star.reshape(Link(mtu=9000))
     assert star.link == Link()
 
 
-def test_segmentation_offload_is_off_on_shaped_links_and_on_otherwise(star: Star) -> None:
+def test_segmentation_offload_is_off_only_on_shaped_links(star: Star) -> None:
     def features() -> str:
         return star.workers[0].run(["ethtool", "-k", "star0"])
 
@@ -231,7 +233,7 @@ def test_segmentation_offload_is_off_on_shaped_links_and_on_otherwise(star: Star
 
 
 @pytest.mark.parametrize("workers", [0, 33])
-def test_a_star_with_too_few_or_too_many_workers_is_refused(workers: int) -> None:
+def test_a_star_with_an_invalid_number_of_hosts_is_refused(workers: int) -> None:
     with pytest.raises(ValueError, match="1 to 32"):
         Star(workers)
     with pytest.raises(ValueError, match="0 to 8 aggregators"):
@@ -240,7 +242,7 @@ def test_a_star_with_too_few_or_too_many_workers_is_refused(workers: int) -> Non
         Star(2, racks=3)
 
 
-def test_an_aggregator_is_reached_over_a_link_like_the_workers() -> None:
+def test_an_aggregator_is_behind_a_link_like_the_workers() -> None:
     with Star(1, Link(rate_mbit=200), aggregators=1) as star:
         (worker,), (aggregator,) = star.workers, star.aggregators
         for sender, receiver in ((worker, aggregator), (aggregator, worker)):
@@ -248,7 +250,7 @@ def test_an_aggregator_is_reached_over_a_link_like_the_workers() -> None:
             assert "rate 200Mbit" in sender.run(["tc", "qdisc", "show", "dev", "star0"])
 
 
-def test_a_rack_is_reached_over_a_link_like_the_workers() -> None:
+def test_a_rack_is_behind_a_link_like_the_workers() -> None:
     with Star(4, Link(rate_mbit=200), racks=2) as star:
         first, second = star.racks
         assert [star.rack_of(worker) for worker in range(4)] == [first, first, second, second]
@@ -258,6 +260,6 @@ def test_a_rack_is_reached_over_a_link_like_the_workers() -> None:
         assert "rate 200Mbit" in star.switch.run(["tc", "qdisc", "show", "dev", "rack1"])
 
 
-def test_a_command_that_fails_in_a_namespace_is_an_error_with_its_text(star: Star) -> None:
+def test_a_failed_command_in_a_namespace_is_an_error_with_its_output(star: Star) -> None:
     with pytest.raises(StarError, match="no-such-device"):
         star.workers[0].run(["ip", "link", "show", "no-such-device"])

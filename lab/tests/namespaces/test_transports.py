@@ -1,4 +1,4 @@
-"""A training over each transport: whichever it is, the parameters are the same to the last bit. Needs root."""
+"""A training gives the same parameters, bit for bit, over each transport. Needs root."""
 
 import json
 from pathlib import Path
@@ -16,13 +16,13 @@ pytestmark = [pytest.mark.usefixtures("namespaces"), pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def plain(namespaces: None, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What the parameters are over UDP."""
+    """The parameters of a training over UDP."""
     return digests("udp", tmp_path_factory.mktemp("training") / "udp")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("transport", "threads"), [("xdp", 1), ("dpdk", 1), ("dpdk", 2)])
-def test_a_training_has_the_same_bits_as_over_udp(
+def test_a_training_over_another_transport_equals_the_one_over_udp(
     transport: str, threads: int, plain: list[str], tmp_path: Path
 ) -> None:
     if reason := missing(transport):
@@ -33,7 +33,7 @@ def test_a_training_has_the_same_bits_as_over_udp(
 
 
 def digests(transport: str, folder: Path, threads: int = 1) -> list[str]:
-    """Of each worker's parameters after an epoch, with so many threads at both ends."""
+    """The digest of each worker's parameters after an epoch, with so many threads at both ends."""
     folder.mkdir()
     with Star(WORKERS) as star:
         start_switch(star, transport, folder / "switch.log", "--threads", str(threads))

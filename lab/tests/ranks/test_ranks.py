@@ -1,4 +1,4 @@
-"""Real ranks, driven in step: Gloo over the loopback of a namespace. Needs root and PyTorch."""
+"""Real ranks that run in lock step: Gloo over the loopback of a namespace. Needs root and PyTorch."""
 
 import os
 import signal
@@ -47,21 +47,21 @@ def test_a_rank_that_dies_is_an_error_that_names_the_system(ranks: Ranks) -> Non
         repeat(ranks, 32, ELEMENTS, 1, 30.0)
 
 
-def test_a_rank_that_stands_still_is_a_time_out_and_not_a_hang(ranks: Ranks) -> None:
+def test_a_rank_that_hangs_is_a_timeout(ranks: Ranks) -> None:
     repeat(ranks, 32, ELEMENTS, 0, 30.0)
     os.kill(_rank_process_id(ranks), signal.SIGSTOP)
     with pytest.raises(RanksTimeoutError, match="2 of 2 ranks do not answer 'latency"):
         latency_s(ranks, ELEMENTS, 1, 0.5)
 
 
-def test_the_end_of_the_log_is_part_of_the_error(tmp_path: Path) -> None:
+def test_an_error_contains_the_end_of_the_log(tmp_path: Path) -> None:
     with Star(1) as star:
         site = Site.of_loopback(star.workers[0], 1)
         with pytest.raises(RanksError, match=r"broken-rank0\.log"):
             Ranks("broken", site, tmp_path, partial(start_gloo, backend="no-such-backend"))
 
 
-def test_processor_time_of_another_process_is_seen() -> None:
+def test_the_cpu_time_of_another_process_is_measured() -> None:
     before_s = cpu_seconds(os.getpid())
     sum(i * i for i in range(200_000))
     assert cpu_seconds(os.getpid()) > before_s

@@ -4,11 +4,14 @@ import json
 import subprocess
 from collections.abc import Callable
 
+import pytest
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.mark.slow
 def test_jobs_train_through_faults_and_attacks(run_bench: Run) -> None:
-    """A short one; `make soak-cluster` is the long one."""
+    """A short run of `make soak-cluster`."""
     finished = run_bench("soaks.cluster_soak", "--seconds", "12", "--seed", "11", "--json")
     assert finished.returncode == 0, finished.stdout + finished.stderr
     outcome = json.loads(finished.stdout.splitlines()[-1])

@@ -1,1 +1,1 @@
-"""Compared with other systems in one run; each says what it does with --help."""
+"""Benchmarks. Each compares with other systems in one run, and says with --help what it does."""

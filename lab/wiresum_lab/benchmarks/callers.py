@@ -1,4 +1,4 @@
-"""What an all-reduce costs its caller, over wiresum and over Gloo in turns: make bench-callers.
+"""What an all-reduce costs its caller, over wiresum and over Gloo in turns: make bench NAMES=callers.
 
 Two workers and a software switch, all on this machine. The workers have a group of each backend, and take turns: a
 round of calls over the one, a round over the other. Each figure is for one call, of rank 0's calling thread:
@@ -43,7 +43,7 @@ class Cost:
 
 
 Round = Callable[[Any, Any, int], None]
-"""So many calls of a group's all-reduce, of a tensor."""
+"""Makes so many calls of a group's all-reduce of a tensor."""
 
 
 def synchronous(group: Any, tensor: Any, calls: int) -> None:
@@ -78,7 +78,7 @@ ROUNDS: dict[str, Round] = {"synchronous": synchronous, "asynchronous": asynchro
 
 
 def measure(run: Round, group: Any, tensor: Any, calls: int) -> Cost:
-    tensor.zero_()  # sums of what is summed again and again would end as infinities
+    tensor.zero_()  # summing a sum again and again would end in infinities
     wall, processor = time.perf_counter_ns(), time.thread_time_ns()
     run(group, tensor, calls)
     processor, wall = time.thread_time_ns() - processor, time.perf_counter_ns() - wall
@@ -129,7 +129,7 @@ def run(options: argparse.Namespace) -> dict[str, dict[str, Cost]]:
             for rank in range(WORKERS):
                 workers.append(context.Process(target=work, args=(rank, switch.endpoint, folder, options, theirs)))
                 workers[-1].start()
-            theirs.close()  # so that its end shows when no worker has it any more
+            theirs.close()  # so that the pipe ends when no worker has it open
             if not ours.poll(RUN_TIMEOUT_S):
                 raise RuntimeError(f"the workers did not come to an end within {RUN_TIMEOUT_S:.0f} s")
             measured: dict[str, dict[str, list[Cost]]] = ours.recv()

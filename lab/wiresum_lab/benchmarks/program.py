@@ -14,13 +14,15 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from wiresum.join.lanes import lanes_of_mtu
+from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.namespaces.star import StarError, check_prerequisites, termination_as_exit
 from wiresum_lab.ranks.ranks import Ranks, RanksError
 
 REPORT_COLUMNS = 120
 START_DELAY_NS = 20_000_000  # until all ranks have been told when to begin
-BLOCK = 360
-"""Floats in a packet at an MTU of 1500."""
+BLOCK = lanes_of_mtu(MTU_BYTES)
+"""Floats in a packet."""
 
 AnyCase = TypeVar("AnyCase")
 AnyTurn = TypeVar("AnyTurn", bound="TurnCase")
@@ -110,7 +112,7 @@ def take_turns(
     prepare: Callable[[int], object],
     go: Callable[[AnyTurn], dict[str, Any]],
 ) -> None:
-    """One repetition of each case at a time, so that what else the machine does meets all alike. `prepare` is told the
+    """One repetition of each case at a time, so that other load on the machine affects all alike. `prepare` is told the
     number of the draw. The first repetitions are not counted."""
     for draw in range(warm_ups + repetitions):
         prepare(draw)
@@ -121,8 +123,8 @@ def take_turns(
 
 
 def sum_once(ranks: Ranks, group: str) -> tuple[float, list[dict[str, Any]]]:
-    """All ranks (`SummingRank`s) begin a sum at the same moment, and look at it when the last one has ended. The time
-    from the first rank's start to the last one's end, in seconds, and what each rank reports of it."""
+    """Makes all ranks (`SummingRank`s) begin a sum at the same moment, and look at it when the last one has ended.
+    Returns the seconds from the first rank's start to the last one's end, and each rank's report."""
     ranks.command("load")
     ranks.command("go", group, time.monotonic_ns() + START_DELAY_NS)
     reports = ranks.command("report")

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from wiresum_lab import REPOSITORY
-from wiresum_lab.demos.digits.program import run_demo
+from wiresum_lab.demos.digits.program import parser_of, run_demo
 from wiresum_lab.demos.digits.runs import Run
 from wiresum_lab.demos.digits.training import STORE_PORT, over_software_switch, train
 from wiresum_lab.namespaces.bmv2_star import Bmv2Star
@@ -80,18 +79,10 @@ def run(options: argparse.Namespace) -> dict[str, object]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="make demo-bmv2 ARGS='...'"
-    )
-    parser.add_argument("--workers", type=int, default=4, help="hosts that train together (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=15, help="passes over the training images (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of split, order and parameters (default: %(default)s)")
+    parser = parser_of(__doc__, "demo-bmv2", epochs=15, writes="run.json")
     parser.add_argument("--width", type=int, default=8, help="channels of the first layer (default: %(default)s)")
     parser.add_argument(
         "--loss", type=float, default=0.0, help="fraction of packets lost in each direction (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--output", type=Path, default=REPOSITORY / "build/demo-bmv2", help="folder for run.json (build/demo-bmv2)"
     )
     return parser.parse_args()
 

@@ -17,25 +17,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")  # no display is needed, and none is looked for
-
 import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 
 from wiresum_lab.benchmarks.program import prerequisites_met
+from wiresum_lab.demos.digits.picture import COLOURS, STYLES
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star, termination_as_exit
 from wiresum_lab.ranks.ranks import start_on_star
 
 SYSTEMS = ("wiresum", "gloo")
-COLOURS = {"wiresum": "#0b6e99", "gloo": "#d9730d"}
-STYLES = {"wiresum": "-", "gloo": "--"}
 TOLERANCE = 1e-5
 """Of a parameter after training, relative to the largest of its tensor. Either system rounds each sum to within 2^-24
-or less of its largest term; what is left is those roundings through all steps."""
+of its largest term; the difference is the sum of these roundings in all steps."""
 SMOOTHING_STEPS = 10
 
 

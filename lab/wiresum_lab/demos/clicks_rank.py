@@ -2,7 +2,7 @@
 
     train GROUP STEPS FOLDER      gives times (CLOCK_MONOTONIC), losses, bytes on the link
 
-Parameters go into files, lest a collective of the system under test be its own judge.
+Parameters go into files, so that their comparison does not use the system under test.
 """
 
 from __future__ import annotations

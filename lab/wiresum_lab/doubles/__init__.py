@@ -1,1 +1,1 @@
-"""What takes the place of a part of the product in tests."""
+"""Doubles of parts of the product, for tests."""

@@ -1,5 +1,5 @@
-"""For tests of jobs: a harness that turns the clock of their state machine by hand. For tests of whatever talks to a
-service: a switch that writes down what it is told, and a client; the service between them is real, over loopback.
+"""For tests of jobs: a harness that sets the clock of their state machine. For tests of the service: a driver of a
+switch that records its calls, and a client; the service between them is real, over loopback.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wiresum_lab.processes import PATIENCE_S, wait_until
 T = TypeVar("T")
 
 NOBODY = ("nobody",)
-"""In place of addresses of workers: of a switch that has none right below."""
+"""Given as addresses to a switch that has no worker directly below it."""
 
 
 def switch(
@@ -59,7 +59,7 @@ def member(worker: Worker) -> messages.Member:
 
 
 class JobsHarness:
-    """`Jobs`, a clock to turn, and switches that say yes unless told to wait."""
+    """`Jobs`, a clock that the test sets, and switches that carry out everything unless told to wait."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class JobsHarness:
         keys: Keys | None = None,
         now: float = 100.0,
     ) -> None:
-        """`store`: what is in it is restored first, and the keys are its, unless given."""
+        """`store`: its jobs are restored first, and its keys are used unless `keys` are given."""
         self.now = now
         self.switches = list(switches) or [switch(sizes=sizes)]
         keys = keys or (store.keys() if store is not None else Keys(KeySequence.draw()))
@@ -80,11 +80,11 @@ class JobsHarness:
         self.store = store
         self.switch_answers = True
         self.reloaded = False
-        """Whether the switches say, when they are reconciled next, that they have lost their cells."""
+        """Whether the next switch that is reconciled says that it has lost its cells."""
         self.contributions: dict[int, list[int]] = {}
-        """By job number, what its switch counts for each worker, if not nothing; empty: it cannot say ..."""
+        """By job number, what its switch has counted for each worker: nothing, unless given. Empty: it cannot say."""
         self.results: dict[int, int] = {}
-        """... and how many sums."""
+        """By job number, how many sums its switch has counted."""
         self.done: list[Output] = []
         if store is not None:
             self.jobs.restore(store.load(), self.now)
@@ -97,7 +97,7 @@ class JobsHarness:
         return sum(each.leases.slots_free for each in self.switches)
 
     def settle(self) -> None:
-        """Carries out what is wanted, as a switch would that answers at once."""
+        """Carries out the outputs, as switches would that answer at once."""
         outputs = deque(self.jobs.take_outputs())
         while outputs:
             if self.store is not None:
@@ -178,7 +178,7 @@ class JobsHarness:
         return list(dict.fromkeys(grant.worker.job.name for grant in self.outputs(Grant)))
 
     def said(self, worker: Worker) -> str:
-        """What a worker last heard that it waits for."""
+        """What a worker waits for, as it was told last."""
         return [wait.waiting.reason for wait in self.outputs(Wait) if wait.worker is worker][-1]
 
     def refused(self, worker: Worker) -> tuple[str, str]:
@@ -187,16 +187,16 @@ class JobsHarness:
         return found.code, found.text
 
     def refusal_of(self, action: Callable[[], object]) -> tuple[str, str]:
-        """Code and text of what must be refused at once."""
+        """Code and text, if the action is refused at once, as it must be."""
         try:
             action()
         except Refusal as refusal:
             return refusal.code, refusal.text
-        raise AssertionError("this was to be refused")
+        raise AssertionError("this was not refused")
 
 
 class RecordingDriver:
-    """What a switch does with the calls is its own tests' matter; here it matters which calls come, and when."""
+    """Records which calls come, and fails or blocks when a test wants it to."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class RecordingDriver:
         return None
 
     def change(self, trouble: str, *, forgetting: bool = False) -> None:
-        """`forgetting`: it was started anew, and holds nothing any more."""
+        """`forgetting`: the switch was started again, and holds no jobs."""
         self.trouble = trouble
         if forgetting:
             self.admitted.clear()
@@ -286,7 +286,7 @@ class RecordingDriver:
 
 
 def join_request(**fields: object) -> messages.JoinRequest:
-    """One that is granted as it stands, to a job of one."""
+    """A request that is granted, for a job of one worker, unless `fields` say otherwise."""
     rank = fields.get("rank", 0)
     assert isinstance(rank, int)
     request = messages.JoinRequest(
@@ -311,14 +311,14 @@ def join_request(**fields: object) -> messages.JoinRequest:
 
 
 class JoinCall:
-    """A Join that may wait. Like a future, but it is read by whoever asks for its result."""
+    """A Join that may wait. Like a future, but its stream is only read when the result is asked for."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
         self.waiting: list[messages.Waiting] = []
 
     def next_waiting(self) -> messages.Waiting:
-        """What it waits for, as it is told next."""
+        """The next message on what it waits for."""
         event: messages.JoinEvent = next(self._call)
         assert event.HasField("waiting"), event
         self.waiting.append(event.waiting)
@@ -341,7 +341,7 @@ class JoinCall:
             reply = self.result()
         except grpc.RpcError as error:
             return refusal_of(error)
-        raise AssertionError(f"this Join was to be refused, but got {reply}")
+        raise AssertionError(f"this Join was not refused, but got {reply}")
 
     def cancel(self) -> None:
         self._call.cancel()

@@ -1,7 +1,7 @@
-"""For tests of commands: a service that reports what a test has written down, over real gRPC.
+"""For tests of commands: a service over real gRPC, which sends the reports that a test gives it.
 
-What a controller reports is the matter of its own tests; here it matters what the commands make of a report, of changes
-in it, and of a service that is gone.
+The controller's own tests look at what it reports. Tests of commands look at what these make of a report, of changes in
+it, and of a service that is gone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """At the port it had, if it had one."""
+        """At the port that it had before, if it had one."""
         self._server = grpc.server(futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port(self.target)

@@ -1,4 +1,4 @@
-"""For tests of a P4Runtime server: a controller that says whatever a test wants it to, and waits for the answer."""
+"""For tests of a P4Runtime server: a controller that sends what a test tells it to, and waits for the answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ACTIONS = {action.preamble.alias: action for action in PROGRAM.p4info.actions}
 _COUNTERS = {counter.preamble.alias: counter for counter in PROGRAM.p4info.counters}
 
 Value = bytes | tuple[bytes, bytes]
-"""Of an exact field; or value and mask of a ternary one."""
+"""The value of an exact field, or value and mask of a ternary one."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Server:
     address: str
     device: int
     config: bytes
-    """What it takes as `p4_device_config`."""
+    """The `p4_device_config` that it accepts."""
 
     def expects(self, by_specification: object, by_bmv2: object = None) -> object:
-        """bmv2 keeps to an older version of the specification, or to none, where the second is given."""
+        """`by_bmv2` is given where bmv2 follows an older version of the specification, or none."""
         return by_bmv2 if self.kind == "bmv2" and by_bmv2 is not None else by_specification
 
     def connect(self) -> Controller:
@@ -77,7 +77,7 @@ class Controller:
         return message
 
     def bid(self, election_id: int | None) -> str:
-        """What the switch says to that: the name of a code. None: leaves the election id unset."""
+        """Sends an election id; None: an unset one. Returns the name of the code in the switch's answer."""
         message = p4r.StreamMessageRequest()
         message.arbitration.device_id = self.device
         if election_id is not None:
@@ -108,7 +108,7 @@ class Controller:
         self.stub.SetForwardingPipelineConfig(request, timeout=PATIENCE_S)
 
     def write(self, kind: Any, *entities: p4r.Entity, **fields: Any) -> list[str]:
-        """What became of each, names of codes. `fields` are others of the request."""
+        """Returns the name of each update's code. `fields` are other fields of the request."""
         request = p4r.WriteRequest(device_id=self.device, **fields)
         request.election_id.low = self.election_id
         for entity in entities:
@@ -122,7 +122,7 @@ class Controller:
         return ["OK"] * len(entities)
 
     def read(self, *wanted: p4r.Entity) -> list[p4r.Entity]:
-        """In an order of our own, also of replicas, since the switch's is its own matter."""
+        """Sorted, replicas too, since a switch may answer in any order."""
         request = p4r.ReadRequest(device_id=self.device, entities=wanted)
         answers = self.stub.Read(request, timeout=PATIENCE_S)
         found = [entity for answer in answers for entity in answer.entities]
@@ -141,7 +141,7 @@ class Controller:
 
 @contextlib.contextmanager
 def refused(code: str) -> Iterator[None]:
-    """What is within must be refused as a whole, with this code."""
+    """The request in the block must be refused as a whole, with this code."""
     try:
         yield
     except grpc.RpcError as error:
@@ -151,7 +151,7 @@ def refused(code: str) -> Iterator[None]:
 
 
 def _codes_of(error: grpc.RpcError) -> list[str]:
-    """Of each update of a batch; none if the batch was refused as a whole."""
+    """The code of each update of a batch; empty if the batch was refused as a whole."""
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             status = rpc_status.Status.FromString(value)

@@ -1,5 +1,5 @@
-"""For tests of whatever drives a switch over P4Runtime: a proxy before a real P4Runtime server, which writes down what
-it is asked, and has the faults that a real one has only by accident; and what the compiler writes for a Tofino."""
+"""For tests of what drives a switch over P4Runtime: a proxy in front of a real P4Runtime server, which records requests
+and fails when it is told to; and files like those that the compiler writes for a Tofino."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ THREADS = 32
 STOP_S_MAX = 1.0
 _SERVICE = "/p4.v1.P4Runtime/"
 _STREAMING = {"Read": (False, True), "StreamChannel": (True, True)}
-"""Do requests, and answers, come in streams? Else neither."""
+"""Whether requests are a stream, and whether answers are. Of other methods neither are."""
 
 
 class Proxy:
-    """Serves at a port of 127.0.0.1, a free one unless given, from construction to `stop`; the server behind it is at
-    `target`, and lives on."""
+    """Serves at a port of 127.0.0.1, a free one unless given, from construction to `stop`. The server behind it, at
+    `target`, is not stopped."""
 
     def __init__(self, target: str, port: int = 0) -> None:
         self.log: list[tuple[str, str]] = []
-        """Every update that was asked for: what was to be done, and to which table, "group" or "counter"."""
+        """Each update that was asked for: INSERT, MODIFY or DELETE, and the table, "group" or "counter"."""
         self.loads = 0
-        """How often a program was to be loaded."""
+        """How many requests to load a program came."""
         self.refuses: Callable[[str, str], bool] = lambda _kind, _place: False
         """A Write with such an update is answered with INTERNAL, and changes nothing."""
         self.answering = threading.Event()
@@ -90,7 +90,7 @@ class Proxy:
     def _wait(self, context: Any) -> None:
         self.answering.wait()
         if self._stopped or not context.is_active():
-            raise ConnectionAbortedError("who asked is gone")
+            raise ConnectionAbortedError("the caller is gone")
 
     def _note(self, request: p4r.WriteRequest, context: Any) -> None:
         updates = [(p4r.Update.Type.Name(update.type), self._place(update.entity)) for update in request.updates]
@@ -105,8 +105,8 @@ class Proxy:
 
 
 def write_tofino_program(folder: Path) -> None:
-    """What the compiler writes, with paths as seen from where it was started, and as `info.txtpb` the P4Info. The
-    program itself is none."""
+    """Writes the files that the compiler writes, with paths from where it was started, and the P4Info as `info.txtpb`.
+    The binaries hold nothing."""
     (folder / "pipe").mkdir()
     (folder / "bfrt.json").write_bytes(b'{"bfrt": 1}')
     (folder / "pipe/context.json").write_bytes(b'{"context": 1}')

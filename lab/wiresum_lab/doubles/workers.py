@@ -1,5 +1,5 @@
-"""For tests of a switch: workers made of plain sockets, which send whatever a test wants them to; and what workers may
-want that misbehave."""
+"""For tests of a switch: workers made of plain sockets, which send what a test tells them to; and packets of workers
+that misbehave."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import socket
 import struct
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.join.constants import HEADER_BYTES, WIRE_VERSION, Header, Kind
@@ -19,22 +18,14 @@ from wiresum_lab.processes import PATIENCE_S
 DATA, EMPTY, RESULT, META, QUESTION, MISSING = Kind
 
 
-class Packet(NamedTuple):
-    kind: int = DATA
-    flags: int = 0
-    job: int = 0
-    key: int = 0
-    worker: int = 0
-    exponent: int = 0
-    cell: int = 0
-    round: int = 0
-    tensor: int = 0
-    chunk: int = 0
+@dataclass(frozen=True)
+class Packet(Header):
+    """A header, and the words after it."""
+
     words: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
-        header = Header(WIRE_VERSION, *self[:10])
-        return header.pack() + struct.pack(f"!{len(self.words)}I", *self.words)
+        return self.pack() + struct.pack(f"!{len(self.words)}I", *self.words)
 
     @classmethod
     def from_bytes(cls, datagram: bytes) -> Packet:
@@ -42,23 +33,23 @@ class Packet(NamedTuple):
         assert header.version == WIRE_VERSION
         count = (len(datagram) - HEADER_BYTES) // 4
         words = struct.unpack_from(f"!{count}I", datagram, HEADER_BYTES)
-        return cls(*header[1:], words=words)
+        return cls(**vars(header), words=words)
 
 
 CIRCLE = 1 << 32
-"""Of rounds, and of words."""
+"""The number of rounds, and of values of a word."""
 
 
 class Misdeeds:
-    """What the workers of one job may send with their key, of which packets here say nothing, if they care for no rule:
-    any kind, at any round; and rounds that they complete together, so that cells hold what looks like any other's."""
+    """Packets that the workers of a job may send if they keep to no rule: of any kind, at any round; and whole rounds,
+    so that cells hold sums. The caller puts the job's number and key into them."""
 
     def __init__(self, chance: random.Random, *, cells: int, workers: int, lanes: int) -> None:
         self._chance, self._cells, self._workers, self._lanes = chance, cells, workers, lanes
         self._reached = [first_round(cell) for cell in range(cells)]
-        """Of each cell, a round that it may have come to."""
+        """A round that each cell may have reached."""
         self.tried: set[tuple[int, int]] = set()
-        """Cells, and rounds that they may hold."""
+        """Cell and round of each sum that a cell may hold."""
 
     def next(self) -> list[Packet]:
         cell = self._chance.randrange(self._cells)
@@ -95,7 +86,7 @@ class Misdeeds:
 
 
 def first_round(cell: int) -> int:
-    """That a job uses a cell for."""
+    """The first round for which a job uses a cell."""
     return 1 if cell % 2 else 2
 
 
@@ -144,7 +135,7 @@ class DataplaneHarness:
     def __init__(self, cleanup: ExitStack) -> None:
         self._cleanup = cleanup
         self._keys = itertools.count(0xFEED0001)
-        """No key comes twice: what a job leaves in its cells would be the next one's."""
+        """No key comes twice: with the same key a job would find the sums of an earlier one in its cells."""
 
     def switch(self, *, threads: int = 2, slots: int = 64, lanes_max: int = 16) -> SoftwareSwitch:
         device = SoftwareSwitch(port=0, threads=threads, slots=slots, lanes_max=lanes_max, jobs_max=8)

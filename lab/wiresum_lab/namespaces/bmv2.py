@@ -1,4 +1,4 @@
-"""bmv2, the P4 reference switch, as a program: how it is started, wherever that is."""
+"""How bmv2, the P4 reference switch, is started."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def bmv2_command(
     thrift_port: int | None = None,
     tls: Path | None = None,
 ) -> list[str]:
-    """Starts it without a program, which the controller brings. `ports`: the interface at each. `thrift_port`: unless
-    it is the usual one, where bmv2 does not start if somebody else has that. `tls`: a folder of a switch."""
+    """Starts it without a P4 program, which the controller loads. `ports`: the interface at each port. `thrift_port`:
+    the usual one unless given; if it is in use bmv2 does not start. `tls`: the TLS folder of a switch."""
     words = [SWITCH_PROGRAM, "--no-p4", "--device-id", str(device), *options]
     words += [word for port, interface in (ports or {}).items() for word in ("-i", f"{port}@{interface}")]
     words += [] if thrift_port is None else ["--thrift-port", str(thrift_port)]

@@ -5,8 +5,8 @@
             ranks = [worker.popen(command, environment={"WIRESUM_SWITCH": control}) for worker in star.workers]
 
 Theory of operation. A `Star` gives the namespaces, links and addresses; then its bridge goes, and the switch's ends of
-the links become the ports of a `simple_switch_grpc` in the switch's namespace: port i is worker i's. From then on the
-switch's address is nobody's but the P4 program's, and whatever the hosts send one another passes through it.
+the links become the ports of a `simple_switch_grpc` in the switch's namespace: port i is worker i's. From then on only
+the P4 program has the switch's address, and all packets between hosts pass through it.
 
 bmv2 sees frames as they lie in memory, through packet sockets. So the hosts must not leave work to their interfaces:
 checksums are computed and trains are cut before they are sent.
@@ -75,7 +75,7 @@ class Bmv2Star:
 
     @property
     def address(self) -> str:
-        """The switch's own."""
+        """The switch's address."""
         return self._star.switch.address
 
     @property
@@ -84,7 +84,7 @@ class Bmv2Star:
 
     @property
     def hosts(self) -> list[SwitchHost]:
-        """As the controller knows them: workers, then the controller's own host."""
+        """The hosts for the controller's configuration: workers, then the controller's own host."""
         found = []
         for port, host in enumerate(self._star.workers):
             name = "controller" if host is self.control_host else f"worker{port}"
@@ -92,7 +92,7 @@ class Bmv2Star:
         return found
 
     def target(self, hosts: Sequence[SwitchHost] | None = None) -> Target:
-        """As the controller knows the switch, with its own hosts or others."""
+        """The switch for the controller's configuration, with its own hosts or others."""
         return Target(
             name="bmv2 in the star",
             kind="bmv2",
@@ -105,27 +105,27 @@ class Bmv2Star:
         )
 
     def cpu_s(self) -> float:
-        """What bmv2 has used of the processors so far."""
+        """Processor time that bmv2 has used so far."""
         assert self._bmv2 is not None
         return cpu_seconds(self._bmv2.pid)
 
     def lose_upstream(self, fraction: float) -> None:
-        """From now on each worker loses so many of the packets that it sends, at random; 0 ends that."""
+        """From now on this fraction of the packets that a worker sends is lost, at random; 0 ends that."""
         self._lose(fraction, "egress")
 
     def lose_downstream(self, fraction: float) -> None:
-        """Likewise of those that come to it."""
+        """Likewise, of the packets that are sent to a worker."""
         self._lose(fraction, "ingress")
 
     def frames(self) -> tuple[int, int]:
-        """How many the switch has taken in and sent out so far, at all ports."""
+        """How many frames the switch has taken in and sent out so far, at all ports."""
         links = json.loads(self._star.switch.run(["ip", "-j", "-s", "link", "show", "type", "veth"]))
         counts = [link["stats64"] for link in links if link["ifname"].startswith("port")]
         return sum(count["rx"]["packets"] for count in counts), sum(count["tx"]["packets"] for count in counts)
 
     @contextlib.contextmanager
     def controller(self) -> Iterator[str]:
-        """A `wiresum controller` on its host, from its start to its end. Gives where workers join: host:port."""
+        """Runs a `wiresum controller` on its host until the block ends. Gives where workers join: host:port."""
         config = self._folder / "cluster.toml"
         config.write_text(self._config())
         command = wiresum("controller", "--config", str(config))

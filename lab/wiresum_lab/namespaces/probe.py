@@ -1,4 +1,4 @@
-"""What one path really does to packets: a train of numbered UDP datagrams, and what became of it.
+"""Measures what a path does to packets, with a train of numbered UDP datagrams.
 
     python probe.py receive ADDRESS PORT COUNT       in one namespace; prints a JSON report
     python probe.py send ADDRESS PORT COUNT BYTES TRAIN    in another; TRAIN datagrams go to the kernel as one buffer
@@ -28,7 +28,7 @@ PORT = 20_000
 SILENCE_S = 0.5
 # setsockopt(2): the kernel cuts each buffer into datagrams of this size.
 _UDP_SEGMENT = 103
-# socket(7): a buffer of this size whatever net.core.rmem_max says. Only root may; whoever makes a star is root.
+# socket(7): a buffer of this size whatever net.core.rmem_max says. It needs root, as a star does.
 _SO_RCVBUFFORCE = 33
 # ip(7): a datagram above the MTU is an error, and is not cut into fragments.
 _IP_MTU_DISCOVER, _IP_PMTUDISC_DO = 10, 2

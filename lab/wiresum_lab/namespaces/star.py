@@ -22,8 +22,8 @@ star's, since a worker of Wiresum goes by the MTU of its route to the join servi
 Addresses and neighbours are fixed, IPv6 is off and the bridges learn nothing by flooding: nothing but the experiment
 sends on the star. Interfaces are created right inside the namespaces, so the host's own network is never touched.
 
-Names carry the owner's process number and start time. Whoever builds a star first removes those of owners that are
-gone, with the processes still inside; `popen` asks the kernel to kill its children with their owner.
+Names carry the owner's process number and start time. Before a star is built, those whose owners are gone are removed,
+with the processes still inside; `popen` asks the kernel to kill its children with their owner.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wiresum.join.constants import AGGREGATORS_MAX, SWITCH_WORKERS_MAX
+from wiresum.join.constants import AGGREGATORS_MAX, CONTROL_PORT, SWITCH_WORKERS_MAX
 from wiresum_lab.namespaces.links import DETOUR_DEVICE, MTU_BYTES, Link, detour_commands, tc_commands, train_packets
 from wiresum_lab.processes import here
 
@@ -74,6 +74,15 @@ class Host:
     namespace: str
     address: str
     management_address: str
+
+    @property
+    def control_endpoint(self) -> str:
+        """Where a switch or controller in this namespace serves joins."""
+        return f"{self.management_address}:{CONTROL_PORT}"
+
+    def variables(self, control: str) -> dict[str, str]:
+        """What a Wiresum worker here finds in its environment. `control`: where it joins."""
+        return {"WIRESUM_SWITCH": control, "WIRESUM_INSECURE": "1", "WIRESUM_ADDRESS": self.address}
 
     def command(self, argv: Sequence[str]) -> list[str]:
         return ["ip", "netns", "exec", self.namespace, *argv]
@@ -111,7 +120,7 @@ class Star:
             Host(f"{prefix}-aggregator{i}", f"10.111.0.{50 + i}", f"10.112.0.{50 + i}") for i in range(aggregators)
         ]
         self.racks = [Host(f"{prefix}-rack{i}", f"10.111.0.{60 + i}", f"10.112.0.{60 + i}") for i in range(racks)]
-        # Until it is reshaped, as wide as asked and unshaped.
+        # Unshaped until `reshape`. The MTU stays.
         self.link = Link(mtu=link.mtu if link else MTU_BYTES)
         self._closed = False
         self.netem = False
@@ -135,7 +144,7 @@ class Star:
 
     @property
     def leaves(self) -> list[Host]:
-        """What has one link."""
+        """The hosts that have one link."""
         return [*self.workers, *self.aggregators]
 
     def rack_of(self, worker: int) -> Host:
@@ -143,7 +152,7 @@ class Star:
         return self.racks[worker * len(self.racks) // len(self.workers)] if self.racks else self.switch
 
     def links(self) -> list[tuple[tuple[Host, str], tuple[Host, str]]]:
-        """Every link's two ends, each as (namespace, device), the upper one behind."""
+        """Every link's two ends, each as (namespace, device), the upper one last."""
         above = [self.rack_of(i) for i in range(len(self.workers))] + [self.switch] * len(self.aggregators)
         links = [((leaf, STAR_DEVICE), (above[i], f"port{i}")) for i, leaf in enumerate(self.leaves)]
         return links + [((rack, UPLINK_DEVICE), (self.switch, f"rack{i}")) for i, rack in enumerate(self.racks)]
@@ -155,7 +164,7 @@ class Star:
     def reshape(self, link: Link) -> None:
         """Makes every link like `link`, from the next packet on. Connections that live on keep their segment sizes.
 
-        ValueError for another MTU: whoever has looked at the old one would send packets that are too large.
+        ValueError for another MTU: programs that know the old one would send packets that are too large.
         """
         if link.mtu != self.link.mtu:
             raise ValueError(f"this star has an MTU of {self.link.mtu}; build a new one for an MTU of {link.mtu}")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wiresum import agent, switch
-from wiresum.join.constants import CONTROL_PORT
 from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star
 from wiresum_lab.processes import Program, wiresum
 
@@ -16,7 +15,7 @@ EAL = f"--no-huge --no-pci -m 256 --vdev=net_af_packet0,iface={STAR_DEVICE}"
 
 
 def missing(transport: str) -> str | None:
-    """Why nothing can be sent over this transport, None if it can."""
+    """Why this transport is not available; None: it is."""
     if transport != "udp":
         for package in (agent, switch):
             if not any(list(Path(folder).glob(f"wiresum_{transport}*.so")) for folder in package.__path__):
@@ -25,7 +24,8 @@ def missing(transport: str) -> str | None:
 
 
 def start_switch(star: Star, transport: str, log: Path, *options: str) -> Program:
-    command = wiresum("switch", "--bind", star.switch.address, "--control", _control(star), "--insecure", *options)
+    ends = ["--bind", star.switch.address, "--control", star.switch.control_endpoint]
+    command = wiresum("switch", *ends, "--insecure", *options)
     command += ["--transport", transport, *(["--device", EAL] if transport == "dpdk" else [])]
     return Program(command, log, at=star.switch.popen)
 
@@ -38,11 +38,7 @@ def start_worker(
     log: Path,
     variables: Mapping[str, str] | None = None,
 ) -> Program:
-    """`arguments`: of Python."""
-    own = {"WIRESUM_SWITCH": _control(star), "WIRESUM_INSECURE": "1", "WIRESUM_ADDRESS": host.address}
-    own |= {"WIRESUM_TRANSPORT": transport, "WIRESUM_DEVICE": EAL if transport == "dpdk" else "", **(variables or {})}
-    return Program([sys.executable, *arguments], log, own, at=host.popen)
-
-
-def _control(star: Star) -> str:
-    return f"{star.switch.management_address}:{CONTROL_PORT}"
+    """`arguments`: those of the Python interpreter."""
+    own = {"WIRESUM_TRANSPORT": transport, "WIRESUM_DEVICE": EAL if transport == "dpdk" else ""}
+    own |= host.variables(star.switch.control_endpoint)
+    return Program([sys.executable, *arguments], log, {**own, **(variables or {})}, at=host.popen)

@@ -51,7 +51,7 @@ _processes.set_forkserver_preload(
 
 def runs_in(fixture: str, *size: int, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Makes a test of a function of `(rank, size, ...)`, which runs in every worker of the fixture's cluster. Its other
-    parameters are pytest's. With a size, the fixture makes clusters, and `options` are this one's."""
+    parameters are fixtures. With a size, the fixture makes a cluster from that and `options`."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         _, _, *others = inspect.signature(function).parameters.values()
@@ -208,7 +208,7 @@ def await_marks(folder: Path, count: int) -> None:
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's, without what a surrounding job may have set, and with the packages of this tree."""
+    """This process's environment, without what a surrounding job may have set, and with the packages of this tree."""
     foreign = ("WIRESUM_", "TORCHELASTIC_", "GLOO_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     paths = [str(path) for path in sys.path if path and Path(path, "wiresum").is_dir()]

@@ -47,7 +47,7 @@ def lanes(group: dist.ProcessGroup | None = None) -> int:
 def main(
     channel: multiprocessing.connection.Connection, setup: dict[str, Any], variables: dict[str, str], log: str
 ) -> None:
-    """The process's whole life. It ends when it is told so, or when whoever tells it is gone."""
+    """The worker's main function. It ends when it is told to, or when the test's process is gone."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)

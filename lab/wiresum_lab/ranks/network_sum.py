@@ -50,7 +50,7 @@ def _exact_element(terms: tuple[float, ...], divisor: int, dtype: torch.dtype) -
 
 
 def block_sum(inputs: list[torch.Tensor], *, lanes: int, bits: int = 32, average: bool = False) -> torch.Tensor:
-    """In block floating point, chunk by chunk."""
+    """The sum in block floating point, chunk by chunk."""
     flat = [tensor.reshape(-1) for tensor in inputs]
     chunk = lanes * (32 // bits)
     parts = [

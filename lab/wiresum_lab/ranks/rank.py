@@ -1,4 +1,4 @@
-"""The other end of `ranks.py`: a rank that hears what to do, and answers; and what ranks of benchmarks have in common.
+"""The other end of `ranks.py`: a rank that carries out commands and answers; and what ranks of benchmarks share.
 
 A rank is an object whose public methods are its commands. They take words, and convert them to their parameters' types.
 """
@@ -24,10 +24,11 @@ import wiresum.torch
 TIMEOUT = timedelta(seconds=300)
 """What a collective may take before the system itself gives up. The benchmarks' own limits are shorter."""
 GLOO = "gloo"
+"""Over TCP it crawls where packets are lost, as the dense benchmark shows. Other benchmarks leave it out there."""
 
 
 def main(rank_class: Callable[..., Any]) -> None:
-    """The program of a rank: its first argument is the socket, the others are the class's. Ends with the socket."""
+    """The program of a rank. Its first argument is the socket, the others go to the class. It ends with the socket."""
     if len(sys.argv) < 2:
         sys.exit(f"usage: {Path(sys.argv[0]).name} CONTROL_SOCKET ... (a benchmark starts it)")
     path, *arguments = sys.argv[1:]
@@ -57,10 +58,10 @@ def _serve(rank: object, stream: TextIO) -> None:
 
 
 class Rank:
-    """A process with a group of Wiresum and one of Gloo, the world's and others."""
+    """A process with the world group, a group of Gloo, and further groups of Wiresum."""
 
     def __init__(self, device: str, **groups: wiresum.torch.Options) -> None:
-        """`device`: the star's. `groups`: beside the world, by name."""
+        """`device`: the star's interface. `groups`: further groups of Wiresum, by name."""
         torch.set_num_threads(1)
         wiresum.torch.register()
         dist.init_process_group("wiresum", timeout=TIMEOUT)
@@ -80,7 +81,7 @@ class Rank:
         return sent, received
 
     def _network(self, name: str) -> Any:
-        """What a group's session has counted so far; None of Gloo."""
+        """What a group's session has counted so far; None for Gloo."""
         if name == GLOO:
             return None
         network = wiresum.torch.stats(self.groups[name]).network
@@ -114,6 +115,6 @@ class SummingRank(Rank):
         return self.summed | {"wrong_elements": int((self.tensor != self.expected).sum())}
 
     def _counted(self, counter: str) -> int:
-        """In the last sum."""
+        """How far a counter went up in the last sum."""
         network = self._network(self.summed["group"])
         return 0 if network is None else int(getattr(network, counter) - getattr(self._before, counter))

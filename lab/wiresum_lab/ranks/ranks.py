@@ -19,11 +19,9 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wiresum.join.constants import CONTROL_PORT
 from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.namespaces.star import MANAGEMENT_DEVICE, MANAGEMENT_NETWORK, STAR_DEVICE, STAR_NETWORK, Host, Star
 from wiresum_lab.processes import POLL_S, Program, ProgramError, cpu_seconds, wiresum
@@ -42,12 +40,12 @@ class RanksError(ProgramError):
 
 
 class RanksTimeoutError(RanksError):
-    """They did not answer in the time they had."""
+    """Ranks did not answer in time."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where ranks run, and over what they talk."""
+    """Where ranks run, and the networks between them."""
 
     workers: Sequence[Host]
     switch: Host
@@ -69,11 +67,6 @@ class Site:
         return cls([here] * workers, here, here, "lo", "127.0.0.0/8", "lo", "127.0.0.0/8")
 
 
-def control_endpoint(host: Host) -> str:
-    """Where a switch in this namespace serves joins."""
-    return f"{host.management_address}:{CONTROL_PORT}"
-
-
 class Ranks:
     """As many ranks as a site has workers, and what runs beside them, from construction to `close`."""
 
@@ -82,7 +75,7 @@ class Ranks:
         self.name, self.site, self.size = name, site, len(site.workers)
         self._logs = logs
         self.folder = Path(tempfile.mkdtemp(prefix="wiresum-ranks-"))
-        """For what is to be gone afterwards."""
+        """For temporary files: `close` removes it."""
         self._processes: list[Program] = []
         self._services: list[Program] = []
         self._channels: dict[int, _Channel] = {}
@@ -107,16 +100,16 @@ class Ranks:
             self.abandon()
 
     def start(self, name: str, command: Sequence[str], at: Host, variables: Mapping[str, str] | None = None) -> Program:
-        """A rank, or what starts ranks: it ends by itself when the socket is closed."""
+        """Starts a rank, or a launcher of ranks, which ends by itself when the socket is closed."""
         return self._started(self._processes, name, command, at, variables)
 
     def start_service(self, name: str, at: Host, *arguments: str) -> Program:
-        """A command of `wiresum` beside the ranks, which `close` ends."""
+        """Starts a command of `wiresum` beside the ranks, which `close` ends."""
         return self._started(self._services, name, wiresum(*arguments), at)
 
     def start_switch(self, at: Host, *options: str, name: str = "switch", control: str = "") -> str:
-        """Gives where workers join."""
-        control = control or control_endpoint(at)
+        """Returns where workers join."""
+        control = control or at.control_endpoint
         self.start_service(name, at, "switch", "--bind", at.address, "--control", control, "--insecure", *options)
         return control
 
@@ -127,7 +120,7 @@ class Ranks:
         variables: Callable[[Host], Mapping[str, str]] = lambda _: {},
         port: int = STORE_PORT,
     ) -> None:
-        """A rank at each worker, with what PyTorch looks for in its environment. Ranks meet over the management
+        """Starts a rank at each worker, with what PyTorch looks for in its environment. Ranks meet over the management
         network; `port` is their store's."""
         for rank, worker in enumerate(self.site.workers):
             common = {
@@ -223,7 +216,7 @@ class Ranks:
             raise RanksTimeoutError(f"{self.name}: {doing}, and the time is up.\n{tail}")
 
     def _longest_log(self) -> Program:
-        """That is where the trouble is told."""
+        """The program that probably says what went wrong."""
         return max([*self._processes, *self._services], key=lambda program: program.log.stat().st_size)
 
 
@@ -234,14 +227,10 @@ def start_on_star(name: str, star: Star, logs: Path, module: str, *arguments: st
 
     def start(ranks: Ranks) -> None:
         controls = [ranks.start_switch(host, name=f"switch{index}") for index, host in enumerate(hosts)]
-        ranks.start_torch(module, STAR_DEVICE, *arguments, variables=partial(wiresum_variables, "+".join(controls)))
+        control = "+".join(controls)
+        ranks.start_torch(module, STAR_DEVICE, *arguments, variables=lambda worker: worker.variables(control))
 
     return Ranks(name, Site.of_star(star), logs, start)
-
-
-def wiresum_variables(control: str, worker: Host) -> dict[str, str]:
-    """What a worker of Wiresum looks for in its environment."""
-    return {"WIRESUM_SWITCH": control, "WIRESUM_INSECURE": "1", "WIRESUM_ADDRESS": worker.address}
 
 
 class _Channel:

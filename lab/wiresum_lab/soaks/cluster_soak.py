@@ -4,8 +4,8 @@ A software switch with its P4Runtime server, two controllers with one state, and
 of every sum. Each worker, and each controller, has its ways to the others through proxies, which can be cut, silently
 or with a reset; where this process is root, all of it is in a network namespace of its own, and its packets are lost
 as well; and the state is on a small disk of its own, which fills up. What becomes of the state's files is in
-disk_faults.py: jobs may end then, but not for long, and not without a cause. What comes when is chance's, and a seed's:
-the seed is printed.
+disk_faults.py: jobs may end then, but not for long, and not without a cause. Everything comes at random, from a seed
+that is printed.
 
     python -m wiresum_lab.soaks.cluster_soak --seconds 3600
     python -m wiresum_lab.soaks.cluster_soak --seconds 25 --seed 7 --json
@@ -39,22 +39,22 @@ from wiresum.join import join_pb2_grpc
 from wiresum.join.constants import Header
 from wiresum_lab.processes import wait_until
 from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, disk_of_its_own
-from wiresum_lab.soaks.soak_cluster import HOST, SLOTS, WAIT_S_MAX, WORKERS, Cluster, Proxy, SoakError
+from wiresum_lab.soaks.soak_cluster import HOST, SLOTS, WAIT_S_MAX, WORKERS, Cluster, SoakError, TcpProxy
 
 ATTACKER = "127.0.0.66"
 JOBS = 2
 LOST_S_MAX = 60.0
-"""From the death of a worker to its job's end at the others: more than any limit. A service that is disturbed itself
-listens first each time, so the count begins anew with each fault of a controller."""
+"""From the death of a worker to its job's end at the others: more than any limit. A controller that was disturbed first
+waits for heartbeats, so the time counts from the last fault of a controller."""
 VICTIM_STEP_S_MAX = 3600.0
-"""Of a job that loses a worker: it is to hear of that, however long the controllers are disturbed, and not to time out
-itself before."""
+"""A step's time-out in a job that loses a worker. It must hear of that before, however long the controllers are
+disturbed."""
 RECONNECT_S_MAX = 10.0
 """From the end of a disturbance until all workers have their connections again."""
 CONNECT_S_MAX = 0.5
 CALM_S = (60.0, 120.0)
-"""Between two faults of the state's files, at least and at most: for a while after one the jobs may end, so that
-nothing is learnt of what else ends them."""
+"""Between two faults of the state's files, at least and at most. For a while after one the jobs may end, and other
+reasons for their end would not be seen."""
 DISTURBING = ("controller", "p4runtime", "links", "files")
 CAUSES = (
     "does not know job",
@@ -76,16 +76,16 @@ table inet soak {{
 
 
 class Soak:
-    """What may come, each as a generator: it begins, yields how long it lasts, and ends."""
+    """Faults and attacks. Each is a generator: it begins, yields how long it lasts, and ends."""
 
     def __init__(self, cluster: Cluster, chance: random.Random, *, own: bool) -> None:
-        """`own`: network and disk are this program's own, to be spoilt."""
+        """`own`: network and disk are this program's own, so that it may disturb them."""
         self.cluster, self.chance = cluster, chance
         self.disk = DiskFaults(cluster, chance, own_disk=own)
         self.jobs_begun = 0
         self.names = [self._begin_job() for _ in range(JOBS)]
         self.steps = 0
-        """Of the jobs that have ended."""
+        """The sum of the steps of jobs that have ended."""
         self.may_end: dict[str, float] = {}
         """Jobs that a fault of the state may have ended, and since when."""
         self.ended_by: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class Soak:
             self.forge_packets: "attack",
             self.guess_tokens: "attack",
         }
-        """And of what kind: of each kind there is one at a time."""
+        """The kind of each. Of a kind there is one at a time."""
         self.kinds |= self.disk.kinds
         if own:
             self.kinds[self.spoil_the_links] = "links"
@@ -127,7 +127,7 @@ class Soak:
     # Jobs.
 
     def _check_jobs(self, damages: int) -> None:
-        """Raises `SoakError` if a job does not go on that is to. `damages`: how many faults the state had before."""
+        """Raises `SoakError` if a job that must go on does not. `damages`: how many faults the state had before."""
         now = time.monotonic()
         if self.disk.damages != damages:
             self.may_end.update(dict.fromkeys(self.names, now))
@@ -145,7 +145,7 @@ class Soak:
                 raise SoakError(f"a part of {name} has ended, and the others have not heard: {self._said(name)}")
 
     def _begin_anew(self, name: str) -> None:
-        """In place of one that a fault of the state has ended."""
+        """Begins a job in place of one that a fault of the state has ended."""
         for said in self._said(name):
             if not any(cause in said["error"] for cause in CAUSES):
                 raise SoakError(f"{name} has ended without a cause: {said}; see {self.cluster.folder}")
@@ -205,8 +205,7 @@ class Soak:
         yield 0.5
 
     def freeze_a_worker(self) -> Iterator[float]:
-        """For long only while all is calm: one whose connection broke, and that neither comes back nor sends a packet,
-        is as good as dead."""
+        """For long only while all is calm: a worker that neither reconnects nor sends a packet counts as dead."""
         process = self.cluster.workers[self.chance.choice(self.names), self.chance.randrange(WORKERS)]
         process.send_signal(signal.SIGSTOP)
         calm = time.monotonic() > self.disturbed_at + RECONNECT_S_MAX
@@ -214,14 +213,14 @@ class Soak:
         process.send_signal(signal.SIGCONT)
 
     def spoil_the_links(self) -> Iterator[float]:
-        """So many of all packets, the control plane's too, are lost."""
+        """A fraction of all packets is lost, those of the control plane too."""
         _nft(LOSS.format(percent=self.chance.choice((1, 5, 20))))
         yield self.chance.uniform(1, 15)
         _nft("delete table inet soak")
 
     def kill_a_worker_of_a_short_job(self) -> Iterator[float]:
-        """The other one hears who was lost, and the job's slots come back. If it was cut off when its job ended, and a
-        standby took over meanwhile, it hears that the job is not known: why it ended is not on disk."""
+        """The other worker hears who was lost, and the job's slots come back. If it was cut off when its job ended, and
+        a standby took over meanwhile, it hears that the job is not known: why it ended is not on disk."""
         self.victims += 1
         name = f"short-{self.victims}"
         stop, damages = self.cluster.folder / "never", self.disk.damages
@@ -254,9 +253,9 @@ class Soak:
     # Attacks.
 
     def _attack(self, ask: Callable[[grpc.Channel], Iterator[Callable[[], object]]]) -> Iterator[float]:
-        """Calls to both controllers, none of which is to succeed; no more to one that does not answer."""
+        """Makes calls to both controllers, none of which must succeed. It stops if a controller does not answer."""
 
-        def attack(way: Proxy) -> None:
+        def attack(way: TcpProxy) -> None:
             with grpc.insecure_channel(f"{HOST}:{way.port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
                 for call in ask(channel):
                     try:
@@ -293,7 +292,7 @@ class Soak:
     def hold_silent_connections(self) -> Iterator[float]:
         held: list[socket.socket] = []
         for port in (*self.cluster.ports, self.cluster.p4runtime):
-            with contextlib.suppress(OSError):  # it takes no more, or is stopped: nothing else is to wait for that
+            with contextlib.suppress(OSError):  # it takes no more, or is stopped: do not wait for it
                 held.extend(socket.create_connection((HOST, port), CONNECT_S_MAX, (ATTACKER, 0)) for _ in range(150))
         yield self.chance.uniform(1, 12)
         for connection in held:
@@ -337,15 +336,15 @@ class Soak:
     # All of it.
 
     def settle(self) -> None:
-        """Until each job that a fault of the state may have ended has gone on for long enough, or another is in its
-        place."""
+        """Waits until each job that a fault of the state may have ended has gone on for long enough, or has been
+        replaced."""
         while self.may_end:
             self.cluster.tend_controllers()
             self._check_jobs(self.disk.damages)
             time.sleep(0.1)
 
     def run(self, seconds: float, say: Callable[[str], None]) -> Counter[str]:
-        """How often each came. Raises `SoakError`."""
+        """Returns how often each came. Raises `SoakError`."""
         came: Counter[str] = Counter()
         under_way: dict[str, tuple[Iterator[float], float]] = {}
         began_at = time.monotonic()
@@ -383,7 +382,7 @@ class Soak:
 
 @click.command()
 @click.option("--seconds", default=3600.0, show_default=True, help="How long.")
-@click.option("--seed", type=int, help="Of what comes when.  [default: drawn]")
+@click.option("--seed", type=int, help="Seed of the faults.  [default: drawn]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object at the end, and nothing else.")
 @click.option("--inside", is_flag=True, hidden=True)
 def main(seconds: float, seed: int | None, as_json: bool, inside: bool) -> None:
@@ -442,7 +441,7 @@ _await = functools.partial(wait_until, patience_s=WAIT_S_MAX, error=SoakError)
 
 
 def _in_namespace(arguments: list[str]) -> int:
-    """In a network of its own, with a loopback interface to spoil."""
+    """Runs this program in a network namespace of its own, whose loopback interface it may disturb."""
     name = f"wiresum-soak-{os.getpid()}"
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:

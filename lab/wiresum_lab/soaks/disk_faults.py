@@ -1,5 +1,5 @@
-"""What may become of the controllers' state in cluster_soak.py: its disk fills up or cannot be written; while no
-controller runs, its files are damaged, lost, or replaced by what they were before.
+"""Faults of the controllers' state in cluster_soak.py: its disk fills up or becomes read-only; while no controller
+runs, files are damaged, lost, or replaced by older copies.
 
 Each fault is a generator: it begins, yields how long it lasts, and ends. Where this process may mount, the state is on
 a small disk of its own.
@@ -14,9 +14,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
-from wiresum import join
+from wiresum_lab.soaks.soak_cluster import Cluster
 
 DISK_BYTES = 24 << 20
 COPIES_MAX = 4
@@ -27,19 +26,7 @@ FILES = (*DATABASE, "controller.keys", "controller.alive")
 
 
 class DiskError(RuntimeError):
-    """The controllers did not get over a fault: a sentence."""
-
-
-class Cluster(Protocol):
-    """What is asked of the cluster."""
-
-    folder: Path
-    state: Path
-    controllers: list[subprocess.Popen[bytes] | None]
-    controllers_wanted: bool
-    controllers_started: int
-
-    def report(self) -> join.Report | None: ...
+    """The controllers did not recover from a fault. The text says how."""
 
 
 class DiskFaults:
@@ -51,7 +38,7 @@ class DiskFaults:
         """How many controllers had been started when the disk filled up; None: it is not full."""
         self._read_only = False
         self.damages = 0
-        """How often the state has become another than what was written last."""
+        """How often the state was changed behind the controllers' back."""
         self.kinds: dict[Callable[[], Iterator[float]], str] = {
             self.damage_a_file: "files",
             self.lose_a_file: "files",
@@ -62,12 +49,12 @@ class DiskFaults:
 
     @property
     def disturbs(self) -> bool:
-        """Can no controller begin, though one has to?"""
+        """Does a controller have to start that cannot, since the disk is full?"""
         return self._full_since_start is not None and self._cluster.controllers_started > self._full_since_start
 
     @property
     def _is_full(self) -> bool:
-        """Then nothing can be done to the files: there is no room for it."""
+        """If so, there is no room for faults of the files."""
         return self._full_since_start is not None
 
     # The disk.
@@ -85,7 +72,7 @@ class DiskFaults:
         self._full_since_start = None
 
     def make_the_disk_read_only(self) -> Iterator[float]:
-        """While nobody has a file open there, which the kernel asks for: whoever begins finds it so."""
+        """No controller runs meanwhile, since the kernel refuses while a file is open for writing."""
         if self._is_full:
             return
         self._read_only = True
@@ -153,7 +140,7 @@ class DiskFaults:
         self._cluster.controllers_wanted = True
 
     def _until_served(self) -> Iterator[float]:
-        """If a controller says that a file must be moved away, that is done."""
+        """Waits until a controller serves. If one says that a file must be moved away, that is done."""
         give_up_at = time.monotonic() + MENDED_S_MAX
         logs = [self._cluster.folder / f"controller{index}.log" for index in range(len(self._cluster.controllers))]
         read = {log: log.stat().st_size for log in logs if log.exists()}
@@ -171,7 +158,7 @@ class DiskFaults:
 
 @contextlib.contextmanager
 def disk_of_its_own(folder: Path) -> Iterator[None]:
-    """A small one, in memory, mounted there; for a process that may."""
+    """Mounts a small disk in memory there; for a process that may mount."""
     folder.mkdir(mode=0o700)
     _mount("-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=700", "tmpfs", str(folder))
     try:

@@ -1,4 +1,4 @@
-"""The processes of cluster_soak.py: a software switch, two controllers with one state, and workers; and the ways
+"""The processes of cluster_soak.py: a software switch, two controllers with one state, and workers; and proxies
 between them, which can be cut."""
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from wiresum_lab.processes import Program, controller_config, unused_port, wires
 WORKER = Path(__file__).with_name("soak_worker.py")
 HOST = "127.0.0.1"
 WORKERS = 2
-"""Of each job."""
+"""Workers of each job."""
 SLOTS = 1024
 WAIT_S_MAX = 90.0
 STEP_S_MAX = 120.0
-"""Of a job that is to go on: longer than anything that is done to it."""
+"""A step's time-out, longer than any fault lasts."""
 
 
 class SoakError(click.ClickException):
-    """What was not to happen has happened."""
+    """Something happened that must not."""
 
 
-class Proxy:
-    """A TCP way to a port, that can be cut; for the thread of `Proxies`."""
+class TcpProxy:
+    """A TCP proxy to a port, which can be cut. Used in the thread of `Proxies`."""
 
     def __init__(self, target: int, source: str) -> None:
         self.target, self.source = target, source
@@ -68,29 +68,29 @@ class Proxy:
 
 
 class Proxies:
-    """All of them, in an event loop of their own."""
+    """All proxies, in an event loop of their own."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
-    def make(self, target: int, source: str = HOST) -> Proxy:
-        async def start() -> Proxy:
-            proxy = Proxy(target, source)
+    def make(self, target: int, source: str = HOST) -> TcpProxy:
+        async def start() -> TcpProxy:
+            proxy = TcpProxy(target, source)
             server = await asyncio.start_server(proxy.accept, HOST, 0)
             proxy.port = int(server.sockets[0].getsockname()[1])
             return proxy
 
         return asyncio.run_coroutine_threadsafe(start(), self._loop).result(WAIT_S_MAX)
 
-    def cut(self, proxy: Proxy) -> None:
-        """Without a word: what is sent waits."""
+    def cut(self, proxy: TcpProxy) -> None:
+        """Silently: what is sent waits."""
         self._loop.call_soon_threadsafe(proxy.open.clear)
 
-    def mend(self, proxy: Proxy) -> None:
+    def mend(self, proxy: TcpProxy) -> None:
         self._loop.call_soon_threadsafe(proxy.open.set)
 
-    def reset(self, proxy: Proxy) -> None:
+    def reset(self, proxy: TcpProxy) -> None:
         def abort() -> None:
             for writer in list(proxy.streams):
                 writer.transport.abort()
@@ -117,7 +117,7 @@ class Cluster:
         self.controllers_started = 0
         self.stop = folder / "stop"
         self.workers: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
-        self.ways: dict[tuple[str, int], list[Proxy]] = {}
+        self.ways: dict[tuple[str, int], list[TcpProxy]] = {}
 
     def start_controller(self, index: int, *, standby: bool) -> None:
         self.controllers_started += 1
@@ -130,7 +130,7 @@ class Cluster:
         )
 
     def tend_controllers(self) -> None:
-        """One that has ended, since another one took over or since it was killed, comes back as a standby."""
+        """Starts each controller that has ended, killed or after a takeover, as a standby."""
         for index, process in enumerate(self.controllers):
             if self.controllers_wanted and process is not None and process.poll() is not None:
                 self.start_controller(index, standby=True)
@@ -150,7 +150,7 @@ class Cluster:
         )  # fmt: skip
 
     def said(self, name: str, rank: int) -> dict[str, Any]:
-        """The last line of a worker."""
+        """The last line of JSON that a worker printed."""
         lines = (self.folder / f"{name}-{rank}.log").read_text().splitlines()
         said = [line for line in lines if line.startswith("{")]
         found: dict[str, Any] = json.loads(said[-1]) if said else {}
@@ -165,7 +165,7 @@ class Cluster:
         return not any(self.workers[name, rank].poll() is not None for rank in range(WORKERS))
 
     def steps(self, name: str, rank: int = 0) -> int:
-        """That a worker has made, as far as it has said."""
+        """How many steps a worker has made, by its last line."""
         lines = (self.folder / f"{name}-{rank}.log").read_text().splitlines()
         said = [json.loads(line).get("steps", 0) for line in lines if line.startswith("{")]
         return int(max(said, default=0))

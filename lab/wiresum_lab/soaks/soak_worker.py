@@ -18,7 +18,7 @@ from wiresum.agent import AgentConfig, Dtype, Region, Session, WiresumError
 
 SIZES = (1, 700, 20_000)
 PAUSE_S = 0.005
-"""Between two steps: there are two cores for everybody."""
+"""Between two steps, since all processes share few cores."""
 
 
 def contribution(salt: int, rank: int, step: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
@@ -27,7 +27,7 @@ def contribution(salt: int, rank: int, step: int, size: int) -> np.ndarray[tuple
 
 
 def train(session: Session, salt: int, stop: Path, step_s_max: float) -> tuple[int, int]:
-    """Steps, and wrong elements. `salt`: another one for each job, so that a sum of another job is wrong."""
+    """Returns steps and wrong elements. Each job has its own `salt`: a sum of another job would be wrong."""
     step = wrong = 0
     said_at = 0.0
     while True:

@@ -1,4 +1,4 @@
-"""Lets tests find rig.py beside them, and gives them clusters of worker processes (the torch tests' cluster.py)."""
+"""Makes rig.py importable, and gives clusters of worker processes (wiresum_lab.ranks.cluster)."""
 
 from __future__ import annotations
 

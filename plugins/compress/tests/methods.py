@@ -1,4 +1,4 @@
-"""The methods that tests of whole trainings run, by name: a name can be told to a worker process."""
+"""The methods that tests train with, by name, so that a worker process can be told which one to use."""
 
 from __future__ import annotations
 

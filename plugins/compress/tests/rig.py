@@ -1,4 +1,5 @@
-"""What the compressors' tests share: exchanges of one tensor over simulated workers, and statistics over many steps."""
+"""Shared by the compressors' tests: exchanges of one tensor between simulated workers, and statistics over many
+steps."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 def vectors(workers: int, shape: tuple[int, ...] = (60,), *, seed: int = 5, dtype: Any = np.float64) -> list[Array]:
-    """Differing vectors with entries of very different sizes."""
+    """Different vectors, whose entries differ greatly in size."""
     generator = np.random.default_rng(seed)
     size = int(np.prod(shape))
     scales = np.exp(generator.normal(size=size))
@@ -35,7 +36,7 @@ def exchange(
     length: float | None = None,
     state: dict[str, Array] | None = None,
 ) -> Outcome:
-    """One tensor of all workers through an aggregator."""
+    """Sends one tensor of each worker through an aggregator."""
     aggregator = aggregator or InProcess(len(values))
     turns = [
         [
@@ -64,11 +65,9 @@ def _dense(vector: Array | Sparse, size: int) -> Array:
 
 
 def assert_unbiased(compressor: Compressor, values: Sequence[Array], *, steps: int = 300) -> None:
-    """The mean over many steps is the workers' mean, each coordinate within SIGMAS standard errors.
-
-    Where the rarer of two outcomes is so rare that it was hardly seen, the standard error cannot be told from the
-    sample; then it is taken for a third of the other coordinates'.
-    """
+    """The mean over many steps is the workers' mean, each coordinate within SIGMAS standard errors. If one of two
+    outcomes hardly occurred in a coordinate, the sample cannot give its standard error; a third of the other
+    coordinates' is used instead."""
     means = np.stack([exchange(compressor, values, step=step).means[0] for step in range(steps)])
     error = np.abs(means.mean(axis=0) - np.mean(values, axis=0))
     deviation = means.std(axis=0) / math.sqrt(steps)
@@ -91,7 +90,7 @@ def assert_variance_within_omega(compressor: Compressor, values: Sequence[Array]
 
 
 class Unpacked(InProcess):
-    """The reference: adds integers of 64 bits, not packed into words."""
+    """The reference aggregator: adds integers of 64 bits without packing them into words."""
 
     def sum(self, contributions: Sequence[Array], bits: int) -> Array:
         total = np.sum([values.astype(np.int64) for values in contributions], axis=0)

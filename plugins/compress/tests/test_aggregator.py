@@ -1,4 +1,4 @@
-"""The port, in one process."""
+"""The aggregator interface, in one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_sums_of_32_bits_wrap() -> None:
     assert InProcess(2).sum([big, np.ones(1, np.int32)], 32).tolist() == [-(2**31)]
 
 
-def test_contributions_are_not_written_to() -> None:
+def test_contributions_stay_unchanged() -> None:
     values = np.ones(4, np.int32)
     InProcess(2).sum([values, values], 32)
     assert values.tolist() == [1, 1, 1, 1]

@@ -1,4 +1,4 @@
-"""Arrays: what is joined without a copy, and that it is right where a copy is needed."""
+"""Joining arrays: adjacent parts are joined without a copy, and all others are copied correctly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wiresum.compress.arrays import joined
 WHOLE = np.arange(24.0)
 
 
-def test_parts_that_an_array_was_split_into_are_joined_without_a_copy() -> None:
+def test_adjacent_parts_of_one_array_are_joined_without_a_copy() -> None:
     parts = np.split(WHOLE, [3, 10])
     assert np.shares_memory(joined(parts), WHOLE)
     assert joined(parts).tolist() == WHOLE.tolist()

@@ -1,4 +1,5 @@
-"""What compression leaves alone: layers, first steps, a model that it was detached from; and PyTorch's own wrappers."""
+"""What compression does not touch: layers that are left out, the first steps, a model after detach, and PyTorch's own
+wrappers."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def model() -> DistributedDataParallel:
 
 
 def gradients(ddp: DistributedDataParallel, rank: int, step: int = 0) -> dict[str, torch.Tensor]:
-    """After a backward pass over this rank's examples."""
+    """The gradients after a backward pass over this rank's examples."""
     examples = torch.randn(8, 30, generator=torch.Generator().manual_seed(10 * step + rank))
     ddp.zero_grad()
     ddp(examples).square().mean().backward()
@@ -31,7 +32,7 @@ def gradients(ddp: DistributedDataParallel, rank: int, step: int = 0) -> dict[st
 
 
 def means(rank: int, step: int = 0) -> dict[str, torch.Tensor]:
-    """What plain DDP makes of the same."""
+    """The gradients that plain DDP computes from the same examples."""
     return gradients(model(), rank, step)
 
 
@@ -39,7 +40,7 @@ def optimizer_of(ddp: DistributedDataParallel) -> torch.optim.Optimizer:
     return torch.optim.SGD(ddp.parameters(), lr=0.1)
 
 
-def those_sent_whole(found: dict[str, torch.Tensor], rank: int, step: int = 0) -> list[str]:
+def names_of_uncompressed(found: dict[str, torch.Tensor], rank: int, step: int = 0) -> list[str]:
     expected = means(rank, step)
     return [name for name in found if torch.allclose(found[name], expected[name], rtol=1e-5, atol=1e-7)]
 
@@ -56,7 +57,7 @@ def left_out(rank: int, size: int) -> None:
             ddp = model()
             attachment = wc.attach(ddp, optimizer_of(ddp), method, granularity=granularity, **options)  # type: ignore[arg-type]
             found = gradients(ddp, rank)
-            assert those_sent_whole(found, rank) == whole, (options, granularity)
+            assert names_of_uncompressed(found, rank) == whole, (options, granularity)
             report = attachment.report()
             assert report.steps == 1 and (report.sent_bytes < report.dense_bytes) == (len(whole) < 4)
     ddp = model()
@@ -71,13 +72,13 @@ def test_layers_are_left_out_by_name_and_by_size(trio: Cluster) -> None:
 def later(rank: int, size: int) -> None:
     ddp = model()
     attachment = wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05), start_step=2)
-    whole = [those_sent_whole(gradients(ddp, rank, step), rank, step) for step in range(3)]
+    whole = [names_of_uncompressed(gradients(ddp, rank, step), rank, step) for step in range(3)]
     assert whole == [NAMES, NAMES, []]
     assert attachment.report().steps == 3 and attachment.engine.step == 1
     restored = model()
     other = wc.attach(restored, optimizer_of(restored), wc.TopK(0.05), start_step=2)
     other.load_state_dict(attachment.state_dict())
-    assert those_sent_whole(gradients(restored, rank), rank) == []
+    assert names_of_uncompressed(gradients(restored, rank), rank) == []
 
 
 def test_compression_starts_after_some_steps_and_a_checkpoint_remembers_how_many(trio: Cluster) -> None:
@@ -90,12 +91,12 @@ def detached(rank: int, size: int) -> None:
     first = wc.attach(ddp, optimizer, wc.IntSGD(8))
     with pytest.raises(RuntimeError, match=r"detach\(\) it first"):
         wc.attach(ddp, optimizer, wc.TopK(0.05))
-    assert those_sent_whole(gradients(ddp, rank), rank) != NAMES
+    assert names_of_uncompressed(gradients(ddp, rank), rank) != NAMES
     first.detach()
     first.detach()
-    assert those_sent_whole(gradients(ddp, rank, 1), rank, 1) == NAMES
+    assert names_of_uncompressed(gradients(ddp, rank, 1), rank, 1) == NAMES
     wc.attach(ddp, optimizer, wc.TopK(0.05))
-    assert those_sent_whole(gradients(ddp, rank, 2), rank, 2) == []
+    assert names_of_uncompressed(gradients(ddp, rank, 2), rank, 2) == []
 
 
 def test_a_model_is_plain_after_detach_and_takes_another_compression(trio: Cluster) -> None:
@@ -114,22 +115,22 @@ def wrapped(rank: int, size: int) -> None:
     torch.testing.assert_close(gradients(ddp, rank)["2.weight"], expected["2.weight"], rtol=2e-3, atol=1e-5)
 
 
-def test_pytorchs_wrappers_go_around_it(trio: Cluster) -> None:
+def test_pytorchs_optimizer_wrappers_work_around_compression(trio: Cluster) -> None:
     trio.run(wrapped)
 
 
 def two_models(rank: int, size: int) -> None:
-    """As of a generator and its critic: each with an optimizer of its own, in turns."""
+    """Two models, each with its own optimizer, trained in turns like a generator and its critic."""
     both = [model(), model()]
     methods = (wc.QSGD(1), wc.TopK(0.05))
     attachments = [wc.attach(ddp, optimizer_of(ddp), method) for ddp, method in zip(both, methods, strict=True)]
     for step in range(2):
         for ddp in both:
-            assert those_sent_whole(gradients(ddp, rank, step), rank, step) != NAMES
+            assert names_of_uncompressed(gradients(ddp, rank, step), rank, step) != NAMES
     assert [attachment.report().steps for attachment in attachments] == [2, 2]
     attachments[0].detach()
-    assert those_sent_whole(gradients(both[0], rank), rank) == NAMES
-    assert those_sent_whole(gradients(both[1], rank), rank) == []
+    assert names_of_uncompressed(gradients(both[0], rank), rank) == NAMES
+    assert names_of_uncompressed(gradients(both[1], rank), rank) == []
 
 
 def test_several_models_with_optimizers_of_their_own(trio: Cluster) -> None:
@@ -144,18 +145,18 @@ def failed_passes(rank: int, size: int) -> None:
     def fail(gradient: torch.Tensor) -> None:
         raise KeyError("a bug in the backward pass")
 
-    # The first layer's gradient comes last: a bucket is on its way by then.
+    # The first layer's gradient is computed last, when a bucket is already being exchanged.
     handle: Any = ddp.module[0].weight.register_hook(fail)
     with pytest.raises(KeyError, match="a bug"):
         gradients(ddp, rank)
     handle.remove()
-    attachment.detach()  # waits for what is on its way
+    attachment.detach()  # waits for the exchanges under way
     tensor = torch.ones(10)
     dist.all_reduce(tensor)
     assert (tensor == size).all()
-    again = model()  # DDP itself is not usable after a pass that was not finished
+    again = model()  # DDP cannot be used after an unfinished pass
     wc.attach(again, optimizer_of(again), wc.TopK(0.05))
-    assert those_sent_whole(gradients(again, rank), rank) == []
+    assert names_of_uncompressed(gradients(again, rank), rank) == []
 
 
 def test_a_backward_pass_that_fails_leaves_the_group_in_order(trio: Cluster) -> None:
@@ -182,9 +183,9 @@ def wrong(rank: int, size: int) -> None:
         wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05))
 
 
-def test_what_cannot_be_compressed_is_refused(trio: Cluster) -> None:
+def test_unsupported_models_and_options_are_refused(trio: Cluster) -> None:
     trio.run(wrong)
 
 
-def test_dir_shows_what_is_imported_late() -> None:
+def test_dir_lists_lazily_imported_names() -> None:
     assert {"attach", "compression_hook", "TopK"} <= set(dir(wc))

@@ -1,4 +1,4 @@
-"""Block sparsifiers: what each chooses, what travels for it, and that nothing is lost."""
+"""Block sparsifiers: which blocks each one chooses, what is sent for them, and that nothing is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GRADIENT = np.array([3.0, 4.0, 0.0, 1.0, -6.0, 8.0, 0.5])
 
 
 def chosen(method: wc.BlockSparsifier, values: Array, *, parameters: Array | None = None, step: int = 0) -> list[int]:
-    """The blocks of two that one worker sends of a gradient, by an engine's estimate."""
+    """The blocks, of two elements each, that one worker sends of a gradient, found by running an engine."""
     engine = wc.Engine(method, wc.InProcess(1))
     engine.step = step
     segment = wc.Segment((wc.Piece("x", (len(values),)),))
@@ -55,12 +55,12 @@ def test_top_k_ratio_says_that_it_needs_the_parameters() -> None:
         chosen(wc.BlockTopKRatio(0.5, block=2), GRADIENT)
 
 
-def test_a_threshold_takes_what_reaches_it_and_maybe_nothing() -> None:
+def test_a_threshold_takes_the_blocks_that_reach_it_possibly_none() -> None:
     assert chosen(wc.BlockThreshold(5.0, block=2), GRADIENT) == [0, 2]
     assert chosen(wc.BlockThreshold(11.0, block=2), GRADIENT) == []
 
 
-def test_random_k_takes_the_same_blocks_everywhere_unless_told_otherwise() -> None:
+def test_random_k_takes_the_same_blocks_at_all_workers_unless_independent() -> None:
     ones = [np.ones(800)] * 3
     same = [row[0] for row in exchange(wc.BlockRandomK(0.1, block=2), ones).own]
     assert all((one == same[0]).all() for one in same)
@@ -73,7 +73,7 @@ def test_random_k_takes_the_same_blocks_everywhere_unless_told_otherwise() -> No
 
 @pytest.mark.parametrize("independent", [False, True])
 def test_random_k_chooses_each_block_equally_often(independent: bool) -> None:
-    """Also the last, shorter one: 20 blocks, of which 5 are sent, in 800 steps."""
+    """The shorter last block too: 5 of 20 blocks are sent in each of 800 steps."""
     method, counts = wc.BlockRandomK(0.25, block=3, independent=independent), np.zeros(58)
     for step in range(800):
         counts += exchange(method, [np.ones(58)], step=step).means[0]
@@ -83,7 +83,8 @@ def test_random_k_chooses_each_block_equally_often(independent: bool) -> None:
 @pytest.mark.parametrize("method", [wc.BlockTopK(0.2, block=8), wc.BlockRandomK(0.2, block=8)], ids=repr)
 @pytest.mark.parametrize("size", [80, 83])
 def test_the_contraction_is_the_share_of_the_blocks(method: wc.BlockSparsifier, size: int) -> None:
-    """Random blocks lose that share's complement on average; where all values are alike, the largest do no better."""
+    """Random blocks lose the rest of the squared norm on average; if all values are alike, the largest blocks do no
+    better."""
     share = method.contraction(size)
     assert share == {80: 2 / 10, 83: 2 / 11}[size]
     worst = [np.ones(size)] * 2
@@ -112,7 +113,7 @@ def test_the_contraction_is_the_share_of_the_blocks(method: wc.BlockSparsifier, 
     ],
     ids=repr,
 )
-def test_what_comes_out_and_what_is_held_back_make_up_the_gradients(method: wc.Compressor) -> None:
+def test_results_and_residuals_add_up_to_the_gradients(method: wc.Compressor) -> None:
     segment = wc.Segment((wc.Piece("a", (7, 5)), wc.Piece("b", (48,))))
     engine, given, received = wc.Engine(method, wc.InProcess(3)), np.zeros(83), np.zeros(83)
     for step in range(12):
@@ -126,8 +127,8 @@ def test_what_comes_out_and_what_is_held_back_make_up_the_gradients(method: wc.C
     assert np.abs(np.mean(own, axis=0)).max() > 0.1
 
 
-def test_indices_are_of_blocks_and_those_that_all_can_draw_do_not_travel() -> None:
-    """83 values in 11 blocks, of which 2 are sent: one exponent, the index, and the union's values."""
+def test_indices_number_blocks_and_are_not_sent_if_all_workers_can_draw_them() -> None:
+    """83 values in 11 blocks, of which 2 are sent: one exponent, the indices, and the values of the union."""
     values = [np.concatenate([np.zeros(8), np.full(16, 9.0), np.zeros(59)]) + 1e-3 * v for v in vectors(3, (83,))]
     for method, index_bytes in (
         (wc.BlockTopK(0.2, block=8), index_code_bytes(2, 11)),

@@ -1,4 +1,4 @@
-"""States: they continue bit for bit, and are refused wherever else they are loaded."""
+"""Checkpoints: training continues bit for bit, and a state is refused by an engine that it does not fit."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_a_checkpoint_continues_bit_for_bit(name: str, segments: list[Segment]) 
         second = Engine(ALL[name], InProcess(3))
         second.load_state_dict(handed_out)
         if at_once:
-            run(first, range(3, 5), segments)  # a state that was handed out is not changed by going on
+            run(first, range(3, 5), segments)  # going on does not change the state handed out before
         assert same_bits(second.state_dict(), pickle.loads(state))
         assert same_bits(run(second, range(3, 6), segments), expected[3:])
     third = Engine(ALL[name], InProcess(3))
-    third.load_state_dict(handed_out)  # nor by going on with what was loaded
+    third.load_state_dict(handed_out)  # nor does going on after it was loaded
     assert same_bits(run(third, range(3, 6), segments), expected[3:])
 
 
@@ -72,7 +72,7 @@ def test_a_state_from_before_the_first_step_can_be_loaded() -> None:
 
 
 def refused(state: Any, engine: Engine, *texts: str, **options: Any) -> None:
-    """With an error that says all of it, and the engine is as it was."""
+    """The state is refused with an error that contains all the texts, and the engine is unchanged."""
     before = engine.state_dict()
     with pytest.raises(ValueError, match="nothing of it was loaded") as error:
         engine.load_state_dict(state, **options)
@@ -124,19 +124,19 @@ def test_the_name_of_a_memory_is_the_memory() -> None:
 
 
 class Scaled(Identity):
-    """No dataclass: its options are its attributes."""
+    """A compressor that is no dataclass: its options are its attributes."""
 
     def __init__(self, factor: Any) -> None:
         object.__setattr__(self, "factor", factor)
 
 
-def test_a_compressor_of_ones_own_is_described_by_its_attributes() -> None:
+def test_a_users_compressor_is_described_by_its_attributes() -> None:
     text = "method.factor is [1.0, 2.0] in the state and 3.0 here"
     refused(trained(Scaled(np.array([1.0, 2.0]))).state_dict(), trained(Scaled(np.float32(3))), text)
 
 
 def of_one_worker(worker: int, workers: int = 3, method: Compressor = DIANA()) -> Engine:  # noqa: B008
-    """As in a process group: an engine of one worker, with zeros in the others' place."""
+    """An engine as in a process group: one real worker, with zeros in place of the others."""
 
     class Alone(InProcess):
         def __init__(self) -> None:
@@ -153,7 +153,7 @@ def test_a_state_of_another_worker_is_refused() -> None:
     of_one_worker(2).load_state_dict(engine.state_dict())
 
 
-def test_a_state_of_another_number_of_workers_is_refused_unless_that_is_meant() -> None:
+def test_a_state_of_another_number_of_workers_is_refused_unless_allowed() -> None:
     state = trained(DIANA()).state_dict()
     fewer = Engine(DIANA(), InProcess(2))
     refused(state, fewer, "it is of 3 workers, and here are 2", "world_size_changed=True", "synchronize()")
@@ -213,7 +213,7 @@ def changed(change: Callable[[State], object], method: Compressor = DIANA()) -> 
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_a_state_that_is_not_whole_is_refused(change: Callable[[State], object], text: str) -> None:
+def test_an_incomplete_state_is_refused(change: Callable[[State], object], text: str) -> None:
     refused(changed(change), trained(DIANA(), 1), text)
     refused(changed(change), Engine(DIANA(), InProcess(3)), text)
 
@@ -223,7 +223,7 @@ def test_lengths_that_are_missing_are_refused() -> None:
     refused(changed(lambda state: state["squares"].pop("b"), method), Engine(method, InProcess(3)), "squares lacks 'b'")
 
 
-def test_what_was_saved_for_the_other_direction_is_looked_at_before_anything_changes() -> None:
+def test_a_bad_state_for_the_way_down_is_refused_before_anything_changes() -> None:
     method = TopK(0.2, down=TopK(0.3))
     state = changed(lambda state: state["down"]["own"][0]["residual"].pop("c"), method)
     refused(state, trained(method, 1), "own[0].residual lacks 'c'")
@@ -245,17 +245,16 @@ def test_a_state_of_another_version_is_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("state", [None, [], 7, "state"])
-def test_what_is_no_state_is_refused(state: Any) -> None:
+def test_an_object_that_is_no_state_is_refused(state: Any) -> None:
     with pytest.raises(ValueError, match="not a compression state"):
         Engine(DIANA(), InProcess(3)).load_state_dict(state)
 
 
 @pytest.mark.parametrize("workers", [2, 5])
 @pytest.mark.parametrize("name", ALL)
-def test_with_another_number_of_workers_own_memories_stay_and_the_common_one_is_their_mean(
-    name: str, workers: int
-) -> None:
-    """New workers begin with zeros; what workers have alike stays; and from there all goes on."""
+def test_with_more_or_fewer_workers_own_memories_stay_and_the_common_one_is_their_mean(name: str, workers: int) -> None:
+    """New workers start with zero memories, state that is equal at all workers is kept, and training goes on from
+    there."""
     before = trained(ALL[name], 5).state_dict()
     engine = Engine(ALL[name], InProcess(workers))
     engine.load_state_dict(before, world_size_changed=True)
@@ -278,7 +277,7 @@ def test_with_another_number_of_workers_own_memories_stay_and_the_common_one_is_
 
 
 def test_a_shift_goes_on_without_bias_after_the_number_of_workers_has_changed() -> None:
-    """Without loss every estimate is the mean gradient, which it is only if the common shift is the mean of all."""
+    """Without loss every estimate is the mean gradient, but only if the common shift is the mean of all shifts."""
     method = Identity(memory=Shift(0.5))
     for workers in (1, 2, 5):
         engine = Engine(method, InProcess(workers))

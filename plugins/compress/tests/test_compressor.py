@@ -1,4 +1,4 @@
-"""Somebody else's compressors: one short class for each way to travel."""
+"""A user's own compressors: one short class for each way in which messages are combined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchan
 
 @dataclass(frozen=True)
 class Coin(IntegerCompressor):
-    """All or nothing of each value: sent with probability p, as an integer of a fixed quantum."""
+    """Sends each value with probability p, as an integer multiple of a fixed quantum, and otherwise zero."""
 
     p: float
     quantum: float = 2.0**-20
@@ -33,7 +33,7 @@ class Coin(IntegerCompressor):
 
 @dataclass(frozen=True)
 class FirstK(SparseCompressor):
-    """The first k values, for the test of a compressor whose indices need not travel."""
+    """Sends the first k values, whose indices every worker knows."""
 
     k: int
 
@@ -92,17 +92,17 @@ def test_a_tensor_beyond_the_reach_of_an_index_is_refused() -> None:
 
 
 class Travelling(FirstK):
-    """Its indices travel, although they could be known."""
+    """Sends its indices although every worker could know them."""
 
     indices = SparseCompressor.indices
 
 
-def test_a_sparse_compressor_that_does_not_say_its_count_is_told_to() -> None:
+def test_a_sparse_compressor_without_a_count_gets_an_error_that_asks_for_it() -> None:
     with pytest.raises(NotImplementedError, match=r"Travelling .* count\(\)"):
         exchange(Travelling(2), vectors(2))
 
 
-def test_a_sparse_compressor_that_sends_another_number_than_it_says_is_an_error() -> None:
+def test_a_sparse_compressor_that_sends_another_number_than_its_count_is_an_error() -> None:
     class Wrong(Travelling):
         def count(self, turn: Turn) -> int:
             return 3

@@ -1,4 +1,4 @@
-"""The engine: granularity, checkpoints, repeated steps, both directions, and workers that come later."""
+"""The engine: granularity, checkpoints, repeated steps, compression in both directions, and workers that join later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALL = {
 
 
 def gradients(step: int, segments: list[wc.Segment], workers: int = 3) -> list[list[np.ndarray]]:
-    """The same gradient of each piece, however pieces are put together."""
+    """The same gradient for each piece, however pieces are grouped into segments."""
     by_piece = [
         {
             piece.name: np.random.default_rng([step, worker, at]).normal(size=piece.size)
@@ -39,7 +39,7 @@ def gradients(step: int, segments: list[wc.Segment], workers: int = 3) -> list[l
 
 
 def average(engine: wc.Engine, values: Any, segments: list[wc.Segment]) -> list[np.ndarray]:
-    """With the parameters that some methods need."""
+    """Averages, and passes the parameters that some methods need."""
     return engine.average(segments, values, {segment.name: np.linspace(1, 2, segment.size) for segment in segments})
 
 
@@ -61,8 +61,8 @@ def same_bits(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def test_memories_are_kept_by_piece_so_that_segments_may_change() -> None:
-    """As DDP's buckets do after the first step. Without loss, any order of pieces gives the mean."""
+def test_memories_are_kept_by_piece_and_segments_may_change() -> None:
+    """DDP's buckets change after the first step. Without loss, every grouping gives the mean."""
     engine = wc.Engine(wc.Identity(memory="diana"), wc.InProcess(3))
     for step, segments in enumerate([BY_BUCKET, WHOLE, BY_LAYER, BY_BUCKET]):
         values = gradients(step, segments)
@@ -73,7 +73,7 @@ def test_memories_are_kept_by_piece_so_that_segments_may_change() -> None:
 
 
 class Failing(wc.InProcess):
-    """Fails after the packets were sent: the aggregate does not arrive."""
+    """Fails after the contributions were sent: the aggregate does not arrive."""
 
     def _sum_words(self, contributions: Any) -> Any:
         raise RuntimeError("the switch died")
@@ -83,7 +83,7 @@ class Failing(wc.InProcess):
 
 @pytest.mark.parametrize("method", [wc.DIANA(), wc.TopK(0.2)], ids=repr)
 def test_a_step_whose_aggregate_does_not_arrive_changes_nothing_and_can_be_repeated(method: wc.Compressor) -> None:
-    """Vectors take turns as the residual and as what is compressed: a failed step must not mix them up."""
+    """An engine reuses its vectors for residuals and input: a failed step must not mix them up."""
     engine, straight = (wc.Engine(method, wc.InProcess(3)) for _ in range(2))
     run(engine, range(3), WHOLE)
     run(straight, range(3), WHOLE)
@@ -98,7 +98,7 @@ def test_a_step_whose_aggregate_does_not_arrive_changes_nothing_and_can_be_repea
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_nan_is_handed_on_and_leaves_memories_alone(name: str) -> None:
+def test_a_nan_reaches_the_result_and_no_memory(name: str) -> None:
     engine = wc.Engine(ALL[name], wc.InProcess(3))
     run(engine, range(2), BY_LAYER)
     before = engine.state_dict()
@@ -121,8 +121,8 @@ def test_a_batch_of_segments_takes_no_more_rounds_than_one() -> None:
         assert engine.aggregator.traffic.rounds == rounds
 
 
-def test_the_other_direction_is_compressed_alike_at_all_workers() -> None:
-    """With nothing lost on the way up, what comes out is Q_M of the mean, and no other worker's randomness is in it."""
+def test_the_way_down_is_compressed_identically_at_all_workers() -> None:
+    """Without loss on the way up, the result is Q_M of the mean, with the same randomness at every worker."""
     engines = [wc.Engine(wc.Identity(down=wc.QSGD(3)), wc.InProcess(workers), seed=9) for workers in (1, 3)]
     mean = gradients(0, WHOLE, 1)
     alone = engines[0].average(WHOLE, mean)
@@ -133,7 +133,7 @@ def test_the_other_direction_is_compressed_alike_at_all_workers() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_gradient_may_come_in_parts(name: str) -> None:
-    """As DDP has them: one part for each parameter."""
+    """DDP has one part for each parameter."""
     flat, parted = (wc.Engine(ALL[name], wc.InProcess(3), seed=4) for _ in range(2))
     ends = np.cumsum([piece.size for piece in PIECES])[:-1]
     for step in range(4):

@@ -1,4 +1,5 @@
-"""What all compressors have in common: no bias, the declared variance, exact sums, NaN for all, checked options."""
+"""What every compressor guarantees: no bias, the declared variance, exact sums, NaN for all workers, checked
+options."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_its_variance_is_within_the_declared_omega(compressor: wc.Compressor, wo
 
 
 @pytest.mark.parametrize("compressor", [*UNBIASED, wc.THC(), wc.TopK(0.1)], ids=repr)
-def test_the_mean_is_the_mean_of_what_each_worker_takes_for_sent(compressor: wc.Compressor) -> None:
+def test_the_result_is_the_mean_of_what_each_worker_believes_it_sent(compressor: wc.Compressor) -> None:
     outcome = exchange(compressor, vectors(4))
     np.testing.assert_allclose(outcome.means[0], np.mean([row[0] for row in outcome.own], axis=0), atol=1e-12)
 
@@ -96,7 +97,7 @@ def test_the_mean_has_the_bits_of_a_reference_that_adds_in_64_bits(compressor: w
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("compressor", POISONED, ids=repr)
-def test_one_workers_nan_or_inf_is_everybodys_nan(compressor: wc.Compressor, poison: float) -> None:
+def test_one_workers_nan_or_inf_becomes_nan_at_all_workers(compressor: wc.Compressor, poison: float) -> None:
     assert np.isfinite(exchange(compressor, vectors(4)).means[0]).all()
     for worker in range(4):
         values: list[Any] = vectors(4)

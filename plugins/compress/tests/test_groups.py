@@ -1,4 +1,4 @@
-"""Process groups as aggregators: real workers over Gloo and over a switch give the bits of simulated ones."""
+"""Process groups as aggregators: real workers, over Gloo and over a switch, compute the same bits as simulated ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def operations_in_worker(rank: int, size: int) -> list[Any]:
     return every_operation(aggregator_of())
 
 
-def test_a_group_does_what_the_simulation_does(trio: Cluster) -> None:
+def test_a_groups_operations_equal_the_simulated_ones(trio: Cluster) -> None:
     *expected, delivered = every_operation(InProcess(3))
     for rank, (*results, mine) in enumerate(trio.run(operations_in_worker)):
         assert results == expected

@@ -1,4 +1,4 @@
-"""gTop-k, exact and by tree."""
+"""gTop-k, in its exact mode and in its tree mode."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .rig import exchange, vectors
 
 
 def integral(workers: int, size: int = 60) -> list[np.ndarray]:
-    """Vectors of whole numbers: sums of them are exact, so that conservation can be asserted bit for bit."""
+    """Vectors of whole numbers, whose sums are exact, so that lost values can be found bit for bit."""
     return [np.round(vector * 8) for vector in vectors(workers, (size,))]
 
 
-def test_the_result_is_the_top_k_of_the_sum_of_everybodys_top_k() -> None:
+def test_the_result_is_the_top_k_of_the_sum_of_all_workers_top_k() -> None:
     values = integral(4)
     total = np.zeros(60)
     for value in values:
@@ -31,16 +31,17 @@ def test_the_result_is_the_top_k_of_the_sum_of_everybodys_top_k() -> None:
     assert (mean[chosen] * 4 == total[chosen]).all()
 
 
-def test_exact_conserves_mass() -> None:
-    """What was sent and what stays add up to what there was, in every bit."""
+def test_exact_mode_loses_nothing() -> None:
+    """What was sent and what is held back add up to the input, bit for bit."""
     values = integral(4)
     outcome = exchange(GTopK(0.1), values)
     stays = [value - row[0] for value, row in zip(values, outcome.own, strict=True)]
     assert (outcome.means[0] * 4 + np.sum(stays, axis=0) == np.sum(values, axis=0)).all()
 
 
-def test_the_tree_loses_mass_at_inner_merges() -> None:
-    """The published algorithm does; that is why it is not the default. Index 1 is dropped by one merge, and chosen."""
+def test_tree_mode_loses_values_at_inner_merges() -> None:
+    """The published algorithm has this loss, so it is not the default. One merge drops index 1, which another one
+    chooses."""
     values = [np.array([8.0, 0, 0]), np.array([0, 5.0, 0]), np.array([0, 9.0, 0]), np.array([0, 0, 1.0])]
     outcome = exchange(GTopK(1 / 3, mode="tree"), values)
     assert (outcome.means[0] * 4).tolist() == [0, 9, 0]
@@ -50,7 +51,7 @@ def test_the_tree_loses_mass_at_inner_merges() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
-def test_through_the_trees_root_pass_4k_log2_n_numbers(workers: int) -> None:
+def test_the_trees_root_sends_and_receives_4k_log2_n_numbers(workers: int) -> None:
     class Root(InProcess):
         numbers = 0
 
@@ -65,7 +66,7 @@ def test_through_the_trees_root_pass_4k_log2_n_numbers(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
-def test_the_tree_reaches_everybody_in_as_few_rounds_as_possible(workers: int) -> None:
+def test_the_tree_reaches_all_workers_in_the_fewest_rounds(workers: int) -> None:
     reached = {0}
     for routes in reversed(rounds_up(workers)):
         assert all(destination in reached for _, destination in routes)
@@ -74,14 +75,14 @@ def test_the_tree_reaches_everybody_in_as_few_rounds_as_possible(workers: int) -
     assert len(rounds_up(workers)) == int(np.ceil(np.log2(workers)))
 
 
-def test_where_workers_agree_on_coordinates_tree_and_exact_are_the_same() -> None:
+def test_tree_and_exact_mode_agree_if_workers_choose_the_same_coordinates() -> None:
     values = [scale * np.arange(1.0, 41.0) for scale in (1, 2, 3, 4, 5)]
     tree, exact = exchange(GTopK(0.1, mode="tree"), values), exchange(GTopK(0.1), values)
     assert tree.means[0] == pytest.approx(exact.means[0], rel=1e-14)
     assert all((one[0] == other[0]).all() for one, other in zip(tree.own, exact.own, strict=True))
 
 
-def test_in_16_bits_half_travels_and_what_is_rounded_off_stays() -> None:
+def test_16_bits_halve_the_traffic_and_rounding_errors_are_kept() -> None:
     values = integral(4)
     outcomes, sent = [], []
     for bits in (32, 16):

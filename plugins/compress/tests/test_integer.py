@@ -15,13 +15,13 @@ from .rig import assert_unbiased, exchange, vectors
 LENGTH = 0.7
 
 
-def test_the_first_step_is_nearly_exact_whatever_the_bits() -> None:
+def test_the_first_step_is_nearly_exact_at_every_width() -> None:
     values = vectors(4)
     mean = exchange(IntSGD(8, scale="estimate"), values).means[0]
     assert mean == pytest.approx(np.mean(values, axis=0), abs=1e-7)
 
 
-def test_the_scale_is_that_of_the_paper() -> None:
+def test_the_scale_follows_the_paper() -> None:
     """a_k = eta sqrt(d) / sqrt(2 n r_k + eta^2 eps^2), of SGD's motion eta |g|: results are multiples of 1/(n a_k)."""
     values, rate, moved = vectors(4), 0.1, 0.005
     scale = rate * np.sqrt(60) / np.sqrt(2 * 4 * moved + rate**2 * 1e-16)
@@ -31,7 +31,7 @@ def test_the_scale_is_that_of_the_paper() -> None:
     assert np.abs(mean - np.mean(values, axis=0)).max() < 1 / scale
 
 
-def test_no_maximum_is_taken_once_there_was_an_estimate() -> None:
+def test_no_maximum_is_exchanged_after_the_first_estimate() -> None:
     aggregator = InProcess(4)
     exchange(IntSGD(8, scale="estimate"), vectors(4), step=3, length=LENGTH, aggregator=aggregator)
     assert aggregator.traffic.rounds == 1
@@ -56,8 +56,8 @@ def test_it_is_unbiased_where_nothing_is_clamped() -> None:
     assert_unbiased(Told(scale="estimate"), vectors(3))
 
 
-def test_what_is_clamped_stays_with_the_worker() -> None:
-    """100 at a quantum of about 0.1 does not fit 8 bits; a worker takes for sent what was sent."""
+def test_the_clamped_part_stays_in_the_workers_memory() -> None:
+    """100 at a quantum of about 0.1 does not fit 8 bits; a worker records the clamped value as sent."""
     values = [np.full(4, 100.0), np.full(4, -100.0)]
     outcome = exchange(IntSGD(8, scale="estimate"), values, step=1, length=0.1)
     quantum = np.sqrt(2 * 2 * 0.01 / 4)
@@ -65,8 +65,8 @@ def test_what_is_clamped_stays_with_the_worker() -> None:
     assert outcome.means[0] == pytest.approx(np.zeros(4))
 
 
-def test_what_is_clamped_is_counted() -> None:
-    """Values within the bound, which may be rounded to it, are not."""
+def test_clamped_values_are_counted() -> None:
+    """Values within the bound are not counted, even if they are rounded to it."""
     quantum = np.sqrt(2 * 2 * 0.01 / 4)
     values = [np.array([62.9, 63.1, -70, 1]) * quantum, np.array([0, 63, -63, -100]) * quantum]
     assert exchange(IntSGD(8, scale="estimate"), values, step=1, length=0.1).clamped == 3
@@ -74,7 +74,7 @@ def test_what_is_clamped_is_counted() -> None:
     assert exchange(IntSGD(8), values, step=1).clamped == 0
 
 
-def test_an_engine_warns_once_of_integers_that_were_cut_where_no_memory_keeps_the_rest() -> None:
+def test_an_engine_warns_once_of_clamping_if_no_memory_keeps_the_rest() -> None:
     segments, gradients = [Segment((Piece("x", (4,)),))], [[np.full(4, 100.0)], [np.full(4, -100.0)]]
     for method, warns in ((IntSGD(8, scale="estimate"), True), (IntDIANA(8, scale="estimate"), False)):
         engine = Engine(method, InProcess(2))
@@ -92,8 +92,8 @@ def test_an_engine_warns_once_of_integers_that_were_cut_where_no_memory_keeps_th
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
-def test_a_width_ends_where_the_docs_say(bits: int) -> None:
-    """docs/compress.md: once the estimates' length is below n/(2^(b-1) - 1) of sqrt(d/2n) times the largest value."""
+def test_a_width_clamps_from_the_documented_length_on(bits: int) -> None:
+    """docs/compress.md: an estimate must be at least n/(2^(b-1) - 1) * sqrt(d/2n) times the largest value."""
     workers, size = 4, 60
     value = np.linspace(-1, 1, size)
     end = workers / (2 ** (bits - 1) - 1) * np.sqrt(size / (2 * workers))
@@ -102,7 +102,7 @@ def test_a_width_ends_where_the_docs_say(bits: int) -> None:
         assert (outcome.clamped > 0) == cut
 
 
-def test_intdiana_is_intsgd_of_differences_to_a_shift_with_the_rate_that_theory_allows() -> None:
+def test_intdiana_is_intsgd_with_a_shift_of_the_rate_that_theory_allows() -> None:
     assert isinstance(IntDIANA(8), IntSGD)
     assert IntDIANA(8).memory == Shift()
     omega = Quantiser(bits=8).omega(40, 100)
@@ -115,7 +115,7 @@ PIECES = (Piece("a", (2,)), Piece("b", (1,)))
 
 
 def told(segments: list[Segment], gradients: list[list[float]]) -> tuple[list[list[float | None]], list[np.ndarray]]:
-    """The lengths that each step's compressor was told, by segment, and the estimates; by layer after the first."""
+    """The lengths given to each step's compressor, by segment, and the estimates; by layer after the first step."""
     lengths: list[list[float | None]] = []
 
     class Listening(IntSGD):
@@ -132,7 +132,7 @@ def told(segments: list[Segment], gradients: list[list[float]]) -> tuple[list[li
     return lengths, estimates
 
 
-def test_a_length_is_the_root_of_the_estimates_averaged_squares_and_follows_a_piece_into_another_segment() -> None:
+def test_a_length_is_the_averaged_norm_of_estimates_and_is_kept_by_piece() -> None:
     lengths, estimates = told([Segment(PIECES)], [[3.0, 0.0, 4.0], [0.0, 0.0, 2.0], [1.0, 1.0, 1.0]])
     squares = [np.array([np.sum(one[:2] ** 2), one[2] ** 2]) for one in estimates]
     assert lengths[0] == [None]

@@ -1,4 +1,4 @@
-"""Memories: what they keep, and that theory's identities hold."""
+"""Memories: what they keep, and that the identities of their theory hold."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_without_loss_momentum_correction_is_momentum_of_the_mean() -> None:
         engine.advance()
 
 
-def test_masking_of_dense_messages_begins_the_velocity_anew_where_something_was_sent() -> None:
-    """A ternary quantiser sends most values as zeros: these go on."""
+def test_masking_resets_the_velocity_of_values_that_were_sent() -> None:
+    """A ternary quantiser sends most values as zeros, whose velocity is kept."""
     engine = wc.Engine(wc.TernGrad(memory=wc.MomentumCorrection(0.9)), wc.InProcess(1))
     value = gradients(1, 0)[0][0]
     sent = engine.average([SEGMENT], [[value]])[0]
@@ -111,7 +111,8 @@ def test_masking_of_dense_messages_begins_the_velocity_anew_where_something_was_
 
 @pytest.mark.parametrize("memory", [wc.ErrorFeedback(clip=2.0), wc.MomentumCorrection(0.0, clip=2.0)], ids=repr)
 def test_each_workers_gradient_is_clipped_to_its_part_of_the_norm(memory: wc.Memory) -> None:
-    """By clip/sqrt(N), the whole segment's norm, also where it comes in parts; a short one is left as it is."""
+    """The limit is clip/sqrt(N) on the whole segment's norm, even if it comes in parts; smaller gradients are
+    unchanged."""
     segment = wc.Segment((wc.Piece("a", (2,)), wc.Piece("b", (2,))))
     engine = wc.Engine(wc.Identity(memory=memory), wc.InProcess(4))
     long, short = np.array([3.0, 0.0, 4.0, 0.0]), np.array([0.1, 0.0, 0.0, 0.2])
@@ -121,7 +122,7 @@ def test_each_workers_gradient_is_clipped_to_its_part_of_the_norm(memory: wc.Mem
 
 
 @pytest.mark.parametrize("memory", [wc.ErrorFeedback(), wc.MomentumCorrection()], ids=repr)
-def test_what_is_rounded_off_on_the_wire_is_held_back(memory: wc.Memory) -> None:
+def test_rounding_errors_of_the_wire_are_held_back(memory: wc.Memory) -> None:
     engine, values = wc.Engine(wc.GTopK(0.5, bits=16, memory=memory), wc.InProcess(3)), gradients(3, 0)
     estimate = engine.average([SEGMENT], values)[0]
     held = np.mean([mine["residual"]["x"] for mine in engine.state_dict()["own"]], axis=0)
@@ -148,7 +149,7 @@ def test_ef21_is_for_contractive_compressors() -> None:
     assert wc.EF21().fitted(wc.TopK(0.1), 40, 3) == wc.Shift(1.0)
 
 
-def test_memories_have_names() -> None:
+def test_memories_can_be_given_by_name() -> None:
     assert isinstance(memory_of("error-feedback"), wc.ErrorFeedback)
     own = wc.ErrorFeedback()
     assert memory_of(own) is own

@@ -1,4 +1,4 @@
-"""Native code of the compressors: what it refuses."""
+"""Limits of the compressors' native code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from wiresum.compress import native
 from wiresum.compress.union import INDEX_MAX
 
 TOO_MANY = INDEX_MAX + 1
-MAP_NORESERVE = 0x4000  # which mmap names since Python 3.13
+MAP_NORESERVE = 0x4000  # mmap exports the name since Python 3.13
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
-def test_more_elements_than_indices_tell_apart_are_refused(dtype: type) -> None:
-    """Zeros that take no memory, since nobody reads them."""
+def test_more_elements_than_an_index_can_number_are_refused(dtype: type) -> None:
+    """The pages are never read, so they take no memory."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     vector = np.frombuffer(mmap.mmap(-1, TOO_MANY * np.dtype(dtype).itemsize, flags), dtype)
     with pytest.raises(ValueError, match=f"a tensor of {TOO_MANY} elements, of which no more than {INDEX_MAX}"):

@@ -1,4 +1,4 @@
-"""Natural compression, sign majority, and nothing at all."""
+"""Natural compression, sign majority, and the identity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_natural_compression_has_an_omega_of_an_eighth() -> None:
 
 
 def test_the_worst_case_of_natural_compression_reaches_its_omega() -> None:
-    """Between 1 and 2 the variance (2 - x)(x - 1) is largest, relative to x^2, at x = 4/3: an eighth."""
+    """Between 1 and 2 the relative variance (2 - x)(x - 1)/x^2 is largest at x = 4/3: an eighth."""
     value = np.full(1000, 4 / 3)
     square = np.mean([(exchange(Natural(), [value], step=step).own[0][0] - value) ** 2 for step in range(40)])
     assert square == pytest.approx((4 / 3) ** 2 / 8, rel=0.02)
@@ -33,7 +33,7 @@ def test_powers_of_two_and_zero_pass_unchanged(value: float) -> None:
     assert exchange(Natural(), [np.full(9, value)]).own[0][0].tolist() == [value] * 9
 
 
-def test_what_is_too_small_for_an_exponent_is_rounded_without_bias() -> None:
+def test_values_below_the_smallest_exponent_are_rounded_without_bias() -> None:
     sent = exchange(Natural(), [np.full(8000, 2.0**-128)]).own[0][0]
     assert set(sent.tolist()) == {0.0, 2.0**-126}
     assert np.mean(sent > 0) == pytest.approx(0.25, abs=0.03)

@@ -1,8 +1,6 @@
-"""Every optimizer of `torch.optim` with the compression that the guide recommends: it trains as without, or is refused.
-
-The classes are found by looking: one that a later PyTorch adds has no entry in OPTIONS and fails here until somebody
-has seen whether it trains.
-"""
+"""Every optimizer of `torch.optim` with the compression that the guide recommends: it trains as well as without, or is
+refused. The classes are enumerated: one that a later PyTorch adds has no entry in OPTIONS, and fails here until
+somebody has checked it."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ def network(biased: bool) -> torch.nn.Sequential:
 
 
 def examples(seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs of very different sizes; labels follow from them."""
+    """Inputs of very different sizes, with labels that are a function of them."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(count, 20, generator=generator) * torch.logspace(-1.5, 0.5, 20)
     teacher = torch.randn(20, 5, generator=torch.Generator().manual_seed(1))
@@ -62,8 +60,8 @@ def examples(seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def last_loss(rank: int, kind: str, options: dict[str, Any], method: wc.Compressor | None) -> float:
-    """After STEPS steps with two groups of parameters, a rate that starts at zero, weight decay, and gradients of two
-    passes added up."""
+    """The loss after STEPS steps with two groups of parameters, a learning rate that rises from zero, weight decay, and
+    gradients of two accumulated passes."""
     model = DistributedDataParallel(network(biased=kind != "Muon"), bucket_cap_mb=0.005)
     first, *others = model.parameters()
     groups = [{"params": [first], "lr": options["lr"] / 2}, {"params": others}]
@@ -87,7 +85,7 @@ def last_loss(rank: int, kind: str, options: dict[str, Any], method: wc.Compress
 
 
 def losses(rank: int, size: int, kind: str, options: dict[str, Any]) -> dict[int, float]:
-    """By bits; without compression under 0, and before training under -1."""
+    """The losses by bits: 0 means without compression, and -1 before training."""
     inputs, labels = examples(7, 1000)
     with torch.no_grad():
         before = float(torch.nn.functional.cross_entropy(network(biased=kind != "Muon")(inputs), labels))
@@ -107,7 +105,7 @@ def test_the_compression_recommended_first_trains_as_fp32_does(
             assert mine[bits] == pytest.approx(mine[0], rel=part), mine
 
 
-def test_every_optimizer_of_this_pytorch_was_tried_or_is_refused() -> None:
+def test_every_optimizer_of_this_pytorch_is_tested_or_refused() -> None:
     unknown = set(FOUND) - set(OPTIONS) - set(REFUSED) - SPARSE_ONLY
     assert not unknown, "does it train with compressed gradients? Give it an entry in OPTIONS, or let attach refuse it"
 
@@ -121,7 +119,8 @@ def attempts(rank: int, size: int) -> dict[str, str]:
             wc.attach(model, optimizer, wc.IntDIANA(bits=16))
         except ValueError as error:
             texts[kind] = str(error)
-        wc.attach(model, torch.optim.AdamW(model.parameters()), wc.IntDIANA(bits=16))  # nothing was left behind
+        # The refused attempts left no hooks.
+        wc.attach(model, torch.optim.AdamW(model.parameters()), wc.IntDIANA(bits=16))
     return texts
 
 
@@ -133,7 +132,7 @@ def test_optimizers_that_need_exact_gradients_are_refused_with_the_reason(switch
 
 
 def sparse_adam(rank: int, size: int) -> None:
-    """Of an embedding, whose sparse gradients travel as they are."""
+    """Trains an embedding, whose sparse gradients are not compressed."""
     trained = []
     for method in (None, wc.IntDIANA(bits=8)):
         torch.manual_seed(0)
@@ -150,5 +149,5 @@ def sparse_adam(rank: int, size: int) -> None:
     torch.testing.assert_close(trained[1], trained[0], rtol=1e-4, atol=1e-6)
 
 
-def test_sparse_adam_gets_its_gradients_as_they_are(switched: Cluster) -> None:
+def test_sparse_adam_gets_uncompressed_gradients(switched: Cluster) -> None:
     switched.run(sparse_adam)

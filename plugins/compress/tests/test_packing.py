@@ -1,4 +1,4 @@
-"""Integers packed into words: exact whenever the sum fits, whatever single contributions and partial sums do."""
+"""Packing integers into words: sums that fit are exact, even if contributions or partial sums overflow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BITS = st.sampled_from([8, 16, 32])
 
 @st.composite
 def contributions_whose_sum_fits(draw: st.DrawFn) -> tuple[int, np.ndarray, np.ndarray]:
-    """All contributions but the last are any 32-bit integers; the last makes the sum what it should be."""
+    """Contributions of any 32-bit integers; the last one makes the sum fit."""
     bits, count, workers = draw(BITS), draw(st.integers(0, 40)), draw(st.integers(1, 9))
     generator = np.random.default_rng(draw(st.integers(0, 2**32)))
     half = 1 << (bits - 1)
@@ -41,13 +41,13 @@ def test_ten_integers_take_as_few_words_as_possible(bits: int, words: int) -> No
     assert len(pack(np.ones(10, np.int32), bits)) == words
 
 
-def test_a_sum_beyond_its_bits_is_wrong_only_there_and_in_the_next_of_its_word() -> None:
-    """What the limit is for."""
+def test_an_overflow_changes_only_its_value_and_the_next_one() -> None:
+    """Shows why there is a limit: an overflow changes its own value and the next one of its word."""
     assert unpack(pack(np.array([100, 1, 2, 3], np.int32), 8) * 2, 8, 4).tolist() == [-56, 3, 4, 6]
 
 
 @given(BITS, st.integers(1, 127))
-def test_as_many_workers_at_the_limit_as_there_are_do_not_overflow(bits: int, workers: int) -> None:
+def test_the_limit_is_the_largest_value_that_all_workers_can_send(bits: int, workers: int) -> None:
     assert workers * limit(bits, workers) < 1 << (bits - 1)
     assert workers * (limit(bits, workers) + 1) >= 1 << (bits - 1)
 

@@ -16,7 +16,7 @@ ARRAYS = npst.arrays(
     st.sampled_from([np.float64, np.float32, np.int64, np.uint32, np.bool_]), npst.array_shapes(min_side=0)
 )
 NUMBERS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-NAMES = st.text() | st.sampled_from(["array", "mapping"])  # a parameter may be called anything
+NAMES = st.text() | st.sampled_from(["array", "mapping"])  # a parameter may have any name
 STATES = st.recursive(NUMBERS | ARRAYS, lambda inner: st.lists(inner) | st.dictionaries(NAMES, inner), max_leaves=10)
 
 
@@ -59,6 +59,6 @@ def array(**fields: Any) -> bytes:
     ],
     ids=repr,
 )
-def test_what_is_no_state_is_refused_and_nothing_in_it_runs(sent: bytes) -> None:
+def test_other_bytes_are_refused_and_no_code_in_them_runs(sent: bytes) -> None:
     with pytest.raises(ValueError, match="another worker's state is not valid"):
         unpacked(np.frombuffer(sent, np.uint8))

@@ -1,5 +1,3 @@
-"""PowerSGD."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -32,7 +30,7 @@ def test_warm_starts_approach_the_best_approximation() -> None:
     assert errors[0] > errors[-1]
 
 
-def test_what_workers_take_for_sent_adds_up_to_the_mean_and_is_a_projection() -> None:
+def test_the_sent_parts_add_up_to_the_mean_and_are_projections() -> None:
     values = vectors(3, (12, 20))
     outcome = exchange(PowerSGD(2), values, shape=(12, 20))
     np.testing.assert_allclose(outcome.means[0], np.mean([row[0] for row in outcome.own], axis=0), atol=1e-9)
@@ -47,12 +45,12 @@ def test_it_sends_the_two_factors_as_integers_of_32_bits() -> None:
     assert aggregator.traffic.sent_bytes == 2 * (12 + 20) * 4 + flags_and_maxima
 
 
-def test_a_vector_too_small_for_factors_goes_as_it_is() -> None:
+def test_a_vector_too_small_for_factors_is_sent_uncompressed() -> None:
     values = vectors(3, (7,))
     assert exchange(PowerSGD(2), values).means[0] == pytest.approx(np.mean(values, axis=0), abs=1e-7)
 
 
-def test_a_nan_reaches_everybody_and_leaves_the_state_alone() -> None:
+def test_a_nan_reaches_every_worker_and_not_the_state() -> None:
     values = vectors(3, (12, 20))
     before = exchange(PowerSGD(2), values, shape=(12, 20)).states[0]
     values[1][7] = np.nan
@@ -64,7 +62,7 @@ def test_a_nan_reaches_everybody_and_leaves_the_state_alone() -> None:
 @pytest.mark.parametrize(
     ("shape", "sides"), [((4, 3, 2), (4, 6)), ((36,), (6, 6)), ((35,), (5, 7)), ((7,), (1, 7)), ((), (1, 1))]
 )
-def test_every_tensor_is_taken_for_a_matrix(shape: tuple[int, ...], sides: tuple[int, int]) -> None:
+def test_tensors_are_reshaped_into_matrices(shape: tuple[int, ...], sides: tuple[int, int]) -> None:
     assert matrix_sides(shape) == sides
 
 

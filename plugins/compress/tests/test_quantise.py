@@ -1,4 +1,4 @@
-"""Quantisers: unbiased, within the declared variance, and the same integers however they are added."""
+"""Quantisers are unbiased, within the declared variance, and give the same integers however these are added."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from .rig import Array, exchange, vectors
 
 
 def expected_error(vectors: Array, quantiser: Quantiser) -> float:
-    """The mean over workers of E|C(v)-v|^2 over that of |v|^2, exactly: a row of `vectors` for each worker.
-
-    A value of x quanta is rounded up with probability x - floor(x): a variance of quantum^2 f (1 - f).
-    """
+    """The exact mean over workers of E|C(v)-v|^2, relative to |v|^2; `vectors` has a row for each worker. A value of x
+    quanta is rounded up with probability f = x - floor(x), so its variance is quantum^2 f (1 - f)."""
     order = {"1": 1, "2": 2, "inf": np.inf}[quantiser.norm]
     quantum = np.linalg.norm(vectors, order, axis=1).max() / (quantiser.levels or 1)
     fraction = np.abs(vectors) / quantum % 1
@@ -25,7 +23,7 @@ def expected_error(vectors: Array, quantiser: Quantiser) -> float:
 
 
 def worst_vectors(size: int, workers: int, quantiser: Quantiser, omega: float) -> Array:
-    """What the derivation of omega (quantise.py) says is worst, for a norm of 1."""
+    """The worst vectors by the derivation of omega (quantise.py), with norm 1."""
     assert quantiser.levels is not None
     free = 1 / quantiser.levels / (2 * (1 + omega))
     result = np.full((workers, size), free)
@@ -51,7 +49,7 @@ def test_the_declared_omega_is_reached_by_the_worst_vectors(norm: Any, size: int
 @pytest.mark.parametrize("norm", ["1", "2", "inf"])
 @pytest.mark.parametrize("levels", [1, 2, 7, 31])
 def test_no_vectors_exceed_the_declared_omega(norm: Any, levels: int) -> None:
-    """Random sizes, numbers of workers and tails, and the worst vectors disturbed."""
+    """Random sizes, worker counts and distributions, and perturbed worst vectors."""
     generator, quantiser = np.random.default_rng(levels), Quantiser(levels, norm)
     for _ in range(300):
         size, workers = generator.integers(1, 60), generator.integers(1, 9)
@@ -67,15 +65,15 @@ def test_no_vectors_exceed_the_declared_omega(norm: Any, levels: int) -> None:
     ("norm", "constant"), [("1", 122.0), ("2", math.sqrt(123) - 1), ("inf", (math.sqrt(123) - 1) / 2)]
 )
 def test_one_workers_ternary_constants_are_the_papers(norm: Any, constant: float) -> None:
-    """1/alpha_p - 1 of DIANA's lemma 1."""
+    """The paper's constant is 1/alpha_p - 1 (DIANA, lemma 1)."""
     assert DIANA(norm=norm).omega(123, 1) == pytest.approx(constant)
     assert OwnScale(DIANA(norm=norm)).omega(123, 10) == pytest.approx(constant)
 
 
 @pytest.mark.parametrize("norm", ["1", "2", "inf"])
 @pytest.mark.parametrize("levels", [1, 3, 15])
-def test_what_is_sent_has_the_variance_of_its_levels(norm: Any, levels: int) -> None:
-    """Not only at most omega's: levels or norms that are ignored show as another variance."""
+def test_the_variance_is_that_of_the_levels_and_the_norm(norm: Any, levels: int) -> None:
+    """The variance equals the expected one, so ignored levels or norms are found, which an upper bound would miss."""
     quantiser, values = Quantiser(levels, norm), vectors(3)
     squares = [
         np.mean(

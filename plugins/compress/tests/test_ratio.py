@@ -1,4 +1,4 @@
-"""A part that changes with the step."""
+"""Ratios that change with the step (warm-up)."""
 
 from __future__ import annotations
 

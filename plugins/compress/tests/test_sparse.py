@@ -1,4 +1,4 @@
-"""Sparsifiers: what they choose, what travels, and what the mean over workers is worth."""
+"""Sparsifiers: which coordinates they choose, what is sent, and the variance of the mean over workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_variance_of_randk_is_the_declared_omega_exactly(compressor: wc.Comp
     assert np.mean(squares) == pytest.approx(compressor.omega(60, 4) * 60)
 
 
-def test_independent_masks_average_out_and_the_same_mask_does_not() -> None:
+def test_variance_falls_with_workers_for_independent_masks_only() -> None:
     values = [np.ones(60)] * 10
 
     def variance(compressor: wc.Compressor) -> float:
@@ -46,7 +46,7 @@ def test_a_partition_gives_each_coordinate_one_owner(size: int) -> None:
 
 @pytest.mark.parametrize(("size", "workers", "ratio"), [(123, 100, 0.01), (60, 4, 0.1), (61, 4, 0.25), (7, 4, 0.5)])
 def test_a_partition_sends_the_part_that_is_asked_for(size: int, workers: int, ratio: float) -> None:
-    """At each worker, where that many coordinates are there; and no coordinate twice."""
+    """Each worker sends that many coordinates, if there are enough, and no coordinate is sent twice."""
     method = wc.RandKPartition(ratio)
     outcome = exchange(method, [np.ones(size)] * workers)
     owners = sum((row[0] != 0).astype(int) for row in outcome.own)
@@ -59,10 +59,10 @@ def test_a_partition_sends_the_part_that_is_asked_for(size: int, workers: int, r
 
 @pytest.mark.parametrize("size", [60, 61])
 def test_a_partition_has_the_variance_of_one_owner_for_each_coordinate(size: int) -> None:
-    """E|mean - v|^2 = mean |v_i|^2 - |v|^2 (arXiv 2110.03300): draws that are independent have more, or less."""
+    """E|mean - v|^2 = mean |v_i|^2 - |v|^2 (arXiv 2110.03300), which independent draws would not give."""
     values = vectors(4, (size,))
     mean = np.mean(values, axis=0)
-    # A coordinate's owner is any worker alike, also where slots beyond the tensor are dealt.
+    # Every worker is equally likely to own a coordinate, even though the dealt slots extend beyond the tensor.
     expected = np.mean([np.sum(value**2) for value in values]) - np.sum(mean**2)
     errors = [np.sum((exchange(wc.RandKPartition(), values, step=s).means[0] - mean) ** 2) for s in range(600)]
     assert abs(np.mean(errors) - expected) < SIGMAS * np.std(errors) / np.sqrt(600)
@@ -104,7 +104,7 @@ def test_topk_sends_k_indices_as_a_code_and_the_values_of_the_union() -> None:
     assert aggregator.traffic.received_bytes == 4 * indices + 4 * union
 
 
-def test_a_threshold_sends_what_reaches_it() -> None:
+def test_a_threshold_sends_the_values_that_reach_it() -> None:
     values = [np.array([0.1, -0.5, 0.4, 0.5]), np.array([0.1, 0.2, 0.3, 0.4])]
     outcome = exchange(wc.Threshold(0.5), values)
     assert outcome.own[0][0].tolist() == [0, -0.5, 0, 0.5]
@@ -112,14 +112,14 @@ def test_a_threshold_sends_what_reaches_it() -> None:
     assert outcome.means[0].tolist() == [0, -0.25, 0, 0.25]
 
 
-def test_an_adaptive_threshold_sends_what_reaches_a_part_of_the_largest() -> None:
+def test_an_adaptive_threshold_is_a_fraction_of_the_largest_value() -> None:
     values = [np.array([0.1, -0.5, 0.4, 1.0]), np.array([-0.1, 0.05, 0.02, 0.0]), np.zeros(4)]
     own = np.stack([row[0] for row in exchange(wc.AdaptiveThreshold(), values).own])
     assert own == pytest.approx(np.array([[0, -0.5, 0, 1.0], [-0.1, 0.05, 0, 0], [0, 0, 0, 0]]))
     assert np.flatnonzero(exchange(wc.AdaptiveThreshold(0.4), values[:1]).own[0][0]).tolist() == [1, 2, 3]
 
 
-def test_an_adaptive_threshold_sends_at_least_the_largest_and_nothing_of_nothing() -> None:
+def test_an_adaptive_threshold_sends_at_least_the_largest_value_unless_all_are_zero() -> None:
     for value in vectors(5):
         outcome = exchange(wc.AdaptiveThreshold(1.0), [value])
         assert np.flatnonzero(outcome.means[0]).tolist() == [np.abs(value).argmax()]

@@ -1,4 +1,4 @@
-"""THC: rotation, table and grid."""
+"""THC: its rotation, its table and its grid."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def test_the_rotation_is_orthonormal_and_its_own_inverse() -> None:
 
 
 def test_the_table_is_the_best_of_all_tables() -> None:
-    """Against every other table of 4 points on a grid of 8, by the error on a fine sample of a cut normal."""
+    """Every other table of 4 points on a grid of 8 has a larger error on a fine sample of a truncated normal
+    distribution."""
     x = np.linspace(0, 8, 20001)
     density = np.exp(-0.5 * ((x / 4 - 1) * half_width(1 / 32)) ** 2)
 
@@ -48,8 +49,8 @@ def test_the_table_of_the_paper_has_sixteen_values_dense_in_the_middle() -> None
 
 
 @pytest.mark.parametrize("size", [64, 100, 5, 1])
-def test_the_error_is_that_of_rounding_and_cutting(size: int) -> None:
-    """Rounding: at most a quarter of the widest gap squared for each value. Cutting leaves less than that here."""
+def test_the_error_is_that_of_rounding_and_clamping(size: int) -> None:
+    """Rounding costs at most a quarter of the widest gap squared for each value; clamping costs less than that here."""
     value = np.random.default_rng(size).normal(size=size)
     widest = np.diff(table_for(4, 30, 1 / 32)).max() * 2 * half_width(1 / 32) / 30
     for step in range(20):
@@ -58,7 +59,7 @@ def test_the_error_is_that_of_rounding_and_cutting(size: int) -> None:
 
 
 def test_it_is_nearly_unbiased_for_values_of_all_sizes() -> None:
-    """The cut's bias is below a percent of the vector; rounding's is none."""
+    """Clamping biases the result by less than a percent of the vector; rounding does not bias it."""
     values = vectors(3, (256,))
     means = np.mean([exchange(THC(cut=1e-3), values, step=step).means[0] for step in range(300)], axis=0)
     true = np.mean(values, axis=0)
@@ -67,7 +68,7 @@ def test_it_is_nearly_unbiased_for_values_of_all_sizes() -> None:
 
 
 def test_eight_workers_fit_in_8_bits_and_nine_do_not() -> None:
-    """15 steps on each side of zero: 8 * 15 = 120."""
+    """15 steps on each side of zero: 8 * 15 = 120 fits."""
     exchange(THC(), vectors(8))
     with pytest.raises(ValueError, match="room for 14: use more bits"):
         exchange(THC(), vectors(9))
@@ -78,5 +79,5 @@ def test_zeros_stay_zeros() -> None:
     assert (exchange(THC(), [np.zeros(30)] * 2).means[0] == 0).all()
 
 
-def test_half_the_width_is_a_quantile() -> None:
+def test_half_the_width_is_the_normal_quantile() -> None:
     assert math.erfc(half_width(1 / 32) / math.sqrt(2)) == pytest.approx(1 / 32)

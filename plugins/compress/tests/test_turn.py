@@ -1,4 +1,4 @@
-"""Randomness as a function of seed, step, worker, tensor and index."""
+"""Randomness is a function of seed, step, worker, tensor and index."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_repeated_turn_repeats_its_randomness() -> None:
     ],
     ids=["seed", "step", "worker", "tensor", "common"],
 )
-def test_anything_else_draws_other_numbers(other: Turn) -> None:
+def test_a_turn_that_differs_in_one_field_draws_other_numbers(other: Turn) -> None:
     assert np.mean(TURN.uniform(1000) == other.uniform(1000)) < 0.01
 
 
@@ -49,8 +49,8 @@ def test_a_draw_that_is_too_long_is_refused() -> None:
         TURN.uniform(10, first=2**34)
 
 
-def test_what_is_drawn_never_changes() -> None:
-    """Workers with other processors, and later versions of this package, must draw the same."""
+def test_drawn_numbers_equal_the_recorded_ones() -> None:
+    """Workers on other processors, and later versions of this package, must draw the same numbers."""
     assert (TURN.uniform(4) * 2**32).astype(np.int64).tolist() == [3996938225, 1721433457, 1979892613, 86464956]
     assert TURN.subset(100, 5).tolist() == [1, 47, 49, 69, 86]
 

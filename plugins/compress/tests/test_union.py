@@ -1,4 +1,4 @@
-"""Sums of sparse vectors: the indices' code, and the same bits whichever way values travel."""
+"""Sums of sparse vectors: the code of the indices, and the same bits whether values are summed or gathered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rig import exchange, vectors
 
 
 class Forced(InProcess):
-    """Values travel in the one way."""
+    """An aggregator that always sums the values, or always gathers them."""
 
     def __init__(self, workers: int, *, summed: bool) -> None:
         super().__init__(workers)
@@ -28,7 +28,7 @@ class Forced(InProcess):
 
 @settings(deadline=None)
 @given(st.integers(1, 5000), st.data())
-def test_indices_come_back_from_their_code(size: int, data: st.DataObject) -> None:
+def test_indices_survive_encoding(size: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(0, size))
     chosen = np.random.default_rng(data.draw(st.integers(0, 2**32))).permutation(size)[:count]
     indices = np.sort(chosen).astype(np.int64)
@@ -54,14 +54,14 @@ def test_an_index_takes_at_most_two_bits_more_than_its_entropy(ratio: float) -> 
     "method", [TopK(0.1), GTopK(0.1), RandK(0.2), RandKPartition(), Threshold(0.5)], ids=lambda m: type(m).__name__
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_both_ways_give_the_same_bits(method: Compressor, dtype: type) -> None:
+def test_summing_and_gathering_give_the_same_bits(method: Compressor, dtype: type) -> None:
     values = vectors(5, dtype=dtype)
     summed, gathered = (exchange(method, values, aggregator=Forced(5, summed=way)) for way in (True, False))
     assert summed.means[0].tobytes() == gathered.means[0].tobytes()
     assert [row[0].tobytes() for row in summed.own] == [row[0].tobytes() for row in gathered.own]
 
 
-def test_the_way_is_the_one_that_brings_less_down_each_link() -> None:
+def test_the_cheaper_of_summing_and_gathering_is_chosen() -> None:
     alike = [np.arange(1.0, 61.0)] * 4
     apart = [np.roll(np.r_[np.ones(6), np.zeros(54)], 6 * worker) for worker in range(4)]
     received = []
@@ -72,7 +72,7 @@ def test_the_way_is_the_one_that_brings_less_down_each_link() -> None:
     assert received == [4 * 6, 4 * 24]
 
 
-def test_values_of_few_binades_are_exact_and_what_is_rounded_off_of_others_was_not_sent() -> None:
+def test_values_of_similar_size_are_exact_and_rounding_errors_count_as_not_sent() -> None:
     exact = [(np.arange(60) - 30).astype(np.float32) / 7] * 3
     assert (exchange(TopK(1.0), exact).means[0] == exact[0]).all()
     wide = [np.float64([1.0, 2.0**-28 * 1.25])] * 3
@@ -81,7 +81,7 @@ def test_values_of_few_binades_are_exact_and_what_is_rounded_off_of_others_was_n
     assert outcome.means[0].tolist() == [1.0, 2.0**-28]
 
 
-def test_nothing_but_zeros_takes_no_second_round() -> None:
+def test_zeros_need_no_second_round() -> None:
     aggregator = InProcess(3)
     outcome = exchange(TopK(0.1), [np.zeros(60)] * 3, aggregator=aggregator)
     assert not outcome.means[0].any()
@@ -93,7 +93,7 @@ def test_largest_sums_do_not_overflow() -> None:
     assert exchange(TopK(1.0), values).means[0] == pytest.approx(values[0], rel=1e-7)
 
 
-def test_a_parcel_that_is_no_code_is_an_error() -> None:
+def test_a_parcel_that_is_no_index_code_is_an_error() -> None:
     code = index_code(np.array([3, 5, 900]), 1000)
     code[0] ^= 0xFF
     with pytest.raises(ValueError, match="no code of so many indices"):
@@ -105,7 +105,7 @@ def test_a_parcel_that_is_no_code_is_an_error() -> None:
 
 
 @given(st.lists(st.sets(st.integers(0, 299)), max_size=5), st.sets(st.integers(0, 299)))
-def test_unions_and_places_are_those_of_sets(parts: list[set[int]], others: set[int]) -> None:
+def test_unions_and_positions_equal_those_of_python_sets(parts: list[set[int]], others: set[int]) -> None:
     ascending = [np.array(sorted(part), np.int64) for part in parts]
     united = union_of(ascending, 300)
     assert united.tolist() == sorted(set().union(*parts))

@@ -1,7 +1,7 @@
 """Handwritten digits, the way that Horovod's own MNIST example is written: only the import is another.
 
     wiresum switch &
-    WIRESUM_SWITCH=127.0.0.1:43487 torchrun --nproc-per-node 4 digits.py
+    WIRESUM_SWITCH=127.0.0.1:43487 torchrun --nproc-per-node 4 plugins/horovod/examples/digits.py
 
 With `import horovod.torch as hvd` it is a Horovod program again.
 """

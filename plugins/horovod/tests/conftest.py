@@ -1,4 +1,5 @@
-"""Clusters of worker processes (the torch tests' cluster.py) which meet as torchrun's do, at a store of the test's."""
+"""Clusters of worker processes (wiresum_lab.ranks.cluster) that meet as torchrun's do, at a store that the test
+owns."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchProcess]:
 
 @pytest.fixture(scope="package")
 def launch(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Cluster]]:
-    """Launches ranks that have not called hvd.init() yet."""
+    """Starts ranks that have not called hvd.init() yet."""
     with ExitStack() as stack:
 
         def make(size: int, **variables: str) -> Cluster:
             store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            stack.callback(lambda: store)  # it listens while the ranks live
+            stack.callback(lambda: store)  # keeps the store listening while the ranks live
             meeting = {
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(store.port),
@@ -42,7 +43,7 @@ def launch(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="package")
 def trio(launch: Callable[..., Cluster]) -> Iterator[Cluster]:
-    """Three ranks, initialized, for all tests that leave them so."""
+    """Three initialized ranks, for all tests that leave them initialized."""
     cluster = launch(3)
     cluster.run(horovod_ranks.begin)
     yield cluster

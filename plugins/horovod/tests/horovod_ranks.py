@@ -1,4 +1,4 @@
-"""What ranks of the tests run: each function is called in every rank, with its rank and their number."""
+"""Functions that the tests run in every rank, with its rank and their number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def end(rank: int, size: int) -> None:
 
 
 def await_text(read: Callable[[], str], expected: str) -> None:
-    """Waits until a log has it."""
+    """Waits until a log contains the text."""
     deadline = time.monotonic() + AWAIT_S
     while expected not in read():
         assert time.monotonic() < deadline, f"no {expected!r} in\n{read()}"

@@ -41,7 +41,7 @@ def stand_in(name: str, **attributes: object) -> None:
 
 def main() -> int:
     checkout, *arguments = sys.argv[1:]
-    os.environ["HOROVOD_RANK"] = os.environ["RANK"]  # so that the tests shut down and begin anew after each
+    os.environ["HOROVOD_RANK"] = os.environ["RANK"]  # so that each test ends with shutdown and init
     os.environ["HOROVOD_SIZE"] = os.environ["WORLD_SIZE"]
     stand_in("horovod", torch=wiresum.horovod.torch)
     stand_in("horovod.runner")
@@ -49,7 +49,8 @@ def main() -> int:
     stand_in("horovod.runner.util.threads", in_thread=in_thread)
     sys.modules["horovod.torch"] = wiresum.horovod.torch
     sys.modules.setdefault("mock", unittest.mock)
-    torch.optim.Muon.__module__ = "young"  # the tests give vectors to every optimizer that PyTorch has
+    # Excludes Muon: the tests give vectors to every optimizer, and Muon takes matrices only.
+    torch.optim.Muon.__module__ = "young"
     tests = Path(checkout, "test", "parallel", "test_torch.py")
     sys.path.insert(0, str(Path(checkout, "test", "utils")))
     quiet = [] if os.environ["RANK"] == "0" else ["-q"]

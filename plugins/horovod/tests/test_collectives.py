@@ -1,8 +1,9 @@
-"""The collectives among real ranks, over a real switch."""
+"""Horovod's collectives among real ranks, over a real switch."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
 from . import horovod_ranks
 
 STALL_S = 0.5
+AT_ONCE_S = 20.0
+"""On a busy machine; a stall ends after half an hour."""
 
 
 @runs_in("trio")
-def test_ranks_call_in_any_order_from_any_thread(rank: int, size: int) -> None:
+def test_ranks_may_call_in_any_order_from_any_thread(rank: int, size: int) -> None:
     names = [f"tensor{k}" for k in range(40)]
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(rank)).tolist()
     before = hvd.stats().collectives_network["all_reduce_coalesced"]
@@ -29,7 +32,7 @@ def test_ranks_call_in_any_order_from_any_thread(rank: int, size: int) -> None:
         for k in part:
             handles[k] = hvd.allreduce_async(torch.full((100,), float(rank * k)), name=names[k], op=hvd.Sum)
 
-    for _ in range(3):  # from the second time on from the cache
+    for _ in range(3):  # from the second time on the responses come from the cache
         threads = [threading.Thread(target=submit, args=(order[half::2],)) for half in range(2)]
         for thread in threads:
             thread.start()
@@ -78,12 +81,12 @@ def test_every_type_and_operation(rank: int, size: int) -> None:
 
 @runs_in("trio")
 def test_shapes_of_all_kinds(rank: int, size: int) -> None:
-    columns = torch.arange(12.0).reshape(3, 4).t()  # not contiguous
+    columns = torch.arange(12.0).reshape(3, 4).t()  # a transposed tensor, not contiguous
     assert torch.equal(hvd.allreduce(columns, op=hvd.Sum), size * columns)
     hvd.allreduce_(columns, op=hvd.Sum)
     assert torch.equal(columns, size * torch.arange(12.0).reshape(3, 4).t())
     assert hvd.allreduce(torch.tensor(2.0), op=hvd.Sum).shape == ()
-    gathered = hvd.allgather(torch.full((rank, 2), float(rank)))  # none of rank 0
+    gathered = hvd.allgather(torch.full((rank, 2), float(rank)))  # rank 0 contributes no rows
     assert gathered.tolist() == [[1.0, 1.0], [2.0, 2.0], [2.0, 2.0]]
     assert hvd.allgather(torch.empty(0, 7)).shape == (0, 7)
     assert hvd.reducescatter(torch.arange(5.0), op=hvd.Sum).tolist() == [[0.0, 3.0], [6.0, 9.0], [12.0]][rank]
@@ -134,17 +137,17 @@ def test_process_sets_are_jobs_of_their_own(rank: int, size: int) -> None:
 
 @runs_in("trio")
 def test_a_rank_without_data_joins_and_adds_zeros(rank: int, size: int) -> None:
-    for step in range(rank + 1):  # rank 2 has the most data
+    for step in range(rank + 1):  # the last rank has the most data
         present = size - step
         assert (hvd.allreduce(torch.full((5,), 6.0), name="step", op=hvd.Sum) == 6 * present).all()
         assert (hvd.allreduce(torch.full((5,), 6.0), name="mean") == 6 * present / size).all()
-        hvd.allreduce(torch.ones(1))  # without a name: rank 2 makes more of them
+        hvd.allreduce(torch.ones(1))  # unnamed, and rank 2 makes the most of these calls
     assert hvd.join() == 2
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
 
 
 @runs_in("trio")
-def test_mistakes_are_errors_at_every_rank_and_end_nothing(rank: int, size: int) -> None:
+def test_mismatched_calls_raise_at_every_rank_and_the_job_goes_on(rank: int, size: int) -> None:
     for tensor in (torch.ones(3 + rank), torch.ones(3, dtype=[torch.float32, torch.int32, torch.int64][rank])):
         with pytest.raises(hvd.HorovodInternalError, match=r"rank 0 has .*; rank 1 has .*; rank 2 has "):
             hvd.allreduce(tensor, name="mistake")
@@ -168,6 +171,20 @@ def test_mistakes_are_errors_at_every_rank_and_end_nothing(rank: int, size: int)
 
 
 @runs_in("trio")
+def test_two_kinds_of_call_under_one_name_raise_at_every_rank_at_once(rank: int, size: int) -> None:
+    begin = time.monotonic()
+    for _ in range(3):  # also once both are known
+        with pytest.raises(hvd.HorovodInternalError) as failure:
+            hvd.allgather(torch.ones(4), name="shared") if rank == 1 else hvd.allreduce(torch.ones(4), name="shared")
+        assert "for 'shared': ranks 0, 2 have allreduce; rank 1 has allgather" in str(failure.value)
+        hvd.allreduce(torch.ones(4), name="shared")
+        hvd.allgather(torch.ones(4), name="shared")
+    assert time.monotonic() - begin < AT_ONCE_S
+    with pytest.raises(hvd.HorovodInternalError, match=r"rank 0 has broadcast; ranks 1, 2 have allgather"):
+        hvd.broadcast_object("x", name="thing") if rank == 0 else hvd.allgather_object("x", name="thing")
+
+
+@runs_in("trio")
 def test_sums_are_done_by_the_switch(rank: int, size: int) -> None:
     before = hvd.stats()
     for _ in range(5):
@@ -179,7 +196,7 @@ def test_sums_are_done_by_the_switch(rank: int, size: int) -> None:
     assert after.collectives_gloo == before.collectives_gloo
 
 
-def begins_anew(rank: int, size: int) -> None:
+def shuts_down_and_initializes_again(rank: int, size: int) -> None:
     horovod_ranks.begin(rank, size)
     first = hvd.stats().job
     hvd.shutdown()
@@ -205,9 +222,9 @@ def leaves_early(rank: int, size: int, folder: str) -> None:
     hvd.shutdown()
 
 
-def test_shutdown_tells_the_others_and_init_begins_anew(launch: Callable[..., Cluster], tmp_path: Path) -> None:
+def test_shutdown_reaches_the_other_ranks_and_init_works_again(launch: Callable[..., Cluster], tmp_path: Path) -> None:
     pair = launch(2)
-    pair.run(begins_anew)
+    pair.run(shuts_down_and_initializes_again)
     pair.run(leaves_early, str(tmp_path))
 
 
@@ -224,7 +241,7 @@ def stalls(rank: int, size: int, folder: str) -> None:
     hvd.barrier()
 
 
-def test_a_stall_is_told_with_the_ranks_that_are_missing(launch: Callable[..., Cluster], tmp_path: Path) -> None:
+def test_a_stall_warning_names_the_missing_ranks(launch: Callable[..., Cluster], tmp_path: Path) -> None:
     pair = launch(2, HOROVOD_STALL_CHECK_TIME_SECONDS=str(STALL_S))
     pair.start(stalls, str(tmp_path))
     expected = "allreduce.known [missing: rank 0; ready: rank 1]"
@@ -243,7 +260,7 @@ def dies(rank: int, size: int, folder: str) -> str:
     return str(failure.value)
 
 
-def test_a_rank_that_dies_is_named_at_the_others(launch: Callable[..., Cluster], tmp_path: Path) -> None:
+def test_the_others_get_an_error_that_names_a_dead_rank(launch: Callable[..., Cluster], tmp_path: Path) -> None:
     trio = launch(3)
     trio.start(dies, str(tmp_path))
     await_marks(tmp_path, 3)
@@ -252,10 +269,10 @@ def test_a_rank_that_dies_is_named_at_the_others(launch: Callable[..., Cluster],
 
 
 @runs_in("launch", 3)
-def test_a_rank_whose_negotiation_fails_ends_that_of_the_others(rank: int, size: int) -> None:
+def test_a_failed_negotiation_at_one_rank_ends_it_at_all(rank: int, size: int) -> None:
     horovod_ranks.begin(rank, size)
     hvd.barrier()
-    if rank == 1:  # a bug of ours, say
+    if rank == 1:  # stands for a bug of the coordinator
 
         def exchange(*_: object) -> None:
             raise MemoryError("no memory for messages")
@@ -266,7 +283,7 @@ def test_a_rank_whose_negotiation_fails_ends_that_of_the_others(rank: int, size:
 
 
 @runs_in("launch", 1)
-def test_one_rank_needs_nobody(rank: int, size: int) -> None:
+def test_a_single_rank_needs_no_switch(rank: int, size: int) -> None:
     horovod_ranks.begin(rank, size)
     assert hvd.allreduce(torch.arange(3.0), op=hvd.Sum).tolist() == [0.0, 1.0, 2.0]
     assert hvd.allgather(torch.arange(3)).tolist() == hvd.alltoall(torch.arange(3)).tolist() == [0, 1, 2]
@@ -288,5 +305,5 @@ def gives_up(rank: int, size: int, folder: str) -> None:
     hvd.shutdown()
 
 
-def test_a_stall_ends_at_its_bound(launch: Callable[..., Cluster], tmp_path: Path) -> None:
+def test_a_stall_ends_after_the_shutdown_time(launch: Callable[..., Cluster], tmp_path: Path) -> None:
     launch(2, HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=str(STALL_S)).run(gives_up, str(tmp_path))

@@ -1,4 +1,4 @@
-"""Who a process is, by the environment of each launcher."""
+"""Rank, size and meeting point of a process, from the environment variables of each launcher."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ENVIRONMENTS = {
 
 
 @pytest.mark.parametrize("launcher", ENVIRONMENTS)
-def test_a_launcher_is_known_by_its_variables(launcher: str) -> None:
+def test_each_launcher_is_recognised_by_its_variables(launcher: str) -> None:
     assert Launch.from_environment(ENVIRONMENTS[launcher]) == Launch(launcher, 2, 4, 0, 2)
 
 
-def test_a_step_of_slurm_has_ranks_and_its_batch_script_has_not() -> None:
+def test_a_slurm_step_has_ranks_and_its_batch_script_has_none() -> None:
     batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}
     assert Launch.from_environment(batch).size == 1
     assert Launch.from_environment({**batch, "SLURM_STEP_NUM_TASKS": "8"}) == Launch("Slurm", 0, 8, 0, -1)
@@ -42,18 +42,18 @@ def test_without_a_launcher_there_is_one_process() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("RANK", "one"), ("RANK", "4"), ("WORLD_SIZE", "-1")])
-def test_a_number_that_cannot_be_names_its_variable(name: str, value: str) -> None:
+def test_an_impossible_number_is_refused_with_its_variables_name(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=name):
         Launch.from_environment({**ENVIRONMENTS["torchrun"], name: value})
 
 
-def test_without_an_address_to_meet_at_the_error_says_which_variables_to_set() -> None:
+def test_without_a_master_address_the_error_names_the_variables_to_set() -> None:
     launch = Launch.from_environment(ENVIRONMENTS["Open MPI"])
     with pytest.raises(ValueError, match=r"Open MPI .*rank 2 of 4, but MASTER_PORT is not set.*mpirun -x"):
         meeting_store(launch, {"MASTER_ADDR": "127.0.0.1"})
 
 
-def test_ranks_of_one_host_are_counted_where_the_launcher_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_ranks_are_counted_by_host_where_the_launcher_does_not_give_them(monkeypatch: pytest.MonkeyPatch) -> None:
     store, host = HashStore(), threading.local()
     monkeypatch.setattr(socket, "gethostname", lambda: host.name)
 
@@ -68,7 +68,7 @@ def test_ranks_of_one_host_are_counted_where_the_launcher_does_not_say(monkeypat
     assert not places[0].homogeneous
 
 
-def test_settings_are_horovods_variables() -> None:
+def test_settings_come_from_horovods_variables() -> None:
     settings = Settings.from_environment(
         {
             "HOROVOD_FUSION_THRESHOLD": "1024",

@@ -1,8 +1,8 @@
-"""The negotiation, without network: ranks call in any order and at any time, and all do the same in one order."""
+"""The negotiation, without a network: ranks call in any order and at any time, and all execute in one common order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -22,7 +22,7 @@ def allreduce(name: str, *shape: int, **fields: object) -> Request:
 
 
 class Ranks:
-    """Ranks whose cycles are summed here."""
+    """Coordinators of several ranks, whose messages of each cycle are combined here."""
 
     def __init__(self, size: int, **options: int) -> None:
         self.ranks = [Negotiation(rank, size, **options) for rank in range(size)]
@@ -30,7 +30,7 @@ class Ranks:
         """Of the last cycle."""
 
     def cycle(self, now: float = 0.0, describe_after_s: float = NEVER_S) -> list[Response]:
-        """What all ranks saw alike."""
+        """Runs one cycle, and returns the responses, which must be the same at all ranks."""
         begun = [rank.begin_cycle(now, describe_after_s) for rank in self.ranks]
         sums = [sum(words) for words in zip(*(words for words, _ in begun), strict=True)]
         messages = [message for _, message in begun]
@@ -51,7 +51,7 @@ class Ranks:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_any_order_and_time_of_calls_gives_all_ranks_one_order_with_everything_once(data: st.DataObject) -> None:
+def test_all_ranks_execute_every_call_once_and_in_one_order(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 4))
     names = [f"t{k}" for k in range(data.draw(st.integers(1, 6)))]
     ranks = Ranks(size, cache_entries_max=data.draw(st.integers(1, 8)))
@@ -71,7 +71,7 @@ def test_any_order_and_time_of_calls_gives_all_ranks_one_order_with_everything_o
         assert sorted(seen) == sorted(f"allreduce.{name}" for name in names)
 
 
-def test_what_is_known_costs_a_word_and_no_message() -> None:
+def test_a_cached_request_costs_one_word_and_no_message() -> None:
     ranks = Ranks(3)
     ranks.submit(allreduce("a"))
     assert len(ranks.cycle()) == 1 and ranks.message_bytes > 0
@@ -79,7 +79,7 @@ def test_what_is_known_costs_a_word_and_no_message() -> None:
     assert [outcome.name for outcome in ranks.cycle()] == ["allreduce.a"] and ranks.message_bytes == 0
 
 
-def test_what_some_ranks_want_waits_for_the_others() -> None:
+def test_a_request_waits_until_all_ranks_have_made_it() -> None:
     ranks = Ranks(3)
     for _ in range(2):  # the second time from the cache
         ranks.submit(allreduce("a"), [0, 2])
@@ -98,7 +98,7 @@ def test_what_some_ranks_want_waits_for_the_others() -> None:
         (replace(allreduce("a"), kind=RequestType.ALLGATHER), "collective operations"),
     ],
 )
-def test_a_mismatch_says_at_every_rank_what_each_rank_called_and_does_no_other_harm(other: Request, what: str) -> None:
+def test_a_mismatch_tells_every_rank_what_each_called_and_other_calls_go_on(other: Request, what: str) -> None:
     ranks = Ranks(3)
     ranks.submit(allreduce("a"), [0, 2])
     ranks.submit(other, [1])
@@ -108,6 +108,62 @@ def test_a_mismatch_says_at_every_rank_what_each_rank_called_and_does_no_other_h
     assert "; rank 1 has " in outcome.error
     ranks.submit(allreduce("a"))
     assert ranks.cycle()[0].error is None
+
+
+def allgather(name: str) -> Request:
+    return Request(RequestType.ALLGATHER, f"allgather.{name}", ("float32",), ((4,),))
+
+
+@pytest.mark.parametrize("known", [(), (allreduce,), (allgather,), (allreduce, allgather)])
+def test_two_kinds_under_one_name_fail_at_every_rank_and_other_calls_go_on(
+    known: Sequence[Callable[[str], Request]],
+) -> None:
+    ranks = Ranks(4)
+    for call in (*known, *known):
+        ranks.submit(call("a"))
+        assert [outcome.error for outcome in ranks.cycle()] == [None]
+    ranks.submit(allreduce("a"), [0, 3])
+    ranks.submit(allgather("a"), [2])
+    ranks.submit(allreduce("b"))
+    assert [outcome.name for outcome in ranks.cycle() + ranks.cycle()] == ["allreduce.b"]  # rank 1 has not called a
+    ranks.submit(allgather("a"), [1])
+    outcomes = ranks.cycle() + ranks.cycle()
+    assert sorted(outcome.name for outcome in outcomes) == ["allgather.a", "allreduce.a"]
+    assert {outcome.error for outcome in outcomes} == {
+        "Mismatched collective operations for 'a': ranks 0, 3 have allreduce; ranks 1, 2 have allgather. "
+        "All ranks must call the same"
+    }
+    for call in (allreduce, allgather):
+        ranks.submit(call("a"))
+        assert [outcome.error for outcome in ranks.cycle()] == [None]
+
+
+def test_a_joined_rank_is_not_waited_for_when_two_kinds_meet_under_one_name() -> None:
+    ranks = Ranks(3)
+    ranks.ranks[1].join()
+    ranks.submit(allreduce("a"), [0])
+    ranks.submit(allgather("a"), [2])
+    assert all("rank 0 has allreduce; rank 2 has allgather" in str(outcome.error) for outcome in ranks.cycle())
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_kinds_called_in_one_order_under_one_name_never_fail(data: st.DataObject) -> None:
+    size = data.draw(st.integers(2, 4))
+    ranks = Ranks(size)
+    for _ in range(3):  # later rounds come from the cache
+        todo = [[allreduce("a"), allgather("a")] for _ in range(size)]
+        seen: list[str] = []
+        turns = data.draw(st.lists(st.tuples(*[st.integers(0, 2)] * size), max_size=4))
+        for counts in [*turns, (2,) * size, *[(0,) * size] * SETTLING_CYCLES]:
+            for rank, count in enumerate(counts):
+                for request in todo[rank][:count]:
+                    ranks.submit(request, [rank])
+                del todo[rank][:count]
+            outcomes = ranks.cycle()
+            assert all(outcome.error is None for outcome in outcomes)
+            seen += [outcome.name for outcome in outcomes]
+        assert sorted(seen) == ["allgather.a", "allreduce.a"]
 
 
 def test_gathers_may_differ_in_the_first_dimension_only() -> None:
@@ -130,7 +186,7 @@ def test_a_name_that_is_in_use_is_refused() -> None:
         ranks.submit(allreduce("a"), [0])
 
 
-def test_a_rank_that_has_joined_is_not_waited_for_and_the_last_one_is_told() -> None:
+def test_a_joined_rank_is_not_waited_for_and_all_learn_which_joined_last() -> None:
     ranks = Ranks(3)
     ranks.submit(allreduce("known"))
     ranks.cycle()
@@ -146,10 +202,10 @@ def test_a_rank_that_has_joined_is_not_waited_for_and_the_last_one_is_told() -> 
     (joined,) = ranks.cycle()
     assert (joined.kind, joined.number) == (RequestType.JOIN, 2)
     ranks.submit(allreduce("known"), [0, 1])
-    assert ranks.cycle() == []  # everybody counts again
+    assert ranks.cycle() == []  # all ranks are waited for again
 
 
-def test_a_rank_joins_when_what_it_called_before_is_done() -> None:
+def test_a_join_waits_for_the_ranks_earlier_calls() -> None:
     ranks = Ranks(2)
     ranks.submit(allreduce("a"), [0])
     ranks.ranks[0].join()
@@ -166,7 +222,7 @@ def test_a_rank_joins_when_what_it_called_before_is_done() -> None:
     [Request(RequestType.ALLGATHER, "g", ("float32",), ((2,),)), allreduce("m", op=Op.MAX)],
     ids=["gather", "max"],
 )
-def test_what_zeros_would_spoil_is_refused_while_a_rank_has_joined(request_: Request) -> None:
+def test_operations_without_a_neutral_zero_are_refused_while_a_rank_has_joined(request_: Request) -> None:
     ranks = Ranks(2)
     for _ in range(2):
         ranks.submit(request_)
@@ -177,7 +233,7 @@ def test_what_zeros_would_spoil_is_refused_while_a_rank_has_joined(request_: Req
     assert outcome.error is not None and "rank 1 has joined" in outcome.error
 
 
-def test_a_wait_that_takes_long_becomes_one_that_names_who_is_missing() -> None:
+def test_a_long_wait_names_the_missing_ranks() -> None:
     ranks = Ranks(3)
     ranks.submit(allreduce("a"))
     ranks.cycle()
@@ -191,7 +247,7 @@ def test_a_wait_that_takes_long_becomes_one_that_names_who_is_missing() -> None:
     assert ranks.ranks[1].stalled(99.0, 5.0) == []
 
 
-def test_all_ranks_hear_who_leaves() -> None:
+def test_all_ranks_learn_which_rank_leaves() -> None:
     ranks = Ranks(3)
     ranks.ranks[2].leave()
     words = [rank.begin_cycle(0.0, NEVER_S)[0] for rank in ranks.ranks]

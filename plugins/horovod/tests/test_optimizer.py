@@ -1,4 +1,4 @@
-"""DistributedOptimizer, and what gives all ranks the same beginning."""
+"""DistributedOptimizer, and the broadcasts that give all ranks the same initial state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def batches(steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def alone(passes: int = 1) -> list[torch.Tensor]:
-    """Parameters after a training on all rows in one process."""
+    """The parameters after one process has trained on all rows."""
     model = network(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step, (rows, targets) in enumerate(batches(STEPS * passes)):
@@ -54,7 +54,7 @@ def alone(passes: int = 1) -> list[torch.Tensor]:
 def test_ranks_train_as_one_process_on_all_rows(
     rank: int, size: int, options: dict[str, Any], tolerance: float
 ) -> None:
-    model = network(rank)  # each begins elsewhere
+    model = network(rank)  # different initial parameters at each rank
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1 if rank == 0 else 9.0, momentum=0.9)
     if "groups" in options and options["groups"] == "lists":
         options = {**options, "groups": [[model[0].weight, model[2].weight]]}
@@ -99,7 +99,7 @@ def test_gradients_may_be_changed_between_synchronize_and_step(rank: int, size: 
 
 
 @runs_in("trio")
-def test_ranks_may_take_different_branches(rank: int, size: int) -> None:
+def test_ranks_may_use_different_branches_of_the_model(rank: int, size: int) -> None:
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2, bias=False), "b": torch.nn.Linear(2, 2, bias=False)})
     for parameter in model.parameters():
         torch.nn.init.ones_(parameter)
@@ -127,10 +127,10 @@ def test_sparse_gradients(rank: int, size: int, as_dense: bool) -> None:
 
 
 @runs_in("trio")
-def test_all_ranks_get_the_roots_state_whatever_they_have(rank: int, size: int) -> None:
+def test_broadcasts_give_all_ranks_the_roots_state(rank: int, size: int) -> None:
     model = network(rank)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (rank + 1))
-    if rank == 0:  # the others have none yet
+    if rank == 0:  # the other ranks' optimizers have no state yet
         model(torch.ones(1, 6)).sum().backward()
         optimizer.step()
     hvd.broadcast_parameters(dict(model.named_parameters()), root_rank=0)
@@ -144,7 +144,7 @@ def test_all_ranks_get_the_roots_state_whatever_they_have(rank: int, size: int) 
 
 
 @runs_in("trio")
-def test_synchronized_batch_norm_is_that_of_the_whole_batch(rank: int, size: int) -> None:
+def test_synchronized_batch_norm_equals_that_of_the_whole_batch(rank: int, size: int) -> None:
     torch.manual_seed(3)
     everything = torch.randn(9, 4, 5) * 3 + 100
     whole, parts = torch.nn.BatchNorm1d(4), hvd.SyncBatchNorm(4)
@@ -162,7 +162,7 @@ def test_synchronized_batch_norm_is_that_of_the_whole_batch(rank: int, size: int
     torch.testing.assert_close(parts(everything), whole(everything), rtol=1e-3, atol=1e-3)
 
 
-def test_options_that_mean_nothing_are_refused(trio: Cluster) -> None:
+def test_invalid_options_are_refused(trio: Cluster) -> None:
     model = network(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     named = list(model.named_parameters())

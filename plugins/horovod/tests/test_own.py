@@ -1,4 +1,5 @@
-"""Horovod's own tests of its PyTorch collectives, if HOROVOD_SOURCE names a checkout of Horovod (docs/horovod.md)."""
+"""Runs Horovod's own tests of its PyTorch collectives if HOROVOD_SOURCE names a checkout of Horovod
+(docs/horovod.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ RANKS = 4
 """For fewer, the tests want float32 sums without any rounding."""
 RUN_S_MAX = 900.0
 FAILING = {
-    "test_broadcast_state_no_grad",  # wants gradients that Horovod's broadcast_optimizer_state leaves behind
+    "test_broadcast_state_no_grad",  # expects gradients that Horovod's broadcast_optimizer_state leaves behind
 }
 
 source = os.environ.get("HOROVOD_SOURCE", "")
@@ -28,7 +29,7 @@ pytestmark = [
 ]
 
 
-def test_horovods_own_tests_pass_but_for_those_that_are_known(switch: SwitchProcess, tmp_path: Path) -> None:
+def test_horovods_own_tests_pass_except_known_failures(switch: SwitchProcess, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     command += ["--redirects", "3", "--log-dir", str(tmp_path), str(Path(__file__).with_name("own_tests.py")), source]
     subprocess.run(

@@ -1,4 +1,4 @@
-"""Requests on their way: what is read is what was written, and what is no request is an error and nothing else."""
+"""Encoding of requests: a request survives the round trip, and any other message is refused as malformed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ anything = st.recursive(
 
 @patient
 @given(st.lists(requests, max_size=3))
-def test_requests_come_as_they_were_sent(sent: list[Request]) -> None:
+def test_requests_survive_encoding(sent: list[Request]) -> None:
     assert decode(encode(sent)) == sent
 
 
@@ -50,7 +50,7 @@ def test_anything_else_is_a_malformed_message(message: bytes) -> None:
 
 @patient
 @given(requests, st.integers(0, 10), anything)
-def test_a_request_with_a_field_of_another_type_is_malformed_or_read(
+def test_a_field_of_another_type_is_decoded_or_refused_as_malformed(
     request: Request, field: int, value: object
 ) -> None:
     row = json.loads(encode([request]))

@@ -169,7 +169,7 @@ static int start_allgather(Module* module, const void* sbuf, int scount, struct 
 #define COLLECTIVE(name, parameters, arguments, suits, start)                                                    \
   int mca_coll_wiresum_##name(LIST parameters, struct ompi_communicator_t* comm, mca_coll_base_module_t* base) { \
     Module* module = (Module*)base;                                                                              \
-    if (!(suits) || !mca_coll_wiresum_is_joined(module, comm, true)) return BELOW(name, LIST arguments, comm);   \
+    if (!(suits) || !mca_coll_wiresum_carries(module, comm, true)) return BELOW(name, LIST arguments, comm);     \
     Flight flight = kNoFlight;                                                                                   \
     const int code = start;                                                                                      \
     return code == OMPI_SUCCESS ? mca_coll_wiresum_wait(&flight) : code;                                         \
@@ -177,7 +177,7 @@ static int start_allgather(Module* module, const void* sbuf, int scount, struct 
   int mca_coll_wiresum_i##name(LIST parameters, struct ompi_communicator_t* comm, ompi_request_t** request,      \
                                mca_coll_base_module_t* base) {                                                   \
     Module* module = (Module*)base;                                                                              \
-    if (!(suits) || !mca_coll_wiresum_is_joined(module, comm, false)) {                                          \
+    if (!(suits) || !mca_coll_wiresum_carries(module, comm, false)) {                                            \
       return BELOW(i##name, LIST arguments, comm, request);                                                      \
     }                                                                                                            \
     Flight flight = kNoFlight;                                                                                   \
@@ -212,7 +212,7 @@ COLLECTIVE(allgather,
 /* A communicator does not join for a barrier, which is as fast below. */
 int mca_coll_wiresum_barrier(struct ompi_communicator_t* comm, mca_coll_base_module_t* base) {
   Module* module = (Module*)base;
-  if (!mca_coll_wiresum_is_joined(module, comm, false)) return BELOW(barrier, comm);
+  if (!mca_coll_wiresum_is_joined(module)) return BELOW(barrier, comm);
   Flight flight = kNoFlight;
   const int code = started(&flight, wiresum_barrier(module->session, &flight.operation));
   return code == OMPI_SUCCESS ? mca_coll_wiresum_wait(&flight) : code;
@@ -221,7 +221,7 @@ int mca_coll_wiresum_barrier(struct ompi_communicator_t* comm, mca_coll_base_mod
 int mca_coll_wiresum_ibarrier(struct ompi_communicator_t* comm, ompi_request_t** request,
                               mca_coll_base_module_t* base) {
   Module* module = (Module*)base;
-  if (!mca_coll_wiresum_is_joined(module, comm, false)) return BELOW(ibarrier, comm, request);
+  if (!mca_coll_wiresum_is_joined(module)) return BELOW(ibarrier, comm, request);
   Flight flight = kNoFlight;
   const int code = started(&flight, wiresum_barrier(module->session, &flight.operation));
   return code == OMPI_SUCCESS ? mca_coll_wiresum_request(&flight, comm, request) : code;

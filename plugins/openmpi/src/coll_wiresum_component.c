@@ -4,10 +4,11 @@
  * served it without us ("below"). A collective goes through the network if its kind, size, type and operator suit: MPI
  * requires these to be the same at all processes, so all decide alike. Everything else goes below.
  *
- * Each communicator is its own job, since only within one do processes call collectives in one order. It joins in its
- * first suitable *blocking* collective, which all processes reach. Earlier nonblocking ones go below, since they must
- * not wait for others. By collectives below, the processes agree on the job's name, and then on whether all have
- * joined; if one could not, all use what is below from then on.
+ * Each communicator is its own job, since only within one do processes call collectives in one order. To join takes as
+ * long as many collectives, so the first few suitable ones go below, and a communicator that lives for a few never
+ * joins. All processes count the same collectives. The communicator joins in the next suitable *blocking* one, which
+ * all processes reach; nonblocking ones must not wait for others. By collectives below, the processes agree on the
+ * job's name and settings, and then on whether all have joined; if one could not, all use what is below from then on.
  *
  * All processes of a communicator must have this component, with the same settings. So each publishes a digest of its
  * settings when it starts (by PMIx, with the addresses), and a communicator gets a module only if all digests agree.
@@ -26,11 +27,11 @@
 #include "opal/util/output.h"
 
 /* 64 KB: smaller collectives take only a few round trips, with or without the network. */
-enum { MIN_BYTES_DEFAULT = 65536, PRIORITY_DEFAULT = 80, JOIN_TIMEOUT_DEFAULT_S = 60 };
+enum { MIN_BYTES_DEFAULT = 65536, JOIN_AFTER_DEFAULT = 8, PRIORITY_DEFAULT = 80, JOIN_TIMEOUT_DEFAULT_S = 60 };
 
 #define DIGEST_KEY "wiresum.coll.digest"
 /* The version of the rules that all processes must follow alike; change it whenever they change. */
-#define RULES "1"
+#define RULES "2"
 
 static int register_parameters(void);
 static int open_component(void);
@@ -75,8 +76,12 @@ static int register_parameters(void) {
                      "component is off",
                      MCA_BASE_VAR_TYPE_STRING, (void*)&c->switch_endpoint);
   c->float32 = true;
-  register_parameter("float32", "Sum 32-bit floats in the network, too, in block floating point: docs/mpi.md",
+  register_parameter("float32", "Sum 32-bit floats in the network, too, rounded as WIRESUM_PRECISION says: docs/mpi.md",
                      MCA_BASE_VAR_TYPE_BOOL, &c->float32);
+  c->join_after = JOIN_AFTER_DEFAULT;
+  register_parameter(
+      "join_after", "So many collectives that the network could carry are left to Open MPI before a communicator joins",
+      MCA_BASE_VAR_TYPE_INT, &c->join_after);
   c->join_timeout_s = JOIN_TIMEOUT_DEFAULT_S;
   register_parameter("join_timeout",
                      "Seconds that a communicator may take to join; then it goes on without the network",
@@ -102,8 +107,8 @@ static int open_component(void) {
   own_digest = 0;
   if (c->priority < 0 || endpoint == NULL || *endpoint == '\0') return OMPI_ERR_NOT_AVAILABLE;
   char settings[512];
-  const int length =
-      snprintf(settings, sizeof settings, RULES " %d %lu %d %s", c->priority, c->min_bytes, (int)c->float32, endpoint);
+  const int length = snprintf(settings, sizeof settings, RULES " %d %lu %d %d %s", c->priority, c->min_bytes,
+                              c->join_after, (int)c->float32, endpoint);
   if (length < 0 || (size_t)length >= sizeof settings) return OMPI_ERR_NOT_AVAILABLE;
   own_digest = digest_of(settings);
   int code;
@@ -140,13 +145,9 @@ static bool are_alike(struct ompi_communicator_t* comm) {
   return true;
 }
 
-/* libwiresum carries jobs of up to 32 workers. */
-enum { WORKERS_MAX = 32 };
-
+/* How many processes a job may have depends on the switches. So those that are too many are refused when they join. */
 static mca_coll_base_module_t* comm_query(struct ompi_communicator_t* comm, int* priority) {
-  if (OMPI_COMM_IS_INTER(comm) || ompi_comm_size(comm) < 2 || ompi_comm_size(comm) > WORKERS_MAX || !are_alike(comm)) {
-    return NULL;
-  }
+  if (OMPI_COMM_IS_INTER(comm) || ompi_comm_size(comm) < 2 || !are_alike(comm)) return NULL;
   mca_coll_wiresum_module_t* module = OBJ_NEW(mca_coll_wiresum_module_t);
   if (module == NULL) return NULL;
   *priority = mca_coll_wiresum_parameters.priority;

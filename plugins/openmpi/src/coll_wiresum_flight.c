@@ -75,8 +75,10 @@ int mca_coll_wiresum_wait(mca_coll_wiresum_flight_t* flight) {
 
 static int free_request(ompi_request_t** request) {
   if (!REQUEST_COMPLETE(*request)) return MPI_ERR_REQUEST; /* MPI forbids it for collectives */
+  struct ompi_communicator_t* comm = (*request)->req_mpi_object.comm;
   OMPI_REQUEST_FINI(*request);
   OBJ_RELEASE(*request);
+  OBJ_RELEASE(comm);
   *request = MPI_REQUEST_NULL;
   return OMPI_SUCCESS;
 }
@@ -98,6 +100,9 @@ int mca_coll_wiresum_request(mca_coll_wiresum_flight_t* flight, struct ompi_comm
   OMPI_REQUEST_INIT(base, false);
   base->req_state = OMPI_REQUEST_ACTIVE;
   base->req_type = OMPI_REQUEST_COLL;
+  /* MPI_Comm_free lets pending collectives complete: the communicator, and with it the session, stays until they have.
+   */
+  OBJ_RETAIN(comm);
   base->req_mpi_object.comm = comm;
   base->req_status._cancelled = 0;
   base->req_free = free_request;

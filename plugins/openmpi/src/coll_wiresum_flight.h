@@ -25,7 +25,7 @@ typedef struct mca_coll_wiresum_flight_t {
 int mca_coll_wiresum_land(mca_coll_wiresum_flight_t* flight, int code);
 /* Waits for it, while MPI makes progress. */
 int mca_coll_wiresum_wait(mca_coll_wiresum_flight_t* flight);
-/* Turns it into a request. */
+/* Turns it into a request, which holds the communicator until it is freed. */
 int mca_coll_wiresum_request(mca_coll_wiresum_flight_t* flight, struct ompi_communicator_t* comm,
                              ompi_request_t** request);
 void mca_coll_wiresum_requests_open(void);

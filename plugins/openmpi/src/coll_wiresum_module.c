@@ -27,6 +27,7 @@ static void construct(mca_coll_wiresum_module_t* module) {
   memset(&module->below, 0, sizeof module->below);
   module->is_enabled = false;
   module->state = WIRESUM_UNTRIED;
+  module->suitable = 0;
   module->session = NULL;
   module->context_id = 0;
   module->super.coll_module_enable = enable;
@@ -50,7 +51,7 @@ static void report(const mca_coll_wiresum_module_t* module) {
 static void destruct(mca_coll_wiresum_module_t* module) {
   if (module->session != NULL) {
     report(module);
-    (void)wiresum_leave(&module->session);
+    mca_coll_wiresum_leave(module);
   }
   if (!module->is_enabled) return;
 #define RELEASE(name) OBJ_RELEASE(module->below.coll_##name##_module);

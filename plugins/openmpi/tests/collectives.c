@@ -1,14 +1,17 @@
-/* Collectives under mpirun, for test_openmpi.py: each result is checked at each process, element by element. How many
- * went through the network the component itself says (coll_wiresum_verbose), and the test compares.
+/* Collectives under mpirun, for test_openmpi.py. Each process checks each result element by element. The component
+ * prints how many went through the network (coll_wiresum_verbose), and the test compares that.
  *
  *     mpirun -np 3 collectives SCENARIO
  */
+#define _DEFAULT_SOURCE /* usleep */
+#include <math.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { ELEMENTS = 20000 }; /* 80 kB: over the component's threshold */
 
@@ -90,7 +93,7 @@ static void everything(int nonblocking) {
      MPI_Ireduce_scatter_block(MPI_IN_PLACE, source, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request));
   EXPECT(is_filled(source, ELEMENTS, (rank + 1) * everybody()));
 
-  /* The root sends integers, the others receive them in another order of memory: every second place of a vector. */
+  /* The root sends integers; the others receive them strided, into every second place of a vector. */
   MPI_Datatype strided;
   MPI_Type_vector(ELEMENTS, 1, 2, MPI_INT, &strided);
   MPI_Type_commit(&strided);
@@ -118,7 +121,7 @@ static void everything(int nonblocking) {
   for (int part = 0; part < size; ++part) EXPECT(is_filled(result + part * ELEMENTS, ELEMENTS, part + 1));
 }
 
-/* None of these suits. */
+/* The component supports none of these, so they go to Open MPI's own components. */
 static void below(void) {
   static double doubles[ELEMENTS];
   static int32_t values[ELEMENTS];
@@ -136,7 +139,7 @@ static void below(void) {
   EXPECT(one == size);
   sum_all(MPI_COMM_SELF);
   MPI_Barrier(MPI_COMM_WORLD);
-  /* A nonblocking one does not make a communicator join. */
+  /* A nonblocking collective does not make a communicator join. */
   MPI_Request request;
   fill(values, ELEMENTS, rank + 1);
   MPI_Iallreduce(MPI_IN_PLACE, values, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
@@ -144,8 +147,8 @@ static void below(void) {
   EXPECT(is_filled(values, ELEMENTS, everybody()));
 }
 
-/* Two communicators, whose nonblocking collectives are started in another order by each process; halves; and a message
- * on its way while the others wait in a collective. */
+/* Two communicators, whose nonblocking collectives each process starts in a different order; communicators of a part of
+ * the processes; and a message that is sent while the others wait in a collective. */
 static void communicators(void) {
   static int32_t first[ELEMENTS], second[ELEMENTS], message[1 << 20];
   MPI_Comm copy, half;
@@ -166,17 +169,143 @@ static void communicators(void) {
   EXPECT(is_filled(first, ELEMENTS, everybody()) && is_filled(second, ELEMENTS, 2 * everybody()));
   MPI_Comm_free(&copy);
 
-  MPI_Comm_split(MPI_COMM_WORLD, rank == 0, rank, &half); /* one process alone, and the others */
+  MPI_Comm_split(MPI_COMM_WORLD, rank == 0, rank, &half); /* one process, and the rest */
   sum_all(half);
   MPI_Comm_free(&half);
 
   if (rank == 0) {
     MPI_Isend(message, 1 << 20, MPI_INT, 1, 0, MPI_COMM_WORLD, &requests[0]);
   } else if (rank == 1) {
-    MPI_Recv(message, 1 << 20, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE); /* before it comes to the sum */
+    MPI_Recv(message, 1 << 20, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE); /* before it calls the sum */
   }
   sum_all(MPI_COMM_WORLD);
   if (rank == 0) MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+}
+
+/* Collectives that are in flight when their communicator is freed complete; one process is late for them. */
+static void free_in_flight(void) {
+  static int32_t first[ELEMENTS], second[ELEMENTS], copied[2 * ELEMENTS];
+  MPI_Comm copy;
+  MPI_Request requests[4];
+  MPI_Datatype strided;
+  MPI_Type_vector(ELEMENTS, 1, 2, MPI_INT, &strided);
+  MPI_Type_commit(&strided);
+  MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+  sum_all(copy);
+  fill(first, ELEMENTS, rank + 1);
+  fill(second, ELEMENTS, 2 * (rank + 1));
+  for (int i = 0; i < ELEMENTS; ++i) copied[2 * i] = rank == 0 ? i : -1;
+  if (rank == size - 1) usleep(500000);
+  MPI_Iallreduce(MPI_IN_PLACE, first, ELEMENTS, MPI_INT, MPI_SUM, copy, &requests[0]);
+  MPI_Ibcast(copied, 1, strided, 0, copy, &requests[1]);
+  MPI_Iallreduce(MPI_IN_PLACE, second, ELEMENTS, MPI_INT, MPI_SUM, copy, &requests[2]);
+  MPI_Ibarrier(copy, &requests[3]);
+  MPI_Comm_free(&copy);
+  EXPECT(copy == MPI_COMM_NULL);
+  MPI_Type_free(&strided);
+  MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
+  EXPECT(is_filled(first, ELEMENTS, everybody()) && is_filled(second, ELEMENTS, 2 * everybody()));
+  for (int i = 0; i < ELEMENTS; ++i) EXPECT(copied[2 * i] == i && copied[2 * i + 1] == 0);
+  sum_all(MPI_COMM_WORLD);
+}
+
+static double milliseconds_of_dup_sum_free(void) {
+  MPI_Comm copy;
+  MPI_Barrier(MPI_COMM_WORLD);
+  const double begin = MPI_Wtime();
+  MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+  sum_all(copy);
+  MPI_Comm_free(&copy);
+  return 1000 * (MPI_Wtime() - begin);
+}
+
+static int ascending(const void* left, const void* right) {
+  const double a = *(const double*)left, b = *(const double*)right;
+  return (a > b) - (a < b);
+}
+
+/* Many communicators with a sum each: one after the other, and then all at once. */
+static void dups(void) {
+  enum { DUPS = 20 };
+  MPI_Comm copies[DUPS];
+  double times[DUPS];
+  sum_all(MPI_COMM_WORLD);
+  for (int i = 0; i < DUPS; ++i) times[i] = milliseconds_of_dup_sum_free();
+  qsort(times, DUPS, sizeof *times, ascending);
+  if (rank == 0) printf("dup, sum, free: %.1f ms\n", times[DUPS / 2]);
+  for (int i = 0; i < DUPS; ++i) {
+    MPI_Comm_dup(MPI_COMM_WORLD, &copies[i]);
+    sum_all(copies[i]);
+  }
+  for (int i = 0; i < DUPS; ++i) MPI_Comm_free(&copies[i]);
+}
+
+/* Pairs of processes, or less, each in a communicator of its own, at the same time. */
+static void pairs(void) {
+  MPI_Comm pair;
+  MPI_Comm_split(MPI_COMM_WORLD, rank / 2, rank, &pair);
+  sum_all(pair);
+  MPI_Comm_free(&pair);
+}
+
+/* Sums until the communicator has joined, and two more. */
+static void sums(void) {
+  MPI_Request request;
+  static int32_t values[ELEMENTS];
+  for (int i = 0; i < 4; ++i) {
+    sum_all(MPI_COMM_WORLD);
+    fill(values, ELEMENTS, rank + 1);
+    MPI_Iallreduce(MPI_IN_PLACE, values, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    EXPECT(is_filled(values, ELEMENTS, everybody()));
+  }
+}
+
+/* An operator that does what MPI_SUM does, and that the network does not serve. */
+static void add(void* in, void* inout, int* count, MPI_Datatype* type) {
+  (void)type;
+  for (int i = 0; i < *count; ++i) ((float*)inout)[i] += ((float*)in)[i];
+}
+
+static long differing(const float* found, const float* expected, int elements) {
+  long count = 0;
+  for (int i = 0; i < elements; ++i) {
+    count += isnan(expected[i]) ? !isnan(found[i]) : memcmp(&found[i], &expected[i], sizeof *found) != 0;
+  }
+  return count;
+}
+
+/* Small floats, whose sums are exact in any order, with a few that are not like them; the same sums by Open MPI. */
+static void floats(void) {
+  enum { FLOATS = 100003, INFINITE = 10000, OPPOSITES = 30000, NOT_A_NUMBER = 60000, LARGE = 90000 };
+  static float own[FLOATS], sum[FLOATS], expected[FLOATS];
+  MPI_Op below_sum;
+  MPI_Request request;
+  long wrong = 0, all_wrong = 0;
+  const int root = size - 1;
+  MPI_Op_create(add, 1, &below_sum);
+  for (int i = 0; i < FLOATS; ++i) own[i] = (float)(i % 13 + rank - 5) / 1048576;
+  if (rank == 0) own[INFINITE] = own[OPPOSITES] = INFINITY;
+  if (rank == 1) own[OPPOSITES] = -INFINITY;
+  if (rank == 1) own[NOT_A_NUMBER] = NAN;
+  if (rank == 0) own[LARGE] = 1e6f;
+
+  MPI_Allreduce(own, expected, FLOATS, MPI_FLOAT, below_sum, MPI_COMM_WORLD);
+  EXPECT(expected[INFINITE] == INFINITY && isnan(expected[OPPOSITES]) && isnan(expected[NOT_A_NUMBER]));
+  EXPECT(expected[LARGE] == 1e6f && expected[LARGE + 1] != 0);
+  MPI_Allreduce(own, sum, FLOATS, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  wrong += differing(sum, expected, FLOATS);
+  MPI_Iallreduce(own, sum, FLOATS, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  wrong += differing(sum, expected, FLOATS);
+  MPI_Reduce(own, sum, FLOATS, MPI_FLOAT, MPI_SUM, root, MPI_COMM_WORLD);
+  if (rank == root) wrong += differing(sum, expected, FLOATS);
+  const int part = FLOATS / size;
+  MPI_Reduce_scatter_block(own, sum, part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  wrong += differing(sum, expected + rank * part, part);
+  MPI_Reduce(&wrong, &all_wrong, 1, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
+  if (rank == 0) printf("%ld floats differ from Open MPI's\n", all_wrong);
+  MPI_Op_free(&below_sum);
 }
 
 static void* sum_in_thread(void* argument) {
@@ -219,6 +348,16 @@ int main(int count, char** words) {
     below();
   } else if (strcmp(scenario, "communicators") == 0) {
     communicators();
+  } else if (strcmp(scenario, "free_in_flight") == 0) {
+    free_in_flight();
+  } else if (strcmp(scenario, "dups") == 0) {
+    dups();
+  } else if (strcmp(scenario, "pairs") == 0) {
+    pairs();
+  } else if (strcmp(scenario, "sums") == 0) {
+    sums();
+  } else if (strcmp(scenario, "floats") == 0) {
+    floats();
   } else if (strcmp(scenario, "threads") == 0) {
     EXPECT(provided == MPI_THREAD_MULTIPLE);
     threads();

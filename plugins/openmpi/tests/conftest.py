@@ -1,8 +1,9 @@
-"""A switch with its join service, for all that runs under mpirun."""
+"""A switch with its join service, for everything that runs under mpirun."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,10 +13,19 @@ from wiresum.switch import SoftwareSwitch
 HOST = "127.0.0.1"
 
 
+@contextmanager
+def switches(*nodes: SoftwareSwitch) -> Iterator[str]:
+    """Gives the endpoint of their join service, and closes all in the end."""
+    server = JoinServer(nodes)
+    try:
+        yield f"{HOST}:{server.start(HOST, 0)}"
+    finally:
+        server.stop(1.0)
+        for node in nodes:
+            node.close()
+
+
 @pytest.fixture(scope="module")
 def control() -> Iterator[str]:
-    switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=4096)
-    server = JoinServer(switch)
-    yield f"{HOST}:{server.start(HOST, 0)}"
-    server.stop(1.0)
-    switch.close()
+    with switches(SoftwareSwitch(bind=HOST, port=0, threads=1, slots=4096)) as endpoint:
+        yield endpoint

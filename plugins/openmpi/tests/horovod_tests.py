@@ -20,7 +20,8 @@ import torch
 def main() -> int:
     source, folder, *arguments = sys.argv[1:]
     sys.modules.setdefault("mock", unittest.mock)
-    torch.optim.Muon.__module__ = "young"  # the tests give vectors to every optimizer that PyTorch has
+    # Excludes Muon: the tests give vectors to every optimizer, and Muon takes matrices only.
+    torch.optim.Muon.__module__ = "young"
     sys.path.insert(0, str(Path(source, "test", "utils")))
     report = Path(folder, f"{os.environ['OMPI_COMM_WORLD_RANK']}.xml")
     tests = str(Path(source, "test", "parallel", "test_torch.py"))

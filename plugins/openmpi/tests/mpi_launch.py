@@ -1,4 +1,4 @@
-"""Programs under mpirun, with Open MPI's component and without."""
+"""Runs programs under mpirun, with and without Open MPI's component."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ Outcomes = dict[tuple[int, str], str]
 
 
 def parameters(control: str, **ours: str) -> dict[str, str]:
-    """MCA parameters that load the component for the switch at `control`; `ours` are the component's own."""
+    """MCA parameters that load the component for the switch at `control`; `ours` are further parameters of the
+    component. A communicator joins in its first collective, unless they say otherwise."""
     asked = ["ompi_info", "--path", "pkglibdir", "--parsable"]
     installed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().rpartition(":")[2]
-    own = {"switch": control, "verbose": "1"} | ours
+    own = {"switch": control, "verbose": "1", "join_after": "0"} | ours
     return {
         "mca_base_component_path": f"{COMPONENT.parent}:{installed}",
         **{f"coll_wiresum_{name}": value for name, value in own.items()},
@@ -51,7 +52,7 @@ def mpirun(
     timeout_s: float,
     variables: Mapping[str, str] | None = None,
 ) -> ProgramResult:
-    """Runs `size` processes here, which may be more than there are cores; mpirun ends those that take longer."""
+    """Runs `size` processes, possibly more than there are cores, and ends them at the time limit."""
     general = {"mpi_yield_when_idle": "1", "rmaps_base_oversubscribe": "1", "hwloc_base_binding_policy": "none"}
     command: list[str | Path] = ["mpirun", "--allow-run-as-root", "--timeout", f"{timeout_s:.0f}", "-np", str(size)]
     for name, value in {**general, **mca}.items():
@@ -70,7 +71,8 @@ def mpirun(
 
 
 def carried(said: str) -> dict[int, list[int]]:
-    """By communicator, how many collectives went through the network; one number for each group of processes."""
+    """The number of collectives that went through the network: by communicator, one number for each group of
+    processes."""
     found: dict[int, list[int]] = {}
     for communicator, count in re.findall(r"communicator (\d+): (\d+) collectives through the network", said):
         found.setdefault(int(communicator), []).append(int(count))
@@ -78,7 +80,8 @@ def carried(said: str) -> dict[int, list[int]]:
 
 
 def check_as_good(without: Outcomes, over_it: Outcomes, said: str, collectives_min: int) -> None:
-    """What passed without the component passes over it, and the network had to do; `said` is the run's over it."""
+    """Everything that passed without the component passes with it, and the network was used; `said` is the run with
+    it."""
     collectives = sum(sum(counts) for counts in carried(said).values())
     log.info("without: %s; over the component: %s", dict(Counter(without.values())), dict(Counter(over_it.values())))
     log.info("%d collectives went through the network", collectives)

@@ -34,7 +34,8 @@ pytestmark = [
 
 
 def outcomes_of(size: int, folder: Path, mca: dict[str, str], arguments: Iterable[str]) -> tuple[Outcomes, str]:
-    """Of all tests that `arguments` name; a process that is ended early, or ends all, is a failure."""
+    """Outcomes of the tests that `arguments` name. A process that ends early, or ends the whole run, counts as a
+    failure."""
     folder.mkdir()
     program = [sys.executable, FOLDER / "mpi4py_tests.py", source, folder, *arguments]
     done = mpi_launch.mpirun(program, size, mca, RUN_S_MAX)
@@ -50,8 +51,8 @@ def outcomes_of(size: int, folder: Path, mca: dict[str, str], arguments: Iterabl
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_mpi4pys_own_tests_pass_wherever_they_pass_without(control: str, size: int, tmp_path: Path) -> None:
-    """MPI4PY_ARGUMENTS, for example `-i test_cco`, makes it some of them. Without the component those are run that do
-    not pass over it."""
+    """MPI4PY_ARGUMENTS, for example `-i test_cco`, selects tests. Those that fail with the component are run again
+    without it, and may fail only if they fail there too."""
     arguments = os.environ.get("MPI4PY_ARGUMENTS", "").split()
     over_it, said = outcomes_of(size, tmp_path / "with", mpi_launch.parameters(control, min_bytes="1"), arguments)
     doubtful = sorted({name for (_, name), how in over_it.items() if how != mpi_launch.PASSED})

@@ -1,22 +1,26 @@
-"""Open MPI's component, under mpirun, through a real switch and a real join service."""
+"""Open MPI's component under mpirun, with a real switch and a real join service."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from wiresum import join
+from wiresum.join.constants import SWITCH_WORKERS_MAX
+from wiresum.switch import SoftwareSwitch
 from wiresum_lab.doubles.controller import Client
 
 from . import mpi_launch
+from .conftest import HOST, switches
 from .mpi_launch import carried
 
 FOLDER = Path(__file__).resolve().parent
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
+WARNING_CHARACTERS_MAX = 320
 
 pytestmark = pytest.mark.skipif(not mpi_launch.IS_HERE, reason=mpi_launch.WHY_NOT)
 
@@ -43,10 +47,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(program: Path, control: str) -> Run:
-    """Runs a scenario, and gives what everybody printed; `parameters` are the component's."""
+    """Runs a scenario and returns the output of all processes; `parameters` are the component's."""
 
-    def run_it(scenario: str, size: int, **parameters: str) -> str:
-        done = mpi_launch.mpirun([program, scenario], size, mpi_launch.parameters(control, **parameters), PATIENCE_S)
+    def run_it(scenario: str, size: int, *, through: str = control, launcher: Sequence[str] = (), **own: str) -> str:
+        parameters = mpi_launch.parameters(through, **own)
+        done = mpi_launch.mpirun([*launcher, program, scenario], size, parameters, PATIENCE_S)
         assert done.code == 0, done.said
         assert done.said.count("is content") == size, done.said
         return done.said
@@ -54,17 +59,50 @@ def run(program: Path, control: str) -> Run:
     return run_it
 
 
+def warnings(said: str) -> list[str]:
+    return [line for line in said.splitlines() if "goes on without the network" in line]
+
+
+@pytest.fixture
+def full() -> Iterator[str]:
+    """A switch with the slots of one job."""
+    with switches(SoftwareSwitch(bind=HOST, port=0, threads=1, slots=256)) as control:
+        yield control
+
+
+class Node(SoftwareSwitch):
+    """Of a tree on loopback, where each leaf has a host of its own."""
+
+    parent = ""
+
+    def __init__(self, address: str, parent: str = "", host: str = "") -> None:
+        super().__init__(bind=address, port=0, threads=1, slots=512)
+        self.parent, self._host = parent, host
+
+    def reaches(self, address: str) -> bool:
+        return address == self._host
+
+
+@pytest.fixture
+def tree() -> Iterator[str]:
+    """Two leaves below a spine; the hosts are 127.0.7.100 and 127.0.7.101."""
+    spine = Node("127.0.7.1")
+    leaves = [Node(f"127.0.7.{2 + leaf}", spine.name, f"127.0.7.{100 + leaf}") for leaf in range(2)]
+    with switches(spine, *leaves) as control:
+        yield control
+
+
 @pytest.mark.parametrize("size", [2, 3])
-def test_all_that_suits_goes_through_the_network_and_is_right(run: Run, size: int) -> None:
-    # Nine blocking ones, nine that are not, and the barrier.
+def test_supported_collectives_go_through_the_network_and_are_right(run: Run, size: int) -> None:
+    # Nine blocking collectives, nine nonblocking ones, and the barrier.
     assert carried(run("everything", size)) == {0: [19]}
 
 
-def test_what_does_not_suit_goes_below(run: Run) -> None:
+def test_unsupported_collectives_go_to_open_mpis_own_components(run: Run) -> None:
     assert carried(run("below", 3)) == {}
 
 
-def test_each_communicator_has_an_order_of_its_own_and_messages_get_through_meanwhile(run: Run) -> None:
+def test_communicators_may_be_used_in_different_orders_beside_messages(run: Run) -> None:
     counts = carried(run("communicators", 3))
     assert counts.pop(0) == [3]
     assert sorted(count for groups in counts.values() for count in groups) == [1, 2]
@@ -93,7 +131,90 @@ def test_floats_can_be_left_to_open_mpi(run: Run) -> None:
     assert carried(run("everything", 2, float32="0")) == {0: [17]}
 
 
-def test_without_a_switch_a_communicator_goes_on_below_and_says_so(run: Run) -> None:
+@pytest.mark.parametrize(("precision", "differing"), [(None, 0), ("exact", 0), ("block", 300)])
+def test_floats_are_summed_as_open_mpi_does_unless_told_otherwise(
+    run: Run, precision: str | None, differing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside an Inf, a NaN or a number that is much larger, in one packet."""
+    monkeypatch.delenv("WIRESUM_PRECISION", raising=False)
+    if precision:
+        monkeypatch.setenv("WIRESUM_PRECISION", precision)
+    said = run("floats", 3)
+    assert carried(said) == {0: [4]}
+    found = re.search(r"^(\d+) floats differ", said, re.MULTILINE)
+    assert found, said
+    assert (int(found[1]) >= differing) if differing else (int(found[1]) == 0)
+
+
+def test_rank_0_decides_how_floats_are_rounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WIRESUM_PRECISION", raising=False)
+    others_in_blocks = '[ $OMPI_COMM_WORLD_RANK = 0 ] || export WIRESUM_PRECISION=block; exec "$0" "$@"'
+    said = run("floats", 3, launcher=["sh", "-c", others_in_blocks])
+    assert carried(said) == {0: [4]}
+    assert "\n0 floats differ" in f"\n{said}"
+
+
+def test_a_freed_communicators_collectives_complete(run: Run) -> None:
+    counts = carried(run("free_in_flight", 3))
+    assert counts.pop(0) == [1]
+    assert list(counts.values()) == [[5]]
+
+
+def test_a_communicator_joins_after_some_collectives(run: Run) -> None:
+    # Eight in turns blocking and not: after three the next blocking one is the fifth.
+    assert carried(run("sums", 2, join_after="3")) == {0: [4]}
+
+
+def test_communicators_of_a_few_collectives_do_not_join(program: Path, control: str) -> None:
+    parameters = mpi_launch.parameters(control)
+    del parameters["coll_wiresum_join_after"]
+    done = mpi_launch.mpirun([program, "dups"], 2, parameters, PATIENCE_S)
+    assert done.code == 0, done.said
+    assert "coll:wiresum" not in done.said
+
+
+def test_a_programs_further_communicators_have_small_leases(run: Run) -> None:
+    said = run("dups", 2)
+    assert warnings(said) == []
+    # 20 one after the other, and 20 at once, for which a switch of 4,096 slots has no room if each takes the usual 256.
+    counts = carried(said)
+    counts.pop(0)
+    assert [count for groups in counts.values() for count in groups] == 40 * [1]
+
+
+def test_communicators_that_a_full_switch_refuses_go_on_with_one_short_warning(run: Run, full: str) -> None:
+    said = run("dups", 2, through=full, verbose="0")
+    (warning,) = warnings(said)
+    assert "no 16 slots in a row are free" in warning
+    assert len(warning) <= WARNING_CHARACTERS_MAX
+
+
+def test_without_a_switch_a_communicator_goes_on_below_and_says_so_once(run: Run) -> None:
+    said = run("everything", 2, switch="127.0.0.1:1", join_timeout="1", verbose="0")
+    (warning,) = warnings(said)
+    assert "a communicator goes on without the network: cannot reach the switch" in warning
+    assert len(warning) <= WARNING_CHARACTERS_MAX
+
+
+def test_verbosely_each_process_says_all(run: Run) -> None:
     said = run("everything", 2, switch="127.0.0.1:1", join_timeout="1")
     assert carried(said) == {}
-    assert "a communicator goes on without the network: cannot reach the switch" in said
+    assert len(warnings(said)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_more_processes_than_a_switch_has_bits_go_on_below_with_one_warning(run: Run) -> None:
+    said = run("sums", SWITCH_WORKERS_MAX + 1, verbose="0")
+    (warning,) = warnings(said)
+    assert str(SWITCH_WORKERS_MAX) in warning
+    assert len(warning) <= WARNING_CHARACTERS_MAX
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_more_processes_than_that_sum_in_a_tree(run: Run, tree: str) -> None:
+    own_address = 'export WIRESUM_ADDRESS=127.0.7.10$((OMPI_COMM_WORLD_RANK % 2)); exec "$0" "$@"'
+    said = run("sums", SWITCH_WORKERS_MAX + 2, through=tree, launcher=["sh", "-c", own_address])
+    assert warnings(said) == []
+    assert carried(said) == {0: [8]}

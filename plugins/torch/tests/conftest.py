@@ -1,4 +1,4 @@
-"""Fixtures: a real switch, and clusters of real worker processes over loopback (see cluster.py)."""
+"""Fixtures: a real switch, and clusters of real worker processes over loopback (see wiresum_lab.ranks.cluster)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from wiresum_lab.ranks.cluster import Cluster
 
 @pytest.fixture(scope="session")
 def compiled() -> None:
-    """The C++ part of the backend, compiled before workers with time-outs would do it.
-
-    Skips where there is no compiler. One that there is must take it: the backend itself would go on without."""
+    """Compiles the C++ part of the backend before any worker with a time-out would have to. Skips where there is no
+    compiler. A compiler that fails is an error here, because the backend itself falls back silently."""
     if shutil.which("c++") is None:
         pytest.skip("the C++ part of the backend is not tested: there is no compiler")
     extension.build()
@@ -25,14 +24,14 @@ def compiled() -> None:
 
 @pytest.fixture(scope="session")
 def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchProcess]:
-    """One switch for all tests that do not harm it: jobs come and go, and it must serve the next one."""
+    """One switch for all tests that do not damage it: every test runs a new job on it."""
     with SwitchProcess(tmp_path_factory.mktemp("switch")) as process:
         yield process
 
 
 @pytest.fixture
 def own_switch(tmp_path: Path) -> Iterator[Callable[..., SwitchProcess]]:
-    """Makes switches for one test, which may kill them."""
+    """Makes switches that this test may kill."""
     made: list[SwitchProcess] = []
 
     def make(*arguments: str) -> SwitchProcess:
@@ -48,7 +47,7 @@ def own_switch(tmp_path: Path) -> Iterator[Callable[..., SwitchProcess]]:
 
 @pytest.fixture
 def make_cluster(switch: SwitchProcess, tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """Makes clusters for one test, which may kill workers."""
+    """Makes clusters whose workers this test may kill."""
     made: list[Cluster] = []
 
     def make(size: int, *, at: SwitchProcess | None = None, **options: object) -> Cluster:
@@ -64,7 +63,7 @@ def make_cluster(switch: SwitchProcess, tmp_path: Path) -> Iterator[Callable[...
 
 @pytest.fixture
 def marks(tmp_path: Path) -> Path:
-    """A folder in which workers leave marks (await_marks)."""
+    """The folder for the files by which workers say how far they are (await_marks)."""
     folder = tmp_path / "marks"
     folder.mkdir()
     return folder
@@ -72,20 +71,20 @@ def marks(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pair(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two workers, for all tests of a module."""
+    """Two workers, shared by the tests of a module."""
     with Cluster(switch, 2, tmp_path_factory.mktemp("pair")) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def trio(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three workers: not a power of two."""
+    """Three workers, which is not a power of two."""
     with Cluster(switch, 3, tmp_path_factory.mktemp("trio")) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def quartet(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Four workers: enough for two groups of two."""
+    """Four workers, enough for two groups of two."""
     with Cluster(switch, 4, tmp_path_factory.mktemp("quartet")) as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""A job that is spread over two switches, each a process of its own."""
+"""A job that is spread over two switches, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BLOCK = 360
 
 @pytest.fixture
 def switches(own_switch: Callable[..., SwitchProcess]) -> list[SwitchProcess]:
-    """With slots of their own, and in the order in which they are joined."""
+    """Two switches with different numbers of slots, in the order in which workers join them."""
     return sorted((own_switch(), own_switch("--slots", "512")), key=lambda switch: switch.endpoint)
 
 
@@ -63,7 +63,7 @@ def sums_of_every_kind(rank: int, size: int) -> None:
     assert torch.equal(rows.to_dense(), summed)
 
     before = packets_at_each()
-    for _ in range(4):  # in turn, since each fits in a packet
+    for _ in range(4):  # single packets go to the switches in turn
         small = torch.ones(3)
         dist.all_reduce(small)
         assert (small == size).all()
@@ -92,7 +92,7 @@ def loses_a_switch(rank: int, size: int, marks: str, lost: str) -> float:
             return failed_at
 
 
-def test_a_group_and_its_subgroups_sum_over_both_and_one_that_is_killed_is_named_at_every_worker(
+def test_groups_sum_over_both_switches_and_every_worker_names_a_killed_switch(
     cluster: Cluster, switches: list[SwitchProcess], marks: Path
 ) -> None:
     cluster.run(sums_of_every_kind)
@@ -114,7 +114,7 @@ def joins_with_another_list(rank: int, size: int, folder: str) -> str:
     return "joined"
 
 
-def test_workers_that_name_other_numbers_of_aggregators_are_told(
+def test_workers_with_different_numbers_of_aggregators_get_an_error(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = make_cluster(2, grouped=False, variables={"WIRESUM_JOIN_TIMEOUT": "1"})

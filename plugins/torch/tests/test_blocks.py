@@ -1,5 +1,5 @@
-"""Dense tensors that are zero in blocks, or but for scattered elements: exact sums, and only what is there is sent.
-Over loopback; bmv2_tests runs the same functions on bmv2."""
+"""Dense tensors that are zero in blocks, or nearly everywhere: sums are exact, and zero blocks are not sent. These
+tests run over loopback; bmv2_tests runs the same functions on bmv2."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from wiresum.join.constants import HEADER_BYTES
 from wiresum_lab.ranks.cluster import Cluster, runs_in
 from wiresum_lab.ranks.cluster_worker import lanes
 
-BLOCKS = 1500  # enough that what is left out pays for its round trips, whatever these take on a busy machine
+BLOCKS = 1500  # so many that the saving exceeds the cost of the round trips even on a busy machine
 
 
 def sent_once(before: SessionStats, after: SessionStats, block: int) -> int:
-    """Bytes that went out between the two, less what loss recovery sent: a busy machine is late now and then."""
+    """Bytes sent between the two, without retransmissions, which a busy machine causes now and then."""
     sent = after.bytes_sent - before.bytes_sent
     sent -= (after.retransmissions - before.retransmissions) * (4 * block + HEADER_BYTES)
     return sent - (after.questions - before.questions) * HEADER_BYTES
 
 
 def contribution(draw: int, block: int, *, rank: int, aligned: bool) -> torch.Tensor:
-    """One block in 16 is there, with small integers, whose sum is exact."""
+    """A tensor in which one block in 16 is not zero, with small integers, whose sum is exact."""
     seed = 1000 * draw + (0 if aligned else 1 + rank)
     chosen = torch.randperm(BLOCKS, generator=torch.Generator().manual_seed(seed))[: BLOCKS // 16]
     blocks = torch.zeros(BLOCKS, block)
@@ -33,7 +33,7 @@ def contribution(draw: int, block: int, *, rank: int, aligned: bool) -> torch.Te
 
 
 @runs_in("trio")
-def test_block_sparse_sums_are_exact_and_leave_out_what_nobody_has(rank: int, size: int) -> None:
+def test_block_sparse_sums_are_exact_and_skip_zero_blocks(rank: int, size: int) -> None:
     group = dist.group.WORLD
     block = lanes(group)
     before = wiresum.torch.stats().network
@@ -53,7 +53,8 @@ TURNING_BLOCKS = 3000
 
 
 def sums_that_turn_dense(rank: int, size: int) -> None:
-    """Equal calls, as of equal gradient buckets, of which the later ones are dense, with several under way at once."""
+    """Sums four tensors of the same size, of which the first is sparse and the later ones dense, with several in
+    flight."""
     block = lanes()
     inputs = []
     for call in range(4):
@@ -85,7 +86,7 @@ def test_sums_that_turn_dense_while_many_are_in_flight_are_exact(trio: Cluster) 
 
 
 def scattered(draw: int, *, rank: int, elements: int, density: float, dtype: torch.dtype) -> torch.Tensor:
-    """Small whole numbers, whose sums every element type holds exactly."""
+    """Small whole numbers, mostly zero, whose sums every element type represents exactly."""
     generator = torch.Generator().manual_seed(1000 * draw + rank)
     values = torch.randint(-20, 21, (elements,), generator=generator).to(dtype)
     return values * (torch.rand(elements, generator=generator) < density)
@@ -93,8 +94,8 @@ def scattered(draw: int, *, rank: int, elements: int, density: float, dtype: tor
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
 @runs_in("trio")
-def test_scattered_sums_are_exact_and_leave_out_what_nobody_has(rank: int, size: int, dtype: torch.dtype) -> None:
-    """Sparse and dense tensors in turns, all of them in flight at once."""
+def test_scattered_sums_are_exact_and_skip_zero_blocks(rank: int, size: int, dtype: torch.dtype) -> None:
+    """Sparse and dense tensors alternate, all in flight at once."""
     block = lanes()
     elements = BLOCKS * block - 7
     densities = [0.002, 1.0, 0.002, 0.0002, 1.0, 0.002]
@@ -118,7 +119,7 @@ def test_scattered_sums_are_exact_and_leave_out_what_nobody_has(rank: int, size:
 
 
 def rounded_sums(rank: int, size: int) -> list[float]:
-    """Of numbers that no sum holds exactly: close to the true mean, and the same bits everywhere."""
+    """Sums random numbers, which are rounded: results are close to the true sum, and the same bits at every worker."""
     elements = BLOCKS * 360
     generator = torch.Generator().manual_seed(7)
     there = torch.rand(size, elements, generator=generator) < 0.01
@@ -138,6 +139,6 @@ def rounded_sums(rank: int, size: int) -> list[float]:
     return sums
 
 
-def test_what_is_rounded_is_rounded_alike_at_all_workers(trio: Cluster) -> None:
+def test_rounded_sums_have_the_same_bits_at_all_workers(trio: Cluster) -> None:
     results = trio.run(rounded_sums)
     assert all(sums == results[0] for sums in results)

@@ -1,4 +1,4 @@
-"""What workers say of each other's calls when these differ."""
+"""What the error says when workers call different collectives: it compares the logs of their calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ask(workers: list[CallLog], numbers: list[int | None]) -> list[str]:
         return list(threads.map(lambda worker, number: worker.compare(number), workers, numbers))
 
 
-def test_all_speak_of_one_number_though_they_notice_at_different_ones() -> None:
+def test_all_workers_report_the_same_call_though_they_notice_at_different_calls() -> None:
     workers = logs(dist.HashStore(), 3)
     for rank, worker in enumerate(workers):
         for number in range(5):
@@ -34,7 +34,7 @@ def test_all_speak_of_one_number_though_they_notice_at_different_ones() -> None:
         assert f"rank {rank} called all_reduce(SUM, float32[{number}, {rank + 1}])" in said[0]
 
 
-def test_a_worker_that_did_not_come_so_far_and_one_that_went_far_beyond() -> None:
+def test_a_worker_that_is_behind_and_one_that_is_far_ahead() -> None:
     workers = logs(dist.HashStore(), 2)
     for number in range(calls.KEPT + 10):
         workers[0].note(number, "barrier", None, [])
@@ -43,7 +43,7 @@ def test_a_worker_that_did_not_come_so_far_and_one_that_went_far_beyond() -> Non
         assert "rank 1 called nothing" in said
 
 
-def test_some_called_one_of_gloos_where_others_called_one_of_the_networks() -> None:
+def test_a_call_through_gloo_is_compared_with_one_through_the_network() -> None:
     workers = logs(dist.HashStore(), 4)
     for worker in workers:
         assert worker.note_gloo("gather(int64[1])") == 0
@@ -59,11 +59,11 @@ def test_some_called_one_of_gloos_where_others_called_one_of_the_networks() -> N
     }
 
 
-def test_nobody_knows_and_nobody_waits_long() -> None:
+def test_without_any_logged_call_the_comparison_is_empty() -> None:
     assert logs(dist.HashStore(), 2)[0].compare(None) == ""
 
 
-def test_a_store_that_is_gone_hides_no_error() -> None:
+def test_a_store_that_is_gone_gives_an_empty_comparison() -> None:
     server = dist.TCPStore("127.0.0.1", 0, world_size=2, is_master=True, wait_for_workers=False)
     worker = CallLog(dist.TCPStore("127.0.0.1", server.port, world_size=2, wait_for_workers=False), 1, 2)
     worker.note(0, "barrier", None, [])

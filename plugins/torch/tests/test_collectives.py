@@ -1,4 +1,4 @@
-"""The collectives that run in the network, each against what it must give, bit for bit."""
+"""Collectives that run in the network: each result is compared bit for bit with the expected one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = [1, 7, 360, 361, 5000, 100_003]
 
 
 def values(rank: int, elements: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    """What this rank contributes: random, of very different magnitudes from block to block."""
+    """This rank's contribution: random, with magnitudes that differ greatly from block to block."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     if dtype == torch.bool:
         return torch.randint(0, 2, (elements,), generator=generator).to(dtype)
@@ -79,7 +79,7 @@ def test_int32_wraps_as_in_pytorch(rank: int, size: int) -> None:
 
 
 @runs_in("trio")
-def test_infinity_and_nan_in_a_long_tensor_reach_everybody_and_zero_stays_zero(rank: int, size: int) -> None:
+def test_infinity_and_nan_reach_every_worker_and_zero_blocks_stay_zero(rank: int, size: int) -> None:
     blocks = network_sum.EXACT_ELEMENTS_MAX // lanes() + 3
     tensor = torch.ones(blocks * lanes())
     if rank == 1:
@@ -133,7 +133,7 @@ def test_all_gather_copies_every_bit(rank: int, size: int, dtype: torch.dtype) -
 
 @runs_in("trio")
 def test_all_gather_takes_contributions_of_different_sizes(rank: int, size: int) -> None:
-    expected = [values(k, 100 * k, torch.float32) for k in range(size)]  # rank 0 has nothing to give
+    expected = [values(k, 100 * k, torch.float32) for k in range(size)]  # rank 0 contributes nothing
     outputs = [torch.zeros(100 * k) for k in range(size)]
     dist.all_gather(outputs, expected[rank])
     for output, want in zip(outputs, expected, strict=True):
@@ -159,7 +159,7 @@ def test_coalesced_all_gathers(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("dtype", SUMMED, ids=str)
 @runs_in("trio")
-def test_reduce_sums_at_the_root_and_leaves_the_others_alone(rank: int, size: int, dtype: torch.dtype) -> None:
+def test_reduce_writes_the_sum_at_the_root_only(rank: int, size: int, dtype: torch.dtype) -> None:
     before = wiresum.torch.stats()
     for root in range(size):
         inputs = [values(k, 2500, dtype, root) for k in range(size)]
@@ -262,11 +262,11 @@ def test_copies_and_scatters_of_strided_tensors(rank: int, size: int) -> None:
     output = torch.zeros(5, 4).t()
     dist.reduce_scatter(output, [(torch.arange(20.0).reshape(5, 4) * part + rank).t() for part in range(size)])
     assert torch.equal(output, (torch.arange(20.0).reshape(5, 4) * rank * size + sum(range(size))).t())
-    flipped = torch.complex(torch.zeros(8), torch.full((8,), float(rank + 1))).conj().imag  # carries a negative bit
+    flipped = torch.complex(torch.zeros(8), torch.full((8,), float(rank + 1))).conj().imag  # negative bit set
     written = flipped.resolve_neg()
     dist.all_reduce(written)
     assert torch.equal(written, torch.full((8,), -float(sum(range(1, size + 1)))))
-    dist.all_reduce(flipped)  # PyTorch hands over a copy, to any backend
+    dist.all_reduce(flipped)  # PyTorch gives any backend a resolved copy
     assert torch.equal(flipped, torch.full((8,), -float(rank + 1)))
 
 

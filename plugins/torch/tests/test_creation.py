@@ -28,7 +28,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"SLURM_JOB_ID": "4711"}, "mine", "mine"),
     ],
 )
-def test_a_job_is_named_after_what_its_users_know(
+def test_the_default_job_name_comes_from_the_launcher(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], job: str, expected: str
 ) -> None:
     for variable, value in variables.items():
@@ -38,6 +38,6 @@ def test_a_job_is_named_after_what_its_users_know(
     assert not name_problem(name)
 
 
-def test_the_package_shows_what_it_imports_late_and_says_its_version() -> None:
+def test_the_package_lists_lazily_imported_names_and_its_version() -> None:
     assert {"Options", "GroupStats", "WiresumTimeoutError", "stats", "__version__"} <= set(dir(wiresum.torch))
     assert wiresum.torch.__version__ == metadata.version("wiresum")

@@ -1,4 +1,5 @@
-"""DistributedDataParallel over the backend: parameters bit-identical at all workers, and close to one process's."""
+"""DistributedDataParallel over the backend: parameters have the same bits at all workers, and are close to those of a
+training in one process."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ BATCH = 12
 
 
 class Network(torch.nn.Module):
-    """Convolution, normalisation with buffers, and a branch that some inputs do not take."""
+    """Convolution, normalisation with buffers, and a branch that some inputs skip."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +71,7 @@ def assert_identical_everywhere(model: torch.nn.Module, size: int) -> None:
 
 
 def fresh(rank: int, **options: Any) -> DistributedDataParallel:
-    torch.manual_seed(rank)  # different at each worker: DDP must bring rank 0's to all
+    torch.manual_seed(rank)  # different at each worker, so that DDP has to broadcast rank 0's parameters
     return DistributedDataParallel(Network(), **options)
 
 
@@ -78,7 +79,7 @@ def fresh(rank: int, **options: Any) -> DistributedDataParallel:
 def test_training_matches_one_process(rank: int, size: int) -> None:
     torch.manual_seed(0)
     alone = Network()
-    alone.normalisation.eval()  # its batches differ in size between one process and several
+    alone.normalisation.eval()  # batch statistics would differ: one process sees larger batches
     train(alone, batch)
     before = wiresum.torch.stats()
     model = fresh(rank, bucket_cap_mb=0.02)
@@ -167,7 +168,7 @@ def test_uneven_inputs_join(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 @runs_in("trio")
-def test_models_of_other_precisions(rank: int, size: int, dtype: torch.dtype) -> None:
+def test_models_in_half_and_double_precision(rank: int, size: int, dtype: torch.dtype) -> None:
     torch.manual_seed(rank)
     model = DistributedDataParallel(torch.nn.Linear(20, 30).to(dtype))
     for step in range(3):
@@ -199,7 +200,7 @@ def test_data_loaders_that_fork(rank: int, size: int) -> None:
 
 
 @runs_in("trio")
-def test_a_forked_child_is_told_that_it_is_no_member(rank: int, size: int) -> None:
+def test_a_collective_in_a_forked_child_is_an_error(rank: int, size: int) -> None:
     context = torch.multiprocessing.get_context("fork")
     parent, child = context.Pipe()
 

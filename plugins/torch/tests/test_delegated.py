@@ -1,4 +1,4 @@
-"""What Gloo does inside: the rest of what torch.distributed offers."""
+"""Operations that the backend gives to Gloo: everything of torch.distributed that the network does not do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_sums_of_types_that_the_network_does_not_add(rank: int, size: int, dtype
 
 
 @runs_in("trio")
-def test_average_exists_for_them_too(rank: int, size: int) -> None:
+def test_average_of_types_that_the_network_does_not_add(rank: int, size: int) -> None:
     tensor = torch.tensor([1.0 + rank, 10.0], dtype=torch.float64)
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
     assert torch.equal(tensor, torch.tensor([1.0 + (size - 1) / 2, 10.0], dtype=torch.float64))
@@ -104,7 +104,7 @@ def test_all_to_all(rank: int, size: int) -> None:
     try:
         dist.all_to_all(outputs, [torch.full((2,), 10.0 * rank + k) for k in range(size)])
     except RuntimeError as error:
-        assert "alltoall" in str(error)  # a PyTorch whose Gloo has only the single form
+        assert "alltoall" in str(error)  # this PyTorch's Gloo has only all_to_all_single
     else:
         assert [tensor[0].item() for tensor in outputs] == [10.0 * k + rank for k in range(size)]
     output = torch.zeros(size)
@@ -184,7 +184,7 @@ def test_monitored_barrier(rank: int, size: int) -> None:
 
 
 @runs_in("trio")
-def test_both_ways_at_the_same_time(rank: int, size: int) -> None:
+def test_collectives_of_the_network_and_of_gloo_overlap(rank: int, size: int) -> None:
     for step in range(30):
         exact = torch.full((10,), float(step), dtype=torch.float64)
         fast = torch.full((1000,), float(step))
@@ -195,7 +195,7 @@ def test_both_ways_at_the_same_time(rank: int, size: int) -> None:
 
 
 @runs_in("trio")
-def test_tensors_that_gloo_would_get_wrong_for_their_layout(rank: int, size: int) -> None:
+def test_strided_tensors_that_gloo_would_sum_wrongly(rank: int, size: int) -> None:
     grid = torch.arange(12.0).reshape(4, 3)
     turned = torch.zeros(3, 4).t()
     dist.scatter(turned, [grid * (k + 1) for k in range(size)] if rank == 0 else None, src=0)
@@ -222,7 +222,7 @@ def test_tensors_that_gloo_would_get_wrong_for_their_layout(rank: int, size: int
 
 
 @runs_in("trio")
-def test_a_call_that_gloo_does_not_know_harms_nothing(rank: int, size: int) -> None:
+def test_an_operation_that_gloo_lacks_raises_and_the_group_goes_on(rank: int, size: int) -> None:
     with pytest.raises(dist.DistBackendError, match="Invalid scalar type"):
         dist.all_reduce(torch.ones(2, dtype=torch.int16))
     with pytest.raises(dist.DistBackendError, match="BAND"):

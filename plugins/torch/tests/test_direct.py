@@ -1,4 +1,4 @@
-"""All-reduces that go without Python (direct.hpp): the same in everything but their price."""
+"""All-reduces that are done without Python (direct.hpp) behave exactly as those through Python, and are only faster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def values(dtype: torch.dtype, size: int, seed: int) -> torch.Tensor:
-    """Of many magnitudes, some of them zero."""
+    """Values of many magnitudes, some of them zero."""
     generator = torch.Generator().manual_seed(seed)
     if dtype == torch.int32:
         return torch.randint(-(2**29), 2**29, (size,), generator=generator, dtype=dtype)
@@ -36,7 +36,7 @@ def values(dtype: torch.dtype, size: int, seed: int) -> torch.Tensor:
 
 
 def strided(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values, as Python must prepare them."""
+    """The same values in a strided tensor, which Python has to prepare."""
     return torch.stack([tensor, tensor], dim=-1)[..., 0]
 
 
@@ -51,7 +51,7 @@ def goes_direct(call: Any, *arguments: Any, **options: Any) -> bool:
 
 
 @runs_in("pair")
-def test_dense_sums_that_lie_well_need_no_python_and_others_do(rank: int, size: int) -> None:
+def test_contiguous_dense_sums_go_direct_and_others_through_python(rank: int, size: int) -> None:
     average = dist.ReduceOp.AVG
     for dtype in DTYPES:
         assert goes_direct(dist.all_reduce, torch.ones(10, dtype=dtype))
@@ -73,12 +73,12 @@ def test_dense_sums_that_lie_well_need_no_python_and_others_do(rank: int, size: 
 
 
 @runs_in("pair")
-def test_python_is_not_asked_for_a_call_that_ends_well(rank: int, size: int) -> None:
+def test_a_successful_direct_call_runs_no_python(rank: int, size: int) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("Python was asked")
 
     tensor = torch.full((321,), rank + 1.0)
-    dist.all_reduce(tensor.clone())  # its form is known from here on
+    dist.all_reduce(tensor.clone())  # registers the form of this call, which Python does once
     backend = implementation()
     backend.allreduce = backend.network.form_of_sum = backend.network.adopt = refuse  # type: ignore[method-assign]
     try:
@@ -92,7 +92,7 @@ def test_python_is_not_asked_for_a_call_that_ends_well(rank: int, size: int) -> 
 
 
 @runs_in("trio")
-def test_both_ways_give_the_same_bits_and_meet_each_other(rank: int, size: int) -> None:
+def test_direct_and_python_calls_give_the_same_bits_and_may_be_mixed(rank: int, size: int) -> None:
     for dtype in DTYPES:
         for elements in SIZES:
             for operator in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)[: 1 if dtype == torch.int32 else 2]:
@@ -107,8 +107,8 @@ def test_both_ways_give_the_same_bits_and_meet_each_other(rank: int, size: int) 
 
 
 @runs_in("trio")
-def test_calls_of_all_kinds_overlap_in_the_order_of_their_calls(rank: int, size: int) -> None:
-    generator = torch.Generator().manual_seed(7)  # the same calls at all workers
+def test_overlapping_calls_of_all_kinds_complete_correctly(rank: int, size: int) -> None:
+    generator = torch.Generator().manual_seed(7)  # the same seed, so the same calls, at all workers
     expected_sum = float(sum(range(1, size + 1)))
     works: list[tuple[Any, torch.Tensor, Any]] = []
     for step in range(150):
@@ -135,7 +135,7 @@ def test_calls_of_all_kinds_overlap_in_the_order_of_their_calls(rank: int, size:
 
 
 @runs_in("pair")
-def test_a_signal_interrupts_a_wait_and_harms_nothing(rank: int, size: int, tmp_path: Path) -> None:
+def test_a_signal_interrupts_a_wait_and_the_sum_completes(rank: int, size: int, tmp_path: Path) -> None:
     def ring(*_: object) -> None:
         raise InterruptedError("the alarm rang")
 
@@ -149,7 +149,7 @@ def test_a_signal_interrupts_a_wait_and_harms_nothing(rank: int, size: int, tmp_
         finally:
             signal.signal(signal.SIGALRM, before)
         (tmp_path / "rang").touch()
-        dist.barrier()  # the sum is before it in the order, so it is done
+        dist.barrier()  # ordered after the sum, so the sum is complete
     else:
         await_marks(tmp_path, 1)
         dist.all_reduce(tensor)
@@ -167,7 +167,7 @@ def leaves_with_works(rank: int, size: int) -> str:
     return "summed"
 
 
-def test_leaving_waits_for_works_that_nobody_has_waited_for(make_cluster: Any) -> None:
+def test_leaving_completes_works_that_were_not_waited_for(make_cluster: Any) -> None:
     assert make_cluster(2).run(leaves_with_works) == ["summed", "summed"]
 
 
@@ -194,7 +194,7 @@ def unawaited(rank: int, size: int) -> str:
     return str(failure)
 
 
-def test_a_failure_that_nobody_waits_for_is_told_to_the_others(make_cluster: Any) -> None:
+def test_other_workers_hear_of_a_failure_that_was_not_waited_for(make_cluster: Any) -> None:
     noticed, told = make_cluster(2).run(unawaited)
     assert noticed == "noticed" and "rank 0" in told and "Timed out" in told
 

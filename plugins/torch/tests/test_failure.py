@@ -1,8 +1,6 @@
-"""What happens when something dies, stalls, or is called wrongly: an error that names the cause, at every worker.
-
-Clocks are compared across processes, which the monotonic clock of Linux allows. The bounds are what users are
-promised, not measurements.
-"""
+"""What happens when a process dies or stalls, or a collective is called wrongly: every worker gets an error that names
+the cause. Time stamps of different processes are compared, which Linux's monotonic clock allows. The time limits are
+what users are promised, not measurements."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ def until_it_fails(step: Callable[[], object]) -> tuple[Exception, float]:
 
 
 def assert_stays_failed(error: Exception) -> None:
-    """Every later call raises at once, with the first cause; and leaving is no problem."""
+    """Every later call raises the first cause at once, and leaving works."""
     for call in (
         lambda: dist.all_reduce(torch.ones(3)),
         dist.barrier,
@@ -80,7 +78,7 @@ def gathers_by_gloo_for_ever(rank: int, size: int, marks: str) -> float:
 
 
 def receives_from_a_neighbour(rank: int, size: int, marks: str) -> float:
-    """Waits for somebody who is alive, and who never sends since all of them wait."""
+    """Waits for a live neighbour that never sends, because all ranks wait."""
     dist.barrier()
     Path(marks, str(rank)).touch()
     error, at = until_it_fails(lambda: dist.recv(torch.ones(1), src=(rank + 1) % 2 if rank < 2 else 0))
@@ -96,7 +94,7 @@ def waits_for_a_future(rank: int, size: int, marks: str) -> float:
         time.sleep(60)
     work = dist.all_reduce(torch.ones(1000), async_op=True)
     assert work is not None
-    Path(marks, str(rank)).touch()  # now: a call that came after the death would raise it itself
+    Path(marks, str(rank)).touch()  # before the wait: a call made after the death would raise by itself
     chained = work.get_future().then(lambda done: done.value()[0] + 1)
     error, at = until_it_fails(lambda: work.get_future().wait())
     assert isinstance(error, dist.DistBackendError) and "rank 2" in str(error)
@@ -123,8 +121,8 @@ def trains_for_ever(rank: int, size: int, marks: str) -> float:
     return at
 
 
-def await_the_midst(marks: Path, ranks: int) -> None:
-    """All have left their marks, and have had the time to get into what comes next."""
+def await_marks_and_entry(marks: Path, ranks: int) -> None:
+    """Waits until all ranks have left their marks and had time to enter the call that follows."""
     await_marks(marks, ranks)
     time.sleep(0.2)
 
@@ -144,7 +142,7 @@ def test_a_killed_worker_is_named_at_every_other(
 ) -> None:
     cluster = make_cluster(4 if function is reduces_for_ever else 3)
     cluster.start(function, str(marks))
-    await_the_midst(marks, cluster.size)
+    await_marks_and_entry(marks, cluster.size)
     killed_at = time.monotonic()
     cluster.kill(2)
     for failed_at in cluster.collect(ranks=[rank for rank in range(cluster.size) if rank != 2], timeout_s=40):
@@ -163,7 +161,7 @@ def test_the_next_job_at_the_same_switch_works(
     switch = own_switch()
     first = make_cluster(3, at=switch, variables={"WIRESUM_JOB": "same-name"})
     first.start(reduces_for_ever, str(marks))
-    await_the_midst(marks, 3)
+    await_marks_and_entry(marks, 3)
     first.kill(2)
     first.collect(ranks=[0, 1])
     second = make_cluster(2, at=switch, variables={"WIRESUM_JOB": "same-name"})
@@ -188,7 +186,7 @@ def holds_the_interpreter(rank: int, size: int) -> float:
     work = dist.all_reduce(tensor, async_op=True)
     assert work is not None
     if rank == 1:
-        ctypes.PyDLL(None).sleep(HELD_S)  # unlike CDLL, it keeps the interpreter's lock
+        ctypes.PyDLL(None).sleep(HELD_S)  # PyDLL, unlike CDLL, keeps the interpreter's lock
     work.wait()
     dist.all_reduce(tensor)
     return float(tensor.sum())
@@ -215,7 +213,7 @@ def test_a_killed_switch_is_an_error_at_every_worker(
     switch = own_switch()
     cluster = make_cluster(2, at=switch)
     cluster.start(loses_the_switch, str(marks))
-    await_the_midst(marks, 2)
+    await_marks_and_entry(marks, 2)
     killed_at = time.monotonic()
     switch.kill()
     for failed_at in cluster.collect(timeout_s=40):
@@ -223,8 +221,8 @@ def test_a_killed_switch_is_an_error_at_every_worker(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@runs_in("make_cluster", 2, timeout_s=4.0)  # the workers also have that long to find each other
-def test_a_collective_that_somebody_does_not_call_runs_out_of_time(
+@runs_in("make_cluster", 2, timeout_s=4.0)  # the workers also have this long to find each other
+def test_a_collective_that_one_rank_does_not_call_times_out(
     rank: int, size: int, dtype: torch.dtype, marks: Path
 ) -> None:
     if rank == 0:
@@ -234,7 +232,7 @@ def test_a_collective_that_somebody_does_not_call_runs_out_of_time(
         dist.destroy_process_group()
         (marks / str(rank)).touch()
         return
-    await_marks(marks, 1)  # what it should have been summing meanwhile
+    await_marks(marks, 1)  # while it would have been summing
     error, _ = until_it_fails(lambda: dist.all_reduce(torch.ones(10)))
     assert "rank 0" in str(error) and "time" in str(error).lower(), str(error)
 
@@ -305,7 +303,8 @@ LATE_S = 2.5
 
 
 def is_late(rank: int, size: int) -> list[float]:
-    """At each way, while the others wait in the other one, or in both: all in the same order."""
+    """Ranks are late to a call of the network while others wait in Gloo, and the other way round, always in the same
+    order."""
     one, double = torch.ones(1000), torch.ones(1000, dtype=torch.float64)
     work = dist.all_reduce(one, async_op=True)
     assert work is not None
@@ -319,16 +318,16 @@ def is_late(rank: int, size: int) -> list[float]:
     return [float(one.sum()), float(double.sum())]
 
 
-def test_who_is_late_has_called_nothing_different(make_cluster: MakeCluster) -> None:
+def test_late_ranks_are_not_mistaken_for_different_calls(make_cluster: MakeCluster) -> None:
     assert make_cluster(3).run(is_late) == [[9000.0, 3000.0]] * 3
 
 
 @runs_in("make_cluster", 2)
-def test_abort_ends_the_job_for_everybody(rank: int, size: int, marks: Path) -> None:
+def test_abort_ends_the_job_at_every_worker(rank: int, size: int, marks: Path) -> None:
     dist.barrier()
     (marks / str(rank)).touch()
     if rank == 0:
-        await_the_midst(marks, size)
+        await_marks_and_entry(marks, size)
         dist.distributed_c10d._abort_process_group()
         assert not dist.is_initialized()
         return
@@ -363,7 +362,7 @@ def test_without_a_switch_joining_fails_with_its_address(make_cluster: MakeClust
 
 
 @runs_in("make_cluster", 2, grouped=False)
-def test_a_rank_that_does_not_come_is_named(rank: int, size: int, tmp_path: Path) -> None:
+def test_a_rank_that_never_joins_is_named(rank: int, size: int, tmp_path: Path) -> None:
     if rank == 0:
         timeout = datetime.timedelta(seconds=1)
         with pytest.raises(wiresum.torch.WiresumTimeoutError, match="rank 1 of 2"):
@@ -389,6 +388,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_torchrun_restarts_the_workers_after_a_loss(switch: SwitchProcess, tmp_path: Path) -> None:
     script = tmp_path / "restarts.py"
     script.write_text(RESTARTS)
@@ -425,6 +425,7 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "reason", "code"), [("exit", "without destroy_process_group", 0), ("raise", "a bug in the training", 1)]
 )

@@ -52,13 +52,14 @@ def run(switch: SwitchProcess, *command: str) -> str:
 
 
 def check_training(output: str) -> None:
-    """The loss falls, and the network added."""
+    """The loss falls, and the network did the sums."""
     said = re.findall(r"loss (\S+); (\d+) bytes summed in the network", output)
     losses = [float(loss) for loss, _ in said]
     assert len(losses) >= 3 and losses[-1] < losses[0], output
     assert int(said[-1][1]) > 0, output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe",
     [
@@ -97,6 +98,7 @@ def test_slurms_script_is_clean() -> None:
     subprocess.run(["shellcheck", str(RECIPES / "slurm.sbatch")], check=True)
 
 
+@pytest.mark.slow
 def test_pytorchs_variable_for_torchcomms_changes_nothing_without_torchcomms(
     switch: SwitchProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Fully sharded data parallelism, old and new: a few steps match one process's."""
+"""Fully sharded data parallelism, old and new API: a few steps give the same parameters as in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gloo's failures are told apart by what was asked and how long it took, whatever Gloo says."""
+"""Gloo's failures are classified by the operation and by how long it took, not by the words of Gloo's message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def call(operator: object = SUM, dtype: torch.dtype = torch.float64) -> Call:
 
 
 class FailedWork(dist.Work):
-    """Gloo's, which has failed by now with these words."""
+    """A Gloo work that has already failed with this message."""
 
     def __init__(self, words: str) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class FailedWork(dist.Work):
 
 @pytest.fixture
 def gloo() -> Gloo:
-    """Of one worker, without a network."""
+    """Gloo with one worker, without a network."""
     store = dist.HashStore()
     options = ProcessGroupGloo._Options()
     options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
@@ -59,11 +59,11 @@ def gloo() -> Gloo:
     ],
     ids=str,
 )
-def test_gloo_itself_is_asked_what_it_refuses(operator: object, dtype: torch.dtype, refused: bool) -> None:
+def test_is_refused_agrees_with_gloo(operator: object, dtype: torch.dtype, refused: bool) -> None:
     assert is_refused(call(operator, dtype)) is refused
 
 
-def test_whatever_fails_under_way_ends_the_group(gloo: Gloo) -> None:
+def test_a_failure_under_way_ends_the_group(gloo: Gloo) -> None:
     error = gloo._explain(call(), RuntimeError("words that nobody has foreseen"), False)
     assert type(error) is dist.DistBackendError and "nobody has foreseen" in str(error)
     with pytest.raises(dist.DistBackendError, match="nobody has foreseen"):
@@ -74,7 +74,7 @@ def test_whatever_fails_under_way_ends_the_group(gloo: Gloo) -> None:
     ("began_s_ago", "timeout_s", "waits_with_a_limit", "is_over"),
     [(5.1, 5.0, False, True), (4.0, 5.0, False, False), (None, 5.0, False, False), (None, 5.0, True, True)],
 )
-def test_what_has_taken_its_time_is_out_of_time_whatever_gloo_says(
+def test_a_failure_after_the_timeout_is_a_timeout_whatever_gloo_says(
     gloo: Gloo, began_s_ago: float | None, timeout_s: float, waits_with_a_limit: bool, is_over: bool
 ) -> None:
     work = GlooWork(
@@ -92,11 +92,11 @@ def test_what_has_taken_its_time_is_out_of_time_whatever_gloo_says(
         gloo.require_connected()
 
 
-def test_what_gloo_refuses_harms_nothing_whatever_it_says(gloo: Gloo) -> None:
+def test_a_refused_operation_leaves_the_group_usable(gloo: Gloo) -> None:
     error = gloo._explain(call(dtype=torch.int16), RuntimeError("connection timed out"), False)
     assert type(error) is dist.DistBackendError
     gloo.require_connected()
 
 
-def test_a_message_of_any_type_is_nothing_that_gloo_refuses(gloo: Gloo) -> None:
+def test_messages_of_any_type_are_accepted(gloo: Gloo) -> None:
     assert not is_refused(gloo._call("recv", "recv", ([torch.ones(2, dtype=torch.int16)], 0, 7)))

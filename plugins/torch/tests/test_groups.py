@@ -57,9 +57,9 @@ def test_a_group_of_one_is_local(rank: int, size: int) -> None:
 
 
 @runs_in("quartet")
-def test_groups_may_be_made_by_their_members_alone_and_made_again(rank: int, size: int) -> None:
+def test_groups_may_be_made_by_their_members_only_and_made_again(rank: int, size: int) -> None:
     ranks = [0, 1] if rank < 2 else [2, 3]
-    for _ in range(2):  # the same name again, from the same store
+    for _ in range(2):  # the second time with the same name and store
         group = dist.new_group(ranks, use_local_synchronization=True)
         tensor = torch.full((10,), float(rank))
         dist.all_reduce(tensor, group=group)
@@ -97,7 +97,7 @@ def test_dtensor(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("bits", [16, 8])
 @runs_in("quartet")
-def test_few_bits_are_for_sums_of_floats_only(rank: int, size: int, bits: int) -> None:
+def test_narrow_lanes_apply_to_sums_of_floats_only(rank: int, size: int, bits: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(bits=bits))
     lanes = lanes_of(group)
     generator = torch.Generator().manual_seed(3)
@@ -134,7 +134,7 @@ def test_options_that_make_no_sense_are_refused(rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
-def test_a_scale_that_is_no_scale_is_refused(scale: float) -> None:
+def test_an_invalid_scale_is_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="fixed_scale"):
         wiresum.torch.Options(fixed_scale=scale)
 
@@ -158,7 +158,7 @@ def crowds(rank: int, size: int) -> list[str]:
     return [wiresum.torch.stats(group).job for group in groups]
 
 
-def test_subgroups_that_find_no_room_at_the_switch_use_gloo_at_all_members(
+def test_a_subgroup_that_the_switch_has_no_slots_for_uses_gloo_at_all_members(
     own_switch: Callable[..., SwitchProcess], make_cluster: Callable[..., Cluster]
 ) -> None:
     cluster = make_cluster(3, at=own_switch("--slots", "64"), variables={"WIRESUM_SLOTS": "32"})
@@ -179,7 +179,7 @@ def test_the_job_may_be_named_by_the_environment(make_cluster: Callable[..., Clu
 
 
 def falls_back(rank: int, size: int) -> list[str]:
-    """What the group says of it."""
+    """The log messages of a group in which some calls fall back to Gloo."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -191,7 +191,7 @@ def falls_back(rank: int, size: int) -> list[str]:
     return [text for text in said if "goes through Gloo" in text]
 
 
-def test_what_goes_through_gloo_is_said_once_with_operation_and_type(make_cluster: Callable[..., Cluster]) -> None:
+def test_each_fallback_to_gloo_is_logged_once_with_operation_and_type(make_cluster: Callable[..., Cluster]) -> None:
     said = "wiresum: all_reduce(MAX, float64[3]) goes through Gloo: the network does not do that"
     assert make_cluster(2).run(falls_back) == [[said]] * 2
 

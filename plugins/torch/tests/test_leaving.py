@@ -1,5 +1,5 @@
-"""A worker that leaves in an orderly way, before the others: what needs it fails with its name, and what does not goes
-on. The service tells the others after a while, which is short here."""
+"""A worker leaves its group before the others: calls that need it fail with its name, and all others go on. The service
+announces a leave after a grace period, which is short here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def service() -> Iterator[str]:
 def make(
     request: pytest.FixtureRequest, make_cluster: MakeCluster, service: str, tmp_path: Path
 ) -> Callable[..., Cluster]:
-    """In both shapes that a group may have."""
+    """Clusters of both kinds of group: with the compiled extension, and without."""
     variables = {"WIRESUM_SWITCH": service}
     if request.param == "process group":
         variables |= {"CXX": str(tmp_path / "no-compiler"), "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
@@ -48,8 +48,9 @@ def make(
     return make_one
 
 
-def hear_of_the_leave() -> None:
-    """That the last rank has left; without a network (Gloo's own backend) there is nobody to say so."""
+def await_leave_is_known() -> None:
+    """Waits until this rank has heard that the last rank left. Gloo's own backend announces nothing, so there it
+    sleeps."""
     if dist.get_backend() != "wiresum":
         time.sleep(1.0)
         return
@@ -62,7 +63,7 @@ def hear_of_the_leave() -> None:
 
 
 def assert_left(call: Callable[[], object]) -> None:
-    """It fails at once, with the name of the one who left."""
+    """The call fails at once, and names the rank that left."""
     began = time.monotonic()
     with pytest.raises(dist.DistBackendError, match=r"rank 2 .* left") as caught:
         call()
@@ -71,7 +72,7 @@ def assert_left(call: Callable[[], object]) -> None:
 
 
 def talk(rank: int) -> None:
-    """Ranks 0 and 1 with each other, in every way."""
+    """Ranks 0 and 1 send to each other in every way that there is."""
     other = 1 - rank
     sent, received = torch.full((1000,), float(rank)), torch.empty(1000)
     if rank == 0:
@@ -105,7 +106,7 @@ def talks_on(rank: int, size: int) -> None:
         return
     talk(rank)
     early = dist.irecv(torch.empty(3), src=1) if rank == 0 else None
-    hear_of_the_leave()
+    await_leave_is_known()
     if rank == 1:
         dist.send(torch.ones(3), dst=0)
     if early is not None:
@@ -114,19 +115,19 @@ def talks_on(rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("backend", ["wiresum", "gloo"])
-def test_who_stays_goes_on_to_send_and_receive(make: MakeCluster, backend: str) -> None:
+def test_remaining_ranks_can_still_send_and_receive(make: MakeCluster, backend: str) -> None:
     make(backend=backend).run(talks_on)
 
 
 @runs_in("make", 3)
-def test_what_needs_the_one_who_left_fails_at_once_with_its_name(rank: int, size: int) -> None:
+def test_calls_that_need_the_rank_that_left_fail_at_once_and_name_it(rank: int, size: int) -> None:
     tensor, double = torch.ones(5000), torch.ones(5000, dtype=torch.float64)
     dist.all_reduce(tensor)
     dist.all_reduce(double)
     if rank == 2:
         dist.destroy_process_group()
         return
-    hear_of_the_leave()
+    await_leave_is_known()
     pieces = [torch.empty(5000) for _ in range(size)]
     for call in (
         lambda: dist.all_reduce(tensor),
@@ -147,14 +148,14 @@ def test_what_needs_the_one_who_left_fails_at_once_with_its_name(rank: int, size
         lambda: dist.batch_isend_irecv([dist.P2POp(dist.irecv, tensor, 2)]),
     ):
         assert_left(call)
-    talk(rank)  # none of these has broken anything
+    talk(rank)  # the failures above have broken nothing
     dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("how", ["wait", "work", "future"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["network", "gloo"])
 @runs_in("make", 3)
-def test_a_collective_under_way_ends_with_the_name_of_the_one_who_left(
+def test_a_collective_under_way_ends_and_names_the_rank_that_left(
     rank: int, size: int, dtype: torch.dtype, how: str, marks: Path
 ) -> None:
     tensor = torch.ones(5000, dtype=dtype)
@@ -176,12 +177,12 @@ def test_a_collective_under_way_ends_with_the_name_of_the_one_who_left(
 
 
 @runs_in("make", 3)
-def test_nobody_waits_for_what_the_one_who_left_does_not_send(rank: int, size: int, marks: Path) -> None:
+def test_a_receive_from_the_rank_that_left_ends(rank: int, size: int, marks: Path) -> None:
     dist.barrier()
     if rank == 2:
         await_marks(marks, 2)
         dist.destroy_process_group()
-        await_marks(marks, 4)  # its process goes on
+        await_marks(marks, 4)  # the process itself lives on
         return
     work = dist.irecv(torch.ones(1000), src=2)
     assert work is not None
@@ -192,12 +193,12 @@ def test_nobody_waits_for_what_the_one_who_left_does_not_send(rank: int, size: i
 
 
 def gathers_late(rank: int, size: int) -> list[float]:
-    """Rank 2 has done its part when it leaves, and rank 0 waits for rank 1 alone."""
+    """Rank 2 has sent its part before it leaves, and rank 0 waits for rank 1 only."""
     own = torch.full((1000,), float(rank))
     pieces = [torch.empty(1000) for _ in range(size)] if rank == 0 else None
     dist.all_reduce(torch.ones(1, dtype=torch.float64))
     if rank == 1:
-        hear_of_the_leave()
+        await_leave_is_known()
     dist.gather(own, pieces, dst=0)
     if rank == 2:
         dist.destroy_process_group()
@@ -205,7 +206,7 @@ def gathers_late(rank: int, size: int) -> list[float]:
 
 
 @pytest.mark.parametrize("backend", ["wiresum", "gloo"])
-def test_what_the_one_who_left_has_done_its_part_of_is_finished(make: MakeCluster, backend: str) -> None:
+def test_a_collective_that_the_leaving_rank_took_part_in_completes(make: MakeCluster, backend: str) -> None:
     assert make(backend=backend).run(gathers_late) == [[0.0, 1.0, 2.0], [], []]
 
 
@@ -215,7 +216,7 @@ def has_groups(rank: int, size: int) -> list[float]:
     if rank == 2:
         dist.destroy_process_group()
         return []
-    hear_of_the_leave()
+    await_leave_is_known()
     tensor, double = torch.ones(1000), torch.ones(1000, dtype=torch.float64)
     dist.all_reduce(tensor, group=small)
     dist.all_reduce(double, group=small)
@@ -226,7 +227,7 @@ def has_groups(rank: int, size: int) -> list[float]:
     return [float(tensor.mean()), float(double.mean())]
 
 
-def test_groups_without_the_one_who_left_go_on_and_new_ones_can_be_made(make: MakeCluster) -> None:
+def test_groups_without_the_rank_that_left_go_on_and_new_ones_can_be_made(make: MakeCluster) -> None:
     assert make().run(has_groups) == [[4.0, 2.0], [4.0, 2.0], []]
 
 
@@ -250,7 +251,7 @@ dist.destroy_process_group()
 """
 
 
-def test_the_one_who_left_may_have_been_the_stores_host(service: str) -> None:
+def test_the_rank_that_hosts_the_store_may_leave(service: str) -> None:
     port = str(unused_port())
     processes = [
         subprocess.Popen(
@@ -270,14 +271,14 @@ def test_the_one_who_left_may_have_been_the_stores_host(service: str) -> None:
 
 
 @runs_in("make", 4)
-def test_a_second_one_that_leaves_fails_what_needs_it_and_no_more(rank: int, size: int) -> None:
+def test_a_second_leave_fails_only_the_calls_that_need_that_rank(rank: int, size: int) -> None:
     dist.barrier()
     if rank == 3:
-        time.sleep(1.0)  # rank 2 is the first
+        time.sleep(1.0)  # so that rank 2 leaves first
     if rank >= 2:
         dist.destroy_process_group()
         return
-    hear_of_the_leave()
+    await_leave_is_known()
     with pytest.raises(dist.DistBackendError, match=r"recv.* failed: .*. Before that, rank 2 .* left"):
         dist.recv(torch.ones(1), src=3)
     talk(rank)

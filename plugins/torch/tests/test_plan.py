@@ -1,4 +1,5 @@
-"""Tensors to regions, without a network: what each worker contributes and keeps."""
+"""How a call's tensors become regions of a collective: what each worker contributes and where it stores results. No
+network."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def shapes(plan: CollectivePlan) -> list[tuple[bool, bool, int]]:
     return [(bool(region.source), bool(region.destination), region.elements) for region in plan.regions]
 
 
-def test_all_reduce_reads_and_writes_the_tensor_where_it_lies() -> None:
+def test_all_reduce_works_on_the_tensor_in_place() -> None:
     tensor = torch.zeros(3, 5)
     (plan,) = plans.all_reduce([tensor])
     assert plan.regions == [Region(tensor.data_ptr(), tensor.data_ptr(), 15)]
@@ -51,7 +52,7 @@ def test_each_region_of_a_collective_has_the_contributors_that_it_needs(rank: in
         assert shapes(scatter) == [(True, own, 6) for own in mine]
 
 
-def test_parts_of_one_tensor_lie_one_after_the_other() -> None:
+def test_parts_of_one_tensor_are_consecutive() -> None:
     whole, part = torch.zeros(SIZE * 6, dtype=torch.float16), torch.zeros(6, dtype=torch.float16)
     gather = plans.all_gather_single([(whole, part)], rank=1, size=SIZE)
     assert [region.destination - whole.data_ptr() for region in gather.regions] == [0, 12, 24, 36]
@@ -69,7 +70,7 @@ def test_parts_of_one_tensor_lie_one_after_the_other() -> None:
     ],
     ids=["transposed", "strided", "channels last", "negative bit"],
 )
-def test_other_layouts_are_staged_and_come_home(tensor: torch.Tensor) -> None:
+def test_strided_layouts_are_staged_and_copied_back(tensor: torch.Tensor) -> None:
     (plan,) = plans.all_reduce([tensor])
     ((_, memory),) = plan.staged
     assert memory.is_contiguous() and torch.equal(memory, tensor)
@@ -79,13 +80,13 @@ def test_other_layouts_are_staged_and_come_home(tensor: torch.Tensor) -> None:
     assert (tensor == 7.0).all()
 
 
-def test_a_source_alone_is_not_written_back() -> None:
+def test_a_broadcast_roots_tensor_is_not_written_back() -> None:
     tensor = torch.arange(12.0).reshape(3, 4).t()
     plan = plans.broadcast([tensor], root=0, rank=0)
     assert not plan.staged and plan.kept
 
 
-def test_only_a_plan_with_nothing_to_carry_is_empty() -> None:
+def test_a_plan_is_empty_only_without_elements() -> None:
     assert plans.broadcast([torch.zeros(0)], root=0, rank=0).empty
     assert plans.all_reduce([torch.zeros(0), torch.zeros(0, 3)])[0].empty
     assert not plans.all_reduce([torch.zeros(0), torch.zeros(1)])[0].empty

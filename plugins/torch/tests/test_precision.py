@@ -1,4 +1,4 @@
-"""How exact a sum of floats is, by WIRESUM_PRECISION, with what users and adversaries put into one tensor."""
+"""How exact a sum of floats is, by WIRESUM_PRECISION, for ordinary and for adversarial tensors."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def heavy_tailed(generator: torch.Generator, count: int) -> torch.Tensor:
 
 
 def mixed(generator: torch.Generator, count: int) -> torch.Tensor:
-    """Loss, count and a rate side by side."""
+    """A loss, a count and a rate side by side."""
     scales = torch.tensor([1.0, 1e9, 1e-6, 1e-30])
     return torch.randn(count, generator=generator) * scales.repeat(count // 4 + 1)[:count]
 
 
 def adversarial(generator: torch.Generator, count: int) -> torch.Tensor:
-    """Any bits that are finite: all exponents, both signs."""
+    """Random bits of finite floats: all exponents, both signs."""
     bits = torch.randint(-(2**31), 2**31, (count,), generator=generator, dtype=torch.int64).to(torch.int32)
     values = bits.view(torch.float32)
     return torch.where(values.isfinite(), values, torch.tensor(1e-38))
@@ -45,7 +45,7 @@ KINDS: dict[str, Callable[[torch.Generator, int], torch.Tensor]] = {
 
 
 def inputs_of(kind: str, size: int, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    """By worker. With three or more, the last takes away what the first has put in, so that little is left."""
+    """One tensor for each worker. With three or more, the last cancels the first, so that the sum is small."""
     generator = torch.Generator().manual_seed(count)
     inputs = [KINDS[kind](generator, count).clamp(-3e38, 3e38).to(dtype) for _ in range(size)]
     if size > 2:
@@ -64,7 +64,7 @@ def test_loss_count_and_metric_in_one_tensor(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @runs_in("trio")
-def test_a_short_sum_is_rounded_once_whatever_its_neighbours_are(rank: int, size: int, kind: str) -> None:
+def test_short_sums_are_rounded_once_whatever_else_the_tensor_holds(rank: int, size: int, kind: str) -> None:
     before = wiresum.torch.stats().network.exact_sums
     counts = [(dtype, count) for dtype in FLOATS for count in (1, 4, 700)]
     counts.append((torch.float32, network_sum.EXACT_ELEMENTS_MAX))
@@ -80,7 +80,7 @@ def test_a_short_sum_is_rounded_once_whatever_its_neighbours_are(rank: int, size
 @pytest.mark.parametrize("kind", KINDS)
 @runs_in("trio")
 def test_the_error_is_within_that_of_one_addition(rank: int, size: int, kind: str) -> None:
-    """In units of 2^-24 of the sum of magnitudes: that of one rounding is 1 at most."""
+    """The error is measured in units of 2^-24 of the sum of magnitudes; one rounding costs at most 1."""
     inputs = [torch.clamp(tensor, -1e37, 1e37) for tensor in inputs_of(kind, size, 2000, torch.float32)]
     tensor = inputs[rank].clone()
     dist.all_reduce(tensor)
@@ -111,14 +111,14 @@ def test_an_average_that_fits_is_finite_though_the_sum_is_not(rank: int, size: i
 
 @runs_in("trio")
 def test_a_longer_tensors_average_is_inf_where_its_sum_is(rank: int, size: int) -> None:
-    """Block floating point divides the sum, as docs/numerics.md says."""
+    """Block floating point sums before it divides, see docs/numerics.md."""
     tensor = torch.full((4097,), 3e38)
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
     assert tensor.isposinf().all()
 
 
 @runs_in("trio")
-def test_a_group_that_asks_for_it_sums_long_tensors_exactly(rank: int, size: int) -> None:
+def test_a_group_can_ask_for_exact_sums_of_long_tensors(rank: int, size: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(precision="exact"))
     for kind in KINDS:
         inputs = inputs_of(kind, size, 9011, torch.float32)
@@ -137,7 +137,7 @@ def test_a_group_that_asks_for_it_sums_long_tensors_exactly(rank: int, size: int
 
 
 @runs_in("trio")
-def test_a_group_that_asks_for_it_sums_short_tensors_in_blocks(rank: int, size: int) -> None:
+def test_a_group_can_ask_for_block_sums_of_short_tensors(rank: int, size: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(precision="block"))
     lanes = lanes_of(group)
     inputs = inputs_of("mixed", size, 1000, torch.float32)
@@ -150,7 +150,7 @@ def test_a_group_that_asks_for_it_sums_short_tensors_in_blocks(rank: int, size: 
 
 @pytest.mark.parametrize("elements", [10, 50_000])
 @runs_in("trio")
-def test_workers_that_do_not_agree_on_the_precision_find_out(rank: int, size: int, elements: int) -> None:
+def test_workers_with_different_precisions_get_an_error(rank: int, size: int, elements: int) -> None:
     options = wiresum.torch.Options(precision="block" if rank == 1 else "exact")
     group = dist.new_group(pg_options=options, timeout=timedelta(seconds=20))
     with pytest.raises(dist.DistBackendError, match="different collectives"):

@@ -1,4 +1,5 @@
-"""The rest of PyTorch sees the backend: its compiler, its profiler and debuggers, its other backends beside it."""
+"""The rest of PyTorch works with the backend: the compiler, the profiler, debugging modes, other backends in the same
+group."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def assert_close(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> No
 
 
 @runs_in("pair")
-def test_the_group_is_pytorchs_own_and_the_backend_is_under_it(rank: int, size: int) -> None:
+def test_the_group_is_pytorchs_process_group_with_our_backend(rank: int, size: int) -> None:
     assert type(world()) is dist.ProcessGroup
     assert dist.get_backend() == "wiresum"
     backend = world()._get_backend(torch.device("cpu"))
@@ -97,7 +98,7 @@ def test_compiled_collectives(rank: int, size: int) -> None:
     assert part.tolist() == [float(rank * size)] * 2
 
 
-# What watches.
+# Profiling and debugging.
 
 
 @runs_in("pair")
@@ -130,7 +131,7 @@ def test_fake_and_meta_tensors_cause_no_communication(rank: int, size: int) -> N
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     before = wiresum.torch.stats()
-    if rank == 0:  # nobody else calls anything, so that what did communicate would wait for ever
+    if rank == 0:  # the others call nothing, so a communication would hang
         with FakeTensorMode():
             summed = functional_collectives.all_reduce(torch.ones(10), "sum", world())
             assert summed.shape == (10,)
@@ -143,7 +144,7 @@ def test_fake_and_meta_tensors_cause_no_communication(rank: int, size: int) -> N
 
 
 @runs_in("make_cluster", 2, variables={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
-def test_detail_refuses_other_shapes(rank: int, size: int) -> None:
+def test_debug_level_detail_refuses_differing_shapes(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(2, 6))
     assert_close(train(DistributedDataParallel(network()), rank, size), train(network(), 0, 1))
     assert wiresum.torch.stats().collectives_network["all_reduce"] > STEPS
@@ -151,7 +152,7 @@ def test_detail_refuses_other_shapes(rank: int, size: int) -> None:
         dist.all_reduce(torch.ones(2, 6) if rank == 0 else torch.ones(6, 2))
 
 
-# Beside other backends, and in parts.
+# Several backends, and groups that are split.
 
 
 @runs_in("make_cluster", 2, backend="cpu:gloo,cuda:wiresum")
@@ -211,7 +212,7 @@ def test_hybrid_sharding_matches_one_process(rank: int, size: int) -> None:
     assert shards.collectives_network["reduce_scatter_single"] >= STEPS
 
 
-# Checkpoints, of both kinds.
+# Checkpoints of both kinds.
 
 
 def checkpointed(rank: int, size: int, folder: str) -> None:
@@ -244,7 +245,7 @@ def test_checkpoints(pair: Cluster, tmp_path: Path) -> None:
     pair.run(checkpointed, str(tmp_path / "checkpoint"))
 
 
-# Where nothing can be compiled.
+# Without a working compiler.
 
 
 def older_shape(rank: int, size: int) -> None:
@@ -263,7 +264,7 @@ def without_compiler(folder: Path) -> dict[str, str]:
     return {"CXX": str(folder / "no-compiler"), "TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
 
 
-def test_a_compiler_that_takes_too_long_ends_with_all_that_it_has_started(
+def test_a_compiler_that_takes_too_long_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = tmp_path / "slow-compiler"

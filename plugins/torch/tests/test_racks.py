@@ -1,5 +1,5 @@
-"""Eight workers on two racks: two software switches below a third, programmed by a controller, each a process. The
-racks are addresses of loopback."""
+"""Eight workers in two racks: two software switches below a third, with a controller, each in a process of its own. The
+racks are different loopback addresses."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Racks:
         return program
 
     def ask_controller(self, command: str) -> str:
-        """What it prints, beside the one that serves."""
+        """The output of a controller command, run beside the controller that serves."""
         found = CliRunner().invoke(controller, [command, "--config", str(self._folder / "cluster.toml")])
         assert found.exit_code == 0, found.output
         return str(found.output).strip()
@@ -102,11 +102,11 @@ def workers(racks: Racks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield cluster
 
 
-# What workers run.
+# Functions that the workers run.
 
 
 def join_racks(rank: int, size: int, folder: str, name: str, per_rack: int) -> str:
-    """The first ranks are on one rack, the others on the next."""
+    """Places the first ranks in one rack and the others in the next."""
     os.environ["WIRESUM_ADDRESS"] = list(HOSTS.values())[rank // per_rack % len(HOSTS)]
     os.environ["WIRESUM_JOB"] = name
     try:
@@ -121,7 +121,7 @@ def leave(rank: int, size: int) -> None:
 
 
 def overlapping_sums(rank: int, size: int) -> None:
-    """Many calls in flight at a time, of several kinds."""
+    """Many calls of several kinds in flight at a time."""
     for turn in range(3):
         whole = [torch.arange(n, dtype=torch.int32) + rank + turn for n in (1, 700, 40_000, 9, 100_000)]
         exact = [torch.arange(n, dtype=torch.float32) + rank for n in (5, 3000)]
@@ -146,7 +146,7 @@ def overlapping_sums(rank: int, size: int) -> None:
 
 
 def other_collectives(rank: int, size: int) -> None:
-    """Besides sums and broadcasts; and gradients that are compressed, which must be what one process makes of them."""
+    """All other collectives, and compressed gradients, whose result must equal that of one process."""
     rows = [torch.arange(900, dtype=torch.float32) * (1 + other) for other in range(size)]
     gathered = [torch.empty(900) for _ in range(size)]
     dist.all_gather(gathered, rows[rank])
@@ -168,7 +168,7 @@ def other_collectives(rank: int, size: int) -> None:
 
 
 def sums_until(rank: int, size: int, marks: str, enough: str) -> int:
-    """How many were right; all workers stop after the same one."""
+    """Sums until all workers stop after the same sum; returns how many were right."""
     count = 0
     while True:
         values = torch.arange(5000, dtype=torch.int32) + rank + count
@@ -192,7 +192,7 @@ def sums_until_it_fails(rank: int, size: int, marks: str) -> str:
             return str(error)
 
 
-def test_a_job_over_two_racks_sums_right_and_one_rack_alone_needs_no_spine(
+def test_a_job_over_two_racks_sums_and_a_job_in_one_rack_uses_no_spine(
     racks: Racks, workers: Cluster, tmp_path: Path
 ) -> None:
     assert workers.run(join_racks, str(tmp_path), "both", 4) == [""] * WORKERS
@@ -221,7 +221,7 @@ def test_a_job_over_two_racks_sums_right_and_one_rack_alone_needs_no_spine(
     workers.run(leave)
 
 
-def test_a_controller_that_is_killed_takes_the_job_up_again_at_all_its_switches(
+def test_a_restarted_controller_resumes_the_job_at_all_its_switches(
     racks: Racks, workers: Cluster, tmp_path: Path
 ) -> None:
     marks, enough = tmp_path / "marks", tmp_path / "enough"

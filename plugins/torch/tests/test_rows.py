@@ -1,4 +1,4 @@
-"""Sparse tensors: the pure steps, and the whole over loopback, against Gloo and against the exact sum."""
+"""Sparse tensors: the pure steps by themselves, and sums over loopback, compared with Gloo's and with the exact sum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPE = (1000, 8)
 def sparse_tensor(
     rank: int, *, nnz: int, shape: tuple[int, ...] = SHAPE, sparse_dim: int = 1, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Random rows under random keys, of which some come twice."""
+    """Random rows under random keys, some of them repeated."""
     generator = torch.Generator().manual_seed(rank)
     indices = torch.stack([torch.randint(0, size, (nnz,), generator=generator) for size in shape[:sparse_dim]])
     values = (10 * torch.randn(nnz, *shape[sparse_dim:], generator=generator)).to(dtype)
@@ -32,7 +32,7 @@ def sparse_tensor(
 
 
 @pytest.mark.parametrize(("shape", "sparse_dim"), [((50, 3), 1), ((7, 9, 2), 2), ((4, 5, 6), 3), ((30,), 1)])
-def test_rows_and_back_give_the_same_tensor(shape: tuple[int, ...], sparse_dim: int) -> None:
+def test_a_tensor_survives_conversion_to_rows_and_back(shape: tuple[int, ...], sparse_dim: int) -> None:
     tensor = sparse_tensor(3, nnz=20, shape=shape, sparse_dim=sparse_dim)
     keys, values = rows.rows_of(tensor)
     assert torch.equal(keys, keys.unique())
@@ -53,12 +53,12 @@ def test_rows_are_laid_out_in_the_order_of_the_union() -> None:
     assert tensor.coalesce().indices().tolist() == [[0, 2, 5, 7]]
 
 
-def test_keys_are_counted_where_that_takes_fewer_bytes_than_telling_them() -> None:
+def test_counting_is_chosen_where_it_takes_fewer_bytes_than_sending_keys() -> None:
     assert rows.counting_is_cheaper(torch.tensor([10, 10]), 100)
     assert not rows.counting_is_cheaper(torch.tensor([10, 10]), 1000)
 
 
-# The whole.
+# Complete sums.
 
 
 def same_sparse_everywhere(tensor: torch.Tensor, size: int) -> None:
@@ -70,7 +70,7 @@ def same_sparse_everywhere(tensor: torch.Tensor, size: int) -> None:
 
 
 def expected_rows(inputs: list[torch.Tensor], *, average: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """The union's keys, and the sum of rows that are laid out in their order."""
+    """The union of the keys, and the sum of the rows in the order of the keys."""
     pairs = [rows.rows_of(tensor) for tensor in inputs]
     union = torch.cat([keys for keys, _ in pairs]).unique()
     aligned = []
@@ -86,7 +86,7 @@ def expected_rows(inputs: list[torch.Tensor], *, average: bool = False) -> tuple
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32], ids=str)
 @pytest.mark.parametrize("nnz", [10, 400])
 @runs_in("trio")
-def test_sparse_sums_are_exact_and_alike_whichever_way_the_keys_went(
+def test_sparse_sums_are_exact_and_identical_for_both_encodings_of_keys(
     rank: int, size: int, dtype: torch.dtype, nnz: int, average: bool
 ) -> None:
     before = wiresum.torch.stats()
@@ -120,7 +120,7 @@ def test_sparse_sums_match_gloo(rank: int, size: int) -> None:
 
 
 @runs_in("trio")
-def test_a_worker_may_have_no_rows_and_so_may_all(rank: int, size: int) -> None:
+def test_one_worker_or_all_may_have_no_rows(rank: int, size: int) -> None:
     for present in (False, True):
         tensor = sparse_tensor(rank, nnz=4 if present and rank == 0 else 0)
         expected = sparse_tensor(0, nnz=4 if present else 0)
@@ -150,7 +150,7 @@ def test_an_asynchronous_sparse_sum_does_not_wait_for_the_others(rank: int, size
     tensor, plain = sparse_tensor(rank, nnz=50), torch.ones(5000)
     expected = sum(sparse_tensor(other, nnz=50).to_dense() for other in range(size))
     token = torch.zeros(1)
-    if rank == 0:  # comes when all others have gone on, which they could not if their calls waited for it
+    if rank == 0:  # waits until the others have gone on, which they could not if their calls waited for rank 0
         for other in range(1, size):
             dist.recv(token, other)
     works = [dist.all_reduce(tensor, async_op=True), dist.all_reduce(plain, async_op=True)]
@@ -165,11 +165,11 @@ def test_an_asynchronous_sparse_sum_does_not_wait_for_the_others(rank: int, size
 
 
 @runs_in("make_cluster", 3)
-def test_an_asynchronous_sparse_sum_fails_with_the_job_and_so_does_what_waits_behind_it(
+def test_an_abort_fails_an_asynchronous_sparse_sum_and_the_calls_queued_behind_it(
     rank: int, size: int, marks: Path
 ) -> None:
     if rank == 0:
-        await_marks(marks, size - 1)  # a call that comes after the abort would raise it itself
+        await_marks(marks, size - 1)  # a call made after the abort would raise by itself
         dist.group.WORLD.abort()
         return
     works = [dist.all_reduce(sparse_tensor(rank, nnz=5), async_op=True), dist.all_reduce(torch.ones(9), async_op=True)]

@@ -1,4 +1,4 @@
-"""PyTorch's own tests of its backends, with this one: a selection, since all take minutes (theirs.py runs them)."""
+"""A selection of PyTorch's own tests of its backends, run with this one (theirs.py); all of them would take minutes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest.importorskip("expecttest", reason="PyTorch's own tests need it")
 from . import theirs
 
 REFUSED = {
-    # DDP asks the group for its backend's name, and PyTorch's groups call all that they do not know "custom".
+    # DDP asks for the backend's name, and PyTorch calls every backend that it does not know "custom".
     "test_ddp_logging_data_cpu": "'custom' != 'wiresum'",
 }
 """What does not pass, and what it says."""
@@ -54,11 +54,11 @@ def workers(compiled: None, switch: SwitchProcess, tmp_path_factory: pytest.Temp
 
 
 @pytest.mark.parametrize("name", SELECTED)
-def test_theirs(workers: Cluster, tmp_path: Path, name: str) -> None:
+def test_pytorchs_own_test_passes(workers: Cluster, tmp_path: Path, name: str) -> None:
     assert workers.run(theirs.run, name, str(tmp_path)) == [""] * theirs.SIZE, "it was skipped"
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_pass_is_known(workers: Cluster, tmp_path: Path, name: str) -> None:
+def test_a_known_failure_still_fails(workers: Cluster, tmp_path: Path, name: str) -> None:
     with pytest.raises(AssertionError, match=REFUSED[name]):
         workers.run(theirs.run, name, str(tmp_path))

@@ -1,4 +1,4 @@
-"""Asynchronous collectives: works, futures, time-outs, and who owns the memory."""
+"""Asynchronous collectives: works, futures, time-outs, and the lifetime of memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_polling_finds_strided_results_in_place(rank: int, size: int) -> None:
 
 
 @runs_in("pair")
-def test_a_future_resolves_without_anybody_waiting(rank: int, size: int) -> None:
+def test_a_future_resolves_without_a_wait(rank: int, size: int) -> None:
     tensor = torch.full((5000,), float(rank))
     work = dist.all_reduce(tensor, async_op=True)
     assert work is not None
@@ -72,7 +72,7 @@ def test_a_dropped_work_keeps_its_tensors_until_it_is_done(rank: int, size: int)
     for round_ in range(20):
         dist.all_reduce(torch.full((200_000,), float(round_)), async_op=True)
         gc.collect(0)
-        torch.full((200_000,), -1.0)  # would take the memory over if it were free
+        torch.full((200_000,), -1.0)  # would reuse the memory if it had been freed
     tensor = torch.ones(100)
     dist.all_reduce(tensor)
     assert (tensor == size).all()
@@ -83,7 +83,7 @@ def test_a_dropped_work_keeps_its_tensors_until_it_is_done(rank: int, size: int)
 
 
 @runs_in("pair")
-def test_a_wait_that_runs_out_harms_nothing(rank: int, size: int) -> None:
+def test_a_wait_that_times_out_leaves_the_collective_running(rank: int, size: int) -> None:
     tensor = torch.ones(10)
     if rank == 0:
         work = dist.all_reduce(tensor, async_op=True)
@@ -131,7 +131,7 @@ def test_coalescing_manager_on_a_device(rank: int, size: int) -> None:
 
 
 @runs_in("pair")
-def test_statistics_count_both_ways(rank: int, size: int) -> None:
+def test_statistics_count_network_and_gloo_calls(rank: int, size: int) -> None:
     before = wiresum.torch.stats()
     dist.all_reduce(torch.ones(100_000))
     dist.broadcast(torch.ones(1000), src=0)

@@ -1,8 +1,8 @@
 """PyTorch's own tests of its backends, as its wheel ships them, in the workers of a cluster.
 
-They are methods of the class that the suites of Gloo and NCCL are made of. It is meant to be mixed into a test case of
-processes, which starts new ones for each test. Here the processes stay, and each test gets a process group of its own.
-test_theirs.py runs some; this file, as a program, runs those that are named to it, or all, and says which passed:
+They are methods of the class that the suites of Gloo and NCCL are derived from. PyTorch combines it with a test case
+that starts new processes for each test. Here the processes stay, and each test gets a new process group.
+test_theirs.py runs a selection; as a program, this file runs the named tests, or all, and prints the outcomes:
 
     python plugins/torch/tests/theirs.py [--backend gloo] [NAME ...]
 """
@@ -49,7 +49,7 @@ FOLDERS = ("barrier", "test_dir", "init_dir")
 
 @functools.cache
 def module(backend: str) -> ModuleType:
-    """Theirs. It reads its settings when it is imported."""
+    """PyTorch's module of these tests, which reads its settings when it is imported."""
     os.environ.update(BACKEND=backend, WORLD_SIZE=str(SIZE), MASTER_ADDR="127.0.0.1")
     from torch.testing._internal.common_distributed import DistTestCases
 
@@ -61,13 +61,13 @@ def module(backend: str) -> ModuleType:
 
 
 def names() -> list[str]:
-    """Of all tests there are."""
+    """The names of all tests in it."""
     base = module("wiresum").DistributedTest._DistTestBase
     return sorted(name for name in dir(base) if name.startswith("test_"))
 
 
 def run(rank: int, size: int, name: str, folder: str, backend: str = "wiresum") -> str:
-    """Why the test was skipped; "" if it passed. What it raises is its failure."""
+    """Runs one test, which raises an exception if it fails. Returns why it was skipped, "" if it was not."""
     theirs = module(backend)
     method = getattr(theirs.DistributedTest._DistTestBase, name)
     if getattr(method, "__unittest_skip__", False) and name not in NAME_GLOO:

@@ -1,4 +1,4 @@
-"""P4Runtime servers, each with what it takes to talk to it: this project's, and bmv2's where that is installed."""
+"""P4Runtime servers with clients: this project's, and bmv2's where that is installed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def software_server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def bmv2_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Without ports: nothing here looks at packets of a network."""
+    """Without ports: nothing here examines packets."""
     if missing := bmv2_missing():
         pytest.skip(f"not compared with bmv2: {missing}")
     folder, port = tmp_path_factory.mktemp("bmv2"), unused_port()
@@ -46,6 +46,6 @@ def bmv2_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(params=["software", "bmv2"])
 def server(request: pytest.FixtureRequest) -> Server:
-    """Each of the two in turn."""
+    """Each of the two servers in turn."""
     made: Server = request.getfixturevalue(f"{request.param}_server")
     return made

@@ -1,4 +1,4 @@
-"""Who is primary, and who is told: what the specification says, where the conformance tests do not look."""
+"""Which client is primary, and who is notified: rules of the specification that the conformance tests do not cover."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def may_write(arbitration: Arbitration, low: int, high: int = 0) -> bool:
     return arbitration.may_write(p4r.Uint128(high=high, low=low))
 
 
-def test_nobody_may_write_at_first(arbitration: Arbitration) -> None:
+def test_without_a_bid_no_client_may_write(arbitration: Arbitration) -> None:
     Controller(arbitration)
     assert not may_write(arbitration, 0)
 
 
-def test_the_upper_half_of_an_election_id_counts_more(arbitration: Arbitration) -> None:
+def test_the_upper_half_of_an_election_id_is_more_significant(arbitration: Arbitration) -> None:
     first, second = Controller(arbitration), Controller(arbitration)
     first.bid(99)
     second.bid(0, high=1)
@@ -54,16 +54,16 @@ def test_the_upper_half_of_an_election_id_counts_more(arbitration: Arbitration) 
     assert not may_write(arbitration, 99)
 
 
-def test_an_election_id_of_zero_may_be_primary_and_an_unset_one_never(arbitration: Arbitration) -> None:
+def test_an_election_id_of_zero_may_be_primary_and_an_unset_one_may_not(arbitration: Arbitration) -> None:
     unset, zero = Controller(arbitration), Controller(arbitration)
     unset.bid(None)
-    assert unset.told[0].HasField("election_id") is False, "there has not been any"
+    assert unset.told[0].HasField("election_id") is False, "no client has bid yet"
     assert unset.hears() == ["NOT_FOUND"]
     zero.bid(0)
     assert (unset.hears(), zero.hears()) == (["ALREADY_EXISTS"], ["OK"])
 
 
-def test_without_the_primary_there_is_none_until_somebody_bids_as_high(arbitration: Arbitration) -> None:
+def test_after_the_primary_has_gone_only_a_bid_of_at_least_its_election_id_succeeds(arbitration: Arbitration) -> None:
     primary, backup = Controller(arbitration), Controller(arbitration)
     primary.bid(9)
     backup.bid(5)
@@ -78,7 +78,7 @@ def test_without_the_primary_there_is_none_until_somebody_bids_as_high(arbitrati
     assert backup.hears() == ["OK"]
 
 
-def test_a_primary_may_step_down_and_all_are_told(arbitration: Arbitration) -> None:
+def test_all_clients_are_notified_when_the_primary_steps_down(arbitration: Arbitration) -> None:
     primary, backup = Controller(arbitration), Controller(arbitration)
     primary.bid(9)
     backup.bid(5)
@@ -87,7 +87,7 @@ def test_a_primary_may_step_down_and_all_are_told(arbitration: Arbitration) -> N
     assert backup.hears() == ["ALREADY_EXISTS", "NOT_FOUND"]
 
 
-def test_a_backup_that_goes_disturbs_nobody(arbitration: Arbitration) -> None:
+def test_a_backup_that_disconnects_causes_no_notification(arbitration: Arbitration) -> None:
     primary, backup = Controller(arbitration), Controller(arbitration)
     primary.bid(9)
     backup.bid(5)
@@ -95,7 +95,7 @@ def test_a_backup_that_goes_disturbs_nobody(arbitration: Arbitration) -> None:
     assert primary.hears() == ["OK"]
 
 
-def test_a_stream_that_never_bid_is_told_nothing(arbitration: Arbitration) -> None:
+def test_a_stream_without_a_bid_gets_no_notification(arbitration: Arbitration) -> None:
     silent, primary = Controller(arbitration), Controller(arbitration)
     primary.bid(9)
     arbitration.close(primary.stream)
@@ -110,13 +110,15 @@ def test_a_stream_that_never_bid_is_told_nothing(arbitration: Arbitration) -> No
         ({"role": p4r.Role(id=3)}, "UNIMPLEMENTED"),
     ],
 )
-def test_what_is_not_offered_ends_the_stream(arbitration: Arbitration, fields: dict[str, object], code: str) -> None:
+def test_an_unknown_device_or_role_ends_the_stream(
+    arbitration: Arbitration, fields: dict[str, object], code: str
+) -> None:
     with pytest.raises(Refusal) as refusal:
         Controller(arbitration).bid(1, **fields)
     assert refusal.value.code.name == code
 
 
-def test_a_stream_stays_with_its_device(arbitration: Arbitration) -> None:
+def test_a_stream_cannot_change_its_device(arbitration: Arbitration) -> None:
     controller = Controller(arbitration)
     controller.bid(1)
     with pytest.raises(Refusal) as refusal:
@@ -124,7 +126,7 @@ def test_a_stream_stays_with_its_device(arbitration: Arbitration) -> None:
     assert refusal.value.code.name == "FAILED_PRECONDITION"
 
 
-def test_streams_have_a_bound_and_make_room_when_they_go(arbitration: Arbitration) -> None:
+def test_the_number_of_streams_is_bounded(arbitration: Arbitration) -> None:
     controllers = [Controller(arbitration) for _ in range(STREAMS_MAX)]
     with pytest.raises(Refusal, match="close one first"):
         Controller(arbitration)

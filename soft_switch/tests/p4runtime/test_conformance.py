@@ -1,7 +1,6 @@
-"""The software switch and bmv2 answer P4Runtime requests alike: the same codes, the same entities read back.
+"""The software switch and bmv2 answer P4Runtime requests alike: same codes, and same entities read back.
 
-What is expected is what the specification says (version 1.4). Where bmv2 says something else, that stands beside it, so
-that every deviation can be seen here.
+The expected results are those of the specification (version 1.4). Where bmv2 deviates, its result is given beside them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from wiresum_lab.doubles.p4runtime_controller import (
 MAC = b"\x02\x00\x00\x00\x00\x01"
 WILD = {"match": {}}
 VERDICTS = 22
-"""Constant entries of `verdict`."""
+"""Number of constant entries in `verdict`."""
 GetConfig = p4r.GetForwardingPipelineConfigRequest
 
 
@@ -40,7 +39,7 @@ def own(address: bytes = b"\x0a\x00\x00\x01", mac: bytes = MAC, **others: Any) -
 
 
 def admit(worker: int = 0, **params: bytes) -> p4r.Entity:
-    """Of worker 0 or 1 of a job with two, one thread, 8 slots."""
+    """The entry of worker 0 or 1 of a job with two workers, one thread and 8 slots."""
     match = {"ingress_port": b"\x01", "source": b"\x7f\x00\x00\x01", "source_port": b"\x13\x88", "thread": b"\x00"}
     match |= {"job": b"\x05", "key": b"\x4d", "worker": bytes([worker])}
     values = {"row": b"\x06", "group": b"\x06", "bit_own": bytes([1 << worker]), "bit_others": bytes([2 >> worker])}
@@ -57,7 +56,7 @@ def forward_default(action: str = "", **params: bytes) -> p4r.Entity:
 
 
 def changed(entity: p4r.Entity, change: str) -> p4r.Entity:
-    """A table entry that is wrong in one way."""
+    """Makes a table entry wrong in one way."""
     message, params = entity.table_entry, entity.table_entry.action.action.params
     changes: dict[str, Callable[[], object]] = {
         "field twice": lambda: message.match.add().CopyFrom(message.match[0]),
@@ -79,16 +78,16 @@ def changed(entity: p4r.Entity, change: str) -> p4r.Entity:
 
 @dataclass(frozen=True)
 class Case:
-    """One update of a switch that holds `BASE`, and the code that it gets."""
+    """One update of a switch that holds `BASE`, and the expected code."""
 
     name: str
     kind: int
     entity: p4r.Entity
     code: str = "OK"
     bmv2: str | None = None
-    """Its code, if that is another."""
+    """The code of bmv2, if it differs."""
     reads: p4r.Entity | None = None
-    """What is read back after an OK; without it, the entity as it was written."""
+    """The entity that is read back after an OK, if it differs from the one written."""
 
 
 BASE = (own(), group(3, (1, 0)), admit(0))
@@ -100,7 +99,7 @@ UNIMPLEMENTED_BY_US = [
     Case("another worker's bit", INSERT, admit(1, bit_own=b"\x04"), "UNIMPLEMENTED", "OK"),
 ]
 UNIMPLEMENTED_BY_US[1].entity.packet_replication_engine_entry.clone_session_entry.session_id = 5
-"""Where this switch can do less than the program, which a hardware switch runs as it stands."""
+"""Updates that only this switch refuses. It supports less than the program, which a hardware switch runs as it is."""
 
 TABLES = [
     Case("insert", INSERT, own(b"\x0b")),
@@ -220,7 +219,7 @@ OTHERS = [
 
 @pytest.fixture(scope="module")
 def primary() -> Iterator[Callable[[Server], Controller]]:
-    """Of each server one, with the pipeline loaded."""
+    """One primary client of each server, with the pipeline loaded."""
     made: dict[str, Controller] = {}
 
     def of(server: Server) -> Controller:
@@ -237,7 +236,7 @@ def primary() -> Iterator[Callable[[Server], Controller]]:
 
 @pytest.fixture
 def controller(server: Server, primary: Callable[[Server], Controller]) -> Controller:
-    """Of a switch that holds `BASE`."""
+    """The client of a switch that holds `BASE`."""
     controller = primary(server)
     controller.clear()
     assert controller.write(INSERT, *BASE) == ["OK"] * len(BASE)
@@ -245,7 +244,7 @@ def controller(server: Server, primary: Callable[[Server], Controller]) -> Contr
 
 
 def keyed(entity: p4r.Entity) -> p4r.Entity:
-    """As one asks for this one alone."""
+    """A request to read this entity alone."""
     asked = p4r.Entity()
     asked.CopyFrom(entity)
     for field in ("action", "controller_metadata", "metadata"):
@@ -268,7 +267,7 @@ def test_an_update_is_answered_and_read_back(case: Case, server: Server, control
 
 
 @pytest.mark.parametrize("entity", [own(), admit(0), group(3)], ids=["own", "admit", "group"])
-def test_what_is_deleted_is_gone(entity: p4r.Entity, controller: Controller) -> None:
+def test_a_deleted_entity_is_gone(entity: p4r.Entity, controller: Controller) -> None:
     assert controller.write(DELETE, keyed(entity)) == ["OK"]
     rest = controller.read(table_entry("own"), table_entry("admit"), group(0))
     assert len(rest) == len(BASE) - 1
@@ -276,7 +275,7 @@ def test_what_is_deleted_is_gone(entity: p4r.Entity, controller: Controller) -> 
     assert controller.write(INSERT, entity) == ["OK"]
 
 
-def test_a_batch_says_of_each_update_what_became_of_it(controller: Controller) -> None:
+def test_a_batch_reports_the_code_of_each_update(controller: Controller) -> None:
     assert controller.write(INSERT, own(), own(b"\x0b"), own(b"\x0b"), own(b"\x0c")) == [
         "ALREADY_EXISTS",
         "OK",
@@ -286,13 +285,13 @@ def test_a_batch_says_of_each_update_what_became_of_it(controller: Controller) -
     assert len(controller.read(table_entry("own"))) == 3
 
 
-def test_a_full_table_refuses_one_more(server: Server, controller: Controller) -> None:
+def test_a_full_table_refuses_another_entry(server: Server, controller: Controller) -> None:
     codes = controller.write(INSERT, *(own(bytes([11, number])) for number in range(16)))
     full = server.expects("RESOURCE_EXHAUSTED", "UNKNOWN")
     assert codes == ["OK"] * 15 + [full]
 
 
-def test_constant_entries_and_defaults_are_read_alike(
+def test_both_servers_give_the_same_constant_entries_and_defaults(
     software_server: Server, bmv2_server: Server, primary: Callable[[Server], Controller]
 ) -> None:
     defaults = p4r.Entity(table_entry=p4r.TableEntry(is_default_action=True))
@@ -303,7 +302,7 @@ def test_constant_entries_and_defaults_are_read_alike(
     assert ours == theirs
 
 
-def test_reads_select_by_what_they_name(server: Server, controller: Controller) -> None:
+def test_a_read_selects_by_the_given_fields(server: Server, controller: Controller) -> None:
     controller.write(INSERT, own(b"\x0b", controller_metadata=6))
     everything = controller.read(p4r.Entity(table_entry=p4r.TableEntry()))
     assert len(everything) == 3 + VERDICTS
@@ -327,7 +326,7 @@ def test_reads_select_by_what_they_name(server: Server, controller: Controller) 
     ],
     ids=["table", "match", "group", "negative index", "index", "entity", "register"],
 )
-def test_a_read_that_makes_no_sense_is_refused(
+def test_an_invalid_read_is_refused(
     wanted: p4r.Entity, code: str, bmv2: str | None, server: Server, controller: Controller
 ) -> None:
     with refused(str(server.expects(code, bmv2))):
@@ -335,12 +334,12 @@ def test_a_read_that_makes_no_sense_is_refused(
 
 
 @pytest.mark.parametrize("atomicity", [p4r.WriteRequest.ROLLBACK_ON_ERROR, p4r.WriteRequest.DATAPLANE_ATOMIC])
-def test_atomic_batches_are_not_offered(atomicity: int, controller: Controller) -> None:
+def test_atomic_batches_are_unimplemented(atomicity: int, controller: Controller) -> None:
     with refused("UNIMPLEMENTED"):
         controller.write(INSERT, own(b"\x0b"), atomicity=atomicity)
 
 
-def test_loading_empties_tables_and_zeroes_counters(server: Server, controller: Controller) -> None:
+def test_loading_a_pipeline_empties_tables_and_resets_counters(server: Server, controller: Controller) -> None:
     controller.write(MODIFY, counter("packets", 9, 5))
     controller.load(server.config)
     assert controller.read(table_entry("own"), table_entry("admit"), group(0)) == []
@@ -364,7 +363,7 @@ def test_the_pipeline_is_read_back_in_parts(server: Server, controller: Controll
         assert config.p4_device_config == server.config or "p4_device_config" not in fields
 
 
-def test_a_pipeline_may_be_saved_and_committed_later(server: Server, controller: Controller) -> None:
+def test_a_pipeline_can_be_saved_and_committed_later(server: Server, controller: Controller) -> None:
     controller.load(server.config, SetConfig.VERIFY)
     controller.load(server.config, SetConfig.VERIFY_AND_SAVE)
     request = SetConfig(device_id=server.device, action=SetConfig.COMMIT)
@@ -374,7 +373,7 @@ def test_a_pipeline_may_be_saved_and_committed_later(server: Server, controller:
 
 
 @pytest.mark.parametrize(("device", "bmv2"), [(0, None), (1, "FAILED_PRECONDITION")])
-def test_another_device_is_not_this_one(device: int, bmv2: str | None, server: Server, controller: Controller) -> None:
+def test_another_device_id_is_not_found(device: int, bmv2: str | None, server: Server, controller: Controller) -> None:
     if device == 0:
         version = controller.stub.Capabilities(p4r.CapabilitiesRequest()).p4runtime_api_version
         assert version.startswith("1.")
@@ -388,13 +387,13 @@ def test_only_the_primary_controller_may_write(server: Server, controller: Contr
     other = server.connect()
     try:
         assert other.bid(999) == "ALREADY_EXISTS"
-        assert len(other.read(table_entry("own"))) == 1, "everybody may read"
+        assert len(other.read(table_entry("own"))) == 1, "every client may read"
         with refused("PERMISSION_DENIED"):
             other.write(INSERT, own(b"\x0b"))
         with refused("PERMISSION_DENIED"):
             other.load(server.config)
         assert other.bid(controller.election_id + 1) == "OK"
-        assert controller.standing() == "ALREADY_EXISTS", "the deposed one is told"
+        assert controller.standing() == "ALREADY_EXISTS", "the former primary is notified"
         assert other.write(INSERT, own(b"\x0b")) == ["OK"]
         with refused("PERMISSION_DENIED"):
             controller.write(INSERT, own(b"\x0c"))
@@ -404,7 +403,7 @@ def test_only_the_primary_controller_may_write(server: Server, controller: Contr
     assert controller.bid(controller.election_id + 2) == "OK"
 
 
-def test_an_election_id_belongs_to_one_controller(server: Server, controller: Controller) -> None:
+def test_an_election_id_cannot_be_used_twice(server: Server, controller: Controller) -> None:
     other = server.connect()
     with refused("INVALID_ARGUMENT"):
         other.bid(controller.election_id)

@@ -7,8 +7,8 @@ SIZES = {"packets": 2048, "contributions": 8192, "results": 256}
 JOB, ROW = 5, 6
 
 
-class Figures:
-    """What a data plane counts: each job's from zero, and strays since it was started."""
+class DataPlaneCounters:
+    """A data plane's counters: each job's from zero, and those without a job since the start."""
 
     def __init__(self) -> None:
         self.jobs: dict[int, JobCounters] = {}
@@ -26,11 +26,11 @@ def value(counters: Counters, counter: str, index: int) -> int:
     return found.packets
 
 
-def test_a_row_tells_what_its_job_counts() -> None:
-    figures = Figures()
-    counters = Counters(figures, SIZES)
+def test_a_row_has_the_counters_of_its_job() -> None:
+    data_plane = DataPlaneCounters()
+    counters = Counters(data_plane, SIZES)
     counters.began(JOB, ROW)
-    figures.jobs[JOB] = JobCounters({"admitted": 7, "malformed": 2}, 3, contributions=(4, 1, 2))
+    data_plane.jobs[JOB] = JobCounters({"admitted": 7, "malformed": 2}, 3, contributions=(4, 1, 2))
     assert value(counters, "packets", 8 * ROW) == 7
     assert value(counters, "packets", 8 * ROW + REASONS.index("malformed")) == 2
     assert value(counters, "packets", 8 * ROW + 7) == 0
@@ -39,49 +39,49 @@ def test_a_row_tells_what_its_job_counts() -> None:
     assert value(counters, "results", ROW + 1) == 0
 
 
-def test_a_row_goes_on_from_job_to_job_until_it_is_set() -> None:
-    figures = Figures()
-    counters = Counters(figures, SIZES)
+def test_a_row_accumulates_over_jobs_until_it_is_reset() -> None:
+    data_plane = DataPlaneCounters()
+    counters = Counters(data_plane, SIZES)
     for number in range(3):
         counters.began(JOB + number, ROW)
-        figures.jobs[JOB + number] = JobCounters(results=10)
+        data_plane.jobs[JOB + number] = JobCounters(results=10)
         counters.ended(JOB + number)
     assert value(counters, "results", ROW) == 30
     counters.write("results", ROW, 0)
     counters.began(JOB, ROW)
-    figures.jobs[JOB] = JobCounters(results=2)
+    data_plane.jobs[JOB] = JobCounters(results=2)
     assert value(counters, "results", ROW) == 2
 
 
-def test_a_counter_that_was_set_counts_on_from_there() -> None:
-    figures = Figures()
-    counters = Counters(figures, SIZES)
+def test_a_counter_continues_from_the_value_that_was_written() -> None:
+    data_plane = DataPlaneCounters()
+    counters = Counters(data_plane, SIZES)
     counters.began(JOB, ROW)
-    figures.jobs[JOB] = JobCounters(results=10)
+    data_plane.jobs[JOB] = JobCounters(results=10)
     counters.write("results", ROW, 100)
     assert value(counters, "results", ROW) == 100
-    figures.jobs[JOB] = JobCounters(results=11)
+    data_plane.jobs[JOB] = JobCounters(results=11)
     assert value(counters, "results", ROW) == 101
     counters.ended(JOB)
     assert value(counters, "results", ROW) == 101
 
 
-def test_packets_of_no_job_are_in_row_0_and_begin_at_zero() -> None:
-    figures = Figures()
-    counters = Counters(figures, SIZES)
+def test_packets_without_a_job_are_in_row_0_and_begin_at_zero() -> None:
+    data_plane = DataPlaneCounters()
+    counters = Counters(data_plane, SIZES)
     unknown = REASONS.index("unknown")
-    assert value(counters, "packets", unknown) == 0, "what came before the pipeline was loaded does not count"
-    figures.strays = JobCounters(packets={"unknown": 5})
+    assert value(counters, "packets", unknown) == 0, "packets before the pipeline was loaded do not count"
+    data_plane.strays = JobCounters(packets={"unknown": 5})
     assert value(counters, "packets", unknown) == 2
     counters.write("packets", unknown, 0)
     assert value(counters, "packets", unknown) == 0
 
 
-def test_a_whole_counter_may_be_read_and_set() -> None:
-    figures = Figures()
-    counters = Counters(figures, SIZES)
+def test_a_whole_counter_can_be_read_and_written() -> None:
+    data_plane = DataPlaneCounters()
+    counters = Counters(data_plane, SIZES)
     counters.began(JOB, ROW)
-    figures.jobs[JOB] = JobCounters(results=10)
+    data_plane.jobs[JOB] = JobCounters(results=10)
     read = list(counters.view().read("results", None))
     assert [found.at for found in read] == list(range(256))
     assert sum(found.packets for found in read) == 10
@@ -89,10 +89,10 @@ def test_a_whole_counter_may_be_read_and_set() -> None:
     assert {found.packets for found in counters.view().read("results", None)} == {4}
 
 
-def test_two_jobs_in_one_row_are_added() -> None:
-    figures = Figures()
-    counters = Counters(figures, SIZES)
+def test_jobs_in_the_same_row_are_added() -> None:
+    data_plane = DataPlaneCounters()
+    counters = Counters(data_plane, SIZES)
     for job in (1, 2):
         counters.began(job, ROW)
-        figures.jobs[job] = JobCounters(results=job)
+        data_plane.jobs[job] = JobCounters(results=job)
     assert value(counters, "results", ROW) == 3

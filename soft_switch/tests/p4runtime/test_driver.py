@@ -1,4 +1,4 @@
-"""The controller's driver programs the software switch, and workers' packets show what the switch makes of it."""
+"""The controller's driver programs the software switch, and packets of workers show the effect."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
 
@@ -26,12 +27,12 @@ from wiresum_lab.doubles.workers import MISSING, QUESTION, RESULT, DataplaneHarn
 DEVICE = 3
 LANES, SLOTS = 4, 64
 KEYS = itertools.count(0xFEED0001)
-"""No key comes twice to one switch, unless that begins anew."""
+"""A switch gets each key once, unless it has been restarted."""
 HOST = Host("", "127.0.0.1", "00:00:00:00:00:00", 0)
 
 
 class Site:
-    """A software switch with a P4Runtime server, and controllers of it."""
+    """A software switch with a P4Runtime server, and its controllers."""
 
     def __init__(self, cleanup: ExitStack) -> None:
         self._cleanup = cleanup
@@ -50,7 +51,7 @@ class Site:
         self.server.stop()
 
     def controller(self, election_id: int, keys: bytes = b"") -> P4RuntimeSwitch:
-        """`keys`: the identity of the sequence that its jobs' keys are from."""
+        """`keys`: the identity of the key sequence of its jobs."""
         target = Target(
             name="soft",
             kind="software",
@@ -63,7 +64,7 @@ class Site:
         return self._cleanup.enter_context(closing(P4RuntimeSwitch(target, election_id=election_id)))
 
     def restart_switch(self) -> None:
-        """As a process that died and was started again."""
+        """Acts like a process that died and was started again."""
         self.server.stop()
         self.switch.close()
         self.switch = self._switch()
@@ -78,7 +79,7 @@ def site() -> Iterator[Site]:
 
 
 def job(harness: DataplaneHarness, site: Site, workers: int = 2, *, number: int = 1, key: int = 0) -> Job:
-    """Installed by the driver; of one thread."""
+    """A job of one thread, installed by the driver."""
     sockets = [harness.open_socket() for _ in range(workers)]
     made = dataclasses.replace(harness.entry(sockets, job=number), key=key or next(KEYS))
     site.driver.admit(made)
@@ -96,13 +97,13 @@ def sum_a_round(made: Job, number: int) -> None:
         assert result.words == (sum(workers), total, 2 * total, -total & 0xFFFFFFFF)
 
 
-def test_a_job_sums_and_is_counted(harness: DataplaneHarness, site: Site) -> None:
+def test_a_job_is_summed_and_counted(harness: DataplaneHarness, site: Site) -> None:
     made = job(harness, site, 3)
     for number in range(1, 4):
         sum_a_round(made, number)
     counters = site.driver.counters(1)
     assert (counters.packets["admitted"], counters.results, counters.contributions) == (9, 3, (3, 3, 3))
-    made.send(made.packet(0, 5, (1, 1, 1, 1))._replace(key=1))
+    made.send(replace(made.packet(0, 5, (1, 1, 1, 1)), key=1))
     made.send(made.packet(0, 1, (1, 1, 1, 1)))
     made.send(made.packet(0, 3, (9, 9, 9, 9)))
     assert made.receive(0).words == (3, 3, 6, 0xFFFFFFFD)
@@ -132,7 +133,7 @@ def test_a_switch_that_cannot_multicast_refuses_a_job_with_a_group(harness: Data
             driver.admit(harness.entry([harness.open_socket()]))
 
 
-def test_an_evicted_job_is_unknown_and_its_figures_stay(harness: DataplaneHarness, site: Site) -> None:
+def test_an_evicted_job_is_unknown_and_keeps_its_counters(harness: DataplaneHarness, site: Site) -> None:
     made = job(harness, site)
     sum_a_round(made, 1)
     site.driver.evict(1)
@@ -141,7 +142,7 @@ def test_an_evicted_job_is_unknown_and_its_figures_stay(harness: DataplaneHarnes
     assert site.driver.counters(1).results == 1
     assert site.switch.stats().jobs_now == 0
     sum_a_round(job(harness, site), 1)
-    assert site.driver.counters(1).results == 1, "of the new job alone"
+    assert site.driver.counters(1).results == 1, "only the new job is counted"
 
 
 def test_packets_of_another_length_are_malformed(harness: DataplaneHarness, site: Site) -> None:
@@ -151,7 +152,7 @@ def test_packets_of_another_length_are_malformed(harness: DataplaneHarness, site
     assert site.driver.counters(1).packets["malformed"] == 1
 
 
-def test_each_entry_counts_by_itself_as_in_hardware(harness: DataplaneHarness, site: Site) -> None:
+def test_each_entry_takes_effect_by_itself_as_in_hardware(harness: DataplaneHarness, site: Site) -> None:
     made = job(harness, site)
     _, second = admit.entries(made.entry, 2, [0, 0])
     site.driver.tables.delete("a worker", [second])
@@ -161,7 +162,7 @@ def test_each_entry_counts_by_itself_as_in_hardware(harness: DataplaneHarness, s
     assert site.driver.stray().packets["unknown"] == 1
     site.driver.tables.insert("a worker", [second])
     made.send(made.packet(1, 1, (5, 5, 5, 5)))
-    assert made.receive(0).words == (6, 6, 6, 6), "what was in the cell is still there"
+    assert made.receive(0).words == (6, 6, 6, 6), "the cell has kept the first contribution"
     assert made.receive(1).words == (6, 6, 6, 6)
     assert site.driver.counters(1).packets["admitted"] == 2
     site.driver.tables.delete("where a worker is", deliver.entries(made.entry, [HOST, HOST])[:1])
@@ -171,7 +172,7 @@ def test_each_entry_counts_by_itself_as_in_hardware(harness: DataplaneHarness, s
     assert made.hears_nothing(0)
 
 
-def test_a_job_that_contradicts_itself_or_another_waits_until_it_can_run(harness: DataplaneHarness, site: Site) -> None:
+def test_a_job_with_contradicting_entries_waits_until_they_are_removed(harness: DataplaneHarness, site: Site) -> None:
     made = job(harness, site)
     wrong = admit.entries(dataclasses.replace(made.entry, key=99), 2, [0, 0])[1:]
     site.driver.tables.insert("another key", wrong)
@@ -179,7 +180,7 @@ def test_a_job_that_contradicts_itself_or_another_waits_until_it_can_run(harness
     assert made.hears_nothing(0)
     site.driver.tables.delete("another key", wrong)
     sum_a_round(made, 1)
-    other = job(harness, site, number=2)  # in the same slots
+    other = job(harness, site, number=2)  # in the same slots as the first job
     other.send(other.packet(0, 1, (1, 1, 1, 1)))
     assert other.hears_nothing(0)
     sum_a_round(made, 2)
@@ -187,11 +188,11 @@ def test_a_job_that_contradicts_itself_or_another_waits_until_it_can_run(harness
     sum_a_round(other, 1)
 
 
-def test_a_controller_that_comes_back_finds_the_job_running(harness: DataplaneHarness, site: Site) -> None:
+def test_a_restarted_controller_finds_the_job_running(harness: DataplaneHarness, site: Site) -> None:
     made = job(harness, site)
     sum_a_round(made, 1)
     site.driver.close()
-    sum_a_round(made, 2)  # meanwhile
+    sum_a_round(made, 2)  # without a controller
     site.driver = site.controller(STANDBY_ID + 2)
     site.driver.wait_ready()
     reconciled = site.driver.reconcile([made.entry])
@@ -204,7 +205,7 @@ def test_a_controller_that_comes_back_finds_the_job_running(harness: DataplaneHa
     assert made.hears_nothing(0)
 
 
-def test_a_switch_that_was_restarted_has_lost_its_jobs(harness: DataplaneHarness, site: Site) -> None:
+def test_a_restarted_switch_has_lost_its_jobs(harness: DataplaneHarness, site: Site) -> None:
     made = job(harness, site)
     sum_a_round(made, 1)
     site.restart_switch()
@@ -216,9 +217,7 @@ def test_a_switch_that_was_restarted_has_lost_its_jobs(harness: DataplaneHarness
     sum_a_round(job(harness, site), 1)
 
 
-def test_loading_the_program_for_keys_of_another_sequence_makes_all_cells_new(
-    harness: DataplaneHarness, site: Site
-) -> None:
+def test_reloading_for_another_key_sequence_clears_all_cells(harness: DataplaneHarness, site: Site) -> None:
     before = job(harness, site, key=7)
     for number in range(1, 4):
         sum_a_round(before, number)
@@ -229,7 +228,7 @@ def test_loading_the_program_for_keys_of_another_sequence_makes_all_cells_new(
     other.wait_ready()
     assert other.reconcile([before.entry]).reloaded
     other.reconcile([])
-    after = job(harness, site, key=7)  # of all keys the one that the cells held
+    after = job(harness, site, key=7)  # the same key as in the cells
     for worker in range(2):
         for number in range(1, 5):
             after.send(after.packet(worker, number, kind=QUESTION))
@@ -238,7 +237,7 @@ def test_loading_the_program_for_keys_of_another_sequence_makes_all_cells_new(
         sum_a_round(after, number)
 
 
-def test_a_standby_takes_over_when_the_primary_controller_is_gone(harness: DataplaneHarness, site: Site) -> None:
+def test_a_standby_takes_over_from_a_closed_controller(harness: DataplaneHarness, site: Site) -> None:
     made = job(harness, site)
     standby = site.controller(STANDBY_ID)
     with pytest.raises(DriverError):

@@ -1,4 +1,4 @@
-"""What entries make the data plane do, held against the entries that the controller writes."""
+"""How entries become jobs of the data plane, checked with the entries that the controller writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from wiresum.switch.p4runtime.schema import ParsedEntry
 from wiresum_lab.doubles.p4runtime_controller import PROGRAM
 
 SCHEMA = P4Schema(PROGRAM.p4info)
-ADMIT = PROGRAM.schema.named("admit")
+TABLES = {table.name: table for table in PROGRAM.schema.tables.values()}
+ADMIT = TABLES["admit"]
 ROW, LANES, SLOTS, JOBS_MAX = 8, 64, 4096, 1024
 JOB = JobEntry(
     job=7,
@@ -49,8 +50,8 @@ COPIES_BELOW = COPIES | {UPLINK_GROUPS + ROW: frozenset({PARENT})}
 
 
 def answers(job: JobEntry = BELOW) -> list[ParsedEntry]:
-    """The entries that admit the switch above."""
-    table = PROGRAM.schema.named("admit_parent_entry")
+    """The entries that admit the parent's answers."""
+    table = TABLES["admit_parent_entry"]
     made = [entry for entry in admit.entries(job, ROW, [1] * job.workers) if entry.table_id == "admit_parent_entry"]
     messages = [entry.encode(SCHEMA).table_entry for entry in made]
     return [table.entry(message, table.key(message)) for message in messages]
@@ -64,7 +65,7 @@ def plan(admitted: Sequence[ParsedEntry]) -> jobs.InstalledJob:
     return jobs.plan(admitted, DELIVERIES, COPIES, LANES)
 
 
-def test_a_whole_job_is_as_the_join_service_would_admit_it() -> None:
+def test_a_complete_job_equals_its_admission_by_the_join_service() -> None:
     made = plan(entries())
     job = made.admission
     assert made.row == ROW
@@ -78,18 +79,18 @@ def test_a_whole_job_is_as_the_join_service_would_admit_it() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 16])
 @pytest.mark.parametrize("slots", [16, 4096])
-def test_lease_and_threads_are_found_again(threads: int, slots: int) -> None:
+def test_lease_and_threads_are_recovered_from_the_entries(threads: int, slots: int) -> None:
     job = dataclasses.replace(JOB, threads=threads, slots=slots, slot_base=0, workers=1, endpoints=JOB.endpoints[:1])
     made = plan(entries(job)).admission
     assert (made.threads, made.slots, len(made.endpoints)) == (threads, slots, 1)
 
 
 @pytest.mark.parametrize("port_offset", [0, 4, 12])
-def test_the_ports_of_a_job_are_found_again_and_its_workers_at_theirs(port_offset: int) -> None:
+def test_the_ports_of_switch_and_workers_are_recovered_from_the_entries(port_offset: int) -> None:
     job = dataclasses.replace(BELOW, port_offset=port_offset)
     for entry in [*entries(job), *answers(job)]:
         jobs.check(entry, SLOTS, JOBS_MAX)
-    # The switch adds the number of its own port to what is delivered to.
+    # The switch adds the offset of its port to the port of a delivery.
     at = {worker: (address, port - port_offset) for worker, (address, port) in DELIVER.items()}
     deliveries = jobs.Deliveries(at, ((ABOVE[0], ABOVE[1] - port_offset), 4))
     made = jobs.plan(entries(job), deliveries, COPIES_BELOW, LANES, answers(job)).admission
@@ -97,13 +98,13 @@ def test_the_ports_of_a_job_are_found_again_and_its_workers_at_theirs(port_offse
     assert made == dataclasses.replace(whole, port_offset=port_offset)
 
 
-def test_entries_at_other_ports_than_the_jobs_make_no_job() -> None:
+def test_entries_at_other_ports_of_the_switch_contradict_the_job() -> None:
     first, *others = entries()
     with pytest.raises(jobs.ContradictionError, match="or ports"):
         plan([dataclasses.replace(first, match={**first.match, "thread": 4}), *others])
 
 
-def test_ports_beyond_the_switchs_are_refused() -> None:
+def test_ports_beyond_those_of_the_switch_are_refused() -> None:
     last = entries(dataclasses.replace(JOB, port_offset=12))[3]
     jobs.check(last, SLOTS, JOBS_MAX)
     third = changed(last, lease_prefix=2 * last.params["lease_prefix"] // 3)
@@ -120,20 +121,20 @@ def test_the_order_of_entries_does_not_matter() -> None:
     assert plan(entries()) == plan(entries()[::-1])
 
 
-def test_who_has_no_entry_yet_is_not_admitted() -> None:
+def test_a_worker_without_an_entry_is_not_admitted() -> None:
     some = [entry for entry in entries() if (entry.match["worker"], entry.match["thread"]) != (1, 2)]
     job = plan(some).admission
     assert job.contributors[:4] == (0b111, 0b111, 0b101, 0b111)
     assert (job.threads, job.slots) == (4, 8)
 
 
-def test_a_job_whose_last_threads_are_missing_has_the_slots_of_the_others() -> None:
+def test_a_job_without_the_entries_of_its_last_threads_has_fewer_slots() -> None:
     some = [entry for entry in entries() if entry.match["thread"] == 0]
     job = plan(some).admission
     assert (job.threads, job.slot_base, job.slots) == (1, 32, 2)
 
 
-def test_copies_go_to_whom_group_and_delivery_both_name() -> None:
+def test_a_receiver_must_be_in_the_group_and_have_a_delivery() -> None:
     without_group = jobs.plan(entries(), DELIVERIES, {}, LANES).admission
     assert (without_group.receivers, without_group.endpoints[2]) == (0, DELIVER[2])
     first_two = jobs.Deliveries({0: DELIVER[0], 1: DELIVER[1]})
@@ -146,7 +147,7 @@ GROUP = (int(IPv4Address("239.192.0.7")), 43488)
 
 
 @pytest.mark.parametrize("port_offset", [0, 4])
-def test_one_copy_for_everyone_goes_to_where_everyone_is_delivered(port_offset: int) -> None:
+def test_the_single_copy_for_everyone_goes_to_the_delivery_of_everyone(port_offset: int) -> None:
     address, port = GROUP
     deliveries = jobs.Deliveries(DELIVER, everyone=(address, port - port_offset))
     to_all = {ROW: frozenset({EVERYONE})}
@@ -157,8 +158,8 @@ def test_one_copy_for_everyone_goes_to_where_everyone_is_delivered(port_offset: 
     assert (nowhere.results_group, nowhere.receivers) == (jobs.NOWHERE, 0)
 
 
-def test_everyone_is_delivered_to_at_a_multicast_address_by_a_switch_that_can() -> None:
-    table = PROGRAM.schema.named("deliver")
+def test_the_delivery_of_everyone_needs_a_multicast_address_and_a_switch_that_can_multicast() -> None:
+    table = TABLES["deliver"]
 
     def entry(address: str) -> ParsedEntry:
         message = deliver.to_everyone(JOB, Endpoint(address, 43488)).encode(SCHEMA).table_entry
@@ -172,7 +173,7 @@ def test_everyone_is_delivered_to_at_a_multicast_address_by_a_switch_that_can() 
         jobs.check(entry("239.192.0.7"), SLOTS, JOBS_MAX, "because")
 
 
-def test_ports_of_the_switch_make_no_difference() -> None:
+def test_the_ingress_port_makes_no_difference() -> None:
     assert plan([*entries(port=1), *entries(port=2)]) == plan(entries())
 
 
@@ -181,13 +182,13 @@ def test_ports_of_the_switch_make_no_difference() -> None:
     [{"row": 9}, {"group": 9}, {"bit_others": 0b10}, {"cell_base": 0}, {"lease_mask": 0xFFF0}],
     ids=lambda params: next(iter(params)),
 )
-def test_entries_that_contradict_each_other_make_no_job(params: dict[str, int]) -> None:
+def test_contradicting_entries_are_an_error(params: dict[str, int]) -> None:
     first, *others = entries()
     with pytest.raises(jobs.ContradictionError):
         plan([changed(first, **params), *others])
 
 
-def test_a_worker_in_two_places_makes_no_job() -> None:
+def test_a_worker_at_two_addresses_is_an_error() -> None:
     first, *others = entries()
     for field in ("source", "source_port"):
         moved = dataclasses.replace(first, match={**first.match, field: 99})
@@ -195,7 +196,7 @@ def test_a_worker_in_two_places_makes_no_job() -> None:
             plan([moved, *others])
 
 
-def test_every_entry_of_a_job_passes_the_check() -> None:
+def test_every_entry_of_a_job_is_accepted() -> None:
     for entry in entries():
         jobs.check(entry, SLOTS, JOBS_MAX)
 
@@ -213,21 +214,21 @@ def test_every_entry_of_a_job_passes_the_check() -> None:
         ({"cell_base": 8190}, "OUT_OF_RANGE"),
     ],
 )
-def test_what_no_worker_could_have_is_refused(params: dict[str, int], code: str) -> None:
+def test_an_impossible_entry_is_refused(params: dict[str, int], code: str) -> None:
     first = entries()[0]
     with pytest.raises(Refusal) as refusal:
         jobs.check(changed(first, **params), SLOTS, JOBS_MAX)
     assert refusal.value.code.name == code
 
 
-def test_a_source_port_that_no_base_port_leads_to_is_refused() -> None:
+def test_a_source_port_below_the_threads_number_is_refused() -> None:
     third = entries()[2]
     jobs.check(dataclasses.replace(third, match={**third.match, "source_port": 2}), SLOTS, JOBS_MAX)
     with pytest.raises(Refusal, match="base port plus the thread's number"):
         jobs.check(dataclasses.replace(third, match={**third.match, "source_port": 1}), SLOTS, JOBS_MAX)
 
 
-def test_a_worker_may_send_from_elsewhere_than_it_is_sent_to() -> None:
+def test_a_worker_may_send_from_another_address_than_it_receives_at() -> None:
     moved = [
         dataclasses.replace(e, match={**e.match, "source": 99, "source_port": 700 + e.match["thread"]})
         for e in entries()
@@ -237,7 +238,7 @@ def test_a_worker_may_send_from_elsewhere_than_it_is_sent_to() -> None:
     assert made.endpoints == tuple(DELIVER.values())
 
 
-def test_a_job_below_a_parent_has_its_address_and_number() -> None:
+def test_a_job_with_a_parent_has_its_address_and_number() -> None:
     for entry in [*entries(BELOW), *answers()]:
         jobs.check(entry, SLOTS, JOBS_MAX)
     made = jobs.plan(entries(BELOW), DELIVERIES_BELOW, COPIES_BELOW, LANES, answers()).admission
@@ -245,7 +246,7 @@ def test_a_job_below_a_parent_has_its_address_and_number() -> None:
     assert plan(entries()).admission.parent == jobs.NOWHERE
 
 
-def test_a_job_below_a_parent_waits_until_the_way_there_and_back_is_whole() -> None:
+def test_a_job_with_a_parent_waits_until_the_entries_for_both_directions_are_there() -> None:
     whole = (DELIVERIES_BELOW, COPIES_BELOW, answers())
     elsewhere = jobs.Deliveries(DELIVER, ((ABOVE[0], 7), 4))
     for deliveries, copies, admitted in (
@@ -264,13 +265,13 @@ def test_has_parent_without_the_parents_bit_is_refused() -> None:
         jobs.check(changed(entries()[0], has_parent=1), SLOTS, JOBS_MAX)
 
 
-def test_a_job_number_beyond_the_switchs_table_is_refused() -> None:
+def test_a_job_number_beyond_the_table_is_refused() -> None:
     (entry, *_) = entries(dataclasses.replace(JOB, job=JOBS_MAX))
     with pytest.raises(Refusal, match="job numbers up to 1023"):
         jobs.check(entry, SLOTS, JOBS_MAX)
 
 
-def test_only_the_lease_must_stay_while_a_job_is_installed() -> None:
+def test_an_installed_job_may_change_anything_but_its_lease() -> None:
     whole = plan(entries())
     assert plan(entries()[1:]).keeps_lease_of(whole)
     assert not plan([changed(entry, row=9) for entry in entries()]).keeps_lease_of(whole)

@@ -11,7 +11,7 @@ from wiresum.switch.p4runtime.refusal import Refusal, invalid
 MESSAGES = [p4r.StreamMessageResponse(error=p4r.StreamError(canonical_code=number)) for number in range(4)]
 
 
-def test_messages_come_in_order_and_then_the_end() -> None:
+def test_messages_are_read_in_order_before_the_end() -> None:
     async def read() -> list[p4r.StreamMessageResponse | None]:
         mailbox = Mailbox(2)
         mailbox.put(MESSAGES[0])
@@ -24,7 +24,7 @@ def test_messages_come_in_order_and_then_the_end() -> None:
     assert asyncio.run(read()) == [MESSAGES[0], MESSAGES[1], None]
 
 
-def test_a_refusal_ends_it_behind_what_was_said() -> None:
+def test_a_refusal_is_raised_after_the_messages_before_it() -> None:
     async def read() -> None:
         mailbox = Mailbox(2)
         mailbox.put(MESSAGES[0])
@@ -36,7 +36,7 @@ def test_a_refusal_ends_it_behind_what_was_said() -> None:
         asyncio.run(read())
 
 
-def test_who_does_not_read_loses_the_stream() -> None:
+def test_a_client_that_does_not_read_loses_its_stream() -> None:
     async def read() -> None:
         mailbox = Mailbox(2)
         for message in MESSAGES:

@@ -15,7 +15,7 @@ def config(device_config: bytes) -> p4r.ForwardingPipelineConfig:
 
 
 @pytest.mark.parametrize("sizes", [MOST, PipelineSizes(1, 1), PipelineSizes(64, 1024)])
-def test_sizes_up_to_the_processs_are_taken(sizes: PipelineSizes) -> None:
+def test_sizes_up_to_those_of_the_process_are_accepted(sizes: PipelineSizes) -> None:
     assert PROGRAM.check(config(b'{"slots": %d, "lanes": %d}' % (sizes.slots, sizes.lanes)), MOST) == sizes
 
 
@@ -36,18 +36,18 @@ def test_sizes_up_to_the_processs_are_taken(sizes: PipelineSizes) -> None:
         (b'{"lanes": 360, "slots": 4097}', "slots must be 1 to 4096, not 4097"),
     ],
 )
-def test_other_configurations_are_refused(device_config: bytes, complaint: str) -> None:
+def test_an_invalid_device_config_is_refused(device_config: bytes, complaint: str) -> None:
     with pytest.raises(Refusal, match=complaint) as refusal:
         PROGRAM.check(config(device_config), MOST)
     assert refusal.value.code.name == "INVALID_ARGUMENT"
 
 
-def test_a_larger_process_still_has_no_more_cells_than_entries_can_name() -> None:
+def test_slots_are_also_bounded_by_the_cell_numbers_of_entries() -> None:
     with pytest.raises(Refusal, match="slots must be 1 to 32768"):
         PROGRAM.check(config(b'{"lanes": 4, "slots": 40000}'), PipelineSizes(lanes=4, slots=65536))
 
 
-def test_another_programs_p4info_is_refused() -> None:
+def test_the_p4info_of_another_program_is_refused() -> None:
     other = config(b'{"lanes": 360, "slots": 4096}')
     other.p4info.tables[0].size += 1
     with pytest.raises(Refusal, match="P4Info"):

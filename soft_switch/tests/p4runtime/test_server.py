@@ -1,4 +1,4 @@
-"""The server around the switch: its bounds, who may do what, and what hostile requests do to it."""
+"""The server around the switch: its bounds, access by role, and hostile requests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OWN = table_entry("own", {"address": b"\x0a\x00\x00\x01"}, "own_address", {"mac"
 
 
 class Served:
-    """A switch with a server, and controllers of it."""
+    """A switch with a server, and its controllers."""
 
     def __init__(self, cleanup: ExitStack) -> None:
         self._cleanup = cleanup
@@ -76,10 +76,10 @@ def programmed() -> Iterator[Controller]:
         yield Served(cleanup).programmed()
 
 
-# Without a pipeline, and before a controller.
+# Without a pipeline or a primary controller.
 
 
-def test_before_a_pipeline_is_loaded_there_is_nothing_to_read_or_write(served: Served) -> None:
+def test_without_a_pipeline_reads_and_writes_are_refused(served: Served) -> None:
     controller = served.connect()
     assert not controller.stub.GetForwardingPipelineConfig(
         p4r.GetForwardingPipelineConfigRequest(device_id=DEVICE)
@@ -99,7 +99,7 @@ def test_before_a_pipeline_is_loaded_there_is_nothing_to_read_or_write(served: S
         controller.load(b"another target's")
 
 
-def test_a_pipeline_that_is_refused_leaves_the_one_before(served: Served) -> None:
+def test_a_refused_pipeline_leaves_the_earlier_one(served: Served) -> None:
     controller = served.programmed()
     assert controller.write(INSERT, OWN) == ["OK"]
     with refused("INVALID_ARGUMENT"):
@@ -110,7 +110,7 @@ def test_a_pipeline_that_is_refused_leaves_the_one_before(served: Served) -> Non
 
 
 @pytest.mark.parametrize("field", ["role", "device_id"])
-def test_other_roles_and_devices_are_not_found(served: Served, field: str) -> None:
+def test_unknown_roles_and_devices_are_not_found(served: Served, field: str) -> None:
     controller = served.programmed()
     other = {"role": "reader"} if field == "role" else {"device_id": DEVICE + 1}
     with refused("NOT_FOUND"):
@@ -137,7 +137,7 @@ NOT_FOR_THIS_SWITCH = {
 
 
 @pytest.mark.parametrize(("message", "code", "details"), NOT_FOR_THIS_SWITCH.values(), ids=NOT_FOR_THIS_SWITCH.keys())
-def test_stream_messages_that_are_not_for_this_switch_are_answered(
+def test_unsupported_stream_messages_are_answered_with_an_error(
     served: Served, message: p4r.StreamMessageRequest, code: str, details: str
 ) -> None:
     def answer() -> tuple[str, str | None]:
@@ -147,11 +147,11 @@ def test_stream_messages_that_are_not_for_this_switch_are_answered(
 
     controller = served.connect()
     assert answer() == (code, details)
-    assert controller.bid(1) == "OK", "and the stream goes on"
-    assert answer() == (code, details), "to the primary controller likewise"
+    assert controller.bid(1) == "OK", "the stream stays open"
+    assert answer() == (code, details), "also for the primary controller"
 
 
-def test_streams_have_a_bound_and_one_that_ends_makes_room(served: Served) -> None:
+def test_the_number_of_streams_is_bounded(served: Served) -> None:
     controllers = [served.connect() for _ in range(STREAMS_MAX)]
     for number, controller in reversed(list(enumerate(controllers))):
         controller.bid(number)
@@ -159,7 +159,7 @@ def test_streams_have_a_bound_and_one_that_ends_makes_room(served: Served) -> No
     with refused("RESOURCE_EXHAUSTED"):
         one_too_many.bid(77)
     controllers[-1].close()
-    assert controllers[0].standing() == "NOT_FOUND", "the primary one is gone"
+    assert controllers[0].standing() == "NOT_FOUND", "the primary controller has gone"
     assert served.connect().bid(99) == "OK"
 
 
@@ -173,7 +173,7 @@ def test_stopping_ends_streams_and_frees_the_port(served: Served) -> None:
         pass
 
 
-def test_calls_that_say_nothing_do_not_keep_a_controller_away(served: Served) -> None:
+def test_silent_calls_do_not_block_a_controller(served: Served) -> None:
     with grpc.insecure_channel(served.address) as channel:
         hold = threading.Event()
         open_streams = [
@@ -189,13 +189,13 @@ def test_calls_that_say_nothing_do_not_keep_a_controller_away(served: Served) ->
             stream.cancel()
 
 
-def test_a_call_that_says_nothing_ends_by_itself(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_call_times_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served.server._service._silent, "_seconds_max", 0.1)
     with refused("DEADLINE_EXCEEDED"):
         served.connect().hear()
 
 
-# Bounds of requests.
+# Bounds on requests.
 
 
 def test_a_request_larger_than_the_bound_is_refused(served: Served) -> None:
@@ -208,20 +208,20 @@ def test_a_request_larger_than_the_bound_is_refused(served: Served) -> None:
     assert controller.write(INSERT, OWN) == ["OK"]
 
 
-def test_a_read_has_a_bound(programmed: Controller) -> None:
+def test_the_size_of_a_read_is_bounded(programmed: Controller) -> None:
     everything = p4r.Entity(counter_entry=p4r.CounterEntry())
     assert len(programmed.read(everything)) == 2048 + 8192 + 256
     with refused("RESOURCE_EXHAUSTED"):
         programmed.read(*[everything] * 7)
 
 
-def test_what_became_of_each_update_is_told_as_far_as_there_is_room(programmed: Controller) -> None:
+def test_the_codes_of_a_batch_are_reported_up_to_a_bound(programmed: Controller) -> None:
     assert programmed.write(DELETE, *(group(number) for number in range(1, 301))) == ["NOT_FOUND"] * 300
     with refused("UNKNOWN"):
         programmed.write(DELETE, *(group(number) for number in range(1, 1001)))
 
 
-def test_groups_and_metadata_have_a_bound(programmed: Controller) -> None:
+def test_groups_and_metadata_are_bounded(programmed: Controller) -> None:
     assert set(programmed.write(INSERT, *(group(number) for number in range(1, 1025)))) == {"OK"}
     assert programmed.write(INSERT, group(1025)) == ["RESOURCE_EXHAUSTED"]
     programmed.clear()
@@ -230,17 +230,17 @@ def test_groups_and_metadata_have_a_bound(programmed: Controller) -> None:
     assert programmed.write(INSERT, noted) == ["INVALID_ARGUMENT"]
 
 
-def test_a_port_that_is_taken_is_an_error_that_says_so(served: Served) -> None:
+def test_a_port_in_use_is_an_error_that_says_so(served: Served) -> None:
     other = P4RuntimeServer(served.switch, DEVICE)
     with pytest.raises(OSError, match=f"cannot listen at {served.address}"):
         other.start(served.address)
     other.stop()
 
 
-# Who may do what.
+# Access.
 
 
-def test_plaintext_beyond_loopback_must_be_asked_for(served: Served) -> None:
+def test_plaintext_beyond_loopback_must_be_enabled_explicitly(served: Served) -> None:
     with pytest.raises(CredentialsError, match="insecure"):
         P4RuntimeServer(served.switch, DEVICE).start("0.0.0.0:0")
     asked_for = P4RuntimeServer(served.switch, DEVICE)
@@ -256,11 +256,11 @@ MAY = {
     "GetForwardingPipelineConfig": {"controller", "operator"},
     "Capabilities": {"controller", "operator", "switch", "worker"},
 }
-"""By method, the roles that may call it."""
+"""The roles that may call each method."""
 
 
 def role_is_refused(address: str, tls: Path, method: str) -> bool:
-    """Before it says anything, which would be refused for another reason."""
+    """Calls without a message; with the right role, the error is another one."""
     with open_channel(address, tls=tls, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         call = channel.stream_stream(f"/p4.v1.P4Runtime/{method}")(iter(()), timeout=PATIENCE_S)
         with pytest.raises(grpc.RpcError) as caught:
@@ -271,7 +271,7 @@ def role_is_refused(address: str, tls: Path, method: str) -> bool:
         return code == "PERMISSION_DENIED"
 
 
-def test_each_method_is_for_its_roles_and_nobody_else(served: Served, tmp_path: Path) -> None:
+def test_each_method_can_only_be_called_by_its_roles(served: Served, tmp_path: Path) -> None:
     service = p4r.DESCRIPTOR.services_by_name["P4Runtime"]
     assert set(MAY) == {method.name for method in service.methods}
     authority, foreign = (Authority.create(tmp_path / name, "test") for name in ("ca", "foreign-ca"))
@@ -370,9 +370,7 @@ FUZZ = settings(max_examples=100, deadline=None, derandomize=True, suppress_heal
 
 @FUZZ
 @given(st.lists(st.tuples(st.sampled_from([INSERT, MODIFY, DELETE]), entities), min_size=1, max_size=6))
-def test_whatever_is_written_is_answered_update_by_update(
-    programmed: Controller, updates: list[tuple[int, p4r.Entity]]
-) -> None:
+def test_any_write_is_answered_update_by_update(programmed: Controller, updates: list[tuple[int, p4r.Entity]]) -> None:
     for kind in (INSERT, MODIFY, DELETE):
         batch = [entity for of, entity in updates if of == kind]
         assert len(programmed.write(kind, *batch)) == len(batch)
@@ -381,7 +379,7 @@ def test_whatever_is_written_is_answered_update_by_update(
 
 @settings(FUZZ, max_examples=40)
 @given(entities)
-def test_whatever_is_read_is_answered_or_refused(programmed: Controller, entity: p4r.Entity) -> None:
+def test_any_read_is_answered_or_refused(programmed: Controller, entity: p4r.Entity) -> None:
     try:
         programmed.read(entity)
     except grpc.RpcError as error:
@@ -390,7 +388,7 @@ def test_whatever_is_read_is_answered_or_refused(programmed: Controller, entity:
 
 @settings(FUZZ, max_examples=40)
 @given(st.binary(max_size=60))
-def test_bytes_that_are_no_message_disturb_nobody(programmed: Controller, noise: bytes) -> None:
+def test_invalid_bytes_disturb_nobody(programmed: Controller, noise: bytes) -> None:
     channel = programmed._channel
     for method in ("Write", "Read", "SetForwardingPipelineConfig", "StreamChannel"):
         call = channel.stream_stream(f"/p4.v1.P4Runtime/{method}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wiresum.controller.driver import Endpoint
 from wiresum.controller.logs import log_options, say
 from wiresum.controller.serving import raise_file_limit, stop_on_signals
 from wiresum.controller.supervisor import Supervisor
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from wiresum.controller import JoinServer
     from wiresum.switch.p4runtime import P4RuntimeServer
 
-Address = tuple[str, int]
-"""A dotted IPv4 address, and a port."""
 DEFAULT_CONTROL = f"127.0.0.1:{CONTROL_PORT}"
 WAIT_S_MAX = 0.5
 """The main thread's longest sleep between heartbeats and reports."""
@@ -57,21 +56,21 @@ Examples:
 @click.option(
     "--p4runtime",
     metavar="HOST:PORT",
-    help="Serve P4Runtime here (TCP) instead, and no joins: this switch is one of a controller's.",
+    help="Serve P4Runtime here (TCP), and no joins: a controller programs this switch and serves the joins.",
 )
 @click.option(
     "--device-id",
     type=click.IntRange(0, (1 << 64) - 1),
     default=0,
     show_default=True,
-    help="With --p4runtime: which device it is; the controller's configuration says the same.",
+    help="With --p4runtime: its device id, the same as in the controller's configuration.",
 )
 @click.option(
     "--tls",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder with ca.crt, tls.crt and tls.key, made by `wiresum ca`: only who has a certificate may connect.",
+    help="Folder with ca.crt, tls.crt and tls.key, made by `wiresum ca`: only clients with a certificate may connect.",
 )
-@click.option("--insecure", is_flag=True, help="Go without certificates, although other machines can connect.")
+@click.option("--insecure", is_flag=True, help="Use no certificates, although other machines can connect.")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve figures for Prometheus here, over HTTP at /metrics.")
 @click.option("--bind", metavar="IPV4", help="Address of the data ports.  [default: the host of --control]")
 @click.option(
@@ -95,7 +94,7 @@ Examples:
     type=click.IntRange(packet_bytes(LANES_UNIT), 65536),
     default=1500,
     show_default=True,
-    help="IP packets of the network hold this many bytes; sets the lanes.",
+    help="Bytes of the largest IP packet in the network; sets the lanes.",
 )
 @click.option("--lanes", type=click.IntRange(1, LANES_MAX), help="32-bit words of a packet, instead of --mtu.")
 @click.option(
@@ -109,8 +108,8 @@ Examples:
 @click.option(
     "--multicast",
     metavar="IPV4",
-    help="Send what is for all workers of a job once, to a multicast group, which the network copies: job j's is j "
-    "addresses after this one, like 239.192.0.0.  [default: a copy to each worker]",
+    help="Send each result once, to a multicast group, and let the network copy it. This is the group of job 0, like "
+    "239.192.0.0; that of job j is j addresses further.  [default: a copy to each worker]",
 )
 @click.option(
     "--transport",
@@ -154,11 +153,11 @@ def switch(
     json_stats: Path | None,
     **settings: Any,
 ) -> None:
-    """Run a software switch: sums the packets of workers.
+    """Run a software switch, which sums the packets of workers.
 
-    By itself it serves the workers' joins too: start it, and then the workers, with WIRESUM_SWITCH naming --control.
-    With --p4runtime it is a plain P4 switch instead, which does what a controller writes into its tables, as bmv2
-    and a Tofino do: `wiresum controller` then serves the joins, for any number of switches.
+    It serves the workers' joins too: start it, and then the workers, with WIRESUM_SWITCH set to what --control says.
+    With --p4runtime it serves no joins, and does what a controller writes into its tables, as bmv2 and a Tofino do:
+    `wiresum controller` then serves the joins, for any number of switches.
 
     It serves until SIGINT or SIGTERM. With the join service, the workers of every job are then told that it ends; with
     P4Runtime, the controller finds out that the switch is gone.
@@ -175,10 +174,10 @@ def switch(
         supervisor = Supervisor()
         cleanup.callback(supervisor.stopping)
         stop = cleanup.enter_context(stop_on_signals())
-        running = _start_switch(bind=bind or serves[0], lanes_max=lanes or lanes_of_mtu(mtu), **settings)
+        running = _start_switch(bind=bind or serves.address, lanes_max=lanes or lanes_of_mtu(mtu), **settings)
         cleanup.callback(running.close)
         reporter = Reporter(running, stats_interval_s, json_stats)
-        cleanup.callback(reporter.finish)
+        cleanup.callback(reporter.update_file)
         try:
             service: JoinServer | P4RuntimeServer
             if p4runtime is None:
@@ -198,7 +197,7 @@ def switch(
         )
         say(ready)
         supervisor.ready(ready)
-        while not stop.wait(WAIT_S_MAX if reporter.idle else min(WAIT_S_MAX, reporter.due_in_s())):
+        while not stop.wait(min(WAIT_S_MAX, reporter.due_in_s())):
             if service.is_alive:
                 supervisor.beat()
             reporter.report_if_due()
@@ -227,12 +226,12 @@ def _check_transport(bind: str | None, *, transport: str, device: str, multicast
         raise click.UsageError("--transport dpdk needs --bind, the IPv4 address that the switch is to have there")
 
 
-def _endpoint(option: str, text: str) -> Address:
+def _endpoint(option: str, text: str) -> Endpoint:
     host, colon, port_text = text.rpartition(":")
     if not colon or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
         raise click.BadParameter(f"'{text}' is not HOST:PORT", param_hint=option)
     try:
-        return socket.gethostbyname(host), int(port_text)
+        return Endpoint(socket.gethostbyname(host), int(port_text))
     except OSError as error:
         raise click.BadParameter(f"cannot find an IPv4 address of '{host}': {error}", param_hint=option) from error
 
@@ -252,9 +251,9 @@ def _start_switch(**settings: Any) -> SoftwareSwitch:
 
 
 def _serve_joins(
-    cleanup: contextlib.ExitStack, device: SoftwareSwitch, at: Address, tls: Path | None, *, insecure: bool
+    cleanup: contextlib.ExitStack, device: SoftwareSwitch, at: Endpoint, tls: Path | None, *, insecure: bool
 ) -> tuple[JoinServer, str]:
-    """The join service, and where it is. Raises `OSError` or `ValueError`; so do the functions below."""
+    """Returns the join service, and where it is. Raises `OSError` or `ValueError`; so do the functions below."""
     from wiresum.controller import JoinServer
     from wiresum.controller.config import SecurityConfig
     from wiresum.controller.security import Security
@@ -264,13 +263,13 @@ def _serve_joins(
     service = JoinServer(device, security=security)
     port = service.start(*at)
     cleanup.callback(service.stop)
-    return service, f"control {at[0]}:{port}"
+    return service, f"control {at.address}:{port}"
 
 
 def _serve_p4runtime(
     cleanup: contextlib.ExitStack,
     device: SoftwareSwitch,
-    at: Address,
+    at: Endpoint,
     device_id: int,
     tls: Path | None,
     *,
@@ -282,14 +281,14 @@ def _serve_p4runtime(
         raise ValueError(f"--p4runtime needs {error.name}: {how_to_install('controller')}") from error
     server = P4RuntimeServer(device, device_id)
     cleanup.callback(server.stop)
-    port = server.start(f"{at[0]}:{at[1]}", tls=tls, insecure=insecure)
-    return server, f"P4Runtime {at[0]}:{port} (device {device_id})"
+    port = server.start(f"{at.address}:{at.port}", tls=tls, insecure=insecure)
+    return server, f"P4Runtime {at.address}:{port} (device {device_id})"
 
 
 def _serve_metrics(
-    cleanup: contextlib.ExitStack, device: SoftwareSwitch, service: JoinServer | P4RuntimeServer, at: Address
+    cleanup: contextlib.ExitStack, device: SoftwareSwitch, service: JoinServer | P4RuntimeServer, at: Endpoint
 ) -> str:
-    """Those of the data plane, and of jobs if the service knows them. Returns where they are."""
+    """Serves figures of the data plane, and of jobs if the service knows them. Returns where."""
     try:
         from wiresum.controller import JoinServer, metrics
         from wiresum.switch.metrics import DataplaneCollector
@@ -298,4 +297,4 @@ def _serve_metrics(
     of_jobs = [metrics.ReportCollector(service.report)] if isinstance(service, JoinServer) else []
     server = metrics.serve(*at, DataplaneCollector(device.stats), *of_jobs)
     cleanup.callback(server.close)
-    return f", metrics {at[0]}:{server.port}"
+    return f", metrics {at.address}:{server.port}"

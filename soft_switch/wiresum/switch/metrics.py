@@ -22,7 +22,7 @@ FIGURES: dict[str, tuple[str, type[CounterMetricFamily | GaugeMetricFamily], Cal
     "send_failures": ("Datagrams that were not sent.", CounterMetricFamily, lambda stats: stats.send_failures),
     "cpu_seconds": ("Processor time of the data threads.", CounterMetricFamily, lambda stats: stats.cpu_seconds),
 }
-"""By what follows wiresum_dataplane_."""
+"""By name, without the prefix wiresum_dataplane_."""
 
 
 class DataplaneCollector(Collector):
@@ -30,7 +30,7 @@ class DataplaneCollector(Collector):
         self._stats = stats
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the registry asks before there are figures."""
+        """Nothing: the registry asks for it before there are any figures."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from wiresum.controller import REASONS, DriverError, Endpoint, JobCounters, JobEntry, SwitchDriver, SwitchSizes
 from wiresum.controller.driver import Reconciled, check_groups
-from wiresum.join.constants import JOB_NUMBERS, SWITCH_PORT, THREADS_MAX
+from wiresum.join.constants import JOB_NUMBERS, SOCKET_BUFFER_BYTES, SWITCH_PORT, THREADS_MAX
 from wiresum.switch import _native
 
 
@@ -25,14 +25,14 @@ class SwitchStats:
 
     threads: int
     transport: str
-    """As it was obtained."""
+    """Its name, and the mode that was obtained."""
     cpu_seconds: float
     """Of the data threads."""
     datagrams_received: int
     received_by_thread: tuple[int, ...]
     """Shows how evenly the jobs' ports are divided among the data threads."""
     datagrams_passed: int
-    """Received by another data thread first, since the device does not steer by port."""
+    """Datagrams that another data thread received and passed on, since the device does not steer by port."""
     datagrams_sent: int
     receive_calls: int
     send_calls: int
@@ -92,7 +92,7 @@ class SoftwareSwitch(SwitchDriver):
         slots: int = 4096,
         lanes_max: int = 360,
         jobs_max: int = JOB_NUMBERS,
-        receive_buffer_bytes: int = 8 << 20,
+        receive_buffer_bytes: int = SOCKET_BUFFER_BYTES,
         spin_us: int = -1,
         offload: bool = True,
         transport: str = "udp",
@@ -149,7 +149,7 @@ class SoftwareSwitch(SwitchDriver):
         return None if self._groups is None else Endpoint(str(self._groups + job), SWITCH_PORT)
 
     def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
-        """A switch in this process starts empty and has one controller: jobs that are missing ran at another switch."""
+        """A switch in this process starts empty, for one controller. Jobs that it lacks ran in an earlier process."""
         wanted = {entry.job for entry in entries}
         with self._books:
             held = set(self._jobs)

@@ -1,13 +1,14 @@
-"""Statistics of a running switch, as lines and as a file."""
+"""Statistics of a running switch, as lines of text and as a JSON file."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import logging
+import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -21,54 +22,48 @@ JSON_INTERVAL_S = 1.0
 
 
 class Reporter:
-    """Writes statistics, each at its interval."""
+    """Prints a line of statistics, and rewrites a file of them, each at its interval."""
 
     def __init__(self, device: SoftwareSwitch, line_interval_s: float | None, json_path: Path | None) -> None:
         self._device = device
         self._json_path = json_path
-        self._line_interval_s = line_interval_s
-        self._started = time.monotonic()
-        self._line_last_at = self._json_last_at = self._started
+        self._started = self._line_last_at = time.monotonic()
         self._before = device.stats()
+        self._intervals_s: dict[Callable[[], None], float] = {}
+        if line_interval_s is not None:
+            self._intervals_s[self._print_line] = line_interval_s
         if json_path is not None:
+            self._intervals_s[self.update_file] = JSON_INTERVAL_S
             try:
                 self._write_json(json_path)
             except OSError as error:
                 raise click.ClickException(f"cannot write the statistics to {json_path}: {error.strerror}") from error
-
-    @property
-    def idle(self) -> bool:
-        return self._json_path is None and self._line_interval_s is None
+        self._due_at = {report: self._started + interval_s for report, interval_s in self._intervals_s.items()}
 
     def due_in_s(self) -> float:
-        return max(0.0, min(self._due_at()) - time.monotonic())
+        """Infinite if nothing is to be reported."""
+        return max(0.0, min(self._due_at.values(), default=math.inf) - time.monotonic())
 
     def report_if_due(self) -> None:
         now = time.monotonic()
-        if self._line_interval_s is not None and now >= self._line_last_at + self._line_interval_s:
-            stats = self._device.stats()
-            say(_line(stats, self._before, now - self._line_last_at))
-            self._before, self._line_last_at = stats, now
-        if self._json_path is not None and now >= self._json_last_at + JSON_INTERVAL_S:
-            self._update_json(self._json_path)
-            self._json_last_at = now
+        for report, due_at in self._due_at.items():
+            if now >= due_at:
+                report()
+                self._due_at[report] = now + self._intervals_s[report]
 
-    def finish(self) -> None:
-        if self._json_path is not None:
-            self._update_json(self._json_path)
-
-    def _due_at(self) -> Iterator[float]:
-        if self._line_interval_s is not None:
-            yield self._line_last_at + self._line_interval_s
-        if self._json_path is not None:
-            yield self._json_last_at + JSON_INTERVAL_S
-
-    def _update_json(self, path: Path) -> None:
-        """A full disk must not end the jobs of the switch."""
+    def update_file(self) -> None:
+        """Rewrites the file, if there is one. A full disk must not end the jobs of the switch."""
+        if self._json_path is None:
+            return
         try:
-            self._write_json(path)
+            self._write_json(self._json_path)
         except OSError as error:
-            log.warning("cannot write the statistics to %s: %s", path, error.strerror)
+            log.warning("cannot write the statistics to %s: %s", self._json_path, error.strerror)
+
+    def _print_line(self) -> None:
+        stats, now = self._device.stats(), time.monotonic()
+        say(_line(stats, self._before, now - self._line_last_at))
+        self._before, self._line_last_at = stats, now
 
     def _write_json(self, path: Path) -> None:
         report = {"uptime_s": time.monotonic() - self._started, **dataclasses.asdict(self._device.stats())}

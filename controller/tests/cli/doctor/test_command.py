@@ -31,7 +31,7 @@ def examine(target: str, *arguments: str) -> Result:
     return CliRunner().invoke(doctor, ["--switch", target, "--size", "1", *arguments])
 
 
-def test_a_real_sum_goes_through_the_switch_and_nothing_stays_behind(target: str) -> None:
+def test_a_real_sum_passes_and_leaves_no_job_behind(target: str) -> None:
     result = examine(target)
     assert result.exit_code == 0, result.output
     assert [line for line in result.output.splitlines() if line in ("host", "switch", "path", "job")] == [
@@ -47,7 +47,7 @@ def test_a_real_sum_goes_through_the_switch_and_nothing_stays_behind(target: str
     assert (len(report.jobs), report.switches[0].slots_free) == (0, 256)
 
 
-def test_several_aggregators_are_looked_at_each_and_summed_through_together(target: str) -> None:
+def test_several_aggregators_are_each_checked_and_then_summed_through_together(target: str) -> None:
     device = SoftwareSwitch(port=0, slots=128)
     server = JoinServer(device)
     other = f"127.0.0.1:{server.start('127.0.0.1', 0)}"
@@ -59,17 +59,17 @@ def test_several_aggregators_are_looked_at_each_and_summed_through_together(targ
     assert "2 workers summed 1 MiB through 2 aggregators, every bit right" in said
     assert f"to {target}" in said and f"to {other}" in said
     assert "256 of 256 slots" in said and "128 of 128 slots" in said
-    assert said.count("SIMD") == 1, "what is true of the host alone is said once"
+    assert said.count("SIMD") == 1, "findings about the host are given once"
 
 
-def test_scripts_get_every_finding(target: str) -> None:
+def test_json_output_lists_every_finding(target: str) -> None:
     found = json.loads(examine(target, "--json", "--check", "path", "--check", "switch").output)
     assert found["passed"] is True
     assert {finding["subject"] for finding in found["findings"]} == {"path", "switch"}
     assert {finding["check"] for finding in found["findings"]} >= {"sums", "loss", "service", "state"}
 
 
-def test_nobody_there_is_an_exit_status(target: str) -> None:
+def test_an_unreachable_service_sets_the_exit_status(target: str) -> None:
     result = examine("127.0.0.1:1", "--check", "switch", "--check", "job")
     assert result.exit_code == 1
     assert "nobody answers at 127.0.0.1:1" in result.output
@@ -78,7 +78,7 @@ def test_nobody_there_is_an_exit_status(target: str) -> None:
 
 def test_data_ports_that_nobody_listens_at_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causes, "GREETING_TIMEOUT_S", 0.5)
-    server = JoinServer(RecordingDriver())  # it admits, and sums nothing
+    server = JoinServer(RecordingDriver())  # a switch that admits jobs but never sums
     result = examine(f"127.0.0.1:{server.start('127.0.0.1', 0)}", "--check", "path")
     server.stop(0.2)
     assert result.exit_code == 1
@@ -87,9 +87,9 @@ def test_data_ports_that_nobody_listens_at_are_found(monkeypatch: pytest.MonkeyP
     assert "a firewall here or there must let UDP pass" in said
 
 
-def test_a_name_that_cannot_be_found_and_an_address_that_is_not_ours_are_problems_of_the_host() -> None:
+def test_an_unresolvable_name_and_a_foreign_local_address_are_problems_of_the_host() -> None:
     result = examine("no-such-host.invalid", "--check", "host")
-    assert "there is no way from here to no-such-host.invalid:43487" in " ".join(result.output.split())
+    assert "cannot reach no-such-host.invalid:43487 from here" in " ".join(result.output.split())
     assert result.exit_code == 1
     assert examine("127.0.0.1:1", "--check", "host", "--address", "203.0.113.1").exit_code == 1
     assert examine("127.0.0.1:1", "--address", "x").exit_code == 2

@@ -8,14 +8,15 @@ import pytest
 
 from wiresum.cli.doctor import host
 from wiresum.cli.doctor.finding import Level
-from wiresum.cli.doctor.host import BUFFER_BYTES_WANTED, Drops, HostFacts
+from wiresum.cli.doctor.host import Drops, HostFacts
+from wiresum.join.constants import SOCKET_BUFFER_BYTES
 
 FIT = HostFacts(
     cores=8,
     quota_cores=None,
     governors={"performance": 8},
-    receive_buffer_bytes=BUFFER_BYTES_WANTED,
-    send_buffer_bytes=BUFFER_BYTES_WANTED,
+    receive_buffer_bytes=SOCKET_BUFFER_BYTES,
+    send_buffer_bytes=SOCKET_BUFFER_BYTES,
     gso=True,
     gro=True,
     address="10.0.0.2",
@@ -29,7 +30,7 @@ def levels(facts: HostFacts) -> dict[str, Level]:
     return {finding.check: finding.level for finding in host.findings(facts)}
 
 
-def test_nothing_is_amiss_at_a_host_that_is_fit() -> None:
+def test_a_fit_host_has_no_warning_or_problem() -> None:
     assert set(levels(FIT).values()) == {Level.OK}
     (mtu,) = (finding for finding in host.findings(FIT) if finding.check == "mtu")
     assert "10.0.0.2 (eth0, 25000 Mbit/s)" in mtu.what
@@ -48,14 +49,14 @@ def test_nothing_is_amiss_at_a_host_that_is_fit() -> None:
         (replace(FIT, mtu=1400), "mtu", Level.WARNING),
     ],
 )
-def test_each_thing_amiss_is_found_alone_with_reason_and_advice(facts: HostFacts, check: str, level: Level) -> None:
+def test_each_fault_is_found_alone_with_reason_and_advice(facts: HostFacts, check: str, level: Level) -> None:
     amiss = [finding for finding in host.findings(facts) if finding.level is not Level.OK]
     assert [(finding.check, finding.level) for finding in amiss] == [(check, level)]
     assert amiss[0].why
     assert amiss[0].advice
 
 
-def test_this_host_is_looked_at_as_it_is() -> None:
+def test_the_real_host_can_be_examined() -> None:
     facts = host.gather("127.0.0.1")
     assert (facts.address, facts.interface) == ("127.0.0.1", "lo")
     assert facts.mtu >= 1500
@@ -64,12 +65,12 @@ def test_this_host_is_looked_at_as_it_is() -> None:
         assert facts.receive_buffer_bytes >= usual.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
 
 
-def test_an_address_that_no_interface_has_is_an_error() -> None:
+def test_a_local_address_that_no_interface_has_is_an_error() -> None:
     with pytest.raises(OSError, match=r"203\.0\.113\.1"):
         host.gather("127.0.0.1", address="203.0.113.1")
 
 
-def test_the_files_of_the_kernel_are_read_as_it_writes_them(tmp_path: Path) -> None:
+def test_kernel_files_are_parsed(tmp_path: Path) -> None:
     def write(name: str, text: str) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -86,7 +87,7 @@ def test_the_files_of_the_kernel_are_read_as_it_writes_them(tmp_path: Path) -> N
     assert host.drops("lo", root=tmp_path) == Drops(no_buffer=9, at_interface=7)
 
 
-def test_files_that_are_not_there_say_nothing(tmp_path: Path) -> None:
+def test_missing_kernel_files_give_unknown_values(tmp_path: Path) -> None:
     facts = host.gather("127.0.0.1", root=tmp_path)
     assert (facts.quota_cores, facts.governors, facts.speed_mbit) == (None, {}, None)
     assert host.drops("lo", root=tmp_path) == Drops(0, 0)

@@ -23,7 +23,7 @@ def findings(report: join.Report, before: join.Report | None = None, name: str =
     return list(job.findings(Sample(before or report, 0.0), Sample(report, 1.5), name))
 
 
-def test_a_healthy_job_is_one_line_with_its_pace() -> None:
+def test_a_healthy_job_is_one_line_with_its_rate() -> None:
     (finding,) = findings(later(healthy(), packets=600, results=300), before=healthy())
     assert (finding.level, finding.check) == (Level.OK, "health")
     assert "'night-run' is running, 2 workers, 200 results/s" in finding.what
@@ -38,7 +38,7 @@ def test_missing_workers_are_named_by_rank() -> None:
     assert "waits for 2 of 4 workers: rank 1, 3" in finding.what
 
 
-def test_a_job_in_the_queue_says_what_it_waits_for() -> None:
+def test_a_queued_job_says_what_it_waits_for() -> None:
     (finding,) = findings(example_report(), name="next")
     assert finding.check == "queued"
     assert "number 1 in the queue: " in finding.what
@@ -52,7 +52,7 @@ def test_a_late_heartbeat_names_its_worker() -> None:
     assert "rank 1 (10.0.0.1, process 101 on 'host1') came 3.4 s ago" in late[0].what
 
 
-def test_who_keeps_the_others_waiting_is_named() -> None:
+def test_the_lagging_worker_is_named() -> None:
     report = healthy()
     report.jobs[0].workers[1].contributions -= 1
     (finding,) = findings(report)
@@ -60,39 +60,39 @@ def test_who_keeps_the_others_waiting_is_named() -> None:
     assert "the others wait for rank 1 (10.0.0.1, process 101 on 'host1')" in finding.what
 
 
-def test_nobody_lags_while_results_come_or_the_laggard_changes() -> None:
+def test_no_worker_lags_while_results_come_or_the_slowest_one_changes() -> None:
     report = healthy()
     report.jobs[0].workers[1].contributions -= 1
     assert [finding.check for finding in findings(later(report, 10, 5), before=report)] == ["health"]
     other = copy.deepcopy(report)
     other.jobs[0].workers[0].contributions -= 1
     other.jobs[0].workers[1].contributions += 1
-    assert [finding.check for finding in findings(other, before=report)] == ["still"], "nobody is behind twice"
+    assert [finding.check for finding in findings(other, before=report)] == ["still"], "no worker is behind both times"
 
 
-def test_between_which_switches_sums_are_lost_is_told_where_no_worker_lags() -> None:
+def test_a_link_that_loses_sums_is_named_by_its_two_switches_if_no_worker_lags() -> None:
     (finding,) = findings(racks_report())
     assert (finding.check, finding.level) == ("uplink", Level.WARNING)
     assert "no worker is behind, but the sums of leaf2 are at spine" in finding.what
     with_laggard = racks_report()
     with_laggard.jobs[0].workers[1].contributions -= 7
     (finding,) = findings(with_laggard)
-    assert finding.check == "lags", "the leaf has nothing to send before"
+    assert finding.check == "lags", "the leaf waits for its own worker"
     going_on = later(racks_report(), packets=100, results=50)
     assert findings(going_on, before=racks_report())[0].check == "health"
 
 
-def test_a_switch_of_a_tree_that_says_nothing_is_named() -> None:
+def test_a_switch_of_a_tree_that_does_not_answer_is_named() -> None:
     report = racks_report()
     report.jobs[0].uncounted = report.jobs[0].switches[2].uncounted = True
     (finding,) = findings(report)
     assert "'wide': 'leaf2' does not say what it counted" in finding.what
 
 
-def test_many_results_asked_for_again_and_refused_packets_are_told() -> None:
+def test_many_repeated_results_and_refused_packets_are_reported() -> None:
     report = healthy()
     report.jobs[0].packets["resent"] = 4
-    assert [finding.check for finding in findings(report)] == ["still"], "a few are usual"
+    assert [finding.check for finding in findings(report)] == ["still"], "a few are normal"
     report.jobs[0].packets["resent"] = 50
     report.jobs[0].packets["unknown"] = 7
     found = {finding.check: finding.what for finding in findings(report)}
@@ -101,7 +101,7 @@ def test_many_results_asked_for_again_and_refused_packets_are_told() -> None:
     assert "health" not in found
 
 
-def test_a_job_that_is_not_there_is_a_problem_that_names_the_others() -> None:
+def test_an_unknown_job_is_a_problem_that_lists_the_known_ones() -> None:
     (finding,) = findings(healthy(), name="nobody")
     assert (finding.level, finding.check) == (Level.PROBLEM, "there")
     assert "'night-run'" in finding.what
@@ -109,13 +109,13 @@ def test_a_job_that_is_not_there_is_a_problem_that_names_the_others() -> None:
     assert none.level is Level.OK
 
 
-def test_a_job_that_sums_nothing_is_not_said_to_be_well() -> None:
+def test_a_job_that_sums_nothing_is_not_called_healthy() -> None:
     (finding,) = findings(healthy(), before=healthy())
     assert (finding.level, finding.check) == (Level.NOTE, "still")
     assert "summed nothing in 1.5 s" in finding.what
 
 
-def test_a_job_of_a_switch_that_says_nothing_is_not_said_to_be_well() -> None:
+def test_a_job_whose_switch_does_not_answer_is_not_called_healthy() -> None:
     report = healthy()
     report.jobs[0].uncounted = True
     report.jobs[0].packets.clear()

@@ -22,14 +22,14 @@ def ready(**changes: object) -> join.SwitchReport:
     return join.SwitchReport(name="rack1", kind="bmv2", **fields)
 
 
-def test_a_service_with_a_switch_that_has_room_is_fit(service: WrittenService) -> None:
+def test_a_service_whose_switch_has_free_slots_is_healthy(service: WrittenService) -> None:
     service.reports = [join.Report(switches=[ready()], service=join.ServiceReport(role="active"))]
     found = findings(service.target)
     assert {check: finding.level for check, finding in found.items()} == {"service": Level.OK, "state": Level.OK}
     assert "256 of 512 slots and 63 of 64 jobs are free" in found["state"].what
 
 
-def test_nobody_at_the_only_endpoint_is_a_problem_and_at_one_of_two_a_warning(service: WrittenService) -> None:
+def test_an_unreachable_service_is_a_problem_if_alone_and_a_warning_beside_another(service: WrittenService) -> None:
     assert findings("127.0.0.1:1")["reachable"].level is Level.PROBLEM
     service.reports = [example_report()]
     found = findings(f"127.0.0.1:1,{service.target}")
@@ -47,7 +47,7 @@ def test_nobody_at_the_only_endpoint_is_a_problem_and_at_one_of_two_a_warning(se
         ({"stray_packets": {"malformed": 3, "unknown": 0}}, "strays", Level.NOTE),
     ],
 )
-def test_what_is_amiss_at_a_switch_is_told(
+def test_trouble_of_a_switch_is_reported(
     service: WrittenService, changes: dict[str, object], check: str, level: Level
 ) -> None:
     service.reports = [join.Report(switches=[ready(**changes)])]
@@ -57,7 +57,7 @@ def test_what_is_amiss_at_a_switch_is_told(
     assert "rack1" in found.what
 
 
-def test_refused_requests_that_mean_something_are_told(service: WrittenService) -> None:
+def test_refused_requests_that_need_attention_are_reported(service: WrittenService) -> None:
     refusals = {"rate": 4, "calls": 3, "not_found": 100}
     service.reports = [join.Report(service=join.ServiceReport(refusals=refusals))]
     assert findings(service.target)["refusals"].what.startswith("7 requests were refused because they came too often")
@@ -70,14 +70,14 @@ def test_a_service_that_cannot_write_its_state_is_a_problem(service: WrittenServ
     assert "the disk is full" in found.what
 
 
-def test_a_service_that_began_with_a_state_of_the_past_is_a_warning(service: WrittenService) -> None:
+def test_a_service_that_started_with_an_old_copy_of_its_state_is_a_warning(service: WrittenService) -> None:
     service.reports = [join.Report(service=join.ServiceReport(role="active", past="leaf has been given more keys"))]
     found = findings(service.target)["state"]
     assert found.level is Level.WARNING
     assert "leaf has been given more keys" in found.what
 
 
-def test_only_a_standby_is_a_problem(service: WrittenService) -> None:
+def test_a_standby_without_an_active_controller_is_a_problem(service: WrittenService) -> None:
     service.reports = [join.Report(service=join.ServiceReport(role="standby"))]
     assert findings(service.target)["service"].level is Level.PROBLEM
 
@@ -90,14 +90,14 @@ def test_other_versions_are_a_warning(service: WrittenService, monkeypatch: pyte
     assert "versions" not in findings(service.target)
 
 
-def test_what_this_certificate_may_not_see_is_a_note(service: WrittenService) -> None:
+def test_what_the_certificate_may_not_see_is_a_note(service: WrittenService) -> None:
     service.refusal = (grpc.StatusCode.PERMISSION_DENIED, "you are a worker")
     assert findings(service.target)["report"].level is Level.NOTE
     service.refusal = (grpc.StatusCode.INTERNAL, "the state is broken")
     assert findings(service.target)["report"].level is Level.PROBLEM
 
 
-def test_a_standby_that_waits_for_its_turn_is_well_and_one_that_could_not_take_over_is_not(
+def test_a_waiting_standby_is_healthy_and_one_that_failed_to_take_over_is_not(
     service: WrittenService,
 ) -> None:
     standby = WrittenService()

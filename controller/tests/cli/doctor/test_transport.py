@@ -1,4 +1,4 @@
-"""What doctor says of the transport that a worker is to use, which it opens for a moment."""
+"""The doctor opens the transport that a worker is to use for a moment, and reports what fails."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def finding(config: AgentConfig, address: str = "127.0.0.1", root: Path = Path("
     return only
 
 
-def test_sockets_can_be_had_everywhere() -> None:
+def test_sockets_are_available_everywhere() -> None:
     assert finding(AgentConfig()) == ok("transport", "packets go by udp")
 
 
-def test_an_address_that_is_not_here_is_a_problem() -> None:
+def test_an_address_of_another_host_is_a_problem() -> None:
     found = finding(AgentConfig(), "203.0.113.1")
     assert found.level is Level.PROBLEM
     assert "203.0.113.1" in found.what
 
 
 @pytest.mark.parametrize("device", ["", "lo"])
-def test_what_cannot_be_had_is_said_with_its_reason_and_what_to_do(device: str) -> None:
-    """Not on this interface, if AF_XDP is there at all."""
+def test_an_unavailable_transport_is_reported_with_reason_and_advice(device: str) -> None:
+    """AF_XDP cannot be opened on this interface, with or without support for it in the build."""
     found = finding(AgentConfig(transport="xdp", device=device))
     assert found.level is Level.PROBLEM
     assert "AF_XDP" in found.what or "wiresum_xdp" in found.what

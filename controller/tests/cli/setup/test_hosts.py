@@ -1,5 +1,7 @@
-"""Three hosts are set up for real, by the commands of the guide: each has an /etc, users and services of its own. What
-setup says starts the services is what starts them."""
+"""`wiresum setup` prepares three hosts with the commands of the guide.
+
+Each host has its own /etc, users and services. The services are started with the commands that setup prints.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def start(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[[str, str], str]]:
         yield started
 
 
-def test_a_switch_a_controller_and_a_worker_work_after_a_command_each(
+def test_one_command_each_sets_up_a_working_switch_controller_and_worker(
     hosts: Hosts, start: Callable[[str, str], str], tmp_path: Path
 ) -> None:
     pki = tmp_path / "pki"

@@ -1,4 +1,4 @@
-"""What `wiresum setup` puts where, in the files of a system that lie in a folder."""
+"""`wiresum setup` writes files of a host; here they are in a temporary folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A system with a user who trains, where wiresum is where the units expect it."""
+    """A root folder with the user who trains, and wiresum where the units expect it."""
     monkeypatch.setattr("wiresum.cli.setup.command._program", lambda: PROGRAM)
     monkeypatch.setattr("wiresum.cli.setup.command._check_homes", lambda: None)
     (tmp_path / "etc").mkdir()
@@ -59,8 +59,8 @@ def done(root: Path, *arguments: str, stdin: bytes = b"") -> str:
     return result.output
 
 
-def look(root: Path, path: str) -> tuple[str, str, str]:
-    """Owner, group and mode."""
+def owner_and_mode(root: Path, path: str) -> tuple[str, str, str]:
+    """Owner, group and mode of a file."""
     names = {
         database: {int(row.split(":")[2]): row.split(":")[0] for row in (root / "etc" / database).read_text().split()}
         for database in ("passwd", "group")
@@ -77,10 +77,10 @@ def everything(root: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @needs_root
-def test_a_worker_gets_a_certificate_that_its_trainers_can_read_and_their_environment(root: Path, pki: Path) -> None:
+def test_a_worker_gets_an_environment_and_a_certificate_that_its_trainers_can_read(root: Path, pki: Path) -> None:
     output = done(root, "worker", "--switch", "10.0.0.5", "--user", "alice", "--tls", str(pki / "worker"))
-    assert look(root, "etc/wiresum/worker") == ("root", "wiresum", "0750")
-    assert look(root, "etc/wiresum/worker/tls.key") == ("root", "wiresum", "0640")
+    assert owner_and_mode(root, "etc/wiresum/worker") == ("root", "wiresum", "0750")
+    assert owner_and_mode(root, "etc/wiresum/worker/tls.key") == ("root", "wiresum", "0640")
     assert (root / "etc/wiresum/worker/tls.key").read_bytes() == (pki / "worker/tls.key").read_bytes()
     assert "wiresum:x:" in (root / "etc/group").read_text()
     assert ":alice\n" in (root / "etc/group").read_text()
@@ -93,7 +93,7 @@ def test_a_worker_gets_a_certificate_that_its_trainers_can_read_and_their_enviro
     assert "left to you: wiresum doctor, once that system runs" in output
 
 
-def test_buffers_that_are_larger_already_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_larger_socket_buffers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     have = dict.fromkeys(plan.BUFFERS.least, 16 << 20)
     monkeypatch.setattr("wiresum.cli.setup.steps._setting", have.get)
     assert plan.BUFFERS.is_so(Host())
@@ -116,7 +116,7 @@ def test_a_switch_gets_its_unit_and_options(root: Path, pki: Path) -> None:
 
 
 @needs_root
-def test_a_controller_gets_a_configuration_that_it_takes(root: Path, pki: Path) -> None:
+def test_a_controller_gets_a_valid_configuration(root: Path, pki: Path) -> None:
     arguments = ["controller", "--address", "10.0.0.5", "--switch", "soft1=10.0.0.1", "--tls", str(pki / "controller")]
     done(root, *arguments, "--switch", "soft2=10.0.0.2")
     loaded = config.load(root / "etc/wiresum/cluster.toml")
@@ -126,19 +126,19 @@ def test_a_controller_gets_a_configuration_that_it_takes(root: Path, pki: Path) 
     ]
     assert loaded.listen == ("10.0.0.5", 43487)
     assert str(loaded.security.tls) == "/etc/wiresum/controller"
-    assert look(root, "var/lib/wiresum") == ("wiresum", "wiresum", "0700")
-    assert look(root, "etc/wiresum/cluster.toml") == ("root", "wiresum", "0640")
+    assert owner_and_mode(root, "var/lib/wiresum") == ("wiresum", "wiresum", "0700")
+    assert owner_and_mode(root, "etc/wiresum/cluster.toml") == ("root", "wiresum", "0640")
 
 
 @needs_root
-def test_doing_it_again_changes_nothing_and_keeps_what_somebody_wrote(root: Path, pki: Path) -> None:
+def test_a_second_run_changes_nothing_and_keeps_edited_files(root: Path, pki: Path) -> None:
     arguments = ["controller", "--address", "10.0.0.5", "--switch", "soft1=10.0.0.1", "--tls", str(pki / "controller")]
     done(root, *arguments)
     before = everything(root)
     again = done(root, *arguments)
     assert everything(root) == before
     assert "made" not in again
-    assert "made" not in done(root, *arguments[:-2]), "the certificate that is there is good enough"
+    assert "made" not in done(root, *arguments[:-2]), "an existing valid certificate is kept"
 
     written = root / "etc/wiresum/cluster.toml"
     written.write_text(written.read_text() + "# mine\n")
@@ -161,13 +161,13 @@ def test_doing_it_again_changes_nothing_and_keeps_what_somebody_wrote(root: Path
 
 
 @needs_root
-def test_wrong_rights_are_put_right(root: Path, pki: Path) -> None:
+def test_wrong_permissions_are_corrected(root: Path, pki: Path) -> None:
     arguments = ["worker", "--switch", "10.0.0.5", "--tls", str(pki / "worker")]
     done(root, *arguments)
     (root / "etc/wiresum/worker/tls.key").chmod(0o644)
     os.chown(root / "etc/wiresum/worker/tls.key", 1000, 1000)
     assert "made      /etc/wiresum/worker/tls.key" in done(root, *arguments)
-    assert look(root, "etc/wiresum/worker/tls.key") == ("root", "wiresum", "0640")
+    assert owner_and_mode(root, "etc/wiresum/worker/tls.key") == ("root", "wiresum", "0640")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_wrong_rights_are_put_right(root: Path, pki: Path) -> None:
         ["controller", "--address", "10.0.0.5", "--switch", "soft1=10.0.0.1", "--tls", "{pki}/controller"],
     ],
 )
-def test_a_dry_run_says_all_and_changes_nothing(
+def test_a_dry_run_lists_all_changes_and_makes_none(
     root: Path, pki: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -192,7 +192,7 @@ def test_a_dry_run_says_all_and_changes_nothing(
 
 
 @needs_root
-def test_a_certificate_comes_as_an_archive_too(root: Path, pki: Path) -> None:
+def test_a_certificate_can_come_as_an_archive(root: Path, pki: Path) -> None:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as made:
         made.add(pki / "worker", ".")
@@ -215,7 +215,7 @@ def test_a_certificate_comes_as_an_archive_too(root: Path, pki: Path) -> None:
         (["worker", "--switch", "x", "--insecure", "--tls", "{pki}/worker"], "leave out --tls"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_made(
+def test_impossible_options_are_refused_before_any_change(
     root: Path, pki: Path, arguments: list[str], complaint: str
 ) -> None:
     before = everything(root)
@@ -225,27 +225,27 @@ def test_what_cannot_work_is_refused_before_anything_is_made(
     assert everything(root) == before
 
 
-def test_without_root_it_says_what_to_do(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_the_error_says_what_to_do(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     result = run(root, "worker", "--switch", "x", "--insecure")
     assert result.exit_code == 1
     assert "run it as root (sudo), or try it with --dry-run" in result.output
 
 
-def test_an_installation_that_services_do_not_see_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installation_that_services_cannot_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", f"{plan.HOMES[0]}alice/venv/bin/python")
     result = CliRunner().invoke(setup, ["switch", "--address", "10.0.0.1", "--insecure", "--dry-run"])
     assert result.exit_code == 1
-    assert "alice/venv/bin/wiresum lies in a home, which services do not see" in result.output
+    assert "alice/venv/bin/wiresum is in a home directory, which services cannot read" in result.output
 
 
-def test_a_path_that_a_unit_cannot_hold_is_refused() -> None:
+def test_a_path_that_cannot_stand_in_a_unit_is_refused() -> None:
     with pytest.raises(SetupError, match="cannot stand in a unit"):
         plan.switch(plan.Common("/opt/my wiresum", {}), "10.0.0.1", p4runtime=True, options=[])
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_understands_the_unit_with_this_installation_in_it(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_with_the_path_of_this_installation(tmp_path: Path) -> None:
     program = str(Path(sys.executable).with_name("wiresum"))
     made = plan.switch(plan.Common(program, {}), "10.0.0.1", p4runtime=True, options=[])
     (unit,) = (step for step in made.steps if isinstance(step, File) and step.path.endswith(".service"))

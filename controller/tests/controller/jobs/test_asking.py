@@ -1,4 +1,4 @@
-"""A worker that asks again, and one that takes another's place."""
+"""Join calls that are repeated, and workers that replace one that has gone away."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wiresum.controller.jobs.outputs import Grant, Refuse
 from wiresum_lab.doubles.controller import JobsHarness, join_request
 
 
-def test_whoever_asks_again_with_its_attempt_gets_the_same_place() -> None:
+def test_a_repeated_join_with_the_same_attempt_gets_the_same_place() -> None:
     harness = JobsHarness()
     first = harness.ask(rank=0, world_size=2, attempt="first")
     harness.jobs.hung_up(first, first.call, harness.now)
@@ -27,7 +27,7 @@ def test_whoever_asks_again_with_its_attempt_gets_the_same_place() -> None:
     assert again.reply == granted
 
 
-def test_the_call_that_a_newer_one_replaced_may_break() -> None:
+def test_a_call_that_was_replaced_by_a_newer_one_may_break() -> None:
     harness = JobsHarness()
     worker = harness.ask(rank=0, world_size=2, attempt="first")
     call = worker.call
@@ -39,7 +39,7 @@ def test_the_call_that_a_newer_one_replaced_may_break() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"attempt": "second"}, {"attempt": ""}, {"attempt": "first", "port": 9000}])
-def test_another_attempt_of_a_rank_is_somebody_else(fields: dict[str, object]) -> None:
+def test_a_rank_that_is_taken_is_refused_to_another_attempt(fields: dict[str, object]) -> None:
     harness = JobsHarness()
     harness.ask(rank=0, world_size=2, attempt="first")
     port = fields.pop("port", 5000)
@@ -51,7 +51,7 @@ def test_another_attempt_of_a_rank_is_somebody_else(fields: dict[str, object]) -
     assert harness.refusal_of(lambda: harness.ask(**again))[0] == "ALREADY_EXISTS", "also when the job runs"
 
 
-def test_another_attempt_takes_the_place_of_one_that_is_away() -> None:
+def test_another_attempt_may_replace_a_worker_that_has_gone_away() -> None:
     harness = JobsHarness()
     old = harness.ask(rank=0, world_size=2, attempt="old")
     harness.jobs.hung_up(old, old.call, harness.now)
@@ -74,13 +74,13 @@ def test_a_job_does_not_begin_while_one_of_its_workers_is_away() -> None:
     assert there.job.state is State.RUNNING
 
 
-def test_a_queued_job_whose_worker_goes_away_for_good_is_given_up() -> None:
+def test_a_queued_job_is_given_up_when_a_worker_does_not_come_back() -> None:
     harness = JobsHarness(SwitchSizes(slots=16, lanes_max=360, jobs_max=8))
     holder = harness.ask(job_name="holder", slots=16)
     workers = harness.ask_all(2, slots=16)
     harness.jobs.hung_up(workers[0], workers[0].call, harness.now)
     harness.leave(holder)
-    assert workers[0].job.state is State.QUEUED, "it does not get slots for somebody who may be gone"
+    assert workers[0].job.state is State.QUEUED, "a job with a missing worker gets no slots"
     harness.wait(10.2)
     code, text = harness.refused(workers[1])
     assert code == "ABORTED"
@@ -88,7 +88,7 @@ def test_a_queued_job_whose_worker_goes_away_for_good_is_given_up() -> None:
     assert harness.slots_free == 16
 
 
-def test_workers_of_one_job_say_the_same_tenant_and_priority() -> None:
+def test_workers_of_one_job_must_agree_on_tenant_and_priority() -> None:
     harness = JobsHarness()
     harness.ask(rank=0, world_size=2, tenant="vision", priority=3)
     for fields, complaint in (
@@ -103,7 +103,7 @@ def test_workers_of_one_job_say_the_same_tenant_and_priority() -> None:
 
 
 @pytest.mark.parametrize("state", ["forming", "running", "ending"])
-def test_whoever_asks_for_another_tenants_job_learns_nothing_of_it(state: str) -> None:
+def test_a_refusal_reveals_nothing_of_another_tenants_job(state: str) -> None:
     harness = JobsHarness()
     ranks = range(1 if state == "forming" else 2)
     workers = [harness.ask(rank=rank, world_size=2, tenant="vision", host_name="secret-host") for rank in ranks]
@@ -117,7 +117,7 @@ def test_whoever_asks_for_another_tenants_job_learns_nothing_of_it(state: str) -
 
 
 def ask_as(harness: JobsHarness, name: str, **fields: object) -> State:
-    """With a certificate of that name, which names no tenant."""
+    """Joins with a certificate of this name that names no tenant."""
     asker = Asker(f"{name} at 10.0.0.7", "10.0.0.7", certificate="ab12", holder=name, own_account=True)
     worker = harness.jobs.ask(join_request(tenant=name, world_size=2, **fields), harness.now, asker)
     harness.settle()
@@ -125,7 +125,7 @@ def ask_as(harness: JobsHarness, name: str, **fields: object) -> State:
 
 
 @pytest.mark.parametrize("made_by", ["host-0", "vision", ""])
-def test_a_certificate_without_a_tenant_is_in_jobs_of_its_own_name_alone(made_by: str) -> None:
+def test_a_certificate_without_a_tenant_joins_only_jobs_of_its_own_name(made_by: str) -> None:
     harness = JobsHarness()
     harness.ask(rank=0, world_size=2, tenant=made_by)
     code, text = harness.refusal_of(lambda: ask_as(harness, "host-1", rank=1))
@@ -136,7 +136,7 @@ def test_a_certificate_without_a_tenant_is_in_jobs_of_its_own_name_alone(made_by
 
 
 @pytest.mark.parametrize(("reserved_for", "enter"), [("", True), ("host-0", False), ("vision", False)])
-def test_with_the_token_of_a_job_that_an_operator_made_for_no_tenant_certificates_without_one_share_it(
+def test_certificates_without_a_tenant_share_an_operators_job_only_if_it_is_reserved_for_no_tenant(
     reserved_for: str, enter: bool
 ) -> None:
     harness = JobsHarness()
@@ -151,7 +151,7 @@ def test_with_the_token_of_a_job_that_an_operator_made_for_no_tenant_certificate
         assert code == "PERMISSION_DENIED"
 
 
-def test_a_tenants_certificate_is_in_no_job_that_an_operator_made_for_none() -> None:
+def test_a_certificate_with_a_tenant_cannot_join_a_job_reserved_for_no_tenant() -> None:
     harness = JobsHarness()
     token = harness.jobs.create(join.CreateJobRequest(job_name="a-job", world_size=2), harness.now)
     code, text = harness.refusal_of(lambda: harness.ask(rank=0, world_size=2, tenant="vision", job_token=token))

@@ -1,4 +1,4 @@
-"""Switches that are out of reach, come back, or were started anew."""
+"""Switches that become unreachable, come back, or are restarted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wiresum.controller.jobs.outputs import Reconcile, Tell
 from wiresum_lab.doubles.controller import JobsHarness, switch
 
 
-def test_a_job_whose_rounds_move_goes_on_while_its_switch_is_out_of_reach() -> None:
+def test_a_job_runs_on_at_an_unreachable_switch_while_its_rounds_advance() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.change("leaf", "no answer")
@@ -24,7 +24,7 @@ def test_a_job_whose_rounds_move_goes_on_while_its_switch_is_out_of_reach() -> N
     assert "leaf is lost: no answer, and for 30 s the job has made no progress" in told[0].ended.reason
 
 
-def test_who_is_silent_is_named_where_the_switch_that_would_know_more_is_out_of_reach() -> None:
+def test_a_silent_worker_is_named_even_if_its_switch_is_unreachable() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.change("leaf", "no answer")
@@ -35,7 +35,7 @@ def test_who_is_silent_is_named_where_the_switch_that_would_know_more_is_out_of_
     assert "rank 0" not in told.ended.reason
 
 
-def test_a_switch_that_comes_back_is_made_to_hold_the_jobs_that_run() -> None:
+def test_a_switch_that_comes_back_is_reconciled_with_the_running_jobs() -> None:
     harness = JobsHarness()
     running, ended = harness.running(job_name="running"), harness.running(job_name="ended")
     harness.switch_answers = False
@@ -48,10 +48,10 @@ def test_a_switch_that_comes_back_is_made_to_hold_the_jobs_that_run() -> None:
     harness.change("leaf", "")
     (reconcile,) = harness.outputs(Reconcile)
     assert reconcile.entries == (running[0].job.root.entry,)
-    assert [job.name for job in harness.jobs.all()] == ["running"], "the other is not there any more, so it is cleared"
+    assert [job.name for job in harness.jobs.all()] == ["running"], "the reconciliation has removed the other one"
 
 
-def test_a_switch_that_was_started_anew_has_lost_its_jobs() -> None:
+def test_a_restarted_switch_ends_its_jobs() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.change("leaf", "no answer")
@@ -79,7 +79,7 @@ def test_a_failed_reconciliation_is_tried_again() -> None:
     assert waiting.job.state is State.RUNNING
 
 
-def test_an_admission_that_a_lost_switch_did_not_take_is_to_be_asked_for_again() -> None:
+def test_joins_fail_as_unavailable_if_the_switch_is_lost_during_admission() -> None:
     harness = JobsHarness()
     harness.switch_answers = False
     worker = harness.ask()
@@ -91,7 +91,7 @@ def test_an_admission_that_a_lost_switch_did_not_take_is_to_be_asked_for_again()
     assert "leaf was lost when it was given job 'a-job': no answer" in text
 
 
-def test_the_name_of_a_job_at_a_lost_switch_is_free_when_its_workers_know() -> None:
+def test_the_name_of_a_job_at_a_lost_switch_is_free_once_its_workers_know() -> None:
     harness = JobsHarness(switches=[switch("left", SwitchSizes(64, 360, 8)), switch("right", SwitchSizes(64, 360, 8))])
     workers = harness.running(slots=64)
     assert workers[0].job.switch_name == "left"
@@ -104,7 +104,7 @@ def test_the_name_of_a_job_at_a_lost_switch_is_free_when_its_workers_know() -> N
     harness.switch_answers = True
     again = harness.ask(world_size=1, slots=64)
     assert (again.job.state, again.job.switch_name) == (State.RUNNING, "right")
-    assert harness.slots_free == 0, "who knows what the lost one still does"
+    assert harness.slots_free == 0, "the lost switch may still run the first job"
     harness.change("left", "")
     assert [job.switch_name for job in harness.jobs.all()] == ["right"]
     assert harness.slots_free == 64

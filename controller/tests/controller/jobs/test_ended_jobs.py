@@ -1,4 +1,4 @@
-"""Workers that come back when their job is over."""
+"""Workers that reconnect after their job has ended."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from wiresum.controller.jobs.outputs import Tell
 from wiresum_lab.doubles.controller import JobsHarness, member
 
 
-def test_a_worker_that_comes_back_when_its_job_is_gone_hears_why_it_ended() -> None:
-    """Its number may be another job's by then; its token is not."""
+def test_a_worker_that_reconnects_after_the_end_is_told_the_reason() -> None:
+    """By then another job may have the number, but not the token."""
     harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=1))
     workers = harness.running(world_size=2)
     harness.jobs.broken(workers[1], workers[1].stream, harness.now)
@@ -31,7 +31,7 @@ def test_a_worker_that_comes_back_when_its_job_is_gone_hears_why_it_ended() -> N
     assert harness.slots_free == 4096 - others[0].job.slots
 
 
-def test_a_stranger_hears_nothing_of_a_job_that_is_gone() -> None:
+def test_a_wrong_token_is_told_nothing_of_an_ended_job() -> None:
     harness = JobsHarness()
     (worker,) = harness.running(world_size=1)
     harness.leave(worker)
@@ -43,7 +43,7 @@ def test_a_stranger_hears_nothing_of_a_job_that_is_gone() -> None:
     assert harness.refusal_of(lambda: harness.jobs.attend(beyond, harness.now))[0] == "NOT_FOUND"
 
 
-def test_only_so_many_jobs_are_remembered_that_are_gone() -> None:
+def test_the_number_of_remembered_ended_jobs_is_bounded() -> None:
     harness = JobsHarness()
     workers = []
     for _ in range(GONE_MAX + 1):

@@ -1,4 +1,4 @@
-"""What is kept of jobs that are over: the reason, for whom, how many, and across a restart."""
+"""The history of ended jobs: reasons, access by tenant, bounds, and persistence over a restart."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from wiresum_lab.doubles.controller import JobsHarness, join_request
 
 
 def found(harness: JobsHarness, tenants: frozenset[str] | None = None) -> list[tuple[str, str]]:
-    """Names and outcomes, the newest first."""
+    """Names and outcomes, newest first."""
     return [(record.name, record.outcome) for record in harness.jobs.history.find(tenants, "", 0)]
 
 
-def test_every_end_of_a_job_is_kept_with_its_reason() -> None:
+def test_every_end_of_a_job_is_recorded_with_its_reason() -> None:
     harness = JobsHarness()
     completed = harness.running(job_name="completed", world_size=2)
     for worker in completed:
@@ -50,7 +50,7 @@ def test_every_end_of_a_job_is_kept_with_its_reason() -> None:
     assert 29 < record.ended_at - record.created_at < 41
 
 
-def test_it_is_asked_for_by_tenant_by_name_and_by_number() -> None:
+def test_it_can_be_filtered_by_tenant_name_and_number() -> None:
     harness = JobsHarness()
     for name, tenant in (("a", "vision"), ("b", "speech"), ("a", "vision")):
         harness.leave(harness.running(1, job_name=name, tenant=tenant)[0])
@@ -60,7 +60,7 @@ def test_it_is_asked_for_by_tenant_by_name_and_by_number() -> None:
     assert [record.name for record in harness.jobs.history.find(None, "", 2)] == ["a", "b"]
 
 
-def test_it_survives_a_restart_and_goes_on(tmp_path: Path) -> None:
+def test_it_survives_a_restart(tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path)) as store:
         store.begin()
         before = JobsHarness(store=store)
@@ -83,7 +83,7 @@ def flooded(tenants: list[str], ended_max: int) -> tuple[History, list[Save | Fo
     return history, outputs
 
 
-def test_only_so_many_are_kept_and_who_floods_it_forgets_his_own() -> None:
+def test_its_size_is_bounded_and_a_tenant_with_many_jobs_displaces_only_its_own() -> None:
     history, outputs = flooded(["victim", "victim", *["flood"] * 100], ended_max=10)
     assert len(history) == 10
     assert [record.name for record in history.find(frozenset({"victim"}), "", 0)] == ["job-1", "job-0"]
@@ -91,17 +91,17 @@ def test_only_so_many_are_kept_and_who_floods_it_forgets_his_own() -> None:
     assert newest == [f"job-{index}" for index in range(101, 93, -1)]
     kept = {output.record.sequence for output in outputs if isinstance(output, Save)}
     kept -= {output.record.sequence for output in outputs if isinstance(output, Forget)}
-    assert kept == {1, 2, *range(95, 103)}, "on disk it is the same"
+    assert kept == {1, 2, *range(95, 103)}, "the history on disk is the same"
 
 
-def test_a_long_reason_is_cut() -> None:
+def test_a_long_reason_is_truncated() -> None:
     history, _ = flooded([], ended_max=ENDED_MAX)
     history.note_given_up(Job("a", 0, 1, created_at=0.0), "x" * 5000, 1.0)
     assert len(history.find(None, "", 0)[0].reason) == 1000
 
 
 @pytest.mark.parametrize("revoked", ["ab12", "cd34"])
-def test_who_is_revoked_ends_the_jobs_that_he_is_in(revoked: str) -> None:
+def test_revoking_a_certificate_ends_the_jobs_of_its_holder(revoked: str) -> None:
     harness = JobsHarness()
     for name in ("running", "waiting"):
         for rank, serial in enumerate(["ab12", "cd34"]):
@@ -120,7 +120,7 @@ def test_who_is_revoked_ends_the_jobs_that_he_is_in(revoked: str) -> None:
     assert [job.name for job in harness.jobs.all()] == ["other"]
 
 
-def test_a_certificate_is_remembered_across_a_restart_and_renewed_with_the_connection(tmp_path: Path) -> None:
+def test_a_certificate_is_remembered_over_a_restart_and_updated_on_reconnection(tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path)) as store:
         store.begin()
         before = JobsHarness(store=store)

@@ -1,4 +1,4 @@
-"""The life of a job under an injected clock: no server, no thread."""
+"""The life of a job under an injected clock, without server or threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wiresum.controller.jobs.outputs import Admit, Close, Count, Evict, Grant, R
 from wiresum_lab.doubles.controller import JobsHarness, member
 
 
-def test_every_state_but_gone_can_be_left_and_every_state_is_reached() -> None:
+def test_every_state_but_gone_can_be_left_and_every_state_can_be_reached() -> None:
     left = {state for state, _ in TRANSITIONS}
     assert left == set(State) - {State.GONE}
     assert set(TRANSITIONS.values()) == set(State) - {State.FORMING}
@@ -33,6 +33,7 @@ def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
         assert reply.token == grant.worker.token
     assert grants[0].reply.key == grants[1].reply.key != 0
     assert grants[0].reply.token != grants[1].reply.token
+    assert grants[0].reply.members_secret == grants[1].reply.members_secret
     (admit,) = harness.outputs(Admit)
     assert admit.entry.endpoints == (Endpoint("127.0.0.1", 5000), Endpoint("127.0.0.1", 5016))
 
@@ -41,21 +42,21 @@ def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
     ("asked", "granted"),
     [([0, 0], 256), ([64, 0], 64), ([64, 100], 64), ([100, 100], 64), ([32768, 0], 4096), ([1, 0], 1)],
 )
-def test_slots_are_the_least_that_anybody_wants_as_a_power_of_two(asked: list[int], granted: int) -> None:
+def test_slots_are_the_smallest_request_rounded_to_a_power_of_two(asked: list[int], granted: int) -> None:
     harness = JobsHarness()
     for rank, slots in enumerate(asked):
         harness.ask(rank=rank, world_size=2, slots=slots)
     assert [grant.reply.slots for grant in harness.outputs(Grant)] == [granted, granted]
 
 
-def test_threads_never_outnumber_slots_or_the_ports_of_the_switch() -> None:
+def test_threads_never_exceed_the_slots_or_ports_of_the_switch() -> None:
     harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=8, threads_max=4))
     harness.ask(job_name="few-slots", slots=2, threads_max=16)
     harness.ask(job_name="few-ports", threads_max=16, endpoint=join.Endpoint(address="127.0.0.1", port=9000))
     assert [grant.reply.threads for grant in harness.outputs(Grant)] == [2, 4]
 
 
-def test_a_crowded_switch_gives_fewer_slots_and_a_full_one_lets_wait() -> None:
+def test_a_crowded_switch_grants_fewer_slots_and_a_full_one_queues_the_job() -> None:
     harness = JobsHarness(SwitchSizes(slots=256 + 64 + 8, lanes_max=360, jobs_max=8))
     first, _ = harness.ask(job_name="first"), harness.ask(job_name="second")
     assert [grant.reply.slots for grant in harness.outputs(Grant)] == [256, 64]
@@ -67,7 +68,7 @@ def test_a_crowded_switch_gives_fewer_slots_and_a_full_one_lets_wait() -> None:
     assert harness.outputs(Grant)[-1].reply.slots == 256
 
 
-def test_a_switch_full_of_jobs_lets_wait() -> None:
+def test_a_switch_without_a_free_job_number_queues_the_job() -> None:
     harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=2))
     first, _, third = (harness.ask(job_name=name) for name in ("first", "second", "third"))
     assert third.job.state is State.QUEUED
@@ -75,7 +76,7 @@ def test_a_switch_full_of_jobs_lets_wait() -> None:
     assert third.job.state is State.RUNNING
 
 
-def test_a_number_is_not_used_again_before_all_others_were() -> None:
+def test_a_job_number_is_reused_only_after_all_others() -> None:
     harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=4))
     numbers = []
     for _ in range(8):
@@ -86,11 +87,11 @@ def test_a_number_is_not_used_again_before_all_others_were() -> None:
 
 
 def ports(harness: JobsHarness) -> list[int]:
-    """Of the grants so far: how far above the switch's base port each job's first port is."""
+    """The offset of each job's first port from the switch's base port, in the order of the grants."""
     return [grant.reply.switch_endpoint.port - 43488 for grant in harness.outputs(Grant)]
 
 
-def test_jobs_talk_to_the_ports_that_the_fewest_threads_talk_to() -> None:
+def test_a_job_gets_the_ports_with_the_fewest_threads() -> None:
     harness = JobsHarness()
     first, *_ = [harness.ask(job_name=f"one-{number}", threads_max=1, slots=16) for number in range(3)]
     harness.ask(job_name="two", threads_max=2, slots=16)
@@ -103,7 +104,7 @@ def test_jobs_talk_to_the_ports_that_the_fewest_threads_talk_to() -> None:
     assert ports(harness)[4:] == [0, 8, 0]
 
 
-def test_ports_are_those_that_the_switch_listens_at() -> None:
+def test_only_ports_that_the_switch_listens_at_are_granted() -> None:
     harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=3))
     for number in range(4):
         harness.ask(job_name=f"one-{number}", threads_max=1, slots=16)
@@ -111,7 +112,7 @@ def test_ports_are_those_that_the_switch_listens_at() -> None:
     assert ports(harness) == [0, 1, 2, 0, 0]
 
 
-def test_workers_that_bring_a_key_must_all_bring_the_same() -> None:
+def test_workers_that_bring_a_key_must_bring_the_same_one() -> None:
     harness = JobsHarness()
     harness.ask(rank=0, world_size=2, key=77)
     code, text = harness.refusal_of(lambda: harness.ask(rank=1, world_size=2, key=78))
@@ -136,7 +137,7 @@ def test_no_two_jobs_have_the_same_key_whatever_their_workers_bring() -> None:
     assert len(set(keys) - {0, 77}) == 200
 
 
-def test_when_all_keys_have_been_used_no_job_begins_any_more_and_those_that_wait_have_theirs() -> None:
+def test_a_job_is_refused_when_no_key_is_left_and_waiting_jobs_keep_theirs() -> None:
     sequence = KeySequence(bytes(16), bits=4)
     harness = JobsHarness(keys=Keys(sequence, reserved=sequence.length - 3))
     waiting = [harness.ask(job_name=f"job-{number}", rank=0, world_size=2) for number in range(3)]
@@ -148,7 +149,7 @@ def test_when_all_keys_have_been_used_no_job_begins_any_more_and_those_that_wait
     assert harness.refusal_of(lambda: harness.ask(job_name="one-more"))[0] == "RESOURCE_EXHAUSTED"
 
 
-def test_a_running_job_refuses_a_wrong_key_before_anything_else() -> None:
+def test_a_running_job_checks_the_key_first() -> None:
     harness = JobsHarness()
     harness.running(key=7)
     assert harness.refusal_of(lambda: harness.ask(world_size=3, key=5))[0] == "PERMISSION_DENIED"
@@ -156,7 +157,7 @@ def test_a_running_job_refuses_a_wrong_key_before_anything_else() -> None:
     assert harness.refusal_of(lambda: harness.ask(world_size=3, key=7))[0] == "ALREADY_EXISTS"
 
 
-def test_another_n_is_refused_and_the_job_goes_on_forming() -> None:
+def test_another_world_size_is_refused_and_the_job_keeps_forming() -> None:
     harness = JobsHarness()
     harness.ask(rank=0, world_size=2)
     code, text = harness.refusal_of(lambda: harness.ask(rank=1, world_size=3))
@@ -174,7 +175,7 @@ def test_a_taken_rank_is_refused_with_the_name_of_its_holder() -> None:
     assert "rank 0 (127.0.0.1, process 1000 on 'host-0') has that place" in text
 
 
-def test_workers_of_one_host_need_ports_apart() -> None:
+def test_port_ranges_of_workers_on_one_host_must_not_overlap() -> None:
     harness = JobsHarness()
     harness.ask(rank=0, world_size=2, threads_max=4, endpoint=join.Endpoint(address="127.0.0.1", port=5000))
     overlapping = join.Endpoint(address="127.0.0.1", port=5003)
@@ -185,7 +186,7 @@ def test_workers_of_one_host_need_ports_apart() -> None:
     assert len(harness.outputs(Grant)) == 2
 
 
-def test_when_a_waiting_worker_goes_away_the_others_hear_who_is_missing() -> None:
+def test_the_others_are_told_who_is_missing_when_a_waiting_worker_goes_away() -> None:
     harness = JobsHarness()
     harness.ask(rank=0, world_size=4)
     gone = harness.ask(rank=2, world_size=4)
@@ -201,7 +202,7 @@ def test_when_a_waiting_worker_goes_away_the_others_hear_who_is_missing() -> Non
     assert len(harness.jobs) == 0
 
 
-def test_when_the_time_is_up_all_hear_who_is_missing() -> None:
+def test_all_are_told_who_is_missing_when_the_time_is_up() -> None:
     harness = JobsHarness()
     harness.ask(rank=0, world_size=3, timeout_ms=60_000)
     harness.ask(rank=1, world_size=3, timeout_ms=2000)
@@ -216,7 +217,7 @@ def test_when_the_time_is_up_all_hear_who_is_missing() -> None:
     assert len(harness.outputs(Grant)) == 1, "the name is free again"
 
 
-def test_a_lost_worker_ends_the_job_for_all_others_and_the_lease_comes_back_when_they_know() -> None:
+def test_a_lost_worker_ends_the_job_and_the_lease_is_freed_once_the_others_know() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.break_streams(workers[1])
@@ -239,7 +240,7 @@ def test_a_lost_worker_ends_the_job_for_all_others_and_the_lease_comes_back_when
     assert harness.slots_free == 4096
 
 
-def test_the_lease_stays_taken_until_the_switch_has_forgotten_the_job() -> None:
+def test_the_lease_stays_taken_until_the_switch_has_evicted_the_job() -> None:
     harness = JobsHarness()
     workers = harness.running(world_size=1)
     harness.switch_answers = False
@@ -251,7 +252,7 @@ def test_the_lease_stays_taken_until_the_switch_has_forgotten_the_job() -> None:
     assert harness.slots_free == 4096
 
 
-def test_a_failed_eviction_is_tried_again_a_second_later() -> None:
+def test_a_failed_eviction_is_retried_a_second_later() -> None:
     harness = JobsHarness()
     workers = harness.running(world_size=1)
     harness.switch_answers = False
@@ -265,7 +266,7 @@ def test_a_failed_eviction_is_tried_again_a_second_later() -> None:
     assert harness.slots_free == 4096
 
 
-def test_a_worker_that_does_not_listen_holds_the_lease_for_a_bounded_time() -> None:
+def test_a_worker_that_does_not_respond_holds_the_lease_for_a_bounded_time() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.break_streams(workers[0])
@@ -276,8 +277,11 @@ def test_a_worker_that_does_not_listen_holds_the_lease_for_a_bounded_time() -> N
     assert harness.slots_free == 4096
 
 
-def test_while_a_job_is_ending_its_name_is_refused_as_something_that_passes() -> None:
+def test_the_name_of_an_ending_job_is_temporarily_unavailable() -> None:
     harness = JobsHarness()
+    leaving = harness.running(job_name="leaving")
+    harness.leave(leaving[0])
+    assert harness.refusal_of(lambda: harness.ask(job_name="leaving", rank=0, world_size=3))[0] == "UNAVAILABLE"
     workers = harness.running()
     harness.break_streams(workers[0])
     harness.wait(3.2)
@@ -286,14 +290,7 @@ def test_while_a_job_is_ending_its_name_is_refused_as_something_that_passes() ->
     assert "rank 0 (127.0.0.1, process 1000 on 'host-0') was lost" in text
 
 
-def test_while_workers_are_leaving_the_name_is_refused_as_something_that_passes() -> None:
-    harness = JobsHarness()
-    workers = harness.running()
-    harness.leave(workers[0])
-    assert harness.refusal_of(lambda: harness.ask(rank=0, world_size=3))[0] == "UNAVAILABLE"
-
-
-def test_whoever_stays_when_another_has_left_is_told_after_a_moment() -> None:
+def test_workers_that_stay_are_told_soon_after_another_has_left() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.leave(workers[1])
@@ -307,13 +304,13 @@ def test_whoever_stays_when_another_has_left_is_told_after_a_moment() -> None:
     assert "rank 1 (127.0.0.1, process 1001 on 'host-1') has left" in told[0].ended.reason
 
 
-def test_a_worker_whose_host_has_vanished_is_lost_after_half_a_minute() -> None:
+def test_a_worker_on_a_vanished_host_is_lost_after_half_a_minute() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.wait(10, beating=workers)
     assert harness.outputs(Tell) == []
     harness.wait(27, beating=workers[:2])
-    harness.break_streams(workers[2])  # it has not answered the service's pings
+    harness.break_streams(workers[2])  # the worker has not answered the service's pings
     harness.wait(2.8, beating=workers[:2])
     assert harness.outputs(Tell) == []
     harness.wait(0.4, beating=workers[:2])
@@ -325,7 +322,7 @@ def test_a_worker_whose_host_has_vanished_is_lost_after_half_a_minute() -> None:
     )
 
 
-def test_a_worker_whose_heartbeats_wait_lives_for_as_long_as_its_connection() -> None:
+def test_a_worker_without_heartbeats_is_kept_while_its_connection_lasts() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.wait(300, beating=workers[:2])
@@ -337,7 +334,7 @@ def test_a_worker_whose_heartbeats_wait_lives_for_as_long_as_its_connection() ->
     assert harness.outputs(Tell)[0].ended.worker.rank == 2
 
 
-def test_a_worker_of_which_the_data_plane_hears_is_not_lost() -> None:
+def test_a_worker_whose_packets_reach_the_switch_is_kept() -> None:
     harness = JobsHarness()
     workers = harness.running()
     counts = harness.contributions[workers[0].job.number] = [0, 0, 0]
@@ -348,10 +345,10 @@ def test_a_worker_of_which_the_data_plane_hears_is_not_lost() -> None:
         harness.wait(0.5, beating=workers[1:2])
     assert harness.outputs(Tell) == [], "ranks 0 and 2 were silent for five minutes, but their packets came"
     harness.wait(3.5, beating=workers[1:2])
-    assert [tell.ended.worker.rank for tell in harness.outputs(Tell)][:1] == [0], "now none came any more"
+    assert [tell.ended.worker.rank for tell in harness.outputs(Tell)][:1] == [0], "then its packets stopped"
 
 
-def test_the_rounds_of_one_worker_prove_that_the_others_live() -> None:
+def test_progress_of_one_worker_proves_that_the_others_are_alive() -> None:
     harness = JobsHarness()
     workers = harness.running()
     for round_newest in range(2, 200):
@@ -363,7 +360,7 @@ def test_the_rounds_of_one_worker_prove_that_the_others_live() -> None:
     assert harness.outputs(Tell)[0].ended.worker.rank == 1
 
 
-def test_a_switch_that_is_not_asked_about_those_who_beat() -> None:
+def test_the_switch_is_asked_only_about_workers_that_send_no_heartbeats() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.wait(60, beating=workers)
@@ -372,7 +369,7 @@ def test_a_switch_that_is_not_asked_about_those_who_beat() -> None:
     assert 7 <= len(harness.outputs(Count)) <= 9, "once a second, after two of silence"
 
 
-def test_a_connection_that_breaks_after_a_silence_is_no_news() -> None:
+def test_a_connection_that_breaks_after_a_silence_starts_no_new_timeout() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.wait(4, beating=workers[1:])
@@ -384,7 +381,7 @@ def test_a_connection_that_breaks_after_a_silence_is_no_news() -> None:
     assert harness.outputs(Tell) == []
 
 
-def test_whose_connections_broke_while_the_service_was_stopped_may_come_back() -> None:
+def test_workers_whose_connections_broke_while_the_service_was_stopped_may_come_back() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.wait(5, beating=workers)
@@ -399,7 +396,7 @@ def test_whose_connections_broke_while_the_service_was_stopped_may_come_back() -
     assert harness.outputs(Tell) == []
 
 
-def test_a_service_that_is_cut_off_from_switch_and_workers_ends_nothing() -> None:
+def test_a_service_cut_off_from_switch_and_workers_ends_no_job() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.wait(1, beating=workers)
@@ -409,7 +406,7 @@ def test_a_service_that_is_cut_off_from_switch_and_workers_ends_nothing() -> Non
     assert harness.outputs(Tell) == []
     harness.change("leaf", "")
     harness.wait(2)
-    assert harness.outputs(Tell) == [], "it listens first"
+    assert harness.outputs(Tell) == [], "workers get time to come back"
     for worker in workers:
         harness.jobs.attend(member(worker), harness.now)
     harness.wait(60, beating=workers)
@@ -427,7 +424,7 @@ def test_a_service_that_stays_cut_off_gives_up_after_ten_minutes() -> None:
     assert "leaf and all workers have been out of reach" in workers[0].job.ended.reason  # type: ignore[union-attr]
 
 
-def test_a_service_that_was_stopped_itself_blames_nobody() -> None:
+def test_a_service_that_was_suspended_loses_no_worker() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.wait(1, beating=workers)
@@ -449,7 +446,7 @@ def test_a_worker_that_joins_but_never_attends_is_lost() -> None:
     assert "sent no heartbeat" in tell.ended.reason
 
 
-def test_a_worker_that_attends_too_late_hears_why_the_job_ended() -> None:
+def test_a_worker_that_attends_too_late_is_told_why_the_job_ended() -> None:
     harness = JobsHarness()
     workers = [harness.ask(rank=rank, world_size=2) for rank in range(2)]
     harness.jobs.attend(member(workers[0]), harness.now)
@@ -464,8 +461,8 @@ def test_a_worker_that_attends_too_late_hears_why_the_job_ended() -> None:
 
 
 @pytest.mark.parametrize("says", [[[]], [[0, 0]]], ids=["cannot say", "says once"])
-def test_a_connection_that_broke_is_no_loss_before_the_switch_has_heard_nothing_for_long(says: list[list[int]]) -> None:
-    """Where links are bad its answers come late, and the first one says nothing: packets may have come before it."""
+def test_a_broken_connection_is_a_loss_only_after_the_switch_counts_no_packets(says: list[list[int]]) -> None:
+    """On bad links the switch answers late, and its first answer proves nothing: earlier packets may be in it."""
     harness = JobsHarness()
     workers = harness.running(world_size=2)
     number = workers[0].job.number
@@ -484,8 +481,8 @@ def test_a_connection_that_broke_is_no_loss_before_the_switch_has_heard_nothing_
     assert tell.ended.worker.rank == 1
 
 
-def test_a_job_that_waited_while_the_service_was_stopped_is_not_idle_when_it_begins() -> None:
-    """How long it has been active is not known yet, and must not be counted from the clock's beginning."""
+def test_a_job_queued_while_the_service_was_suspended_is_not_idle_when_it_begins() -> None:
+    """Its time of activity is still unknown, and must not be counted from the origin of the clock."""
     harness = JobsHarness(SwitchSizes(slots=256, lanes_max=360, jobs_max=8), now=100_000)
     (first,) = harness.running(world_size=1, job_name="first")
     (second,) = harness.ask_all(1, job_name="second")
@@ -499,7 +496,7 @@ def test_a_job_that_waited_while_the_service_was_stopped_is_not_idle_when_it_beg
     assert second.job.state is State.RUNNING
 
 
-def test_the_stream_that_a_newer_one_replaced_may_break() -> None:
+def test_a_stream_that_was_replaced_by_a_newer_one_may_break() -> None:
     harness = JobsHarness()
     workers = harness.running()
     first = workers[0].stream
@@ -526,7 +523,7 @@ def test_an_abort_names_the_worker_and_its_reason() -> None:
     assert len(harness.outputs(Tell)) == 3, "the first cause stands"
 
 
-def test_when_all_have_left_the_lease_is_free_at_once() -> None:
+def test_the_lease_is_freed_as_soon_as_all_have_left() -> None:
     harness = JobsHarness()
     workers = harness.running()
     for worker in workers:
@@ -538,7 +535,7 @@ def test_when_all_have_left_the_lease_is_free_at_once() -> None:
     assert {close.worker.rank for close in harness.outputs(Close)} == {0, 1, 2}
 
 
-def test_a_refusal_of_the_switch_reaches_all_and_frees_everything() -> None:
+def test_a_refusal_by_the_switch_reaches_all_workers_and_frees_everything() -> None:
     harness = JobsHarness()
     harness.switch_answers = False
     workers = [harness.ask(rank=rank, world_size=2) for rank in range(2)]
@@ -552,7 +549,7 @@ def test_a_refusal_of_the_switch_reaches_all_and_frees_everything() -> None:
     assert harness.slots_free == 4096
 
 
-def test_a_worker_that_goes_away_during_admission_ends_the_job_before_it_began() -> None:
+def test_a_worker_that_goes_away_during_admission_ends_the_job_before_it_begins() -> None:
     harness = JobsHarness()
     harness.switch_answers = False
     workers = [harness.ask(rank=rank, world_size=2) for rank in range(2)]
@@ -574,7 +571,7 @@ def test_a_worker_that_goes_away_during_admission_ends_the_job_before_it_began()
     assert harness.slots_free == 4096
 
 
-def test_a_switch_that_does_not_answer_an_admission_fails_the_joins_in_time() -> None:
+def test_joins_time_out_if_the_switch_does_not_answer_the_admission() -> None:
     harness = JobsHarness()
     harness.switch_answers = False
     harness.ask(timeout_ms=2000)
@@ -584,7 +581,7 @@ def test_a_switch_that_does_not_answer_an_admission_fails_the_joins_in_time() ->
     assert harness.slots_free == 4096 - 256, "it may still have admitted the job"
 
 
-def test_only_the_token_makes_a_member() -> None:
+def test_a_member_is_recognised_by_its_token_alone() -> None:
     harness = JobsHarness()
     workers = harness.running()
     token = workers[0].token
@@ -606,14 +603,14 @@ def test_only_the_token_makes_a_member() -> None:
     assert [worker.presence for worker in workers] == [Presence.ATTENDING] * 3
 
 
-def test_who_has_left_cannot_come_back() -> None:
+def test_a_worker_that_has_left_cannot_come_back() -> None:
     harness = JobsHarness()
     workers = harness.running()
     harness.leave(workers[0])
     assert harness.refusal_of(lambda: harness.jobs.attend(member(workers[0]), harness.now))[0] == "NOT_FOUND"
 
 
-def test_a_closing_service_ends_running_jobs_and_forms_no_more() -> None:
+def test_a_closing_service_ends_running_jobs_and_refuses_new_ones() -> None:
     harness = JobsHarness()
     harness.running(job_name="running")
     harness.ask(job_name="forming", world_size=2)

@@ -1,6 +1,6 @@
-"""Everything that may happen to jobs, in any order, with switches that come and go and a service that is killed:
-nothing is lost, leaked or given twice. Two of the switches are racks below a third, so that a job has one switch, or
-three, as chance puts its workers."""
+"""Random operations on jobs, with switches that come and go and a service that is killed: nothing is lost, leaked or
+assigned twice. Two of the switches are racks below a third, so a job has one switch or three, depending on its
+workers."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ SEEDS = range(5)
 
 
 class World:
-    """Jobs, workers, operators and switches, all of whom do as chance will have it."""
+    """Jobs, workers, operators and switches that all act at random."""
 
     def __init__(self, store: Store, chance: random.Random) -> None:
         self.store, self.chance = store, chance
         self.store.begin()
         self.trouble: set[str] = set()
         self.failures = 0
-        """How many of the next calls to switches fail, though those can be reached."""
+        """How many of the next calls to reachable switches fail."""
         self.quiet = False
-        """Whether no worker sends packets any more."""
+        """Whether all workers have stopped sending packets."""
         self.late: dict[str, list[Output]] = {}
-        """By switch, what it has been asked and will answer later, in order."""
+        """For each switch, the calls that it will answer later, in order."""
         self.prompt = False
         """Whether all switches answer at once."""
         self.reloaded = False
-        """Whether a switch says, when it is reconciled next, that it was started anew."""
+        """Whether a switch reports at its next reconciliation that it was restarted."""
         self.keys: dict[int, set[str]] = {}
-        """All that a switch was ever told, and which ones were."""
+        """All keys that a switch ever got, each with the switches that have it."""
         self.now = 0.0
         self.start()
 
@@ -66,7 +66,7 @@ class World:
             self.harness.change(name, "no answer")
 
     def answer(self, output: Output) -> None:
-        """As switches do, of which some cannot be reached, and some take their time."""
+        """Answers as switches do; some cannot be reached, and some take time."""
         if not isinstance(output, Admit | Count | Evict | Reconcile):
             return
         name = output.switch_name
@@ -125,7 +125,7 @@ class World:
         return [worker for job in jobs for worker in job.workers.values() if worker.presence in presences]
 
     def steps(self) -> Mapping[Callable[[], None], int]:
-        """What may happen, and how likely it is."""
+        """The possible operations, with their weights."""
         return {
             self.ask: 4,
             self.ask_all: 10,
@@ -217,11 +217,11 @@ class World:
         self.start()
 
     def check(self) -> None:
-        self.slots_and_numbers_are_in_one_hand()
-        self.every_job_is_where_its_state_says()
-        self.what_runs_is_on_disk()
+        self.each_slot_and_number_has_one_job()
+        self.jobs_are_consistent_with_their_states()
+        self.running_jobs_are_on_disk()
 
-    def slots_and_numbers_are_in_one_hand(self) -> None:
+    def each_slot_and_number_has_one_job(self) -> None:
         for each in self.harness.switches:
             leases = [job.nodes[each.name].lease for job in each.numbered.values()]
             slots = [slot for lease in leases if lease for slot in range(lease.base, lease.base + lease.count)]
@@ -229,7 +229,7 @@ class World:
             assert each.leases.slots_free == SIZES.slots - len(slots)
             assert all(job.number == number for number, job in each.numbered.items())
 
-    def every_job_is_where_its_state_says(self) -> None:
+    def jobs_are_consistent_with_their_states(self) -> None:
         jobs = self.harness.jobs
         for job in jobs.all():
             held = [each.name for each in self.harness.switches if job in each.numbered.values()]
@@ -239,7 +239,7 @@ class World:
             assert all(node.lease.count == job.slots for node in job.nodes.values() if node.lease), job
             assert bool(jobs.waiting.position(job)) == (job.state is State.QUEUED), job
 
-    def what_runs_is_on_disk(self) -> None:
+    def running_jobs_are_on_disk(self) -> None:
         on_disk = {
             (
                 record.switch_name,
@@ -259,7 +259,7 @@ class World:
         }
 
     def finish(self) -> None:
-        """When all workers are gone and all switches are there, all is as it was."""
+        """Checks that all resources are free again once all workers are gone and all switches are back."""
         self.failures, self.quiet, self.prompt = 0, True, True
         self.catch_up()
         for name in sorted(self.trouble):
@@ -293,7 +293,7 @@ def run(folder: Path, seed: int) -> None:
         world.finish()
 
 
-def test_nothing_is_lost_leaked_or_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_lost_leaked_or_assigned_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: set[tuple[State, Event]] = set()
     move = Job.move
 
@@ -313,6 +313,6 @@ def test_nothing_is_lost_leaked_or_given_twice(tmp_path: Path, monkeypatch: pyte
     for seed in SEEDS:
         print(f"seed {seed}")  # noqa: T201 - shown if it fails
         run(tmp_path / str(seed), seed)
-    assert passed == set(TRANSITIONS), "it came to everything that may be"
+    assert passed == set(TRANSITIONS), "every operation has happened"
     possible = {(before, after) for before, afters in FOLLOWING.items() for after in afters}
-    assert phases | {(Phase.HOLDING, Phase.FORGOTTEN)} == possible, "that one is rare: test_trees.py has it"
+    assert phases | {(Phase.HOLDING, Phase.FORGOTTEN)} == possible, "the missing one is rare; test_trees.py covers it"

@@ -1,4 +1,4 @@
-"""That none comes twice. (That nobody can guess the next one is argued in keys.py.)"""
+"""No key comes twice. (keys.py argues why the next one cannot be guessed.)"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def secret(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 12])
-def test_a_sequence_gives_every_number_but_0_once(bits: int) -> None:
+def test_a_sequence_gives_every_number_but_zero_once(bits: int) -> None:
     for number in range(10):
         sequence = KeySequence(secret(number), bits=bits)
         keys = [sequence.key(n) for n in range(1, sequence.length + 1)]
@@ -34,7 +34,7 @@ def test_keys_of_the_usual_width_do_not_repeat_and_spread() -> None:
         assert abs(ones - len(keys) / 2) < 5 * (len(keys) / 4) ** 0.5, f"bit {bit} is not as drawn at random"
 
 
-def test_another_secret_is_another_sequence_with_another_identity() -> None:
+def test_another_secret_gives_another_sequence_and_identity() -> None:
     sequences = [KeySequence.draw() for _ in range(100)]
     assert len({sequence.identity for sequence in sequences}) == 100
     assert len({tuple(sequence.key(n) for n in range(1, 9)) for sequence in sequences}) == 100
@@ -59,7 +59,7 @@ def test_keys_are_reserved_in_blocks_before_they_are_drawn() -> None:
     assert not {after.draw() for _ in range(BLOCK)} & set(drawn)
 
 
-def test_the_last_keys_are_fewer_than_a_block_and_then_there_are_none() -> None:
+def test_the_last_block_is_smaller_and_then_no_key_is_left() -> None:
     keys = Keys(KeySequence(secret(1), bits=4), reserved=10)
     assert keys.left == 5
     assert keys.reserve() == 15
@@ -67,7 +67,7 @@ def test_the_last_keys_are_fewer_than_a_block_and_then_there_are_none() -> None:
     assert (keys.left, keys.must_reserve) == (0, True)
 
 
-def test_keys_that_others_may_have_used_are_skipped_and_none_is_drawn_twice() -> None:
+def test_keys_that_others_may_have_used_are_skipped() -> None:
     keys = Keys(KeySequence(secret(1)))
     keys.reserve()
     drawn = [keys.draw() for _ in range(3)]

@@ -11,13 +11,13 @@ from wiresum.controller.jobs.leases import Lease, LeasePool
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Takes and gives back at random; after every step, no slot is in two leases and none is missing."""
+    """Takes and frees leases at random; after each step no slot is in two leases and none is missing."""
 
     leases = Bundle("leases")
 
     def __init__(self) -> None:
         super().__init__()
-        self.slots = 96  # not a power of two: runs of 64 and 32
+        self.slots = 96  # Not a power of two, so it has runs of 64 and 32.
         self.pool = LeasePool(self.slots)
         self.held: list[Lease] = []
 
@@ -39,14 +39,14 @@ class PoolMachine(RuleBasedStateMachine):
             self.held.remove(lease)
 
     @invariant()
-    def leases_are_apart_and_the_rest_is_free(self) -> None:
+    def leases_are_disjoint_and_the_rest_is_free(self) -> None:
         slots = [slot for lease in self.held for slot in range(lease.base, lease.base + lease.count)]
         assert len(slots) == len(set(slots)), "two leases overlap"
         assert all(0 <= slot < self.slots for slot in slots)
         assert self.pool.slots_free == self.slots - len(slots)
 
     @invariant()
-    def what_is_free_has_merged(self) -> None:
+    def adjacent_free_runs_have_merged(self) -> None:
         if not self.held:
             assert self.pool.run_max == 64
 
@@ -61,7 +61,7 @@ def take(pool: LeasePool, count: int) -> Lease:
     return lease
 
 
-def test_neighbours_that_come_back_in_any_order_merge() -> None:
+def test_adjacent_free_runs_merge_in_any_order() -> None:
     pool = LeasePool(64)
     leases = [take(pool, 8) for _ in range(8)]
     assert pool.run_max == 0
@@ -76,7 +76,7 @@ def test_the_shortest_run_that_fits_is_split() -> None:
     assert pool.run_max == 64
 
 
-def test_a_lease_comes_back_once() -> None:
+def test_a_lease_can_be_freed_once() -> None:
     pool = LeasePool(16)
     lease = take(pool, 4)
     pool.give_back(lease)
@@ -85,7 +85,7 @@ def test_a_lease_comes_back_once() -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, 3, 6])
-def test_a_lease_is_a_power_of_two(count: int) -> None:
+def test_the_size_of_a_lease_is_a_power_of_two(count: int) -> None:
     with pytest.raises(ValueError, match="power of two"):
         LeasePool(16).take(count)
 
@@ -95,7 +95,7 @@ def test_a_switch_without_slots_is_refused() -> None:
         LeasePool(0)
 
 
-def test_leases_are_taken_again_as_they_were_and_the_rest_is_free() -> None:
+def test_stored_leases_can_be_taken_again_and_the_rest_is_free() -> None:
     before, after = LeasePool(96), LeasePool(96)
     leases = [take(before, count) for count in (16, 4, 32, 8)]
     for lease in reversed(leases):
@@ -106,7 +106,7 @@ def test_leases_are_taken_again_as_they_were_and_the_rest_is_free() -> None:
 
 
 @pytest.mark.parametrize(("base", "count"), [(0, 16), (8, 4), (96, 16), (64, 64), (4, 8)])
-def test_what_cannot_be_a_lease_is_not_taken_again(base: int, count: int) -> None:
+def test_an_impossible_stored_lease_is_refused(base: int, count: int) -> None:
     pool = LeasePool(96)
     pool.take_again(Lease(0, 16))
     with pytest.raises(ValueError, match="no free run"):

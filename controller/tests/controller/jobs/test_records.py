@@ -1,4 +1,4 @@
-"""What a service that is started again makes of what one before has written down."""
+"""A restarted service goes on with the records that the one before has stored."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def test_a_job_of_an_operator_knows_after_a_restart_whom_it_lets_in_and_who_they_are(store: Store) -> None:
-    """A certificate without a tenant, whose grant was lost on the way, gets its place again."""
+def test_a_created_job_remembers_its_members_and_who_may_join_after_a_restart(store: Store) -> None:
+    """A certificate without a tenant whose grant was lost gets its place again."""
     before, asker = JobsHarness(store=store), Asker("node7 at 10.0.0.7", "10.0.0.7", "ab12", "node7", own_account=True)
     token = before.jobs.create(join.CreateJobRequest(job_name="a-job", world_size=1), before.now)
     request = join_request(tenant="node7", job_token=token, attempt="mine")
@@ -60,7 +60,7 @@ def test_a_running_job_goes_on_after_a_restart_and_its_workers_come_back(store: 
     assert after.slots_free == 4096
 
 
-def test_a_job_stays_at_its_ports_after_a_restart(store: Store) -> None:
+def test_a_job_keeps_its_ports_after_a_restart(store: Store) -> None:
     before = JobsHarness(store=store)
     for name in ("first", "second"):
         before.running(job_name=name, threads_max=2, slots=64)
@@ -71,7 +71,7 @@ def test_a_job_stays_at_its_ports_after_a_restart(store: Store) -> None:
     assert after.outputs(Admit)[-1].entry.port_offset == 4
 
 
-def test_whoever_does_not_come_back_after_a_restart_is_lost(store: Store) -> None:
+def test_a_worker_that_does_not_come_back_after_a_restart_is_lost(store: Store) -> None:
     workers = JobsHarness(store=store).running()
     after = JobsHarness(store=store)
     for worker in workers[:2]:
@@ -85,11 +85,11 @@ def test_whoever_does_not_come_back_after_a_restart_is_lost(store: Store) -> Non
     assert why in told[0].ended.reason
 
 
-def test_a_switch_is_made_to_forget_a_job_that_was_being_admitted(store: Store) -> None:
+def test_a_job_whose_admission_was_interrupted_is_evicted(store: Store) -> None:
     before = JobsHarness(store=store)
     before.switch_answers = False
     before.ask(attempt="mine")
-    assert store.load().jobs == [], "nobody knows of it but the switch"
+    assert store.load().jobs == [], "only the switch knows of it"
     after = JobsHarness(store=store)
     assert after.outputs(Reconcile) == [Reconcile("leaf", ())]
     assert after.slots_free == 4096
@@ -106,14 +106,14 @@ def test_a_job_that_was_ending_is_evicted_again_after_a_restart(store: Store) ->
     after.jobs.attend(member(workers[1]), after.now)
     after.settle()
     (tell,) = after.outputs(Tell)
-    assert "the loss is NaN" in tell.ended.reason, "who comes back hears why it ended"
+    assert "the loss is NaN" in tell.ended.reason, "workers that come back are told why it ended"
     after.wait(6)
     assert len(after.jobs) == 0
     assert after.slots_free == 4096
     assert store.load().jobs == []
 
 
-def test_who_had_left_before_a_restart_has_left(store: Store) -> None:
+def test_a_worker_that_had_left_before_a_restart_stays_out(store: Store) -> None:
     before = JobsHarness(store=store)
     workers = before.running()
     before.leave(workers[0])
@@ -140,14 +140,14 @@ def test_created_jobs_and_drained_switches_are_remembered(store: Store) -> None:
     assert store.load().reservations == []
 
 
-def test_a_job_at_a_switch_that_is_not_there_any_more_is_left_on_disk(store: Store) -> None:
+def test_a_job_of_a_switch_that_is_no_longer_configured_stays_on_disk(store: Store) -> None:
     JobsHarness(store=store).running()
     after = JobsHarness(store=store, switches=[switch("another")])
     assert len(after.jobs) == 0
     assert [record.name for record in store.load().jobs] == ["a-job"]
 
 
-def test_a_job_of_a_host_that_was_taken_out_of_the_configuration_is_left_on_disk_and_disturbs_no_other(
+def test_a_job_of_a_host_that_is_no_longer_configured_stays_on_disk_and_disturbs_no_other(
     store: Store,
 ) -> None:
     before = JobsHarness(store=store)
@@ -160,7 +160,7 @@ def test_a_job_of_a_host_that_was_taken_out_of_the_configuration_is_left_on_disk
     assert {record.name for record in store.load().jobs} == {"gone", "stays"}
 
 
-def test_a_service_that_is_restarted_keeps_its_jobs_and_sends_the_waiting_away() -> None:
+def test_a_restarted_service_keeps_running_jobs_and_refuses_waiting_workers() -> None:
     harness = JobsHarness()
     harness.running(job_name="running")
     forming = harness.ask(job_name="forming", world_size=2)
@@ -171,7 +171,7 @@ def test_a_service_that_is_restarted_keeps_its_jobs_and_sends_the_waiting_away()
     assert [job.name for job in harness.jobs.all()] == ["running"]
 
 
-# Keys: none comes twice, however a service ends.
+# Keys never repeat, however a service ends.
 
 
 def key_of_a_short_job(harness: JobsHarness) -> int:
@@ -187,18 +187,33 @@ def test_keys_never_repeat_over_restarts(store: Store) -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_a_key_of_a_running_job_is_as_it_was_after_a_restart(store: Store) -> None:
+def test_a_running_job_keeps_its_key_over_a_restart(store: Store) -> None:
     (worker,) = JobsHarness(store=store).running(world_size=1, key=42)
     after = JobsHarness(store=store)
     (reconcile,) = after.outputs(Reconcile)
     assert [entry.key for entry in reconcile.entries] == [worker.job.key]
-    assert after.refusal_of(lambda: after.ask(key=43))[0] == "PERMISSION_DENIED", "what they agreed on is known too"
+    assert after.refusal_of(lambda: after.ask(key=43))[0] == "PERMISSION_DENIED", (
+        "a key that the workers brought is remembered too"
+    )
+
+
+def test_each_job_has_a_secret_of_its_own_which_survives_a_restart(store: Store) -> None:
+    harness = JobsHarness(store=store)
+    for name in ("first", "second"):
+        harness.ask(job_name=name, attempt="lost answer")
+    first, second = (grant.reply for grant in harness.outputs(Grant))
+    assert len(first.members_secret) == len(second.members_secret) == 32
+    assert first.members_secret != second.members_secret
+    after = JobsHarness(store=store)
+    after.ask(job_name="first", attempt="lost answer")
+    (again,) = after.outputs(Grant)
+    assert again.reply.members_secret == first.members_secret
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_a_crash_between_drawing_a_key_and_its_use_leads_to_no_key_used_twice(store: Store, *, written: bool) -> None:
-    """Whoever carries outputs out has what is to be written on disk before a switch hears of the key. So a crash comes
-    before that write, and the key was not used; or after it, and it may have been."""
+def test_a_crash_between_drawing_a_key_and_using_it_never_repeats_the_key(store: Store, *, written: bool) -> None:
+    """The record is written before a switch hears of the key. A crash before that write leaves the key unused, and one
+    after it may have used it."""
     key_of_a_short_job(JobsHarness(store=store))
     before = JobsHarness(store=store)
     worker = before.jobs.ask(join_request(), before.now)
@@ -212,7 +227,7 @@ def test_a_crash_between_drawing_a_key_and_its_use_leads_to_no_key_used_twice(st
     assert (admit.entry.key in keys) == (not written)
 
 
-def test_the_keys_that_may_be_used_are_written_down_before_the_switch_hears_of_one(store: Store) -> None:
+def test_reserved_keys_are_stored_before_the_switch_hears_of_one(store: Store) -> None:
     harness = JobsHarness(store=store)
     for _ in range(2 * BLOCK):
         worker = harness.jobs.ask(join_request(), harness.now)

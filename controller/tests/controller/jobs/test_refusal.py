@@ -55,7 +55,7 @@ def endpoint(address: str = "10.0.0.1", port: int = 5000) -> join.Endpoint:
         ({"endpoint": endpoint(port=2**32 - 1)}, "endpoint.port"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_the_name_of_its_field(fields: dict[str, object], named: str) -> None:
+def test_an_invalid_request_is_refused_with_the_name_of_its_field(fields: dict[str, object], named: str) -> None:
     with pytest.raises(Refusal) as caught:
         check_join(join_request(**fields))
     assert caught.value.code == "INVALID_ARGUMENT"
@@ -74,7 +74,7 @@ def test_what_makes_no_sense_is_refused_by_the_name_of_its_field(fields: dict[st
         {"attempt": "a" * 64, "tenant": "t" * 64, "job_token": "j" * 256, "priority": -1_000_000},
     ],
 )
-def test_the_extremes_that_make_sense_pass(fields: dict[str, object]) -> None:
+def test_extreme_but_valid_values_are_accepted(fields: dict[str, object]) -> None:
     check_join(join_request(**fields))
 
 
@@ -88,7 +88,7 @@ def test_another_protocol_version_is_refused_with_both_versions(version: int) ->
 
 
 @given(raw=st.binary(max_size=200), version=st.booleans())
-def test_no_bytes_that_parse_do_more_than_pass_or_be_refused(raw: bytes, version: bool) -> None:
+def test_any_parsable_request_is_accepted_or_refused(raw: bytes, version: bool) -> None:
     request = join.JoinRequest()
     try:
         request.ParseFromString(raw)

@@ -1,4 +1,4 @@
-"""Jobs that operators create, and end."""
+"""Jobs that operators create and end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wiresum.controller.jobs.outputs import Grant, Tell
 from wiresum_lab.doubles.controller import JobsHarness, switch
 
 
-def test_a_created_job_is_joined_with_its_token_alone() -> None:
+def test_a_created_job_can_only_be_joined_with_its_token() -> None:
     harness = JobsHarness()
     token = harness.create(world_size=2, slots=64, tenant="vision", priority=7)
     for wrong in ("", "guess", token[:-1]):
@@ -28,7 +28,7 @@ def test_a_created_job_is_joined_with_its_token_alone() -> None:
     assert harness.ask(world_size=1).job.state is State.RUNNING, "afterwards the name is anybody's"
 
 
-def test_a_created_job_whose_forming_failed_is_still_kept() -> None:
+def test_a_created_job_is_kept_when_forming_failed() -> None:
     harness = JobsHarness()
     token = harness.create(world_size=2)
     harness.ask(rank=0, world_size=2, job_token=token, timeout_ms=1000)
@@ -38,7 +38,7 @@ def test_a_created_job_whose_forming_failed_is_still_kept() -> None:
     assert harness.ask_all(2, job_token=token)[0].job.state is State.RUNNING
 
 
-def test_a_created_job_that_nobody_joins_is_forgotten() -> None:
+def test_a_created_job_that_nobody_joins_expires() -> None:
     harness = JobsHarness()
     harness.create(keep_seconds=5)
     harness.wait(4.5)
@@ -70,7 +70,7 @@ def test_a_created_job_can_be_bound_to_a_switch() -> None:
         ({"tenant": "vision", "priority": 5}, "RESOURCE_EXHAUSTED", "priority 5 is more than"),
     ],
 )
-def test_what_cannot_be_created_is_refused(fields: dict[str, object], code: str, advice: str) -> None:
+def test_an_invalid_creation_is_refused(fields: dict[str, object], code: str, advice: str) -> None:
     harness = JobsHarness(quotas=[Quota("vision", slots=128, priority_max=4)])
     harness.running(job_name="runs")
     harness.create(job_name="created")
@@ -92,7 +92,7 @@ def test_an_operator_ends_a_running_job_with_a_reason() -> None:
     assert harness.refusal_of(lambda: harness.jobs.end("no job", "", harness.now))[0] == "NOT_FOUND"
 
 
-def test_an_operator_ends_a_job_that_forms_or_is_only_created() -> None:
+def test_an_operator_ends_a_job_that_forms_or_has_only_been_created() -> None:
     harness = JobsHarness()
     token = harness.create(world_size=2)
     worker = harness.ask(world_size=2, job_token=token)

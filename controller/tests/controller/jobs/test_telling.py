@@ -1,4 +1,4 @@
-"""What follows from a switch that holds less of the jobs than it was believed to."""
+"""A switch that turns out to hold fewer jobs than the controller believed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wiresum.controller.jobs.outputs import Reconcile
 from wiresum_lab.doubles.controller import JobsHarness
 
 
-def test_a_job_that_was_being_admitted_when_another_controller_used_keys_there_is_asked_for_again() -> None:
+def test_joins_fail_as_unavailable_if_another_controller_used_keys_at_the_switch() -> None:
     harness = JobsHarness()
     harness.switch_answers = False
     worker = harness.ask()
@@ -28,7 +28,7 @@ def test_a_job_that_was_being_admitted_when_another_controller_used_keys_there_i
     assert again.job.keys_reserved > entry.keys_reserved
 
 
-def test_an_entry_that_somebody_removed_is_put_back_and_the_job_goes_on() -> None:
+def test_an_entry_that_somebody_removed_is_restored_and_the_job_runs_on() -> None:
     harness = JobsHarness()
     (worker,) = harness.running(1)
     harness.change("leaf", "")

@@ -1,4 +1,4 @@
-"""Jobs whose hosts hang on several switches of a tree."""
+"""Jobs whose hosts are below several switches of a tree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZES = SwitchSizes(64, 360, 8)
 
 
 def racks(sizes: SwitchSizes = SIZES, leaves: Iterable[str] = HOSTS, **unequal: SwitchSizes) -> list[Switch]:
-    """leaf1 and leaf2 below the spine, leaf3 below leaf2."""
+    """A spine with leaf1 and leaf2 below it, and leaf3 below leaf2."""
     parents = {"leaf1": "spine", "leaf2": "spine", "leaf3": "leaf2"}
     below = [
         switch(name, unequal.get(name, sizes), [HOSTS[name]], parent=parents[name], endpoint=endpoint(name))
@@ -45,7 +45,7 @@ def harness(switches: list[Switch] | None = None, **options: object) -> JobsHarn
 
 
 def ask_at(made: JobsHarness, leaves: list[str], **fields: object) -> list[Worker]:
-    """A worker on the host of each of these, in the order of their ranks."""
+    """Joins one worker on the host of each of these leaves, in the order of ranks."""
     return [
         made.ask(rank=rank, world_size=len(leaves), endpoint=address_at(leaf, rank), **fields)
         for rank, leaf in enumerate(leaves)
@@ -64,7 +64,7 @@ def run_at(made: JobsHarness, leaves: list[str], **fields: object) -> list[Worke
     return workers
 
 
-def test_workers_of_one_rack_need_no_other_switch() -> None:
+def test_a_job_in_one_rack_uses_one_switch() -> None:
     made = harness()
     workers = ask_at(made, ["leaf1", "leaf1"])
     assert list(workers[0].job.nodes) == ["leaf1"]
@@ -84,7 +84,7 @@ def test_a_job_gets_the_smallest_tree_that_covers_its_hosts() -> None:
     ]
 
 
-def test_number_key_and_size_are_one_and_slots_and_numbers_of_workers_each_switchs_own() -> None:
+def test_a_tree_shares_number_key_and_size_and_each_switch_has_its_own_slots_and_worker_numbers() -> None:
     made = harness()
     ask_at(made, ["leaf1"], job_name="before", slots=16, threads_max=1)
     ask_at(made, ["leaf2"], job_name="before-too", slots=16, threads_max=2)
@@ -100,7 +100,7 @@ def test_number_key_and_size_are_one_and_slots_and_numbers_of_workers_each_switc
     }
 
     def of_job(name: str) -> Endpoint:
-        """At the first port that no other job uses at any of these switches."""
+        """The switch's endpoint for this job: the first port that no other job uses at any of these switches."""
         return Endpoint(endpoint(name).address, endpoint(name).port + 2)
 
     assert entries["spine"].endpoints == (of_job("leaf1"), of_job("leaf2"))
@@ -123,7 +123,7 @@ def test_number_key_and_size_are_one_and_slots_and_numbers_of_workers_each_switc
     assert replies[2].switch_endpoint == join.Endpoint(address=at.address, port=at.port)
 
 
-def test_the_root_is_told_first_and_the_leaves_forget_first() -> None:
+def test_admission_goes_from_the_root_down_and_eviction_from_the_leaves_up() -> None:
     made = harness()
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf3"])
@@ -156,7 +156,7 @@ def test_the_root_is_told_first_and_the_leaves_forget_first() -> None:
     assert made.slots_free == 4 * SIZES.slots
 
 
-def test_what_one_switch_refuses_is_taken_back_from_the_others() -> None:
+def test_a_refusal_by_one_switch_evicts_the_job_from_the_others() -> None:
     made = harness()
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf2"])
@@ -174,7 +174,7 @@ def test_what_one_switch_refuses_is_taken_back_from_the_others() -> None:
     assert (made.jobs.all(), made.slots_free) == ([], 4 * SIZES.slots)
 
 
-def test_who_was_not_told_yet_is_not_told_to_forget() -> None:
+def test_switches_that_were_not_told_of_a_job_get_no_eviction() -> None:
     made = harness()
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf2"])
@@ -185,7 +185,7 @@ def test_who_was_not_told_yet_is_not_told_to_forget() -> None:
     assert (made.jobs.all(), made.slots_free) == ([], 4 * SIZES.slots)
 
 
-def test_a_lost_leaf_ends_its_jobs_and_keeps_no_slots_of_others() -> None:
+def test_a_lost_leaf_ends_its_jobs_and_their_slots_are_free_elsewhere() -> None:
     made = harness()
     workers = run_at(made, ["leaf1", "leaf2"], slots=64)
     made.change("leaf2", "no answer")
@@ -203,7 +203,7 @@ def test_a_lost_leaf_ends_its_jobs_and_keeps_no_slots_of_others() -> None:
     made.jobs.evicted("spine", number, made.now)
     made.settle()
     free = {each.name: each.leases.slots_free for each in made.switches}
-    assert free == {"spine": 64, "leaf1": 64, "leaf2": 0, "leaf3": 64}, "who knows what the lost one still does"
+    assert free == {"spine": 64, "leaf1": 64, "leaf2": 0, "leaf3": 64}, "the lost switch may still run the job"
     assert made.jobs.all() == [workers[0].job]
     made.switch_answers = True
     (again,) = ask_at(made, ["leaf1"], slots=64)
@@ -214,7 +214,7 @@ def test_a_lost_leaf_ends_its_jobs_and_keeps_no_slots_of_others() -> None:
     assert all(number not in each.numbered for each in made.switches)
 
 
-def test_a_leaf_that_was_started_anew_ends_the_jobs_of_its_tree_and_no_others() -> None:
+def test_a_restarted_leaf_ends_the_jobs_of_its_tree_and_no_others() -> None:
     made = harness()
     both = run_at(made, ["leaf1", "leaf2"], job_name="both", slots=16)
     one = run_at(made, ["leaf1"], job_name="one", slots=16)
@@ -228,7 +228,7 @@ def test_a_leaf_that_was_started_anew_ends_the_jobs_of_its_tree_and_no_others() 
     assert made.jobs.all() == [one[0].job]
 
 
-def test_a_switch_that_comes_back_while_its_turn_has_not_come_is_not_told_twice() -> None:
+def test_a_switch_that_comes_back_before_its_turn_in_an_admission_is_told_once() -> None:
     made = harness()
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf2"])
@@ -243,7 +243,7 @@ def test_a_switch_that_comes_back_while_its_turn_has_not_come_is_not_told_twice(
     assert workers[0].job.state is State.RUNNING
 
 
-def test_a_switch_that_is_reconciled_without_a_job_has_forgotten_it_before_its_turn() -> None:
+def test_a_switch_reconciled_without_a_job_before_its_turn_needs_no_eviction() -> None:
     made = harness()
     workers = run_at(made, ["leaf1", "leaf2"], slots=64)
     number = workers[0].job.number
@@ -262,11 +262,11 @@ def test_a_switch_that_is_reconciled_without_a_job_has_forgotten_it_before_its_t
     assert [output.switch_name for output in made.outputs(Evict)] == ["leaf1", "leaf2"], "the spine need not be told"
 
 
-def test_each_worker_is_vouched_for_by_the_switch_that_it_hangs_on() -> None:
+def test_a_workers_own_switch_tells_whether_its_packets_come() -> None:
     made = harness()
     workers = run_at(made, ["leaf1", "leaf2", "leaf2"])
     counts = made.contributions[workers[0].job.number] = [0, 7]
-    made.change("leaf1", "no answer")  # it says nothing of rank 0
+    made.change("leaf1", "no answer")  # so nobody knows whether packets of rank 0 come
     made.wait(3, beating=workers[:1])
     made.break_streams(*workers[1:])
     for second in range(40):
@@ -280,7 +280,7 @@ def test_each_worker_is_vouched_for_by_the_switch_that_it_hangs_on() -> None:
     assert "no packet of it came to leaf2 either" in told.ended.reason
 
 
-def test_too_many_workers_for_one_switch_are_told_how_many_there_can_be() -> None:
+def test_the_refusal_of_too_many_workers_at_one_switch_states_the_limit() -> None:
     made = harness()
     ask_at(made, ["leaf1"] * 32, job_name="alone")
     assert made.granted() == ["alone"], "a root has a bit for each of 32"
@@ -308,7 +308,7 @@ def test_a_job_larger_than_all_switches_is_refused_at_once() -> None:
     assert alone.refusal_of(lambda: alone.ask(world_size=1025))[0] == "INVALID_ARGUMENT"
 
 
-def test_workers_of_two_trees_cannot_be_one_job() -> None:
+def test_workers_below_different_roots_cannot_form_a_job() -> None:
     made = harness([*racks(), switch("far", SIZES, ["10.7.0.1"])])
     made.ask(rank=0, world_size=2, endpoint=address_at("leaf1", 0))
     far = join.Endpoint(address="10.7.0.1", port=1000)
@@ -319,7 +319,7 @@ def test_workers_of_two_trees_cannot_be_one_job() -> None:
     )
 
 
-def test_all_switches_of_a_tree_must_have_room_and_one_number() -> None:
+def test_a_job_waits_until_all_its_switches_have_slots_and_a_common_number() -> None:
     made = harness(racks(SwitchSizes(64, 360, 2)))
     ask_at(made, ["leaf1"], job_name="a", slots=16)
     ask_at(made, ["leaf2"], job_name="b1", slots=16)
@@ -334,7 +334,7 @@ def test_all_switches_of_a_tree_must_have_room_and_one_number() -> None:
     assert (both[0].job.state, both[0].job.number) == (State.RUNNING, 0)
 
 
-def test_what_keeps_a_job_waiting_is_said_of_each_switch() -> None:
+def test_a_waiting_job_is_told_the_reason_for_each_switch() -> None:
     made = harness()
     run_at(made, ["leaf1"], job_name="large", slots=64)
     both = ask_at(made, ["leaf1", "leaf2"], job_name="both", slots=16)
@@ -352,7 +352,7 @@ def test_a_lease_is_as_large_as_the_fullest_switch_allows() -> None:
     assert ask_at(made, ["leaf1"], slots=64, job_name="one")[0].job.slots == 32
 
 
-def test_a_job_over_racks_is_not_overtaken_for_ever() -> None:
+def test_a_job_over_racks_is_overtaken_a_bounded_number_of_times() -> None:
     limits = Limits(slots_least=64, slots_default=64, overtaken_max=2)
     made = harness(limits=limits)
     (first,) = run_at(made, ["leaf1"], job_name="first")
@@ -361,9 +361,11 @@ def test_a_job_over_racks_is_not_overtaken_for_ever() -> None:
     made.leave(later[0])
     made.leave(later[1])
     assert both[0].job.overtaken == 2
-    assert [worker.job.state for worker in later[2:]] == [State.QUEUED, State.QUEUED], "leaf2 is kept for it"
+    assert [worker.job.state for worker in later[2:]] == [State.QUEUED, State.QUEUED], (
+        "leaf2's slots are kept for the job"
+    )
     aside = ask_at(made, ["leaf3"], job_name="aside")
-    assert aside[0].job.state is State.RUNNING, "it wants nothing of that"
+    assert aside[0].job.state is State.RUNNING, "a job elsewhere is not held back"
     made.leave(first)
     assert both[0].job.state is State.RUNNING
 
@@ -371,7 +373,7 @@ def test_a_job_over_racks_is_not_overtaken_for_ever() -> None:
 def test_a_quota_counts_slots_at_each_switch() -> None:
     made = harness(quotas=[Quota("vision", slots=48), Quota("poor", slots=2)], limits=Limits(slots_least=8))
     both = ask_at(made, ["leaf1", "leaf2"], slots=64, tenant="vision")
-    assert both[0].job.slots == 16, "48 at three switches"
+    assert both[0].job.slots == 16, "48 slots over three switches"
     more = ask_at(made, ["leaf3"], slots=8, tenant="vision", job_name="more")
     assert more[0].job.state is State.QUEUED
     poor = ask_at(made, ["leaf1", "leaf2"], tenant="poor", job_name="poor")
@@ -380,7 +382,7 @@ def test_a_quota_counts_slots_at_each_switch() -> None:
     assert "needs slots at each of 3 switches, and its tenant's quota is 2 slots" in text
 
 
-def test_a_created_job_may_be_kept_within_a_part_of_the_tree() -> None:
+def test_a_created_job_can_be_restricted_to_a_subtree() -> None:
     made = harness()
     token = made.create(switch_name="leaf2", world_size=2)
     assert (
@@ -391,7 +393,7 @@ def test_a_created_job_may_be_kept_within_a_part_of_the_tree() -> None:
     assert list(workers[0].job.nodes) == ["leaf2", "leaf3"]
 
 
-def test_a_member_is_known_by_its_number_at_its_own_switch() -> None:
+def test_a_member_is_identified_by_its_number_at_its_own_switch() -> None:
     made = harness()
     workers = run_at(made, ["leaf1", "leaf2", "leaf2"])
     job = workers[0].job
@@ -406,7 +408,7 @@ def test_a_member_is_known_by_its_number_at_its_own_switch() -> None:
     assert made.jobs.find(join.Member(job=job.number, worker=1, token=workers[2].token, switch_name="leaf2")).job is job
 
 
-def test_a_service_that_is_started_again_goes_on_with_trees(tmp_path: Path) -> None:
+def test_jobs_over_trees_survive_a_restart(tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path)) as store:
         store.begin()
         before = run_at(harness(store=store), ["leaf3", "leaf1", "leaf2"], slots=16)[0].job
@@ -427,7 +429,7 @@ def test_a_service_that_is_started_again_goes_on_with_trees(tmp_path: Path) -> N
         assert store.load().jobs == []
 
 
-def test_slots_that_one_switch_has_back_are_not_claimed_again_after_a_restart(tmp_path: Path) -> None:
+def test_slots_freed_at_one_switch_are_not_claimed_again_after_a_restart(tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path)) as store:
         store.begin()
         made = harness(store=store)
@@ -440,13 +442,13 @@ def test_slots_that_one_switch_has_back_are_not_claimed_again_after_a_restart(tm
         store.begin()
         after = harness(store=store)
         found = {job.name: job for job in after.jobs.all()}
-        assert found.keys() == {"other"}, "leaf2 is there again, and has forgotten the first"
+        assert found.keys() == {"other"}, "leaf2 is back, and no longer holds the first job"
         assert after.slots_free == 3 * SIZES.slots
         assert found["other"].root.lease is not None
 
 
 def without(made: JobsHarness, name: str):  # type: ignore[no-untyped-def]
-    """A switch that does not answer, beside others that do."""
+    """Makes one switch stop answering while the others still do."""
     answer = made.answer
 
     def some(output: object) -> None:
@@ -468,7 +470,7 @@ def without(made: JobsHarness, name: str):  # type: ignore[no-untyped-def]
     ],
     ids=["a switch is gone", "a switch moved", "a host moved", "its slots are gone"],
 )
-def test_a_tree_that_is_another_now_is_forgotten_as_a_whole(tmp_path: Path, change: object) -> None:
+def test_a_job_is_forgotten_as_a_whole_if_its_tree_has_changed(tmp_path: Path, change: object) -> None:
     with contextlib.closing(Store(tmp_path)) as store:
         store.begin()
         run_at(harness(store=store), ["leaf1", "leaf3"], slots=16)
@@ -479,7 +481,7 @@ def test_a_tree_that_is_another_now_is_forgotten_as_a_whole(tmp_path: Path, chan
         assert {reconcile.entries for reconcile in after.outputs(Reconcile)} == {()}
 
 
-def test_a_record_whose_switches_and_workers_do_not_belong_together_makes_no_sense() -> None:
+def test_a_record_with_inconsistent_switches_and_workers_is_refused() -> None:
     made = JobsHarness()
     (worker,) = made.running(1)
     record = made.jobs.all() and next(save.record for save in _saves(worker, made))
@@ -519,13 +521,13 @@ def test_a_report_says_which_switch_lags_behind_its_siblings() -> None:
     assert packets_behind(of_job.switches, of_job.workers) == {"leaf1": 0, "leaf2": 7, "leaf3": 0}
     assert [switch.parent for switch in found.switches] == ["", "spine", "spine", "leaf2"]
     said = report.diagnosis(job, {name: counted[name] for name in ("leaf1", "leaf2", "leaf3")}, made.now)
-    assert packets_behind(said.switches, said.workers) == {"leaf3": 0}, "the spine does not say"
+    assert packets_behind(said.switches, said.workers) == {"leaf3": 0}, "the spine gave no counters"
     assert [worker.uncounted for worker in said.workers] == [False] * 3
     assert report.diagnosis(job, {}, made.now).workers[0].uncounted
 
 
 def pipes(parent: str = "tofino/0") -> list[Switch]:
-    """leaf1's host hangs on the upper pipe, leaf2's on the lower one."""
+    """Two pipes of a switch: leaf1's host is at the upper one, leaf2's at the lower one."""
     return [
         switch("tofino/0", SIZES, [HOSTS["leaf1"]], part_of="tofino"),
         switch("tofino/1", SIZES, [HOSTS["leaf2"]], parent=parent, part_of="tofino"),
@@ -546,7 +548,7 @@ def test_a_switch_is_drained_with_all_its_pipes_or_one_of_them() -> None:
     made = harness([*pipes(), switch("other", SIZES, NOBODY)])
     both = run_at(made, ["leaf1", "leaf2"], slots=16)
     run_at(made, ["leaf2"], job_name="one", slots=16)
-    assert made.jobs.drain("tofino", resume=False) == 2, "jobs, each once"
+    assert made.jobs.drain("tofino", resume=False) == 2, "each job is counted once"
     assert {name: s.draining for name, s in made.jobs.cluster.switches.items()} == {
         "tofino/0": True,
         "tofino/1": True,
@@ -556,11 +558,11 @@ def test_a_switch_is_drained_with_all_its_pipes_or_one_of_them() -> None:
     assert not made.jobs.cluster.switches["tofino/0"].draining
     assert made.jobs.cluster.switches["tofino/1"].draining
     assert "there is no switch '' here" in made.refusal_of(lambda: made.jobs.drain("", resume=False))[1]
-    assert harness(pipes()).jobs.drain("", resume=False) == 0, "there is one"
+    assert harness(pipes()).jobs.drain("", resume=False) == 0, "the name may be omitted for the only switch"
     assert both[0].job.state is State.RUNNING
 
 
-def test_a_switch_that_was_drained_as_one_node_stays_so_as_pipes() -> None:
+def test_draining_of_a_switch_continues_when_it_is_split_into_pipes() -> None:
     made = harness([*pipes(), switch("other", SIZES)])
     made.jobs.restore(StoredState(draining=frozenset({"tofino"})), made.now)
     assert [each.draining for each in made.switches] == [True, True, False]
@@ -579,7 +581,7 @@ def test_a_job_can_be_created_at_a_switch_of_several_pipes() -> None:
     )
 
 
-def test_workers_at_pipes_that_nothing_joins_are_told_what_would() -> None:
+def test_workers_at_unconnected_pipes_are_told_how_to_connect_them() -> None:
     made = harness(pipes(parent=""))
     made.ask(rank=0, world_size=2, endpoint=address_at("leaf1", 0))
     code, text = made.refusal_of(lambda: made.ask(rank=1, world_size=2, endpoint=address_at("leaf2", 1)))

@@ -1,4 +1,4 @@
-"""Jobs that wait for slots: in which order they get them, and what they hear meanwhile."""
+"""Queued jobs: the order in which they get slots, and what their workers are told."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from wiresum_lab.doubles.controller import JobsHarness, join_request, member, sw
 
 SIXTY_FOUR = SwitchSizes(slots=64, lanes_max=360, jobs_max=8)
 PATIENT = Limits(slots_least=64, join_timeout_ms_default=3_600_000)
-"""A job takes what it asks for, or waits."""
+"""A job gets all the slots that it asks for, or waits."""
 
 
-def test_the_larger_priority_is_first_and_then_whoever_has_waited_longer() -> None:
+def test_priority_decides_and_then_the_time_of_waiting() -> None:
     harness = JobsHarness(SIXTY_FOUR)
     running = harness.ask(job_name="running", slots=64)
     for name, priority in (("a", 0), ("b", 5), ("c", -3), ("d", 5), ("e", 0)):
@@ -28,7 +28,7 @@ def test_the_larger_priority_is_first_and_then_whoever_has_waited_longer() -> No
     assert harness.granted() == ["running", "b", "d", "a", "e", "c"]
 
 
-def test_a_smaller_job_takes_what_a_larger_one_cannot_use() -> None:
+def test_a_smaller_job_takes_slots_that_a_larger_one_cannot_use() -> None:
     harness = JobsHarness(SwitchSizes(slots=64 + 16, lanes_max=360, jobs_max=8), PATIENT)
     harness.ask(job_name="running", slots=64)
     large, small = harness.ask(job_name="large", slots=64), harness.ask(job_name="small", slots=16)
@@ -40,18 +40,18 @@ def test_a_large_job_is_overtaken_a_bounded_number_of_times() -> None:
     harness = JobsHarness(SIXTY_FOUR, Limits(slots_least=64, overtaken_max=4))
     small = [harness.ask(job_name=f"before-{n}", slots=16) for n in range(4)]
     large = harness.ask(job_name="large", slots=64)
-    for n in range(20):  # a small job ends and another one comes, for ever
+    for n in range(20):  # small jobs come and end for ever
         if large.job.state is not State.QUEUED:
             break
         harness.leave(small.pop(0))
         newcomer = harness.ask(job_name=f"after-{n}", slots=16)
         small += [newcomer] if newcomer.job.state is State.RUNNING else []
     assert large.job.state is State.RUNNING
-    assert n == 4 + 4, "four overtook it, and then the four that ran had to end"
+    assert n == 4 + 4, "four overtook it, and then the four running jobs had to end"
     assert harness.switches[0].leases.slots_free == 0
 
 
-def test_what_is_kept_for_a_job_is_free_again_when_it_gives_up() -> None:
+def test_slots_kept_for_a_job_are_free_again_when_it_gives_up() -> None:
     harness = JobsHarness(SIXTY_FOUR, Limits(slots_least=64, overtaken_max=0))
     harness.ask(job_name="running", slots=16)
     harness.ask(job_name="large", slots=64, timeout_ms=2000)
@@ -63,7 +63,7 @@ def test_what_is_kept_for_a_job_is_free_again_when_it_gives_up() -> None:
     assert small.job.state is State.RUNNING
 
 
-def test_a_job_that_only_its_quota_holds_back_stops_nobody() -> None:
+def test_a_job_that_waits_only_for_its_quota_blocks_no_other() -> None:
     quotas = [Quota("vision", jobs=1)]
     harness = JobsHarness(SIXTY_FOUR, Limits(overtaken_max=0), quotas=quotas)
     first = harness.ask(job_name="first", slots=16, tenant="vision")
@@ -75,7 +75,7 @@ def test_a_job_that_only_its_quota_holds_back_stops_nobody() -> None:
     assert second.job.state is State.RUNNING
 
 
-def test_a_quota_of_slots_gives_less_or_lets_wait() -> None:
+def test_a_quota_of_slots_reduces_the_grant_or_queues_the_job() -> None:
     harness = JobsHarness(quotas=[Quota("vision", slots=100)])
     first = harness.ask(job_name="first", tenant="vision", slots=256)
     second = harness.ask(job_name="second", tenant="vision", slots=256)
@@ -102,7 +102,7 @@ def test_a_quota_of_slots_gives_less_or_lets_wait() -> None:
         (Quota("", jobs=0), {}, "jobs without a tenant (WIRESUM_TENANT)"),
     ],
 )
-def test_a_job_that_could_never_run_is_refused_at_once(quota: Quota, fields: dict[str, object], advice: str) -> None:
+def test_a_job_that_can_never_run_is_refused_at_once(quota: Quota, fields: dict[str, object], advice: str) -> None:
     harness = JobsHarness(quotas=[quota])
     code, text = harness.refusal_of(lambda: harness.ask(**fields))
     assert code == "RESOURCE_EXHAUSTED"
@@ -110,12 +110,12 @@ def test_a_job_that_could_never_run_is_refused_at_once(quota: Quota, fields: dic
     assert len(harness.jobs) == 0
 
 
-def test_a_tenant_without_a_quota_may_have_what_there_is() -> None:
+def test_a_tenant_without_a_quota_may_use_everything() -> None:
     harness = JobsHarness(quotas=[Quota("vision", jobs=0)])
     assert harness.ask(tenant="sound", slots=4096, priority=1_000_000).job.state is State.RUNNING
 
 
-def test_whoever_waits_hears_the_position_the_reason_and_who_has_the_slots() -> None:
+def test_a_waiting_worker_is_told_position_reason_and_holders_of_slots() -> None:
     harness = JobsHarness(SwitchSizes(slots=64, lanes_max=360, jobs_max=3), PATIENT)
     harness.ask_all(2, job_name="holder", slots=64)
     first = harness.ask(job_name="first", slots=64)
@@ -126,7 +126,7 @@ def test_whoever_waits_hears_the_position_the_reason_and_who_has_the_slots() -> 
     assert harness.said(second) == f"job 'second' is number 2 of 2 in the queue for slots: {text}"
 
 
-def test_what_other_tenants_call_their_jobs_is_said_to_nobody() -> None:
+def test_job_names_of_other_tenants_are_not_revealed() -> None:
     harness = JobsHarness(SwitchSizes(slots=64, lanes_max=360, jobs_max=8), PATIENT)
     for name, tenant in (("merger", "board"), ("layoffs", "board"), ("own", "vision"), ("takeover", "bank")):
         harness.ask(job_name=name, tenant=tenant, slots=16)
@@ -135,7 +135,7 @@ def test_what_other_tenants_call_their_jobs_is_said_to_nobody() -> None:
     assert harness.said(waiting).endswith("0 of 64 are: job 'own' has 16, 3 jobs of other tenants have 48")
 
 
-def test_a_switch_without_a_free_job_number_says_so() -> None:
+def test_the_lack_of_a_free_job_number_is_reported() -> None:
     harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=1))
     harness.ask(job_name="holder")
     waiting = harness.ask(job_name="waits")
@@ -143,11 +143,11 @@ def test_a_switch_without_a_free_job_number_says_so() -> None:
     assert harness.said(waiting).endswith("leaf has all the jobs that it can hold, 1")
 
 
-def test_what_is_waited_for_is_said_once_and_again_when_it_changes() -> None:
+def test_the_reason_for_waiting_is_sent_once_and_again_when_it_changes() -> None:
     harness = JobsHarness()
     first = harness.ask(rank=0, world_size=3)
     harness.wait(0.8)
-    assert harness.outputs(Wait) == [], "nothing is said of what is over in a moment"
+    assert harness.outputs(Wait) == [], "a short wait is not reported"
     harness.wait(5)
     assert harness.said(first) == "job 'a-job' is not complete: waiting for ranks 1, 2 of 3"
     second = harness.ask(rank=1, world_size=3)
@@ -156,7 +156,7 @@ def test_what_is_waited_for_is_said_once_and_again_when_it_changes() -> None:
     assert len(harness.outputs(Wait)) == 3
 
 
-def test_a_job_whose_workers_would_rather_do_without_is_refused_at_once() -> None:
+def test_a_job_that_prefers_not_to_wait_is_refused_at_once() -> None:
     harness = JobsHarness(SIXTY_FOUR, PATIENT)
     harness.ask(job_name="holder", slots=64)
     workers = [
@@ -169,7 +169,7 @@ def test_a_job_whose_workers_would_rather_do_without_is_refused_at_once() -> Non
     assert harness.ask(job_name="next", slots=64).job.state is State.QUEUED, "its place in the queue is free"
 
 
-def test_a_queued_job_that_waits_too_long_is_told_so() -> None:
+def test_a_job_that_is_queued_for_too_long_is_told_so() -> None:
     harness = JobsHarness(SIXTY_FOUR)
     harness.ask(job_name="holder", slots=64)
     waiting = harness.ask(job_name="waits", timeout_ms=2000)
@@ -180,7 +180,7 @@ def test_a_queued_job_that_waits_too_long_is_told_so() -> None:
     assert len(harness.jobs) == 1
 
 
-def test_no_more_jobs_wait_than_there_is_room_for() -> None:
+def test_the_number_of_queued_jobs_is_bounded() -> None:
     harness = JobsHarness(limits=Limits(waiting_max=2))
     for name in ("a", "b"):
         harness.ask(job_name=name, world_size=2)
@@ -192,7 +192,7 @@ def test_no_more_jobs_wait_than_there_is_room_for() -> None:
 # Several switches.
 
 
-def test_a_job_goes_where_all_its_workers_are_and_most_slots_are_free() -> None:
+def test_a_job_goes_to_the_switch_of_its_hosts_with_most_free_slots() -> None:
     left, right = (
         switch("left", addresses=("10.0.0.1", "10.0.0.2")),
         switch("right", addresses=("10.0.0.2", "10.0.0.3")),
@@ -212,7 +212,7 @@ def test_a_job_goes_where_all_its_workers_are_and_most_slots_are_free() -> None:
     assert {grant.reply.switch_name for grant in harness.outputs(Grant)} == {"left", "right"}
 
 
-def test_workers_that_no_switch_has_in_common_are_told_where_they_are() -> None:
+def test_workers_without_a_common_switch_are_told_where_they_are() -> None:
     harness = JobsHarness(switches=[switch("left", addresses=("10.0.0.1",)), switch("right", addresses=("10.0.0.3",))])
     harness.ask(rank=0, world_size=2, endpoint=_endpoint("10.0.0.1"))
     code, text = harness.refusal_of(lambda: harness.ask(rank=1, world_size=2, endpoint=_endpoint("10.0.0.3")))
@@ -224,7 +224,7 @@ def test_workers_that_no_switch_has_in_common_are_told_where_they_are() -> None:
     assert len(harness.jobs) == 1
 
 
-def test_job_numbers_are_each_switchs_own() -> None:
+def test_job_numbers_are_counted_at_each_switch() -> None:
     harness = JobsHarness(switches=[switch("left", addresses=("10.0.0.1",)), switch("right", addresses=("10.0.0.3",))])
     workers = [harness.ask(job_name=address, endpoint=_endpoint(address)) for address in ("10.0.0.1", "10.0.0.3")]
     assert [(worker.job.switch_name, worker.job.number) for worker in workers] == [("left", 1), ("right", 1)]
@@ -232,7 +232,7 @@ def test_job_numbers_are_each_switchs_own() -> None:
     assert [job.name for job in harness.jobs.all()] == ["10.0.0.1"]
 
 
-def test_a_drained_switch_takes_no_new_jobs_and_those_go_elsewhere() -> None:
+def test_a_drained_switch_takes_no_new_jobs_and_others_do() -> None:
     harness = JobsHarness(switches=[switch("left", SIXTY_FOUR), switch("right", SIXTY_FOUR)], limits=PATIENT)
     assert harness.ask(job_name="runs-on-left", slots=64).job.switch_name == "left"
     assert harness.jobs.drain("left", resume=False) == 1
@@ -264,7 +264,7 @@ def _endpoint(address: str) -> join.Endpoint:
     return join.Endpoint(address=address, port=5000)
 
 
-def test_one_host_may_have_so_many_jobs_waiting_and_others_get_their_places() -> None:
+def test_queued_jobs_are_bounded_for_each_host_and_others_get_their_places() -> None:
     harness = JobsHarness(limits=Limits(waiting_per_host_max=3))
     greedy, other = Asker("greedy at 10.0.0.66", "10.0.0.66"), Asker("other at 10.0.0.7", "10.0.0.7")
 
@@ -282,7 +282,7 @@ def test_one_host_may_have_so_many_jobs_waiting_and_others_get_their_places() ->
     assert found["innocent"] == "other at 10.0.0.7"
 
 
-def test_a_lease_that_is_not_used_goes_back_when_others_wait_and_not_before() -> None:
+def test_an_idle_lease_is_revoked_only_when_others_wait() -> None:
     harness = JobsHarness(SwitchSizes(slots=16, lanes_max=64, jobs_max=8), Limits(idle_ms_max=80_000))
     (idle,) = harness.running(world_size=1, job_name="idle", slots=16)
     harness.contributions[idle.job.number] = [0]
@@ -292,11 +292,11 @@ def test_a_lease_that_is_not_used_goes_back_when_others_wait_and_not_before() ->
     for count in range(1, 20):
         harness.results[idle.job.number] = count
         harness.wait(15, beating=[idle])
-    assert idle.job.state is State.RUNNING, "it sums, if slowly"
+    assert idle.job.state is State.RUNNING, "the job makes progress, if slowly"
     for round_newest in range(100):
         harness.wait(1, beating=[idle] if waiting.job.state is State.QUEUED else [waiting], round_newest=round_newest)
         if waiting.job.state is State.RUNNING and waiting.stream == 0:
             harness.jobs.attend(member(waiting), harness.now)
-    assert idle.job.ended is not None, "what it says of its rounds is not believed"
+    assert idle.job.ended is not None, "the worker's own claim of progress does not count"
     assert "has summed nothing" in idle.job.ended.reason
     assert waiting.job.state is State.RUNNING

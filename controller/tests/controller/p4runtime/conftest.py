@@ -1,5 +1,5 @@
-"""The compiled program as finsy reads it, and a real P4Runtime server behind a proxy: the software switch's, or bmv2's
-where that is installed. Neither has interfaces: what packets do is the matter of bmv2_tests and soft_switch/tests."""
+"""The compiled program as finsy reads it, and a real P4Runtime server behind a proxy: the software switch's, or
+bmv2's if that is installed. Neither has interfaces: bmv2_tests and soft_switch/tests cover what happens to packets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def program() -> compiled.Program:
 
 @pytest.fixture(scope="session")
 def pipelines() -> dict[str, Pipeline]:
-    """By kind of switch."""
+    """The pipeline of each kind of switch."""
     return {"software": device_config.software(), "bmv2": device_config.bmv2()}
 
 
@@ -53,7 +53,7 @@ def hosts() -> tuple[Host, ...]:
 
 @pytest.fixture
 def job(program: compiled.Program) -> JobEntry:
-    """Three workers, two threads, slots 32 .. 39."""
+    """A job of three workers and two threads, with slots 32 to 39."""
     return JobEntry(
         job=7,
         key=0xFEED0007,
@@ -68,7 +68,7 @@ def job(program: compiled.Program) -> JobEntry:
 
 @pytest.fixture
 def kind(request: pytest.FixtureRequest) -> str:
-    """Whose P4Runtime server it is; a test may ask for others than this one."""
+    """The kind of switch whose P4Runtime server is used; a test may parametrise it."""
     return str(getattr(request, "param", "software"))
 
 
@@ -82,13 +82,13 @@ Serve = Callable[[], contextlib.AbstractContextManager[str]]
 
 @pytest.fixture
 def serve(kind: str, pipeline: Pipeline, tmp_path: Path) -> Serve:
-    """Starts a switch without a program, which is gone afterwards; gives where its P4Runtime server listens."""
+    """Starts a switch without a program for the length of a test; gives the address of its P4Runtime server."""
     return lambda: _bmv2(tmp_path) if kind == "bmv2" else _software(pipeline)
 
 
 @pytest.fixture
 def server(serve: Serve) -> Iterator[str]:
-    """Where the P4Runtime server of a switch without a program listens."""
+    """The address of the P4Runtime server of a switch without a program."""
     with serve() as address:
         yield address
 
@@ -125,7 +125,7 @@ def proxy(server: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def client(proxy: Proxy, pipeline: Pipeline) -> Iterator[Client]:
-    """The primary one, of a switch that runs our program."""
+    """The primary client of a switch that runs our program."""
     with contextlib.closing(Client(proxy.address, DEVICE, election_id=10)) as client:
         client.wait_ready()
         client.load(pipeline)
@@ -134,7 +134,8 @@ def client(proxy: Proxy, pipeline: Pipeline) -> Iterator[Client]:
 
 @pytest.fixture
 def target_at(pipeline: Pipeline) -> Callable[[str], Target]:
-    """A switch with ports, so that everything is written that there is; its P4Runtime server listens there."""
+    """A target with ports and hosts, so that entries of every table are written; its P4Runtime server is at this
+    address."""
     at = {"name": "leaf", "kind": "bmv2", "device": DEVICE, "address": "10.0.0.1", "mac": "02:00:0a:00:00:01"}
     return lambda p4runtime: Target(p4runtime=p4runtime, pipeline=pipeline, hosts=HOSTS, **at)
 
@@ -146,7 +147,7 @@ def target(proxy: Proxy, target_at: Callable[[str], Target]) -> Target:
 
 @pytest.fixture
 def controllers() -> Iterator[Callable[[Target, int], P4RuntimeSwitch]]:
-    """Makes one more controller of a switch, with an election id."""
+    """Makes another controller of a switch, with the given election id."""
     with contextlib.ExitStack() as cleanup:
 
         def make(target: Target, election_id: int) -> P4RuntimeSwitch:
@@ -157,7 +158,7 @@ def controllers() -> Iterator[Callable[[Target, int], P4RuntimeSwitch]]:
 
 @pytest.fixture
 def switch(target: Target, controllers: Callable[[Target, int], P4RuntimeSwitch]) -> P4RuntimeSwitch:
-    """Reconciled, without jobs."""
+    """A switch that has been reconciled without jobs."""
     switch = controllers(target, 10)
     switch.wait_ready()
     switch.reconcile([])

@@ -24,9 +24,7 @@ def test_each_worker_and_thread_has_an_entry_that_only_its_own_packets_match(
     ]
 
 
-def test_a_job_at_other_ports_is_matched_there_and_its_cells_and_sources_stay(
-    job: JobEntry, schema: fy.P4Schema
-) -> None:
+def test_a_port_offset_shifts_the_matched_ports_but_not_cells_or_sources(job: JobEntry, schema: fy.P4Schema) -> None:
     above = dataclasses.replace(job, port_offset=6)
     pairs = zip(admit.entries(job, 5, [9, 8, 7]), admit.entries(above, 5, [9, 8, 7]), strict=True)
     for plain, moved in ((_through_the_wire(a, schema), _through_the_wire(b, schema)) for a, b in pairs):
@@ -35,7 +33,7 @@ def test_a_job_at_other_ports_is_matched_there_and_its_cells_and_sources_stay(
         assert moved.action == plain.action
 
 
-def test_an_entry_says_what_the_cells_need(job: JobEntry, schema: fy.P4Schema) -> None:
+def test_an_entry_carries_the_parameters_of_the_cells(job: JobEntry, schema: fy.P4Schema) -> None:
     last = _arguments(admit.entries(job, 5, [9, 8, 7])[-1], schema)
     assert last == {
         "row": 5,
@@ -59,7 +57,7 @@ def test_32_workers_fill_the_bitmap(job: JobEntry, schema: fy.P4Schema) -> None:
 
 
 @pytest.mark.parametrize(("slots", "threads"), [(1, 1), (8, 1), (8, 2), (16, 16), (4096, 16), (32768, 1), (32768, 8)])
-def test_a_thread_may_use_exactly_its_part_of_the_lease(
+def test_a_thread_may_only_use_its_own_part_of_the_lease(
     job: JobEntry, schema: fy.P4Schema, slots: int, threads: int
 ) -> None:
     entry = dataclasses.replace(job, workers=1, threads=threads, slots=slots, slot_base=0, endpoints=job.endpoints[:1])
@@ -70,7 +68,7 @@ def test_a_thread_may_use_exactly_its_part_of_the_lease(
         assert mine == list(range(thread * run, (thread + 1) * run))
 
 
-def test_below_a_parent_its_bit_is_one_of_the_others_and_it_may_answer(job: JobEntry, schema: fy.P4Schema) -> None:
+def test_a_parent_gets_the_next_bit_and_an_entry_for_its_answers(job: JobEntry, schema: fy.P4Schema) -> None:
     below = dataclasses.replace(job, uplink=Uplink(Endpoint("10.0.1.1", 43488), 4))
     *workers, _, _ = entries = [_through_the_wire(entry, schema) for entry in admit.entries(below, 5, [9, 8, 7], 6)]
     arguments = [_arguments(entry, schema) for entry in workers]

@@ -28,7 +28,7 @@ DEVICE = 64 * os.getpid() + 62
 
 
 class Changes(NamedTuple):
-    """What a client with this election id said of its trouble, each time that it changed."""
+    """Records what a client with this election id reports of its trouble, each time that it changes."""
 
     client: Client
     troubles: list[str]
@@ -58,7 +58,7 @@ def free_port() -> int:
     return unused_port()
 
 
-def test_a_switch_without_a_program_gets_ours_once(proxy: Proxy, pipeline: Pipeline) -> None:
+def test_a_switch_without_a_program_is_loaded_once(proxy: Proxy, pipeline: Pipeline) -> None:
     for expected, loads in ((Runs.NOTHING, 1), (Runs.OURS, 2)):
         with contextlib.closing(Client(proxy.address, DEVICE, election_id=loads + 1)) as client:
             client.wait_ready()
@@ -68,10 +68,10 @@ def test_a_switch_without_a_program_gets_ours_once(proxy: Proxy, pipeline: Pipel
             assert proxy.loads == loads
 
 
-def test_what_a_program_before_had_is_gone_after_a_load(
+def test_loading_removes_the_groups_of_an_earlier_program(
     client: Client, pipeline: Pipeline, schema: fy.P4Schema
 ) -> None:
-    """bmv2 would keep the groups, and send each flooded frame twice."""
+    """bmv2 would keep them, and send each flooded frame twice."""
     groups = [fy.P4MulticastGroupEntry().encode(schema)]
     client.write("a group", "INSERT", [deliver.group(3, [1, 2]).encode(schema)])
     assert len(client.read("groups", groups)) == 1
@@ -80,7 +80,7 @@ def test_what_a_program_before_had_is_gone_after_a_load(
     client.write("a group", "INSERT", [deliver.group(3, [1, 2]).encode(schema)])
 
 
-def test_a_switch_that_is_not_there_is_named(free_port: int) -> None:
+def test_an_unreachable_switch_is_named(free_port: int) -> None:
     address = f"127.0.0.1:{free_port}"
     with contextlib.closing(Client(address, DEVICE, election_id=2)) as client:
         wait_until(lambda: "has been out of reach since" in client.trouble, "the client tried once")
@@ -88,7 +88,7 @@ def test_a_switch_that_is_not_there_is_named(free_port: int) -> None:
             client.wait_ready(0.0)
 
 
-def test_what_accepts_connections_and_says_nothing_is_said_to_do_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_accepts_connections_but_never_answers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "HANDSHAKE_S_MAX", 0.3)
     silent = socket.create_server(("127.0.0.1", 0))
     client = Client(f"127.0.0.1:{silent.getsockname()[1]}", DEVICE, election_id=2)
@@ -98,7 +98,7 @@ def test_what_accepts_connections_and_says_nothing_is_said_to_do_so(monkeypatch:
         )
 
 
-def test_a_switch_may_come_later(server: str, free_port: int, pipeline: Pipeline) -> None:
+def test_a_client_waits_for_a_switch_that_starts_later(server: str, free_port: int, pipeline: Pipeline) -> None:
     with contextlib.closing(Client(f"127.0.0.1:{free_port}", DEVICE, election_id=2)) as client:
         wait_until(lambda: "out of reach" in client.trouble, "the client tried once")
         proxy = Proxy(server, free_port)
@@ -109,7 +109,7 @@ def test_a_switch_may_come_later(server: str, free_port: int, pipeline: Pipeline
             proxy.stop()
 
 
-def test_a_lost_connection_comes_back_by_itself_and_the_switch_has_what_it_had(
+def test_a_client_reconnects_and_finds_the_entries_of_the_switch(
     server: str, free_port: int, pipeline: Pipeline, own_entry: p4r.Entity
 ) -> None:
     proxy = Proxy(server, free_port)
@@ -137,7 +137,9 @@ def test_a_lost_connection_comes_back_by_itself_and_the_switch_has_what_it_had(
     assert "" in troubles[2:]
 
 
-def test_a_host_that_vanished_without_a_word_is_noticed(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_vanishes_without_closing_connections_is_noticed(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client_module, "PROBE_S", 0.05)
     monkeypatch.setattr(client_module, "PROBE_ANSWER_S_MAX", 0.2)
     monkeypatch.setattr(client_module, "HANDSHAKE_S_MAX", 0.2)
@@ -149,9 +151,7 @@ def test_a_host_that_vanished_without_a_word_is_noticed(proxy: Proxy, monkeypatc
         client.wait_ready()
 
 
-def test_of_two_controllers_the_newer_one_has_the_switch(
-    proxy: Proxy, pipeline: Pipeline, own_entry: p4r.Entity
-) -> None:
+def test_the_newer_of_two_controllers_becomes_primary(proxy: Proxy, pipeline: Pipeline, own_entry: p4r.Entity) -> None:
     older, newer = (Client(proxy.address, DEVICE, election_id=number) for number in (5, 6))
     with contextlib.closing(older), contextlib.closing(newer):
         newer.wait_ready()
@@ -163,7 +163,7 @@ def test_of_two_controllers_the_newer_one_has_the_switch(
         newer.write("an address", "INSERT", [own_entry])
 
 
-def test_a_standby_takes_the_switch_when_it_is_left(proxy: Proxy) -> None:
+def test_a_standby_becomes_primary_when_the_primary_leaves(proxy: Proxy) -> None:
     first, standby = (Client(proxy.address, DEVICE, election_id=number) for number in (5, STANDBY_ID))
     with contextlib.closing(first), contextlib.closing(standby):
         first.wait_ready()
@@ -176,8 +176,8 @@ def test_a_standby_takes_the_switch_when_it_is_left(proxy: Proxy) -> None:
         assert next_one.election_id == 6
 
 
-def test_a_dead_connection_of_its_own_does_not_keep_a_controller_from_the_switch(proxy: Proxy) -> None:
-    """After a partition the switch may still hold it, with its election id."""
+def test_a_controller_gets_past_its_own_dead_connection(proxy: Proxy) -> None:
+    """After a partition the switch may still hold the old connection, with the same election id."""
     dead, alive = (Client(proxy.address, DEVICE, election_id=5) for _ in range(2))
     with contextlib.closing(dead), contextlib.closing(alive):
         wait_until(lambda: not dead.trouble or not alive.trouble, "one has the switch")
@@ -185,8 +185,8 @@ def test_a_dead_connection_of_its_own_does_not_keep_a_controller_from_the_switch
         wait_until(lambda: "" in (dead.trouble, alive.trouble), "and has it")
 
 
-def test_a_controller_that_knows_less_than_the_switch_bids_more_when_nobody_else_does(proxy: Proxy) -> None:
-    """Its state was lost, and it begins with low election ids."""
+def test_a_controller_whose_election_id_is_too_low_bids_higher_if_no_other_is_connected(proxy: Proxy) -> None:
+    """After the loss of its state it starts with low election ids again."""
     with contextlib.closing(Client(proxy.address, DEVICE, election_id=1000)) as before:
         before.wait_ready()
     with contextlib.closing(Client(proxy.address, DEVICE, election_id=2)) as client:
@@ -194,17 +194,17 @@ def test_a_controller_that_knows_less_than_the_switch_bids_more_when_nobody_else
         assert client.election_id > 1000
 
 
-def test_a_refused_entry_is_told_with_the_switchs_words(client: Client, own_entry: p4r.Entity) -> None:
+def test_a_refused_entry_is_reported_in_the_switchs_words(client: Client, own_entry: p4r.Entity) -> None:
     client.write("an address", "INSERT", [own_entry])
     with pytest.raises(DriverError, match=r"could not add addresses: .+ \(ALREADY_EXISTS\), and 1 more failed"):
         client.write("addresses", "INSERT", [own_entry, own_entry])
 
 
-def test_what_is_not_there_counts_as_removed(client: Client, own_entry: p4r.Entity) -> None:
+def test_deleting_a_missing_entry_succeeds(client: Client, own_entry: p4r.Entity) -> None:
     client.write("an address", "DELETE", [own_entry])
 
 
-def test_more_entries_than_one_request_holds_are_written_in_several(
+def test_a_large_update_is_split_into_several_requests(
     client: Client, schema: fy.P4Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "UPDATES_MAX", 3)
@@ -213,7 +213,7 @@ def test_more_entries_than_one_request_holds_are_written_in_several(
     assert len(client.read("addresses", [fy.P4TableEntry("own").encode(schema)])) == 8
 
 
-def test_a_switch_that_does_not_answer_is_not_waited_for_for_ever(
+def test_waiting_for_a_switch_that_does_not_answer_is_bounded(
     client: Client, proxy: Proxy, own_entry: p4r.Entity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "CALL_S_MAX", 0.2)
@@ -233,7 +233,7 @@ def test_a_call_in_flight_ends_with_the_connection(client: Client, proxy: Proxy,
     breaking.join()
 
 
-def test_closing_is_idempotent_and_the_switch_keeps_what_it_has(
+def test_closing_is_idempotent_and_leaves_the_entries_in_the_switch(
     client: Client, proxy: Proxy, own_entry: p4r.Entity
 ) -> None:
     client.write("an address", "INSERT", [own_entry])
@@ -246,7 +246,7 @@ def test_closing_is_idempotent_and_the_switch_keeps_what_it_has(
         assert len(another.read("entries", [own_entry])) == 1
 
 
-def test_with_tls_both_sides_prove_who_they_are(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_tls_authenticates_both_sides(pipeline: Pipeline, tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "ca", "test")
     for role in (SWITCH, CONTROLLER):
         authority.issue(Holder(role, Claims(frozenset({role})), ("127.0.0.1",)), tmp_path / role, days=1)

@@ -25,7 +25,7 @@ def with_connection(address: str, use: Callable[[Connection], Awaitable[T]]) -> 
     return asyncio.run(run())
 
 
-def test_what_runs_is_told_by_the_cookie(server: str, pipeline: Pipeline) -> None:
+def test_the_loaded_program_is_identified_by_its_cookie(server: str, pipeline: Pipeline) -> None:
     async def use(connection: Connection) -> None:
         assert await connection.runs(pipeline) is Runs.NOTHING
         await connection.bid(2)
@@ -38,7 +38,7 @@ def test_what_runs_is_told_by_the_cookie(server: str, pipeline: Pipeline) -> Non
     with_connection(server, use)
 
 
-def test_of_a_switch_without_a_cookie_nobody_knows_whose_keys_its_cells_hold(server: str, pipeline: Pipeline) -> None:
+def test_a_program_loaded_without_a_cookie_counts_as_another_program(server: str, pipeline: Pipeline) -> None:
     async def use(connection: Connection) -> None:
         await connection.bid(2)
         await connection.standing()
@@ -53,7 +53,7 @@ def test_of_a_switch_without_a_cookie_nobody_knows_whose_keys_its_cells_hold(ser
     with_connection(server, use)
 
 
-def test_who_is_primary_is_told_to_all(server: str) -> None:
+def test_all_clients_are_told_who_is_primary(server: str) -> None:
     async def use(first: Connection) -> None:
         await first.bid(5)
         assert await first.standing() == Standing(5, primary=True, vacant=False)

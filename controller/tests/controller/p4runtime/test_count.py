@@ -6,7 +6,7 @@ from wiresum.controller import REASONS
 from wiresum.controller.p4runtime import count
 
 
-def test_a_row_is_read_where_the_program_counts_it(schema: fy.P4Schema) -> None:
+def test_a_row_is_read_at_the_indexes_that_the_program_uses(schema: fy.P4Schema) -> None:
     asked = [entity.encode(schema).counter_entry for entity in count.reads(3)]
     names = {counter.id: counter.alias for counter in schema.counters}
     found = [(names[entry.counter_id], entry.index.index) for entry in asked]
@@ -14,7 +14,7 @@ def test_a_row_is_read_where_the_program_counts_it(schema: fy.P4Schema) -> None:
     assert found == [*expected, ("results", 3)]
 
 
-def test_what_was_read_is_told_by_reason_and_worker() -> None:
+def test_counters_are_split_by_reason_and_worker() -> None:
     answers = count.reads(3)
     for number, answer in enumerate(answers):
         answer.data = fy.P4CounterData(packet_count=1000 + number)
@@ -25,7 +25,7 @@ def test_what_was_read_is_told_by_reason_and_worker() -> None:
     assert not counters.tensor_last
 
 
-def test_a_reset_covers_what_is_read(schema: fy.P4Schema) -> None:
+def test_a_reset_covers_all_counters_that_are_read(schema: fy.P4Schema) -> None:
     resets = [entity.encode(schema).counter_entry for entity in count.resets(3)]
     reads = [entity.encode(schema).counter_entry for entity in count.reads(3)]
     assert [(e.counter_id, e.index.index) for e in resets] == [(e.counter_id, e.index.index) for e in reads]

@@ -21,7 +21,7 @@ def test_each_copy_is_addressed_to_its_receiver(job: JobEntry, hosts: tuple[Host
         assert entry.action.args == host | {"port": 5000 + 16 * worker}
 
 
-def test_the_number_of_the_switchs_port_is_made_up_for(
+def test_the_port_offset_is_subtracted_from_the_delivered_port(
     job: JobEntry, hosts: tuple[Host, ...], schema: fy.P4Schema
 ) -> None:
     low = (Endpoint("10.0.0.10", 5), *job.endpoints[1:])
@@ -29,11 +29,11 @@ def test_the_number_of_the_switchs_port_is_made_up_for(
     entries = [fy.P4TableEntry.decode(e.encode(schema), schema) for e in deliver.entries(above, hosts[:3])]
     for endpoint, entry in zip(low, entries, strict=True):
         assert isinstance(entry.action, fy.P4TableAction)
-        # What p4src/common/deliver.p4 does, in 16 bits: thread 1 of the job comes in at port 6 + 1.
+        # p4src/common/deliver.p4 adds in 16 bits: thread 1 of the job receives at port 6 + 1.
         assert (entry.action.args["port"] + 7) % 65536 == endpoint.port + 1
 
 
-def test_what_goes_up_is_addressed_to_the_switch_above_as_one_of_its_workers(
+def test_sums_for_the_parent_are_addressed_to_it_with_the_switchs_worker_number(
     job: JobEntry, hosts: tuple[Host, ...], schema: fy.P4Schema
 ) -> None:
     below = dataclasses.replace(job, uplink=Uplink(Endpoint("10.0.1.1", 43488), 4))
@@ -50,7 +50,7 @@ def test_what_goes_up_is_addressed_to_the_switch_above_as_one_of_its_workers(
 
 
 @pytest.mark.parametrize("port_offset", [0, 6])
-def test_what_is_for_everyone_is_addressed_to_a_multicast_group(
+def test_copies_for_everyone_are_addressed_to_a_multicast_group(
     job: JobEntry, schema: fy.P4Schema, port_offset: int
 ) -> None:
     above = dataclasses.replace(job, port_offset=port_offset)
@@ -65,7 +65,7 @@ def test_what_is_for_everyone_is_addressed_to_a_multicast_group(
     assert [(replica.egress_port, replica.instance) for replica in copies.replicas] == [(0, 0xFE)]
 
 
-def test_a_group_has_a_copy_for_each_worker_also_where_two_share_a_port(schema: fy.P4Schema) -> None:
+def test_a_group_has_a_copy_for_each_worker_even_if_two_share_a_port(schema: fy.P4Schema) -> None:
     message = deliver.group(5, [3, 1, 3]).encode(schema).packet_replication_engine_entry.multicast_group_entry
     assert message.multicast_group_id == 5
     assert [(replica.egress_port, replica.instance) for replica in message.replicas] == [(3, 0), (1, 1), (3, 2)]

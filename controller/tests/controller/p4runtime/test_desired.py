@@ -21,7 +21,7 @@ def places(entities: list[desired.Entity]) -> dict[str, int]:
     return {name: names.count(name) for name in names}
 
 
-def test_a_configuration_is_the_switchs_address_and_its_hosts(target: Target) -> None:
+def test_a_configuration_gives_entries_for_the_switch_and_its_hosts(target: Target) -> None:
     assert places(desired.of_configuration(target)) == {"own": 1, "group": 1, "forward": 32}
 
 
@@ -37,7 +37,9 @@ def test_a_job_has_an_entry_for_each_worker_and_thread_in_the_row_of_its_number(
             assert (entity.action.args["row"], entity.action.args["group"]) == (8, 8)
 
 
-def test_a_job_below_a_parent_has_a_way_there_and_back(target: Target, job: JobEntry, hosts: tuple[Host, ...]) -> None:
+def test_a_job_below_a_parent_has_entries_for_both_directions(
+    target: Target, job: JobEntry, hosts: tuple[Host, ...]
+) -> None:
     spine = hosts[9]
     target = dataclasses.replace(target, parent=spine)
     below = dataclasses.replace(job, uplink=Uplink(Endpoint(spine.address, 43488), 4))
@@ -66,26 +68,26 @@ def copies(entities: list[desired.Entity]) -> list[int]:
     return [receiver for _, receiver in group.replicas]
 
 
-def test_rows_and_groups_of_all_jobs_are_apart_from_strays_and_floods(target: Target) -> None:
+def test_jobs_use_no_row_or_group_that_is_reserved(target: Target) -> None:
     rows = [target.row(job) for job in range(target.jobs_max)]
     assert min(rows) == 1
     assert max(rows) == target.pipeline.job_rows - 1 < FLOOD_GROUP < UPLINK_GROUPS
     assert len(set(rows)) == len(rows)
 
 
-def test_the_same_jobs_in_any_order_want_the_same(target: Target, job: JobEntry) -> None:
+def test_the_order_of_jobs_does_not_matter(target: Target, job: JobEntry) -> None:
     other = dataclasses.replace(job, job=3)
     one, two = desired.everything(target, [job, other]), desired.everything(target, [other, job])
     assert sorted(map(repr, one)) == sorted(map(repr, two))
 
 
-def test_addresses_that_are_no_hosts_are_named(target: Target, job: JobEntry) -> None:
+def test_unknown_hosts_of_a_job_are_named(target: Target, job: JobEntry) -> None:
     strangers = (job.endpoints[0], Endpoint("10.9.9.9", 1), Endpoint("10.8.8.8", 1))
     with pytest.raises(ValueError, match=r"leaf knows no host with the address 10\.8\.8\.8, 10\.9\.9\.9: add it"):
         desired.of_job(target, dataclasses.replace(job, endpoints=strangers))
 
 
-def test_in_a_tree_everybody_behind_a_port_is_forwarded_to_and_flooded(target: Target, job: JobEntry) -> None:
+def test_in_a_tree_all_hosts_behind_a_port_are_forwarded_to_and_flooded(target: Target, job: JobEntry) -> None:
     far = Host("far", "10.0.9.1", "02:00:0a:00:09:01", 40)
     leaf = dataclasses.replace(
         target,

@@ -17,12 +17,12 @@ BINARY, CONTEXT, BFRT = b"\x00chip", b'{"context": 1}', b'{"bfrt": 1}'
 
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
-    """What the compiler writes, with paths as seen from where it was started."""
+    """The compiler's output, with paths relative to the folder where it ran."""
     write_tofino_program(tmp_path)
     return tmp_path
 
 
-def test_bmv2_gets_what_p4c_made(program: compiled.Program) -> None:
+def test_bmv2_gets_the_json_of_p4c(program: compiled.Program) -> None:
     pipeline = device_config.bmv2()
     assert pipeline.device_config == program.device_config
     assert (pipeline.lanes, pipeline.slots, pipeline.job_rows) == (64, 4096, 256)
@@ -36,7 +36,7 @@ def test_the_software_switch_gets_its_sizes_as_json() -> None:
     assert device_config.software().lanes == device_config.bmv2().lanes
 
 
-def test_cookies_tell_pipelines_apart() -> None:
+def test_cookies_differ_between_pipelines() -> None:
     pipelines = [device_config.bmv2(), device_config.software(), device_config.software(lanes=360, slots=4096)]
     assert len({pipeline.cookie for pipeline in pipelines}) == 3
     assert device_config.bmv2().cookie == pipelines[0].cookie
@@ -46,8 +46,8 @@ def test_cookies_tell_pipelines_apart() -> None:
     assert len({*keys, pipelines[0].cookie}) == 11
 
 
-def test_stratum_gets_its_message(built: Path) -> None:
-    """Written out by the rules of protobuf's wire format, from the field numbers of bf.proto."""
+def test_stratum_gets_its_protobuf_message(built: Path) -> None:
+    """The bytes are written by the rules of protobuf, with the field numbers of bf.proto."""
 
     def field(number: int, value: bytes) -> bytes:
         return bytes([number << 3 | 2, len(value)]) + value
@@ -58,7 +58,7 @@ def test_stratum_gets_its_message(built: Path) -> None:
 
 
 def read_as_pi_does(packed: bytes) -> dict[str, bytes]:
-    """Step by step as `_pi_update_device_start` of open-p4studio's bf-drivers/src/pi/pi_imp.c."""
+    """Reads step by step like `_pi_update_device_start` in bf-drivers/src/pi/pi_imp.c of open-p4studio."""
     at = 0
 
     def part(*, bytes_max: int | None = None) -> bytes:
@@ -76,14 +76,14 @@ def read_as_pi_does(packed: bytes) -> dict[str, bytes]:
     return read
 
 
-def test_servers_made_of_pi_get_five_parts_with_their_lengths(built: Path) -> None:
+def test_servers_built_on_pi_get_five_parts_with_their_lengths(built: Path) -> None:
     packed = device_config.tofino(built, built / "info.txtpb", form="pi").device_config
     expected = {"prog_name": b"main", "cfg": BINARY, "ctx": CONTEXT, "p4_pipeline_name": b"pipe", "bf-rt": BFRT}
     assert read_as_pi_does(packed) == expected
 
 
 @pytest.mark.parametrize("form", DEVICE_CONFIGS)
-def test_the_configuration_says_which_form_a_switch_gets(built: Path, form: str) -> None:
+def test_the_configuration_selects_the_form_of_the_device_config(built: Path, form: str) -> None:
     switch = SwitchConfig(
         "t", "tofino", "10.0.0.2:9559", 0, "10.0.0.1", 43488, program=built, p4info=built / "info.txtpb"
     )
@@ -96,7 +96,7 @@ def test_the_configuration_says_which_form_a_switch_gets(built: Path, form: str)
 
 @pytest.mark.parametrize("name", ["", "m" * 101])
 @pytest.mark.parametrize("key", ["program-name", "p4_pipeline_name"])
-def test_a_name_that_servers_made_of_pi_refuse_is_said(built: Path, key: str, name: str) -> None:
+def test_a_program_name_that_servers_built_on_pi_refuse_is_an_error(built: Path, key: str, name: str) -> None:
     document = json.loads((built / "main.conf").read_text())
     (program,) = document["p4_devices"][0]["p4_programs"]
     (pipeline,) = program["p4_pipelines"]
@@ -108,7 +108,7 @@ def test_a_name_that_servers_made_of_pi_refuse_is_said(built: Path, key: str, na
     assert device_config.tofino(built, built / "info.txtpb", form="stratum").device_config
 
 
-def test_the_files_may_lie_where_the_compilers_file_says(built: Path) -> None:
+def test_files_are_also_found_at_the_paths_in_main_conf(built: Path) -> None:
     (built / "build/tofino").mkdir(parents=True)
     for name in ("bfrt.json", "pipe"):
         (built / name).rename(built / "build/tofino" / name)
@@ -129,7 +129,7 @@ def test_the_files_may_lie_where_the_compilers_file_says(built: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_compiled_files_is_said(built: Path, spoil: object, message: str) -> None:
+def test_faulty_compiler_output_is_reported(built: Path, spoil: object, message: str) -> None:
     spoil(built)  # type: ignore[operator]
     with pytest.raises(PipelineError, match=message):
         device_config.tofino(built, built / "info.txtpb", form="stratum")

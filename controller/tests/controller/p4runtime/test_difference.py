@@ -30,7 +30,7 @@ def configured(target: Target, schema: fy.P4Schema) -> list[NormalEntry]:
 
 @pytest.fixture
 def job(job: JobEntry, hosts: tuple[Host, ...]) -> JobEntry:
-    """With a switch above, so that it has entries in all stages."""
+    """A job with a parent, so that it has entries in all stages."""
     return dataclasses.replace(job, uplink=Uplink(Endpoint("10.0.1.1", 43488), 4))
 
 
@@ -41,18 +41,18 @@ def of_job(target: Target, job: JobEntry, schema: fy.P4Schema) -> list[NormalEnt
 
 @pytest.fixture
 def of_job_below(target: Target, job: JobEntry, schema: fy.P4Schema) -> list[NormalEntry]:
-    """Another one, which has a switch above."""
+    """Another job with a parent."""
     below = dataclasses.replace(job, job=8, uplink=Uplink(Endpoint("10.0.1.1", 43488), 3))
     return normals(desired.of_job(target, below), schema)
 
 
-def test_what_is_as_it_should_be_is_left_alone(configured: list[NormalEntry], of_job: list[NormalEntry]) -> None:
+def test_correct_entries_are_left_alone(configured: list[NormalEntry], of_job: list[NormalEntry]) -> None:
     held = [*configured, *of_job]
     random.Random(1).shuffle(held)
     assert not difference(held, [*configured, *of_job])
 
 
-def test_stages_come_in_order_and_go_in_the_opposite_one(
+def test_stages_are_added_in_order_and_removed_in_reverse(
     configured: list[NormalEntry], of_job_below: list[NormalEntry]
 ) -> None:
     everything = [*of_job_below, *configured]
@@ -64,13 +64,13 @@ def test_stages_come_in_order_and_go_in_the_opposite_one(
     assert STAGES[-2:] == ("admit", "own")
 
 
-def test_all_that_goes_goes_before_anything_comes(configured: list[NormalEntry], of_job: list[NormalEntry]) -> None:
+def test_all_removals_come_before_any_addition(configured: list[NormalEntry], of_job: list[NormalEntry]) -> None:
     kinds = [batch.kind for batch in difference(of_job, configured)]
     assert kinds == sorted(kinds)
     assert set(kinds) == {"DELETE", "INSERT"}
 
 
-def test_an_entry_that_does_something_else_is_modified_but_admission_is_renewed(
+def test_a_changed_entry_is_modified_but_admission_is_removed_and_added_again(
     target: Target, job: JobEntry, of_job: list[NormalEntry], schema: fy.P4Schema
 ) -> None:
     other = desired.of_job(target, job)
@@ -93,7 +93,7 @@ def test_an_entry_that_does_something_else_is_modified_but_admission_is_renewed(
     ]
 
 
-def test_what_is_written_is_what_is_wanted_and_not_what_was_there(schema: fy.P4Schema) -> None:
+def test_a_modification_writes_the_wanted_entry(schema: fy.P4Schema) -> None:
     wanted = [normal(deliver.group(8, [0, 1, 2]), schema)]
     (batch,) = difference([normal(deliver.group(8, [9]), schema)], wanted)
     (entry,) = batch.entries
@@ -102,10 +102,10 @@ def test_what_is_written_is_what_is_wanted_and_not_what_was_there(schema: fy.P4S
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_however_a_switch_writes_an_entry_it_is_the_same(
+def test_equivalent_encodings_of_an_entry_are_equal(
     configured: list[NormalEntry], of_job_below: list[NormalEntry], schema: fy.P4Schema, stage: str
 ) -> None:
-    """Fields in another order, numbers with zeros in front, fields that are none of ours."""
+    """Fields in another order, numbers with leading zeros, and metadata of the switch make no difference."""
     entry = next(entry for entry in [*configured, *of_job_below] if entry.stage == stage)
     message = entry.entity.encode(schema)
     if stage == "group":
@@ -125,13 +125,13 @@ def test_however_a_switch_writes_an_entry_it_is_the_same(
     assert normal(again, schema).text == entry.text
 
 
-def test_a_jobs_key_is_in_no_line(of_job: list[NormalEntry], job: JobEntry) -> None:
+def test_the_text_of_a_change_does_not_contain_the_jobs_key(of_job: list[NormalEntry], job: JobEntry) -> None:
     lines = [line for batch in difference([], of_job) for line in batch.lines()]
     assert any("key (secret)" in line for line in lines)
     assert not any(str(job.key) in line or f"{job.key:x}" in line for line in lines)
 
 
-def test_lines_are_for_people(schema: fy.P4Schema) -> None:
+def test_changes_are_described_in_readable_lines(schema: fy.P4Schema) -> None:
     host = Host("h", "10.0.0.9", "02:00:00:00:00:09", 4)
     read = p4r.Entity()
     read.CopyFrom(own.entry("10.0.0.1", "02:00:00:00:00:01").encode(schema))

@@ -1,4 +1,5 @@
-"""What the controller expects of the program's P4Info. A program may have more, but none of this less or renumbered."""
+"""The controller's assumptions about the program's P4Info. A program may have more objects, but none fewer or with
+other ids."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ ACTIONS = {
 COUNTERS = {"packets": (0x12000001, len(count.COLUMNS)), "contributions": (0x12000002, SWITCH_WORKERS_MAX)}
 
 
-def test_tables_have_the_ids_keys_and_actions_that_the_controller_writes(p4info: p4i.P4Info) -> None:
+def test_tables_have_the_ids_keys_and_actions_that_the_controller_uses(p4info: p4i.P4Info) -> None:
     names = {action.preamble.id: action.preamble.alias for action in p4info.actions}
     tables = {table.preamble.alias: table for table in p4info.tables}
     for alias, (number, keys, actions) in TABLES.items():
@@ -68,16 +69,14 @@ def test_tables_have_the_ids_keys_and_actions_that_the_controller_writes(p4info:
         assert writable == actions
 
 
-def test_actions_have_the_ids_and_parameters_that_the_controller_gives(p4info: p4i.P4Info) -> None:
+def test_actions_have_the_ids_and_parameters_that_the_controller_uses(p4info: p4i.P4Info) -> None:
     actions = {action.preamble.alias: action for action in p4info.actions}
     for alias, (number, parameters) in ACTIONS.items():
         assert actions[alias].preamble.id == number
         assert {parameter.name: parameter.bitwidth for parameter in actions[alias].params} == parameters
 
 
-def test_counters_count_packets_in_rows_of_the_size_that_the_controller_reads(
-    p4info: p4i.P4Info, program: Program
-) -> None:
+def test_counters_count_packets_in_rows_of_the_expected_size(p4info: p4i.P4Info, program: Program) -> None:
     counters = {counter.preamble.alias: counter for counter in p4info.counters}
     for alias, (number, columns) in (COUNTERS | {"results": (0x12000003, 1)}).items():
         assert counters[alias].preamble.id == number
@@ -85,21 +84,21 @@ def test_counters_count_packets_in_rows_of_the_size_that_the_controller_reads(
         assert counters[alias].size == program.job_rows * columns
 
 
-def test_registers_are_as_large_as_the_record_says(p4info: p4i.P4Info, program: Program) -> None:
+def test_registers_have_the_sizes_in_the_compile_record(p4info: p4i.P4Info, program: Program) -> None:
     (sums,) = (register for register in p4info.registers if register.preamble.alias == "sums")
     assert sums.size == 2 * program.slots
     assert sums.type_spec.bitstring.bit.bitwidth == 32 * program.lanes
 
 
-def test_tables_have_room_for_jobs(p4info: p4i.P4Info) -> None:
+def test_tables_are_large_enough_for_jobs(p4info: p4i.P4Info) -> None:
     sizes = {table.preamble.alias: table.size for table in p4info.tables}
     assert sizes["admit"] >= SWITCH_WORKERS_MAX * THREADS_MAX
     assert sizes["admit_parent_entry"] >= THREADS_MAX
     assert sizes["deliver"] >= SWITCH_WORKERS_MAX
 
 
-def test_tables_say_which_entries_make_no_sense(p4info: p4i.P4Info) -> None:
-    """Counters have a column for each worker that there can be; a cell that nobody has used has key 0."""
+def test_table_restrictions_exclude_invalid_entries(p4info: p4i.P4Info) -> None:
+    """Counters have a column for each possible worker, and key 0 marks a cell that was never used."""
     restrictions = {
         table.preamble.alias: annotation
         for table in p4info.tables
@@ -112,6 +111,6 @@ def test_tables_say_which_entries_make_no_sense(p4info: p4i.P4Info) -> None:
     }
 
 
-def test_the_program_says_its_name_and_version(p4info: p4i.P4Info) -> None:
+def test_the_p4info_gives_the_programs_name_and_version(p4info: p4i.P4Info) -> None:
     assert (p4info.pkg_info.name, p4info.pkg_info.version) == ("wiresum", "1")
     assert all(table.preamble.doc.brief for table in p4info.tables)

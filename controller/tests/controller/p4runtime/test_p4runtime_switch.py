@@ -17,7 +17,7 @@ from wiresum_lab.processes import PATIENCE_S, wait_until
 Controllers = Callable[[Target, int], P4RuntimeSwitch]
 
 pytestmark = pytest.mark.parametrize("kind", ["software", "bmv2"], indirect=True)
-"""The controller cannot tell one from the other."""
+"""The controller treats both in the same way."""
 
 
 def table(switch: P4RuntimeSwitch, name: str) -> list[fy.P4TableEntry]:
@@ -25,7 +25,7 @@ def table(switch: P4RuntimeSwitch, name: str) -> list[fy.P4TableEntry]:
 
 
 def groups(switch: P4RuntimeSwitch) -> dict[int, int]:
-    """How many copies each makes."""
+    """The number of copies that each group makes."""
     found = switch.tables.read("groups", [fy.P4MulticastGroupEntry()])
     return {group.multicast_group_id: len(group.replicas) for group in found}
 
@@ -36,7 +36,7 @@ def set_counter(switch: P4RuntimeSwitch, row: int, column: int, packets: int) ->
     switch.tables.modify("a counter", [entry])
 
 
-def test_it_is_a_driver_with_the_programs_sizes(switch: P4RuntimeSwitch, target: Target) -> None:
+def test_it_implements_the_driver_interface_with_the_programs_sizes(switch: P4RuntimeSwitch, target: Target) -> None:
     assert isinstance(switch, SwitchDriver)
     assert (switch.name, switch.kind, switch.trouble) == ("leaf", "bmv2", "")
     assert switch.sizes.lanes_max == target.pipeline.lanes
@@ -45,7 +45,7 @@ def test_it_is_a_driver_with_the_programs_sizes(switch: P4RuntimeSwitch, target:
     assert switch.endpoint == Endpoint("10.0.0.1", 0xA9E0)
 
 
-def test_at_the_start_it_knows_itself_and_the_hosts(switch: P4RuntimeSwitch, proxy: Proxy) -> None:
+def test_the_first_reconciliation_installs_the_switchs_address_and_hosts(switch: P4RuntimeSwitch, proxy: Proxy) -> None:
     assert {str(entry.match["address"]) for entry in table(switch, "own")} == {"10.0.0.1", own.KEYS_ADDRESS}
     assert len(table(switch, "forward")) == 32
     assert groups(switch) == {FLOOD_GROUP: 4}
@@ -67,7 +67,7 @@ def test_admission_is_written_last_and_removed_first(switch: P4RuntimeSwitch, pr
     assert groups(switch) == {FLOOD_GROUP: 4}
 
 
-def test_a_controller_that_starts_again_finds_the_jobs_and_changes_nothing(
+def test_a_restarted_controller_finds_the_jobs_and_changes_nothing(
     switch: P4RuntimeSwitch, proxy: Proxy, target: Target, job: JobEntry, controllers: Controllers
 ) -> None:
     switch.admit(job)
@@ -84,7 +84,7 @@ def test_a_controller_that_starts_again_finds_the_jobs_and_changes_nothing(
     assert not table(again, "admit")
 
 
-def test_jobs_that_nobody_knows_go_and_those_that_are_missing_come(
+def test_reconciliation_removes_unknown_jobs_and_adds_missing_ones(
     switch: P4RuntimeSwitch, proxy: Proxy, job: JobEntry
 ) -> None:
     switch.admit(job)
@@ -122,7 +122,7 @@ def test_a_host_that_moved_is_modified_in_place(
     assert proxy.log == [("MODIFY", "forward"), ("MODIFY", "group")]
 
 
-def test_entries_that_differ_are_put_right(switch: P4RuntimeSwitch, job: JobEntry) -> None:
+def test_altered_entries_are_corrected(switch: P4RuntimeSwitch, job: JobEntry) -> None:
     switch.admit(job)
     switch.tables.modify("an address", [own.entry("10.0.0.1", "02:00:00:00:00:99")])
     switch.tables.modify("a delivery", deliver.entries(job, [Host("x", "10.0.0.9", "02:00:00:00:00:98", 9)] * 3)[:1])
@@ -133,12 +133,12 @@ def test_entries_that_differ_are_put_right(switch: P4RuntimeSwitch, job: JobEntr
     assert not switch.reconcile([job]).changes
 
 
-def test_a_switch_that_was_started_again_gets_the_program_and_the_jobs_are_dead(
+def test_a_restarted_switch_gets_the_program_and_reports_its_jobs_as_lost(
     target: Target, job: JobEntry, proxy: Proxy, controllers: Controllers
 ) -> None:
     switch = controllers(target, 10)
     switch.wait_ready()
-    for _ in range(2):  # nothing is installed, however often it is asked, until the jobs are ended
+    for _ in range(2):  # nothing is installed until the lost jobs have been ended, however often this is repeated
         found = switch.reconcile([job])
         assert found.reloaded
         assert not found.changes
@@ -151,7 +151,7 @@ def test_a_switch_that_was_started_again_gets_the_program_and_the_jobs_are_dead(
     switch.admit(job)
 
 
-def test_a_switch_that_is_restarted_under_a_job_is_found_empty(
+def test_a_switch_that_restarts_during_a_job_reports_the_job_as_lost(
     serve: Callable[[], AbstractContextManager[str]],
     target_at: Callable[[str], Target],
     job: JobEntry,
@@ -177,7 +177,7 @@ def test_a_switch_that_is_restarted_under_a_job_is_found_empty(
         proxy.stop()
 
 
-def test_after_a_lost_connection_it_is_reconciled_before_anything_else(
+def test_a_switch_must_be_reconciled_after_a_lost_connection(
     target: Target, server: str, job: JobEntry, controllers: Controllers
 ) -> None:
     proxy = Proxy(server)
@@ -204,7 +204,7 @@ def test_after_a_lost_connection_it_is_reconciled_before_anything_else(
         proxy.stop()
 
 
-def test_another_controller_that_takes_over_is_told_of(
+def test_a_takeover_by_another_controller_is_reported(
     switch: P4RuntimeSwitch, target: Target, job: JobEntry, controllers: Controllers
 ) -> None:
     standby = controllers(target, STANDBY_ID)
@@ -221,7 +221,7 @@ def test_another_controller_that_takes_over_is_told_of(
 
 
 @pytest.mark.parametrize("place", ["deliver", "group", "admit"])
-def test_a_job_that_the_switch_refuses_leaves_nothing(
+def test_a_job_that_the_switch_refuses_leaves_no_entries(
     switch: P4RuntimeSwitch, proxy: Proxy, job: JobEntry, place: str
 ) -> None:
     proxy.refuses = lambda kind, where: (kind, where) == ("INSERT", place)
@@ -235,7 +235,7 @@ def test_a_job_that_the_switch_refuses_leaves_nothing(
     assert len(table(switch, "admit")) == 6
 
 
-def test_an_eviction_that_failed_may_be_asked_again(switch: P4RuntimeSwitch, proxy: Proxy, job: JobEntry) -> None:
+def test_a_failed_eviction_can_be_repeated(switch: P4RuntimeSwitch, proxy: Proxy, job: JobEntry) -> None:
     switch.admit(job)
     proxy.refuses = lambda kind, _place: kind == "DELETE"
     with pytest.raises(DriverError, match="could not remove entries of table admit of job 7: Out of order"):
@@ -243,11 +243,11 @@ def test_an_eviction_that_failed_may_be_asked_again(switch: P4RuntimeSwitch, pro
     proxy.refuses = lambda _kind, _place: False
     switch.evict(job.job)
     assert not table(switch, "admit")
-    switch.evict(job.job)  # there is none such any more, and that is no error
+    switch.evict(job.job)  # evicting an absent job is no error
 
 
-def test_counters_begin_at_zero_and_outlive_the_job(switch: P4RuntimeSwitch, job: JobEntry) -> None:
-    set_counter(switch, 8, 0, 99)  # an earlier job's, in the row that this one gets
+def test_counters_begin_at_zero_and_survive_the_job(switch: P4RuntimeSwitch, job: JobEntry) -> None:
+    set_counter(switch, 8, 0, 99)  # left by an earlier job in the same row
     assert switch.counters(job.job) == JobCounters()
     switch.admit(job)
     assert switch.counters(job.job).packets["admitted"] == 0
@@ -263,7 +263,7 @@ def test_counters_begin_at_zero_and_outlive_the_job(switch: P4RuntimeSwitch, job
     assert switch.counters(job.job).results == 0
 
 
-def test_packets_of_no_job_are_told_apart(switch: P4RuntimeSwitch) -> None:
+def test_packets_without_a_job_are_counted_separately(switch: P4RuntimeSwitch) -> None:
     set_counter(switch, 0, 5, 4)
     assert switch.stray().packets["unknown"] == 4
 
@@ -278,21 +278,21 @@ def test_a_worker_on_an_unknown_host_is_named(switch: P4RuntimeSwitch, job: JobE
     assert not table(switch, "deliver")
 
 
-def test_a_switch_whose_cells_hold_keys_of_another_sequence_is_loaded_anew(
+def test_a_switch_with_keys_of_another_sequence_is_reloaded(
     target: Target, proxy: Proxy, job: JobEntry, controllers: Controllers
 ) -> None:
     for number, (keys, loads) in enumerate([(b"one", 1), (b"one", 1), (b"other", 2), (b"one", 3)]):
         switch = controllers(target.with_keys(keys), 10 + number)
         switch.wait_ready()
         before = proxy.loads
-        assert switch.reconcile([]).reloaded == (loads > before), "whatever ran before is dead if it was loaded"
+        assert switch.reconcile([]).reloaded == (loads > before), "loading ends all jobs"
         assert proxy.loads == loads
         switch.admit(job)
         assert len(table(switch, "admit")) == 6
         switch.evict(job.job)
 
 
-def test_jobs_on_a_switch_whose_cells_hold_keys_of_another_sequence_are_dead(
+def test_reloading_for_another_key_sequence_loses_the_jobs(
     target: Target, job: JobEntry, controllers: Controllers
 ) -> None:
     before = controllers(target.with_keys(b"one"), 10)
@@ -303,10 +303,10 @@ def test_jobs_on_a_switch_whose_cells_hold_keys_of_another_sequence_are_dead(
     after.wait_ready()
     assert after.reconcile([job]).reloaded
     assert not table(after, "admit")
-    assert not after.reconcile([job]).changes, "it does not run until who believed that it runs has ended it"
+    assert not after.reconcile([job]).changes, "nothing is installed until the lost job has been ended"
 
 
-def test_a_switch_without_ports_takes_workers_of_any_address(
+def test_a_switch_without_ports_accepts_workers_at_any_address(
     target: Target, job: JobEntry, controllers: Controllers
 ) -> None:
     switch = controllers(dataclasses.replace(target, kind="software", hosts=()), 10)
@@ -318,13 +318,13 @@ def test_a_switch_without_ports_takes_workers_of_any_address(
     assert groups(switch) == {8: 3}
 
 
-def test_packets_of_another_length_are_refused(switch: P4RuntimeSwitch, job: JobEntry) -> None:
+def test_a_job_with_another_packet_length_is_refused(switch: P4RuntimeSwitch, job: JobEntry) -> None:
     with pytest.raises(DriverError, match="WIRESUM_LANES"):
         switch.admit(dataclasses.replace(job, lanes=job.lanes // 2))
 
 
 @pytest.mark.parametrize(("table_name", "entries"), [("admit", 6), ("deliver", 3)])
-def test_a_job_for_which_a_table_has_no_room_is_told_so(
+def test_a_job_that_does_not_fit_into_a_table_is_refused(
     switch: P4RuntimeSwitch, job: JobEntry, monkeypatch: pytest.MonkeyPatch, table_name: str, entries: int
 ) -> None:
     real = switch.tables.room
@@ -338,7 +338,7 @@ def test_a_job_for_which_a_table_has_no_room_is_told_so(
     switch.admit(third)
 
 
-def test_a_switch_remembers_how_many_keys_it_has_been_given_until_its_cells_are_new(
+def test_a_switch_stores_how_many_keys_it_was_given_until_it_is_reloaded(
     target: Target, job: JobEntry, controllers: Controllers
 ) -> None:
     first = controllers(target, 10)
@@ -347,7 +347,7 @@ def test_a_switch_remembers_how_many_keys_it_has_been_given_until_its_cells_are_
     first.admit(dataclasses.replace(job, keys_reserved=128))
     first.evict(job.job)
     first.admit(dataclasses.replace(job, job=8, keys_reserved=64))
-    assert first.reconcile([]).keys_reserved == 0, "nobody else has given it any"
+    assert first.reconcile([]).keys_reserved == 0, "no other controller has given it any"
     second = controllers(target, 11)
     second.wait_ready()
     found = second.reconcile([dataclasses.replace(job, keys_reserved=192)])
@@ -358,13 +358,13 @@ def test_a_switch_remembers_how_many_keys_it_has_been_given_until_its_cells_are_
     assert (found.keys_reserved, found.added) == (192, set())
     other = controllers(target.with_keys(b"other"), 13)
     other.wait_ready()
-    assert other.reconcile([]).keys_reserved == 0, "it was loaded anew"
+    assert other.reconcile([]).keys_reserved == 0, "it was reloaded"
 
 
-def test_a_switch_is_told_of_keys_before_it_is_given_a_job_with_one(
+def test_the_number_of_keys_is_stored_before_a_job_is_admitted(
     switch: P4RuntimeSwitch, job: JobEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And if it cannot be told, it is not given the job."""
+    """If it cannot be stored, the job is not admitted."""
 
     def fail(what: str, entities: object) -> None:
         raise DriverError(f"could not set {what}")

@@ -1,5 +1,5 @@
-"""Pipes of a Tofino, each driven by itself, at one P4Runtime server that stands in for the Tofino's. What packets do is
-the matter of bmv2_tests/test_tofino_pipes.py."""
+"""Pipes of a Tofino, each with its own driver, at one P4Runtime server that takes the place of the Tofino's.
+bmv2_tests/test_tofino_pipes.py covers what happens to packets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wiresum_lab.processes import unused_port, wait_until
 
 any_server = pytest.mark.parametrize("kind", ["software", "bmv2"], indirect=True)
 with_jobs = pytest.mark.parametrize("kind", ["bmv2"], indirect=True)
-"""The software switch takes no receivers but those of a switch that is one node."""
+"""The software switch can only hold the jobs of a switch that is a single node."""
 
 CONFIGURATION = f"""\
 [[switch]]
@@ -63,7 +63,7 @@ def targets(tmp_path: Path, target: Target, pipeline: Pipeline) -> list[Target]:
 
 @pytest.fixture
 def make(targets: list[Target]) -> Iterator[Make]:
-    """One more controller, with an election id."""
+    """Makes another controller with the given election id."""
     with contextlib.ExitStack() as cleanup:
 
         def connect(election_id: int) -> Pipes:
@@ -77,7 +77,7 @@ def make(targets: list[Target]) -> Iterator[Make]:
 
 @pytest.fixture
 def pipes(make: Make) -> Pipes:
-    """Reconciled, without jobs."""
+    """Both pipes, reconciled without jobs."""
     pipes = make(10)
     for pipe in pipes:
         pipe.reconcile([])
@@ -85,7 +85,7 @@ def pipes(make: Make) -> Pipes:
 
 
 def entries(number: int, slot_base: int = 0) -> tuple[JobEntry, JobEntry]:
-    """A job of all four hosts: what the upper and the lower pipe are told."""
+    """The entries of a job of all four hosts, for the upper and the lower pipe."""
     endpoints = tuple(Endpoint(address, 5000) for address in ADDRESSES)
     common = {"job": number, "key": 77 + number, "threads": 1, "lanes": 64, "slots": 8, "slot_base": slot_base}
     above = JobEntry(workers=3, endpoints=(*endpoints[:2], SWITCH), below=("rack/1",), **common)
@@ -94,13 +94,13 @@ def entries(number: int, slot_base: int = 0) -> tuple[JobEntry, JobEntry]:
 
 
 def places(pipe: P4RuntimeSwitch) -> dict[str, int]:
-    """How many entries the switch has, by table."""
+    """How many entries the switch has in each table."""
     found = pipe.tables.held()
     return {stage: sum(entry.stage == stage for entry in found) for stage in dict.fromkeys(e.stage for e in found)}
 
 
 @any_server
-def test_both_are_of_one_switch_and_the_one_is_above_the_other(pipes: Pipes) -> None:
+def test_both_pipes_belong_to_one_switch_and_the_upper_is_the_parent(pipes: Pipes) -> None:
     upper, lower = pipes
     assert [(pipe.name, pipe.part_of, pipe.parent) for pipe in pipes] == [
         ("rack/0", "rack", ""),
@@ -114,7 +114,7 @@ def test_both_are_of_one_switch_and_the_one_is_above_the_other(pipes: Pipes) -> 
 
 
 @with_jobs
-def test_entries_of_the_same_job_at_both_are_apart(pipes: Pipes) -> None:
+def test_a_job_has_separate_entries_in_each_pipe(pipes: Pipes) -> None:
     upper, lower = pipes
     above, below = entries(5)
     before = places(upper)
@@ -135,7 +135,7 @@ def test_entries_of_the_same_job_at_both_are_apart(pipes: Pipes) -> None:
 
 
 @with_jobs
-def test_what_the_other_has_is_left_alone(pipes: Pipes, proxy: Proxy) -> None:
+def test_reconciling_one_pipe_leaves_the_others_entries_alone(pipes: Pipes, proxy: Proxy) -> None:
     upper, lower = pipes
     above, below = entries(5)
     upper.admit(above)
@@ -149,7 +149,7 @@ def test_what_the_other_has_is_left_alone(pipes: Pipes, proxy: Proxy) -> None:
 
 
 @with_jobs
-def test_jobs_go_on_under_the_next_controller(pipes: Pipes, make: Make, proxy: Proxy) -> None:
+def test_a_restarted_controller_finds_the_jobs_of_both_pipes(pipes: Pipes, make: Make, proxy: Proxy) -> None:
     above, below = entries(5)
     pipes[0].admit(above)
     pipes[1].admit(below)
@@ -162,14 +162,14 @@ def test_jobs_go_on_under_the_next_controller(pipes: Pipes, make: Make, proxy: P
 
 
 @any_server
-def test_a_switch_that_was_loaded_anew_has_no_address_before_all_its_pipes_know(make: Make, proxy: Proxy) -> None:
+def test_a_reloaded_switch_gets_its_address_only_after_all_pipes_are_reconciled(make: Make, proxy: Proxy) -> None:
     upper, lower = make(10)
     above, below = entries(5)
     assert upper.reconcile([above]).reloaded
     assert upper.reconcile([]).reloaded
     assert "own" not in places(upper)
     upper.admit(dataclasses.replace(above, job=6))
-    assert lower.reconcile([below]).reloaded, "what it had summed is lost too"
+    assert lower.reconcile([below]).reloaded, "its partial sums are lost too"
     assert lower.reconcile([]).reloaded
     assert places(lower)["own"] == 1
     assert places(lower)["admit"] == 3
@@ -178,7 +178,7 @@ def test_a_switch_that_was_loaded_anew_has_no_address_before_all_its_pipes_know(
 
 
 @any_server
-def test_a_controller_that_ends_between_the_pipes_leaves_the_next_one_no_doubt(make: Make) -> None:
+def test_a_reload_is_still_reported_if_the_controller_ends_between_the_pipes(make: Make) -> None:
     first, _ = make(10)
     first.reconcile([])
     upper, lower = make(11)
@@ -188,7 +188,7 @@ def test_a_controller_that_ends_between_the_pipes_leaves_the_next_one_no_doubt(m
 
 
 @with_jobs
-def test_counters_are_a_pipes_own_and_strays_are_the_firsts(pipes: Pipes) -> None:
+def test_counters_belong_to_a_pipe_and_packets_without_a_job_to_the_first(pipes: Pipes) -> None:
     upper, lower = pipes
     above, below = entries(5)
     upper.admit(above)
@@ -202,7 +202,7 @@ def test_counters_are_a_pipes_own_and_strays_are_the_firsts(pipes: Pipes) -> Non
 
 
 @any_server
-def test_tables_have_room_for_the_jobs_of_both(pipes: Pipes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_pipes_share_the_room_in_the_tables(pipes: Pipes, monkeypatch: pytest.MonkeyPatch) -> None:
     upper, lower = pipes
     monkeypatch.setattr(upper.tables, "room", lambda name: 4)
     upper.admit(entries(5)[0])
@@ -213,7 +213,7 @@ def test_tables_have_room_for_the_jobs_of_both(pipes: Pipes, monkeypatch: pytest
 
 
 @any_server
-def test_trouble_is_told_of_both(pipes: Pipes, proxy: Proxy) -> None:
+def test_trouble_is_reported_for_both_pipes(pipes: Pipes, proxy: Proxy) -> None:
     told: list[str] = []
     for pipe in pipes:
         pipe.on_change = lambda name=pipe.name: told.append(name)  # type: ignore[misc]
@@ -223,7 +223,7 @@ def test_trouble_is_told_of_both(pipes: Pipes, proxy: Proxy) -> None:
 
 
 @with_jobs
-def test_a_plan_tells_what_both_have_in_common_once(targets: list[Target], make: Make) -> None:
+def test_a_plan_lists_shared_entries_once(targets: list[Target], make: Make) -> None:
     above, below = entries(5)
     first, second = (plan(target, []) for target in targets)
     assert first[0].startswith("~ program")

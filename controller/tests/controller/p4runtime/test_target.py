@@ -18,7 +18,7 @@ def example(tmp_path: Path) -> config.Config:
     return config.load(path)
 
 
-def test_a_p4_switch_is_as_the_configuration_says(example: config.Config) -> None:
+def test_a_p4_switch_follows_the_configuration(example: config.Config) -> None:
     target = targets_of(example.switches)[0]
     assert (target.name, target.kind, target.p4runtime, target.device) == ("leaf1", "bmv2", "127.0.0.1:9559", 0)
     assert (target.address, target.mac) == ("10.0.0.1", "02:00:0a:00:00:01")
@@ -27,7 +27,7 @@ def test_a_p4_switch_is_as_the_configuration_says(example: config.Config) -> Non
     assert target.has_ports
 
 
-def test_a_software_switch_has_sizes_of_its_own_and_no_ports(example: config.Config) -> None:
+def test_a_software_switch_has_configurable_sizes_and_no_ports(example: config.Config) -> None:
     target = targets_of(example.switches)[2]
     assert (target.kind, target.port, target.mac, target.hosts) == ("software", 43488, NO_MAC, ())
     assert (target.pipeline.lanes, target.pipeline.slots) == (360, 4096)
@@ -35,7 +35,7 @@ def test_a_software_switch_has_sizes_of_its_own_and_no_ports(example: config.Con
     assert not target.has_ports
 
 
-def test_in_a_tree_a_switch_knows_its_neighbours_and_where_all_others_are(example: config.Config) -> None:
+def test_a_switch_of_a_tree_has_its_neighbours_and_the_ports_towards_all_hosts(example: config.Config) -> None:
     leaf, spine, _ = example.switches
     other = dataclasses.replace(
         leaf,
@@ -55,10 +55,10 @@ def test_in_a_tree_a_switch_knows_its_neighbours_and_where_all_others_are(exampl
     assert [(host.name, host.port) for host in above.elsewhere] == [("worker0", 0), ("worker1", 0), ("far", 1)]
     assert below.reaches("10.0.0.10")
     assert not below.reaches("10.0.0.12")
-    assert not above.reaches("10.0.0.10"), "it hangs on another one"
+    assert not above.reaches("10.0.0.10"), "that host is at another switch"
 
 
-def test_a_software_switch_serves_any_machine_unless_it_has_its_own_or_stands_in_a_tree(example: config.Config) -> None:
+def test_a_software_switch_accepts_any_host_unless_it_lists_some_or_is_in_a_tree(example: config.Config) -> None:
     spare = example.switches[2]
     assert targets_of([spare])[0].reaches("10.9.9.9")
     with_hosts = dataclasses.replace(spare, hosts=(Host("a", "10.0.0.20"),))
@@ -68,7 +68,7 @@ def test_a_software_switch_serves_any_machine_unless_it_has_its_own_or_stands_in
     assert not targets_of((spare, below))[0].reaches("10.0.0.20")
 
 
-def test_a_tofino_whose_program_is_not_there_is_an_error_that_names_the_folder(tmp_path: Path) -> None:
+def test_a_tofino_whose_program_is_missing_is_an_error_that_names_the_folder(tmp_path: Path) -> None:
     switch = SwitchConfig("t", "tofino", "10.0.0.2:9559", 0, "10.0.0.1", 43488, program=tmp_path, p4info=tmp_path / "x")
     with pytest.raises(PipelineError, match=rf"{tmp_path}: the compiler writes one \.conf file"):
         targets_of([switch])

@@ -1,4 +1,4 @@
-"""A real authority, and TLS directories of every role."""
+"""A real certificate authority, and a TLS directory for each role."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="session")
 def issue(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Issue:
-    """Makes a TLS directory for a role, with whatever else the certificate is to say."""
+    """Makes a TLS directory for a role, with the given claims."""
 
     def issue_one(role: str, name: str = "", days: int = 10, **fields: tuple[str, ...]) -> Path:
         claims = Claims(frozenset({role}), fields.get("jobs", ()), fields.get("tenants", ()))

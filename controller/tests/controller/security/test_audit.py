@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "made" / "audit.log"
 
 
-def test_a_line_says_who_asked_for_what_and_what_came_of_it(path: Path) -> None:
+def test_a_line_has_the_caller_the_request_and_the_result(path: Path) -> None:
     log = AuditLog(path)
     log.write(CALLER, "Join", SECRETS, "PERMISSION_DENIED", "not yours", 0.25)
     log.close()
@@ -49,7 +49,7 @@ def test_a_line_says_who_asked_for_what_and_what_came_of_it(path: Path) -> None:
     }
 
 
-def test_nothing_that_proves_a_right_is_written(path: Path) -> None:
+def test_secrets_are_not_logged(path: Path) -> None:
     log = AuditLog(path)
     member = join.Member(job=3, worker=1, token="token-x", switch_name="leaf")
     for request in (SECRETS, member, join.LeaveRequest(member=member), join.Heartbeat(member=member)):
@@ -61,7 +61,7 @@ def test_nothing_that_proves_a_right_is_written(path: Path) -> None:
     assert [line["job"] for line in lines(path)[1:]] == [3, 3, 3]
 
 
-def test_only_its_owner_reads_it_and_it_goes_on_where_it_was(path: Path) -> None:
+def test_only_the_owner_can_read_the_log_and_a_restart_appends_to_it(path: Path) -> None:
     for _ in range(2):
         log = AuditLog(path)
         log.write(CALLER, "Drain", None, "OK", "", 0.0)
@@ -70,7 +70,7 @@ def test_only_its_owner_reads_it_and_it_goes_on_where_it_was(path: Path) -> None
     assert len(lines(path)) == 2
 
 
-def test_a_flood_of_refusals_is_counted_rather_than_written(path: Path) -> None:
+def test_repeated_refusals_are_counted_instead_of_logged(path: Path) -> None:
     now = 0.0
     log = AuditLog(path, clock=lambda: now)
     for _ in range(1000):
@@ -95,7 +95,7 @@ def test_files_are_rotated_so_that_they_never_fill_a_disk(path: Path, monkeypatc
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
-def test_polling_is_no_event_unless_it_is_refused(path: Path) -> None:
+def test_polling_is_logged_only_if_it_is_refused(path: Path) -> None:
     log = AuditLog(path)
     log.write(CALLER, "GetReport", None, "OK", "", 0.0)
     log.write(CALLER, "GetReport", None, "role", "", 0.0)
@@ -103,7 +103,7 @@ def test_polling_is_no_event_unless_it_is_refused(path: Path) -> None:
     assert [line["outcome"] for line in lines(path)] == ["role"]
 
 
-def test_without_a_file_it_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_file_events_go_to_the_program_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log = AuditLog()
     log.write(CALLER, "Drain", None, "OK", "", 0.0)

@@ -18,7 +18,7 @@ from wiresum.join.credentials import load
 WORKER = Holder("node 7", Claims(frozenset({"worker"}), ("night *",), ("vision",)), addresses=("10.1.0.7", "fd00::7"))
 
 
-def test_a_certificate_says_what_its_holder_may_do_and_where_it_is(authority: Authority, tmp_path: Path) -> None:
+def test_a_certificate_contains_the_claims_and_addresses_of_its_holder(authority: Authority, tmp_path: Path) -> None:
     shown = authority.issue(WORKER, tmp_path / "tls", 10)
     assert shown.holder == WORKER
     assert shown.signed_by == "test"
@@ -27,7 +27,7 @@ def test_a_certificate_says_what_its_holder_may_do_and_where_it_is(authority: Au
     assert load(tmp_path / "tls").names == tuple(WORKER.claims.uris())
 
 
-def test_keys_are_on_p_256_and_serials_differ(authority: Authority, tmp_path: Path) -> None:
+def test_keys_are_on_p_256_and_serial_numbers_differ(authority: Authority, tmp_path: Path) -> None:
     certificates = []
     for name in ("a", "b"):
         authority.issue(WORKER, tmp_path / name, 1)
@@ -41,7 +41,7 @@ def test_keys_are_on_p_256_and_serials_differ(authority: Authority, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("role", "serves"), [("controller", True), ("switch", True), ("operator", False)])
-def test_only_controllers_and_switches_can_pass_for_a_server(
+def test_only_controllers_and_switches_get_server_certificates(
     authority: Authority, tmp_path: Path, role: str, serves: bool
 ) -> None:
     authority.issue(Holder("x", Claims(frozenset({role}))), tmp_path / "tls", 1)
@@ -51,14 +51,14 @@ def test_only_controllers_and_switches_can_pass_for_a_server(
     assert usages == expected
 
 
-def test_a_holder_cannot_sign_for_others(authority: Authority, tmp_path: Path) -> None:
+def test_a_holder_cannot_issue_certificates(authority: Authority, tmp_path: Path) -> None:
     authority.issue(WORKER, tmp_path / "tls", 1)
     certificate = x509.load_pem_x509_certificate((tmp_path / "tls" / "tls.crt").read_bytes())
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert not certificate.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
 
 
-def test_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_keys(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "pki", "test")
     authority.issue(WORKER, tmp_path / "pki" / "worker", 1)
     for key in (tmp_path / "pki" / "ca.key", tmp_path / "pki" / "worker" / "tls.key"):
@@ -67,7 +67,7 @@ def test_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert not list((tmp_path / "pki").rglob(".*")), "nothing is left beside"
 
 
-def test_no_key_is_ever_written_over(authority: Authority, tmp_path: Path) -> None:
+def test_existing_keys_are_never_overwritten(authority: Authority, tmp_path: Path) -> None:
     authority.issue(WORKER, tmp_path / "tls", 1)
     before = (tmp_path / "tls" / "tls.key").read_bytes()
     with pytest.raises(AuthorityError, match=r"tls.key exists, and is not written over.*wiresum ca renew"):
@@ -77,7 +77,7 @@ def test_no_key_is_ever_written_over(authority: Authority, tmp_path: Path) -> No
         Authority.create(authority.directory, "another")
 
 
-def test_a_renewal_keeps_everything_but_the_key(authority: Authority, tmp_path: Path) -> None:
+def test_a_renewal_changes_only_the_key(authority: Authority, tmp_path: Path) -> None:
     before = authority.issue(WORKER, tmp_path / "tls", 7)
     key = (tmp_path / "tls" / "tls.key").read_bytes()
     after = authority.renew(tmp_path / "tls")
@@ -89,14 +89,14 @@ def test_a_renewal_keeps_everything_but_the_key(authority: Authority, tmp_path: 
     assert (authority.renew(tmp_path / "tls", 30).expires_at - after.expires_at).days == 23
 
 
-def test_only_the_authority_that_issued_it_renews_a_certificate(authority: Authority, tmp_path: Path) -> None:
+def test_a_certificate_is_renewed_only_by_its_issuer(authority: Authority, tmp_path: Path) -> None:
     authority.issue(WORKER, tmp_path / "tls", 1)
     another = Authority.create(tmp_path / "another", "test")
     with pytest.raises(AuthorityError, match=r"not by the authority in .*another"):
         another.renew(tmp_path / "tls")
 
 
-def test_an_authority_is_what_its_files_say(authority: Authority, tmp_path: Path) -> None:
+def test_damaged_authority_files_are_refused(authority: Authority, tmp_path: Path) -> None:
     again = Authority.open(authority.directory)
     again.issue(WORKER, tmp_path / "tls", 1)
     load(tmp_path / "tls")
@@ -114,7 +114,7 @@ def test_an_authority_is_what_its_files_say(authority: Authority, tmp_path: Path
         Authority.open(copy)
 
 
-def test_what_was_issued_is_written_down(tmp_path: Path) -> None:
+def test_issued_certificates_are_recorded(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path, "test")
     shown = authority.issue(WORKER, tmp_path / "tls", 1)
     (line,) = (json.loads(line) for line in (tmp_path / "issued.jsonl").read_text().splitlines())
@@ -135,7 +135,7 @@ def test_what_was_issued_is_written_down(tmp_path: Path) -> None:
         (WORKER, DAYS_MAX + 1, f"1 to {DAYS_MAX} days"),
     ],
 )
-def test_a_certificate_that_makes_no_sense_is_not_issued(
+def test_an_invalid_certificate_request_is_refused(
     authority: Authority, tmp_path: Path, holder: Holder, days: int, problem: str
 ) -> None:
     with pytest.raises(AuthorityError, match=problem):

@@ -1,4 +1,4 @@
-"""Attempts to break in: the real join service with mutual TLS, and callers who want what is not theirs."""
+"""Attempts to get unauthorised access to the real join service with mutual TLS."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def operator(connect: Callable[..., Client], operator_tls: Path) -> Client:
     return connect(operator_tls)
 
 
-def goes_on(attendance: Attendance) -> None:
+def assert_attended(attendance: Attendance) -> None:
     before = attendance.pulses
     wait_until(lambda: attendance.pulses > before + 1 or attendance.ended is not None, "heartbeats are answered")
     assert attendance.ended is None, attendance.ended
@@ -71,20 +71,20 @@ def goes_on(attendance: Attendance) -> None:
 
 @pytest.fixture
 def victims(worker: Client) -> Iterator[list[Attendance]]:
-    """Job A, of two workers, which nobody is to disturb."""
+    """Job A of two workers, which must not be disturbed."""
     replies = worker.join_all(2, job_name="A")
     attendances = [Attendance(worker, reply) for reply in replies]
     yield attendances
     try:
         for attendance in attendances:
-            goes_on(attendance)
+            assert_attended(attendance)
     finally:
         for attendance in attendances:
             attendance.hang_up()
 
 
 def refusal(ask: Callable[[], Any]) -> tuple[str, str]:
-    """Code and text of what must be refused."""
+    """Calls what must be refused, and gives the status code and text."""
     with pytest.raises(grpc.RpcError) as caught:
         answer = ask()
         if not hasattr(answer, "DESCRIPTOR"):
@@ -92,10 +92,10 @@ def refusal(ask: Callable[[], Any]) -> tuple[str, str]:
     return caught.value.code().name, caught.value.details()
 
 
-# Who is let in at all.
+# Authentication.
 
 
-def test_nobody_gets_in_without_a_certificate_of_the_authority_that_holds_today(
+def test_only_a_valid_certificate_of_the_right_authority_can_connect(
     server: JoinServer, security: Security, worker_tls: Path, tmp_path: Path, authority: Authority,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -119,10 +119,10 @@ def test_nobody_gets_in_without_a_certificate_of_the_authority_that_holds_today(
     ):
         with channel:
             assert refusal(lambda channel=channel: Client(server.port, channel=channel).join())[0] == "UNAVAILABLE"
-    assert not security.refusals, "nobody came as far as to ask"
+    assert not security.refusals, "no request reached the service"
 
 
-# What a worker may join.
+# Authorisation to join.
 
 
 def test_a_worker_joins_only_jobs_and_tenants_of_its_certificate(
@@ -137,14 +137,14 @@ def test_a_worker_joins_only_jobs_and_tenants_of_its_certificate(
     assert (job.name, job.tenant) == ("vision-1", "vision")
 
 
-def test_a_worker_has_its_packets_come_from_its_own_address(worker: Client, operator: Client) -> None:
+def test_a_worker_can_only_register_its_own_address(worker: Client, operator: Client) -> None:
     elsewhere = join.Endpoint(address="192.0.2.77", port=5000)
     code, text = refusal(lambda: worker.join(endpoint=elsewhere))
     assert (code, "names no address 192.0.2.77" in text) == ("PERMISSION_DENIED", True)
     assert states(operator) == {}
 
 
-def test_a_job_of_an_operator_is_joined_with_its_token_alone(worker: Client, operator: Client) -> None:
+def test_a_created_job_can_only_be_joined_with_its_token(worker: Client, operator: Client) -> None:
     asked = join.CreateJobRequest(job_name="B", world_size=1)
     token = operator.operator.CreateJob(asked, timeout=PATIENCE_S).job_token
     for wrong in ("", "guess", token[:-1], token.swapcase()):
@@ -152,10 +152,10 @@ def test_a_job_of_an_operator_is_joined_with_its_token_alone(worker: Client, ope
     worker.join(job_name="B", job_token=token)
 
 
-# What a member of job B can do to job A.
+# A member of job B against job A.
 
 
-def test_a_member_of_one_job_cannot_speak_for_a_member_of_another(
+def test_a_member_cannot_impersonate_a_member_of_another_job(
     worker: Client, operator: Client, victims: list[Attendance]
 ) -> None:
     own, peer = worker.join_all(2, job_name="B")
@@ -181,13 +181,13 @@ def test_a_member_of_one_job_cannot_speak_for_a_member_of_another(
     assert states(operator) == {"A": "running", "B": "running"}
 
 
-def test_nobody_takes_a_place_in_a_job_that_runs(worker: Client, victims: list[Attendance]) -> None:
+def test_a_place_in_a_running_job_cannot_be_taken(worker: Client, victims: list[Attendance]) -> None:
     for rank in range(2):
         code, _ = refusal(lambda rank=rank: worker.join(job_name="A", rank=rank, world_size=2, attempt="another"))
         assert code == "ALREADY_EXISTS"
 
 
-def test_an_attempt_that_was_seen_gets_nobody_else_the_place(worker: Client, victims: list[Attendance]) -> None:
+def test_a_stolen_attempt_id_does_not_give_the_place_away(worker: Client, victims: list[Attendance]) -> None:
     granted = worker.join(job_name="B", attempt="seen")
     elsewhere = join.Endpoint(address="127.0.0.2", port=7000)
     code, text = refusal(lambda: worker.join(job_name="B", attempt="seen", endpoint=elsewhere))
@@ -196,21 +196,23 @@ def test_an_attempt_that_was_seen_gets_nobody_else_the_place(worker: Client, vic
     assert worker.join(job_name="B", attempt="seen").token == granted.token, "the worker itself may ask again"
 
 
-# Floods, and what is written down.
+# Denial of service.
 
 
-def test_a_flood_is_refused_counted_and_does_not_keep_others_from_being_heard(
+def test_a_flood_is_refused_and_counted_and_others_are_still_served(
     connect: Callable[..., Client], issue: Callable[..., Path], security: Security, victims: list[Attendance]
 ) -> None:
     buckets = security.interceptor._buckets
-    buckets._burst, buckets._per_second = 50, 1  # so that any machine is quick enough for a flood
+    buckets._burst, buckets._per_second = 50, 1  # low enough for any machine to exceed
     flooder = connect(issue("worker", name="flooder"))
     nobody = join.Member(job=99, token="guess")
     calls = [flooder.stub.Diagnose.future(nobody, timeout=PATIENCE_S) for _ in range(900)]
     codes = [call.exception(PATIENCE_S).code().name for call in calls]
-    assert set(codes) <= {"NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}, "the last: more than a connection may have"
+    assert set(codes) <= {"NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}, (
+        "UNAVAILABLE: too many calls on one connection"
+    )
     assert codes.count("RESOURCE_EXHAUSTED") > 0
     refused = codes.count("RESOURCE_EXHAUSTED")
     wait_until(lambda: security.refusals["rate"] == refused, "each is counted")
     for victim in victims:
-        goes_on(victim)
+        assert_attended(victim)

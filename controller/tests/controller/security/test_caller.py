@@ -33,11 +33,11 @@ def holder(*names: str, peer: str = PEER) -> Caller:
         ("ipv4:nonsense", ""),
     ],
 )
-def test_the_address_is_where_the_connection_comes_from(peer: str, address: str) -> None:
+def test_the_address_is_that_of_the_connection(peer: str, address: str) -> None:
     assert identify(peer, {}).address == address
 
 
-def test_a_certificate_says_name_role_and_addresses() -> None:
+def test_a_certificate_gives_name_role_and_addresses() -> None:
     found = holder("wiresum:role/worker", "wiresum:job/night-*", "10.1.0.7", "node7.example")
     assert str(found) == "node 7 at 10.0.0.7"
     assert found.has_role("worker")
@@ -45,7 +45,7 @@ def test_a_certificate_says_name_role_and_addresses() -> None:
     assert found.addresses == {"10.1.0.7"}
 
 
-def test_without_tls_names_in_the_context_are_not_believed_and_everything_is_allowed() -> None:
+def test_without_tls_everything_is_allowed_and_names_in_the_context_are_ignored() -> None:
     found = identify(PEER, {"x509_subject_alternative_name": [b"wiresum:job/a"], "x509_common_name": [b"root"]})
     assert (found.name, found.authenticated) == ("", False)
     assert found.has_role("operator")
@@ -59,7 +59,7 @@ def refusal(of: Caller, job: str = "a-job", tenant: str = "", address: str = "10
     return caught.value.text
 
 
-def test_a_certificate_is_for_the_jobs_that_it_names() -> None:
+def test_a_certificate_is_valid_for_the_jobs_that_it_names() -> None:
     narrow = holder("wiresum:role/worker", "wiresum:job/night-*", "wiresum:job/a-job")
     for job in ("night-1", "a-job"):
         narrow.check_may_join(job, "", "10.0.0.7")
@@ -68,7 +68,7 @@ def test_a_certificate_is_for_the_jobs_that_it_names() -> None:
     holder("wiresum:role/worker").check_may_join("any job", "", "10.0.0.7")
 
 
-def test_a_certificate_is_for_the_tenants_that_it_names() -> None:
+def test_a_certificate_is_valid_for_the_tenants_that_it_names() -> None:
     one = holder("wiresum:tenant/vision")
     assert (one.tenant(""), one.tenant("vision")) == ("vision", "vision")
     assert "WIRESUM_TENANT" in refusal(one, tenant="speech")
@@ -77,15 +77,15 @@ def test_a_certificate_is_for_the_tenants_that_it_names() -> None:
     assert "is for 'vision', 'speech', and tenant '' was asked for" in refusal(two)
 
 
-def test_without_a_tenant_in_its_certificate_a_caller_is_its_own_tenant() -> None:
+def test_a_caller_without_a_tenant_in_its_certificate_is_its_own_tenant() -> None:
     plain = holder()
     name = plain.name
     assert plain.tenant("") == plain.tenant(name) != ""
     assert "names no tenant, and 'vision' was asked for" in refusal(plain, tenant="vision")
-    assert identify("ipv4:10.0.0.7:50123", {}).tenant("any") == "any", "without certificates everybody may say anything"
+    assert identify("ipv4:10.0.0.7:50123", {}).tenant("any") == "any", "without certificates any tenant is accepted"
 
 
-def test_data_sockets_are_where_the_caller_is_or_where_its_certificate_says() -> None:
+def test_a_worker_may_use_the_callers_address_or_those_in_its_certificate() -> None:
     found = holder("10.1.0.7")
     for address in ("10.0.0.7", "10.1.0.7"):
         found.check_may_join("a-job", "", address)
@@ -93,7 +93,7 @@ def test_data_sockets_are_where_the_caller_is_or_where_its_certificate_says() ->
     assert "WIRESUM_ADDRESS" in refusal(found, address="127.0.0.1")
 
 
-def test_a_process_of_this_host_may_use_its_addresses_and_no_others() -> None:
+def test_a_local_process_may_use_the_hosts_addresses_only() -> None:
     local = holder(peer="ipv4:127.0.0.1:5")
     for address in ("127.0.0.1", "127.0.0.2"):
         local.check_may_join("a-job", "", address)

@@ -23,7 +23,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "pki"
 
 
-def test_one_command_makes_all_that_a_first_cluster_needs(pki: Path) -> None:
+def test_one_command_issues_all_certificates_of_a_first_cluster(pki: Path) -> None:
     for role in ("controller", "switch"):
         assert load(pki / role, serving=True).names == (f"wiresum:role/{role}",)
     for role in ("operator", "worker"):
@@ -35,7 +35,7 @@ def test_one_command_makes_all_that_a_first_cluster_needs(pki: Path) -> None:
     assert str(pki / "ca.crt") in shown
 
 
-def test_it_does_not_write_over_an_authority(pki: Path) -> None:
+def test_an_existing_authority_is_not_overwritten(pki: Path) -> None:
     assert "exists, and is not written over" in run("init", pki, status=1)
 
 
@@ -56,7 +56,7 @@ def test_every_role_can_be_issued(pki: Path, tmp_path: Path, role: str) -> None:
     assert f"wiresum:role/{role}" in load(tmp_path / role).names
 
 
-def test_what_is_shown_says_what_is_wrong_with_it(pki: Path, tmp_path: Path) -> None:
+def test_show_reports_what_is_wrong_with_a_certificate(pki: Path, tmp_path: Path) -> None:
     run("issue", "operator", "--ca", pki, "--name", "x", tmp_path / "tls")
     assert "cannot be used" not in run("show", tmp_path / "tls")
     (tmp_path / "tls" / "tls.key").chmod(0o644)
@@ -66,7 +66,7 @@ def test_what_is_shown_says_what_is_wrong_with_it(pki: Path, tmp_path: Path) -> 
     assert f"there is no certificate in {empty}" in run("show", empty, status=1)
 
 
-def test_renewal_is_one_command_for_many_directories(pki: Path, tmp_path: Path) -> None:
+def test_one_command_renews_many_directories(pki: Path, tmp_path: Path) -> None:
     directories = [tmp_path / name for name in ("a", "b")]
     for directory in directories:
         run("issue", "worker", "--ca", pki, "--name", directory.name, directory)
@@ -75,14 +75,14 @@ def test_renewal_is_one_command_for_many_directories(pki: Path, tmp_path: Path) 
     assert all(load(directory).certificate != old for directory, old in zip(directories, before, strict=True))
 
 
-def test_errors_say_which_file(tmp_path: Path) -> None:
+def test_errors_name_the_file(tmp_path: Path) -> None:
     output = run("issue", "worker", "--ca", tmp_path, "--name", "x", tmp_path / "tls", status=1)
     assert f"cannot read {tmp_path / 'ca.crt'}" in output
     assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("arguments", [[], ["init"], ["issue"], ["issue", "worker"], ["renew"], ["show"]])
-def test_help_teaches(arguments: list[str]) -> None:
+def test_help_shows_examples(arguments: list[str]) -> None:
     output = run(*arguments, "--help")
     assert "Usage:" in output
     assert "Options:" in output

@@ -1,5 +1,5 @@
-"""Every call of every service, tried with every kind of certificate, on another tenant's job while that forms and while
-it runs: the table says what becomes of each."""
+"""Every call of every service with every kind of certificate, on a forming and on a running job of another tenant.
+TABLE has the expected result of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, 
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
 TENANT = "vision"
-"""The victim's."""
+"""The tenant of the attacked job."""
 CALLERS = {
     "no tenant": Holder("other", Claims(frozenset({"worker"}))),
     "other tenant": Holder("s", Claims(frozenset({"worker"}), tenants=("speech",))),
@@ -41,7 +41,7 @@ CALLERS = {
     "foreign": Holder("f", Claims(frozenset({"worker", "operator", "switch"}), tenants=(TENANT,))),
     "none": None,
 }
-"""By what distinguishes the certificate. `foreign` is another authority's."""
+"""Callers by what is special about their certificate; `foreign` is from another authority."""
 
 FORMING, RUNNING = "forming", "running"
 NOBODY = {"revoked": "revoked", "foreign": "no connection", "none": "no connection"}
@@ -53,10 +53,10 @@ HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 EVERY_ROLE = dict.fromkeys((*AS_NO_MEMBER, "operator", "controller", "switch"), "ok")
 
 TABLE: dict[tuple[str, str], dict[str, str]] = {
-    # An insider's second worker makes the job whole; when it runs, all places are taken.
+    # The second worker completes a forming job; in a running one all places are taken.
     ("JoinService/Join", FORMING): {"same tenant": "ok", "both tenants": "ok", **OUTSIDERS, **NOT_WORKERS},
     ("JoinService/Join", RUNNING): {"same tenant": "taken", "both tenants": "taken", **OUTSIDERS, **NOT_WORKERS},
-    # Of members alone, who show the token that only they have.
+    # For members only, who have a token.
     **{
         (f"JoinService/{method}", state): {**AS_NO_MEMBER, **NOT_WORKERS}
         for method in ("Attend", "Leave", "Abort", "Diagnose")
@@ -71,7 +71,7 @@ TABLE: dict[tuple[str, str], dict[str, str]] = {
         ("OperatorService/CreateJob", state): {"operator": "taken", **NOT_OPERATORS}
         for state in (FORMING, RUNNING)
     },
-    # Of what is over, workers see their own tenants' jobs.
+    # Workers see the ended jobs of their own tenants.
     **{
         ("OperatorService/ListEnded", state): {
             "no tenant": "sees nothing",
@@ -88,13 +88,13 @@ TABLE: dict[tuple[str, str], dict[str, str]] = {
     },
     **{
         (f"Health/{method.name}", state): {**EVERY_ROLE, **NOBODY}
-        for method in HEALTH.methods  # gRPC's own, and more in later releases
+        for method in HEALTH.methods  # defined by gRPC, and there may be more in later releases
         for state in (FORMING, RUNNING)
     },
 }  # fmt: skip
-"""By method and the victim's state: what each caller gets."""
+"""For each method and state of the attacked job, the result for each caller."""
 
-SAID = {
+MEANINGS = {
     ("PERMISSION_DENIED", "has not the role"): "role",
     ("PERMISSION_DENIED", "is another tenant's than 'other'"): "another tenant's",
     ("FAILED_PRECONDITION", "is another tenant's than 'speech'"): "another tenant's",
@@ -104,11 +104,11 @@ SAID = {
     ("UNAUTHENTICATED", "was revoked"): "revoked",
     ("UNAVAILABLE", ""): "no connection",
 }
-"""By code, and what the text has in it."""
+"""The result that a status code and a part of its text stand for."""
 
 
 def methods() -> list[str]:
-    """Of all services that a service of this package has, as their definitions say."""
+    """Every method of every service that we serve, from the service definitions."""
     files = (join_pb2, operator_pb2, health_pb2)
     services = [service for file in files for service in file.DESCRIPTOR.services_by_name.values()]
     assert {service.full_name for service in services} == {name.partition("/")[0] for name in SERVED}
@@ -129,7 +129,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Service:
-    """The real one, with a switch that only writes down what it is told, and a channel for each certificate."""
+    """The real service with a recording switch, and a channel for each certificate."""
 
     def __init__(self, pki: Path, cleanup: contextlib.ExitStack) -> None:
         self.security = Security(SecurityConfig(tls=pki / "service", requests_burst=100_000))
@@ -155,7 +155,7 @@ class Service:
 
     @contextlib.contextmanager
     def victim(self, state: str) -> Iterator[join.JobReport]:
-        """A job of two workers; only the first has asked while it forms."""
+        """A job of two workers, of which only the first joins if it is to be forming."""
         name = f"victim-{next(self._numbers)}"
         ranks = range(1 if state == FORMING else 2)
         asked = [self.victims.join_soon(job_name=name, rank=rank, world_size=2) for rank in ranks]
@@ -174,8 +174,8 @@ def service(pki: Path) -> Iterator[Service]:
         yield Service(pki, cleanup)
 
 
-def tried(service: Service, method: str, channel: grpc.Channel, job: join.JobReport) -> Callable[[], Any]:
-    """The call, as somebody makes it who means this job."""
+def call_of(service: Service, method: str, channel: grpc.Channel, job: join.JobReport) -> Callable[[], Any]:
+    """The call of this method that an attacker of this job would make."""
     workers, operators = join_pb2_grpc.JoinServiceStub(channel), operator_pb2_grpc.OperatorServiceStub(channel)
     health = health_pb2_grpc.HealthStub(channel)
     member = join.Member(job=job.job, worker=1, token="0" * 32, switch_name=job.switch_name)
@@ -209,7 +209,7 @@ def outcome(call: Callable[[], Any]) -> str:
         answer = call()
     except grpc.RpcError as error:
         code, text = error.code().name, error.details()
-        said = [word for (refused, part), word in SAID.items() if refused == code and part in text]
+        said = [word for (refused, part), word in MEANINGS.items() if refused == code and part in text]
         return said[0] if len(said) == 1 else f"{code}: {text}"
     return "sees nothing" if isinstance(answer, join.EndedJobs) and not answer.jobs else "ok"
 
@@ -222,12 +222,14 @@ def test_the_table_has_a_row_for_every_method_and_a_column_for_every_certificate
 
 @pytest.mark.parametrize("state", [FORMING, RUNNING])
 @pytest.mark.parametrize("method", sorted({method for method, _ in TABLE}))
-def test_every_call_with_every_certificate_gets_what_the_table_says(service: Service, method: str, state: str) -> None:
+def test_every_call_with_every_certificate_gives_the_result_in_the_table(
+    service: Service, method: str, state: str
+) -> None:
     changes = method in ("JoinService/Join", "OperatorService/EndJob")
     with contextlib.ExitStack() as cleanup:
         job = cleanup.enter_context(service.victim(state))
         for caller, expected in TABLE[method, state].items():
-            found = outcome(tried(service, method, service.channels[caller], job))
+            found = outcome(call_of(service, method, service.channels[caller], job))
             assert found == expected, f"{method} by {caller}, while the victim is {state}"
             if found == "ok" and changes:
                 job = cleanup.enter_context(service.victim(state))

@@ -1,5 +1,5 @@
-"""A thousand forged packets of every kind at a software switch, and a thousand malformed messages at its service, while
-two workers of a job sum through it."""
+"""A thousand forged packets of each kind to a software switch, and a thousand malformed messages to its service,
+while two workers sum: no sum changes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -26,18 +27,18 @@ from wiresum_lab.doubles.controller import join_request
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION, RESULT, Packet
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
-HOST, ELSEWHERE = "127.0.0.1", "127.0.0.2"
+HOST, OTHER_HOST = "127.0.0.1", "127.0.0.2"
 PACKETS = 1000
 BURST = 100
-"""Sent without a pause: so many fit the switch's receive buffer, whatever their size."""
+"""Packets sent without a pause; they fit the switch's receive buffer, whatever their size."""
 ELEMENTS = 20_000
 THREADS = 2
 STALE = 1
-"""A round that is over, of cell 1."""
+"""A completed round, in cell 1."""
 
 
 class Training:
-    """Two workers that sum random numbers until they are stopped, and compare each sum with the integers' own."""
+    """Two workers that sum random numbers until they are stopped, and check each sum."""
 
     def __init__(self, server: JoinServer, sessions: list[Session]) -> None:
         (job,) = server.report().jobs
@@ -68,7 +69,7 @@ class Training:
         except BaseException as error:
             self.failure = error
 
-    def goes_on(self) -> None:
+    def assert_progress(self) -> None:
         before = self.sums
         wait_until(lambda: self.sums > before + 1 or self.failure is not None, "another sum is complete")
         assert self.failure is None, self.failure
@@ -115,26 +116,26 @@ def training(server: JoinServer, worker_tls: Path) -> Iterator[Training]:
 
 
 class Forger:
-    """What somebody sends who has seen a packet of the job, and changes what he likes."""
+    """Makes packets of an attacker who has seen a packet of the job and changes fields of it."""
 
     def __init__(self, training: Training) -> None:
         self.grant = training.grant
         self.random = random.Random(1)
 
     def packet(self, **fields: object) -> bytes:
-        """As rank 1 might send it, but for what `fields` say."""
+        """A packet of rank 1 with the given fields changed."""
         words = (1,) * self.grant.lanes if fields.get("kind", DATA) == DATA else ()
         seen = Packet(job=self.grant.job, key=self.grant.key, worker=1, cell=STALE % 2, round=STALE, words=words)
-        return seen._replace(**fields).to_bytes()  # type: ignore[arg-type]
+        return replace(seen, **fields).to_bytes()  # type: ignore[arg-type]
 
     def bits(self, count: int, but: int) -> int:
-        """Any number of so many bits but one."""
+        """A random number of `count` bits other than `but`."""
         while (drawn := self.random.getrandbits(count)) == but:
             pass
         return drawn
 
     def noise(self) -> bytes:
-        """Anything that is not of this version."""
+        """Random bytes with another protocol version."""
         return bytes([self.random.choice((0, 2, 15)) << 4]) + self.random.randbytes(self.random.randrange(2000))
 
 
@@ -153,7 +154,7 @@ STRAY: dict[str, tuple[str, Make]] = {
     "an empty packet with a payload": ("malformed", lambda f: f.packet(kind=EMPTY, words=(1,))),
     "a header packet with a payload": ("malformed", lambda f: f.packet(kind=META, words=(1,))),
 }
-"""What does not count as the job's: the switch's reason, and how it is made."""
+"""Packets that belong to no job: the drop reason that is counted, and how to make one."""
 
 WITH_THE_KEY: dict[str, tuple[str, Make]] = {
     "a round that is over": ("stale", lambda f: f.packet()),
@@ -165,22 +166,23 @@ WITH_THE_KEY: dict[str, tuple[str, Make]] = {
     "too few words": ("malformed", lambda f: f.packet(words=(1,) * f.random.randrange(f.grant.lanes))),
     "as many words as a datagram holds": ("malformed", lambda f: f.packet(words=(1,) * 16370)),
 }
-"""What even somebody who knows the key cannot do; the job's own counters tell it."""
+"""Invalid packets of an attacker who has the key: the drop reason that is counted for the job, and how to make one."""
 
 
 def bound(address: str) -> socket.socket:
-    """Somebody's, at a port that is no worker's."""
+    """A socket of a stranger, at a port that no worker uses."""
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     made.bind((address, 0))
     return made
 
 
 def stolen(training: Training, thread: int = 0) -> socket.socket:
-    """Of worker 1 itself: only its own process has it, and this is that. Nobody else can have its address and port."""
+    """A copy of worker 1's own socket, found among the descriptors of this process. No other process can have its
+    port."""
     address, port = training.ports[1]
     wanted = (address, port + thread), socket.SOCK_DGRAM
     for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile, or no socket
+        with contextlib.suppress(OSError):  # closed in the meantime, or not a socket
             copy = socket.fromfd(int(descriptor.name), socket.AF_INET, socket.SOCK_DGRAM)
             with contextlib.ExitStack() as cleanup:
                 cleanup.enter_context(copy)
@@ -188,6 +190,15 @@ def stolen(training: Training, thread: int = 0) -> socket.socket:
                     cleanup.pop_all()
                     return copy
     raise AssertionError(f"no descriptor of this process is a UDP socket at {address}:{port + thread}")
+
+
+ELSEWHERE: dict[str, Callable[[Training], tuple[socket.socket, int]]] = {
+    "another address": lambda training: (bound(OTHER_HOST), 0),
+    "another process of the worker's host": lambda training: (bound(HOST), 0),
+    "the socket of another thread": lambda training: (stolen(training, thread=1), 0),
+    "a port that the job does not use": lambda training: (stolen(training), THREADS),
+}
+"""Where an attacker uses the key: the socket, and the thread of the switch."""
 
 
 def flood(
@@ -198,7 +209,7 @@ def flood(
     *,
     thread: int = 0,
 ) -> int:
-    """Sends the packets; returns how many more are counted by then."""
+    """Sends PACKETS packets in bursts and waits until they are counted; returns by how many the counter has risen."""
     before = counted()
     with sender:
         target = (switch.endpoint.address, switch.endpoint.port + thread)
@@ -210,57 +221,38 @@ def flood(
 
 
 @pytest.mark.parametrize("kind", STRAY)
-def test_forged_packets_of_strangers_are_counted_by_reason_and_change_no_sum(
+def test_forged_packets_are_counted_by_reason_and_change_no_sum(
     switch: SoftwareSwitch, training: Training, kind: str
 ) -> None:
     reason, make = STRAY[kind]
     forger = Forger(training)
-    sender = stolen(training)  # so that nothing but what the kind says is wrong
+    sender = stolen(training)  # so that the packet is wrong in nothing but its kind of forgery
     assert flood(sender, switch, lambda: make(forger), lambda: switch.stray().packets[reason]) == PACKETS
-    training.goes_on()
+    training.assert_progress()
 
 
 @pytest.mark.parametrize("kind", WITH_THE_KEY)
-def test_packets_with_the_jobs_key_that_break_its_rules_change_no_sum(
+def test_packets_with_the_right_key_that_break_the_rules_change_no_sum(
     switch: SoftwareSwitch, training: Training, kind: str
 ) -> None:
     reason, make = WITH_THE_KEY[kind]
     forger = Forger(training)
     counted = lambda: switch.counters(training.grant.job).packets[reason]  # noqa: E731
     count = flood(stolen(training), switch, lambda: make(forger), counted)
-    assert count >= PACKETS if reason == "stale" else count == PACKETS  # the job itself may be late now and then
-    training.goes_on()
+    assert count >= PACKETS if reason == "stale" else count == PACKETS  # the job itself may send some late packets
+    training.assert_progress()
 
 
-def test_the_key_does_not_help_at_another_address(switch: SoftwareSwitch, training: Training) -> None:
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_the_key_is_useless_elsewhere(switch: SoftwareSwitch, training: Training, place: str) -> None:
+    sender, thread = ELSEWHERE[place](training)
     forger = Forger(training)
-    count = flood(bound(ELSEWHERE), switch, forger.packet, lambda: switch.stray().packets["unknown"])
-    assert count == PACKETS
-    training.goes_on()
+    counted = lambda: switch.stray().packets["unknown"]  # noqa: E731
+    assert flood(sender, switch, forger.packet, counted, thread=thread) == PACKETS
+    training.assert_progress()
 
 
-def test_the_key_does_not_help_another_process_of_the_workers_host(switch: SoftwareSwitch, training: Training) -> None:
-    forger = Forger(training)
-    count = flood(bound(HOST), switch, forger.packet, lambda: switch.stray().packets["unknown"])
-    assert count == PACKETS
-    training.goes_on()
-
-
-def test_the_key_does_not_help_at_the_socket_of_another_thread(switch: SoftwareSwitch, training: Training) -> None:
-    forger = Forger(training)
-    count = flood(stolen(training, thread=1), switch, forger.packet, lambda: switch.stray().packets["unknown"])
-    assert count == PACKETS
-    training.goes_on()
-
-
-def test_the_key_does_not_help_at_a_port_that_the_job_does_not_use(switch: SoftwareSwitch, training: Training) -> None:
-    forger = Forger(training)
-    count = flood(stolen(training), switch, forger.packet, lambda: switch.stray().packets["unknown"], thread=THREADS)
-    assert count == PACKETS
-    training.goes_on()
-
-
-def test_results_that_are_not_the_switchs_do_not_reach_a_worker(training: Training) -> None:
+def test_results_that_do_not_come_from_the_switch_are_rejected_by_workers(training: Training) -> None:
     forger = Forger(training)
     result = forger.packet(kind=RESULT, words=(7,) * training.grant.lanes)
     received = [session.stats().rejected for session in training.sessions]
@@ -269,15 +261,15 @@ def test_results_that_are_not_the_switchs_do_not_reach_a_worker(training: Traini
         for number in range(PACKETS):
             address, port = training.ports[number % 2]
             sender.sendto(result, (address, port + number // 2 % THREADS))
-    training.goes_on()
+    training.assert_progress()
     assert [session.stats().rejected for session in training.sessions] == received
 
 
-# The control plane.
+# Control plane.
 
 
 def malformed(numbers: random.Random) -> tuple[str, bytes]:
-    """A method, and something that is no message of it, or one that makes no sense."""
+    """A method, with bytes that are not its message or a message with invalid values."""
     method = numbers.choice(("Join", "Attend", "Leave", "Abort", "Diagnose"))
     honest = join_request(job_name="a-job", rank=0, world_size=2).SerializeToString()
     guessed = join.Heartbeat(member=join.Member(job=1, token=f"{numbers.getrandbits(128):032x}")).SerializeToString()
@@ -293,7 +285,7 @@ def malformed(numbers: random.Random) -> tuple[str, bytes]:
     )
 
 
-def test_malformed_messages_are_each_refused_and_counted_and_change_no_sum(
+def test_malformed_messages_are_refused_and_counted_and_change_no_sum(
     server: JoinServer, security: Security, training: Training, worker_tls: Path
 ) -> None:
     numbers = random.Random(1)
@@ -318,4 +310,4 @@ def test_malformed_messages_are_each_refused_and_counted_and_change_no_sum(
     assert security.refusals["malformed"] > 100
     assert security.refusals["oversized"] > 0
     assert security.refusals["exception"] == 0
-    training.goes_on()
+    training.assert_progress()

@@ -1,4 +1,4 @@
-"""What the interceptor lets through, in front of services that answer everybody, over TLS and without."""
+"""The interceptor in front of services that allow everything, with and without TLS."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wiresum_lab.processes import PATIENCE_S, wait_until
 
 
 class JoinService(join_pb2_grpc.JoinServiceServicer):
-    """Each kind of method, as a service may write it."""
+    """A service with a method of each kind."""
 
     async def Join(self, request: join.JoinRequest, context: Any) -> None:  # noqa: N802
         await context.write(join.JoinEvent(waiting=join.Waiting(reason=caller().name)))
@@ -48,7 +48,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
 
 
 class Server:
-    """In a thread of its own, as the real one."""
+    """A server in a thread of its own, as in production."""
 
     def __init__(self, config: SecurityConfig) -> None:
         self.security = Security(config)
@@ -70,7 +70,7 @@ class Server:
         self.security.close()
 
     def expect_refusals(self, counted: dict[str, int]) -> None:
-        """They are counted at about the time when the client hears of them."""
+        """Waits until refusals are counted, which happens at about the time when the client is told."""
         wait_until(lambda: self.security.refusals == counted, f"refusals are {counted}")
 
     def stop(self) -> None:
@@ -98,7 +98,7 @@ class Client:
         self.operator = operator_pb2_grpc.OperatorServiceStub(self.channel)
 
     def send(self, method: str, *messages: bytes) -> list[bytes]:
-        """Bytes instead of messages."""
+        """Sends bytes in place of messages."""
         call = self.channel.stream_stream(f"/wiresum.join.v1.{method}")
         return list(call(iter(messages), timeout=PATIENCE_S))
 
@@ -125,7 +125,7 @@ def refusal(ask: Callable[[], Any]) -> tuple[str, str]:
     return caught.value.code().name, caught.value.details()
 
 
-def test_methods_of_every_kind_work_as_without_it(
+def test_methods_of_every_kind_work_through_the_interceptor(
     serve: Serve, connect: Connect, controller_tls: Path, worker_tls: Path
 ) -> None:
     client = connect(serve(tls=controller_tls), worker_tls)
@@ -136,7 +136,7 @@ def test_methods_of_every_kind_work_as_without_it(
     assert client.stub.Diagnose(join.Member(job=9), timeout=PATIENCE_S).workers[0].contributions == 9
 
 
-def test_a_refusal_of_the_service_arrives_as_it_is_and_is_counted(serve: Serve, connect: Connect) -> None:
+def test_a_refusal_by_the_service_is_passed_on_and_counted(serve: Serve, connect: Connect) -> None:
     server = serve()
     client = connect(server)
     with pytest.raises(grpc.RpcError) as caught:
@@ -147,7 +147,7 @@ def test_a_refusal_of_the_service_arrives_as_it_is_and_is_counted(serve: Serve, 
     server.expect_refusals({"not_found": 1, "exception": 1})
 
 
-def test_a_worker_is_no_operator_and_an_operator_no_worker(
+def test_workers_and_operators_may_only_call_their_own_service(
     serve: Serve, connect: Connect, controller_tls: Path, worker_tls: Path, operator_tls: Path
 ) -> None:
     server = serve(tls=controller_tls)
@@ -161,13 +161,13 @@ def test_a_worker_is_no_operator_and_an_operator_no_worker(
     server.expect_refusals({"role": 3})
 
 
-def test_without_tls_everybody_on_loopback_may_do_everything(serve: Serve, connect: Connect) -> None:
+def test_without_tls_loopback_callers_may_do_everything(serve: Serve, connect: Connect) -> None:
     client = connect(serve())
     client.operator.GetReport(join.GetReportRequest(), timeout=PATIENCE_S)
     assert len(list(client.stub.Join(join.JoinRequest(), timeout=PATIENCE_S))) == 2
 
 
-def test_a_server_for_other_hosts_needs_tls_or_to_be_asked_by_name() -> None:
+def test_plaintext_beyond_loopback_must_be_enabled_explicitly() -> None:
     class NotCalled:
         def add_insecure_port(self, address: str) -> int:
             raise AssertionError(f"it listens at {address}")
@@ -178,7 +178,7 @@ def test_a_server_for_other_hosts_needs_tls_or_to_be_asked_by_name() -> None:
         Security(SecurityConfig(insecure=True)).listen(NotCalled(), "0.0.0.0:0")
 
 
-def test_bytes_that_are_no_message_are_answered_and_counted(serve: Serve, connect: Connect) -> None:
+def test_invalid_bytes_are_answered_and_counted(serve: Serve, connect: Connect) -> None:
     server = serve()
     client = connect(server)
     for method in ("JoinService/Join", "JoinService/Attend", "JoinService/Leave", "OperatorService/GetReport"):
@@ -189,7 +189,7 @@ def test_bytes_that_are_no_message_are_answered_and_counted(serve: Serve, connec
     server.expect_refusals({"malformed": 5})
 
 
-def test_messages_that_are_too_large_are_refused_before_they_are_parsed(serve: Serve, connect: Connect) -> None:
+def test_oversized_messages_are_refused_before_parsing(serve: Serve, connect: Connect) -> None:
     server = serve()
     client = connect(server)
     large = join.JoinRequest(job_name="x" * join.MESSAGE_BYTES_MAX).SerializeToString()
@@ -199,9 +199,7 @@ def test_messages_that_are_too_large_are_refused_before_they_are_parsed(serve: S
     assert refusal(lambda: client.send("JoinService/Join", bytes(1 << 20)))[0] == "RESOURCE_EXHAUSTED"
 
 
-def test_a_call_without_a_message_does_not_stay(
-    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_without_a_message_is_ended(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interceptor, "FIRST_MESSAGE_S_MAX", 0.1)
     server = serve()
     client = connect(server)
@@ -215,13 +213,13 @@ def test_a_call_without_a_message_does_not_stay(
     server.expect_refusals({"silent": 2})
 
 
-def test_methods_that_are_not_there_are_counted(serve: Serve, connect: Connect) -> None:
+def test_unknown_methods_are_counted(serve: Serve, connect: Connect) -> None:
     server = serve()
     assert refusal(lambda: connect(server).send("JoinService/Own", b""))[0] == "UNIMPLEMENTED"
     server.expect_refusals({"unimplemented": 1})
 
 
-def test_who_asks_too_often_is_told_when_to_come_back(serve: Serve, connect: Connect) -> None:
+def test_a_caller_that_asks_too_often_is_told_when_to_retry(serve: Serve, connect: Connect) -> None:
     server = serve(requests_per_second=1, requests_burst=20)
     client = connect(server)
     refused = []
@@ -238,7 +236,7 @@ def test_who_asks_too_often_is_told_when_to_come_back(serve: Serve, connect: Con
     server.expect_refusals({"rate": len(refused)})
 
 
-def test_a_caller_is_limited_by_certificate_and_address_together(
+def test_the_rate_limit_is_by_certificate_and_address(
     serve: Serve, connect: Connect, controller_tls: Path, worker_tls: Path
 ) -> None:
     server = serve(tls=controller_tls, requests_per_second=1, requests_burst=5)
@@ -251,7 +249,9 @@ def test_a_caller_is_limited_by_certificate_and_address_together(
     )
 
 
-def test_one_address_holds_only_so_many_calls(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_calls_of_one_address_are_bounded(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(interceptor, "CALLS_AT_ONCE_MAX", 3)
     server = serve()
     client = connect(server)
@@ -274,7 +274,7 @@ def test_one_address_holds_only_so_many_calls(serve: Serve, connect: Connect, mo
     wait_until(lambda: server.security.interceptor._in_progress == {}, "no call is in progress")
 
 
-def test_a_stream_that_floods_is_read_slowly_and_none_of_it_is_lost(
+def test_a_flooding_stream_is_slowed_down_without_loss(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interceptor, "STREAM_MESSAGES_BURST", 5)
@@ -292,7 +292,7 @@ def test_a_stream_that_floods_is_read_slowly_and_none_of_it_is_lost(
     assert slept, "20 messages came at once, and 5 may"
 
 
-def test_every_call_that_matters_is_in_the_audit_log(
+def test_every_relevant_call_is_in_the_audit_log(
     serve: Serve, connect: Connect, controller_tls: Path, worker_tls: Path, tmp_path: Path
 ) -> None:
     client = connect(serve(tls=controller_tls, audit=tmp_path / "audit.log"), worker_tls)

@@ -1,8 +1,7 @@
-"""A job's worker that misbehaves in any way with its own key changes no bit, reads no bit and blocks nothing of any
-later job: shown with workers that do whatever chance says, alone and together, and with later jobs in the same slots.
+"""A misbehaving worker with a valid key cannot change, read or block anything of a later job in the same slots.
 
-What is in the switch's cells stays there from job to job, whether a controller programs it over P4Runtime, as it does a
-P4 switch, or the service is its own.
+Workers act at random, alone and together. The switch's cells keep their contents from job to job, both when a
+controller programs it over P4Runtime, as it does a P4 switch, and when the switch has its own service.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import random
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,24 +30,24 @@ from wiresum_lab.processes import PATIENCE_S, wait_until
 
 HOST = "127.0.0.1"
 SLOTS, LANES = 16, 16
-"""All of the switch's, so that every job has the same slots; the fewest that a job can have."""
+"""The switch has only as many slots as the smallest job, so all jobs get the same ones."""
 CELLS = 2 * SLOTS
 WORKERS = 2
 MISDEEDS = 1500
 BURST = 100
-"""Sent without a pause: so many fit the switch's receive buffer."""
+"""Packets sent without a pause; they fit the switch's receive buffer."""
 ELEMENTS, ALL_REDUCES = 5000, 3
 WIRESUM_KEY = 42
 LIMITS = Limits(connection_lost_ms=200, counted_ms=100, suspect_ms=100)
-"""Workers that die are noticed soon."""
+"""Short, so that lost workers are noticed soon."""
 SEEDS = range(6)
 
 
 class Site:
-    """A switch of one thread, which takes packets in their order, and a service."""
+    """A switch with one thread, which handles packets in order, and a service."""
 
     def __init__(self, cleanup: contextlib.ExitStack, *, p4runtime: bool) -> None:
-        """`p4runtime`: the service is that of a controller."""
+        """`p4runtime`: whether the service is a controller that programs the switch over P4Runtime."""
         self.switch = cleanup.enter_context(
             contextlib.closing(SoftwareSwitch(bind=HOST, port=0, threads=1, slots=SLOTS, lanes_max=LANES))
         )
@@ -79,7 +79,7 @@ class Site:
         return sum(self.switch.stats().packets.values())
 
     def wait_taken_in(self, packets: int) -> None:
-        """Since the switch began, each has become something, be it a refusal."""
+        """Waits until the switch has counted so many packets since its start, accepted or refused."""
         wait_until(lambda: self.packets_seen() >= packets, f"{packets} packets were taken in")
 
 
@@ -90,7 +90,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 class RawWorker:
-    """A member of a job that sends what it is told to."""
+    """A member of a job that sends any packets it is given."""
 
     def __init__(self, site: Site) -> None:
         self._target = (site.switch.endpoint.address, site.switch.endpoint.port)
@@ -104,14 +104,14 @@ class RawWorker:
         return join.Endpoint(address=address, port=port)
 
     def send(self, packet: Packet) -> None:
-        own = packet._replace(job=self.reply.job, key=self.reply.key, worker=self.reply.worker)
+        own = replace(packet, job=self.reply.job, key=self.reply.key, worker=self.reply.worker)
         self.socket.sendto(own.to_bytes(), self._target)
 
     def receive(self) -> Packet:
         return Packet.from_bytes(self.socket.recv(65536))
 
     def all_received(self) -> list[Packet]:
-        """What has come until now."""
+        """All packets received so far."""
         found = []
         self.socket.setblocking(False)
         with contextlib.suppress(BlockingIOError):
@@ -122,7 +122,7 @@ class RawWorker:
 
 
 class RawJob:
-    """A job of such workers, from its begin to one of its ends."""
+    """A job of raw workers, from its start until one of its ends."""
 
     def __init__(self, site: Site, name: str, **fields: Any) -> None:
         self._client = site.client
@@ -163,45 +163,45 @@ class RawJob:
             attendance.hang_up()
 
     def close(self) -> None:
-        """Until then it can send, also when the job has ended."""
+        """Closes the sockets; until then workers can send even after the job has ended."""
         for worker in self.workers:
             worker.socket.close()
 
 
 class Misbehaviour:
-    """What the workers of a job do, and what they say of it to the service."""
+    """Random misbehaviour of a job's workers, towards the switch and the service."""
 
     def __init__(self, site: Site, job: RawJob, chance: random.Random) -> None:
         self._site, self._job, self._chance = site, job, chance
         self.misdeeds = Misdeeds(chance, cells=CELLS, workers=WORKERS, lanes=LANES)
         self._sent = 0
 
-    def rage(self, deeds: int) -> None:
+    def misbehave(self, deeds: int) -> None:
         for _ in range(deeds):
             if self._chance.random() < 0.1:
-                self._lie()
+                self._report_any_round()
             for packet in self.misdeeds.next():
                 self._job.workers[packet.worker].send(packet)
                 self._sent += 1
                 if self._sent % BURST == 0:
                     self._site.wait_taken_in(self._sent)
 
-    def _lie(self) -> None:
+    def _report_any_round(self) -> None:
         newest = self._chance.choice((0, 1, CIRCLE // 2 - 1, CIRCLE // 2, CIRCLE - 1, self._chance.randrange(CIRCLE)))
         self._chance.choice(self._job.attendances).round_newest = newest
 
 
 def check_by_hand(site: Site, name: str, past: Misbehaviour, chance: random.Random, **fields: Any) -> None:
-    """A later job that asks for the sums of rounds before its first, and then sums in every cell."""
+    """A later job asks for the results of rounds before its first, and then sums in every cell."""
     job = RawJob(site, name, **fields)
     asked = sorted(past.misdeeds.tried | {(cell, first_round(cell) + step) for cell in range(CELLS) for step in (0, 2)})
     chance.shuffle(asked)
     for first in range(0, len(asked), BURST):
         before, part = site.packets_seen(), asked[first : first + BURST]
         for cell, number in part:
-            chance.choice(job.workers).send(Packet(QUESTION, cell=cell, round=number))
+            chance.choice(job.workers).send(Packet(kind=QUESTION, cell=cell, round=number))
         site.wait_taken_in(before + len(part))
-        past.rage(5)  # what comes late of the job before
+        past.misbehave(5)  # late packets of the earlier job
         for worker in job.workers:
             assert {answer.kind for answer in worker.all_received()} <= {MISSING}, "it has summed nothing yet"
     for cell in range(CELLS):
@@ -213,17 +213,17 @@ def check_by_hand(site: Site, name: str, past: Misbehaviour, chance: random.Rand
 
 
 def check_a_round(job: RawJob, cell: int, number: int, kind: int, chance: random.Random) -> None:
-    """One chunk of each worker; of EMPTY ones, whatever a cell held before would show."""
+    """One chunk of each worker. EMPTY chunks would reveal earlier contents of the cells."""
     expected = np.zeros(LANES, np.uint32)
     exponents = [chance.randrange(256) for _ in job.workers]
     for worker, exponent in zip(job.workers, exponents, strict=True):
         words = [chance.randrange(CIRCLE) for _ in range(LANES)] if kind == DATA else []
         if words:
             expected += np.array(words, np.uint32)
-        worker.send(Packet(kind, exponent=exponent, cell=cell, round=number, words=tuple(words)))
+        worker.send(Packet(kind=kind, exponent=exponent, cell=cell, round=number, words=tuple(words)))
     for worker in job.workers:
         while (result := worker.receive()).kind == MISSING:
-            pass  # to the last of the questions
+            pass  # up to the answer to the last question
         assert (result.kind, result.cell, result.round) == (RESULT, cell, number)
         assert result.words == tuple(expected.tolist()), "a sum is wrong"
         assert result.exponent == max(exponents)
@@ -231,7 +231,7 @@ def check_a_round(job: RawJob, cell: int, number: int, kind: int, chance: random
 
 
 def check_by_sessions(site: Site, name: str, past: Misbehaviour, chance: random.Random, **fields: Any) -> None:
-    """A later job of the real host agent, whose sums are those of the integers, bit for bit."""
+    """A later job of real host agents gets exact sums."""
     config = AgentConfig(
         switch=site.control, slots=SLOTS, threads=chance.choice((1, 2)), join_timeout_s=PATIENCE_S, **fields
     )
@@ -247,7 +247,7 @@ def check_by_sessions(site: Site, name: str, past: Misbehaviour, chance: random.
                 session.submit([Region(own.ctypes.data, own.ctypes.data, own.size)], dtype=Dtype.I32)
                 for session, own in zip(sessions, data, strict=True)
             ]
-            past.rage(20)  # what comes late of the job before
+            past.misbehave(20)  # late packets of the earlier job
             for operation, own in zip(operations, data, strict=True):
                 operation.wait(PATIENCE_S)
                 assert np.array_equal(own, expected), "a sum is wrong"
@@ -261,12 +261,12 @@ CHECKS: tuple[Check, Check] = (check_by_hand, check_by_sessions)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_worker_that_misbehaves_changes_reads_and_blocks_nothing_of_any_later_job(site: Site, seed: int) -> None:
+def test_a_misbehaving_worker_cannot_change_read_or_block_a_later_job(site: Site, seed: int) -> None:
     chance = random.Random(seed)
     accounts: list[dict[str, Any]] = [{"key": WIRESUM_KEY}, {"key": WIRESUM_KEY, "tenant": "another"}, {}]
     culprit = RawJob(site, "culprit", **accounts[0])
     misbehaviour = Misbehaviour(site, culprit, chance)
-    misbehaviour.rage(MISDEEDS)
+    misbehaviour.misbehave(MISDEEDS)
     (culprit.leave, culprit.abort, culprit.die)[seed % 3]()
     for number, check in enumerate(chance.sample(CHECKS, len(CHECKS))):
         check(site, f"later-{number}", misbehaviour, chance, **chance.choice(accounts))

@@ -11,7 +11,7 @@ class Clock:
         return self.now
 
 
-def test_a_burst_passes_and_then_as_many_as_come_back() -> None:
+def test_a_burst_passes_and_then_requests_at_the_given_rate() -> None:
     clock = Clock()
     buckets = TokenBuckets(10.0, 3, clock=clock)
     assert [buckets.take("a") for _ in range(5)] == [0, 0, 0, 0.1, 0.1]
@@ -21,14 +21,14 @@ def test_a_burst_passes_and_then_as_many_as_come_back() -> None:
     assert [buckets.take("a") == 0 for _ in range(4)] == [True, True, True, False]
 
 
-def test_one_key_does_not_take_from_another() -> None:
+def test_each_key_has_its_own_limit() -> None:
     buckets = TokenBuckets(1.0, 1, clock=Clock())
     assert buckets.take("a") == 0
     assert buckets.take("a") > 0
     assert buckets.take("b") == 0
 
 
-def test_only_so_many_are_kept_and_the_one_unused_for_longest_goes_first() -> None:
+def test_the_number_of_keys_is_bounded_and_the_least_recently_used_is_dropped() -> None:
     buckets = TokenBuckets(1.0, 1, keys_max=2, clock=Clock())
     for key in ("a", "b", "a", "c"):
         buckets.take(key)

@@ -1,4 +1,4 @@
-"""Certificates that were revoked: the list, who refuses by it, and what becomes of those who are in jobs."""
+"""Revoked certificates: the list, who enforces it, and what happens to jobs of a revoked holder."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def serial(directory: Path) -> str:
 
 
 def put(pki: Path) -> None:
-    """As an operator puts the list beside a service's certificate: in one go."""
+    """Replaces the list beside a service's certificate atomically, as an operator does."""
     shutil.copy(pki / "ca.crl", pki / "controller" / ".new")
     (pki / "controller" / ".new").rename(pki / "controller" / "ca.crl")
 
 
 @pytest.mark.parametrize("by", ["directory", "name", "serial"])
-def test_a_certificate_is_revoked_by_what_one_knows_of_it(pki: Path, by: str) -> None:
+def test_a_certificate_can_be_revoked_by_directory_name_or_serial(pki: Path, by: str) -> None:
     what = {"directory": str(pki / "bad"), "name": "bad", "serial": serial(pki / "bad")}[by]
     said = revoke(pki, what)
     assert f"'bad', serial {serial(pki / 'bad')}" in said
@@ -61,7 +61,7 @@ def test_a_certificate_is_revoked_by_what_one_knows_of_it(pki: Path, by: str) ->
     assert not revoked.has(serial(pki / "good"))
 
 
-def test_the_list_grows_and_names_all_certificates_of_a_holder(pki: Path) -> None:
+def test_the_list_is_cumulative_and_contains_all_certificates_of_a_holder(pki: Path) -> None:
     before = serial(pki / "bad")
     Authority.open(pki).renew(pki / "bad")
     revoke(pki, "bad")
@@ -71,7 +71,7 @@ def test_the_list_grows_and_names_all_certificates_of_a_holder(pki: Path) -> Non
     assert all(revoked.has(one) for one in (before, serial(pki / "bad"), serial(pki / "good")))
 
 
-def test_what_the_authority_has_not_signed_cannot_be_revoked(pki: Path, tmp_path: Path) -> None:
+def test_a_certificate_of_another_authority_cannot_be_revoked(pki: Path, tmp_path: Path) -> None:
     assert "has signed nothing for 'nobody'" in revoke(pki, "nobody", status=1)
     Authority.create(tmp_path / "other", "other").issue(
         Holder("w", Claims(frozenset({"worker"}))), tmp_path / "foreign", 1
@@ -80,7 +80,7 @@ def test_what_the_authority_has_not_signed_cannot_be_revoked(pki: Path, tmp_path
     assert not (pki / "ca.crl").exists()
 
 
-def test_a_service_gets_the_list_with_its_certificate(pki: Path) -> None:
+def test_a_service_certificate_is_issued_with_the_list(pki: Path) -> None:
     revoke(pki, "bad")
     authority = Authority.open(pki)
     authority.renew(pki / "controller")
@@ -89,13 +89,13 @@ def test_a_service_gets_the_list_with_its_certificate(pki: Path) -> None:
     assert not (pki / "good" / "ca.crl").exists()
 
 
-def test_a_list_that_makes_no_sense_is_refused_at_the_start_and_later_leaves_the_one_before(
+def test_an_invalid_list_is_refused_at_the_start_and_ignored_later(
     pki: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     revoke(pki, "bad")
     put(pki)
     revoked = Revocations(pki / "controller")
-    assert revoked.refresh(), "it is new to who asks first"
+    assert revoked.refresh(), "the first caller is told that it is new"
     assert not revoked.refresh()
     other = Authority.create(tmp_path / "other", "test")
     other.issue(Holder("w", Claims(frozenset({"worker"}))), tmp_path / "foreign", 1)
@@ -137,7 +137,7 @@ def connect(server: JoinServer, pki: Path) -> Iterator[Callable[[str], Client]]:
         client.close()
 
 
-def test_who_is_revoked_is_out_of_his_jobs_and_asks_in_vain_while_others_go_on(
+def test_a_revoked_worker_is_removed_from_its_jobs_and_cannot_join_again(
     connect: Callable[[str], Client], pki: Path, tmp_path: Path
 ) -> None:
     good, bad = connect("good"), connect("bad")
@@ -151,7 +151,7 @@ def test_who_is_revoked_is_out_of_his_jobs_and_asks_in_vain_while_others_go_on(
     assert (code, "was revoked: ask whoever issued it for another" in text) == ("UNAUTHENTICATED", True)
     with pytest.raises(grpc.RpcError) as caught:
         list(connect("bad").stub.Attend(iter([join.Heartbeat(member=kept.member)]), timeout=PATIENCE_S))
-    assert refusal_of(caught.value)[0] == "UNAUTHENTICATED", "a new connection is no way around, nor is another's token"
+    assert refusal_of(caught.value)[0] == "UNAUTHENTICATED", "neither a new connection nor another's token helps"
     pulses = kept.pulses
     wait_until(lambda: kept.pulses > pulses or kept.ended is not None, "the other job's heartbeats are answered")
     assert kept.ended is None
@@ -162,7 +162,7 @@ def test_who_is_revoked_is_out_of_his_jobs_and_asks_in_vain_while_others_go_on(
     assert '"outcome": "revoked"' in (tmp_path / "audit.log").read_text()
 
 
-def test_a_tenant_sees_what_became_of_his_own_jobs_and_an_operator_of_all(connect: Callable[[str], Client]) -> None:
+def test_a_tenant_sees_its_own_ended_jobs_and_an_operator_sees_all(connect: Callable[[str], Client]) -> None:
     for name in ("good", "bad"):
         client = connect(name)
         client.leave(client.join(job_name=f"{name}-job"))

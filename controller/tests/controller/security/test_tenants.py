@@ -1,5 +1,7 @@
-"""Who gets into a job that forms, with real certificates, against a service and a switch that are processes of their
-own: only its tenant's workers, or those that an operator has let in; and what they sum is right."""
+"""Only workers of a job's tenant, or those that an operator admits, can join it while it forms.
+
+The certificates are real, service and switch are processes of their own, and sums are checked.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ ELEMENTS = 10_000
 
 
 def start(cleanup: contextlib.ExitStack, log: Path, *arguments: str) -> re.Match[str]:
-    """What it says when it is ready: its TCP port, and the first UDP port if it is a switch."""
+    """Starts the process; gives its TCP port, and for a switch its first UDP port, once it is ready."""
     program = cleanup.enter_context(Program(wiresum(*arguments), log))
     return program.await_text(r"ready: (?:control|P4Runtime) 127\.0\.0\.1:(\d+).*?(?:data 127\.0\.0\.1:(\d+)|\n)")
 
@@ -66,7 +68,7 @@ def service(
 
 
 class Worker:
-    """Whoever holds this certificate."""
+    """A worker process with the given certificate."""
 
     def __init__(self, service: str, tls: Path, **fields: str) -> None:
         self._config = AgentConfig(
@@ -106,7 +108,7 @@ def operator(service: str, operator_tls: Path) -> Iterator[Operator]:
 
 
 def sum_and_leave(sessions: list[Session]) -> None:
-    """Integers wrap around, so any element that anybody else had a part in is wrong."""
+    """Integers wrap around, so any outside contribution makes an element wrong."""
     with contextlib.ExitStack() as cleanup:
         for session in sessions:
             cleanup.callback(session.close)
@@ -126,7 +128,7 @@ def check_sums(sessions: list[Session]) -> None:
         assert np.array_equal(own, expected), "a sum is wrong"
 
 
-def test_an_outsider_is_refused_while_a_job_forms_and_its_sums_are_right_bit_for_bit(
+def test_an_outsider_is_refused_while_a_job_forms_and_its_sums_are_exact(
     service: str, operator: Operator, issue: Callable[..., Path]
 ) -> None:
     vision = [Worker(service, issue("worker", f"vision-{rank}", tenants=("vision",))) for rank in range(2)]
@@ -148,10 +150,10 @@ def test_an_outsider_is_refused_while_a_job_forms_and_its_sums_are_right_bit_for
     sum_and_leave(sessions)
 
 
-def test_a_certificate_without_a_tenant_shares_its_own_jobs_with_nobody_else(
+def test_a_certificate_without_a_tenant_does_not_share_its_jobs(
     service: str, operator: Operator, issue: Callable[..., Path]
 ) -> None:
-    """Two of the same name are one account, as a renewed certificate must be."""
+    """Two certificates of the same name are one account, as for a renewed certificate."""
     old, new, other = (Worker(service, issue("worker", name)) for name in ("node7", "node7", "node8"))
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(old.join, "its-own", 0)
@@ -161,7 +163,7 @@ def test_a_certificate_without_a_tenant_shares_its_own_jobs_with_nobody_else(
         sum_and_leave([first.result(PATIENCE_S), second])
 
 
-def test_an_operator_lets_certificates_without_a_tenant_into_one_job_with_its_token(
+def test_an_operator_admits_certificates_without_a_tenant_to_a_job_with_its_token(
     service: str, operator: Operator, issue: Callable[..., Path]
 ) -> None:
     token = operator.create("shared")
@@ -174,7 +176,7 @@ def test_an_operator_lets_certificates_without_a_tenant_into_one_job_with_its_to
         sum_and_leave([first.result(PATIENCE_S), second])
 
 
-def test_the_token_of_a_tenants_job_lets_nobody_of_another_tenant_in(
+def test_the_token_of_a_tenants_job_does_not_admit_another_tenant(
     service: str, operator: Operator, issue: Callable[..., Path]
 ) -> None:
     token = operator.create("of-vision", tenant="vision")
@@ -183,7 +185,7 @@ def test_the_token_of_a_tenants_job_lets_nobody_of_another_tenant_in(
     operator.stub.EndJob(join.EndJobRequest(job_name="of-vision"), timeout=PATIENCE_S)
 
 
-def test_an_error_names_a_worker_by_its_address_and_certificate_whatever_it_says_its_host_is_called(
+def test_an_error_names_a_worker_by_address_and_certificate_instead_of_its_claimed_host_name(
     service: str, operator: Operator, issue: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tls = issue("worker", "node7", tenants=("vision",))

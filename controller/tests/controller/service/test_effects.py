@@ -1,4 +1,4 @@
-"""What is carried out while the disk of the state does not take what is to be written."""
+"""What the service still does while its state cannot be written to disk."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_only(store: Store) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hanging(store: Store) -> Iterator[None]:
-    """It answers when it is over, and not before."""
+    """Writes hang until the end of this context."""
     with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -72,7 +72,7 @@ def server(driver: RecordingDriver, store: Store) -> Iterator[JoinServer]:
 
 @pytest.fixture
 def job(client: Client) -> Iterator[list[Attendance]]:
-    """Two workers of one that runs."""
+    """Two attending workers of a running job."""
     streams = [Attendance(client, reply) for reply in client.join_all(2)]
     yield streams
     for stream in streams:
@@ -80,12 +80,12 @@ def job(client: Client) -> Iterator[list[Attendance]]:
 
 
 def states(store: Store) -> list[str]:
-    """Of the jobs on disk."""
+    """The states of the jobs on disk."""
     with contextlib.closing(Store(store.path.parent)) as reader:
         return [record.state for record in reader.load().jobs]
 
 
-def test_survivors_hear_of_a_dead_worker_whatever_the_disk_does(
+def test_survivors_are_told_of_a_lost_worker_while_the_disk_fails(
     store: Store, client: Client, job: list[Attendance], driver: RecordingDriver, broken: Disk
 ) -> None:
     survivor, victim = job
@@ -100,17 +100,17 @@ def test_survivors_hear_of_a_dead_worker_whatever_the_disk_does(
     wait_until(lambda: states(store) == [], "nothing of the job is left")
 
 
-def test_heartbeats_are_answered_whatever_the_disk_does(
+def test_heartbeats_are_answered_while_the_disk_fails(
     store: Store, client: Client, job: list[Attendance], broken: Disk
 ) -> None:
     with broken(store):
-        client.stub.Leave(join.LeaveRequest(member=job[1].member), timeout=PATIENCE_S)  # is to be written down
+        client.stub.Leave(join.LeaveRequest(member=job[1].member), timeout=PATIENCE_S)  # causes a write
         pulses = job[0].pulses
         wait_until(lambda: job[0].pulses > pulses + 10, "they are answered")
         assert job[0].ended is None
 
 
-def test_no_job_begins_that_could_not_be_written_down_and_who_waits_hears_why(
+def test_no_job_begins_that_could_not_be_stored_and_waiting_workers_are_told_why(
     store: Store, client: Client, job: list[Attendance], driver: RecordingDriver, broken: Disk
 ) -> None:
     with broken(store):
@@ -122,7 +122,7 @@ def test_no_job_begins_that_could_not_be_written_down_and_who_waits_hears_why(
     assert waiting.result().workers == 1
 
 
-def test_a_worker_whose_grant_cannot_be_written_down_is_not_late_and_gets_it(
+def test_a_worker_whose_grant_waits_for_the_disk_is_not_counted_as_late(
     store: Store, client: Client, driver: RecordingDriver
 ) -> None:
     with full(store):
@@ -135,7 +135,7 @@ def test_a_worker_whose_grant_cannot_be_written_down_is_not_late_and_gets_it(
     assert [call.result().rank for call in asked] == [0, 1]
 
 
-def test_a_worker_whose_grant_cannot_be_written_down_hears_of_the_end_of_its_job(store: Store, client: Client) -> None:
+def test_a_worker_whose_grant_waits_for_the_disk_is_told_of_the_end_of_its_job(store: Store, client: Client) -> None:
     with full(store):
         asked = [client.join_soon(rank=rank, world_size=2) for rank in range(2)]
         wait_until(lambda: "disk full" in client.report().service.trouble, "operators see it")
@@ -146,21 +146,21 @@ def test_a_worker_whose_grant_cannot_be_written_down_hears_of_the_end_of_its_job
     wait_until(lambda: client.jobs() == [], "it is gone")
 
 
-def test_one_that_was_taken_over_from_ends_no_job(
+def test_a_deposed_service_ends_no_job(
     store: Store, server: JoinServer, job: list[Attendance], driver: RecordingDriver
 ) -> None:
     with contextlib.closing(Store(store.path.parent)) as newer:
         newer.begin()
         job[1].hang_up()
-        wait_until(lambda: bool(server.deposed), "it learns that")
+        wait_until(lambda: bool(server.deposed), "the service learns that it is deposed")
     assert job[0].ended is None
     assert driver.admitted
 
 
-def test_a_job_that_ended_when_nothing_could_be_written_ends_for_the_next_service_too(
+def test_a_job_that_ended_while_the_disk_failed_also_ends_after_a_restart(
     store: Store, server: JoinServer, client: Client, job: list[Attendance], driver: RecordingDriver
 ) -> None:
-    """Here its survivors come back, as if the service had died before it could tell them."""
+    """On disk the job still runs, as if the service had died before it could tell the survivors."""
     with full(store):
         job[1].hang_up()
         job[0].wait_ended()

@@ -1,4 +1,4 @@
-"""gRPC's health service: whether the service answers, and whether a job could begin."""
+"""The health service of gRPC tells whether the service answers, and whether a job could begin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def status(client: Client, service: str) -> int:
     return int(health_pb2_grpc.HealthStub(client.channel).Check(request, timeout=PATIENCE_S).status)
 
 
-def test_a_job_can_begin_while_a_switch_takes_jobs(driver: RecordingDriver, client: Client) -> None:
+def test_the_join_service_is_healthy_while_a_switch_takes_jobs(driver: RecordingDriver, client: Client) -> None:
     def come_to(wanted: int, what: str) -> None:
         wait_until(lambda: status(client, JOIN_SERVICE) == wanted, what)
         assert status(client, "") == SERVING, "it answers all the same"
@@ -30,7 +30,7 @@ def test_a_job_can_begin_while_a_switch_takes_jobs(driver: RecordingDriver, clie
     come_to(SERVING, "a job can begin again")
 
 
-def test_who_watches_hears_of_the_end(server: JoinServer, client: Client) -> None:
+def test_a_watcher_is_told_when_the_service_stops(server: JoinServer, client: Client) -> None:
     watch = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
     assert next(watch).status == SERVING
     server.stop(0.5)

@@ -1,4 +1,4 @@
-"""The service as workers meet it: real gRPC, over loopback, and a switch that writes down what it is told."""
+"""The service as workers see it: real gRPC over loopback, in front of a switch that records its calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def attend(client: Client) -> Iterator[Callable[..., Attendance]]:
         stream.hang_up()
 
 
-def test_sixteen_workers_that_join_at_once_get_one_job(driver: RecordingDriver, client: Client) -> None:
+def test_sixteen_workers_that_join_at_once_form_one_job(driver: RecordingDriver, client: Client) -> None:
     replies = client.join_all(16)
     assert {reply.job for reply in replies} == {1}
     assert len({reply.key for reply in replies}) == 1
@@ -53,7 +53,7 @@ def test_sixteen_workers_that_join_at_once_get_one_job(driver: RecordingDriver, 
     assert [endpoint.port for endpoint in entry.endpoints] == [5000 + 16 * rank for rank in range(16)]
 
 
-def test_every_refusal_has_its_code_and_says_what_to_do(client: Client) -> None:
+def test_every_refusal_has_its_status_code_and_says_what_to_do(client: Client) -> None:
     first = client.join_soon(rank=0, world_size=2)
     wait_until(lambda: len(client.jobs()) == 1, "the first worker is waiting")
     for fields, code, advice in (
@@ -76,13 +76,13 @@ def test_every_refusal_has_its_code_and_says_what_to_do(client: Client) -> None:
     assert "choose another name (WIRESUM_JOB), or wait until it ends" in text
 
 
-def test_a_refusal_is_told_apart_from_a_failure_of_grpc(client: Client) -> None:
+def test_a_refusal_can_be_told_from_a_failure_of_grpc(client: Client) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         client.join(world_size=0)
     assert (join.REFUSED_KEY, "1") in caught.value.trailing_metadata()
 
 
-def test_a_refusal_of_the_switch_reaches_the_workers(driver: RecordingDriver, client: Client) -> None:
+def test_a_refusal_by_the_switch_reaches_the_workers(driver: RecordingDriver, client: Client) -> None:
     driver.refuse_with = "the table is full"
     code, text = client.refusal()
     assert code == "INTERNAL"
@@ -91,7 +91,7 @@ def test_a_refusal_of_the_switch_reaches_the_workers(driver: RecordingDriver, cl
 
 
 @pytest.mark.parametrize("limits", [Limits(ask_again_ms_max=200)])
-def test_when_a_waiting_worker_goes_away_the_others_hear_who_is_missing(client: Client) -> None:
+def test_the_others_are_told_who_is_missing_when_a_waiting_worker_goes_away(client: Client) -> None:
     staying = client.join_soon(rank=0, world_size=3)
     going = client.join_soon(rank=1, world_size=3)
     wait_until(lambda: [job.joined for job in client.jobs()] == [2], "two are waiting")
@@ -133,7 +133,7 @@ def spawn_worker(client: Client) -> Iterator[Callable[[int], subprocess.Popen[st
 
 @pytest.mark.parametrize("limits", [Limits(heartbeat_lost_ms=2000, connection_lost_ms=500)])
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_worker_that_is_killed_or_stopped_is_lost_to_all_others_by_name(
+def test_the_others_are_told_which_worker_was_killed_or_stopped(
     sent: signal.Signals,
     client: Client,
     driver: RecordingDriver,
@@ -156,7 +156,7 @@ def test_a_worker_that_is_killed_or_stopped_is_lost_to_all_others_by_name(
     assert client.join(job_name="a-job").job == 2, "the next job works"
 
 
-def test_an_abort_reaches_everybody_with_its_reason(client: Client, attend: Callable[..., Attendance]) -> None:
+def test_an_abort_reaches_all_workers_with_its_reason(client: Client, attend: Callable[..., Attendance]) -> None:
     replies = client.join_all(2)
     streams = [attend(reply) for reply in replies]
     client.stub.Abort(join.AbortRequest(member=member_of(replies[0]), reason="the loss is NaN"), timeout=PATIENCE_S)
@@ -166,7 +166,7 @@ def test_an_abort_reaches_everybody_with_its_reason(client: Client, attend: Call
         assert ended.reason == "rank 0 (127.0.0.1, process 1000 on 'host-0') ended the job: the loss is NaN"
 
 
-def test_after_all_have_left_the_same_name_works_at_once(
+def test_a_jobs_name_is_free_as_soon_as_all_have_left(
     client: Client, driver: RecordingDriver, attend: Callable[..., Attendance]
 ) -> None:
     for job in (1, 2, 3):
@@ -223,7 +223,7 @@ def test_many_jobs_leave_nothing_behind(server: JoinServer, client: Client, driv
 
 
 @pytest.mark.parametrize("limits", [Limits(heartbeat_lost_ms=2000)])
-def test_a_blocked_switch_does_not_stop_heartbeats(
+def test_a_switch_that_blocks_does_not_delay_heartbeats(
     client: Client, driver: RecordingDriver, attend: Callable[..., Attendance]
 ) -> None:
     stream = attend(client.join())
@@ -237,7 +237,7 @@ def test_a_blocked_switch_does_not_stop_heartbeats(
     assert waiting.result().job == 2
 
 
-def test_a_failed_eviction_is_tried_again(client: Client, driver: RecordingDriver) -> None:
+def test_a_failed_eviction_is_retried(client: Client, driver: RecordingDriver) -> None:
     driver.evictions_to_fail = 1
     reply = client.join()
     client.leave(reply)
@@ -245,7 +245,9 @@ def test_a_failed_eviction_is_tried_again(client: Client, driver: RecordingDrive
     assert [call for call, _ in driver.calls].count("evict") == 2
 
 
-def test_diagnosis_says_what_the_switch_saw_of_whom(client: Client, attend: Callable[..., Attendance]) -> None:
+def test_a_diagnosis_says_whose_packets_the_switch_has_counted(
+    client: Client, attend: Callable[..., Attendance]
+) -> None:
     replies = client.join_all(2)
     for reply in replies:
         attend(reply)
@@ -257,7 +259,7 @@ def test_diagnosis_says_what_the_switch_saw_of_whom(client: Client, attend: Call
     assert [worker.left for worker in diagnosis.workers] == [False, True]
 
 
-def test_the_list_shows_forming_and_running_jobs_with_their_counters(client: Client) -> None:
+def test_the_report_lists_forming_and_running_jobs_with_their_counters(client: Client) -> None:
     client.join(job_name="runs", slots=64)
     waiting = client.join_soon(job_name="forms", rank=1, world_size=4)
     wait_until(lambda: len(client.jobs()) == 2, "both are there")
@@ -270,13 +272,13 @@ def test_the_list_shows_forming_and_running_jobs_with_their_counters(client: Cli
     waiting.cancel()
 
 
-def test_an_attend_stream_that_says_nothing_is_closed(client: Client) -> None:
+def test_an_attend_stream_without_messages_is_closed(client: Client) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         list(client.stub.Attend(iter([]), timeout=PATIENCE_S))
     assert refusal_of(caught.value)[0] == "INVALID_ARGUMENT"
 
 
-def test_noise_on_the_port_disturbs_nobody(client: Client, attend: Callable[..., Attendance]) -> None:
+def test_random_bytes_on_the_port_disturb_nobody(client: Client, attend: Callable[..., Attendance]) -> None:
     stream = attend(client.join())
     noise = random.Random(1)
     address = ("127.0.0.1", int(client.target.rpartition(":")[2]))
@@ -285,14 +287,14 @@ def test_noise_on_the_port_disturbs_nobody(client: Client, attend: Callable[...,
             for start in (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
                 try:
                     connection.sendall(start + noise.randbytes(length))
-                except OSError:  # the server has hung up already, as it may
+                except OSError:  # the server may have closed the connection already
                     break
     pulses = stream.pulses
     wait_until(lambda: stream.pulses > pulses, "heartbeats are answered")
     assert client.join(job_name="after-the-noise").workers == 1
 
 
-def test_a_worker_that_sends_nonsense_on_its_stream_is_lost(client: Client, attend: Callable[..., Attendance]) -> None:
+def test_a_worker_that_sends_invalid_heartbeats_is_lost(client: Client, attend: Callable[..., Attendance]) -> None:
     replies = client.join_all(2)
     stream = attend(replies[0])
     nonsense = [join.Heartbeat(member=member_of(replies[1])).SerializeToString(), b"\xff" * 50]
@@ -304,7 +306,9 @@ def test_a_worker_that_sends_nonsense_on_its_stream_is_lost(client: Client, atte
 @pytest.mark.parametrize("limits", [Limits(waiting_max=20)])
 def test_a_flood_of_joins_is_bounded(client: Client) -> None:
     client.join_all(2, job_name="one-that-was-there")
-    flooders = [Client(int(client.target.rpartition(":")[2])) for _ in range(4)]  # a connection may have 100 calls
+    flooders = [
+        Client(int(client.target.rpartition(":")[2])) for _ in range(4)
+    ]  # a connection may have 100 calls at once
     flood = [flooders[n % 4].join_soon(job_name=f"flood-{n}", world_size=2) for n in range(200)]
     wait_until(lambda: client.report().service.refusals["resource_exhausted"] == 180, "all others were refused")
     assert len(client.jobs()) == 21
@@ -319,7 +323,7 @@ def test_a_port_in_use_is_a_clear_error(server: JoinServer, driver: RecordingDri
         JoinServer(driver).start("127.0.0.1", server.port)
 
 
-def test_stopping_tells_the_workers_and_a_new_server_can_take_the_port(
+def test_stopping_tells_the_workers_and_frees_the_port(
     server: JoinServer, driver: RecordingDriver, client: Client, attend: Callable[..., Attendance]
 ) -> None:
     stream = attend(client.join())
@@ -352,7 +356,7 @@ def test_stopping_is_bounded_when_the_switch_hangs(server: JoinServer, driver: R
         waiting.result()
 
 
-def test_a_server_starts_once(server: JoinServer) -> None:
+def test_a_server_can_be_started_once(server: JoinServer) -> None:
     with pytest.raises(RuntimeError, match="make a new one"):
         server.start("127.0.0.1", 0)
 
@@ -360,7 +364,9 @@ def test_a_server_starts_once(server: JoinServer) -> None:
 # Several switches, operators, and state.
 
 
-def test_whoever_waits_for_slots_hears_it_and_gets_them(client: Client, attend: Callable[..., Attendance]) -> None:
+def test_a_worker_that_waits_for_slots_is_told_so_and_gets_them_later(
+    client: Client, attend: Callable[..., Attendance]
+) -> None:
     holder = client.join(job_name="holder", slots=4096)
     attend(holder)
     waiting = client.join_soon(job_name="waits")
@@ -375,7 +381,7 @@ def test_whoever_waits_for_slots_hears_it_and_gets_them(client: Client, attend: 
     assert waiting.result().slots == 256
 
 
-def test_a_join_that_broke_off_is_asked_for_again_and_keeps_its_place(client: Client) -> None:
+def test_a_repeated_join_keeps_its_place(client: Client) -> None:
     broken = client.join_soon(rank=0, world_size=2, attempt="first")
     wait_until(lambda: len(client.jobs()) == 1, "it waits")
     broken.cancel()
@@ -385,7 +391,7 @@ def test_a_join_that_broke_off_is_asked_for_again_and_keeps_its_place(client: Cl
     assert client.join(rank=0, world_size=2, attempt="first") == reply, "the same grant, if that was lost"
 
 
-def test_two_switches_are_one_service() -> None:
+def test_two_switches_form_one_service() -> None:
     left = RecordingDriver(name="left", addresses=["127.0.0.1"])
     right = RecordingDriver(name="right", addresses=["127.0.0.2", "127.0.0.1"])
     server = JoinServer([left, right])
@@ -404,12 +410,12 @@ def test_two_switches_are_one_service() -> None:
     server.stop(0.1)
 
 
-def test_switches_need_names_of_their_own() -> None:
+def test_names_of_switches_must_differ() -> None:
     with pytest.raises(ValueError, match="each switch needs a name of its own"):
         JoinServer([RecordingDriver(), RecordingDriver()])
 
 
-def test_operators_create_drain_and_end(client: Client, attend: Callable[..., Attendance]) -> None:
+def test_operators_create_drain_and_end_jobs(client: Client, attend: Callable[..., Attendance]) -> None:
     token = client.operator.CreateJob(join.CreateJobRequest(job_name="created", world_size=1)).job_token
     assert client.refusal(job_name="created")[0] == "PERMISSION_DENIED"
     assert [(job.name, job.state) for job in client.jobs()] == [("created", "created")]
@@ -425,7 +431,7 @@ def test_operators_create_drain_and_end(client: Client, attend: Callable[..., At
     assert refusal_of(caught.value)[0] == "NOT_FOUND"
 
 
-def test_the_report_says_what_there_is_to_say(client: Client, attend: Callable[..., Attendance]) -> None:
+def test_the_report_has_all_fields(client: Client, attend: Callable[..., Attendance]) -> None:
     attend(client.join(tenant="vision", priority=3))
     client.refusal(world_size=0)
     report = client.report()
@@ -447,7 +453,7 @@ def test_the_report_says_what_there_is_to_say(client: Client, attend: Callable[.
     assert dict(report.service.refusals) == {"invalid_argument": 1}
 
 
-def test_a_switch_that_is_lost_and_comes_back_is_used_again(
+def test_a_switch_that_was_lost_and_came_back_is_used_again(
     client: Client, driver: RecordingDriver, attend: Callable[..., Attendance]
 ) -> None:
     stream = attend(client.join())
@@ -460,7 +466,7 @@ def test_a_switch_that_is_lost_and_comes_back_is_used_again(
     assert waiting.result().workers == 1
 
 
-def test_no_worker_has_a_grant_that_is_not_written_down(driver: RecordingDriver, tmp_path: Path) -> None:
+def test_a_grant_is_sent_only_after_it_was_stored(driver: RecordingDriver, tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path)) as store, ThreadPoolExecutor() as pool:
         store.begin()
         server = JoinServer(driver, store=store)
@@ -472,7 +478,7 @@ def test_no_worker_has_a_grant_that_is_not_written_down(driver: RecordingDriver,
             wait_until(lambda: "disk full" in client.report().service.trouble, "operators see it")
             assert not waiting.done()
             other.execute("DROP TRIGGER full")
-        wait_until(lambda: client.report().service.trouble == "", "it is over, and operators see that")
+        wait_until(lambda: client.report().service.trouble == "", "operators see that the trouble is over")
         assert waiting.result(PATIENCE_S).reattach_ms == Limits().reattach_with_state_ms
         client.close()
         server.stop(keep_jobs=True)
@@ -480,8 +486,8 @@ def test_no_worker_has_a_grant_that_is_not_written_down(driver: RecordingDriver,
         assert len(driver.admitted) == 1, "the job goes on"
 
 
-def test_no_switch_hears_of_a_key_that_the_disk_may_give_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the service is started again."""
+def test_no_switch_gets_a_key_that_could_be_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Includes a restart of the service."""
     monkeypatch.setattr(keys, "BLOCK", 3)
     again: list[set[int]] = []
 
@@ -506,33 +512,33 @@ def test_no_switch_hears_of_a_key_that_the_disk_may_give_again(tmp_path: Path, m
     assert len({entry.key for entry in driver.entries}) == 16
 
 
-def test_a_switch_that_does_not_say_what_it_counted_is_reported_so_and_soon(
+def test_a_switch_that_does_not_give_its_counters_is_soon_reported_as_unreachable(
     server: JoinServer, driver: RecordingDriver, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.join()
     (job,) = client.jobs()
     assert (job.uncounted, job.packets["admitted"]) == (False, 10 * job.job)
-    driver.released.clear()  # as a switch that was stopped: it is connected, and hangs
+    driver.released.clear()  # like a stopped switch: connected, but it does not answer
     report = client.report()
     assert [(job.uncounted, dict(job.packets)) for job in report.jobs] == [(True, {})]
     (switch,) = report.switches
     assert switch.state == "unreachable"
     assert "does not answer" in switch.trouble
-    driver.trouble = "it is gone"  # and so the answer is an error, for which nobody waits any more
+    driver.trouble = "it is gone"  # the late answer is an error, and nobody waits for it any more
     driver.released.set()
     wait_until(lambda: not server._effects._counting, "the switch has answered")  # type: ignore[union-attr]
     driver.trouble = ""
     gc.collect()
-    wait_until(lambda: not client.jobs()[0].uncounted, "it says again")
+    wait_until(lambda: not client.jobs()[0].uncounted, "the switch gives its counters again")
     assert "never retrieved" not in caplog.text
 
 
-def test_a_service_that_is_held_up_is_not_alive(server: JoinServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_whose_loop_is_blocked_is_not_alive(server: JoinServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wiresum.controller.service.join_server.TICK_S_MAX", 0.5)
     assert server.is_alive
     held, loop = threading.Event(), server._loop
     assert loop is not None
     loop.call_soon_threadsafe(held.wait, PATIENCE_S)
-    wait_until(lambda: not server.is_alive, "it is seen to hang")
+    wait_until(lambda: not server.is_alive, "the blocked loop is noticed")
     held.set()
     wait_until(lambda: server.is_alive, "it is alive again")

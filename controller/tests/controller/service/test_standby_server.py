@@ -1,5 +1,3 @@
-"""What a standby answers to each call."""
-
 from __future__ import annotations
 
 import grpc
@@ -20,7 +18,9 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("service", "method"), CALLS)
-def test_every_call_but_for_the_report_is_sent_on_to_the_active_controller(service: str, method: str) -> None:
+def test_a_standby_answers_reports_and_refers_all_other_calls_to_the_active_controller(
+    service: str, method: str
+) -> None:
     server = StandbyServer([], Security())
     try:
         with grpc.insecure_channel(f"127.0.0.1:{server.start('127.0.0.1', 0)}") as channel:

@@ -1,19 +1,19 @@
-"""`wiresum doctor`: what is wrong with this host, a switch, a job, and what to do."""
+"""`wiresum doctor`: says what is wrong with this host, a switch or a job, and what to do."""
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from wiresum.cli.doctor.finding import COLOURS, Finding, Level, note, passed, problem
 from wiresum.cli.jobs import complete_job
+from wiresum.cli.options import ipv4, json_option
 from wiresum.cli.rates import Sample
 from wiresum.cli.service import Service, ServiceError, service_options
 
@@ -36,13 +36,6 @@ Exit status: 0, it works (warnings may say why it is slow); 1, something does no
 """
 
 
-def _check_address(_context: click.Context, _parameter: click.Parameter, address: str) -> str:
-    try:
-        return address and str(ipaddress.IPv4Address(address))
-    except ValueError:
-        raise click.BadParameter(f"'{address}' is not an IPv4 address like 10.0.0.2") from None
-
-
 @click.command(epilog=EPILOG)
 @click.option(
     "--check",
@@ -54,10 +47,10 @@ def _check_address(_context: click.Context, _parameter: click.Parameter, address
 @click.option("--job", default="", metavar="NAME", help="Look at this job only.", shell_complete=complete_job)
 @click.option(
     "--address",
-    default="",
+    metavar="IPV4",
     envvar="WIRESUM_ADDRESS",
     show_envvar=True,
-    callback=_check_address,
+    callback=ipv4,
     help="This host's IPv4 address for data.  [default: the one that routes to the switch]",
 )
 @click.option(
@@ -69,7 +62,7 @@ def _check_address(_context: click.Context, _parameter: click.Parameter, address
     show_default=True,
     help="How much is summed through the switch.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@json_option
 @service_options
 @click.pass_context
 def doctor(
@@ -83,30 +76,30 @@ def doctor(
 ) -> None:
     """Find out what is wrong with this host, a switch, a job.
 
-    Run it where a worker runs, with the settings that the worker has; of several aggregators it looks at each. HOST:
-    processor, buffers, MTU. SWITCH: can it be reached, do certificates hold, has it room. PATH: joins a job of its own
-    and sums a tensor through the switch. JOB: who is missing, who lags, who is silent. It changes nothing, but the
-    tensor takes its share of the network.
+    Run it where a worker runs, with the worker's settings. It looks at each of several aggregators. HOST: processor,
+    buffers, MTU. SWITCH: is it reachable, are certificates valid, are slots free. PATH: joins a job of its own and sums
+    a tensor through the switch. JOB: who is missing, slow or silent. It changes nothing, but its tensor uses the
+    network.
     """
-    found: list[Finding] = []
-    listed: list[dict[str, Any]] = []
+    found: list[tuple[str, Finding]] = []
     for subject in subjects or SUBJECTS:
         if not as_json:
             click.secho(subject, bold=True)
         for finding in _examine(subject, service, job, address, mebibytes):
             if not as_json:
                 _show(finding)
-            found.append(finding)
-            listed.append({"subject": subject} | finding.as_dict())
+            found.append((subject, finding))
+    findings = [finding for _, finding in found]
     if as_json:
-        click.echo(json.dumps({"passed": passed(found), "findings": listed}, indent=2))
+        listed = [{"subject": subject} | finding.as_dict() for subject, finding in found]
+        click.echo(json.dumps({"passed": passed(findings), "findings": listed}, indent=2))
     else:
-        click.echo(_summary(found))
-    context.exit(0 if passed(found) else 1)
+        click.echo(_summary(findings))
+    context.exit(0 if passed(findings) else 1)
 
 
 def _examine(subject: str, service: Service, job: str, address: str, mebibytes: int) -> Iterator[Finding]:
-    # Imported here, since the shell asks this module for names and should not wait for the native agent.
+    # Imported here: completion in a shell imports this module, and should not wait for the native agent.
     from wiresum.cli.doctor import host, path, switch
 
     if subject == "switch":
@@ -123,7 +116,7 @@ def _examine(subject: str, service: Service, job: str, address: str, mebibytes: 
         alone = "no sum was tried: DPDK drives its ports for one worker, and a sum takes two"
         yield note("sum", alone)
     else:
-        # AF_XDP goes the same way, for one worker at a time; the sum takes two.
+        # The sum takes two workers, and AF_XDP serves one. Plain sockets use the same path.
         config = replace(config, transport="udp", device="")
         try:
             facts = [host.gather(_control_address(part), address) for part in service.aggregators()]
@@ -138,7 +131,7 @@ def _examine_host(aggregator: Service, address: str) -> Iterator[Finding]:
 
     config = _agent_config(aggregator, address)
     try:
-        # An address that DPDK gives to a port is none of the kernel's.
+        # The kernel does not know the address that DPDK gives to a port.
         facts = host.gather(_control_address(aggregator), "" if config.transport == "dpdk" else address)
     except OSError as error:
         yield _no_way(aggregator, error)
@@ -166,7 +159,7 @@ def _control_address(service: Service) -> str:
 
 
 def _agent_config(service: Service, address: str) -> AgentConfig:
-    """As a worker would have it here, but for the name of the job and what goes with it."""
+    """The settings of a worker here, without the job's key and token."""
     from wiresum.agent import AgentConfig
 
     return AgentConfig.from_environment(
@@ -182,7 +175,7 @@ def _agent_config(service: Service, address: str) -> AgentConfig:
 def _no_way(service: Service, error: OSError) -> Finding:
     return problem(
         "route",
-        f"there is no way from here to {service.switch}: {error.strerror or error}",
+        f"cannot reach {service.switch} from here: {error.strerror or error}",
         "neither control nor data would get through",
         "does the name resolve (getent hosts), is the network up (ip route get)? --switch names another endpoint",
     )
@@ -193,10 +186,10 @@ def _show(finding: Finding) -> None:
     click.echo(click.style(word, fg=COLOURS[finding.level]) + finding.text()[len(word) :])
 
 
-def _summary(found: Iterable[Finding]) -> str:
+def _summary(found: Sequence[Finding]) -> str:
     levels = [finding.level for finding in found]
     problems, warnings = (_several(levels.count(level), level) for level in (Level.PROBLEM, Level.WARNING))
-    if Level.PROBLEM in levels:
+    if not passed(found):
         return f"\n{problems}, {warnings}: begin with the first problem"
     return f"\nit works, with {warnings}" if Level.WARNING in levels else "\nit works, and nothing is amiss"
 

@@ -1,7 +1,7 @@
-"""Is this host fit to be a worker? Looks, and changes nothing.
+"""Checks whether this host is fit to be a worker. Changes nothing.
 
-What the kernel gives is tried, with sockets like those of the agent, and not read from settings: a process with the
-right to exceed a limit does so.
+It opens a socket like the agent's to see what the kernel grants. Settings would not tell: a process with the right to
+exceed their limits does so.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from pathlib import Path
 from wiresum.agent import _native
 from wiresum.agent.interfaces import name_of
 from wiresum.cli.doctor.finding import Finding, note, ok, warning
+from wiresum.join.constants import SOCKET_BUFFER_BYTES
 from wiresum.join.lanes import lanes_of_mtu
 
-BUFFER_BYTES_WANTED = 8 << 20
-"""What the agent asks for: `UdpSettings` in host_agent/src/transport/udp/udp.hpp."""
 CORES_LEAST = 2
 """One for the computation, one for the packets."""
 USUAL_MTU = 1500
@@ -31,33 +30,34 @@ _SO_RCVBUFFORCE, _SO_SNDBUFFORCE = 33, 32
 @dataclass(frozen=True)
 class HostFacts:
     cores: int
-    """That this process may run on."""
+    """Cores that this process may run on."""
     quota_cores: float | None
-    """That its control group may use at a time; None: all."""
+    """As many as its control group may use at once; None: all."""
     governors: Mapping[str, int]
-    """How many cores have which frequency governor; empty where none can be seen, as in virtual machines."""
+    """Number of cores by frequency governor; empty: the kernel shows none, as in virtual machines."""
     receive_buffer_bytes: int
     send_buffer_bytes: int
     gso: bool
     gro: bool
     address: str
-    """Of this host, for data."""
+    """This host's address for data."""
     interface: str
     mtu: int
-    """Of the path to the switch, as far as this host knows it."""
+    """The MTU of the path to the switch, as far as this host knows it."""
     speed_mbit: int | None
 
 
 @dataclass(frozen=True)
 class Drops:
-    """Datagrams that reached this host and no program, since it was started."""
+    """Datagrams that were lost on this host since it was started."""
 
     no_buffer: int
+    """A socket's buffer was full."""
     at_interface: int
 
 
 def gather(control_address: str, address: str = "", root: Path = Path("/")) -> HostFacts:
-    """`address` "" takes the one that routes to the switch. Raises `OSError` if there is no way to it."""
+    """Without `address`, the one that routes to the switch. Raises `OSError` if there is no route to it."""
     try:
         address = address or _native.source_address(control_address)
         mtu = _native.path_mtu(address, control_address)
@@ -90,7 +90,7 @@ def drops(interface: str, root: Path = Path("/")) -> Drops:
 
 
 def findings(facts: HostFacts, transport: str = "udp") -> Iterator[Finding]:
-    """What is of the kernel's sockets packets go through them, and of its routes if it has the address."""
+    """Checks sockets only if packets pass through the kernel's, and routes only if the kernel has the address."""
     yield _cores(facts)
     if facts.governors and set(facts.governors) != {"performance"}:
         yield _governor(facts.governors)
@@ -129,15 +129,15 @@ def _buffers(facts: HostFacts) -> Finding:
     smallest = min(facts.receive_buffer_bytes, facts.send_buffer_bytes)
     what = (
         f"a socket gets {_kib(facts.receive_buffer_bytes)} to receive and {_kib(facts.send_buffer_bytes)} to send; "
-        f"{_kib(BUFFER_BYTES_WANTED)} are asked for"
+        f"{_kib(SOCKET_BUFFER_BYTES)} are asked for"
     )
-    if smallest >= BUFFER_BYTES_WANTED:
+    if smallest >= SOCKET_BUFFER_BYTES:
         return ok("buffers", what)
     return warning(
         "buffers",
         what,
         "datagrams that come while the thread is not on a core are lost when the buffer is full, and are sent again",
-        f"as root: sysctl -w net.core.rmem_max={BUFFER_BYTES_WANTED} net.core.wmem_max={BUFFER_BYTES_WANTED}, and the "
+        f"as root: sysctl -w net.core.rmem_max={SOCKET_BUFFER_BYTES} net.core.wmem_max={SOCKET_BUFFER_BYTES}, and the "
         "same in a file in /etc/sysctl.d",
     )
 
@@ -166,7 +166,8 @@ def _mtu(facts: HostFacts) -> Finding:
         "mtu",
         what,
         "all workers of a job use the smallest packets that any of them can; each packet costs the same time",
-        f"if the network carries {USUAL_MTU} bytes: ip link set {facts.interface} mtu {USUAL_MTU}. If not, it is right",
+        f"if the network carries {USUAL_MTU} bytes: ip link set {facts.interface} mtu {USUAL_MTU}. If it does not, "
+        "nothing is wrong",
     )
 
 
@@ -175,8 +176,8 @@ def _try_socket() -> tuple[int, int, bool, bool]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
         sizes = []
         for forced, plain in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
-            if not _set(trial, socket.SOL_SOCKET, forced, BUFFER_BYTES_WANTED):
-                _set(trial, socket.SOL_SOCKET, plain, BUFFER_BYTES_WANTED)
+            if not _set(trial, socket.SOL_SOCKET, forced, SOCKET_BUFFER_BYTES):
+                _set(trial, socket.SOL_SOCKET, plain, SOCKET_BUFFER_BYTES)
             sizes.append(trial.getsockopt(socket.SOL_SOCKET, plain) // 2)  # the kernel says twice what it gives
         gso = _set(trial, socket.IPPROTO_UDP, _UDP_SEGMENT, 0)
         gro = _set(trial, socket.IPPROTO_UDP, _UDP_GRO, 1)
@@ -192,7 +193,7 @@ def _set(trial: socket.socket, level: int, option: int, value: int) -> bool:
 
 
 def _quota_cores(root: Path) -> float | None:
-    """Of control groups of version 2, as a container sees its own."""
+    """From control groups of version 2, as a container sees its own."""
     try:
         quota, period = (root / "sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)

@@ -1,4 +1,4 @@
-"""What is wrong with a job, from two reports a moment apart. Pure."""
+"""Finds out what is wrong with a job, from two reports a moment apart. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
-from wiresum.cli.rates import REFUSED, Sample, key_of, rates_of
+from wiresum.cli.rates import HEARTBEAT_LATE_MS, REFUSED, Sample, key_of, rates_of
 from wiresum.cli.text import counted
 from wiresum.join.peers import describe_peer
 from wiresum.join.trees import packets_behind
@@ -14,14 +14,12 @@ from wiresum.join.trees import packets_behind
 if TYPE_CHECKING:
     from wiresum import join
 
-HEARTBEAT_LATE_MS = 2000
-"""Four heartbeats."""
 RESENT_MANY = 0.01
-"""Results that were asked for again, of all; below that nothing is to be gained."""
+"""Fraction of results that were asked for again. Fewer are not worth a warning."""
 
 
 def findings(before: Sample, now: Sample, name: str = "") -> Iterator[Finding]:
-    """Of one job, or of all."""
+    """About the job of this name, or about all jobs."""
     found = [job for job in now.report.jobs if name in ("", job.name)]
     if not found:
         yield _not_there(name, now.report) if name else ok("jobs", "there are no jobs")
@@ -69,8 +67,10 @@ def _amiss(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding
         if job.uncounted:
             yield _uncounted(job)
             return
-        yield from _laggards(job, before, now)
-        yield from _lagging_switches(job, before, now)
+        if (earlier := _stuck_since(job, before)) is not None:
+            watched_s = now.taken_at - before.taken_at
+            yield from _laggards(job, earlier, watched_s)
+            yield from _lagging_switches(job, earlier, watched_s)
         yield from _packets(job)
 
 
@@ -107,15 +107,11 @@ def _heartbeats(job: join.JobReport) -> Iterator[Finding]:
             )
 
 
-def _laggards(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding]:
-    """Who keeps the others waiting: the same worker is behind in both reports, and no result came in between."""
-    earlier = _stuck_since(job, before)
-    if earlier is None:
-        return
+def _laggards(job: join.JobReport, earlier: join.JobReport, watched_s: float) -> Iterator[Finding]:
+    """Workers that keep the others waiting: they are behind in both reports."""
     behind = _behind(earlier) & _behind(job)
-    if not behind or len(behind) == len(job.workers):
+    if len(behind) == len(job.workers):
         return
-    watched_s = now.taken_at - before.taken_at
     for worker in job.workers:
         if worker.peer.rank in behind:
             yield warning(
@@ -126,17 +122,16 @@ def _laggards(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Find
             )
 
 
-def _lagging_switches(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding]:
-    """No worker lags, and no result comes: the sums of a switch do not reach the one above."""
-    earlier = _stuck_since(job, before)
-    if earlier is None or _behind(job):
+def _lagging_switches(job: join.JobReport, earlier: join.JobReport, watched_s: float) -> Iterator[Finding]:
+    """Switches whose sums do not reach the switch above: they are behind in both reports, and no worker is."""
+    if _behind(job):
         return
     lagging, lagged = (packets_behind(report.switches, report.workers) for report in (job, earlier))
     for node in job.switches:
         if lagging.get(node.switch_name) and lagged.get(node.switch_name):
             yield warning(
                 "uplink",
-                f"'{job.name}': no result in {now.taken_at - before.taken_at:.1f} s, and no worker is behind, but the "
+                f"'{job.name}': no result in {watched_s:.1f} s, and no worker is behind, but the "
                 f"sums of {node.switch_name} are at {node.parent}",
                 "packets between the two switches are lost; the workers ask for them again, in vain",
                 f"look at the link between {node.switch_name} and {node.parent}: its MTU, drops, firewalls on the way",

@@ -1,6 +1,7 @@
-"""Do packets pass to the switch and back, whole, in time, and does it add right? Joins a job of its own and tries.
+"""Checks the path of the data: joins a job of its own, and sums a tensor through the switch.
 
-Two workers, both in this process: a switch that adds wrongly would still give a single one its own numbers back.
+Both of its workers are in this process. One would not do: a switch that adds wrongly may still return a single
+worker's numbers unchanged.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ WORKERS = 2
 JOIN_S_MAX = 15.0
 SUM_S_MAX = 30.0
 LOSS_MUCH = 0.001
-"""Of all packets: more than a healthy network loses."""
+"""Fraction of packets. A healthy network loses fewer."""
 SLOTS = 64
-"""Asked for: enough to measure, and no burden for the jobs that run."""
+"""The job asks for so many: enough to measure, and no burden for other jobs."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Trial:
     """What one worker saw."""
 
     wrong: int
-    """Sums that were not what they must be, of `numbers`."""
+    """How many of the `numbers` sums were wrong."""
     numbers: int
     seconds: float
     lanes: int
@@ -40,7 +41,7 @@ class Trial:
 
 
 def findings(config: AgentConfig, interfaces: Collection[str], mebibytes: int) -> Iterator[Finding]:
-    """`interfaces`: where data goes out, for the counters of what was dropped there."""
+    """`interfaces`: those that data goes through. Their counters of dropped packets are read."""
     name = f"doctor-{socket.gethostname()}-{os.getpid()}"
     config = replace(config, join_timeout_s=min(config.join_timeout_s, JOIN_S_MAX), slots=config.slots or SLOTS)
     before = _drops_at(interfaces)
@@ -78,7 +79,7 @@ def _try(config: AgentConfig, name: str, *, numbers: int) -> list[Trial]:
         thread.join(JOIN_S_MAX + 2 * SUM_S_MAX)
     errors = [result for result in results if isinstance(result, BaseException)]
     if errors:
-        # The one that failed first ends the job, which is the other one's error.
+        # The first failure is the cause. It ends the job, which the other worker reports as an error of its own.
         raise min(errors, key=lambda error: isinstance(error, JobAbortedError))
     trials = [result for result in results if isinstance(result, Trial)]
     if len(trials) < WORKERS:
@@ -132,7 +133,7 @@ def _sums(trials: list[Trial]) -> Finding:
     return ok(
         "sums",
         f"{WORKERS} workers summed {first.numbers << 2 >> 20} MiB through {_switches(len(first.stats.aggregators))}, "
-        f"every bit right: round trip {rtt_us:,.0f} us, {gbit:.2f} Gbit/s to each of both, packets of {first.lanes} "
+        f"every bit right: round trip {rtt_us:,.0f} us, {gbit:.2f} Gbit/s to each worker, packets of {first.lanes} "
         "numbers",
     )
 

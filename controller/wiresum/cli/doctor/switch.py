@@ -1,4 +1,4 @@
-"""Is the service there, does it know us, and are its switches fit? Asks, and changes nothing."""
+"""Checks whether the service can be reached, accepts our certificate, and has usable switches. Changes nothing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 CONNECT_S_MAX = 3.0
 EXPIRY_NEAR = timedelta(days=30)
 SLOTS_FEW = 0.1
-"""Of all: below that the next job may have to wait."""
-TOLD_APART = {
+"""Fraction of all slots. If fewer are free the next job may have to wait."""
+REFUSALS_SHOWN = {
     "came without a certificate that the service knows": ("unauthenticated",),
     "had a certificate of another role": ("role",),
     "had a certificate that was revoked": ("revoked",),
@@ -31,11 +31,11 @@ TOLD_APART = {
     "came too often, or too many at once, from one address": ("rate", "calls"),
     "were no messages of this service": ("malformed", "oversized", "silent", "unimplemented", "invalid_argument"),
 }
-"""Refused requests that an operator may want to look into, by reason; others are part of everyday life."""
+"""Requests that an operator may want to look into, and the reasons for which they are refused. Others are usual."""
 
 
 def findings(service: Service) -> Iterator[Finding]:
-    """Of all endpoints, and of the switches behind the one that is active."""
+    """About all endpoints, and about the switches of the active one."""
     reached, found = endpoints(service)
     yield from found
     if not reached:
@@ -55,8 +55,8 @@ def findings(service: Service) -> Iterator[Finding]:
 
 
 def endpoints(service: Service) -> tuple[list[str], list[Finding]]:
-    """Those that can be reached, and what is to be said of all of them and of their certificates: whatever serves
-    there, by gRPC."""
+    """Those that can be reached, and findings about all of them and their certificates. Any gRPC service may be
+    there."""
     errors = {target: _cannot_connect(target) for target in service.targets}
     found = [
         _unreachable(target, error, others=len(errors) > 1) for target, error in errors.items() if error is not None
@@ -78,7 +78,7 @@ def _unreachable(target: str, error: OSError, *, others: bool) -> Finding:
     return (warning if others else problem)(
         "reachable",
         f"nobody answers at {target}: {error.strerror or error}",
-        "workers join there" + (", and look at the other endpoints while nobody does" if others else ""),
+        "workers join there" + ("; meanwhile they try the other endpoints" if others else ""),
         "is `wiresum switch` or `wiresum controller` running there (systemctl status), does it listen at that address, "
         "and does a firewall let TCP pass? --switch or WIRESUM_SWITCH names another endpoint",
     )
@@ -113,10 +113,10 @@ def _answered(report: join.Report) -> Finding:
     if service.past:
         return warning(
             "state",
-            f"{what}; it began with a state of the past: {service.past}",
-            "jobs that it did not know of have ended; no key comes twice, so sums are right",
-            "look at the disk of the state, and see that nobody uses a copy of it; the warning goes when the "
-            "controller begins the next time",
+            f"{what}; it began with an old copy of its state: {service.past}",
+            "jobs that the copy does not hold have ended; no key is used twice, so sums are right",
+            "look at the disk that holds the state, and make sure that nobody else uses a copy of it; the warning goes "
+            "when the controller is started again",
         )
     if service.role != "standby":
         return ok("service", what)
@@ -129,7 +129,7 @@ def _answered(report: join.Report) -> Finding:
 
 
 def _standbys(service: Service, targets: list[str]) -> Iterator[Finding]:
-    """Of an active controller: would they take over?"""
+    """Would the standbys of an active controller take over?"""
     if len(service.targets) < 2:
         return
     for target in targets:
@@ -199,18 +199,18 @@ def _strays(switch: join.SwitchReport) -> Iterator[Finding]:
         yield note(
             "strays",
             f"'{switch.name}' dropped packets of no job: {counted(strays)}",
-            "some are the last packets of jobs that have ended; a steady stream is somebody who should not send there",
+            "some are the last packets of jobs that have ended; a steady stream has a sender that should send none",
             "wiresum top shows the rate; if it goes on, look for the sender at the switch (tcpdump on its data ports)",
         )
 
 
 def _refusals(report: join.Report) -> Iterator[Finding]:
-    for what, reasons in TOLD_APART.items():
+    for what, reasons in REFUSALS_SHOWN.items():
         if count := sum(report.service.refusals.get(reason, 0) for reason in reasons):
             yield note(
                 "refusals",
                 f"{count} requests were refused because they {what}",
-                "a misconfigured worker, or somebody who tries",
+                "a misconfigured worker, or somebody who tries to get in",
                 "the service's audit log has a line for each, with the peer's address and name",
             )
 
@@ -267,7 +267,7 @@ def _expiry_of_server(target: str, directory: Path) -> datetime:
 
 
 def _wait_for_refusal(secured: ssl.SSLSocket) -> None:
-    """In TLS 1.3 a server says after the handshake that it does not like our certificate. Raises `ssl.SSLError`."""
+    """In TLS 1.3 a server refuses our certificate only after the handshake. Raises `ssl.SSLError`."""
     secured.settimeout(CONNECT_S_MAX)
     with contextlib.suppress(TimeoutError):
         secured.recv(1)  # gRPC speaks first: its settings

@@ -1,4 +1,4 @@
-"""Can the transport that this worker is to use be had here? Opens it for a moment, which is the only sure answer."""
+"""Checks whether this worker's transport is available here, by opening it for a moment: nothing else is certain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def findings(config: AgentConfig, address: str, root: Path = Path("/")) -> Itera
     except (RuntimeError, OSError, ValueError) as error:
         yield problem(
             "transport",
-            f"WIRESUM_TRANSPORT={config.transport} cannot be had: {error}",
+            f"WIRESUM_TRANSPORT={config.transport} is not available: {error}",
             "this worker would not join its job",
             ADVICE,
         )

@@ -1,5 +1,5 @@
-"""A host's certificate, on its way from the authority to where it is used: a folder, or a tar archive on standard
-input, so that a key can come over SSH and lie nowhere in between."""
+"""Reads a host's certificate from a folder, or from a tar archive on standard input: so a key can come over SSH and is
+stored nowhere in between."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ROLE = "wiresum:role/"
 
 
 def read(source: str, role: str, address: str) -> dict[str, bytes]:
-    """The three files by name, proven: they fit each other, and are a certificate of this role, and for this address
-    if it is a server's. `source`: a folder, or - . Raises a `SetupError`."""
+    """The three files by name. Raises a `SetupError` if they do not belong together, or are not a certificate for this
+    role and, if it is a server's, for this address. `source`: a folder, or - for standard input."""
     with _folder(source) as folder:
         try:
             loaded = load(folder, serving=bool(address))
@@ -40,7 +40,7 @@ def read(source: str, role: str, address: str) -> dict[str, bytes]:
 
 
 def check(loaded: Credentials, role: str, address: str) -> None:
-    """Raises a `SetupError`."""
+    """Raises a `SetupError` if it is not for this role or address."""
     roles = [name.removeprefix(ROLE) for name in loaded.names if name.startswith(ROLE)]
     if role not in roles:
         raise SetupError(
@@ -50,7 +50,7 @@ def check(loaded: Credentials, role: str, address: str) -> None:
     if address and address not in loaded.addresses:
         raise SetupError(
             f"the certificate is for {', '.join(loaded.addresses) or 'no address'}, and not for {address}, so nobody "
-            f"would believe this host: `wiresum ca issue {role} --ca pki --name NAME --address {address} DIRECTORY`"
+            f"would trust this host: `wiresum ca issue {role} --ca pki --name NAME --address {address} DIRECTORY`"
         )
 
 
@@ -59,13 +59,13 @@ def _folder(source: str) -> Iterator[Path]:
     if source != STDIN:
         yield Path(source).expanduser()
         return
-    with tempfile.TemporaryDirectory(prefix="wiresum-setup-") as made:  # its owner's alone
+    with tempfile.TemporaryDirectory(prefix="wiresum-setup-") as made:  # only its owner can read it
         _unpack(Path(made))
         yield Path(made)
 
 
 def _unpack(folder: Path) -> None:
-    """Of the archive only what is wanted, by name and size."""
+    """Takes only the wanted files out of the archive, by name and size."""
     try:
         with tarfile.open(fileobj=sys.stdin.buffer, mode="r|*") as archive:
             for count, member in enumerate(archive):

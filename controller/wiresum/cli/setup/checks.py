@@ -1,4 +1,4 @@
-"""Whether a host works, once it is set up: tried as its service will, and then from outside."""
+"""Checks whether a host works once it is set up: first as the service's user, then from outside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOAD = "import sys; from wiresum.join.credentials import load; load(sys.argv[1]
 
 
 def before_start(plan: HostPlan, host: Host) -> Iterator[Finding]:
-    """Can the service's user read its key and its configuration, and does the program take them? Only where it runs."""
+    """Can the service's user read its key and its configuration, and does the program accept them?"""
     if plan.tls and plan.unit:
         yield _as_user(host, [sys.executable, "-c", _LOAD, plan.tls], "certificate", f"{USER} can use {plan.tls}")
     if plan.role == "controller":
@@ -32,13 +32,16 @@ def before_start(plan: HostPlan, host: Host) -> Iterator[Finding]:
 
 
 def start(plan: HostPlan, *, changed: bool) -> Iterator[Finding]:
-    """By systemd, which waits until the service says that it is ready. `changed`: its unit or its configuration was
-    written."""
+    """Starts the service by systemd, which waits until it says that it is ready. `changed`: its unit or its
+    configuration was written."""
     run(["systemctl", "daemon-reload"])
     run(["systemctl", "enable", plan.unit])
     runs = _is_active(plan.unit)
     if runs and changed and plan.role == "switch":
-        what, advice = f"{plan.unit} runs as it was", f"wiresum jobs drain, and then systemctl restart {plan.unit}"
+        what, advice = (
+            f"{plan.unit} still runs with its old settings",
+            f"wiresum jobs drain, and then systemctl restart {plan.unit}",
+        )
         yield warning("service", what, "a switch that is started again ends its jobs", advice)
         return
     try:
@@ -71,7 +74,7 @@ def from_outside(plan: HostPlan) -> bool:
 
 
 def _doctor(plan: HostPlan) -> int:
-    """Its exit status."""
+    """Runs `wiresum doctor`, and returns its exit status."""
     arguments = ["--switch", plan.endpoint, *(["--tls", plan.tls] if plan.tls else ["--insecure"])]
     if plan.role != "worker":
         arguments += ["--check", "switch"]
@@ -81,7 +84,7 @@ def _doctor(plan: HostPlan) -> int:
 
 
 def _as_user(host: Host, command: list[str], check: str, what: str, *, fatal: bool = True) -> Finding:
-    """Does the command end well?"""
+    """Does the command succeed if the service's user runs it?"""
     user_id, group_id = host.id_of("passwd", USER), host.id_of("group", USER)
     assert user_id is not None and group_id is not None, "a step made it"
     environment = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "PYTHONPATH")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import ipaddress
 import os
 import re
 import sys
@@ -13,7 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
-from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.doctor.finding import Finding, passed
+from wiresum.cli.options import ipv4
 from wiresum.cli.setup import certificate, checks, plan
 from wiresum.cli.setup.plan import BUFFERS, FOLDER, HOMES, UNITS, USER, Certificate, Common, HostPlan
 from wiresum.cli.setup.steps import File, Host, SetupError, Step
@@ -42,23 +42,24 @@ Four hosts in five steps: an authority, and a line for each host.
 def setup() -> None:
     """Make this host a worker, a switch or a controller.
 
-    As root, on Debian and its like. It says what it will do, does it, and checks it: user, certificate, configuration,
-    kernel settings, systemd unit. Doing it again changes nothing that is right. --dry-run only says it.
+    Run it as root, on Debian or a distribution like it. It says what it will do, does it, and checks it: user,
+    certificate, configuration, kernel settings, systemd unit. A second run changes nothing that is right already. With
+    --dry-run it only says what it would do.
     """
 
 
 def _common(command: Callable[..., T]) -> Callable[..., T]:
     for option in (
         click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing."),
-        click.option("--replace", is_flag=True, help="Write a configuration anew that is there already and differs."),
+        click.option("--replace", is_flag=True, help="Overwrite a configuration that is there already and differs."),
         click.option(
             "--root",
             type=click.Path(file_okay=False, exists=True, path_type=Path),
             default=Path("/"),
             metavar="DIRECTORY",
-            help="Set up the system whose files lie there, like an image, and start nothing.",
+            help="Set up the system in this folder, such as an image, and start nothing.",
         ),
-        click.option("--insecure", is_flag=True, help="Without certificates, in a network that is trusted."),
+        click.option("--insecure", is_flag=True, help="Use no certificates, in a network that is trusted."),
         click.option(
             "--tls",
             "source",
@@ -80,26 +81,19 @@ def _common(command: Callable[..., T]) -> Callable[..., T]:
     return explained
 
 
-def _address(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
-    try:
-        return str(ipaddress.IPv4Address(text))
-    except ValueError:
-        raise click.BadParameter(f"'{text}' is not an IPv4 address like 10.0.0.1") from None
-
-
 def _endpoints(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
     if not ENDPOINTS.fullmatch(text):
         raise click.BadParameter(f"'{text}' is not HOST:PORT, or several with , or + between them")
     return text
 
 
-def _switches(_context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+def _switches(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         name, equals, address = text.partition("=")
         if not equals or not NAME.fullmatch(name) or name in found:
             raise click.BadParameter(f"'{text}' is not NAME=ADDRESS, with a name of its own, like soft1=10.0.0.1")
-        found[name] = _address(_context, parameter, address)
+        found[name] = ipv4(context, parameter, address)
     return found
 
 
@@ -117,12 +111,18 @@ def _users(_context: click.Context, _parameter: click.Parameter, names: Sequence
     required=True,
     callback=_endpoints,
     metavar="HOST:PORT[,...][+...]",
-    help="Where workers join: the controller's or the switch's control endpoint, as in WIRESUM_SWITCH.",
+    help="Where it joins: the controller's or the switch's control endpoint, as in WIRESUM_SWITCH.",
 )
-@click.option("--user", "users", multiple=True, callback=_users, help="Who trains here, and so reads the certificate.")
+@click.option(
+    "--user",
+    "users",
+    multiple=True,
+    callback=_users,
+    help="A user who trains here, and may read the certificate. Repeatable.",
+)
 @_common
 def worker(endpoint: str, users: Sequence[str], **given: Any) -> None:
-    """Who trains: certificate, environment, socket buffers; and a sum through the switch."""
+    """Set up a worker: certificate, environment, socket buffers. Then sum a tensor through the switch."""
     host, common = _begin("worker", "", **given)
     _carry_out(plan.worker(common, endpoint, users), host, dry_run=given["dry_run"])
 
@@ -134,13 +134,13 @@ Examples:
   wiresum setup switch --address 10.0.0.1 --p4runtime --tls pki/switch
 """
 )
-@click.option("--address", required=True, callback=_address, metavar="IPV4", help="Of this host, for workers.")
-@click.option("--p4runtime", is_flag=True, help="A controller programs it, and serves the joins.")
-@click.option("--option", "options", multiple=True, help="Of `wiresum switch`, like --option=--mtu=9000. Repeatable.")
+@click.option("--address", required=True, callback=ipv4, metavar="IPV4", help="This host's address for workers.")
+@click.option("--p4runtime", is_flag=True, help="Serve no joins: a controller does, and programs this switch.")
+@click.option("--option", "options", multiple=True, help="For `wiresum switch`, like --option=--mtu=9000. Repeatable.")
 @_common
 def switch(address: str, p4runtime: bool, options: Sequence[str], **given: Any) -> None:
-    """A software switch, as a service of systemd's."""
-    # With its own join service it is a controller to those who join.
+    """Set up a software switch as a systemd service."""
+    # To those who join, a switch with its own join service is a controller.
     _check_homes()
     host, common = _begin("switch" if p4runtime else "controller", address, folder="switch", **given)
     wanted = plan.switch(common, address, p4runtime=p4runtime, options=options)
@@ -154,7 +154,7 @@ Examples:
   wiresum setup controller --address 10.0.0.5 --config cluster.toml --tls pki/controller
 """
 )
-@click.option("--address", required=True, callback=_address, metavar="IPV4", help="Of this host, for workers.")
+@click.option("--address", required=True, callback=ipv4, metavar="IPV4", help="This host's address for workers.")
 @click.option(
     "--switch",
     "switches",
@@ -166,17 +166,17 @@ Examples:
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    help="A configuration of your own instead, as for other switches than those.",
+    help="A configuration of your own instead, for other kinds of switches.",
 )
 @click.option(
     "--metrics", default="127.0.0.1:9487", show_default=True, callback=_endpoints, metavar="HOST:PORT",
-    help="Where Prometheus reads.",
+    help="Where it serves figures for Prometheus.",
 )  # fmt: skip
 @_common
 def controller(address: str, switches: dict[str, str], config: Path | None, metrics: str, **given: Any) -> None:
-    """The controller of one switch or several, as a service of systemd's."""
+    """Set up the controller of one switch or several as a systemd service."""
     if bool(switches) == bool(config):
-        raise click.UsageError("either --switch, once for each switch, or --config")
+        raise click.UsageError("give either --switch, once for each switch, or --config")
     _check_homes()
     host, common = _begin("controller", address, **given)
     content = config.read_bytes() if config else b""
@@ -187,12 +187,12 @@ def controller(address: str, switches: dict[str, str], config: Path | None, metr
 def _begin(
     role: str, address: str, *, root: Path, source: str, insecure: bool, replace: bool, dry_run: bool, folder: str = ""
 ) -> tuple[Host, Common]:
-    """`address`: of a host that serves. `folder`: where its certificate lies, if not at its role's name."""
+    """`address`: of a host that serves. `folder`: the name of the certificate's folder, if it is not the role."""
     host = Host(root.resolve())
     if os.geteuid() != 0 and not dry_run:
-        raise SetupError("this makes a user, and files in /etc: run it as root (sudo), or try it with --dry-run")
+        raise SetupError("this makes a user and writes to /etc: run it as root (sudo), or try it with --dry-run")
     if insecure and source:
-        raise click.UsageError("--insecure is without certificates: leave out --tls, or that")
+        raise click.UsageError("--insecure means no certificates: leave out --tls or --insecure")
     files: Certificate = {}
     if source:
         files = certificate.read(source, role, address)
@@ -208,7 +208,7 @@ def _begin(
 
 
 def _program() -> str:
-    """Of this installation."""
+    """The `wiresum` command of this installation."""
     return str(Path(sys.executable).with_name("wiresum"))
 
 
@@ -217,8 +217,8 @@ def _check_homes() -> None:
     for path in (_program(), str(Path(sys.executable).resolve())):
         if path.startswith(HOMES):
             raise SetupError(
-                f"{path} lies in a home, which services do not see: install wiresum elsewhere, with a Python that is "
-                "elsewhere, like `/usr/bin/python3 -m venv /opt/wiresum`, and then `/opt/wiresum/bin/"
+                f"{path} is in a home directory, which services cannot read: install wiresum elsewhere, with a Python "
+                "that is elsewhere, like `/usr/bin/python3 -m venv /opt/wiresum`, and then `/opt/wiresum/bin/"
                 f"{how_to_install('controller')}`"
             )
 
@@ -240,14 +240,13 @@ def _carry_out(wanted: HostPlan, host: Host, *, dry_run: bool) -> None:
         left.append("wiresum doctor, once that system runs")
     for line in left:
         click.echo(f"  left to you: {line}")
-    failed = any(finding.level is Level.PROBLEM for finding in found)
     is_up = host.runs and (not wanted.unit or host.has_systemd)
-    if failed or (is_up and not checks.from_outside(wanted)):
+    if not passed(found) or (is_up and not checks.from_outside(wanted)):
         raise click.exceptions.Exit(1)
 
 
 def _take(step: Step, host: Host, *, dry_run: bool) -> bool:
-    """Whether it changes something."""
+    """Carries out the step unless it is done already. Returns whether it changes something."""
     if step.is_so(host):
         _say("is so", step.what)
         return False
@@ -287,7 +286,7 @@ def _small_buffers() -> Iterator[str]:
 def _check(wanted: HostPlan, host: Host, *, changed: bool) -> Iterator[Finding]:
     found = list(checks.before_start(wanted, host))
     yield from found
-    if wanted.unit and host.has_systemd and all(finding.level is not Level.PROBLEM for finding in found):
+    if wanted.unit and host.has_systemd and passed(found):
         yield from checks.start(wanted, changed=changed)
 
 

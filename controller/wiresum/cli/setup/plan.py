@@ -1,7 +1,7 @@
-"""What belongs on a host of each role: the steps, and what is left to its operator. Pure.
+"""Plans a host of each role: the steps of its setup, and what is left to its operator. Pure.
 
-A configuration that exists and differs may have been edited, and is kept unless `replace` is set. Units are always
-written anew: they are edited in drop-ins.
+A configuration that exists and differs may have been edited: it is kept unless `replace` is set. Units are always
+overwritten, since changes to them belong in drop-ins.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from wiresum.cli.setup.steps import File, Folder, Link, Member, Settings, SetupError, Step, User
-from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT, SWITCH_PORT, THREADS_MAX
+from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT, SOCKET_BUFFER_BYTES, SWITCH_PORT, THREADS_MAX
 from wiresum.join.credentials import KEY_FILE
 
 USER = "wiresum"
@@ -25,7 +25,9 @@ COMMAND = "/usr/local/bin/wiresum"
 UNIT_PROGRAM = "/opt/wiresum/bin/wiresum"
 """The program's path in the unit files."""
 DATA_PORTS = f"{SWITCH_PORT}-{SWITCH_PORT + THREADS_MAX - 1}"
-BUFFERS = Settings("/etc/sysctl.d/60-wiresum.conf", {"net.core.rmem_max": 8388608, "net.core.wmem_max": 8388608})
+BUFFERS = Settings(
+    "/etc/sysctl.d/60-wiresum.conf", dict.fromkeys(("net.core.rmem_max", "net.core.wmem_max"), SOCKET_BUFFER_BYTES)
+)
 """Socket buffers, which hold datagrams while their thread is not on a core."""
 HOMES = ("/home/", "/root/")
 """The units hide these from their services."""
@@ -36,17 +38,17 @@ Certificate = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Common:
-    """What is given for every role."""
+    """The options that all roles have."""
 
     program: str
     """The path of the `wiresum` command."""
     certificate: Certificate
-    """Empty: none is written."""
+    """Empty: no certificate is written."""
     insecure: bool = False
     replace: bool = False
 
     def tls(self, role: str) -> str:
-        """The folder of its certificate; empty: none."""
+        """The folder of the role's certificate; empty: none."""
         return "" if self.insecure else f"{FOLDER}/{role}"
 
 
@@ -59,7 +61,7 @@ class HostPlan:
     tls: str
     """The folder with the certificate; empty: none."""
     endpoint: str
-    """Of the service that the last check asks."""
+    """Where the last check asks the service."""
     unit: str = ""
     """The service's name; empty: none."""
     command: str = ""
@@ -88,7 +90,7 @@ def worker(common: Common, switch: str, users: Sequence[str]) -> HostPlan:
 
 
 def switch(common: Common, address: str, *, p4runtime: bool, options: Sequence[str]) -> HostPlan:
-    """`options`: more of them for `wiresum switch`."""
+    """`options`: further options for `wiresum switch`."""
     tls, config = common.tls("switch"), f"{FOLDER}/switch.env"
     endpoint = f"{address}:{P4RUNTIME_PORT if p4runtime else CONTROL_PORT}"
     where = ["--p4runtime" if p4runtime else "--control", endpoint]
@@ -137,7 +139,7 @@ def controller(
 
 
 def _steps(common: Common, role: str, *own: Step) -> list[Step]:
-    """Those of every role, and its own."""
+    """The steps that all roles have, and those of this role."""
     steps: list[Step] = [User(USER), Folder(FOLDER, 0o755, "root", USER)]
     steps += [*_certificate(role, common.certificate), *own, BUFFERS]
     if common.program.rpartition("/")[0] not in ("/usr/bin", "/usr/local/bin"):

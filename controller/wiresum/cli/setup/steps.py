@@ -1,4 +1,4 @@
-"""The parts that a host is made of. Each knows whether it is there already, and how to make it."""
+"""The steps of a host's setup. Each knows whether it is done already, and how to do it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Host:
 
     @property
     def has_systemd(self) -> bool:
-        """As `sd_booted(3)` finds out."""
+        """The test that `sd_booted(3)` makes."""
         return self.runs and Path("/run/systemd/system").is_dir()
 
     def path(self, absolute: str) -> Path:
@@ -59,7 +59,7 @@ class Host:
 class Step(Protocol):
     @property
     def what(self) -> str:
-        """A phrase."""
+        """What it makes, as a phrase."""
 
     @property
     def kept(self) -> bool:
@@ -67,10 +67,10 @@ class Step(Protocol):
         return False
 
     def is_so(self, host: Host) -> bool:
-        """It is there, as it should be."""
+        """What it makes is there, as it should be."""
 
     def is_there(self, host: Host) -> bool:
-        """In any form."""
+        """What it makes is there in any form."""
         return self.is_so(host)
 
     def do(self, host: Host) -> None:
@@ -85,7 +85,7 @@ class User(Step):
 
     @property
     def what(self) -> str:
-        return f"the user {self.name}, whom nobody logs in as"
+        return f"the user {self.name}, without a login"
 
     def is_there(self, host: Host) -> bool:
         return host.id_of("passwd", self.name) is not None
@@ -149,7 +149,7 @@ class File(Step):
     group: str = OWNER
     kept: bool = False
     shown: bool = False
-    """Its content is no secret."""
+    """Its content may be shown."""
 
     @property
     def what(self) -> str:
@@ -181,12 +181,12 @@ class File(Step):
 
 @dataclass(frozen=True)
 class Settings(Step):
-    """Kernel settings with a least value: larger ones stay."""
+    """Kernel settings with a least value. Larger values stay."""
 
     path: str
     """The file that sets them at boot."""
     least: Mapping[str, int]
-    """By dotted name."""
+    """The least values, by dotted name."""
 
     @property
     def what(self) -> str:
@@ -206,7 +206,7 @@ class Settings(Step):
     def do(self, host: Host) -> None:
         self.file.do(host)
         if host.runs:
-            with contextlib.suppress(SetupError):  # lacking() tells
+            with contextlib.suppress(SetupError):  # lacking() finds out
                 run(["sysctl", "--quiet", "--load", self.path])
 
     def lacking(self) -> dict[str, int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -105,4 +106,10 @@ def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
         reattach_ms=limits.reattach_ms,
         switch_name=switch.name,
         results_group=join.Endpoint(address=group.address, port=group.port) if group else None,
+        members_secret=_members_secret(job),
     )
+
+
+def _members_secret(job: Job) -> bytes:
+    """From a worker's token, which is random, secret and stored with the job. It does not tell the token."""
+    return hashlib.blake2s(job.workers[0].token.encode(), person=b"members").digest()

@@ -135,6 +135,13 @@ class JobMembership:
             self._aggregators.leave()
 
     @property
+    def members_secret(self) -> bytes:
+        """The same at all workers of the job, and known to no others. Of the first aggregator, which is the same at all
+        workers. Empty if its service is of a release that has none."""
+        assert self._aggregators is not None, "it has joined"
+        return next(iter(self._aggregators)).membership.grant.members_secret
+
+    @property
     def heartbeat_lost_s(self) -> float:
         """After so long a silence an aggregator takes this worker for lost."""
         assert self._aggregators is not None, "it has joined"

@@ -57,6 +57,12 @@ class Session:
         return cls(_native.Session.join(membership, job_name), membership, job_name)
 
     @property
+    def members_secret(self) -> bytes:
+        """The same at all workers of the job, and known to no others: what they send each other can be authenticated
+        with it. Empty if the join service is of a release that has none."""
+        return self._membership.members_secret
+
+    @property
     def failure(self) -> WiresumError | None:
         """What the session has failed with."""
         return self.native.failure

@@ -20,8 +20,8 @@ namespace wiresum::transport {
 
 struct UdpConfig {
   std::size_t datagram_bytes_max = 1464;
-  std::size_t receive_buffer_bytes = 8u << 20;
-  std::size_t send_buffer_bytes = 8u << 20;
+  std::size_t receive_buffer_bytes = wire::kSocketBufferBytes;
+  std::size_t send_buffer_bytes = wire::kSocketBufferBytes;
   bool offload = true;  // use GSO and GRO if the kernel has them
 };
 

@@ -15,15 +15,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kPatience{5};
-constexpr std::chrono::milliseconds kQuiet{100};  // after which nothing more is expected
+constexpr std::chrono::milliseconds kQuiet{100};  // the silence after which no more packets are expected
 constexpr std::int64_t kSliceNs = 5'000'000;
 constexpr std::size_t kBytesMin = 24;
-/// As many as every rig can have on its way without losing one.
+/// So many packets that no rig loses one while all are in flight.
 constexpr std::uint32_t kBurst = 64;
 
 std::byte filling(std::uint32_t number, std::size_t at) { return static_cast<std::byte>(number * 31 + at * 7 + 1); }
 
-/// A packet that names itself, and whose every byte follows from that and its place.
+/// Fills a packet with content that follows from its number.
 void write(wire::Packet& packet, std::uint32_t number, std::size_t bytes) {
   packet.bytes = static_cast<std::uint32_t>(bytes);
   std::memcpy(packet.data, &number, sizeof number);
@@ -52,7 +52,7 @@ struct Taken {
   std::uint8_t port;
 };
 
-/// Appends what a transport has, without waiting.
+/// Appends all received datagrams, without waiting.
 std::size_t drain(Transport& transport, std::vector<Taken>& taken, std::size_t burst = kBurst) {
   std::vector<RxDatagram> datagrams(burst);
   std::size_t total = 0;
@@ -69,7 +69,7 @@ std::size_t drain(Transport& transport, std::vector<Taken>& taken, std::size_t b
   return total;
 }
 
-/// Takes until `count` are there, or for as long as anybody can be expected to wait.
+/// Receives until `count` datagrams have arrived or the time limit has passed.
 std::vector<Taken> take(Transport& transport, std::size_t count) {
   std::vector<Taken> taken;
   const auto deadline = Clock::now() + kPatience;
@@ -79,7 +79,7 @@ std::vector<Taken> take(Transport& transport, std::size_t count) {
   return taken;
 }
 
-/// What comes until all is quiet.
+/// Receives until nothing more arrives.
 std::vector<Taken> take_rest(Transport& transport) {
   std::vector<Taken> taken;
   auto deadline = Clock::now() + kQuiet;
@@ -90,7 +90,7 @@ std::vector<Taken> take_rest(Transport& transport) {
   return taken;
 }
 
-/// Sends packets first, first + 1, ... as far as there is room. Returns how many.
+/// Sends packets first, first + 1, ... while there is room. Returns how many.
 std::size_t send_some(Transport& transport, std::span<const wire::Endpoint> to, std::uint32_t first, std::size_t count,
                       std::size_t bytes, std::uint8_t port = 0) {
   const std::span<wire::Packet> buffers = transport.buffers(count);
@@ -100,7 +100,7 @@ std::size_t send_some(Transport& transport, std::span<const wire::Endpoint> to, 
   return buffers.size();
 }
 
-/// Sends all, waiting for room where there is none. Returns whether there was in time.
+/// Sends all packets, and waits for room if necessary. Returns whether there was room in time.
 bool send_all(Transport& transport, std::span<const wire::Endpoint> to, std::uint32_t first, std::size_t count,
               std::size_t bytes, std::uint8_t port = 0) {
   const auto deadline = Clock::now() + kPatience;
@@ -130,7 +130,7 @@ void expect_run(const std::vector<Taken>& taken, std::uint32_t first, std::size_
   }
 }
 
-/// The first packets may be lost while somebody is still looking for the way: until one has come, they are.
+/// Sends until one packet has arrived: the first ones may be lost while addresses are resolved.
 void find_way(Transport& from, Transport& to, wire::Endpoint endpoint) {
   const auto deadline = Clock::now() + kPatience;
   std::vector<Taken> taken;
@@ -173,7 +173,7 @@ TEST_P(Conformance, DeliversABurstInOrderByteForByte) {
   EXPECT_TRUE(take_rest(*right_).empty());
 }
 
-TEST_P(Conformance, CountsWhatItSendsAndReceives) {
+TEST_P(Conformance, CountsSentAndReceivedPackets) {
   open();
   const TransportStats sent = left_->stats();
   const TransportStats received = right_->stats();
@@ -224,7 +224,7 @@ TEST_P(Conformance, DeliversJumboDatagrams) {
   EXPECT_EQ(left_->stats().datagrams_sent - before.datagrams_sent, number - 1);
 }
 
-TEST_P(Conformance, GoesOnWhenItsRingsHaveWrappedAround) {
+TEST_P(Conformance, WorksAfterItsRingsHaveWrappedAround) {
   open();
   constexpr std::size_t kTotal = 20'000;
   std::mt19937 random(7);
@@ -234,7 +234,7 @@ TEST_P(Conformance, GoesOnWhenItsRingsHaveWrappedAround) {
     ASSERT_TRUE(send_all(*left_, rig().endpoint(Side::kRight), sent, count, bytes));
     expect_run(take(*right_, count), sent, count, bytes);
     if (HasFatalFailure()) FAIL() << "after " << sent;
-    // And back, so that both ends' rings turn in both directions.
+    // Also in the other direction, so that both rings of both ends wrap around.
     ASSERT_TRUE(send_all(*right_, rig().endpoint(Side::kLeft), sent, 1, bytes));
     expect_run(take(*left_, 1), sent, 1, bytes);
     if (HasFatalFailure()) FAIL() << "after " << sent;
@@ -242,13 +242,13 @@ TEST_P(Conformance, GoesOnWhenItsRingsHaveWrappedAround) {
   }
 }
 
-TEST_P(Conformance, BuffersThatAreNotUsedAreNotUsedUp) {
+TEST_P(Conformance, BuffersThatAreNotSentAreOfferedAgain) {
   open();
   for (int i = 0; i < 100'000; ++i) {
     ASSERT_EQ(left_->buffers(kBurst).size(), kBurst) << "after " << i;
   }
   for (std::uint32_t i = 0; i < 5'000; ++i) {
-    // One of those that were offered is sent, the others are not.
+    // One offered buffer is sent, the others are not.
     const std::span<wire::Packet> buffers = left_->buffers(kBurst);
     ASSERT_FALSE(buffers.empty());
     write(buffers[0], i, 64);
@@ -259,7 +259,7 @@ TEST_P(Conformance, BuffersThatAreNotUsedAreNotUsedUp) {
   }
 }
 
-TEST_P(Conformance, BuffersAreAlignedAndApart) {
+TEST_P(Conformance, BuffersAreAlignedAndDoNotOverlap) {
   open();
   const std::span<wire::Packet> buffers = left_->buffers(kBurst);
   ASSERT_FALSE(buffers.empty());
@@ -272,10 +272,10 @@ TEST_P(Conformance, BuffersAreAlignedAndApart) {
   for (std::size_t i = 1; i < places.size(); ++i) EXPECT_GE(places[i] - places[i - 1], 1464);
 }
 
-TEST_P(Conformance, WhatWasGivenAwayIsNotRewrittenByTheNextPackets) {
+TEST_P(Conformance, BuffersInFlightAreNotReused) {
   open();
-  // The receiver is slow, so that much is on its way while new packets are written: if a place were offered again too
-  // early, a packet would not be what its number says.
+  // The receiver is slow, so that many packets are in flight while new ones are written. If a buffer were offered again
+  // too early, a packet's content would not match its number.
   std::uint32_t sent = 0;
   std::vector<Taken> taken;
   const wire::Endpoint to = rig().endpoint(Side::kRight);
@@ -296,7 +296,7 @@ TEST_P(Conformance, WhatWasGivenAwayIsNotRewrittenByTheNextPackets) {
   }
 }
 
-TEST_P(Conformance, WhatIsLentStaysUntilTheNextReceive) {
+TEST_P(Conformance, ReceivedDatagramsStayValidUntilTheNextReceive) {
   open();
   ASSERT_TRUE(send_all(*left_, rig().endpoint(Side::kRight), 7000, 32, 1000));
   std::vector<RxDatagram> lent(32);
@@ -362,7 +362,7 @@ TEST_P(Conformance, PortsKeepTheirNumbers) {
   }
 }
 
-TEST_P(Conformance, APeerIsTheOnlyOneHeard) {
+TEST_P(Conformance, DatagramsFromOthersThanThePeerAreDropped) {
   build({});
   open({.ports = 2}, {.peer = rig().endpoint(Side::kLeft, 0)});
   ASSERT_TRUE(send_all(*left_, rig().endpoint(Side::kRight), 10, 5, 100, 1));
@@ -371,7 +371,7 @@ TEST_P(Conformance, APeerIsTheOnlyOneHeard) {
   EXPECT_TRUE(take_rest(*right_).empty());
 }
 
-TEST_P(Conformance, AnotherPortIsNotHeard) {
+TEST_P(Conformance, DatagramsToOtherPortsAreDropped) {
   open();
   ASSERT_TRUE(send_all(*left_, rig().endpoint(Side::kRight, 1), 10, 5, 100));
   ASSERT_TRUE(send_all(*left_, rig().endpoint(Side::kRight, 0), 20, 5, 100));
@@ -379,7 +379,7 @@ TEST_P(Conformance, AnotherPortIsNotHeard) {
   EXPECT_TRUE(take_rest(*right_).empty());
 }
 
-TEST_P(Conformance, BrokenAndForeignFramesAreNotHeard) {
+TEST_P(Conformance, BrokenAndForeignFramesAreDropped) {
   open();
   const wire::Endpoint to = rig().endpoint(Side::kRight);
   const ethernet::Path path{.source_mac = rig().mac(Side::kLeft),
@@ -411,7 +411,7 @@ TEST_P(Conformance, BrokenAndForeignFramesAreNotHeard) {
     std::vector<std::byte> frame = good;
     if (frame[change.at] == std::byte{change.value}) frame[change.at] = std::byte{0x5D};
     frame[change.at] = std::byte{change.value};
-    // Once with IPv4's checksum as it was, and once right for what the header now says.
+    // Once with the old IPv4 checksum, and once with the right one for the changed header.
     ASSERT_TRUE(rig().inject(frame));
     if (change.at != 24 && change.at >= 14 && change.at < 34) {
       frame[24] = frame[25] = std::byte{0};
@@ -433,7 +433,7 @@ TEST_P(Conformance, BrokenAndForeignFramesAreNotHeard) {
   expect_run(take(*right_, 5), 20, 5, 100);
 }
 
-TEST_P(Conformance, AReceiverThatDoesNotDrainHoldsNobodyUp) {
+TEST_P(Conformance, AReceiverThatDoesNotReadBlocksNoSender) {
   open();
   const wire::Endpoint to = rig().endpoint(Side::kRight);
   const auto begin = Clock::now();
@@ -442,7 +442,7 @@ TEST_P(Conformance, AReceiverThatDoesNotDrainHoldsNobodyUp) {
     sent += static_cast<std::uint32_t>(send_some(*left_, std::span(&to, 1), sent, kBurst, 1464));
   }
   EXPECT_LT(Clock::now() - begin, kPatience);
-  // What was kept is intact and in order; the rest is lost.
+  // The packets that were kept are intact and in order; the others are lost.
   std::vector<Taken> taken = take_rest(*right_);
   ASSERT_FALSE(taken.empty());
   EXPECT_LE(taken.size(), sent);
@@ -452,7 +452,7 @@ TEST_P(Conformance, AReceiverThatDoesNotDrainHoldsNobodyUp) {
     ASSERT_TRUE(&one == &taken.front() || one.number > last);
     last = one.number;
   }
-  // And then everything is as before.
+  // Afterwards everything works as before.
   for (std::uint32_t round = 0; round < 50; ++round) {
     ASSERT_TRUE(send_all(*left_, to, 1'000'000 + round * kBurst, kBurst, 1464));
     expect_run(take(*right_, kBurst), 1'000'000 + round * kBurst, kBurst, 1464);
@@ -461,14 +461,14 @@ TEST_P(Conformance, AReceiverThatDoesNotDrainHoldsNobodyUp) {
   EXPECT_EQ(left_->buffers(kBurst).size(), kBurst);
 }
 
-TEST_P(Conformance, SendingToNobodyHoldsNobodyUp) {
+TEST_P(Conformance, SendingToAnAbsentPeerBlocksNothing) {
   open();
   wire::Endpoint nobody = rig().endpoint(Side::kRight);
   nobody.address += 40;
   const auto begin = Clock::now();
   for (int burst = 0; burst < 100; ++burst) send_some(*left_, std::span(&nobody, 1), 1, 8, 200);
   EXPECT_LT(Clock::now() - begin, kPatience);
-  // Others are reached beside it.
+  // Other destinations are still reached.
   const std::array<wire::Endpoint, 3> both{nobody, rig().endpoint(Side::kRight), nobody};
   for (std::uint32_t round = 0; round < 300; ++round) {
     ASSERT_TRUE(send_all(*left_, both, round * 4, 4, 200));
@@ -495,14 +495,14 @@ TEST_P(Conformance, WaitEndsWhenADatagramComes) {
   EXPECT_LT(took, kPatience / 2);
 }
 
-TEST_P(Conformance, WaitDoesNotSleepOnADatagramThatIsThere) {
+TEST_P(Conformance, WaitReturnsAtOnceIfADatagramIsThere) {
   open();
   ASSERT_TRUE(send_all(*left_, rig().endpoint(Side::kRight), 1, 2, 64));
   std::this_thread::sleep_for(kQuiet);
   const auto begin = Clock::now();
   right_->wait(std::chrono::nanoseconds(kPatience).count());
   EXPECT_LT(Clock::now() - begin, kPatience / 2);
-  // Nor on one that the caller's burst had no room for.
+  // Neither if the caller's burst had no room for the datagram.
   std::array<RxDatagram, 1> one{};
   ASSERT_EQ(right_->receive(one), 1);
   right_->wait(std::chrono::nanoseconds(kPatience).count());
@@ -532,7 +532,7 @@ TEST_P(Conformance, WakeEndsAWaitFromAnyThread) {
     right_->wait(-1);
     EXPECT_LT(Clock::now() - begin, kPatience);
   }
-  // One that came before is not lost, and many are one.
+  // A wake-up before the wait is not lost, and several count as one.
   for (int i = 0; i < 10; ++i) right_->wake();
   right_->wait(-1);
   const auto begin = Clock::now();
@@ -540,7 +540,7 @@ TEST_P(Conformance, WakeEndsAWaitFromAnyThread) {
   EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(20));
 }
 
-TEST_P(Conformance, WakingAndAskingForErrorsFromOtherThreadsUnderTraffic) {
+TEST_P(Conformance, OtherThreadsMayWakeAndReadErrorsUnderTraffic) {
   open();
   const std::jthread other([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
@@ -555,7 +555,7 @@ TEST_P(Conformance, WakingAndAskingForErrorsFromOtherThreadsUnderTraffic) {
   }
 }
 
-TEST_P(Conformance, ClosingAndOpeningAgainUnderTraffic) {
+TEST_P(Conformance, MayBeClosedAndOpenedAgainUnderTraffic) {
   open();
   std::uint32_t sent = 0;
   const std::jthread sender([&](const std::stop_token& stop) {
@@ -577,7 +577,7 @@ TEST_P(Conformance, ClosingAndOpeningAgainUnderTraffic) {
   }
 }
 
-TEST_P(Conformance, AnEndIsClosedWithPacketsOnTheirWay) {
+TEST_P(Conformance, AnEndMayBeClosedWithPacketsInFlight) {
   open();
   for (int i = 0; i < 5; ++i) {
     const wire::Endpoint to = rig().endpoint(Side::kRight);

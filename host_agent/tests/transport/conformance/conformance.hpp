@@ -1,5 +1,5 @@
-// What every transport does, as tests that any two of them pass that can reach each other. A test executable compiles
-// conformance.cpp and names the rigs it has:
+// The conformance suite: tests that every transport passes, between any two transports that reach each other. A test
+// executable compiles conformance.cpp and names its rigs:
 //
 //   INSTANTIATE_TEST_SUITE_P(Xdp, Conformance, ::testing::Values(RigKind{...}), rig_name);
 #pragma once
@@ -26,20 +26,20 @@ inline constexpr std::uint16_t kFirstPort = wire::kSwitchPort;
 
 struct EndOptions {
   std::size_t ports = 1;
-  wire::Endpoint peer{};  // port 0: anybody
+  wire::Endpoint peer{};  // port 0 means any peer
   std::size_t datagram_bytes_max = 1464;
 };
 
-/// Two ends that reach each other, on a network of their own.
+/// Two ends that reach each other in a separate network.
 class Rig {
  public:
   virtual ~Rig() = default;
 
-  /// Opens a side's transport, on ports from kFirstPort on. A side has one at a time.
+  /// Opens the transport of a side, on ports from kFirstPort on. A side has one transport at a time.
   [[nodiscard]] virtual std::unique_ptr<Transport> open(Side side, const EndOptions& options) = 0;
   [[nodiscard]] virtual std::uint32_t address(Side side) const = 0;
 
-  /// Puts a frame on the wire as if the left side had sent it. False if this rig has no wire to put it on.
+  /// Sends a frame as if it came from the left side. Returns false if this rig has no wire for frames.
   [[nodiscard]] virtual bool inject(std::span<const std::byte>) { return false; }
   /// The MAC addresses of frames from left to right.
   [[nodiscard]] virtual ethernet::MacAddress mac(Side) const { return {}; }
@@ -51,25 +51,25 @@ class Rig {
 
 struct RigOptions {
   std::size_t mtu = 1500;
-  std::size_t queues = 1;  // of each side's interface, where it has one
+  std::size_t queues = 1;  // of each side's interface, if it has one
 };
 
 struct RigKind {
   std::string name;
-  /// Throws if there is none here; `why_not` was asked before.
+  /// Throws if it cannot be made here; check `why_not` first.
   std::function<std::unique_ptr<Rig>(const RigOptions&)> make;
   /// Why it cannot be made on this machine; empty if it can.
   std::function<std::string()> why_not;
-  std::size_t datagram_bytes_max = 8972;  // with an MTU that is large enough
+  std::size_t datagram_bytes_max = 8972;  // for a sufficiently large MTU
 };
 
-/// For GoogleTest, which would show its bytes.
+/// Prints the name in GoogleTest's output, instead of the bytes of the struct.
 inline void PrintTo(const RigKind& kind, std::ostream* out) { *out << kind.name; }
 
 class Conformance : public ::testing::TestWithParam<RigKind> {
  protected:
   void SetUp() override;
-  /// Makes the rig, with options other than the usual.
+  /// Makes the rig with the given options instead of the default ones.
   void build(const RigOptions& options);
   [[nodiscard]] Rig& rig() { return *rig_; }
   void open(const EndOptions& left = {}, const EndOptions& right = {});

@@ -13,7 +13,7 @@
 namespace wiresum::transport::testing {
 namespace {
 
-/// Calls `what` on a thread of its own, whose namespace nobody else shares.
+/// Calls `what` on a new thread, which may change its namespace.
 void on_a_thread(const std::function<void()>& what) {
   std::exception_ptr thrown;
   std::thread([&] {

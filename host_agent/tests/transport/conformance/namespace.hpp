@@ -1,5 +1,5 @@
-// Network namespaces and veth pairs that exist as long as this process has them open: nothing to clean up, whatever
-// becomes of the test.
+// Network namespaces and veth pairs that exist as long as this process has them open, so there is nothing to clean up,
+// however the test ends.
 #pragma once
 
 #include <cstddef>
@@ -9,25 +9,25 @@
 
 namespace wiresum::transport::testing {
 
-/// Why there can be none here; empty if there can.
+/// Why no namespaces can be made here; empty if they can.
 [[nodiscard]] std::string no_namespaces();
 
-/// A network namespace without a name.
+/// An unnamed network namespace.
 class Namespace {
  public:
-  /// Throws std::system_error.
+  /// Throws std::system_error on failure.
   Namespace();
   ~Namespace();
   Namespace(const Namespace&) = delete;
   Namespace& operator=(const Namespace&) = delete;
 
-  /// Calls `what` on a thread inside: what it opens belongs to this namespace for good. Throws what it throws.
+  /// Calls `what` on a thread in the namespace: sockets that it opens stay there. Passes its exceptions on.
   void enter(const std::function<void()>& what) const;
 
   /// Runs a shell command inside. Throws std::runtime_error if it fails.
   void command(const std::string& line) const;
 
-  /// A path that setns() and `ip` take, in this process and its children.
+  /// A path for setns() and `ip`, in this process and its children.
   [[nodiscard]] std::string path() const;
 
  private:
@@ -37,7 +37,7 @@ class Namespace {
 /// Two namespaces joined by a veth pair, `wire0` in each, with the addresses below.
 class VethPair {
  public:
-  /// Queues: as many as each end receives and sends by.
+  /// `queues` is the number of receive and of send queues of each end.
   explicit VethPair(std::size_t mtu = 1500, std::size_t queues = 1);
 
   static constexpr std::uint32_t kLeftAddress = 0x0A4D0001;   // 10.77.0.1/24

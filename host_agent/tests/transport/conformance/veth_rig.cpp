@@ -43,7 +43,7 @@ VethRig::VethRig(const RigOptions& options, OpenEnd left, OpenEnd right)
     raw_ = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
     sockaddr_ll address{};
     address.sll_family = AF_PACKET;
-    address.sll_protocol = 0;  // to send by alone
+    address.sll_protocol = 0;  // for sending only
     address.sll_ifindex = static_cast<int>(if_nametoindex(VethPair::kInterface));
     if (raw_ < 0 || bind(raw_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
       throw std::system_error(errno, std::generic_category(), "a packet socket");

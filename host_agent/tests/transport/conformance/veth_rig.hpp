@@ -1,4 +1,4 @@
-// A rig over a veth pair, whose sides are any transports that go there.
+// A rig over a veth pair, with any transport at each side.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace wiresum::transport::testing {
 
-/// Makes a side's transport; called inside of its namespace.
+/// Makes the transport of a side; called in its namespace.
 using OpenEnd = std::function<std::unique_ptr<Transport>(const std::string& interface, std::uint32_t address,
                                                          const EndOptions& options)>;
 
@@ -18,7 +18,7 @@ using OpenEnd = std::function<std::unique_ptr<Transport>(const std::string& inte
 [[nodiscard]] std::unique_ptr<Transport> open_udp(const std::string& interface, std::uint32_t address,
                                                   const EndOptions& options);
 
-/// The same, each datagram in a packet of its own from the start (no GSO).
+/// The same without GSO: each datagram is a separate packet from the start.
 [[nodiscard]] std::unique_ptr<Transport> open_plain_udp(const std::string& interface, std::uint32_t address,
                                                         const EndOptions& options);
 
@@ -35,14 +35,14 @@ class VethRig : public Rig {
   [[nodiscard]] const Namespace& space(Side side) const { return side == Side::kLeft ? pair_.left : pair_.right; }
 
  protected:
-  /// What transports are opened at, and what has the address.
+  /// The interface that transports are opened on, which has the address.
   std::string interface_ = VethPair::kInterface;
 
  private:
   VethPair pair_;
   OpenEnd left_;
   OpenEnd right_;
-  int raw_ = -1;  // a packet socket of the left side
+  int raw_ = -1;  // a packet socket at the left side
 };
 
 }  // namespace wiresum::transport::testing

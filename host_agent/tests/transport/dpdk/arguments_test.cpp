@@ -16,14 +16,14 @@ bool has(const Words& words, const std::string& word) {
 
 Words started_with(const char* text) { return with_defaults(parse_arguments(text), 10u << 20, 3, 77); }
 
-TEST(Arguments, AreCutAsAShellDoes) {
+TEST(Arguments, AreSplitAsByAShell) {
   EXPECT_EQ(parse_arguments("  -m\t256 '--log-level=a b' \"-d\" c\\ d ''").eal,
             (Words{"-m", "256", "--log-level=a b", "-d", "c d", ""}));
   EXPECT_TRUE(parse_arguments("").eal.empty());
   EXPECT_THROW(static_cast<void>(parse_arguments("'-m 256")), std::invalid_argument);
 }
 
-TEST(Arguments, DevicesGoApart) {
+TEST(Arguments, DevicesAreSeparatedFromEalArguments) {
   const Arguments given = parse_arguments(
       "--vdev=net_memif0,id=1 -m 9 --vdev net_ring0 -a 0000:01:00.0 -a0000:02:00.0 "
       "--allow=0000:03:00.0");
@@ -36,7 +36,7 @@ TEST(Arguments, NoHugeAndInMemoryExcludeEachOther) {
   EXPECT_THROW(static_cast<void>(parse_arguments("--no-huge --in-memory")), std::invalid_argument);
 }
 
-TEST(Arguments, NothingIsLeftBehindByDefault) {
+TEST(Arguments, NoFilesAreLeftBehindByDefault) {
   EXPECT_TRUE(has(started_with(""), "--in-memory"));
   EXPECT_TRUE(has(started_with("--no-huge"), "--no-shconf"));
   EXPECT_FALSE(has(started_with("--no-huge"), "--in-memory"));
@@ -48,13 +48,13 @@ TEST(Arguments, NothingIsLeftBehindByDefault) {
   }
 }
 
-TEST(Arguments, WhatIsGivenIsNotGivenTwice) {
+TEST(Arguments, DefaultsDoNotRepeatGivenArguments) {
   const Words words = started_with("--no-huge -m 100 --no-telemetry --file-prefix mine -l1 --log-level 8 --no-shconf");
   EXPECT_EQ(words, (Words{"--no-huge", "-m", "100", "--no-telemetry", "--file-prefix", "mine", "-l1", "--log-level",
                           "8", "--no-shconf"}));
 }
 
-TEST(Arguments, OneCoreAndAsMuchMemoryAsItTakes) {
+TEST(Arguments, DefaultsAreOneCoreAndTheMemoryThatIsNeeded) {
   const Words words = started_with("--no-huge");
   EXPECT_TRUE(has(words, "--lcores=0@3"));
   const auto memory = std::find(words.begin(), words.end(), "-m");
@@ -63,7 +63,7 @@ TEST(Arguments, OneCoreAndAsMuchMemoryAsItTakes) {
   EXPECT_FALSE(has(started_with(""), "-m"));
 }
 
-TEST(Arguments, OnlyNamedCardsAreTaken) {
+TEST(Arguments, OnlyNamedDevicesAreUsed) {
   EXPECT_FALSE(has(started_with(""), "--no-pci"));
   EXPECT_TRUE(has(started_with("--vdev=net_memif0"), "--no-pci"));
   const Words both = started_with("--vdev=net_memif0 -a 0000:01:00.0,x=1");
@@ -72,7 +72,7 @@ TEST(Arguments, OnlyNamedCardsAreTaken) {
   EXPECT_FALSE(has(both, "net_memif0"));
 }
 
-TEST(Arguments, OfADevice) {
+TEST(Arguments, DeviceArgumentsAreRead) {
   EXPECT_EQ(device_name("net_memif0,role=client"), "net_memif0");
   EXPECT_EQ(device_name("pci:0000:01:00.0"), "0000:01:00.0");
   EXPECT_EQ(device_number("net_x0,framesz=4096,b=1", "framesz", 7), 4096);

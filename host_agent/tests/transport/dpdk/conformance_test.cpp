@@ -1,5 +1,5 @@
-// DPDK passes the conformance suite: over shared memory, over a veth pair, and with ordinary UDP sockets of the
-// kernel's at the other end, which answers ARP and checks checksums its own way.
+// DPDK passes the conformance suite over shared memory, over a veth pair, and with ordinary UDP sockets at the other
+// end, where the kernel answers ARP and verifies checksums.
 #include "conformance.hpp"
 #include "dpdk_rig.hpp"
 

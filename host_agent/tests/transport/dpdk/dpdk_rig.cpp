@@ -18,7 +18,7 @@
 namespace wiresum::transport::testing {
 namespace {
 
-/// The same in all transports of a process, as EAL is. Enough memory for those that are open together.
+/// EAL has one set of arguments for all transports of a process, with enough memory for those that are open together.
 constexpr const char* kEalArguments = "--no-huge -m 512 --log-level=error --log-level=pmd.net.memif:1 ";
 
 std::string unique_name(const char* driver) {
@@ -40,7 +40,7 @@ std::unique_ptr<Transport> open_dpdk_device(const std::string& device, std::uint
 }
 
 std::unique_ptr<Transport> open_dpdk(const std::string& interface, std::uint32_t address, const EndOptions& options) {
-  // Else it would answer too: to ARP, and that nobody listens at our ports.
+  // Otherwise the kernel would also answer: to ARP, and that our ports are closed.
   if (std::system(("ip address flush dev " + interface).c_str()) != 0) throw std::runtime_error("ip address flush");
   const std::string frames = options.datagram_bytes_max > 1464 ? ",framesz=10240,blocksz=20480" : "";
   return open_dpdk_device("--vdev=" + unique_name("net_af_packet") + ",iface=" + interface + frames, address, options);
@@ -63,7 +63,7 @@ MemifRig::~MemifRig() { std::filesystem::remove_all(folder_); }
 
 std::unique_ptr<Transport> MemifRig::open(Side side, const EndOptions& options) {
   const bool server = side == Side::kLeft;
-  // By one name, a process has a socket but once.
+  // A process can open a socket of one name only once.
   const std::string socket = folder_ + (server ? "/" : "/./") + "socket";
   return open_dpdk_device("--vdev=" + (server ? server_ : client_) + ",role=" + (server ? "server" : "client") +
                               ",socket-abstract=no,socket=" + socket +

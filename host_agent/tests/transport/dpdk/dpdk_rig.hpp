@@ -1,4 +1,4 @@
-// DPDK's virtual devices between two ends, by the plugin that the build has made.
+// Pairs of DPDK's virtual devices, opened by the plugin that the build has made.
 #pragma once
 
 #include <memory>
@@ -9,20 +9,20 @@
 
 namespace wiresum::transport::testing {
 
-/// A transport with these EAL arguments, and those that every test has.
+/// A transport with these EAL arguments, in addition to those of every test.
 [[nodiscard]] std::unique_ptr<Transport> open_dpdk_device(const std::string& device, std::uint32_t address,
                                                           const EndOptions& options);
 
-/// Over an interface of the kernel's (net_af_packet), from which the kernel's own address is taken away.
+/// A transport over a kernel interface (net_af_packet), which loses its kernel address.
 [[nodiscard]] std::unique_ptr<Transport> open_dpdk(const std::string& interface, std::uint32_t address,
                                                    const EndOptions& options);
 
-/// UDP sockets that send each datagram by itself: trains of them (GSO) stay together on a veth pair, and are too long
-/// for net_af_packet's ring, which cuts them off.
+/// UDP sockets without GSO: trains of datagrams stay together on a veth pair, where they are too long for
+/// net_af_packet's ring and would be truncated.
 [[nodiscard]] std::unique_ptr<Transport> open_udp_singly(const std::string& interface, std::uint32_t address,
                                                          const EndOptions& options);
 
-/// A pair of net_memif, both ends in this process.
+/// A pair of net_memif devices, both ends in this process.
 class MemifRig final : public Rig {
  public:
   MemifRig();

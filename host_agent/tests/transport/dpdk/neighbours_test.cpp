@@ -13,10 +13,10 @@ NextHop hop(std::uint8_t last, std::uint8_t port = 0) { return {.mac = {{2, 0, 0
 
 class NeighboursTest : public ::testing::Test {
  protected:
-  /// Whether there is a question now, and then it.
+  /// The ARP request that is due now, or nothing.
   bool asks(TimeNs now) { return table.poll_question(now, question); }
 
-  /// Asks, and hears the answer.
+  /// Sends the request, and receives the answer.
   void learn(std::uint32_t address, const NextHop& from, TimeNs now) {
     ASSERT_EQ(table.find(address, now), nullptr);
     ASSERT_TRUE(asks(now));
@@ -33,7 +33,7 @@ class NeighboursTest : public ::testing::Test {
   Neighbours::Question question;
 };
 
-TEST_F(NeighboursTest, AsksEverybodyForWhomItDoesNotKnow) {
+TEST_F(NeighboursTest, BroadcastsARequestForAnUnknownAddress) {
   EXPECT_FALSE(asks(0));
   EXPECT_EQ(table.find(kOwner, 0), nullptr);
   ASSERT_TRUE(asks(0));
@@ -44,7 +44,7 @@ TEST_F(NeighboursTest, AsksEverybodyForWhomItDoesNotKnow) {
   EXPECT_FALSE(asks(kSecond));
 }
 
-TEST_F(NeighboursTest, AsksMoreSeldomEachTimeAndNeverOften) {
+TEST_F(NeighboursTest, RequestsBecomeLessFrequent) {
   int questions = 0;
   for (TimeNs now = 0; now < 10 * kSecond; now += kMs / 10) {
     static_cast<void>(table.find(kOwner, now));
@@ -55,7 +55,7 @@ TEST_F(NeighboursTest, AsksMoreSeldomEachTimeAndNeverOften) {
   EXPECT_TRUE(table.silent(kOwner));
 }
 
-TEST_F(NeighboursTest, AsksForManyOneAfterTheOther) {
+TEST_F(NeighboursTest, RequestsSeveralAddressesOneAfterTheOther) {
   for (std::uint32_t i = 0; i < 32; ++i) static_cast<void>(table.find(kOwner + i, 0));
   EXPECT_TRUE(asks(0));
   EXPECT_FALSE(asks(0));
@@ -64,28 +64,28 @@ TEST_F(NeighboursTest, AsksForManyOneAfterTheOther) {
   EXPECT_EQ(questions, 32);
 }
 
-TEST_F(NeighboursTest, StopsAskingForWhomNobodyWants) {
+TEST_F(NeighboursTest, StopsRequestingAnUnusedAddress) {
   static_cast<void>(table.find(kOwner, 0));
   ASSERT_TRUE(asks(0));
   EXPECT_FALSE(asks(Neighbours::kForgetNs + kSecond));
   EXPECT_FALSE(asks(Neighbours::kForgetNs + 2 * kSecond));
 }
 
-TEST_F(NeighboursTest, LearnsNothingUnasked) {
+TEST_F(NeighboursTest, IgnoresUnsolicitedAnswers) {
   table.claimed(kOwner, hop(6), true, 0);
   table.claimed(kOwner, hop(6), false, 0);
   EXPECT_EQ(table.find(kOwner, 0), nullptr);
-  // Wanted, but not yet asked for.
+  // Wanted, but no request has been sent yet.
   table.claimed(kOwner, hop(6), true, 0);
   EXPECT_EQ(table.find(kOwner, 0), nullptr);
   ASSERT_TRUE(asks(0));
-  // Asked for, but this is no answer; or it comes too late.
+  // A request was sent, but this is no answer, or it comes too late.
   table.claimed(kOwner, hop(6), false, 0);
   table.claimed(kOwner, hop(6), true, Neighbours::kAnswerNs);
   EXPECT_EQ(table.find(kOwner, Neighbours::kAnswerNs), nullptr);
 }
 
-TEST_F(NeighboursTest, AClaimDoesNotTakeAnAddressThatItsOwnerUses) {
+TEST_F(NeighboursTest, AClaimDoesNotReplaceAnOwnerThatStillAnswers) {
   learn(kOwner, hop(1), 0);
   for (TimeNs now = 0; now < 10 * kSecond; now += 20 * kMs) {
     table.claimed(kOwner, hop(6), true, now);
@@ -95,7 +95,7 @@ TEST_F(NeighboursTest, AClaimDoesNotTakeAnAddressThatItsOwnerUses) {
     if (asks(now)) {
       EXPECT_FALSE(question.everybody);
       EXPECT_EQ(question.to, hop(1));
-      table.claimed(kOwner, hop(1), true, now + kMs);  // the owner is there
+      table.claimed(kOwner, hop(1), true, now + kMs);  // the owner still answers
     }
     EXPECT_TRUE(is_at(kOwner, hop(1), now));
   }
@@ -103,7 +103,8 @@ TEST_F(NeighboursTest, AClaimDoesNotTakeAnAddressThatItsOwnerUses) {
 
 TEST_F(NeighboursTest, AnOwnerThatHasMovedIsFoundAgain) {
   learn(kOwner, hop(1, 0), 0);
-  // The same machine behind another port, with another card: it asks for us, and does not answer at the old place.
+  // The same machine is now behind another port, with another card: it sends a request for our address, and no longer
+  // answers at the old place.
   table.claimed(kOwner, hop(2, 3), false, 0);
   TimeNs now = 0;
   int alone = 0;
@@ -129,7 +130,7 @@ TEST_F(NeighboursTest, DatagramsKeepAnEntryAlive) {
   }
 }
 
-TEST_F(NeighboursTest, AnOldEntryIsAskedForWhileItIsUsedOn) {
+TEST_F(NeighboursTest, AnOldEntryIsRefreshedWhileItIsUsed) {
   learn(kOwner, hop(1), 0);
   const TimeNs later = Neighbours::kConfirmedNs + kSecond;
   EXPECT_TRUE(is_at(kOwner, hop(1), later));
@@ -139,7 +140,7 @@ TEST_F(NeighboursTest, AnOldEntryIsAskedForWhileItIsUsedOn) {
   EXPECT_FALSE(asks(later + kSecond));
 }
 
-TEST_F(NeighboursTest, AFloodOfInventedAddressesThrowsNobodyOut) {
+TEST_F(NeighboursTest, AFloodOfInventedAddressesEvictsNoEntry) {
   learn(kOwner, hop(1), 0);
   for (std::uint32_t i = 1; i < 100'000; ++i) {
     table.heard(kOwner + i * 977, hop(6), kMs);
@@ -149,7 +150,7 @@ TEST_F(NeighboursTest, AFloodOfInventedAddressesThrowsNobodyOut) {
   int questions = 0;
   for (TimeNs now = kMs; now < kMs + kSecond; now += kMs / 20) questions += asks(now) ? 1 : 0;
   EXPECT_LE(questions, kSecond / Neighbours::kQuestionNs);
-  // And there is still place for one who is wanted.
+  // There is still room for an address that is wanted.
   learn(kOwner + 7, hop(7), 20 * kSecond);
 }
 

@@ -1,5 +1,5 @@
-// What needs processes of their own, since EAL starts once in each: two over net_memif, ones that are killed, ones
-// without rights, and arguments that EAL refuses. The test's own process never starts EAL.
+// Tests that need separate processes, since EAL starts only once in each: two processes over net_memif, killed
+// processes, unprivileged ones, and arguments that EAL refuses. The test's own process never starts EAL.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -30,13 +30,13 @@
 #include "transport/udp/socket.hpp"
 
 #ifdef __SANITIZE_ADDRESS__
-/// What a thread of the parent has for its own end stays in a forked child, which is without that thread.
+/// A forked child keeps what another thread of the parent would have freed at its end. That is no leak.
 extern "C" const char* __lsan_default_suppressions() { return "leak:__cxa_thread_atexit_impl"; }
 #endif
 
 namespace wiresum::transport::testing {
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Conformance);  // it is dpdk_test that has the rigs
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Conformance);  // dpdk_test has the rigs
 
 namespace {
 
@@ -48,7 +48,7 @@ constexpr std::size_t kBytes = 1464;
 constexpr uid_t kNobody = 65534;
 constexpr std::chrono::seconds kPatience{10};
 
-/// A child that is killed with the test.
+/// A child process that is killed at the end of the test.
 class Process {
  public:
   explicit Process(const std::function<int()>& what) : id_(fork()) {
@@ -69,7 +69,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  /// Its exit status; negative: the signal that it died of.
+  /// The child's exit status; negative: the signal that killed it.
   int wait() {
     int status = 0;
     waitpid(std::exchange(id_, -1), &status, 0);
@@ -93,13 +93,13 @@ std::unique_ptr<Transport> open(const std::string& device, std::uint32_t address
   return std::move(make_device_transports(PluginKind::kDpdk, config, WIRESUM_DPDK_PLUGIN).front());
 }
 
-/// An abstract socket of the test's own: nothing in the file system.
+/// The name of an abstract socket that only this test uses, without a file.
 std::string memif(const char* role) {
   return std::string("--no-huge --log-level=1 --vdev=net_memif0,socket=wiresum-test-") + std::to_string(getppid()) +
          ",role=" + role;
 }
 
-/// Sends everything back, for ever.
+/// Sends every packet back, for ever.
 int echo_by(Transport& transport) {
   std::array<RxDatagram, 64> got;
   for (;;) {
@@ -115,10 +115,10 @@ int echo_by(Transport& transport) {
   }
 }
 
-/// The same, until the process is killed.
+/// The same with a new transport, until the process is killed.
 int echo(const std::string& device) { return echo_by(*open(device, kServer)); }
 
-/// As many threads as UDP ports, each of which serves one.
+/// As many threads as UDP ports, each serving one port.
 int echo_by_threads(const std::string& device, std::vector<UdpSocket> ports) {
   PathConfig place;
   place.address = kServer;
@@ -133,8 +133,8 @@ int echo_by_threads(const std::string& device, std::vector<UdpSocket> ports) {
   return echo_by(*paths.front().transport);
 }
 
-/// Sends without a pause, until `wanted` packets have come back after `from_then_on`. 0 if they did. Closes `told` when
-/// the first is there.
+/// Sends continuously until `wanted` packets have come back later than `from_then_on` from now, and returns 0 if they
+/// did. Closes `told` when the first packet arrives.
 int ask_by(Transport& transport, wire::Endpoint server, std::size_t wanted, Clock::duration from_then_on = {},
            int told = -1) {
   std::array<RxDatagram, 64> got;
@@ -159,7 +159,7 @@ int ask_by(Transport& transport, wire::Endpoint server, std::size_t wanted, Cloc
   return 0;
 }
 
-/// The same, over a transport of its own.
+/// The same with a new transport.
 int ask(const std::string& device, std::size_t wanted, Clock::duration from_then_on = {}, int told = -1,
         std::uint16_t server_port = kFirstPort) {
   const wire::Endpoint server{.address = kServer, .port = server_port};
@@ -167,13 +167,13 @@ int ask(const std::string& device, std::size_t wanted, Clock::duration from_then
   return ask_by(*transport, server, wanted, from_then_on, told);
 }
 
-/// What EAL could leave behind of a process that has been killed.
+/// Files and folders that EAL may leave behind when its process is killed.
 std::vector<std::string> left_behind() {
   std::vector<std::string> found;
   for (const char* folder : {"/var/run/dpdk", "/tmp/dpdk", "/dev/hugepages"}) {
     std::error_code none;
     for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
-      // EAL makes an empty folder while it starts, which whoever starts beside this test may just have.
+      // EAL makes an empty folder while it starts; another test that starts at this moment may have just made one.
       if (entry.path().filename().string().find("wiresum") == std::string::npos) continue;
       if (!std::filesystem::is_empty(entry.path(), none)) found.push_back(entry.path());
     }
@@ -194,10 +194,10 @@ void become_nobody() {
   if (getuid() == 0 && (setresgid(kNobody, kNobody, kNobody) != 0 || setresuid(kNobody, kNobody, kNobody) != 0)) {
     throw std::runtime_error("cannot give up root");
   }
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // another user's process forgets it
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // changing the user clears this setting
 }
 
-/// What opening a transport says in a fresh process.
+/// The error of `what` in a new process.
 std::string refusal(const std::function<void()>& what) {
   std::array<int, 2> channel{};
   EXPECT_EQ(pipe(channel.data()), 0);
@@ -223,13 +223,13 @@ std::string refusal(const std::function<void()>& what) {
 
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-TEST(DpdkProcesses, TalkOverSharedMemory) {
+TEST(DpdkProcesses, ExchangePacketsOverSharedMemory) {
   const Process server([] { return echo(memif("server")); });
   Process client([] { return ask(memif("client"), 20'000); });
   EXPECT_EQ(client.wait(), 0);
 }
 
-TEST(DpdkProcesses, SeveralThreadsShareAPortOfOneQueueAndEachAnswersAtItsUdpPort) {
+TEST(DpdkProcesses, ThreadsShareADeviceOfOneQueueAndAnswerAtTheirUdpPorts) {
   constexpr std::uint16_t kThreads = 3;
   std::vector<UdpSocket> ports = bind_consecutive({.address = 0, .port = 0}, kThreads);
   const std::uint16_t first = ports.front().local().port;
@@ -240,7 +240,7 @@ TEST(DpdkProcesses, SeveralThreadsShareAPortOfOneQueueAndEachAnswersAtItsUdpPort
   }
 }
 
-TEST(DpdkProcesses, SeveralThreadsAtOnceLoseNoneOfTheOthersAnswers) {
+TEST(DpdkProcesses, SeveralClientThreadsLoseNoAnswers) {
   constexpr unsigned kThreads = 2;
   std::vector<UdpSocket> ports = bind_consecutive({.address = 0, .port = 0}, kThreads);
   const std::uint16_t first = ports.front().local().port;
@@ -263,7 +263,7 @@ TEST(DpdkProcesses, SeveralThreadsAtOnceLoseNoneOfTheOthersAnswers) {
         Transport& transport = *paths[i].transport;
         results[i] = ask_by(transport, place.peers[i], 1'000);
         --at_work;
-        // The queue is one thread's, and the others need it.
+        // The queue belongs to one thread, but the others need it.
         for (std::array<RxDatagram, 64> got; at_work.load() != 0; transport.wait(1'000'000)) {
           static_cast<void>(transport.receive(got));
         }
@@ -287,11 +287,11 @@ TEST(DpdkProcesses, NeedNoRoot) {
   EXPECT_EQ(client.wait(), 0);
 }
 
-TEST(DpdkProcesses, HoldThePortsOfTheKernelsThatTheyServe) {
+TEST(DpdkProcesses, ReserveTheirUdpPortsInTheKernel) {
   Process child([] {
     PathConfig place;
     place.address = kServer;
-    // The address is none of the kernel's, so they are held at all that it has.
+    // The kernel does not have this address, so the ports are reserved at all addresses that it has.
     std::vector<DataPath> paths = open_for_threads({.kind = TransportKind::kDpdk, .device = memif("server")}, place,
                                                    bind_consecutive({.address = 0, .port = 0}, 2), 1);
     const std::uint16_t last = paths.front().reserved.back().local().port;
@@ -324,7 +324,7 @@ TEST(DpdkProcesses, NeedNoRootForHugepagesThatAreReserved) {
   EXPECT_EQ(left_behind(), std::vector<std::string>());
 }
 
-TEST(DpdkProcesses, AKilledPeerMayComeAgain) {
+TEST(DpdkProcesses, AKilledPeerMayReconnect) {
   constexpr int kKills = 3;
   Process server([] { return echo(memif("server")); });
   int killed = 0;
@@ -334,15 +334,15 @@ TEST(DpdkProcesses, AKilledPeerMayComeAgain) {
     Process peer([&] { return ask(memif("client"), SIZE_MAX, {}, channel[1]); });
     close(channel[1]);
     std::byte none{};
-    EXPECT_EQ(read(channel[0], &none, 1), 0);  // until it talks
+    EXPECT_EQ(read(channel[0], &none, 1), 0);  // until the peer exchanges packets
     close(channel[0]);
     usleep(20'000);
-    if (peer.kill_it() != -SIGKILL) break;  // it gave up
+    if (peer.kill_it() != -SIGKILL) break;  // the peer gave up
   }
   Process client([] { return ask(memif("client"), 1'000); });
   const int answered = client.wait();
   const int server_ended = server.kill_it();
-  // The driver closes the connection of a peer that dies while it connects, and goes on watching it.
+  // The driver closes the connection of a peer that dies while it connects, but keeps polling it.
   if (server_ended == -SIGABRT) GTEST_SKIP() << "a peer that comes again was not tested: EAL panicked at the server";
   EXPECT_EQ(server_ended, -SIGKILL);
   EXPECT_EQ(killed, kKills);
@@ -350,7 +350,7 @@ TEST(DpdkProcesses, AKilledPeerMayComeAgain) {
   EXPECT_EQ(left_behind(), std::vector<std::string>());
 }
 
-TEST(DpdkProcesses, AKilledServerIsFoundAgain) {
+TEST(DpdkProcesses, ClientsReconnectToARestartedServer) {
   auto server = std::make_unique<Process>([] { return echo(memif("server")); });
   Process client([] { return ask(memif("client"), 1'000, std::chrono::seconds(3)); });
   for (int i = 0; i < 3; ++i) {
@@ -361,7 +361,7 @@ TEST(DpdkProcesses, AKilledServerIsFoundAgain) {
   EXPECT_EQ(client.wait(), 0);
 }
 
-TEST(DpdkProcesses, AClientMayBeThereFirst) {
+TEST(DpdkProcesses, AClientMayStartBeforeItsServer) {
   Process client([] { return ask(memif("client"), 1'000); });
   usleep(700'000);
   const Process server([] { return echo(memif("server")); });
@@ -380,13 +380,13 @@ TEST(DpdkProcesses, ATransportMayBeOpenedAgainAndAnotherBesideIt) {
             "");
 }
 
-/// A server with a thread that sends everything back, of which a child is forked that destroys what it has inherited
-/// and ends as programs do. Tells by `told` how it ended, and goes on.
+/// A server with a thread that sends everything back. It forks a child that destroys the inherited transport and exits
+/// normally, reports the child's status through `told`, and goes on.
 int echo_and_fork(const std::string& device, int told) {
   static std::unique_ptr<Transport> transport = open(device, kServer);
   std::thread server([] { echo_by(*transport); });
-  // A lock of AddressSanitizer's allocator that a thread holds at the fork stays locked in the child, and threads
-  // allocate when they start.
+  // A lock of AddressSanitizer's allocator that some thread holds during the fork stays locked in the child, where
+  // starting a thread allocates.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const pid_t child = fork();
   if (child == 0) {
@@ -403,7 +403,7 @@ int echo_and_fork(const std::string& device, int told) {
   int status = -1;
   waitpid(child, &status, 0);
   if (write(told, &status, sizeof status) != sizeof status) return 5;
-  server.join();  // never
+  server.join();  // never returns
   return 0;
 }
 
@@ -420,7 +420,7 @@ TEST(DpdkProcesses, AForkedChildEndsAndItsParentGoesOn) {
   EXPECT_EQ(client.wait(), 0);
 }
 
-TEST(DpdkProcesses, SayWhatIsWrong) {
+TEST(DpdkProcesses, GetErrorsThatSayWhatIsWrong) {
   const auto opens = [](const std::string& device) { return [device] { static_cast<void>(open(device, kServer)); }; };
   EXPECT_TRUE(says(refusal(opens("--no-huge --in-memory --vdev=net_ring0")), "exclude each other"));
   EXPECT_TRUE(says(refusal(opens("--no-huge --no-pci --log-level=1")), "found no port"));
@@ -441,7 +441,7 @@ TEST(DpdkProcesses, SayWhatIsWrong) {
                    "in use by another transport"));
 }
 
-TEST(DpdkProcesses, LeaveTheirThreadsWhereTheyWere) {
+TEST(DpdkProcesses, DoNotChangeTheAffinityOfTheirThreads) {
   EXPECT_EQ(refusal([] {
               cpu_set_t before;
               cpu_set_t after;

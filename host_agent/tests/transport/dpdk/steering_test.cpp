@@ -1,4 +1,4 @@
-// Which thread takes which packets: what is asked of a device, and what is done without it.
+// Steering: which packets are directed to which thread by the device, and which by software.
 #include "transport/dpdk/steering.hpp"
 
 #include <gtest/gtest.h>
@@ -19,13 +19,13 @@ TEST(Steering, AThreadHasAQueueOfItsOwnWhereThereAreEnough) {
   EXPECT_EQ(one.send, 1);
 }
 
-TEST(Steering, APeerThatMayHaveFewerQueuesIsGivenOne) {
+TEST(Steering, APeerThatMaySupportFewerQueuesGetsOne) {
   const QueueCounts memif = queues_for(4, 255, 255, false);
   EXPECT_EQ(memif.receive, 1);
   EXPECT_EQ(memif.send, 1);
 }
 
-TEST(Steering, OneThreadTakesEachQueueOfEachPort) {
+TEST(Steering, EachQueueOfEachPortBelongsToOneThread) {
   for (const unsigned threads : {1u, 2u, 3u, 16u}) {
     for (std::size_t port = 0; port < 5; ++port) {
       for (const std::uint16_t queues : {std::uint16_t{1}, static_cast<std::uint16_t>(threads)}) {
@@ -41,7 +41,7 @@ TEST(Steering, OneThreadTakesEachQueueOfEachPort) {
   }
 }
 
-TEST(Steering, PortsOfOneQueueAreDealtToTheThreadsInTurn) {
+TEST(Steering, PortsWithOneQueueAreAssignedToThreadsInTurn) {
   EXPECT_TRUE(takes(0, 2, 0, 0, 1));
   EXPECT_TRUE(takes(1, 2, 1, 0, 1));
   EXPECT_TRUE(takes(0, 2, 2, 0, 1));
@@ -55,7 +55,7 @@ TEST(Steering, ARuleIsForOneUdpPortOfOurAddressAndOneQueue) {
   ASSERT_EQ(pattern[1].type, RTE_FLOW_ITEM_TYPE_IPV4);
   EXPECT_EQ(static_cast<const rte_flow_item_ipv4*>(pattern[1].spec)->hdr.dst_addr, rte_cpu_to_be_32(0x0A000001));
   EXPECT_EQ(static_cast<const rte_flow_item_ipv4*>(pattern[1].mask)->hdr.dst_addr, UINT32_MAX);
-  EXPECT_EQ(static_cast<const rte_flow_item_ipv4*>(pattern[1].mask)->hdr.src_addr, 0u) << "whoever it comes from";
+  EXPECT_EQ(static_cast<const rte_flow_item_ipv4*>(pattern[1].mask)->hdr.src_addr, 0u) << "from any sender";
   ASSERT_EQ(pattern[2].type, RTE_FLOW_ITEM_TYPE_UDP);
   EXPECT_EQ(static_cast<const rte_flow_item_udp*>(pattern[2].spec)->hdr.dst_port, rte_cpu_to_be_16(43489));
   EXPECT_EQ(static_cast<const rte_flow_item_udp*>(pattern[2].mask)->hdr.dst_port, UINT16_MAX);

@@ -23,9 +23,9 @@ std::array<std::byte, kFrameBytesMin> written(const ArpPacket& packet) {
   return frame;
 }
 
-TEST(Arp, ARequestIsTheRfcsBytes) {
+TEST(Arp, ARequestHasTheBytesOfTheRfc) {
   constexpr std::array<std::uint8_t, kFrameBytesMin> kBytes{
-      0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x02, 0, 0, 0, 0, 0x0B, 0x08, 0x06,  // Ethernet, to everybody
+      0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x02, 0, 0, 0, 0, 0x0B, 0x08, 0x06,  // Ethernet, broadcast
       0,    1,    0x08, 0,    6,    4,    0,    1,                             // IPv4 over Ethernet, a request
       0x02, 0,    0,    0,    0,    0x0B, 10,   0, 0, 2,                       // from
       0,    0,    0,    0,    0,    0,    10,   0, 0, 1};                      // for
@@ -35,7 +35,7 @@ TEST(Arp, ARequestIsTheRfcsBytes) {
   }
 }
 
-TEST(Arp, TheReplyToARequestGoesToWhoAsked) {
+TEST(Arp, TheReplyGoesToTheSenderOfTheRequest) {
   const ArpPacket reply = reply_to(kRequest, kOurs);
   EXPECT_EQ(reply, (ArpPacket{.operation = ArpOperation::kReply,
                               .sender_mac = kOurs,
@@ -48,7 +48,7 @@ TEST(Arp, TheReplyToARequestGoesToWhoAsked) {
   EXPECT_EQ(std::to_integer<int>(frame[11]), 0x0A);
 }
 
-TEST(Arp, WhatIsWrittenIsRead) {
+TEST(Arp, AWrittenPacketIsReadBack) {
   for (const ArpPacket& packet : {kRequest, reply_to(kRequest, kOurs)}) {
     ArpPacket read;
     ASSERT_TRUE(parse_arp(written(packet), read));

@@ -8,7 +8,7 @@
 namespace wiresum::transport::ethernet {
 namespace {
 
-/// RFC 1071 by the letter: word by word, each carry brought around at once.
+/// RFC 1071 literally: word by word, each carry added at once.
 std::uint16_t reference(const std::vector<std::byte>& bytes) {
   std::uint32_t words = 0;
   for (std::size_t i = 0; i < bytes.size(); i += 2) {
@@ -41,14 +41,14 @@ TEST(Checksum, IsThatOfTheRfcAtEveryLength) {
   }
 }
 
-TEST(Checksum, CarriesOfWordsThatAreAllOnes) {
+TEST(Checksum, AddsAllCarriesOfWordsOfOnes) {
   for (const std::size_t length : {32u, 64u, 1464u, 9000u, 65507u}) {
     const std::vector<std::byte> bytes(length, std::byte{0xFF});
     EXPECT_EQ(fold(sum(bytes)), reference(bytes)) << length << " bytes";
   }
 }
 
-TEST(Checksum, OfPartsIsThatOfTheWhole) {
+TEST(Checksum, OfPartsAddsUpToThatOfTheWhole) {
   std::mt19937 random(2);
   const std::vector<std::byte> bytes = random_bytes(1501, random);
   const std::span<const std::byte> whole(bytes);
@@ -57,7 +57,7 @@ TEST(Checksum, OfPartsIsThatOfTheWhole) {
   }
 }
 
-TEST(Checksum, OfANumberIsThatOfItsBytesInNetworkOrder) {
+TEST(Checksum, OfANumberEqualsThatOfItsBytesInNetworkOrder) {
   EXPECT_EQ(fold(sum(std::uint16_t{0x1234})), 0x1234);
   EXPECT_EQ(fold(sum(std::uint16_t{0xFFFF}) + sum(std::uint16_t{2})), 2);
 }

@@ -48,7 +48,7 @@ FrameError error_of(const std::vector<std::byte>& frame, ChecksumPolicy policy =
   return error;
 }
 
-/// Changes a byte of the IPv4 header and makes its checksum right again, so that only that is wrong.
+/// Changes a byte of the IPv4 header and corrects its checksum, so that only that byte is wrong.
 std::vector<std::byte> with_ipv4_byte(std::size_t at, std::uint8_t value) {
   std::vector<std::byte> frame = frame_of(random_payload(100));
   frame[kEthernetBytes + at] = std::byte{value};
@@ -79,7 +79,7 @@ TEST(Frame, WritesTheUdpChecksumOfTheRfc) {
   for (const std::size_t bytes : {0u, 1u, 24u, 25u, 1464u, 8972u}) {
     const std::vector<std::byte> payload = random_payload(bytes);
     const std::vector<std::byte> frame = frame_of(payload);
-    // Word by word over pseudo-header, UDP header and payload: the sum of everything is all ones.
+    // Over pseudo-header, UDP header and payload, the sum of all words is all ones.
     std::uint64_t words = 17 + kUdpBytes + bytes;
     for (std::size_t at = 26; at < frame.size(); at += 2) {
       words += at + 1 < frame.size() ? word_at(frame, at) : std::to_integer<unsigned>(frame[at]) << 8;
@@ -90,7 +90,7 @@ TEST(Frame, WritesTheUdpChecksumOfTheRfc) {
 }
 
 TEST(Frame, AChecksumThatComesOutAs0IsWrittenAsAllOnes) {
-  // Two bytes of payload that complete the sum.
+  // Two bytes of payload that make the sum all ones.
   std::vector<std::byte> payload(2);
   const std::uint16_t first = word_at(frame_of(payload), 40);
   payload[0] = static_cast<std::byte>(first >> 8);
@@ -100,7 +100,7 @@ TEST(Frame, AChecksumThatComesOutAs0IsWrittenAsAllOnes) {
   EXPECT_EQ(error_of(frame), FrameError::kNone);
 }
 
-TEST(Frame, WhatIsWrittenIsRead) {
+TEST(Frame, AWrittenPacketIsReadBack) {
   for (const std::size_t bytes : {0u, 1u, 17u, 24u, 1464u, 8972u, 65507u}) {
     const std::vector<std::byte> payload = random_payload(bytes);
     for (const UdpChecksum kind : {UdpChecksum::kWhole, UdpChecksum::kNone}) {
@@ -136,12 +136,12 @@ TEST(Frame, EveryFlippedBitOfADatagramIsNoticed) {
 TEST(Frame, EveryShorterFrameIsRefused) {
   const std::vector<std::byte> good = frame_of(random_payload(61));
   for (std::size_t length = 0; length != good.size(); ++length) {
-    // A copy of its own, so that a sanitizer sees a read beyond it.
+    // An exact copy, so that a sanitizer detects a read beyond it.
     EXPECT_EQ(error_of({good.begin(), good.begin() + static_cast<std::ptrdiff_t>(length)}), FrameError::kTruncated);
   }
 }
 
-TEST(Frame, SomebodyElsesFramesAreRefusedByKind) {
+TEST(Frame, ForeignFramesAreRefusedWithTheirReason) {
   std::vector<std::byte> tagged = frame_of(random_payload(61));
   tagged[12] = std::byte{0x81};
   EXPECT_EQ(error_of(tagged), FrameError::kNotIpv4);
@@ -155,7 +155,7 @@ TEST(Frame, SomebodyElsesFramesAreRefusedByKind) {
   EXPECT_EQ(error_of(with_ipv4_byte(3, 27)), FrameError::kTruncated);  // no room for UDP's header
   EXPECT_EQ(error_of(with_ipv4_byte(2, 0x40)), FrameError::kTruncated);
   EXPECT_EQ(error_of(with_ipv4_byte(6, 0)), FrameError::kNone);  // may be fragmented, but is not
-  EXPECT_EQ(error_of(with_ipv4_byte(8, 1)), FrameError::kNone);  // at the end of its life
+  EXPECT_EQ(error_of(with_ipv4_byte(8, 1)), FrameError::kNone);  // the time to live ends here
 }
 
 TEST(Frame, AUdpLengthOtherThanIpv4sIsRefused) {
@@ -166,7 +166,7 @@ TEST(Frame, AUdpLengthOtherThanIpv4sIsRefused) {
   }
 }
 
-TEST(Frame, AWrongChecksumIsRefusedUnlessADeviceHasLooked) {
+TEST(Frame, AWrongChecksumIsRefusedUnlessTheDeviceHasVerifiedIt) {
   std::vector<std::byte> frame = frame_of(random_payload(100));
   frame.back() ^= std::byte{1};
   EXPECT_EQ(error_of(frame, ChecksumPolicy::kWhole), FrameError::kUdpChecksum);
@@ -174,7 +174,7 @@ TEST(Frame, AWrongChecksumIsRefusedUnlessADeviceHasLooked) {
   EXPECT_EQ(error_of(frame, ChecksumPolicy::kTrusted), FrameError::kNone);
 }
 
-TEST(Frame, APseudoHeadersChecksumIsGoodOnlyWhereADeviceWasToCompleteIt) {
+TEST(Frame, APartialChecksumIsAcceptedOnlyIfADeviceWouldHaveCompletedIt) {
   const std::vector<std::byte> frame = frame_of(random_payload(100), UdpChecksum::kPseudo);
   EXPECT_EQ(error_of(frame, ChecksumPolicy::kWhole), FrameError::kUdpChecksum);
   EXPECT_EQ(error_of(frame, ChecksumPolicy::kWholeOrPseudo), FrameError::kNone);

@@ -1,4 +1,4 @@
-// A plugin that makes nothing, and says what it was asked for.
+// A plugin that makes no transports, and reports its configuration in an error.
 #include <stdexcept>
 
 #include "transport/plugin.hpp"

@@ -10,7 +10,7 @@
 namespace wiresum::transport {
 namespace {
 
-/// Where the build has put the shared objects that these tests load.
+/// The folder of the shared objects that these tests load.
 const std::string kFolder = WIRESUM_TEST_PLUGINS;
 
 DeviceConfig some_device() {
@@ -30,24 +30,24 @@ std::string error_of(PluginKind kind, const std::string& path) {
 
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-TEST(Plugin, GivesItsFactoryTheConfigurationAndLetsItsErrorsThrough) {
+TEST(Plugin, PassesTheConfigurationToTheFactoryAndItsErrorsToTheCaller) {
   try {
     static_cast<void>(make_device_transports(PluginKind::kXdp, some_device(), kFolder + "/good_plugin.so"));
-    FAIL() << "no error";
+    FAIL() << "the plugin's error is missing";
   } catch (const std::invalid_argument& error) {
     EXPECT_STREQ(error.what(), "asked for eth7");
   }
 }
 
-TEST(Plugin, OneThatIsNotThereSaysWhatToInstall) {
+TEST(Plugin, AMissingPluginIsAnErrorThatSaysWhatToInstall) {
   const std::string xdp = error_of(PluginKind::kXdp, kFolder + "/none.so");
   EXPECT_TRUE(says(xdp, "AF_XDP") && says(xdp, "libxdp-dev libbpf-dev clang") && says(xdp, kFolder)) << xdp;
   const std::string dpdk = error_of(PluginKind::kDpdk, kFolder + "/none.so");
   EXPECT_TRUE(says(dpdk, "DPDK") && says(dpdk, "libdpdk-dev")) << dpdk;
 }
 
-TEST(Plugin, IsLookedForBesideTheCodeThatAsks) {
-  // This test's own folder has a file of that name, which is no plugin.
+TEST(Plugin, IsSearchedBesideTheLoadingCode) {
+  // The folder of this test has a file of that name that is no plugin.
   const std::filesystem::path beside =
       std::filesystem::read_symlink("/proc/self/exe").parent_path() / "wiresum_dpdk.so";
   std::ofstream(beside) << "not a shared object";
@@ -56,12 +56,12 @@ TEST(Plugin, IsLookedForBesideTheCodeThatAsks) {
   EXPECT_TRUE(says(error, "cannot load the DPDK transport") && says(error, beside.string())) << error;
 }
 
-TEST(Plugin, OneWithoutItsLibrariesSaysWhatToInstall) {
+TEST(Plugin, APluginWithoutItsLibrariesSaysWhatToInstall) {
   const std::string error = error_of(PluginKind::kXdp, kFolder + "/orphan_plugin.so");
   EXPECT_TRUE(says(error, "libplugin_library.so") && says(error, "apt-get install libxdp1 libbpf1")) << error;
 }
 
-TEST(Plugin, OneOfAnotherVersionIsRefusedBeforeItsFactoryIsCalled) {
+TEST(Plugin, APluginOfAnotherVersionIsRefusedBeforeItsFactoryIsCalled) {
   const std::string error = error_of(PluginKind::kXdp, kFolder + "/stale_plugin.so");
   EXPECT_TRUE(says(error, "another version") && says(error, "0123456789abcdef") && says(error, kTransportAbi)) << error;
 }

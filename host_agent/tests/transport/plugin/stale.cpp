@@ -1,4 +1,4 @@
-// A plugin of another version of the interface: its factory must not be called.
+// A plugin for another version of the interface, whose factory must not be called.
 #include <cstdlib>
 
 #include "transport/plugin.hpp"

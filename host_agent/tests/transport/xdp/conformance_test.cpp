@@ -1,5 +1,5 @@
-// AF_XDP passes the conformance suite: in the driver and in front of the kernel's stack, and with ordinary UDP sockets
-// at the other end.
+// AF_XDP passes the conformance suite in native mode (in the driver) and in generic mode (before the kernel's stack),
+// and with ordinary UDP sockets at the other end.
 #include "conformance.hpp"
 #include "xdp_rig.hpp"
 

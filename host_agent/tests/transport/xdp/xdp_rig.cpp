@@ -9,7 +9,7 @@
 namespace wiresum::transport::testing {
 namespace {
 
-/// A transport, and the sockets that keep its ports from others.
+/// A transport, with the sockets that reserve its ports.
 class Reserved final : public Transport {
  public:
   Reserved(std::vector<UdpSocket> sockets, std::unique_ptr<Transport> transport)
@@ -54,8 +54,7 @@ MacvlanRig::MacvlanRig(const RigOptions& options, OpenEnd left, OpenEnd right)
     const std::string queues = " numrxqueues " + std::to_string(options.queues) + " numtxqueues " +
                                std::to_string(options.queues) + " mtu " + std::to_string(options.mtu);
     const std::string last = side == Side::kLeft ? "1" : "2";
-    // The interface below is to answer nobody's ARP: Linux would let it answer for the one above, by its own MAC
-    // address.
+    // The lower interface must not answer ARP: Linux would let it answer for the upper one, with the wrong MAC address.
     space(side).command("ip address flush dev " + under + " && ip link set " + under + " arp off && ip link add link " +
                         under + " name " + interface_ + queues +
                         " type macvlan mode bridge && ip address add 10.77.0." + last + "/24 dev " + interface_ +

@@ -1,4 +1,4 @@
-// AF_XDP over veth pairs, by the plugin that the build has made.
+// AF_XDP over veth pairs, opened by the plugin that the build has made.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace wiresum::transport::testing {
 
-/// The transport as a process has it: sockets reserve its ports, and AF_XDP takes their packets.
+/// The transport as in a real process: sockets reserve its ports, and AF_XDP receives their packets.
 [[nodiscard]] std::unique_ptr<Transport> open_xdp(const std::string& interface, std::uint32_t address,
                                                   const EndOptions& options);
 
-/// Over macvlan interfaces on a veth pair: their driver has no XDP, so the kernel runs the program in front of its
+/// Over macvlan interfaces on a veth pair: their driver does not support XDP, so the kernel runs the program before its
 /// stack (generic mode).
 class MacvlanRig final : public VethRig {
  public:

@@ -1,5 +1,5 @@
-// What is AF_XDP's own: which mode it gets, what it leaves to the kernel, whom it refuses, and that nothing stays
-// behind.
+// AF_XDP in particular: which mode it gets, which packets it leaves to the kernel, what it refuses, and that nothing is
+// left behind.
 #include <linux/capability.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -44,7 +44,7 @@ class Xdp : public ::testing::Test {
 
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// Opens a transport in `space`, and returns why it could not.
+/// Opens a transport in `space`, and returns the error, or "" if there is none.
 std::string refusal(const Namespace& space, const std::string& interface, std::uint32_t address,
                     const EndOptions& options = {}) {
   try {
@@ -55,7 +55,7 @@ std::string refusal(const Namespace& space, const std::string& interface, std::u
   return "";
 }
 
-/// Sends a packet of `bytes` again and again until the condition holds.
+/// Sends packets of `bytes` bytes until the condition holds.
 bool send_until(Transport& transport, wire::Endpoint to, const std::function<bool()>& done, std::uint32_t bytes = 100) {
   const auto deadline = Clock::now() + kPatience;
   while (Clock::now() < deadline) {
@@ -71,7 +71,7 @@ bool send_until(Transport& transport, wire::Endpoint to, const std::function<boo
   return false;
 }
 
-/// How many bytes the next datagram of a socket has; none if there is none for a while.
+/// The size of the socket's next datagram; none if no datagram arrives in time.
 std::optional<std::size_t> next_datagram(const UdpSocket& socket, std::chrono::milliseconds patience = kQuiet) {
   pollfd readable{.fd = socket.descriptor(), .events = POLLIN, .revents = 0};
   if (poll(&readable, 1, static_cast<int>(patience.count())) <= 0) return std::nullopt;
@@ -88,7 +88,7 @@ bool send_datagram(const UdpSocket& socket, wire::Endpoint to, std::size_t bytes
                 sizeof address) == static_cast<ssize_t>(bytes);
 }
 
-/// Why a socket cannot be bound there, an errno; 0 if it can.
+/// The errno of binding a socket there; 0 if that works.
 int bind_error(wire::Endpoint at) {
   try {
     const UdpSocket socket(at);
@@ -104,16 +104,16 @@ bool has_program(const Namespace& space, const std::string& interface) {
   return has;
 }
 
-// ---- what it gets --------------------------------------------------------------------------------------------------
+// ---- mode ----------------------------------------------------------------------------------------------------------
 
-TEST_F(Xdp, RunsInTheDriverWhereThatCan) {
+TEST_F(Xdp, RunsInTheDriverIfItSupportsXdp) {
   VethRig rig({}, &open_xdp, &open_xdp);
   EXPECT_STREQ(rig.open(Side::kLeft, {})->name(), "xdp (native, copy)");
   VethRig jumbo({.mtu = 9000}, &open_xdp, &open_xdp);
   EXPECT_STREQ(jumbo.open(Side::kLeft, {.datagram_bytes_max = 8972})->name(), "xdp (native, copy)");
 }
 
-TEST_F(Xdp, RunsInFrontOfTheKernelsStackElsewhere) {
+TEST_F(Xdp, RunsInGenericModeOtherwise) {
   MacvlanRig rig({}, &open_xdp, &open_xdp);
   EXPECT_STREQ(rig.open(Side::kLeft, {})->name(), "xdp (generic, copy)");
 }
@@ -128,7 +128,7 @@ TEST_F(Xdp, SmallDatagramsAtALargeMtu) {
 
 // ---- several threads -----------------------------------------------------------------------------------------------
 
-TEST_F(Xdp, SeveralThreadsShareAnInterfaceAndEachServesItsPortsWhicheverQueueTheyComeInBy) {
+TEST_F(Xdp, ThreadsShareAnInterfaceAndServeTheirPortsFromEveryQueue) {
   constexpr unsigned kThreads = 2;
   constexpr std::size_t kPorts = 4;
   constexpr int kSenders = 8;
@@ -141,7 +141,7 @@ TEST_F(Xdp, SeveralThreadsShareAnInterfaceAndEachServesItsPortsWhicheverQueueThe
         open_for_threads({.kind = TransportKind::kXdp, .device = VethPair::kInterface, .offload = true}, place,
                          bind_consecutive({.address = VethPair::kRightAddress, .port = kFirstPort}, kPorts), kThreads);
   });
-  // By their addresses and ports the kernel deals senders to queues.
+  // The kernel assigns senders to queues by their addresses and ports.
   std::vector<UdpSocket> senders;
   pair.left.enter([&] {
     for (int i = 0; i != kSenders; ++i) {
@@ -174,7 +174,7 @@ TEST_F(Xdp, SeveralThreadsShareAnInterfaceAndEachServesItsPortsWhicheverQueueThe
     for (std::uint16_t port = 0; port != kPorts; ++port) {
       const wire::Endpoint to{.address = VethPair::kRightAddress,
                               .port = static_cast<std::uint16_t>(kFirstPort + port)};
-      // The first may be lost while the kernel asks for the way back.
+      // The first packet may be lost while the kernel resolves the way back.
       bool answered = false;
       for (int attempt = 0; attempt != 20 && !answered; ++attempt) {
         EXPECT_TRUE(send_datagram(sender, to, 100));
@@ -214,9 +214,9 @@ TEST_F(Xdp, MoreThreadsThanQueuesAreRefused) {
   });
 }
 
-// ---- whom it refuses -----------------------------------------------------------------------------------------------
+// ---- refusals ------------------------------------------------------------------------------------------------------
 
-TEST_F(Xdp, SaysWhyAnInterfaceDoesNotDo) {
+TEST_F(Xdp, SaysWhyAnInterfaceCannotBeUsed) {
   const VethPair pair;
   const std::string loopback = refusal(pair.left, "lo", 0x7F000001);
   EXPECT_TRUE(says(loopback, "needs an Ethernet interface, and lo is none") && says(loopback, "use UDP")) << loopback;
@@ -232,7 +232,7 @@ TEST_F(Xdp, SaysWhyAnInterfaceDoesNotDo) {
   EXPECT_TRUE(says(down, "ip link set wire0 up")) << down;
 }
 
-TEST_F(Xdp, AnInterfaceHasOneTransport) {
+TEST_F(Xdp, AnInterfaceAllowsOneTransportOnly) {
   VethRig rig({}, &open_xdp, &open_xdp);
   const auto first = rig.open(Side::kLeft, {});
   std::string second;
@@ -253,9 +253,9 @@ TEST_F(Xdp, AnInterfaceHasOneTransport) {
   EXPECT_TRUE(has_program(rig.space(Side::kLeft), "wire0"));
 }
 
-// ---- what it leaves to the kernel ----------------------------------------------------------------------------------
+// ---- packets for the kernel ----------------------------------------------------------------------------------------
 
-TEST_F(Xdp, EverythingElseGoesTheKernelsWay) {
+TEST_F(Xdp, EverythingElseGoesToTheKernel) {
   VethRig rig({}, &open_udp, &open_xdp);
   const auto right = rig.open(Side::kRight, {});
   std::optional<UdpSocket> from;
@@ -289,7 +289,7 @@ TEST_F(Xdp, FragmentsAndIpOptionsGoToTheSocketThatIsBoundToThePort) {
   std::array<RxDatagram, 4> out{};
   const wire::Endpoint to{.address = VethPair::kRightAddress, .port = kFirstPort};
 
-  // A whole datagram is the transport's.
+  // A complete datagram goes to the transport.
   ASSERT_TRUE(send_datagram(*from, to, 100));
   EXPECT_EQ(next_datagram(*reserved), std::nullopt);
   ASSERT_EQ(transport->receive(out), 1);
@@ -306,7 +306,7 @@ TEST_F(Xdp, FragmentsAndIpOptionsGoToTheSocketThatIsBoundToThePort) {
   EXPECT_EQ(transport->receive(out), 0);
 }
 
-TEST_F(Xdp, ItsPortsStayReservedAndNobodyIsToldThatTheyAreClosed) {
+TEST_F(Xdp, ItsPortsStayReservedAndAreNotReportedAsClosed) {
   const VethPair pair;
   std::optional<UdpSocket> from;
   std::vector<DataPath> paths;
@@ -322,7 +322,7 @@ TEST_F(Xdp, ItsPortsStayReservedAndNobodyIsToldThatTheyAreClosed) {
       }
     }
   });
-  // With options in its header a packet goes to the kernel, which holds the port.
+  // A packet with IP options goes to the kernel, where a socket holds the port.
   const std::array<unsigned char, 4> no_operations{1, 1, 1, 1};
   ASSERT_EQ(setsockopt(from->descriptor(), IPPROTO_IP, IP_OPTIONS, no_operations.data(), no_operations.size()), 0);
   const auto answer_of = [&](std::uint16_t port, const std::function<bool()>& is_there) {
@@ -339,23 +339,23 @@ TEST_F(Xdp, ItsPortsStayReservedAndNobodyIsToldThatTheyAreClosed) {
     const auto there = [&] { return next_datagram(paths.front().reserved[i], kPatience) == 100; };
     EXPECT_EQ(answer_of(static_cast<std::uint16_t>(kFirstPort + i), there), 0);
   }
-  // Of a port that nobody holds the kernel says that it is closed.
+  // For a port that no socket holds, the kernel reports that it is closed.
   pollfd refused{.fd = from->descriptor(), .events = 0, .revents = 0};
   EXPECT_EQ(answer_of(kFirstPort + 2, [&] { return poll(&refused, 1, 5000) == 1; }), ECONNREFUSED);
   paths.clear();
   pair.right.enter([&] { EXPECT_EQ(bind_error({.address = VethPair::kRightAddress, .port = kFirstPort}), 0); });
 }
 
-// ---- the way to others ---------------------------------------------------------------------------------------------
+// ---- neighbours and routes -----------------------------------------------------------------------------------------
 
-TEST_F(Xdp, FollowsTheKernelsNeighbours) {
+TEST_F(Xdp, FollowsTheKernelsNeighbourTable) {
   VethRig rig({}, &open_xdp, &open_udp);
   const auto left = rig.open(Side::kLeft, {});
   const auto right = rig.open(Side::kRight, {});
   std::array<RxDatagram, 64> out{};
   const auto heard = [&] { return right->receive(out) != 0; };
   ASSERT_TRUE(send_until(*left, rig.endpoint(Side::kRight), heard));
-  // To a MAC address that nobody has: the other end's kernel drops it.
+  // The other end's kernel drops frames to a MAC address that does not exist.
   rig.space(Side::kLeft).command("ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:77 dev wire0 nud permanent");
   std::this_thread::sleep_for(kQuiet);
   while (right->receive(out) != 0) {
@@ -369,7 +369,7 @@ TEST_F(Xdp, FollowsTheKernelsNeighbours) {
   EXPECT_TRUE(send_until(*left, rig.endpoint(Side::kRight), heard));
 }
 
-TEST_F(Xdp, SendsByAGateway) {
+TEST_F(Xdp, SendsThroughAGateway) {
   VethRig rig({}, &open_xdp, &open_xdp);
   const auto left = rig.open(Side::kLeft, {});
   rig.space(Side::kLeft).command("ip route add 10.99.0.0/24 via 10.77.0.2");
@@ -380,7 +380,7 @@ TEST_F(Xdp, SendsByAGateway) {
       send_until(*left, behind->local(), [&] { return next_datagram(*behind, std::chrono::milliseconds(0)) == 100; }));
 }
 
-TEST_F(Xdp, CountsAndReportsWhatGoesNowhere) {
+TEST_F(Xdp, CountsAndReportsUndeliverablePackets) {
   VethRig rig({}, &open_xdp, &open_xdp);
   const auto left = rig.open(Side::kLeft, {});
   int error = 0;
@@ -394,9 +394,9 @@ TEST_F(Xdp, CountsAndReportsWhatGoesNowhere) {
   EXPECT_EQ(left->buffers(256).size(), 256) << "lost packets' room is lost";
 }
 
-// ---- the end -------------------------------------------------------------------------------------------------------
+// ---- ending --------------------------------------------------------------------------------------------------------
 
-TEST_F(Xdp, AnInterfaceThatWasDownGoesOnWhenItIsUpAgain) {
+TEST_F(Xdp, ResumesWhenTheInterfaceComesUpAgain) {
   VethRig rig({}, &open_xdp, &open_xdp);
   const auto left = rig.open(Side::kLeft, {});
   const auto right = rig.open(Side::kRight, {});
@@ -414,7 +414,7 @@ TEST_F(Xdp, AnInterfaceThatWasDownGoesOnWhenItIsUpAgain) {
   EXPECT_EQ(left->buffers(256).size(), 256);
 }
 
-TEST_F(Xdp, AnInterfaceThatGoesAwayIsAnErrorAndNoEndlessLoop) {
+TEST_F(Xdp, ARemovedInterfaceIsAnErrorAndNoEndlessLoop) {
   auto rig = std::make_unique<VethRig>(RigOptions{}, &open_xdp, &open_xdp);
   const auto left = rig->open(Side::kLeft, {});
   rig->space(Side::kLeft).command("ip link del wire0");
@@ -432,7 +432,7 @@ TEST_F(Xdp, AnInterfaceThatGoesAwayIsAnErrorAndNoEndlessLoop) {
   if (!left->buffers(4).empty()) left->send(1, std::span(&to, 1), 0);
 }
 
-/// A child process that does something in a namespace, says whether it went well, and lives until it is killed.
+/// A child process that acts in a namespace, reports whether that worked, and lives until it is killed.
 class Child {
  public:
   explicit Child(const std::function<std::string()>& what) {
@@ -490,7 +490,7 @@ TEST_F(Xdp, AKilledProcessLeavesNothingBehind) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_FALSE(has_program(rig.space(Side::kLeft), "wire0"));
-  // And the next one has the interface at once.
+  // The next process can open the interface at once.
   const auto left = rig.open(Side::kLeft, {});
   const auto right = rig.open(Side::kRight, {});
   std::array<RxDatagram, 1> one{};
@@ -522,7 +522,7 @@ TEST_F(Xdp, AForkedChildThatDestroysItsCopyEndsAndDoesNotDisturbTheParent) {
 constexpr std::uint32_t kNobody = 65534;
 constexpr std::size_t kMiB = 1 << 20;
 
-/// What this thread may do from now on, as a user who is not root.
+/// Drops all privileges of this thread but these, as a user other than root.
 void become_nobody_with(std::uint64_t capabilities, std::size_t locked_bytes_max) {
   const rlimit limit{.rlim_cur = locked_bytes_max, .rlim_max = locked_bytes_max};
   __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
@@ -537,7 +537,7 @@ void become_nobody_with(std::uint64_t capabilities, std::size_t locked_bytes_max
   }
 }
 
-/// What opening a transport says to such a user.
+/// The error or the name of a transport that such a user opens.
 std::string said_to(std::uint64_t capabilities, std::size_t locked_bytes_max = 8 * kMiB) {
   const VethPair pair;
   const Child child([&] {
@@ -566,7 +566,7 @@ TEST_F(Xdp, SaysWhichPrivilegesAreMissing) {
   EXPECT_TRUE(says(said, "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF")) << said;
 }
 
-TEST_F(Xdp, SaysWhenItMayNotLockItsMemory) {
+TEST_F(Xdp, SaysIfItMayNotLockItsMemory) {
   const std::string said = said_to(kEnough, kMiB);
   EXPECT_TRUE(says(said, "ulimit -l") && says(said, "CAP_IPC_LOCK")) << said;
   EXPECT_EQ(said_to(kEnough | bit(CAP_IPC_LOCK), kMiB), "xdp (native, copy)");

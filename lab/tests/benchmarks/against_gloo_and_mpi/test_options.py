@@ -1,4 +1,4 @@
-"""The benchmark's command line."""
+"""Parsing of the benchmark's command line."""
 
 from pathlib import Path
 
@@ -18,13 +18,13 @@ def test_by_default_everything_is_measured() -> None:
     assert options.json == Path("build/bench/allreduce.json")
 
 
-def test_a_part_is_the_part_of_the_grid_and_its_loss_experiment() -> None:
+def test_a_part_contains_its_share_of_the_grid_and_its_loss_experiment() -> None:
     options = parse_options(["--workers", "8", "--link", "100mbit"])
     assert (options.workers, options.links_mbit) == ((8,), (100.0,))
     assert options.experiments == ("rate", "loss")
 
 
-def test_link_none_is_the_unshaped_experiment_alone() -> None:
+def test_link_none_selects_only_the_unshaped_experiment() -> None:
     options = parse_options(["--link", "none"])
     assert options.experiments == ("unshaped",)
     assert options.unshaped_workers == (2, 4)
@@ -34,7 +34,7 @@ def test_a_fast_link_alone_has_no_loss_experiment() -> None:
     assert parse_options(["--link", "1gbit"]).experiments == ("rate",)
 
 
-def test_unshaped_links_carry_packets_of_two_sizes_unless_asked_otherwise() -> None:
+def test_unshaped_links_are_measured_with_two_packet_sizes_by_default() -> None:
     assert parse_options([]).unshaped_mtus == (1500, 9000)
     options = parse_options(["--link", "none", "--mtu", "9000"])
     assert options.unshaped_mtus == (9000,)
@@ -42,12 +42,12 @@ def test_unshaped_links_carry_packets_of_two_sizes_unless_asked_otherwise() -> N
     assert {case.mtu for case in options.cases("rate", 4, 100.0)} == {1500}
 
 
-def test_short_repetitions_are_more() -> None:
+def test_shorter_repetitions_are_repeated_more_often() -> None:
     options = parse_options(["--repetitions", "3"])
     assert (options.repetitions_of("rate"), options.repetitions_of("unshaped")) == (3, 12)
 
 
-def test_only_names_the_experiments() -> None:
+def test_only_selects_experiments_by_name() -> None:
     assert parse_options(["--only", "latency,numeric"]).experiments == ("latency", "numeric")
 
 
@@ -55,7 +55,7 @@ def test_loss_is_a_fraction_or_a_percentage() -> None:
     assert parse_options(["--loss", "0.001,2%,0"]).losses == (0.001, 0.02)
 
 
-def test_lane_widths_are_wiresums_alone_and_take_turns_with_the_peers() -> None:
+def test_lane_widths_apply_to_wiresum_alone_and_alternate_with_the_peers() -> None:
     cases = parse_options(["--bits", "32,8"]).cases("rate", 4, 100.0)
     assert [(case.system, case.bits) for case in cases] == [
         ("wiresum", 32),
@@ -66,14 +66,14 @@ def test_lane_widths_are_wiresums_alone_and_take_turns_with_the_peers() -> None:
     assert {case.bytes for case in cases} == {8_000_000}
 
 
-def test_outside_the_grid_only_the_most_bits_are_measured() -> None:
+def test_outside_the_grid_only_the_largest_lane_width_is_measured() -> None:
     (own, gloo) = parse_options([]).cases("loss", 8, 100.0, loss=0.01)
     assert (own.system, own.bits, own.loss) == ("wiresum", 32, 0.01)
     assert gloo.system == "gloo"
     assert parse_options([]).cases("unshaped", 4, None)[0].bytes == UNSHAPED_BYTES
 
 
-def test_quick_means_less_of_everything_and_bytes_override_it() -> None:
+def test_quick_reduces_everything_and_bytes_override_it() -> None:
     assert parse_options(["--quick"]).bytes_at(100.0) == 2_000_000
     assert parse_options(["--quick"]).repetitions == 3
     assert parse_options(["--quick", "--bytes", "4001"]).bytes_at(100.0) == 4000
@@ -95,7 +95,7 @@ def test_quick_means_less_of_everything_and_bytes_override_it() -> None:
         (["--work", "2"], "unrecognized"),
     ],
 )
-def test_nonsense_is_refused_and_named(
+def test_an_invalid_value_is_refused_and_named(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refusal:
@@ -104,8 +104,8 @@ def test_nonsense_is_refused_and_named(
     assert complaint in capsys.readouterr().err
 
 
-def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leave:
         parse_options(["--help"])
     assert leave.value.code == 0
-    assert "make bench-dense ARGS='--workers 8 --link 100mbit'" in capsys.readouterr().out
+    assert "make bench NAMES=dense ARGS='--workers 8 --link 100mbit'" in capsys.readouterr().out

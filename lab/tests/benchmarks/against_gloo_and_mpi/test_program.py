@@ -1,4 +1,5 @@
-"""The whole benchmark, small: real systems on real links. Needs root; what is not installed is left out."""
+"""A small run of the whole benchmark: real systems on real links. Needs root; systems that are not installed are
+omitted."""
 
 import json
 import os
@@ -20,7 +21,7 @@ needs_gloo_on_a_star = pytest.mark.usefixtures("gloo_on_a_star")
 @needs_gloo_on_a_star
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_installed_system_sums_rightly_on_shaped_and_lossy_links(tmp_path: Path) -> None:
+def test_every_installed_system_sums_exactly_on_shaped_and_lossy_links(tmp_path: Path) -> None:
     path = tmp_path / "results" / "allreduce.json"
     arguments = ["--workers", "2", "--link", "100mbit", "--bytes", "400000", "--repetitions", "2", "--json", str(path)]
     assert main(arguments) == 0
@@ -49,13 +50,13 @@ def test_unshaped_links_are_measured_at_both_mtus(tmp_path: Path) -> None:
     records = json.loads(path.read_text())
     assert [(record["link_mbit"], record["mtu"]) for record in records] == [(None, 1500), (None, 9000)]
     assert all(record["correct"] for record in records)
-    # The switch that was started last is the one with jumbo frames.
+    # The last switch that was started is the one with jumbo frames.
     assert "2232 lanes" in (tmp_path / "log" / "wiresum-switch.log").read_text()
 
 
 @needs_gloo_on_a_star
 @pytest.mark.timeout(120)
-def test_ctrl_c_writes_what_was_measured_and_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_writes_the_results_so_far_and_ends_all_processes(tmp_path: Path) -> None:
     path = tmp_path / "allreduce.json"
     command = [
         sys.executable,
@@ -83,14 +84,14 @@ def test_ctrl_c_writes_what_was_measured_and_leaves_nothing(tmp_path: Path) -> N
     assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
 
 
-def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_root_the_error_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main(["--systems", "gloo"]) == 2
     assert "need root" in capsys.readouterr().out
 
 
 @needs_gloo_on_a_star
-def test_a_system_that_is_not_installed_is_left_out_with_what_to_install(
+def test_a_missing_system_is_omitted_with_advice_on_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     which = shutil.which

@@ -1,4 +1,4 @@
-"""What is derived from measured times."""
+"""Quantities that are derived from measured times."""
 
 import json
 
@@ -29,11 +29,11 @@ def repetition(seconds: float, *, wrong: int = 0, retransmissions: int | None = 
 
 
 def paced(case: Case, frame_bytes: float) -> float:
-    """Mbit/s of a tensor whose frames, less one burst, take their time at 100 Mbit/s."""
+    """The goodput in Mbit/s of a tensor whose frames, except for one burst, are sent at 100 Mbit/s."""
     return 100 * case.bytes / (frame_bytes - burst_bytes(100.0))
 
 
-def test_the_bound_counts_the_headers_of_every_packet_and_takes_off_one_burst() -> None:
+def test_the_bound_counts_all_headers_and_subtracts_one_burst() -> None:
     whole = case()
     assert physical_bound_mbit(whole) == pytest.approx(paced(whole, 10_000 * 1506))
     one_more = case(bytes=14_400_004)
@@ -41,7 +41,7 @@ def test_the_bound_counts_the_headers_of_every_packet_and_takes_off_one_burst() 
     assert physical_bound_mbit(whole) == pytest.approx(100 * 1440 / 1506, rel=0.003)
 
 
-def test_fewer_bits_have_a_bound_of_their_own() -> None:
+def test_narrower_lanes_have_their_own_bound() -> None:
     for bits, packets in ((16, 5000), (8, 2500)):
         narrow = case(bits=bits)
         assert physical_bound_mbit(narrow) == pytest.approx(paced(narrow, packets * 1506))
@@ -83,15 +83,15 @@ def test_a_record_has_every_repetition_and_the_median_goodput() -> None:
     assert json.loads(json.dumps(record)) == record
 
 
-def test_one_wrong_element_makes_a_measurement_wrong() -> None:
+def test_one_wrong_element_makes_a_measurement_incorrect() -> None:
     assert not Measurement(case(), [repetition(1.0), repetition(1.0, wrong=1)]).record()["correct"]
 
 
-def test_a_measurement_without_a_repetition_is_not_correct_and_has_no_rate() -> None:
+def test_a_measurement_without_repetitions_is_incorrect_and_has_no_rate() -> None:
     record = Measurement(case(), error="it hung").record()
     assert (record["correct"], record["goodput_mbit"], record["error"]) == (False, None, "it hung")
 
 
-def test_what_a_system_does_not_say_is_unknown_and_not_zero() -> None:
+def test_a_figure_that_a_system_does_not_give_is_unknown_instead_of_zero() -> None:
     record = Measurement(case("gloo"), [repetition(1.0, retransmissions=None)]).record()
     assert record["retransmissions"] is None

@@ -1,4 +1,4 @@
-"""The summary: what was promised, and whether it was met."""
+"""The summary compares the results with the targets."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ Records = list[dict[str, Any]]
 
 
 def record(system: str, workers: int, mbit: float, **changes: Any) -> dict[str, Any]:
-    """A record whose median goodput is `mbit`."""
+    """A record with this median goodput in Mbit/s."""
     size = 8_000_000
     values: dict[str, Any] = {"experiment": "rate", "link_mbit": 100.0, "bytes": size} | changes
     own = system == "wiresum"
@@ -63,7 +63,7 @@ def found(records: Records, measured: list[Conversion], words: str) -> Target:
     return target
 
 
-def test_the_best_transport_is_held_against_gloo_where_cores_are_the_limit() -> None:
+def test_the_best_transport_is_compared_with_gloo_if_cores_are_the_limit() -> None:
     fast = {"link_mbit": 1000.0}
     records = [record("gloo", 4, 400.0, **fast), record("wiresum", 4, 390.0, **fast)]
     assert found(records, [], "1 Gbit/s, N = 4, UDP").met is True
@@ -73,13 +73,13 @@ def test_the_best_transport_is_held_against_gloo_where_cores_are_the_limit() -> 
     assert found(records, [], "1 Gbit/s, N = 8, UDP").value is None
 
 
-def test_the_processor_time_of_a_worker_is_held_against_gloos() -> None:
+def test_a_workers_cpu_time_is_compared_with_gloos() -> None:
     records = [record("gloo", 8, 54.0), record("wiresum", 8, 94.0)]
     assert found(records, [], "N = 8: CPU at a worker").value == 1.0
     assert found(records, [], "N = 8: CPU at a worker").met is True
 
 
-def test_promises_are_held_against_the_right_records() -> None:
+def test_targets_are_compared_with_the_right_records() -> None:
     records = full_run()
     assert found(records, [], "N = 8: of the physical").met is True
     assert found(records, [], "slowest N").value == 1.0
@@ -98,7 +98,7 @@ def test_promises_are_held_against_the_right_records() -> None:
     assert found(records, [], "loopback, N = 2").met is True
 
 
-def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
+def test_a_target_without_a_measurement_is_neither_met_nor_missed() -> None:
     assert {target.met for target in targets([], [])} == {None}
     assert found([record("wiresum", 2, 94.0)], [], "slowest N").met is None
 
@@ -108,12 +108,12 @@ def test_a_wrong_sum_has_no_rate() -> None:
     assert found([wrong, record("gloo", 8, 54.0)], [], "N = 8: times Gloo").met is None
 
 
-def test_a_latency_above_twice_the_peers_misses() -> None:
+def test_a_latency_above_twice_the_peers_misses_the_target() -> None:
     records = [latency("wiresum", 4, 210e-6), latency("gloo", 4, 100e-6)]
     assert found(records, [], "loopback, N = 4").met is False
 
 
-def test_conversions_are_those_of_the_instruction_set_in_use() -> None:
+def test_conversions_are_reported_for_the_instruction_set_in_use() -> None:
     measured = conversions(ROWS)
     assert {conversion.instruction_set for conversion in measured} == {"avx2"}
     assert len(measured) == 2

@@ -12,8 +12,9 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 pytest.importorskip("torch", reason="needs PyTorch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--kills", "3"], ["--kills", "1", "--standby"]], ids=["restarted", "standby"])
-def test_a_training_ends_with_the_same_bits_however_often_its_controller_is_killed(
+def test_a_training_gives_the_same_bits_however_often_its_controller_is_killed(
     run_bench: Run, tmp_path: Path, arguments: list[str]
 ) -> None:
     finished = run_bench("benchmarks.cluster.restart", *arguments, "--folder", str(tmp_path), "--json")

@@ -1,4 +1,4 @@
-"""The benchmark of several aggregators, small: real groups and switches on real links. Needs root."""
+"""A small run of the benchmark with several aggregators: real groups and switches on real links. Needs root."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from wiresum_lab.benchmarks.switches import aggregators
 from wiresum_lab.benchmarks.switches.aggregators import Case
 
 
-def test_the_bound_is_the_aggregators_links_until_there_are_as_many_as_workers() -> None:
+def test_the_aggregators_links_are_the_bound_until_there_is_one_for_each_worker() -> None:
     bounds = [Case(str(count), 4, 100.0, 8_000_000, 0.0, 0.0).bound_mbit for count in (1, 2, 4, 8)]
     assert bounds[0] == pytest.approx(24, abs=0.1)
     assert bounds[1:] == pytest.approx([2 * bounds[0], 4 * bounds[0], 4 * bounds[0]])
@@ -17,7 +17,7 @@ def test_the_bound_is_the_aggregators_links_until_there_are_as_many_as_workers()
     assert ring == Case("gloo", 4, 100.0, 8_000_000, 0.0, 0.0).bound_mbit == pytest.approx(64, abs=0.2)
 
 
-def test_zeros_cost_nothing_in_the_bound() -> None:
+def test_zeros_are_not_counted_in_the_bound() -> None:
     dense, sparse = (Case("2", 4, 100.0, 80_000_000, sparsity, 0.0).bound_mbit for sparsity in (0.0, 0.9))
     assert sparse == pytest.approx(10 * dense, rel=0.01)
 
@@ -25,7 +25,7 @@ def test_zeros_cost_nothing_in_the_bound() -> None:
 @pytest.mark.usefixtures("gloo_on_a_star")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_number_of_aggregators_sums_rightly_although_packets_are_lost(tmp_path: Path) -> None:
+def test_any_number_of_aggregators_sums_exactly_with_loss(tmp_path: Path) -> None:
     path = tmp_path / "aggregators.json"
     arguments = ["--workers", "2", "--aggregators", "1", "2", "--bytes", "400000", "--repetitions", "2"]
     assert aggregators.main([*arguments, "--sparsities", "0.5", "--loss", "0.02", "--json", str(path)]) == 0

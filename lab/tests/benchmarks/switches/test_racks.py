@@ -1,4 +1,4 @@
-"""The benchmark of racks, small: a real tree on real links. Needs root."""
+"""A small run of the benchmark with racks: a real tree on real links. Needs root."""
 
 import json
 from pathlib import Path
@@ -13,13 +13,14 @@ def case(group: str) -> Case:
     return Case(group, workers=8, racks=2, link_mbit=100.0, bytes=8_000_000, loss=0.0)
 
 
-def test_to_the_spine_alone_an_uplink_carries_all_of_the_racks_tensors() -> None:
+def test_with_a_spine_alone_an_uplink_carries_the_tensors_of_all_workers_in_the_rack() -> None:
     assert case(SPINE).bound_mbit == pytest.approx(case(RACKS).bound_mbit / 4)
     assert case(GLOO).bound_mbit == pytest.approx(case(RACKS).bound_mbit * 8 / 14, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gloo_on_a_star")
-def test_a_tree_sums_rightly_and_each_uplink_carries_the_tensor_once_each_way(tmp_path: Path) -> None:
+def test_a_tree_sums_exactly_and_an_uplink_carries_the_tensor_once_in_each_direction(tmp_path: Path) -> None:
     path = tmp_path / "racks.json"
     arguments = ["--workers", "4", "--bytes", "400000", "--repetitions", "2", "--loss", "0.02", "--json", str(path)]
     assert racks.main(arguments) == 0

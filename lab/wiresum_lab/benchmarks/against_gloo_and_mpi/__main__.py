@@ -1,4 +1,4 @@
-"""Wiresum, Gloo and Open MPI, side by side: `make bench-dense ARGS=--help`.
+"""Wiresum, Gloo and Open MPI, side by side: `make bench NAMES=dense ARGS=--help`.
 
 Theory of operation. For each number of workers a star of namespaces is built (`star.py`), and on it every system is
 started once (`systems.py`). Repetitions are interleaved, A B C A B C, so that whatever else the machine does hits all
@@ -16,7 +16,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -61,19 +61,19 @@ class Benchmark:
                 self._run_latency()
             if "rate" in wanted or "loss" in wanted:
                 for workers in self.options.workers:
-                    for names in self._companies():
+                    for names in self._systems_by_star():
                         self._run_shaped(workers, names)
             if "unshaped" in wanted:
                 for workers in self.options.unshaped_workers:
                     for mtu in self.options.unshaped_mtus:
-                        for names in self._companies():
+                        for names in self._systems_by_star():
                             self._run_unshaped(workers, mtu, names)
 
-    def _companies(self) -> list[set[str]]:
-        """The systems that take turns on one star, and each that wants one to itself."""
+    def _systems_by_star(self) -> list[set[str]]:
+        """The systems that take turns on one star, and each that needs a star of its own."""
         together = {name for name, system in self.systems.items() if not system.is_alone}
         return [
-            company for company in (together, *({name} for name in self.systems if name not in together)) if company
+            systems for systems in (together, *({name} for name in self.systems if name not in together)) if systems
         ]
 
     def _run_shaped(self, workers: int, names: set[str]) -> None:
@@ -102,7 +102,7 @@ class Benchmark:
                 self._take_turns(started, self.options.cases("latency", workers, None), LATENCY_TIMEOUT_S)
 
     def _take_turns(self, started: dict[str, Ranks], cases: Sequence[Case], timeout_s: float) -> None:
-        """Measures the cases, one repetition of each at a time. A system that fails is out of the game."""
+        """Measures the cases, one repetition of each at a time. A system that fails is left out from then on."""
         measurements = [Measurement(case) for case in cases if case.system in started]
         repetitions = max((self.options.repetitions_of(case.experiment) for case in cases), default=0)
         for repetition in range(1 + repetitions):
@@ -196,10 +196,8 @@ class Benchmark:
 
 
 def describe(case: Case) -> str:
-    where = f"unshaped, MTU {case.mtu}" if case.link_mbit is None else f"{case.link_mbit:g} Mbit/s"
     bits = f", {case.bits} bits" if case.system == "wiresum" else ""
-    loss = f", {case.loss:.2%} loss" if case.loss else ""
-    return f"{SYSTEMS[case.system].title}, N = {case.workers}, {where}{bits}{loss}"
+    return f"{SYSTEMS[case.system].title}, N = {case.workers}, {report.link_of(asdict(case))}{bits}"
 
 
 def main(arguments: Sequence[str]) -> int:

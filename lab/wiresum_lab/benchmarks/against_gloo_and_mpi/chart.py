@@ -12,9 +12,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
+from wiresum_lab.benchmarks.against_gloo_and_mpi.report import Record, median
 from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import SYSTEMS
-
-Record = dict[str, Any]
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; hatches say the same in print.
 LOOKS = {
@@ -102,7 +101,7 @@ def _draw_loss(axis: Axes, records: Sequence[Record]) -> None:
 
 def _draw_latency(axis: Axes, records: Sequence[Record]) -> None:
     for record in records:
-        record["microseconds"] = sorted(record["seconds"])[len(record["seconds"]) // 2] * 1e6
+        record["microseconds"] = median(record["seconds"]) * 1e6
     _draw_systems(axis, records, _workers_of, lambda workers: f"N = {workers}", "microseconds")
     _finish(axis, "1 kB over loopback", "median time, us (less is better)")
 

@@ -1,5 +1,6 @@
 /* One rank of the benchmark, for MPI: the same commands over the same Unix socket as rank.py, the same tensors as
- * pattern.py. Waiting for a command blocks, so that a rank that is not being measured takes no
+ * pattern.py. The benchmark of precision has tensors of its own, in files: `load` reads this rank's, and `store` writes
+ * the sum beside it. Waiting for a command blocks, so that a rank that is not being measured takes no
  * processor time from one that is. */
 #include <mpi.h>
 #include <stdint.h>
@@ -43,13 +44,39 @@ static void make_tables(void) {
   }
 }
 
+static void make_room(long new_elements) {
+  if (new_elements == elements) return;
+  elements = new_elements;
+  source = realloc(source, (size_t)elements * sizeof *source);
+  result = realloc(result, (size_t)elements * sizeof *result);
+  if (source == NULL || result == NULL) fail("out of memory");
+}
+
+/* FOLDER/RANK.NAME */
+static FILE *file_of(const char *folder, const char *name, const char *mode) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/%d.%s", folder, rank, name);
+  FILE *file = fopen(path, mode);
+  if (file == NULL) fail("cannot open a tensor's file");
+  return file;
+}
+
+static void load(const char *folder, long new_elements) {
+  make_room(new_elements);
+  FILE *file = file_of(folder, "tensor", "rb");
+  if (fread(source, sizeof *source, (size_t)elements, file) != (size_t)elements) fail("a tensor's file is too short");
+  fclose(file);
+  memset(result, 0, (size_t)elements * sizeof *result);
+}
+
+static void store(const char *folder) {
+  FILE *file = file_of(folder, "sum", "wb");
+  if (fwrite(result, sizeof *result, (size_t)elements, file) != (size_t)elements) fail("cannot write the sum");
+  fclose(file);
+}
+
 static void prepare(long new_elements, long new_repetition) {
-  if (new_elements != elements) {
-    elements = new_elements;
-    source = realloc(source, (size_t)elements * sizeof *source);
-    result = realloc(result, (size_t)elements * sizeof *result);
-    if (source == NULL || result == NULL) fail("out of memory");
-  }
+  make_room(new_elements);
   repetition = new_repetition;
   const long shift = repetition * kRepetitionStride % kTableElements;
   for (long i = 0; i < elements; ++i) source[i] = own[(i + shift) % kTableElements];
@@ -105,13 +132,19 @@ static int connect_control(const char *path) {
 static void serve(int descriptor) {
   FILE *commands = fdopen(descriptor, "r"), *control = fdopen(dup(descriptor), "w");
   if (commands == NULL || control == NULL) fail("cannot open the control streams");
-  char line[256];
+  char line[512], folder[256];
   fprintf(control, "%d\n", rank);
   fflush(control);
   while (fgets(line, sizeof line, commands) != NULL) {
     long bits, count, number;
     if (sscanf(line, "prepare %ld %ld %ld", &bits, &count, &number) == 3) {
       prepare(count, number);
+      fprintf(control, "null\n");
+    } else if (sscanf(line, "load %255s %ld", folder, &count) == 2) {
+      load(folder, count);
+      fprintf(control, "null\n");
+    } else if (sscanf(line, "store %255s", folder) == 1) {
+      store(folder);
       fprintf(control, "null\n");
     } else if (strcmp(line, "go\n") == 0) {
       go(control);

@@ -36,16 +36,16 @@ Experiments (--only):
   numeric   the conversion between floats and lanes against memcpy, on one core.
 
 Examples:
-  make bench-dense                                         everything, about six minutes
-  make bench-dense ARGS=--quick                            smaller tensors and three repetitions
-  make bench-dense ARGS='--workers 8 --link 100mbit'       a part: one row of the grid, and the loss experiment
-  make bench-dense ARGS='--systems wiresum --link none'    Wiresum alone, over unshaped links
-  make bench-dense ARGS='--systems openmpi,openmpi-wiresum --workers 8 --link 100mbit --only rate'
+  make bench NAMES=dense                                         everything, about six minutes
+  make bench NAMES=dense ARGS=--quick                            smaller tensors and three repetitions
+  make bench NAMES=dense ARGS='--workers 8 --link 100mbit'       a part: one row of the grid, and the loss experiment
+  make bench NAMES=dense ARGS='--systems wiresum --link none'    Wiresum alone, over unshaped links
+  make bench NAMES=dense ARGS='--systems openmpi,openmpi-wiresum --workers 8 --link 100mbit --only rate'
                                                            MPI_Allreduce, with and without the component of docs/mpi.md
-  make bench-dense ARGS='--systems wiresum,wiresum-xdp,wiresum-dpdk,gloo --workers 4,8 --only rate'
+  make bench NAMES=dense ARGS='--systems wiresum,wiresum-xdp,wiresum-dpdk,gloo --workers 4,8 --only rate'
                                                            each transport beside Gloo: rate, and CPU at a worker
-  make bench-dense ARGS='--link none --mtu 9000'           unshaped links that carry jumbo frames
-  make bench-dense ARGS='--only loss --loss 0.001,0.01'    two rates of loss
+  make bench NAMES=dense ARGS='--link none --mtu 9000'           unshaped links that carry jumbo frames
+  make bench NAMES=dense ARGS='--only loss --loss 0.001,0.01'    two rates of loss
 
 Needs root (network namespaces, tc), iproute2 and ethtool; Open MPI is measured if mpirun and mpicc are there.
 Results: a table, build/bench/allreduce.json, build/bench/allreduce.png. docs/benchmark.md explains the columns.
@@ -141,7 +141,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="make bench-dense ARGS='...'",
+        prog="make bench NAMES=dense ARGS='...'",
         description="Sums the same tensors with Wiresum, Gloo and Open MPI, side by side, on a star of network "
         "namespaces whose links are as slow as asked, and checks every sum.",
         epilog=EPILOG,

@@ -18,7 +18,8 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from wiresum.join.lanes import packet_bytes
+from wiresum.join.constants import WORD_BYTES
+from wiresum.join.lanes import lanes_of_mtu, packet_bytes
 from wiresum_lab.namespaces.links import ETHERNET_HEADER_BYTES, MTU_BYTES, burst_bytes
 
 Experiment = Literal["rate", "loss", "unshaped", "latency"]
@@ -26,8 +27,6 @@ Experiment = Literal["rate", "loss", "unshaped", "latency"]
 # Of an IP packet.
 PACKET_HEADER_BYTES = packet_bytes(0)
 TCP_HEADER_BYTES = 20 + 32
-# Lanes come in whole vectors.
-PAYLOAD_UNIT_BYTES = 32
 FLOAT_BITS = 32
 # The systems whose sums are made in the network; the others' are rings.
 AGGREGATING = ("wiresum", "wiresum-xdp", "wiresum-dpdk", "openmpi-wiresum")
@@ -127,8 +126,7 @@ def physical_bound_mbit(case: Case) -> float | None:
 def tensor_wire_bytes(case: Case) -> float:
     """The packets of the tensor as Wiresum sends it, as the shaper and the kernel count them."""
     lane_bytes = case.bytes * case.bits / FLOAT_BITS
-    payload_bytes_max = (case.mtu - PACKET_HEADER_BYTES) // PAYLOAD_UNIT_BYTES * PAYLOAD_UNIT_BYTES
-    return _wire_bytes(lane_bytes, payload_bytes_max, PACKET_HEADER_BYTES)
+    return _wire_bytes(lane_bytes, WORD_BYTES * lanes_of_mtu(case.mtu), PACKET_HEADER_BYTES)
 
 
 def ring_bound_mbit(case: Case) -> float | None:

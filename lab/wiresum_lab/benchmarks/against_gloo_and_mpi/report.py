@@ -38,7 +38,7 @@ TARGET_LINK_MBIT = 100.0
 
 @dataclass(frozen=True)
 class Target:
-    """One promise and what became of it; `value` is None where the run did not measure it."""
+    """A target, and what was measured; `value` is None where the run did not measure it."""
 
     text: str
     value: float | None
@@ -56,11 +56,11 @@ def line(measurement: Measurement) -> str:
     """One line for the screen as soon as a case is done."""
     record = measurement.record()
     lanes = f"{record['bits']:>2}-bit" if record["system"] == "wiresum" else "      "
-    text = f"{record['experiment']:<8} N={record['workers']}  {_link(record):<18} {_title(record):<9} {lanes}  "
+    text = f"{record['experiment']:<8} N={record['workers']}  {link_of(record):<20} {_title(record):<9} {lanes}  "
     if not record["seconds"]:
         return text + "failed"
     if record["experiment"] == "latency":
-        return text + f"{_median(record['seconds']) * 1e6:9.0f} us"
+        return text + f"{median(record['seconds']) * 1e6:9.0f} us"
     bound = "" if record["bound_ratio"] is None else f"   {record['bound_ratio']:.3f} of the bound"
     return text + f"{record['goodput_mbit']:9.1f} Mbit/s{bound}{'' if record['correct'] else '   WRONG SUM'}"
 
@@ -94,7 +94,7 @@ def print_targets(records: Sequence[Record], conversions: Sequence[Conversion], 
 
 
 def targets(records: Sequence[Record], conversions: Sequence[Conversion]) -> list[Target]:
-    """The promises, in the order in which the project states them."""
+    """The targets, in the order in which the project states them."""
     found = [_bound_target(records, workers) for workers in (2, 4, 8)]
     found.append(_flatness_target(records))
     found += [_peer_target(records, peer) for peer in PEERS]
@@ -214,7 +214,7 @@ def _rate_table(heading: str, rows: Sequence[Record], records: Sequence[Record])
     for index, row in enumerate(rows):
         peers = [_peer_of(row, peer, records) for peer in PEERS]
         table.add_row(
-            _link(row),
+            link_of(row),
             str(row["workers"]),
             _title(row),
             str(row["bits"]),
@@ -234,7 +234,7 @@ def _latency_table(rows: Iterable[Record]) -> Table:
     table = _table("1 kB over loopback", "", ">N", "system", ">median us", "of repetitions")
     for row in rows:
         each = " ".join(f"{seconds * 1e6:.0f}" for seconds in row["seconds"])
-        table.add_row(str(row["workers"]), _title(row), f"{_median(row['seconds']) * 1e6:.0f}", each)
+        table.add_row(str(row["workers"]), _title(row), f"{median(row['seconds']) * 1e6:.0f}", each)
     return table
 
 
@@ -247,7 +247,7 @@ def _conversion_table(conversions: Iterable[Conversion]) -> Table:
 
 
 def _table(title: str, caption: str, *headings: str) -> Table:
-    """A heading with > is of a column of numbers."""
+    """A heading that begins with > is that of a column of numbers."""
     table = Table(title=title, title_justify="left", caption=caption or None, caption_justify="left")
     for heading in headings:
         table.add_column(heading.lstrip(">"), justify="right" if heading.startswith(">") else "left")
@@ -287,14 +287,15 @@ def _goodput(record: Record | None) -> float | None:
 
 
 def _seconds(record: Record | None) -> float | None:
-    return _median(record["seconds"]) if record and record["seconds"] else None
+    return median(record["seconds"]) if record and record["seconds"] else None
 
 
 def _quotient(value: float | None, other: float | None) -> float | None:
     return None if value is None or other is None else value / other
 
 
-def _median(values: Sequence[float]) -> float:
+def median(values: Sequence[float]) -> float:
+    """A value that was measured: the larger of the two in the middle."""
     return sorted(values)[len(values) // 2]
 
 
@@ -306,10 +307,10 @@ def _title(record: Record) -> str:
     return SYSTEMS[record["system"]].title
 
 
-def _link(record: Record) -> str:
+def link_of(record: Record) -> str:
     if record["link_mbit"] is None:
         return "loopback" if record["experiment"] == "latency" else f"unshaped, MTU {record['mtu']}"
-    return f"{record['link_mbit']:g} Mbit/s" + (f" {record['loss']:.1%}" if record["loss"] else "")
+    return f"{record['link_mbit']:g} Mbit/s" + (f" {record['loss']:.1%} loss" if record["loss"] else "")
 
 
 def _limit(target: Target) -> str:

@@ -1,7 +1,7 @@
 """How each system under test is started on a star.
 
 A system is started once for each number of workers and kind of link, and then repeats any number of cases.
-What a peer is given is what serves it best; each choice is explained where it is made.
+Each peer has the settings that serve it best, and each choice is explained where it is made.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Repetition
 from wiresum_lab.benchmarks.program import seconds_of
 from wiresum_lab.namespaces import transports
 from wiresum_lab.namespaces.links import MTU_BYTES
-from wiresum_lab.ranks.ranks import START_TIMEOUT_S, Ranks, RanksError, Site, wiresum_variables
+from wiresum_lab.ranks.ranks import START_TIMEOUT_S, Ranks, RanksError, Site
 
 FOLDER = Path(__file__).resolve().parent
 RANK = "wiresum_lab.benchmarks.against_gloo_and_mpi.rank"
 GLOO_PORT = 29_500
-# Of the switch beside it that Open MPI's component uses.
-MPI_CONTROL_PORT, MPI_DATA_PORT = 43_587, 43_588
+# Ports and multicast group of a second switch, which Open MPI's component uses, by its WIRESUM_PRECISION.
+MPI_PORTS = {"block": 43_587, "exact": 43_687}
+MPI_GROUPS = {"block": "239.193.0.0", "exact": "239.193.4.0"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class System:
     bits: tuple[int, ...] = (32,)
     by_default: bool = False
     is_alone: bool = False
-    """On a star of its own: it takes interfaces from the kernel, which others would feel."""
+    """Needs a star of its own: it takes interfaces from the kernel, which would disturb other systems."""
     mtu_max: int | None = None
 
     def start(self, site: Site, logs: Path) -> Ranks:
@@ -79,14 +80,14 @@ def start_gloo(ranks: Ranks, backend: str = "gloo") -> None:
 
 def start_wiresum(ranks: Ranks, transport: str, device: str = "") -> None:
     if transport == "udp":
-        # The bridge copies what is for everybody, as an Ethernet switch does.
+        # The bridge copies multicast packets, as an Ethernet switch does.
         options = ["--multicast", "239.192.0.0"]
     else:
         # The switch sends each worker a copy of its own.
         options = ["--transport", transport, *(["--device", device] if device else [])]
     control = ranks.start_switch(ranks.site.switch, "--mtu", str(ranks.site.mtu), *options)
     own = {"WIRESUM_TRANSPORT": transport, "WIRESUM_DEVICE": device}
-    ranks.start_torch(RANK, "wiresum", variables=lambda worker: wiresum_variables(control, worker) | own)
+    ranks.start_torch(RANK, "wiresum", variables=lambda worker: worker.variables(control) | own)
 
 
 def start_mpi(ranks: Ranks) -> None:
@@ -101,13 +102,15 @@ def start_mpi(ranks: Ranks) -> None:
     )
 
 
-def start_mpi_over_wiresum(ranks: Ranks) -> None:
-    """The same program, launched the same way, with the component of docs/mpi.md."""
+def start_mpi_over_wiresum(ranks: Ranks, precision: str = "block") -> None:
+    """The same program, launched the same way, with the component of docs/mpi.md; by default it sums as the PyTorch
+    backend does."""
     switch = ranks.site.switch
-    # On the star, so that the way to it is that of the data: mpirun gives all ranks the same variables, and none its
-    # own address.
-    control = f"{switch.address}:{MPI_CONTROL_PORT}"
-    options = ["--port", str(MPI_DATA_PORT), "--mtu", str(ranks.site.mtu), "--multicast", "239.193.0.0"]
+    # On the star: mpirun gives all ranks the same variables, so none its own address, and they take the one that
+    # routes to the switch.
+    control = f"{switch.address}:{MPI_PORTS[precision]}"
+    options = ["--port", str(MPI_PORTS[precision] + 1), "--mtu", str(ranks.site.mtu)]
+    options += ["--multicast", MPI_GROUPS[precision]]
     ranks.start_switch(switch, *options, control=control)
     asked = ["ompi_info", "--path", "pkglibdir", "--parsable"]
     installed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().rpartition(":")[2]
@@ -117,8 +120,10 @@ def start_mpi_over_wiresum(ranks: Ranks) -> None:
             "mca_base_component_path": f"{_component_folder()}:{installed}",
             "coll_wiresum_switch": control,
             "coll_wiresum_verbose": "1",
+            # The warm-up joins.
+            "coll_wiresum_join_after": "0",
         },
-        {"WIRESUM_INSECURE": "1", "WIRESUM_PYTHON": sys.executable},
+        {"WIRESUM_INSECURE": "1", "WIRESUM_PYTHON": sys.executable, "WIRESUM_PRECISION": precision},
     )
 
 
@@ -188,7 +193,7 @@ def _mpi_missing() -> str | None:
     return None
 
 
-def _component_missing() -> str | None:
+def component_missing() -> str | None:
     if (missing := _mpi_missing()) is not None:
         return missing
     if _component_folder() is None:
@@ -219,7 +224,7 @@ SYSTEMS: dict[str, System] = {
         _wiresum("wiresum-dpdk", "Wiresum, DPDK", "dpdk", transports.EAL, mtu_max=MTU_BYTES),
         System("gloo", "Gloo", start_gloo, _gloo_missing, by_default=True),
         System("openmpi", "Open MPI", start_mpi, _mpi_missing, by_default=True),
-        System("openmpi-wiresum", "Open MPI over Wiresum", start_mpi_over_wiresum, _component_missing),
+        System("openmpi-wiresum", "Open MPI over Wiresum", start_mpi_over_wiresum, component_missing),
     )
 }
 SYSTEMS_BY_DEFAULT = tuple(name for name, system in SYSTEMS.items() if system.by_default)

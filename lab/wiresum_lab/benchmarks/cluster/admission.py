@@ -20,7 +20,6 @@ import dataclasses
 import gc
 import json
 import multiprocessing
-import os
 import statistics
 import sys
 import threading
@@ -39,6 +38,8 @@ import grpc.aio
 from wiresum import join as messages
 from wiresum.join import join_pb2_grpc
 from wiresum.join.constants import JOB_WORKERS_MAX
+from wiresum_lab.doubles.controller import join_request, member_of
+from wiresum_lab.processes import resident_kib
 
 if TYPE_CHECKING:
     from wiresum.switch.software_switch import SoftwareSwitch
@@ -63,11 +64,11 @@ class Census:
     files: int
     threads: int
     tasks: int
-    """Of the event loop, that wait for something."""
+    """Tasks of the event loop that have not ended."""
     resident_kib: int
 
     def leaks(self, before: Census) -> dict[str, tuple[int, int]]:
-        """What is more than it was, by name; memory is not judged, since its allocator keeps some."""
+        """What has grown, by name. Memory does not count, since the allocator keeps some."""
         now, then = dataclasses.asdict(self), dataclasses.asdict(before)
         return {name: (then[name], now[name]) for name in now if name != "resident_kib" and now[name] > then[name]}
 
@@ -95,7 +96,7 @@ def _host_of(leaf: int) -> str:
 
 
 def _switches(jobs_max: int, leaves: int) -> list[SoftwareSwitch]:
-    """One for all; or a spine, and leaves below it, at addresses of loopback."""
+    """One switch; or a spine, and leaves below it, at addresses of loopback."""
     from wiresum.switch.software_switch import SoftwareSwitch
 
     class Node(SoftwareSwitch):
@@ -121,7 +122,7 @@ def _serve(pipe: Connection, jobs_max: int, leaves: int) -> None:
     from wiresum.controller.security import Security
 
     devices = _switches(jobs_max, leaves)
-    # All workers share one address here, and so what one address may ask for.
+    # All workers share one address here, and so its limit of requests.
     security = Security(SecurityConfig(requests_per_second=REQUESTS_MAX, requests_burst=REQUESTS_MAX))
     server = JoinServer(devices, security=security)
     pipe.send(server.start("127.0.0.1", 0))
@@ -136,7 +137,7 @@ def _serve(pipe: Connection, jobs_max: int, leaves: int) -> None:
                 files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
                 threads=threading.active_count(),
                 tasks=sum(isinstance(found, asyncio.Task) and not found.done() for found in gc.get_objects()),
-                resident_kib=_resident_kib(),
+                resident_kib=resident_kib(),
             )
         )
     server.stop()
@@ -145,14 +146,9 @@ def _serve(pipe: Connection, jobs_max: int, leaves: int) -> None:
         device.close()
 
 
-def _resident_kib() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
-
-
 @contextmanager
 def _switch(jobs_max: int, leaves: int) -> Iterator[tuple[int, Connection]]:
-    """Its control port, and the pipe over which it is asked."""
+    """Runs the switch. Gives its control port, and the pipe over which it is asked."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, jobs_max, leaves), daemon=True)
@@ -177,7 +173,7 @@ def _received(pipe: Connection) -> Any:
 
 
 class Worker:
-    """One rank of the job that just runs."""
+    """One rank of each job in turn."""
 
     def __init__(self, port: int, rank: int, address: str) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
@@ -186,9 +182,8 @@ class Worker:
         self._rank, self._address = rank, address
 
     async def join(self, job_name: str, workers: int, index: int) -> tuple[messages.JoinReply, float]:
-        """The grant, and how long it took."""
-        request = messages.JoinRequest(
-            protocol_version=messages.PROTOCOL_VERSION,
+        """Returns the grant, and how long it took."""
+        request = join_request(
             job_name=job_name,
             rank=self._rank,
             world_size=workers,
@@ -196,8 +191,6 @@ class Worker:
             threads_max=1,
             lanes_max=LANES,
             slots=SLOTS_OF_JOB,
-            host_name="bench",
-            process_id=os.getpid(),
             timeout_ms=int(1000 * STEP_S_MAX),
             attempt=f"{job_name}:{self._rank}",
         )
@@ -209,16 +202,16 @@ class Worker:
         raise click.ClickException(f"{job_name}, rank {self._rank}: the service said nothing more, and granted nothing")
 
     async def attend(self, reply: messages.JoinReply) -> Attendance:
-        """When the service has answered the first heartbeat."""
+        """Returns when the service has answered the first heartbeat."""
         call = self._stub.Attend()
-        beat = messages.Heartbeat(member=_member(reply), round_newest=1)
+        beat = messages.Heartbeat(member=member_of(reply), round_newest=1)
         await call.write(beat)
         await call.read()
         return Attendance(call, asyncio.create_task(_go_on_beating(call, beat, reply.heartbeat_lost_ms / 4000)))
 
     async def leave(self, reply: messages.JoinReply, attendance: Attendance) -> None:
         try:
-            await self._stub.Leave(messages.LeaveRequest(member=_member(reply)), timeout=STEP_S_MAX)
+            await self._stub.Leave(messages.LeaveRequest(member=member_of(reply)), timeout=STEP_S_MAX)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.NOT_FOUND:  # the job has ended: some left long before this one
                 raise
@@ -238,12 +231,8 @@ async def _go_on_beating(call: Any, beat: messages.Heartbeat, interval_s: float)
         await call.write(beat)
 
 
-def _member(reply: messages.JoinReply) -> messages.Member:
-    return messages.Member(job=reply.job, worker=reply.worker, token=reply.token, switch_name=reply.switch_name)
-
-
 async def _round(ranks: list[Worker], number: int, jobs: int) -> list[float]:
-    """Seconds that each worker waited for its grant."""
+    """Runs all jobs of a round. Returns the seconds that each worker waited for its grant."""
     waited: list[float] = []
     members: list[list[tuple[Worker, messages.JoinReply, Attendance]]] = []
     for index in range(jobs):
@@ -259,7 +248,7 @@ async def _round(ranks: list[Worker], number: int, jobs: int) -> list[float]:
 
 
 async def _census(pipe: Connection) -> Census:
-    """When the last job is gone, or when it should be."""
+    """Counts when the last job is gone, or when it should be."""
     give_up_at = time.monotonic() + GONE_S_MAX
     while True:
         pipe.send("census")

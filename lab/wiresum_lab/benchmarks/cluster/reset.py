@@ -19,7 +19,6 @@ import dataclasses
 import json
 import multiprocessing
 import multiprocessing.synchronize
-import re
 import shutil
 import socket
 import ssl
@@ -40,11 +39,9 @@ import h2.exceptions
 
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
-from wiresum.join import join_pb2_grpc
-from wiresum.join.credentials import open_channel
 from wiresum_lab import REPOSITORY
 from wiresum_lab.doubles.controller import Client, join_request
-from wiresum_lab.processes import Program, SwitchProcess, unused_port, wait_until
+from wiresum_lab.processes import Program, SwitchProcess, resident_kib, unused_port, wait_until
 
 NGINX = REPOSITORY / "controller/deploy/nginx.conf"
 HOST = "127.0.0.1"
@@ -74,7 +71,7 @@ class ResetResult:
     after: Phase
     resets_per_second: float
     connections_cut: int
-    """By the service, or by what is in front of it; the attacker made a new one each time."""
+    """How often the service, or nginx, cut a connection. The attacker made a new one each time."""
     tracebacks: int
 
 
@@ -89,7 +86,7 @@ class Counters:
 
 
 def attack(port: int, tls: Path, counters: Counters) -> None:
-    """With a thread for each connection, until it is to stop."""
+    """Attacks until it is told to stop, with a thread for each connection."""
     context = ssl.create_default_context(cafile=str(tls / "ca.crt"))
     context.check_hostname = False
     context.load_cert_chain(tls / "tls.crt", tls / "tls.key")
@@ -104,7 +101,7 @@ def attack(port: int, tls: Path, counters: Counters) -> None:
 
 
 def _attack(port: int, context: ssl.SSLContext, counters: Counters, index: int) -> None:
-    """One connection after the other."""
+    """Attacks over one connection after the other."""
     while not counters.stop.is_set():
         with contextlib.suppress(OSError, h2.exceptions.ProtocolError):
             with socket.create_connection((HOST, port), 5.0) as plain, context.wrap_socket(plain) as wrapped:
@@ -143,7 +140,7 @@ def _reset_calls(connection: ssl.SSLSocket, port: int, counters: Counters, index
 
 @contextlib.contextmanager
 def _nginx(folder: Path, behind: int) -> Iterator[int]:
-    """In front of a service; its port."""
+    """Runs nginx in front of a service, and gives its port."""
     program = shutil.which("nginx")
     if program is None:
         raise click.ClickException("nginx is not here: on Debian, apt-get install nginx-light libnginx-mod-stream")
@@ -158,14 +155,11 @@ def _nginx(folder: Path, behind: int) -> Iterator[int]:
 
 
 class _Honest:
-    """Joins and leaves."""
+    """A worker that joins and leaves."""
 
     def __init__(self, port: int, tls: Path, service: int) -> None:
         """`service`: its process."""
-        self._client = Client(port)
-        self._client.channel.close()
-        self._client.channel = open_channel(self._client.target, tls=tls)
-        self._client.stub = join_pb2_grpc.JoinServiceStub(self._client.channel)
+        self._client = Client(port, tls=tls)
         self._service = service
         self._jobs = 0
 
@@ -182,7 +176,8 @@ class _Honest:
                 click.echo(f"a join failed: {error.code().name}: {error.details()}", err=True)
             waited.append(1000 * (time.monotonic() - began_at))
             time.sleep(PAUSE_S)
-        return Phase(len(waited), failed, statistics.median(waited), max(waited), _resident_mib(self._service))
+        memory_mib = resident_kib(self._service) / 1024
+        return Phase(len(waited), failed, statistics.median(waited), max(waited), memory_mib)
 
     def _join(self) -> None:
         self._jobs += 1
@@ -193,13 +188,6 @@ class _Honest:
 
     def close(self) -> None:
         self._client.close()
-
-
-def _resident_mib(process: int) -> float:
-    text = Path(f"/proc/{process}/status").read_text()
-    found = re.search(r"^VmRSS:\s+(\d+) kB", text, re.MULTILINE)
-    assert found is not None
-    return int(found[1]) / 1024
 
 
 def run(seconds: float, connections: int, *, through_nginx: bool) -> ResetResult:

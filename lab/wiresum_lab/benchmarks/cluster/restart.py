@@ -1,5 +1,5 @@
-"""Kills a controller (SIGKILL) and starts it again, many times during one training: are the parameters the same bits as
-without?
+"""Kills a controller (SIGKILL) and starts it again, many times during one training. Are the parameters bit for bit the
+same as without kills?
 
 `wiresum switch --p4runtime`, `wiresum controller` and the workers (`restart_worker.py`, in PyTorch) are processes of
 this host; so are the workers of short jobs, which come and go all the time (`restart_visitor.py`). A kill comes when
@@ -50,24 +50,24 @@ class RestartResult:
     kills: int
     steps: int
     steps_without_controller: int
-    """That the workers made between a kill and the next moment at which a controller served them."""
+    """Steps that the workers made between a kill and the moment when a controller served them again."""
     back_s_median: float
-    """From a kill to that moment, where no second kill came between."""
+    """Time from a kill to that moment, if no second kill came in between."""
     back_s_max: float
     digests: list[str]
-    """Of all workers and both trainings: one, if all is well."""
+    """Different digests of all workers and both trainings: one, if all is well."""
     visits: int
-    """Short jobs that came and went meanwhile ..."""
+    """Short jobs that came and went meanwhile."""
     failures: list[str]
-    """... and what failed in them: nothing, if all is well."""
+    """What failed in the short jobs: nothing, if all is well."""
 
     @property
     def well(self) -> bool:
         return len(self.digests) == 1 and not self.failures and self.visits > 0
 
 
-class Cluster:
-    """The processes, from `with` to its end."""
+class Processes:
+    """The processes of both trainings, from `with` to its end."""
 
     def __init__(self, folder: Path, workers: int, *, standby: bool) -> None:
         self._folder, self._workers = folder, workers
@@ -81,7 +81,7 @@ class Cluster:
         self._trainers: list[Program] = []
         self.service = Service(",".join(f"127.0.0.1:{port}" for port in self._listen))
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Processes:
         try:
             self._start_all()
         except BaseException:
@@ -143,7 +143,7 @@ class Cluster:
         return int((self._folder / "steps").read_text()) if (self._folder / "steps").exists() else 0
 
     def end(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """What the workers found, of both trainings, and the visitor."""
+        """Ends the training. Returns what the workers found, in both trainings, and the visitor."""
         (self._folder / "stop").touch()
         for trainer in self._trainers:
             try:
@@ -191,39 +191,40 @@ class Cluster:
 
 @dataclass
 class _Learnt:
-    """What is learnt from kill to kill."""
+    """What was measured in all kills so far."""
 
     back_s: list[float] = field(default_factory=list)
     steps_without: int = 0
 
 
-def _kill(cluster: Cluster, most: int, chance: random.Random, learnt: _Learnt, *, standby: bool) -> int:
-    """One kill and its repair; without a standby, and if there may be as many, another while it starts. How many."""
-    index = cluster.active() if standby else 0
-    steps, killed_at = cluster.steps(), time.monotonic()
-    cluster.kill_controller(index)
+def _kill(processes: Processes, most: int, chance: random.Random, learnt: _Learnt, *, standby: bool) -> int:
+    """Kills a controller; without a standby, and if `most` allows it, the next one too, while that starts. Waits until
+    one serves. Returns how many it has killed."""
+    index = processes.active() if standby else 0
+    steps, killed_at = processes.steps(), time.monotonic()
+    processes.kill_controller(index)
     again = most > 1 and not standby and bool(learnt.back_s)
     if not standby:
-        cluster.start_controller(index, standby=False)
+        processes.start_controller(index, standby=False)
     if again:
         time.sleep(chance.uniform(0, statistics.median(learnt.back_s)))
-        cluster.kill_controller(index)
-        cluster.start_controller(index, standby=False)
-    cluster.await_served()
+        processes.kill_controller(index)
+        processes.start_controller(index, standby=False)
+    processes.await_served()
     if not again:
         learnt.back_s.append(time.monotonic() - killed_at)
-    learnt.steps_without += cluster.steps() - steps
+    learnt.steps_without += processes.steps() - steps
     if standby:
-        cluster.start_controller(index, standby=True)
+        processes.start_controller(index, standby=True)
     return 1 + again
 
 
 def run(folder: Path, kills: int, workers: int, seed: int, *, standby: bool) -> RestartResult:
     chance, learnt, done = random.Random(seed), _Learnt(), 0
-    with Cluster(folder, workers, standby=standby) as cluster:
+    with Processes(folder, workers, standby=standby) as processes:
         while done < kills:
-            done += _kill(cluster, kills - done, chance, learnt, standby=standby)
-        trainings, visits = cluster.end()
+            done += _kill(processes, kills - done, chance, learnt, standby=standby)
+        trainings, visits = processes.end()
     return RestartResult(
         kills=done,
         steps=trainings[0]["steps"],

@@ -1,7 +1,7 @@
 """Short jobs of two workers, one after the other, while `restart.py` kills controllers: so that kills come while
 jobs form, are admitted, run and end, and not only while one trains. Each sums numbers and compares every one.
 
-Started by the bench. Ends when the file `stop` is in its folder, and writes `visitor.json`: how many jobs, and what
+Started by the benchmark. Ends when the file `stop` is in its folder, and writes `visitor.json`: how many jobs, and what
 failed.
 """
 
@@ -23,7 +23,7 @@ FAILURES_MAX = 20
 
 
 def visit(name: str) -> list[str]:
-    """One job: joins, sums, leaves. What failed, of both workers."""
+    """One job: joins, sums, leaves. Returns what failed at both workers."""
     failures: list[str] = []
 
     def work(rank: int) -> None:

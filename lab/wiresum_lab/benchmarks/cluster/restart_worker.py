@@ -1,8 +1,8 @@
-"""The workers of `restart.py`. They train a small network over wiresum for as long as the bench wants, and then
+"""The workers of `restart.py`. They train a small network over wiresum for as long as the benchmark wants, and then
 once more, undisturbed, for as many steps. Both trainings must end with the same bits.
 
-Started by the bench. One process for each rank, forked when PyTorch, which takes seconds, has been imported. Writes to
-the folder: `steps` (rank 0: how many are done, again and again), and at the end `RANK.json`.
+Started by the benchmark. One process for each rank, forked when PyTorch, which takes seconds, has been imported. Writes
+to the folder: `steps` (rank 0: how many are done, again and again), and at the end `RANK.json`.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from wiresum.torch import register
 
 STEPS_MAX = 1_000_000
 STEP_S_LEAST = 0.01
-"""Of the disturbed training, which is to last and not to hurry."""
+"""Least time of a step in the disturbed training, which only has to last."""
 LEARNING_RATE, MOMENTUM = 0.05, 0.9
 COLLECTIVE_TIMEOUT = timedelta(seconds=120)
 

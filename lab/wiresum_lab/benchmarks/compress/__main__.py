@@ -1,4 +1,4 @@
-"""Compressed training beside fp32 on shaped links: `make bench-compress ARGS=--help`. Needs root.
+"""Compressed training beside fp32 on shaped links: `make bench NAMES=compress ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces (`star.py`) every worker is one process that trains the same network in
 four ways (`rank.py`): fp32 over Gloo, fp32 through the switch, IntDIANA in 8 bits on
@@ -53,11 +53,11 @@ MEGABYTE = 1e6
 
 @dataclass
 class Way:
-    """What one way took, and what it led to."""
+    """What one way of training took, and its accuracy."""
 
     name: str
     seconds: list[float] = field(default_factory=list)
-    """Of each timed step."""
+    """Time of each timed step."""
     cpu_seconds: list[float] = field(default_factory=list)
     """In each timed step, of a worker's process: the mean over workers."""
     bytes_sent: list[float] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Way:
     accuracy: list[float] = field(default_factory=list)
     """In percent of the test images, after so many steps."""
     validation: list[float] = field(default_factory=list)
-    """Of the validation images."""
+    """Likewise, of the validation images."""
 
     @property
     def step_seconds(self) -> float:
@@ -179,8 +179,12 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def draw(ways: Sequence[Way], options: argparse.Namespace) -> None:
+    derived = [
+        {"title": TITLES[way.name], "step_seconds": way.step_seconds, "received_megabytes": way.step_megabytes[1]}
+        for way in ways
+    ]
     chart.draw(
-        [vars(way) | {"title": TITLES[way.name], "step_seconds": way.step_seconds} for way in ways],
+        [vars(way) | more for way, more in zip(ways, derived, strict=True)],
         options.json.with_suffix(".png"),
         title=f"{options.workers} workers on links of {options.link_mbit:g} Mbit/s",
     )

@@ -14,14 +14,13 @@ from matplotlib.axes import Axes
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 COLOURS = ("#E69F00", "#0072B2", "#009E73", "#CC79A7")
-MEGABYTE = 1e6
 
 
 def draw(ways: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
-    """Writes a PNG. Of each way: title, step_seconds, and the lists of a `Way`."""
+    """Writes a PNG. Each way has the fields of a `Way`, title, step_seconds and received_megabytes."""
     figure, axes = plt.subplots(1, 3, figsize=(14, 4.2), layout="constrained")
     _draw_steps(axes[0], ways)
-    _draw_accuracy(axes[1], ways, [_mean(way["bytes_received"]) / MEGABYTE for way in ways], "received by a worker, MB")
+    _draw_accuracy(axes[1], ways, [way["received_megabytes"] for way in ways], "received by a worker, MB")
     _draw_accuracy(axes[2], ways, [way["step_seconds"] for way in ways], "time on these links, s")
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
@@ -49,7 +48,3 @@ def _draw_accuracy(axis: Axes, ways: Sequence[dict[str, Any]], of_step: Sequence
     axis.set_ylabel("test accuracy, %")
     axis.grid(visible=True, alpha=0.25)
     axis.legend(frameon=False, fontsize=8)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -1,4 +1,4 @@
-"""What a packet costs, by layer and by transport; needs root and two cores: make bench-packets.
+"""What a packet costs, by layer and by transport; needs root and two cores: make bench NAMES=packets.
 
 A switch of one job is pinned to one core, and eight workers' state machines, in one thread, to another
 (`packet_bench.cpp`). Over each transport they all-reduce for a while; then one worker's round trips are timed, where
@@ -26,6 +26,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from wiresum_lab import REPOSITORY
+from wiresum_lab.benchmarks.program import table_of
+
 SWITCH_ADDRESS, WORKER_ADDRESS = "10.213.0.1", "10.213.0.2"
 WORKERS = 8
 POLL_US = 1_000_000
@@ -39,7 +42,7 @@ REPORT_COLUMNS = 110
 
 
 class UnavailableError(Exception):
-    """A transport cannot be had on this machine: the text says why."""
+    """A transport is not available on this machine. The text says why."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def _ip(*arguments: str) -> None:
 
 @contextlib.contextmanager
 def running_switch(command: Sequence[str]) -> Iterator[int]:
-    """The port that it serves. It ends, and is waited for, when the block does."""
+    """Runs a switch until the block ends. Gives the port that it serves."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -156,7 +159,7 @@ def running_switch(command: Sequence[str]) -> Iterator[int]:
 
 
 def measure(bench: Path, way: Way, seconds: float, cores: Sequence[int]) -> Result:
-    """Raises `UnavailableError` if the transport cannot be had."""
+    """Raises `UnavailableError` if the transport is not available."""
     with contextlib.ExitStack() as cleanup:
         prefixes: tuple[list[str], list[str]] = ([], [])
         if way.at_bmv2:
@@ -225,7 +228,7 @@ def _run_workers(
 
 
 def layers_of(bench: Path, core: int) -> dict[str, float]:
-    """Nanoseconds for each packet."""
+    """Nanoseconds that a packet takes in each layer."""
     done = subprocess.run(
         ["taskset", "-c", str(core), str(bench), "layers"], capture_output=True, text=True, check=True
     )
@@ -234,18 +237,19 @@ def layers_of(bench: Path, core: int) -> dict[str, float]:
 
 
 def table_of_layers(costs: dict[str, float]) -> Table:
-    table = Table(title="A packet of 360 words in each layer, in the cache unless said otherwise; ns, medians")
-    table.add_column("layer")
-    table.add_column("ns", justify="right")
+    table = table_of(
+        "A packet of 360 words in each layer, in the cache unless said otherwise; ns, medians", ("layer", "ns")
+    )
     for name, cost in costs.items():
         table.add_row(name, f"{cost:.0f}")
     return table
 
 
 def table_of_ways(results: Sequence[Result]) -> Table:
-    table = Table(title=f"{WORKERS} workers and a switch, a core each; datagrams of 360 words, both ways together")
-    for column in ("transport", "a second", "a core-second", "times plain UDP", "round trip", "sent again"):
-        table.add_column(column, justify="left" if column == "transport" else "right")
+    table = table_of(
+        f"{WORKERS} workers and a switch, a core each; datagrams of 360 words, both ways together",
+        ("transport", "a second", "a core-second", "times plain UDP", "round trip", "sent again"),
+    )
     plain = next((result for result in results if result.way == PLAIN), None)
     for result in results:
         table.add_row(
@@ -279,9 +283,17 @@ def draw(costs: dict[str, float], results: Sequence[Result], path: Path) -> None
     plt.close(figure)
 
 
+def built() -> Path:
+    """The program that sends the packets, compiled if it is not up to date."""
+    for command in (["cmake", "--preset", "bench"], ["cmake", "--build", "--preset", "bench"]):
+        targets = ["--target", "packet_bench"] if "--build" in command else []
+        subprocess.run([*command, *targets], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
+    return REPOSITORY / "build/bench/host_agent/bench/packet_bench"
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", type=Path, default=Path("build/bench/host_agent/bench/packet_bench"))
+    parser.add_argument("--bench", type=Path, help="packet_bench; without it, it is built in build/bench")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each stream (default: %(default)s)")
     parser.add_argument("--repetitions", type=int, default=3, help="in turns; medians count (default: %(default)s)")
     parser.add_argument("--cores", type=int, nargs=2, default=[0, 1], help="of switch and workers (default: 0 1)")
@@ -294,11 +306,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     console = Console(width=None if sys.stdout.isatty() else REPORT_COLUMNS)
     if os.geteuid() != 0:
-        console.print("bench-packets makes network namespaces: run it as root")
+        console.print("This benchmark makes network namespaces: run it as root")
         return 1
     if len(os.sched_getaffinity(0)) < len(options.cores):
-        console.print("bench-packets needs two cores: one for the switch, one for the workers")
+        console.print("This benchmark needs two cores: one for the switch, one for the workers")
         return 1
+    options.bench = options.bench or built()
     costs = layers_of(options.bench, options.cores[1])
     console.print(table_of_layers(costs))
     measured: dict[str, list[Result]] = {}
@@ -314,7 +327,7 @@ def main(arguments: Sequence[str]) -> int:
                 except UnavailableError as error:
                     measured.pop(way.name, None)
                     console.print(f"left out: {way.name}: {error}", markup=False)
-    # The one in the middle by its rate: its other figures belong to it.
+    # The run with the median rate, with all its figures.
     results = [sorted(runs, key=lambda result: result.rate)[len(runs) // 2] for runs in measured.values()]
     if not results:
         return 1

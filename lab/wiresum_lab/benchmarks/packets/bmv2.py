@@ -1,5 +1,5 @@
 """bmv2, the P4 reference switch, in the place of the software switch: the switch program for the eight workers of
-`make bench-packets`."""
+`make bench NAMES=packets`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ JOB, KEY = 1, 0xBEEF
 
 
 class Bmv2Error(Exception):
-    """bmv2 cannot be had: the text says why."""
+    """bmv2 is not available. The text says why."""
 
 
 @dataclass(frozen=True)
 class Bmv2:
-    """One that runs, with a job."""
+    """A bmv2 that runs, with a job."""
 
     prefix: list[str]
-    """What a command begins with that runs where the workers are."""
+    """Begins a command that runs where the workers are."""
     worker_address: str
     switch_address: str
     switch_port: int
@@ -38,7 +38,7 @@ class Bmv2:
 
 @contextlib.contextmanager
 def running_bmv2(workers: int, slots: int, core: int) -> Iterator[Bmv2]:
-    """On this core, until the block ends. Raises `Bmv2Error`."""
+    """Runs bmv2 on this core until the block ends. Raises `Bmv2Error`."""
     if missing := bmv2_missing():
         raise Bmv2Error(missing)
     with contextlib.ExitStack() as cleanup:
@@ -69,7 +69,7 @@ def running_bmv2(workers: int, slots: int, core: int) -> Iterator[Bmv2]:
 
 @contextlib.contextmanager
 def _pinned(core: int) -> Iterator[None]:
-    """What is started here stays on this core."""
+    """Programs that are started in the block stay on this core."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

@@ -1,1 +1,1 @@
-"""What sums of floats err and cost."""
+"""Error and cost of sums of floats."""

@@ -52,26 +52,39 @@ KINDS: dict[str, Callable[[torch.Generator, int], torch.Tensor]] = {
 }
 
 
-class Rank(SummingRank):
-    def __init__(self, device: str) -> None:
-        super().__init__(device, **{each: wiresum.torch.Options(precision=each) for each in PRECISIONS})
-        self.exact, self.magnitudes = torch.empty(0), torch.empty(0)
+class Draw:
+    """What all ranks sum in one repetition."""
 
-    def prepare(self, kind: str, elements: int, draw: int) -> None:
-        inputs = [KINDS[kind](torch.Generator().manual_seed(1000 * draw + rank), elements) for rank in range(self.size)]
-        self.own, self.tensor = inputs[self.rank], torch.empty(elements)
-        self.exact = torch.stack(inputs).double().sum(0)
-        self.magnitudes = torch.stack(inputs).double().abs().sum(0)
+    def __init__(self, kind: str, elements: int, draw: int, ranks: int) -> None:
+        self.inputs = [
+            KINDS[kind](torch.Generator().manual_seed(1000 * draw + rank), elements) for rank in range(ranks)
+        ]
+        self.exact = torch.stack(self.inputs).double().sum(0)
+        self.magnitudes = torch.stack(self.inputs).double().abs().sum(0)
 
-    def report(self) -> dict[str, Any]:
-        """The error of an element is in units of 2^-24 of the sum of the magnitudes that went into it: one addition's
-        is 1 at most. The sum in float64 stands for the exact one."""
-        errors = (self.tensor.double() - self.exact).abs() / (UNIT * self.magnitudes + 2.0**-149)
-        return self.summed | {
+    def report(self, found: torch.Tensor) -> dict[str, Any]:
+        """Of a sum. The error of an element is in units of 2^-24 of the sum of the magnitudes that went into it: one
+        addition's is 1 at most. The sum in float64 stands for the exact one."""
+        errors = (found.double() - self.exact).abs() / (UNIT * self.magnitudes + 2.0**-149)
+        return {
             "wrong_elements": 0,
             "error_max": float(errors.max()),
             "lost": float((errors > 1 / UNIT * 0.5).double().mean()),
         }
+
+
+class Rank(SummingRank):
+    def __init__(self, device: str) -> None:
+        super().__init__(device, **{each: wiresum.torch.Options(precision=each) for each in PRECISIONS})
+        self.draw: Draw | None = None
+
+    def prepare(self, kind: str, elements: int, draw: int) -> None:
+        self.draw = Draw(kind, elements, draw, self.size)
+        self.own, self.tensor = self.draw.inputs[self.rank], torch.empty(elements)
+
+    def report(self) -> dict[str, Any]:
+        assert self.draw is not None, "it is prepared"
+        return self.summed | self.draw.report(self.tensor)
 
 
 if __name__ == "__main__":

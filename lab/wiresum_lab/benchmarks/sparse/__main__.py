@@ -1,4 +1,4 @@
-"""Sparse all-reduce, dense all-reduce and Gloo on shaped links: `make bench-sparse ARGS=--help`. Needs root.
+"""Sparse all-reduce, dense all-reduce and Gloo on shaped links: `make bench NAMES=sparse ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces (`star.py`) every worker is one process with three groups
 (`rank.py`), so that all three ways sum the very same tensors, in turns. A repetition draws new blocks; all ranks
@@ -25,9 +25,10 @@ from rich.table import Table
 from wiresum_lab.benchmarks.program import BLOCK, add_tensor, parser_of, run, sum_once, table_of
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
+from wiresum_lab.ranks.rank import GLOO
 from wiresum_lab.ranks.ranks import Ranks, start_on_star
 
-GROUPS = ("sparse", "dense", "gloo")
+GROUPS = ("sparse", "dense", GLOO)
 WARM_UPS = 4
 BYTES = ("bytes_sent", "bytes_needed")
 
@@ -47,15 +48,15 @@ class Case:
         return float(statistics.median(record["seconds"] for record in self.records[group]))
 
     def union_fraction(self) -> float:
-        """Of all blocks, how many any worker had."""
+        """The fraction of blocks that some worker had."""
         return float(statistics.mean(record["union_fraction"] for record in self.records["sparse"]))
 
     def bound_fraction(self) -> float:
-        """The bound, to the time that it took."""
+        """The bound, as a fraction of the time that the sum took."""
         return self.union_fraction() * self.seconds("dense") / self.seconds("sparse")
 
     def bytes_ratio(self) -> float:
-        """Bytes that a worker sent, to those of its blocks, headers and prologue."""
+        """Bytes that a worker sent, divided by those of its blocks, headers and prologue."""
         ratios = [
             sent / needed
             for record in self.records["sparse"]
@@ -71,7 +72,7 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
             for placement in ("aligned", "independent"):
                 for sparsity in sparsities:
                     if sparsity == 0 and placement == "independent":
-                        continue  # aligned, too
+                        continue  # the same as aligned
                     cases.append(Case(placement, sparsity, loss, block))
     return cases
 
@@ -94,9 +95,8 @@ def repeat(ranks: Ranks, case: Case, elements: int, repetitions: int) -> None:
         ranks.command("prepare", elements, case.block, case.placement, case.sparsity, repetition)
         for group in GROUPS:
             is_warm_up = repetition < WARM_UPS
-            # What has nothing to find out needs one. Gloo over TCP crawls where packets are lost: the dense
-            # benchmark shows that.
-            if group != "sparse" and (repetition < WARM_UPS - 1 or (group == "gloo" and case.loss)):
+            # Dense sums find out nothing, so one warm-up is enough.
+            if group != "sparse" and (repetition < WARM_UPS - 1 or (group == GLOO and case.loss)):
                 continue
             record = go(ranks, group)
             if not is_warm_up:
@@ -124,7 +124,7 @@ def report(cases: Sequence[Case], options: argparse.Namespace) -> Table:
     table = table_of(title, columns)
     for case in cases:
         sparse_s, dense_s = case.seconds("sparse"), case.seconds("dense")
-        gloo = f"{case.seconds('gloo') * 1e3:.1f} ms" if case.records["gloo"] else "-"
+        gloo = f"{case.seconds(GLOO) * 1e3:.1f} ms" if case.records[GLOO] else "-"
         table.add_row(
             name_of(case),
             f"{case.sparsity:.1%}",

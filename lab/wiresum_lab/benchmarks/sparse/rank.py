@@ -17,10 +17,12 @@ import torch.distributed as dist
 
 import wiresum.torch
 from wiresum.join.constants import HEADER_BYTES
+from wiresum.join.lanes import lanes_of_mtu
+from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.ranks.rank import SummingRank, main
 
-LANES = 360  # 32-bit words in a packet at an MTU of 1500
-SAMPLED = 32 * 33  # elements and their blocks, that a prologue counts besides
+LANES = lanes_of_mtu(MTU_BYTES)
+SAMPLED = 32 * 33  # a prologue also counts so many elements and their blocks
 
 Blocks = npt.NDArray[np.bool_]
 
@@ -66,8 +68,8 @@ class Rank(SummingRank):
 
 
 def bytes_needed(blocks: int, union: int, mine: int, block: int, workers: int) -> int:
-    """UDP payload of the blocks that a worker has, the headers of the others, and the prologue (docs/sparse.md). Of
-    blocks that are smaller than a packet, those of the union, packed together; what finding them out takes is extra."""
+    """UDP payload of the blocks that a worker has, the headers of the others, and the prologue (docs/sparse.md). If
+    blocks are smaller than a packet, those of the union are packed together. Finding them out takes more."""
     packet = HEADER_BYTES + 4 * LANES
     counts_per_word = 32 // workers.bit_length()
     chunks = -(-blocks * block // LANES)

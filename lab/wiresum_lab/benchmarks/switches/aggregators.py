@@ -1,4 +1,4 @@
-"""One job at 1, 2, 4 software switches on shaped links: `make bench-aggregators ARGS=--help`. Needs root.
+"""One job at 1, 2, 4 software switches on shaped links: `make bench NAMES=aggregators ARGS=--help`. Needs root.
 
 Theory of operation. A software switch that is a host like the workers, behind a link like theirs, has to take in what
 all N of them send: its link, and not theirs, is what bounds a sum. So the job is spread over K of them. On a star of
@@ -32,7 +32,7 @@ from wiresum_lab.benchmarks.switches.cases import RANK, SwitchesCase, go
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
 from wiresum_lab.ranks.rank import GLOO
-from wiresum_lab.ranks.ranks import control_endpoint, start_on_star
+from wiresum_lab.ranks.ranks import start_on_star
 
 # In the first sums of sparse tensors the workers find out that it pays to ask which blocks there are.
 WARM_UPS = 3
@@ -59,11 +59,10 @@ def measure(options: argparse.Namespace, console: Console) -> list[Case]:
     cases = []
     link = Link(options.link_mbit, loss=options.loss)
     with Star(options.workers, link, aggregators=max(options.aggregators)) as star:
-        ends = [control_endpoint(host) for host in star.aggregators]
+        ends = [host.control_endpoint for host in star.aggregators]
         choices = [f"{count}={'+'.join(ends[:count])}" for count in options.aggregators]
         with start_on_star("aggregators", star, options.logs, RANK, *choices) as ranks:
             for sparsity in options.sparsities:
-                # Gloo over TCP crawls where packets are lost: the dense benchmark shows that.
                 groups = [*map(str, options.aggregators), *([] if options.loss else [GLOO])]
                 measured = [
                     Case(group, options.workers, options.link_mbit, options.bytes, sparsity, options.loss)

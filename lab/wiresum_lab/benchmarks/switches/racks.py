@@ -1,4 +1,4 @@
-"""Racks of workers below a spine, every link as slow: `make bench-racks ARGS=--help`. Needs root.
+"""Racks of workers below a spine, every link as slow: `make bench NAMES=racks ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces with racks (`star.py`) the spine and each rack's switch run `wiresum switch
 --p4runtime`, and a controller makes trees of them. Every worker is one process with a group over each way to sum
@@ -29,14 +29,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT
+from wiresum.join.constants import P4RUNTIME_PORT
 from wiresum_lab.benchmarks.against_gloo_and_mpi.records import physical_bound_mbit, ring_bound_mbit, tensor_wire_bytes
 from wiresum_lab.benchmarks.program import add_tensor, parser_of, run, table_of, take_turns
 from wiresum_lab.benchmarks.switches.cases import RANK, SwitchesCase, go
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import RACKS_MAX, STAR_DEVICE, UPLINK_DEVICE, Host, Star
 from wiresum_lab.ranks.rank import GLOO
-from wiresum_lab.ranks.ranks import Ranks, Site, control_endpoint, wiresum_variables
+from wiresum_lab.ranks.ranks import Ranks, Site
 
 RACKS, SPINE = "racks", "spine"
 GROUPS = (RACKS, SPINE, GLOO)
@@ -61,7 +61,7 @@ class Case(SwitchesCase):
 
     @property
     def uplink_tensors(self) -> float:
-        """How often the tensor's packets crossed an uplink: the most of all uplinks and both ways."""
+        """How often the tensor's packets crossed an uplink: the most of all uplinks and directions."""
         return self.median("uplink_bytes") / tensor_wire_bytes(self.dense)
 
     def record(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Case(SwitchesCase):
 
 
 def started(star: Star, logs: Path) -> Ranks:
-    """With the switches of a tree, the controller that makes it, and one more switch at the spine."""
+    """Starts ranks, the switches of a tree, the controller that makes it, and one more switch at the spine."""
 
     def start(ranks: Ranks) -> None:
         for name, host in _tree(star).items():
@@ -82,9 +82,9 @@ def started(star: Star, logs: Path) -> Ranks:
         control = f"{star.switch.management_address}:{SPINE_CONTROL_PORT}"
         options = ["--port", str(SPINE_DATA_PORT)]
         spine = ranks.start_switch(star.switch, *options, name="spine-alone", control=control)
-        tree = control_endpoint(star.manager)
+        tree = star.manager.control_endpoint
         choices = [f"{RACKS}={tree}", f"{SPINE}={spine}"]
-        ranks.start_torch(RANK, STAR_DEVICE, *choices, variables=partial(wiresum_variables, tree))
+        ranks.start_torch(RANK, STAR_DEVICE, *choices, variables=lambda worker: worker.variables(tree))
 
     return Ranks("racks", Site.of_star(star), logs, start)
 
@@ -98,8 +98,8 @@ def _p4runtime(host: Host) -> str:
 
 
 def _config(star: Star) -> str:
-    """Of the controller."""
-    lines = ["[controller]", f'listen = "{star.manager.management_address}:{CONTROL_PORT}"']
+    """The controller's configuration."""
+    lines = ["[controller]", f'listen = "{star.manager.control_endpoint}"']
     lines += ["[security]", "insecure = true"]
     for name, host in _tree(star).items():
         lines += ["[[switch]]", f'name = "{name}"', 'kind = "software"', f'p4runtime = "{_p4runtime(host)}"']
@@ -120,7 +120,6 @@ def measure(options: argparse.Namespace, console: Console) -> list[Case]:
     ):
         for loss in (0.0, options.loss) if options.loss else (0.0,):
             star.reshape(Link(options.link_mbit, loss=loss))
-            # Gloo over TCP crawls where packets are lost: the dense benchmark shows that.
             groups = GROUPS if not loss else (RACKS, SPINE)
             measured = [
                 Case(group, options.workers, options.link_mbit, options.bytes, options.racks, loss) for group in groups
@@ -141,7 +140,7 @@ def go_over_uplinks(star: Star, ranks: Ranks, case: Case) -> dict[str, Any]:
 
 
 def uplink_bytes(star: Star) -> list[int]:
-    """What has crossed so far: for each rack what came down, and what went up."""
+    """Bytes that have crossed so far: for each rack those that came down, and those that went up."""
     found = []
     for rack in star.racks:
         (link,) = json.loads(rack.run(["ip", "-j", "-s", "link", "show", "dev", UPLINK_DEVICE]))

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from wiresum_lab import REPOSITORY
 from wiresum_lab.demos.digits import picture
-from wiresum_lab.demos.digits.program import run_demo
+from wiresum_lab.demos.digits.program import parser_of, run_demo
 from wiresum_lab.demos.digits.runs import Run
 from wiresum_lab.demos.digits.training import on_loopback
 from wiresum_lab.processes import SwitchProcess
@@ -55,15 +54,7 @@ def run(options: argparse.Namespace) -> dict[str, object]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="make demo ARGS='...'"
-    )
-    parser.add_argument("--workers", type=int, default=4, help="processes that train together (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=30, help="passes over the training images (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of split, order and parameters (default: %(default)s)")
-    parser.add_argument(
-        "--output", type=Path, default=REPOSITORY / "build/demo", help="folder for run.png and run.json (build/demo)"
-    )
+    parser = parser_of(__doc__, "demo", epochs=30, writes="run.png and run.json")
     parser.set_defaults(width=WIDTH)
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""What the demos' main programs have in common: errors, the file with the result, and the exit status."""
+"""The main program of the demos: errors, the file with the result, and the exit status."""
 
 from __future__ import annotations
 
@@ -9,12 +9,29 @@ from pathlib import Path
 
 from rich.console import Console
 
+from wiresum_lab import REPOSITORY
 from wiresum_lab.namespaces.star import StarError
 from wiresum_lab.processes import ProgramError
 
 EXIT_INTERRUPTED = 130
 
 Result = dict[str, object]
+
+
+def parser_of(description: str | None, target: str, *, epochs: int, writes: str) -> argparse.ArgumentParser:
+    """The options of all demos. `target`: of make; its results, `writes`, go to the folder of that name in build."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=f"make {target} ARGS='...'",
+    )
+    add = parser.add_argument
+    add("--workers", type=int, default=4, help="workers that train together (default: %(default)s)")
+    add("--epochs", type=int, default=epochs, help="passes over the training images (default: %(default)s)")
+    add("--seed", type=int, default=1, help="of split, order and parameters (default: %(default)s)")
+    folder = f"build/{target}"
+    add("--output", type=Path, default=REPOSITORY / folder, help=f"folder for {writes} ({folder})")
+    return parser
 
 
 def run_demo(

@@ -1,6 +1,6 @@
 """The training that the demos and Mininet's network run: handwritten digits, on workers that are started one by one.
 
-Whoever calls says how a worker is started (on this machine, in a namespace, at a host of Mininet); what the workers
+The caller says how a worker is started (on this machine, in a namespace, at a host of Mininet); what the workers
 write is read while they do. `over_software_switch` is what other switches are compared with: everything on loopback.
 """
 

@@ -19,8 +19,11 @@ ElectionId = tuple[int, int]
 """The upper and the lower 64 bits: compares as the number does."""
 
 
+DEFAULT_ROLE_ONLY = "this switch has the default role only: leave the role unset"
+
+
 class Stream:
-    """A controller's; `send` queues a notification."""
+    """The stream of one controller; `send` queues a notification for it."""
 
     def __init__(self, send: Callable[[p4r.MasterArbitrationUpdate], None]) -> None:
         self.send = send
@@ -40,7 +43,7 @@ class Arbitration:
         return primary is not None and primary.election_id == _number(election_id)
 
     def open(self, stream: Stream) -> None:
-        """Bounds also streams that never send an arbitration message."""
+        """Counts a stream before its first message, so that streams that never send one are bounded too."""
         if len(self._streams) >= STREAMS_MAX:
             raise exhausted(f"this switch serves {STREAMS_MAX} controllers, and as many are connected: close one first")
         self._streams.append(stream)
@@ -72,7 +75,7 @@ class Arbitration:
             text = f"this switch is device {self._device_id}, not {message.device_id}"
             raise too_early(text) if stream.live else not_found(text)
         if message.HasField("role") and message.role != p4r.Role():
-            raise unimplemented("this switch has the default role only: leave the role unset")
+            raise unimplemented(DEFAULT_ROLE_ONLY)
         if message.HasField("election_id"):
             wanted = _number(message.election_id)
             if any(other.election_id == wanted for other in self._streams if other is not stream):

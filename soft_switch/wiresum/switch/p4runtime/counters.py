@@ -15,7 +15,7 @@ from wiresum.controller.driver import REASONS, JobCounters
 from wiresum.join.constants import STRAY_ROW, SWITCH_WORKERS_MAX, Reason
 
 COLUMNS = {"packets": len(Reason), "contributions": SWITCH_WORKERS_MAX, "results": 1}
-"""Of a row of each counter: p4src/v1model/count.p4. The last reason of `packets`, for other protocols, stays zero."""
+"""Columns of each counter: p4src/v1model/count.p4. The last reason of `packets`, for other protocols, stays zero."""
 
 
 class Counted(Protocol):
@@ -42,7 +42,7 @@ class View:
         self._sizes = sizes
 
     def read(self, counter: str, index: int | None) -> Iterator[Value]:
-        """One, or all."""
+        """One value, or all."""
         columns = COLUMNS[counter]
         for at in range(self._sizes[counter]) if index is None else [index]:
             yield Value(at, self._row(at // columns)[counter][at % columns])
@@ -57,7 +57,7 @@ class Counters:
         self._sizes = sizes
         self._bases: dict[int, Row] = {STRAY_ROW: _negated(_row_of(switch.stray()))}
         self._rows: dict[int, int] = {}
-        """Of the jobs that are installed."""
+        """The row of each installed job."""
 
     def began(self, job: int, row: int) -> None:
         self._rows[job] = row

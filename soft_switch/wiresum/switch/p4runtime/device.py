@@ -41,7 +41,7 @@ class SoftwareDevice:
         self._most = PipelineSizes(lanes=switch.sizes.lanes_max, slots=switch.sizes.slots)
         self._config: p4r.ForwardingPipelineConfig | None = None
         self._saved: p4r.ForwardingPipelineConfig | None = None
-        """Verified, for COMMIT."""
+        """The verified configuration, for COMMIT."""
         self._loaded: Loaded | None = None
 
     def set_config(self, action: int, config: p4r.ForwardingPipelineConfig | None) -> None:
@@ -108,7 +108,7 @@ class Loaded:
         self._jobs = _Jobs(switch, self._counters, sizes, self._instances)
 
     def write(self, updates: Sequence[p4r.Update]) -> list[Refusal | None]:
-        """The result of each: None, or why it was refused."""
+        """Returns the result of each update: None, or why it was refused."""
         results: list[Refusal | None] = []
         for update in updates:
             try:
@@ -127,32 +127,32 @@ class Loaded:
     def _update(self, kind: int, entity: p4r.Entity) -> None:
         if kind not in (INSERT, MODIFY, DELETE):
             raise invalid("an update is INSERT, MODIFY or DELETE")
-        place = entity.WhichOneof("entity")
-        if place == "table_entry":
+        which = entity.WhichOneof("entity")
+        if which == "table_entry":
             self._update_table(kind, entity.table_entry)
-        elif place == "counter_entry":
+        elif which == "counter_entry":
             self._update_counter(kind, entity.counter_entry)
-        elif place == "packet_replication_engine_entry":
+        elif which == "packet_replication_engine_entry":
             self._update_group(kind, entity.packet_replication_engine_entry)
         else:
-            raise _no_such_place(place)
+            raise _no_such_entity(which)
 
     def _read(self, wanted: p4r.Entity, counters: View) -> Iterator[p4r.Entity]:
-        place = wanted.WhichOneof("entity")
-        if place == "table_entry":
+        which = wanted.WhichOneof("entity")
+        if which == "table_entry":
             for entry in self._store.read_tables(wanted.table_entry):
                 yield p4r.Entity(table_entry=entry)
-        elif place == "counter_entry":
+        elif which == "counter_entry":
             yield from self._read_counters(wanted.counter_entry, counters)
-        elif place == "packet_replication_engine_entry":
+        elif which == "packet_replication_engine_entry":
             group = _group(wanted.packet_replication_engine_entry)
             for found in self._store.read_groups(group.multicast_group_id):
                 engine = p4r.PacketReplicationEngineEntry(multicast_group_entry=found)
                 yield p4r.Entity(packet_replication_engine_entry=engine)
-        elif place in ("action_profile_member", "action_profile_group", "meter_entry") and _names_none(wanted, place):
-            return  # a wildcard read: the program has none of these
+        elif which in ("action_profile_member", "action_profile_group", "meter_entry") and _is_wildcard(wanted, which):
+            return  # the program has none of these
         else:
-            raise _no_such_place(place)
+            raise _no_such_entity(which)
 
     def _update_table(self, kind: int, message: p4r.TableEntry) -> None:
         entry = self._store.check_entry(kind, message)
@@ -303,14 +303,14 @@ _OF_OTHER_PROGRAMS = {
 }
 
 
-def _names_none(wanted: p4r.Entity, place: str) -> bool:
-    message = getattr(wanted, place)
-    return not (message.meter_id if place == "meter_entry" else message.action_profile_id)
+def _is_wildcard(wanted: p4r.Entity, which: str) -> bool:
+    message = getattr(wanted, which)
+    return not (message.meter_id if which == "meter_entry" else message.action_profile_id)
 
 
-def _no_such_place(place: str | None) -> Refusal:
-    if place is None:
+def _no_such_entity(which: str | None) -> Refusal:
+    if which is None:
         return invalid("an entity is missing")
-    if place in _OF_OTHER_PROGRAMS:
-        return invalid(f"the program has no {_OF_OTHER_PROGRAMS[place]}")
-    return unimplemented(f"this switch has nothing for a {place}")
+    if which in _OF_OTHER_PROGRAMS:
+        return invalid(f"the program has no {_OF_OTHER_PROGRAMS[which]}")
+    return unimplemented(f"this switch has nothing for a {which}")

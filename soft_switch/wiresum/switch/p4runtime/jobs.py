@@ -1,10 +1,9 @@
-"""What the data plane has to do for a job, from the entries that admit, those of `deliver` and the multicast groups.
-Pure.
+"""Works out what the data plane has to do for a job, from its table entries and multicast groups. Pure.
 
 On a hardware switch each entry of `admit` stands alone. The software switch's data plane has one entry for a job: its
 lease, who may contribute through which thread, and who gets RESULTs. So the entries of a job are put together. While
-some are missing, the switch refuses those packets, and does not send those copies, that a hardware switch would not
-either. But a job with a parent switch is in effect only when every entry to and from the parent is there.
+some are missing, the switch refuses the same packets and leaves out the same copies as a hardware switch. But a job
+with a parent switch is in effect only when every entry to and from the parent is there.
 
 Two things this data plane cannot do, and our controller does not ask for: entries that no worker of a job could have
 (`check` refuses them, with UNIMPLEMENTED), and entries of one job that contradict each other (`ContradictionError`: the
@@ -35,11 +34,11 @@ class Deliveries:
     """The entries of `deliver` of one job."""
 
     workers: dict[int, Address] = field(default_factory=dict)
-    """By number."""
+    """By the worker's number."""
     parent: tuple[Address, int] | None = None
     """Address of the parent switch, and this switch's number there."""
     everyone: Address = NOWHERE
-    """The multicast address, and base port, that all workers hear."""
+    """The multicast address and base port at which all workers listen."""
 
 
 class ContradictionError(ValueError):
@@ -54,7 +53,7 @@ class InstalledJob:
     row: int
 
     def keeps_lease_of(self, other: InstalledJob) -> bool:
-        """An installed job can change from one to the other."""
+        """If so, an installed job can change from one to the other."""
         return self._lease() == other._lease()
 
     def _lease(self) -> tuple[int, ...]:
@@ -70,7 +69,7 @@ def check(entry: ParsedEntry, slots: int, jobs_max: int, no_multicast: str = "")
     if entry.table == "admit":
         _check_worker(entry)
     if entry.table == "deliver" and (entry.action == "deliver_up") != (entry.match["receiver"] == PARENT):
-        raise unimplemented(f"receiver {PARENT:#x} is the switch above, and it alone is delivered up to")
+        raise unimplemented(f"deliver_up is for receiver {PARENT:#x}, the switch above, and for no other")
     if entry.table == "deliver" and entry.match["receiver"] == EVERYONE:
         _check_everyone(entry, no_multicast)
 
@@ -120,7 +119,7 @@ def _workers(entry: ParsedEntry) -> int:
 
 
 def deliveries(entries: Collection[ParsedEntry]) -> Deliveries:
-    """Of one job's entries of `deliver`."""
+    """Sorts the entries of `deliver` of one job."""
     at = {entry.match["receiver"]: (entry.params["address"], entry.params["port"]) for entry in entries}
     numbers = [entry.params["worker"] for entry in entries if entry.action == "deliver_up"]
     everyone, parent = at.pop(EVERYONE, NOWHERE), at.pop(PARENT, None)
@@ -134,8 +133,8 @@ def plan(
     lanes: int,
     admit_parent: Iterable[ParsedEntry] = (),
 ) -> InstalledJob:
-    """For one job: its entries of `admit`, at least one, and of `admit_parent_entry`, its deliveries, and the instances
-    of each multicast group. Raises a `ContradictionError`."""
+    """Plans one job from its entries of `admit`, at least one, and of `admit_parent_entry`, its deliveries, and the
+    instances of each multicast group. Raises a `ContradictionError`."""
     entries = list(admit)
     first = entries[0]
     shape = _shape(first)
@@ -190,14 +189,16 @@ def _parent(
     """Address of the parent switch, and this switch's number there. `worker`: any entry of `admit` of the job."""
     group = UPLINK_GROUPS + worker.params["group"]
     if deliver.parent is None or instances.get(group, frozenset()) != {PARENT}:
-        raise ContradictionError(f"nothing leads to the switch above: it needs a delivery and the group {group}")
+        raise ContradictionError(
+            f"packets do not reach the switch above without an entry of deliver and the group {group}"
+        )
     if set(map(_thread, entries)) != set(range(threads)):
         raise ContradictionError("the switch above is not admitted in all threads")
     address, number = deliver.parent
     address = _receiver(address, _port_offset(worker))
     for entry in entries:
         if (entry.match["source"], entry.match["source_port"] - _thread(entry)) != address:
-            raise ContradictionError("the switch above is not admitted from where it is delivered to")
+            raise ContradictionError("the switch above is admitted from one address, and packets to it go to another")
         if _shape(entry) != _shape(worker):
             raise ContradictionError(
                 "the switch above and the workers do not agree on key, row, group, workers, lease or ports"
@@ -236,7 +237,7 @@ def _receiver(at: Address, port_offset: int) -> Address:
 
 
 def _cells_of_thread(lease_mask: int) -> int:
-    """How many cells the mask leaves open; 0: it is no such mask."""
+    """How many cells the mask leaves to a thread; 0: it is not the mask of a lease."""
     cells = (CELL_MASK & ~lease_mask) + 1
     return cells if cells & (cells - 1) == 0 and cells >= 2 else 0
 

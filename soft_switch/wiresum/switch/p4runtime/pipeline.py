@@ -38,7 +38,7 @@ class Program:
 
     @cached_property
     def constant_entries(self) -> list[p4r.TableEntry]:
-        """Of constant tables, with bmv2's priorities: the first entry's is the highest."""
+        """The entries of constant tables, with bmv2's priorities: the first entry has the highest."""
         document = json.loads(self._json)
         entries = []
         names = {action["id"]: action["name"] for action in document["actions"]}

@@ -13,7 +13,7 @@ from finsy.proto import p4i, p4r
 from wiresum.switch.p4runtime.refusal import denied, invalid
 
 METADATA_BYTES_MAX = 1024
-"""Of an entry: bytes that the switch keeps for the controller."""
+"""Bytes of an entry that the switch keeps for the controller."""
 
 TERNARY, EXACT = p4i.MatchField.TERNARY, p4i.MatchField.EXACT
 
@@ -182,9 +182,6 @@ class Schema:
         if number not in self.tables:
             raise invalid(f"the program has no table {number:#010x}")
         return self.tables[number]
-
-    def named(self, name: str) -> Table:
-        return next(table for table in self.tables.values() if table.name == name)
 
     def counter(self, number: int) -> tuple[str, int]:
         if number not in self.counters:

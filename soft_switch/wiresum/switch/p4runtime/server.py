@@ -1,14 +1,13 @@
 """The P4Runtime service: gRPC around `Arbitration` and `SoftwareDevice`.
 
 Theory of operation. gRPC's asyncio server runs in a thread of its own: a controller's stream waits most of the time,
-and as a coroutine it costs little. The switch's state is used in one other thread only, which may wait for the data
-threads: so requests are strictly serial, as the
-specification wants (section 12.1). Arbitration is decided in that same thread: no update of an old primary is made
-after the new one was told that it is the primary.
+and costs little as a coroutine. The switch's state is used in one other thread only, which may wait for the data
+threads. So requests are strictly serial, as the specification wants (section 12.1). Arbitration is decided in that same
+thread: no update of an old primary is made after the new one was told that it is the primary.
 
-Bounded are: the size of a request, the streams, the concurrent calls, the notifications that wait for a controller
-that does not read (its stream is then closed), and the entries. The role is checked before anything is read of a call.
-Calls without a first message are few and short, and one too many ends the oldest.
+Bounds: on the size of a request, streams, concurrent calls, entries, and the notifications that wait for a controller
+(one that does not read them loses its stream). The caller's role is checked before its call is read. Calls without a
+first message are bounded in number and time; one too many ends the oldest.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from google.protobuf.message import DecodeError
 from wiresum.controller import DriverError
 from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, Revocations, identify
 from wiresum.join import credentials
-from wiresum.switch.p4runtime.arbitration import Arbitration, Stream
+from wiresum.switch.p4runtime.arbitration import DEFAULT_ROLE_ONLY, Arbitration, Stream
 from wiresum.switch.p4runtime.device import GetConfig, SetConfig, SoftwareDevice
 from wiresum.switch.p4runtime.mailbox import Mailbox
 from wiresum.switch.p4runtime.refusal import Refusal, denied, exhausted, invalid, not_found, unimplemented
@@ -45,18 +44,18 @@ API_VERSION = "1.4.1"
 REQUEST_BYTES_MAX = 4 << 20
 """Full tables are less than a megabyte."""
 UPDATES_MAX = 16_384
-"""Of one Write."""
+"""Updates in one Write."""
 CALLS_MAX = 1024
-"""At a time, streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
+"""Calls at a time, streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
 SILENT_MAX = 64
 """Calls without a first message."""
 FIRST_MESSAGE_S_MAX = 5.0
 NOTIFICATIONS_MAX = 256
 ENTITIES_MAX = 65_536
-"""Of one Read: more than there are, if each is asked for once."""
+"""Entities in the answers to one Read: more than there are, if each is asked for once."""
 ENTITIES_A_RESPONSE = 1000
 DETAILS_BYTES_MAX = 7000
-"""Of updates' results, in the answer's metadata: gRPC accepts 8 KiB of that."""
+"""The updates' results go into the answer's metadata, of which gRPC accepts 8 KiB."""
 START_S_MAX = 10.0
 SILENCE_S_MAX = 10.0
 """A thread that has not run for so long hangs."""
@@ -67,7 +66,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
     # A second switch at the same port must fail, not share the port's connections with the first.
     ("grpc.so_reuseport", 0),
-    # For so long a frozen or cut-off controller holds the switch.
+    # A frozen or cut-off controller keeps the switch for so long.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     # Controllers send keepalives too, more often than gRPC allows by default.
@@ -95,7 +94,7 @@ class P4RuntimeServer:
 
     @property
     def is_alive(self) -> bool:
-        """Its thread answers. To be asked regularly."""
+        """Whether its thread answers. Must be asked regularly."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._hear)
         return time.monotonic() < self._heard_at + SILENCE_S_MAX
@@ -106,9 +105,9 @@ class P4RuntimeServer:
     def start(self, address: str, *, tls: Path | None = None, insecure: bool = False) -> int:
         """`address` is host:port; port 0 takes a free one. Returns the port.
 
-        With `tls`, a folder, only who has a certificate of its authority may connect, and only controllers may write.
-        Without it, messages travel in the clear, which is allowed on loopback and if `insecure` asks for it.
-        Raises `OSError` if the port cannot be had, and `CredentialsError`.
+        With `tls`, a folder, only clients with a certificate of its authority may connect, and only controllers may
+        write. Without it messages are not encrypted, which is allowed on loopback, or if `insecure` is set. Raises
+        `OSError` if the port is not available, and `CredentialsError`.
         """
         self._thread.start()
         self._hear()
@@ -154,9 +153,9 @@ class P4RuntimeServer:
 class P4RuntimeService:
     """The methods of p4runtime.proto, in one event loop."""
 
-    def __init__(self, switch: SoftwareSwitch, device_id: int, revocations: Revocations | None = None) -> None:
+    def __init__(self, switch: SoftwareSwitch, device_id: int, revocations: Revocations) -> None:
         self._device_id = device_id
-        self._revocations = revocations or Revocations()
+        self._revocations = revocations
         self._loop = asyncio.get_running_loop()
         self._silent = SilentCalls(SILENT_MAX, FIRST_MESSAGE_S_MAX)
         self._worker = concurrent.futures.ThreadPoolExecutor(1, "wiresum-p4runtime-device")
@@ -168,8 +167,8 @@ class P4RuntimeService:
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """All as streams, which look the same on the wire: gRPC reads the message of a unary call before its caller can
-        be checked."""
+        """Serves all methods as streams: gRPC would read the message of a unary call before its caller can be checked.
+        They look the same on the wire."""
         methods = {
             "Capabilities": (self.Capabilities, EVERYBODY, p4r.CapabilitiesRequest),
             "SetForwardingPipelineConfig": (self.SetForwardingPipelineConfig, WRITERS, SetConfig),
@@ -208,7 +207,7 @@ class P4RuntimeService:
         who = identify(context.peer(), context.auth_context())
         self._revocations.refresh()
         if self._revocations.has(who.serial):
-            raise denied(f"the certificate of {who} was revoked: ask whoever issued it for another")
+            raise denied(f"the certificate of {who} was revoked: ask its issuer for another")
         if roles and not who.has_role(*roles):
             raise denied(
                 f"the certificate of {who} has none of the roles {', '.join(roles)}: `wiresum ca issue` gives them"
@@ -256,7 +255,7 @@ class P4RuntimeService:
         def read() -> list[p4r.Entity]:
             self._check_device(request.device_id)
             if request.role:
-                raise not_found("this switch has the default role only: leave the role unset")
+                raise not_found(DEFAULT_ROLE_ONLY)
             found = list(itertools.islice(self._device.loaded.read(request.entities), ENTITIES_MAX + 1))
             if len(found) > ENTITIES_MAX:
                 raise exhausted(f"a Read gives at most {ENTITIES_MAX} entities: ask for less at a time")
@@ -337,9 +336,9 @@ class P4RuntimeService:
     def _check_writer(self, request: Any) -> None:
         self._check_device(request.device_id)
         if request.role or request.role_id:
-            raise not_found("this switch has the default role only: leave the role unset")
+            raise not_found(DEFAULT_ROLE_ONLY)
         if not self._arbitration.may_write(request.election_id):
-            raise denied("only the primary controller may write: open a stream, and tell a higher election id")
+            raise denied("only the primary controller may write: open a stream, and send a higher election id")
 
 
 _NO_MESSAGE = invalid("these bytes are no message of P4Runtime")
@@ -363,8 +362,8 @@ async def _refuse(context: Any, refused: Refusal) -> NoReturn:
 
 
 async def _refuse_batch(context: Any, results: list[Refusal | None]) -> NoReturn:
-    """The result of each update: a code, and a text if all texts fit gRPC's metadata. If not even the codes fit, the
-    first failure only."""
+    """Ends the call with the result of each update: a code, and a text if all texts fit gRPC's metadata. If not even
+    the codes fit, with the first failure only."""
     failed = [result for result in results if result is not None]
     text = f"{len(failed)} of {len(results)} updates failed, first: {failed[0]}"
     for wordy in (True, False):
@@ -387,7 +386,7 @@ def _status(text: str, results: list[Refusal | None], *, wordy: bool) -> rpc_sta
 
 
 def _stream_error(kind: str | None) -> p4r.StreamMessageResponse:
-    """The same for every controller: being the primary one would not help."""
+    """The answer is the same for every controller: not even the primary one may send these."""
     if kind == "packet":
         details, refused = "packet_out", unimplemented("this switch sends no packets for controllers")
     elif kind == "digest_ack":

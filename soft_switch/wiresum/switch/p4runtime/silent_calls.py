@@ -30,7 +30,7 @@ class SilentCalls:
         try:
             await asyncio.wait([reading], timeout=self._seconds_max)
             if reading not in self._reading:
-                raise exhausted(f"{self._calls_max} calls came since this one, and it has not said anything")
+                raise exhausted(f"this call has sent no message, and {self._calls_max} newer ones have come")
             if not reading.done():
                 raise Refusal(
                     grpc.StatusCode.DEADLINE_EXCEEDED, f"no message came within {self._seconds_max:.0f} s of the call"

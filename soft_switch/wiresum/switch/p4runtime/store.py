@@ -22,7 +22,7 @@ INSERT, MODIFY, DELETE = p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE
 GROUPS_MAX = 1024
 GROUP_ID_MAX = INSTANCE_MAX = 0xFFFF
 REPLICAS_MAX = 512
-"""Of one group."""
+"""Replicas of one group."""
 
 
 class Store:
@@ -34,9 +34,6 @@ class Store:
         self._defaults = {table.id: table.initial_default() for table in self._schema.tables.values()}
         self._constant = program.constant_entries
         self._groups: dict[int, p4r.MulticastGroupEntry] = {}
-
-    def entries(self, table: str) -> Iterator[ParsedEntry]:
-        yield from self._tables[self._schema.named(table).id].values()
 
     def group(self, number: int) -> p4r.MulticastGroupEntry | None:
         return self._groups.get(number)
@@ -131,7 +128,7 @@ class Store:
         self._groups[number] = message
 
     def read_groups(self, number: int) -> Iterator[p4r.MulticastGroupEntry]:
-        """0 stands for all."""
+        """Group 0 stands for all groups."""
         if number == 0:
             yield from self._groups.values()
         elif number in self._groups:
@@ -141,7 +138,7 @@ class Store:
 
 
 def _selected(entry: p4r.TableEntry, wanted: p4r.TableEntry) -> bool:
-    """By the other fields of a request; an unset one selects everything."""
+    """Selects by the other fields of a request. An unset field selects everything."""
     return (
         wanted.priority in (0, entry.priority)
         and wanted.controller_metadata in (0, entry.controller_metadata)

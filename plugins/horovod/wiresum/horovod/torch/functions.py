@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
-from wiresum.horovod.torch import runtime
-from wiresum.horovod.torch.mpi_ops import allgather, broadcast_, broadcast_async_, synchronize
+from wiresum.horovod.torch import objects, runtime
+from wiresum.horovod.torch.mpi_ops import (
+    allgather,
+    broadcast_,
+    broadcast_async_,
+    process_set_members,
+    require_root,
+    synchronize,
+)
 from wiresum.horovod.torch.process_sets import ProcessSet, global_process_set
+
+UNNAMED = "object"
+_SIZE_BYTES = 8
 
 
 def broadcast_parameters(
@@ -50,40 +59,71 @@ def broadcast_optimizer_state(
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     state = optimizer.state_dict() if runtime.current().place.rank == root_rank else None
+    is_root = runtime.current().place.rank == root_rank
+    # In host memory, since the root's device may be another rank's, or not be there. Loading copies it to the device of
+    # each parameter.
+    state = tree_map_only(torch.Tensor, torch.Tensor.cpu, optimizer.state_dict()) if is_root else None
     state = broadcast_object(state, root_rank, name="optimizer_state", process_set=process_set)
-    if runtime.current().place.rank != root_rank:
+    if not is_root:
         optimizer.load_state_dict(state)
 
 
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's object. It is pickled: ranks trust each other."""
-    is_root = runtime.current().place.rank == root_rank
-    pickled = _pickled(obj) if is_root else torch.empty(0, dtype=torch.uint8)
-    name = name or "object"
-    size = broadcast_(torch.tensor([pickled.numel()], dtype=torch.int64), root_rank, f"{name}.size", process_set)
-    if not is_root:
-        pickled = torch.empty(int(size), dtype=torch.uint8)
-    broadcast_(pickled, root_rank, f"{name}.bytes", process_set)
-    return obj if is_root else _unpickled(pickled)
+    """The root's object, which may be anything that cloudpickle takes.
+
+    It is unpickled only if a member of the job has sent it (objects.py); else a `HorovodInternalError` is raised.
+    """
+    place, members = runtime.current().place, process_set_members(process_set)
+    require_root("broadcast_object", root_rank, members)
+    is_root = place.rank == root_rank
+    body = objects.pickled(obj) if is_root else b""
+    name = name or UNNAMED
+    sizes, nonces = _announce(objects.TAG_BYTES + len(body), name, process_set)
+    call, secret = ("broadcast_object", name, root_rank), runtime.current().members_secret
+    if is_root:
+        message = _as_tensor(objects.sealed(body, secret, call, nonces))
+    else:
+        message = torch.empty(sizes[members.index(root_rank)], dtype=torch.uint8)
+    broadcast_(message, root_rank, f"{name}.bytes", process_set)
+    return obj if is_root else objects.unpickled(objects.opened(_as_bytes(message), secret, call, nonces))
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every rank's object, in order of ranks. They are pickled: ranks trust each other."""
-    pickled = _pickled(obj)
-    name = name or "object"
-    sizes = allgather(torch.tensor([pickled.numel()], dtype=torch.int64), f"{name}.sizes", process_set)
-    gathered = allgather(pickled, f"{name}.bytes", process_set)
-    return [_unpickled(part) for part in gathered.split(sizes.tolist())]
+    """Every rank's object, in order of ranks. As for `broadcast_object`, they are unpickled only if members of the job
+    have sent them all."""
+    body = objects.pickled(obj)
+    name = name or UNNAMED
+    sizes, nonces = _announce(objects.TAG_BYTES + len(body), name, process_set)
+    secret = runtime.current().members_secret
+    calls = [("allgather_object", name, member) for member in process_set_members(process_set)]
+    mine = calls[_own_position(process_set)]
+    gathered = allgather(_as_tensor(objects.sealed(body, secret, mine, nonces)), f"{name}.bytes", process_set)
+    messages = map(_as_bytes, gathered.split(sizes))
+    bodies = [objects.opened(message, secret, call, nonces) for message, call in zip(messages, calls, strict=True)]
+    return [objects.unpickled(body) for body in bodies]
 
 
-def _pickled(obj: Any) -> torch.Tensor:
-    """By torch.save, which handles all tensors and preserves shared memory."""
-    buffer = io.BytesIO()
-    torch.save(obj, buffer, pickle_protocol=pickle.HIGHEST_PROTOCOL)
-    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+def _announce(size: int, name: str, process_set: ProcessSet) -> tuple[list[int], list[bytes]]:
+    """Tells the other ranks how long this one's message is. Returns all ranks' lengths, and a number that each has
+    drawn for this call."""
+    nonce = objects.draw_nonce()
+    mine = _as_tensor(size.to_bytes(_SIZE_BYTES, "big") + nonce)
+    rows = allgather(mine.reshape(1, -1), f"{name}.size", process_set)
+    said = [_as_bytes(row) for row in rows]
+    nonces = [row[_SIZE_BYTES:] for row in said]
+    nonces[_own_position(process_set)] = nonce  # whatever came back
+    return [int.from_bytes(row[:_SIZE_BYTES], "big") for row in said], nonces
 
 
-def _unpickled(pickled: torch.Tensor) -> Any:
-    return torch.load(io.BytesIO(pickled.numpy().tobytes()), weights_only=False)
+def _own_position(process_set: ProcessSet) -> int:
+    return process_set_members(process_set).index(runtime.current().place.rank)
+
+
+def _as_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _as_bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.numpy().tobytes()

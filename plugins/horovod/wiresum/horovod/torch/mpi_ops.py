@@ -1,7 +1,8 @@
 """The collectives, under Horovod's names: blocking, `_async`, in place (`_`), and of groups of tensors.
 
 Ranks match calls by name, and may make them in any order, from any thread. Calls without a name are matched in the
-order of the calls. An asynchronous call returns a `Handle`. Tensors must be in host memory; any layout will do.
+order of the calls. An asynchronous call returns a `Handle`. Any layout will do. A tensor on a GPU or another device is
+copied to host memory when it is given, and the result to its device by the thread that waits for it first.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def allreduce_async(
     """The sum, mean (the default), minimum, maximum or product over all ranks, in a new tensor.
 
     `prescale_factor` multiplies each rank's values, `postscale_factor` the result. `average` is the older way to say
-    `op`. Raises a `ValueError` for a tensor that is not in host memory, and for Adasum.
+    `op`. Raises a `HorovodInternalError` for Adasum.
     """
     return _reduce_async(tensor, False, average, name, op, prescale_factor, postscale_factor, process_set)
 
@@ -161,8 +162,12 @@ def sparse_allreduce_async(
         raise ValueError(f"sparse tensors are reduced with op=Sum or op=Average, not {op.value}")
     if not tensor.is_sparse:
         raise ValueError(f"sparse_allreduce_async is for sparse tensors, not for one with layout {tensor.layout}")
-    buffer = tensor.detach().coalesce().clone()
-    handle = _start(RequestType.SPARSE_ALLREDUCE, name, [buffer], process_set, lambda _: buffer.coalesce(), op=op)
+    buffer = tensor.detach().coalesce().to("cpu", copy=True)
+
+    def complete(_: object) -> torch.Tensor:
+        return buffer.coalesce().to(tensor.device)
+
+    handle = _start(RequestType.SPARSE_ALLREDUCE, name, [buffer], process_set, complete, op=op)
 
     def wait() -> torch.Tensor:
         result: torch.Tensor = synchronize(handle)
@@ -223,18 +228,24 @@ def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """The root's tensor, in a new one. `root_rank` is a global rank, also in a process set."""
-    return broadcast_async_(_copy(tensor), root_rank, name, process_set)
+    copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return broadcast_async_(copy, root_rank, name, process_set)
 
 
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """As `broadcast_async`, in place."""
-    members = runtime.current().sets.get(process_set.process_set_id or 0, ())
-    if root_rank not in members:
-        raise ValueError(f"broadcast received invalid root rank {root_rank}: the process set has ranks {list(members)}")
+    members = process_set_members(process_set)
+    require_root("broadcast", root_rank, members)
     root = members.index(root_rank)
-    return _start(RequestType.BROADCAST, name, [tensor.detach()], process_set, lambda _: tensor, root=root)
+    buffer = tensor.detach().cpu()  # itself, if it is in host memory
+
+    def complete(_: object) -> torch.Tensor:
+        _copy_back(buffer, tensor)
+        return tensor
+
+    return _start(RequestType.BROADCAST, name, [buffer], process_set, complete, root=root)
 
 
 def broadcast(
@@ -272,12 +283,12 @@ def alltoall_async(
 
     The result is the received rows, in order of ranks, and how many came from each.
     """
-    buffer = _copy(tensor)
+    buffer = _host_copy(tensor)
     mine = _splits(splits, _rows("all-to-all", [buffer]), _coordinator(process_set).group.size())
 
     def complete(result: tuple[torch.Tensor, list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         gathered, received = result
-        return gathered, torch.tensor(received, dtype=torch.int32)
+        return gathered.to(tensor.device), torch.tensor(received, dtype=torch.int32)
 
     return _start(RequestType.ALLTOALL, name, [buffer], process_set, complete, splits=tuple(mine))
 
@@ -442,10 +453,9 @@ def _reduce_async(
         results = []
         for tensor, buffer in zip(tensors, buffers, strict=True):
             scale(buffer, postscale_factor)
-            result = tensor if in_place else buffer.to(tensor.dtype)
-            if in_place and buffer.data_ptr() != tensor.data_ptr():
-                result.detach().copy_(buffer)
-            results.append(result)
+            if in_place:
+                _copy_back(buffer, tensor)
+            results.append(tensor if in_place else buffer.to(tensor.device, tensor.dtype))
         return _like(given, results)
 
     scales = {"prescale": prescale_factor, "postscale": postscale_factor}
@@ -464,16 +474,22 @@ def _scatter_async(
         for part in parts:
             scale(part, postscale)
         # Copies, since a part may be a view of the whole.
-        return _like(given, [part.to(tensor.dtype, copy=True) for part, tensor in zip(parts, tensors, strict=True)])
+        pairs = zip(parts, tensors, strict=True)
+        return _like(given, [part.to(tensor.device, tensor.dtype, copy=True) for part, tensor in pairs])
 
     scales = {"prescale": prescale, "postscale": postscale}
     return _start(RequestType.REDUCESCATTER, name, buffers, process_set, complete, op=op, **scales)
 
 
 def _gather_async(given: _OneOrMore, name: str | None, process_set: ProcessSet) -> Handle:
-    buffers = [_copy(tensor) for tensor in _listed(given)]
+    tensors = _listed(given)
+    buffers = [_host_copy(tensor) for tensor in tensors]
     _rows("all-gather", buffers)
-    return _start(RequestType.ALLGATHER, name, buffers, process_set, functools.partial(_like, given))
+
+    def complete(gathered: list[torch.Tensor]) -> object:
+        return _like(given, [whole.to(tensor.device) for whole, tensor in zip(gathered, tensors, strict=True)])
+
+    return _start(RequestType.ALLGATHER, name, buffers, process_set, complete)
 
 
 def _start(
@@ -484,12 +500,7 @@ def _start(
     complete: Callable[[Any], object],
     **fields: Any,
 ) -> Handle:
-    for tensor in buffers:
-        if not tensor.is_cpu:
-            raise ValueError(
-                f"{kind.value}: the tensor is on {tensor.device}, and Wiresum reads and writes host memory: "
-                "move it with .cpu()"
-            )
+    assert all(tensor.is_cpu for tensor in buffers), "the network and Gloo read and write host memory"
     coordinator = _coordinator(process_set)
     request = Request(
         kind,
@@ -500,6 +511,17 @@ def _start(
         **fields,
     )
     return coordinator.submit(Handle(request, buffers, complete))
+
+
+def process_set_members(process_set: ProcessSet) -> tuple[int, ...]:
+    """Its ranks, in order; none if it has not been added."""
+    return runtime.current().sets.get(process_set.process_set_id or 0, ())
+
+
+def require_root(what: str, root_rank: int, members: Sequence[int]) -> None:
+    """Raises a `ValueError` if the root is not one of them."""
+    if root_rank not in members:
+        raise ValueError(f"{what} received invalid root rank {root_rank}: the process set has ranks {list(members)}")
 
 
 def _coordinator(process_set: ProcessSet) -> Coordinator:
@@ -514,8 +536,14 @@ def _like(given: _OneOrMore, results: list[torch.Tensor]) -> object:
     return results[0] if isinstance(given, torch.Tensor) else results
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
+def _host_copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def _copy_back(buffer: torch.Tensor, tensor: torch.Tensor) -> None:
+    """If the values were not in the tensor's own memory."""
+    if not tensor.is_cpu or buffer.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(buffer)
 
 
 def _reduction_buffers(tensors: _Tensors, in_place: bool, prescale: float) -> list[torch.Tensor]:
@@ -526,8 +554,8 @@ def _reduction_buffers(tensors: _Tensors, in_place: bool, prescale: float) -> li
             raise ValueError("all-reduce is for dense tensors: use sparse_allreduce_async, or .to_dense()")
         dtype = REDUCED_AS.get(tensor.dtype, tensor.dtype)
         buffer = tensor.detach()
-        if not in_place or prescale != 1.0 or dtype is not tensor.dtype:
-            buffer = buffer.to(dtype, copy=True, memory_format=torch.contiguous_format)
+        if not in_place or prescale != 1.0 or dtype is not tensor.dtype or not tensor.is_cpu:
+            buffer = buffer.to("cpu", dtype, copy=True, memory_format=torch.contiguous_format)
             scale(buffer, prescale)
         buffers.append(buffer)
     if not buffers:

@@ -15,12 +15,17 @@ request is ready when all ranks want it, except those that have joined. When a r
 drop its entry of the cache. It does so if the request has changed, or if it has waited so long that users should hear
 which ranks are missing, which counts do not tell.
 
+A name belongs to one kind of call at a time: if every rank has called something under a name, and no kind has been
+called by all, nothing under this name can become ready, and all of it fails. Entries of the cache that are part of such
+a conflict are dropped first, so that the table has who called what.
+
 So a tensor that each training step sums costs one word of one packet after its first time.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +36,7 @@ from wiresum.horovod.torch.request import (
     RequestType,
     decode,
     disagreement,
+    disagreement_on_kind,
     encode,
     ranks_text,
 )
@@ -69,6 +75,8 @@ class Cycle:
     joined: list[bool]
     leaving: list[int]
     ready: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    """Entries of the cache that some ranks want and others do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +179,9 @@ class Negotiation:
             [rank for rank, status in enumerate(statuses) if status & _LEAVING],
         )
         if not all(joined):
-            cycle.ready = [index for index, count in enumerate(words[self._size :]) if count == self._size]
+            counts, least = words[self._size :], sum(joined)
+            cycle.ready = [index for index, count in enumerate(counts) if count == self._size]
+            cycle.waiting = [index for index, count in enumerate(counts) if least < count < self._size]
         return cycle
 
     def end_cycle(self, cycle: Cycle, messages: Sequence[bytes]) -> list[Response]:
@@ -183,10 +193,12 @@ class Negotiation:
             for request in decode(message):
                 self._forget(request.name)
                 self._table.setdefault(request.name, {})[rank] = request
+        self._forget_conflicting(cycle.waiting)
         for name, described in list(self._table.items()):
             if all(rank in described or has_joined for rank, has_joined in enumerate(cycle.joined)):
                 del self._table[name]
                 outcomes.append(self._outcome(name, described))
+        outcomes += self._conflicts(cycle.joined)
         for outcome in outcomes:
             self._pending.pop(outcome.name, None)
             self._wanted_since.pop(outcome.name, None)
@@ -238,6 +250,34 @@ class Negotiation:
             self._process_sets += 1
             number = self._process_sets
         return Response(name, request.kind, requests, error, number)
+
+    def _forget_conflicting(self, waiting: Sequence[int]) -> None:
+        """`waiting` are the entries that some ranks want. Those under whose name another kind is wanted, too, are
+        dropped: their ranks describe them in the next cycle."""
+        entries = [entry[0] for index in waiting if (entry := self._cache[index]) is not None and entry[0].named]
+        described = [next(iter(requests.values())) for requests in self._table.values()]
+        kinds = Counter(request.chosen_name for request in (*entries, *described) if request.named)
+        for request in entries:
+            if kinds[request.chosen_name] > 1:
+                self._forget(request.name)
+
+    def _conflicts(self, joined: Sequence[bool]) -> list[Response]:
+        """Failures of requests of different kinds under one name, if every rank has one of them."""
+        by_name: dict[str, list[dict[int, Request]]] = {}
+        for described in self._table.values():
+            if (request := next(iter(described.values()))).named:
+                by_name.setdefault(request.chosen_name, []).append(described)
+        failed: list[Response] = []
+        for name, kinds in by_name.items():
+            who = set().union(*kinds)
+            if len(kinds) > 1 and all(rank in who or has_joined for rank, has_joined in enumerate(joined)):
+                error = disagreement_on_kind(name, kinds)
+                for described in kinds:
+                    request = next(iter(described.values()))
+                    del self._table[request.name]
+                    requests = tuple(described.get(rank) for rank in range(self._size))
+                    failed.append(Response(request.name, request.kind, requests, error))
+        return failed
 
     def _remember(self, name: str, requests: tuple[Request, ...]) -> None:
         if not self._free and len(self._cache) >= self._cache_entries_max:

@@ -69,6 +69,11 @@ class Request:
     named: bool = True
     """Whether the caller chose the name. Other names are used once, and are not cached."""
 
+    @property
+    def chosen_name(self) -> str:
+        """The caller's name, without the kind that `name` begins with; empty if the caller chose none."""
+        return self.name.removeprefix(f"{self.kind.value}.") if self.named else ""
+
 
 def encode(requests: Sequence[Request]) -> bytes:
     if not requests:
@@ -124,9 +129,19 @@ def disagreement(requests: Mapping[int, Request]) -> str | None:
     first = next(iter(requests.values()))
     for what, value in _COMPARED:
         if len({value(request) for request in requests.values()}) > 1:
-            said = by_rank({rank: value(request) for rank, request in requests.items()})
-            return f"Mismatched {what} for '{first.name}': {said}. All ranks must call the same"
+            return _mismatch(what, first.name, {rank: value(request) for rank, request in requests.items()})
     return None
+
+
+def disagreement_on_kind(name: str, kinds: Sequence[Mapping[int, Request]]) -> str:
+    """Says which rank has called what under the name that they chose. `kinds` are the requests of each kind."""
+    by_kind = [(rank, request.kind.value) for requests in kinds for rank, request in requests.items()]
+    called = {rank: " and ".join(kind for who, kind in by_kind if who == rank) for rank, _ in by_kind}
+    return _mismatch("collective operations", name, called)
+
+
+def _mismatch(what: str, name: str, values: Mapping[int, object]) -> str:
+    return f"Mismatched {what} for '{name}': {by_rank(values)}. All ranks must call the same"
 
 
 def _shapes(request: Request) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -12,10 +13,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, _DistributedBackendOptions
 
 from wiresum.horovod.torch.coordinator import Coordinator
-from wiresum.horovod.torch.handle import Handle
+from wiresum.horovod.torch.handle import Handle, HorovodInternalError
 from wiresum.horovod.torch.launch import Launch, RankLayout, find_place, meeting_store
+from wiresum.horovod.torch.objects import SECRET_BYTES
 from wiresum.horovod.torch.request import Request, RequestType
 from wiresum.horovod.torch.settings import Settings
+from wiresum.torch.backend import backend_of
 from wiresum.torch.creation import create_process_group
 
 GLOBAL = 0
@@ -34,6 +37,8 @@ class Runtime:
         self._settings = settings
         self._coordinators: dict[int, Coordinator] = {}
         self._create_set(GLOBAL, range(place.size))
+        self.members_secret = self._members_secret()
+        """What only the ranks know; for process sets too, which may have no job at the switch."""
 
     def coordinator(self, set_id: int | None) -> Coordinator:
         """Raises a `ValueError` if there is no such set, or this process is not in it."""
@@ -79,6 +84,20 @@ class Runtime:
         number = everybody.submit(Handle(request)).wait()
         assert isinstance(number, int)
         return number
+
+    def _members_secret(self) -> bytes:
+        """Raises a `HorovodInternalError` if the join service gives none."""
+        if self.place.size == 1:
+            return secrets.token_bytes(SECRET_BYTES)
+        backend = backend_of(self._coordinators[GLOBAL].group)
+        assert backend is not None and backend.network is not None, "the group of all ranks is a job at the switch"
+        secret = backend.network.session.members_secret
+        if len(secret) < SECRET_BYTES:
+            raise HorovodInternalError(
+                "the switch's join service gives no secret to the ranks, with which they authenticate the objects that "
+                "they send each other: it is of an older release of wiresum. Update it"
+            )
+        return secret
 
     def _create_set(self, set_id: int, ranks: Sequence[int]) -> None:
         self.sets[set_id] = tuple(ranks)

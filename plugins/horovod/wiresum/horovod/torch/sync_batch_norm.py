@@ -37,7 +37,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         if not self.training and self.track_running_stats:
             return super().forward(batch)
         axes = [axis for axis in range(batch.dim()) if axis != 1]
-        count = torch.full((1,), float(batch.numel() // batch.shape[1]), dtype=batch.dtype)
+        count = torch.full((1,), float(batch.numel() // batch.shape[1]), dtype=batch.dtype, device=batch.device)
         sums = allreduce(torch.cat([batch.sum(axes), count]), op=Sum, process_set=self._process_set)
         total = sums[-1].detach()
         mean = sums[:-1] / total

@@ -1,0 +1,53 @@
+"""Runs benchmarks by name, one after another: `make bench NAMES='dense racks'`.
+
+What stands behind the names goes to each of them; with one name and --help, that benchmark explains its own options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+from wiresum_lab import REPOSITORY
+
+BENCHMARKS = {
+    "dense": ("against_gloo_and_mpi", "dense all-reduce over Wiresum, Gloo and Open MPI"),
+    "sparse": ("sparse", "tensors with blocks of zeros"),
+    "compress": ("compress", "training steps with compressed gradients"),
+    "aggregators": ("switches.aggregators", "a job on one, two and four software switches on links of their own"),
+    "racks": ("switches.racks", "racks of workers below a spine: trees, one switch, and Gloo"),
+    "precision": ("precision", "error and cost of sums of floats: exact, in blocks, and over Gloo"),
+    "callers": ("callers", "what an all-reduce costs its caller, over Wiresum and over Gloo"),
+    "packets": ("packets", "what a packet costs, by layer and by transport (two cores to itself)"),
+    "admission": ("cluster.admission", "admit and tear down jobs"),
+    "restart": ("cluster.restart", "kill and restart a controller during a training"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="make bench",
+        usage="make bench NAMES='NAME ...' ARGS='...'",
+        epilog="names:\n" + "\n".join(f"  {name:<12} {what}" for name, (_, what) in BENCHMARKS.items()),
+        add_help=False,
+    )
+    parser.add_argument("names", nargs="+", choices=BENCHMARKS, metavar="NAME", help="of the names below")
+    names_end = next((index for index, word in enumerate(sys.argv[1:], 1) if word.startswith("-")), len(sys.argv))
+    names, arguments = sys.argv[1:names_end], sys.argv[names_end:]
+    if len(names) != 1 and {"-h", "--help"} & {*arguments}:
+        parser.print_help()
+        return 0
+    for name in parser.parse_args(names).names:
+        module, what = BENCHMARKS[name]
+        print(f"{name}: {what}", flush=True)
+        command = [sys.executable, "-m", f"wiresum_lab.benchmarks.{module}", *arguments]
+        if code := subprocess.run(command, cwd=REPOSITORY, check=False).returncode:
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

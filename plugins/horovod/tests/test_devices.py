@@ -1,0 +1,68 @@
+"""Tensors that are not in host memory: copied there and back, for every collective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import wiresum.horovod.torch as hvd
+from wiresum_lab.ranks.cluster import Cluster
+
+from . import horovod_ranks, host_device
+
+
+def device_of(kind: str) -> torch.device:
+    return host_device.install() if kind == host_device.NAME else torch.device(kind)
+
+
+def calls_every_collective(rank: int, size: int, kind: str) -> None:
+    horovod_ranks.begin(rank, size)
+    device = device_of(kind)
+
+    def check(result: torch.Tensor, expected: object) -> None:
+        assert result.device.type == device.type
+        assert result.cpu().tolist() == expected
+
+    mine = torch.arange(4.0).add(rank).to(device)
+    total = [1.0, 3.0, 5.0, 7.0]
+    check(hvd.allreduce(mine, op=hvd.Sum), total)
+    check(hvd.allreduce(mine, op=hvd.Sum, prescale_factor=2.0, postscale_factor=0.5), total)
+    check(hvd.allreduce(torch.arange(4).to(device), op=hvd.Max), [0, 1, 2, 3])
+    check(hvd.grouped_allreduce([mine, mine], op=hvd.Sum)[1], total)
+    check(hvd.allgather(mine), [0.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 4.0])
+    check(hvd.broadcast(mine, 1), [1.0, 2.0, 3.0, 4.0])
+    check(hvd.alltoall(mine), [[0.0, 1.0, 1.0, 2.0], [2.0, 3.0, 3.0, 4.0]][rank])
+    check(hvd.reducescatter(mine, op=hvd.Sum), [total[:2], total[2:]][rank])
+    check(mine, torch.arange(4.0).add(rank).tolist())
+    hvd.allreduce_(mine, op=hvd.Sum)
+    check(mine, total)
+    target = torch.full((2,), float(rank)).to(device)
+    hvd.broadcast_parameters({"target": target}, 1)
+    check(target, [1.0, 1.0])
+
+
+def trains(rank: int, size: int, kind: str) -> None:
+    horovod_ranks.begin(rank, size)
+    device = device_of(kind)
+    leaf = torch.full((2,), float(rank), requires_grad=True)
+    hvd.allreduce(leaf.to(device), op=hvd.Sum).cpu().sum().backward()
+    assert leaf.grad is not None and leaf.grad.tolist() == [2.0, 2.0]
+    parameter = torch.zeros(2).to(device).requires_grad_()
+    optimizer = torch.optim.SGD([parameter], lr=0.1 + rank, momentum=0.9)
+    optimizer.state[parameter]["momentum_buffer"] = torch.full((2,), 5.0 + rank).to(device)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    buffer = optimizer.state[parameter]["momentum_buffer"]
+    assert buffer.device.type == device.type and buffer.cpu().tolist() == [5.0, 5.0]
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+@pytest.mark.parametrize("kind", [host_device.NAME, "cuda"])
+@pytest.mark.parametrize("test", [calls_every_collective, trains])
+def test_tensors_of_a_device_are_copied_to_host_memory_and_back(
+    launch: Callable[..., Cluster], test: Callable[..., None], kind: str
+) -> None:
+    if kind == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    launch(2).run(test, kind)
