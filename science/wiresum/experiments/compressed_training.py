@@ -3,8 +3,8 @@
 All train by layer, with the same images in the same order; accuracies are means over seeds. Bytes are the engine's
 counters; wire.py measures those on the wire. Time is computed: the larger of bytes sent and received over links of
 LINK_MBIT, plus LATENCY_S for each round, without computation. Uncompressed training is shown through the switch, and
-over a ring of workers, whose links carry 2 (N - 1)/N of a tensor. (`make bench NAMES=compress` measures two of the methods,
-and both of these, on shaped links.)
+over a ring of workers, whose links carry 2 (N - 1)/N of a tensor. (`make bench NAMES=compress` measures two of the
+methods, and both of these, on shaped links.)
 """
 
 from __future__ import annotations

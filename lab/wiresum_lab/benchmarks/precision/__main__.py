@@ -1,4 +1,4 @@
-"""The error and the cost of a sum of floats, by WIRESUM_PRECISION: `make bench NAMES=precision ARGS=--help`. Needs root.
+"""Error and cost of a sum of floats, by WIRESUM_PRECISION: `make bench NAMES=precision ARGS=--help`. Needs root.
 
 On a star of namespaces (`star.py`) every worker is one process with a group for each way of rounding and one of Gloo
 (`rank.py`), so that all of them sum the very same tensors, in turns. All ranks begin at the same moment, and
