@@ -33,7 +33,7 @@ installed := pyproject.toml lab/pyproject.toml CMakeLists.txt $(shell find host_
   plugins/openmpi/src lab/wiresum_lab soft_switch/src soft_switch/wiresum controller/wiresum p4src/wiresum/compiled host_agent/CMakeLists.txt \
   soft_switch/CMakeLists.txt -type f \
   \( -name '*.[ch]' -o -name '*.[ch]pp' -o -name CMakeLists.txt -o -name '*.cmake' -o -name '*.py' -o -name '*.pyi' \
-  -o -name 'py.typed' -o -name '*.map' -o -name '*.pc.in' \))
+  -o -name 'py.typed' -o -name '*.map' -o -name '*.in' \))
 
 .PHONY: help
 help:  ##! say what can be made

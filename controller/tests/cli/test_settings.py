@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
 
-from wiresum.agent.config import settings_of
+from wiresum.agent.config import OTHER_VARIABLES, settings_of
 from wiresum.cli.settings import settings
 
 
@@ -13,8 +14,8 @@ def test_every_setting_is_explained_with_its_value(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("WIRESUM_THREADS", "3")
     monkeypatch.setenv("WIRESUM_KEY", "12345")
     shown = CliRunner().invoke(settings, []).output
-    for setting in settings_of().values():
-        assert f"\n{setting.variable} " in f"\n{shown}"
+    for variable in [setting.variable for setting in settings_of().values()] + list(OTHER_VARIABLES):
+        assert re.search(rf"^{variable}( |$)", shown, re.MULTILINE)
     assert "3   (from the environment)" in shown
     assert "12345" not in shown
 

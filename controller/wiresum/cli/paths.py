@@ -10,15 +10,18 @@ EPILOG = """\b
 Examples:
   export PKG_CONFIG_PATH=$(wiresum paths pkg-config)
   cc app.c $(pkg-config --cflags --libs wiresum)
+  cmake -B build -D wiresum_DIR=$(wiresum paths cmake)
   ls $(wiresum paths docs)
 """
 
 
 @click.command(epilog=EPILOG)
-@click.argument("what", required=False, type=click.Choice(["docs", "library", "include", "pkg-config", "openmpi"]))
+@click.argument(
+    "what", required=False, type=click.Choice(["docs", "library", "include", "pkg-config", "cmake", "openmpi"])
+)
 def paths(what: str | None) -> None:
-    """Print where parts of this installation are: the pages that helps and errors name as docs/...; the C library, its
-    header, its pkg-config file; and the folder with the component for Open MPI."""
+    """Print where parts of this installation are: the pages that helps and errors name as docs/...; the folders of the C
+    library, its header, its pkg-config file, its CMake package, and Open MPI's component."""
     found = {"docs": _docs()}
     if what != "docs":
         found |= _native_parts(what)
@@ -40,7 +43,12 @@ def _native_parts(what: str | None) -> dict[str, Path]:
     from wiresum.agent import _native
 
     folder = Path(str(_native.__file__)).resolve().parent
-    found = {"library": folder, "include": folder / "include", "pkg-config": folder / "pkgconfig"}
+    found = {
+        "library": folder,
+        "include": folder / "include",
+        "pkg-config": folder / "pkgconfig",
+        "cmake": folder / "cmake",
+    }
     if (folder / "openmpi" / "mca_coll_wiresum.so").exists():
         found["openmpi"] = folder / "openmpi"
     elif what == "openmpi":

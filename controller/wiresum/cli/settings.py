@@ -9,7 +9,7 @@ import textwrap
 
 import click
 
-from wiresum.agent.config import AgentConfig, settings_of
+from wiresum.agent.config import OTHER_VARIABLES, AgentConfig, settings_of
 from wiresum.cli.options import json_option
 
 COLUMNS = 100
@@ -19,7 +19,8 @@ INDENT = 24
 @click.command(epilog="\b\nExample:\n  WIRESUM_THREADS=2 wiresum settings")
 @json_option
 def settings(as_json: bool) -> None:
-    """List the environment variables that a worker reads, and the values that it would use here."""
+    """List the environment variables that a worker reads, and the values that it would use here. Variables that other
+    programs read come last."""
     try:
         config = AgentConfig.from_environment()
     except ValueError as error:
@@ -36,3 +37,6 @@ def settings(as_json: bool) -> None:
         click.echo(f"{setting.variable:{INDENT - 1}} {shown}{'   (from the environment)' if is_set else ''}")
         explained = re.sub(r"\[([^]]*)\]\(([^)]*)\)", r"docs/\1", setting.help).replace("`", "")
         click.echo(textwrap.indent(textwrap.fill(explained, COLUMNS - INDENT), " " * INDENT))
+    for variable, help_text in OTHER_VARIABLES.items():
+        click.echo(f"{variable:{INDENT - 1}} {os.environ.get(variable, '')}".rstrip())
+        click.echo(textwrap.indent(help_text, " " * INDENT))

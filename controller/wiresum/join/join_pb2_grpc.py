@@ -48,8 +48,9 @@ class JoinServiceServicer:
     def Join(self, request, context):
         """Asks for a place in a named job. The worker hears what it waits for, and gets its grant when all `world_size`
         workers have asked and the switch has room. Asking again with the same `attempt` gets the same place.
-        FAILED_PRECONDITION  another protocol version, another N than other workers said, no switch or tree of switches
-        that all workers of the job are at, or too many of them at one switch
+        FAILED_PRECONDITION  another protocol version, another N than other workers said, other settings (`agreed`), no
+        switch or tree of switches that all workers of the job are at, or too many of them at one
+        switch
         UNAUTHENTICATED      no certificate, where one is needed
         PERMISSION_DENIED    another key or job token than the job's, or a certificate that is not for this job or address
         ALREADY_EXISTS       the job is complete, or this rank is taken by somebody alive

@@ -18,7 +18,10 @@
  * WIRESUM_ERROR_DIVERGED; of pairs that differ, one in 65,536 is taken for the same collective.
  *
  * MEMORY. What a collective reads and writes belongs to it until wiresum_test or wiresum_wait has said that it is
- * complete, or the session has been left. A source and a destination are the same memory, or do not overlap.
+ * complete, or the session has been left. The source and the destination of a collective do not overlap, or it is in
+ * place, as each function says; otherwise it is refused with WIRESUM_ERROR_ARGUMENT. Two collectives in flight may read
+ * the same memory. Neither may write what the other reads or writes, in any session: nothing checks that, and sums come
+ * out wrong.
  *
  * SUMS of floats are rounded as WIRESUM_PRECISION says: once, at the end, for short tensors, and in block floating
  * point for long ones, where the elements of a packet share an exponent (docs/numerics.md). Sums of 32-bit integers are
@@ -41,7 +44,11 @@
  * environment in which the library lies, else python3 on the PATH. If it dies, the sessions fail at once, with
  * WIRESUM_ERROR_SIDECAR.
  *
- * CONFIGURATION comes from the WIRESUM_... variables, which docs/torch.md lists, and can be given to wiresum_join.
+ * CONFIGURATION comes from the WIRESUM_... variables, which docs/torch.md lists, and can be given to wiresum_join. Each
+ * wiresum_join reads the environment as it is then; as with getenv(), no other thread may change it meanwhile. Only
+ * WIRESUM_PYTHON stays what it was at the first session. A misspelt variable is refused, and so is an unknown setting
+ * that is given to wiresum_join. A variable whose name is like that of no setting has no effect; the sidecar says so on
+ * standard error.
  *
  * STABILITY. What is here stays: functions are added, and fields at the end of wiresum_statistics. A program that was
  * built against an older header runs with a newer library of the same soname.
@@ -144,7 +151,7 @@ WIRESUM_API int wiresum_set_timeout(wiresum_session* session, double seconds);
 /* destination = the sum of all workers' sources, `elements` long. In place: the same memory twice. */
 WIRESUM_API int wiresum_all_reduce(wiresum_session* session, const void* source, void* destination, size_t elements,
                                    wiresum_dtype dtype, wiresum_op op, wiresum_operation** operation);
-/* The same at the root alone; at the others `destination` is not looked at. */
+/* The same at the root alone, in place, too; at the others `destination` is not looked at. */
 WIRESUM_API int wiresum_reduce(wiresum_session* session, const void* source, void* destination, size_t elements,
                                wiresum_dtype dtype, wiresum_op op, int root, wiresum_operation** operation);
 /* `bytes` of memory from the root to all. */

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -27,12 +28,20 @@ using session::Failure;
 /// Where sidecar/process.py looks for its socket.
 constexpr int kControlDescriptor = 3;
 /// It forks, so that it is no child of the program's, before there are threads; and it does not look for modules in the
-/// folder where the program happens to run.
+/// folder where the program happens to run. If it cannot begin, it says why; start_problem() reads that.
 constexpr const char* kProgram =
-    "import os, sys; os.fork() and os._exit(0); sys.path[:] = [p for p in sys.path if p]; "
-    "from wiresum.agent.sidecar import main; main()";
+    "import os, sys\n"
+    "os.fork() and os._exit(0)\n"
+    "sys.path[:] = [p for p in sys.path if p]\n"
+    "try:\n"
+    "  from wiresum.agent.sidecar import main\n"
+    "except BaseException as error:\n"
+    "  os.write(3, f'{type(error).__name__}: {error}'.encode(errors='replace')[:1000])\n"
+    "  raise\n"
+    "main()\n";
+constexpr std::size_t kProblemBytesMax = 1000;
 
-/// The one of this process; its socket is open while it runs.
+/// The one of this process; its socket is open while it runs. `python` is the interpreter in which it runs.
 struct Process {
   std::mutex mutex;
   Descriptor control;
@@ -117,7 +126,17 @@ bool hand_over(int control, int session) noexcept {
   }
 }
 
-}  // namespace
+/// What has come over the socket, and stays in it: nothing as long as it runs, else a problem, or "".
+std::optional<std::string> last_words(int control) {
+  std::string text(kProblemBytesMax, '\0');
+  while (true) {
+    const ssize_t count = recv(control, text.data(), text.size(), MSG_PEEK | MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
+    text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
+    return text;
+  }
+}
 
 std::string default_python() {
 #ifdef WIRESUM_SIDECAR_PYTHON
@@ -137,14 +156,32 @@ std::string default_python() {
 #endif
 }
 
+}  // namespace
+
+std::string interpreter_of(const std::string& python) { return python.empty() ? default_python() : python; }
+
+std::string start_problem() {
+  Process& one = process();
+  const std::lock_guard lock(one.mutex);
+  return one.control.valid() ? last_words(one.control.get()).value_or("") : "";
+}
+
 Channel open_channel(const std::string& python) {
   Process& one = process();
   const std::lock_guard lock(one.mutex);
   SocketPair pair;
-  if (one.control.valid() && hand_over(one.control.get(), pair.theirs.get())) {
+  const bool runs = one.control.valid() && !last_words(one.control.get());
+  if (runs && !python.empty() && python != one.python) {
+    throw Failure(Failure::kArgument, "WIRESUM_PYTHON is '" + python + "', but the sidecar of this process runs in '" +
+                                          one.python +
+                                          "' since its first session, and serves all of them: set WIRESUM_PYTHON "
+                                          "before the first session, and do not change it");
+  }
+  if (runs && hand_over(one.control.get(), pair.theirs.get())) {
     return Channel(std::move(pair.ours));
   }
-  one.control = start(python.empty() ? default_python() : python);
+  one.python = interpreter_of(python);
+  one.control = start(one.python);
   hand_over(one.control.get(), pair.theirs.get());  // one that has ended already is found by its silence
   return Channel(std::move(pair.ours));
 }

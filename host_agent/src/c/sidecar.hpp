@@ -12,10 +12,14 @@
 namespace wiresum::c {
 
 /// A socket for a new session, whose other end the sidecar serves; starts one if none runs. `python` is the interpreter
-/// to start it with, "" for the one that fits this library. Throws Failure or std::system_error.
+/// to start it with, "" for the one that fits this library. Throws Failure, also if one runs in another interpreter
+/// than `python`, or std::system_error.
 [[nodiscard]] Channel open_channel(const std::string& python);
 
-/// The interpreter that fits this library, if none is named.
-[[nodiscard]] std::string default_python();
+/// The interpreter that `python` names; that of the environment in which this library lies, if it is "".
+[[nodiscard]] std::string interpreter_of(const std::string& python);
+
+/// Why the last sidecar could not begin, as Python said it; empty if it said nothing.
+[[nodiscard]] std::string start_problem();
 
 }  // namespace wiresum::c

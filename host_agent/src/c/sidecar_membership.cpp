@@ -1,8 +1,11 @@
 #include "c/sidecar_membership.hpp"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -27,6 +30,7 @@ constexpr milliseconds kJoinMargin{30'000};
 constexpr milliseconds kExplainTimeout{15'000};
 /// A sidecar leaves each aggregator in two seconds at most.
 constexpr milliseconds kLeaveTimeout{20'000};
+constexpr std::string_view kPrefix = "WIRESUM_";
 constexpr const char* kPythonSetting = "WIRESUM_PYTHON";
 
 std::string python_of(const JoinRequest& request) {
@@ -36,14 +40,33 @@ std::string python_of(const JoinRequest& request) {
   return variable == nullptr ? "" : variable;
 }
 
+/// All variables that may be settings, as the sidecar reads them: NAME=value, each with a NUL after it. They are read
+/// again for each session, since the sidecar itself sees only those with which it was started.
+std::string environment() {
+  std::string all;
+  for (const char* const* variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    if (std::string_view(*variable).starts_with(kPrefix)) all.append(*variable).push_back('\0');
+  }
+  return all;
+}
+
+std::string in_one_text(const session::Fields& settings) {
+  std::string all;
+  for (const auto& [name, value] : settings) {
+    if (name != kPythonSetting) all.append(name).append("=").append(value).push_back('\0');
+  }
+  return all;
+}
+
 Line join_line(const JoinRequest& request) {
-  Line line{.word = "join", .fields = request.settings};
-  line.fields.erase(kPythonSetting);
+  Line line{.word = "join", .fields = {}};
   line.fields["version"] = std::to_string(wire::kSidecarVersion);
   line.fields["job"] = request.job;
   line.fields["rank"] = std::to_string(request.rank);
   line.fields["world_size"] = std::to_string(request.world_size);
   line.fields["queue"] = request.queue ? "1" : "0";
+  line.fields["settings"] = in_one_text(request.settings);
+  line.fields["environment"] = environment();
   return line;
 }
 
@@ -73,7 +96,13 @@ SidecarMembership::SidecarMembership(JoinRequest request)
       channel_(open_channel(python_)) {}
 
 session::Grant SidecarMembership::join(const session::Bind& bind) {
-  channel_.send(join_line(request_));
+  try {
+    channel_.send(join_line(request_));
+  } catch (const LineError&) {
+    throw Failure(Failure::kArgument,
+                  "the job's name, the settings and the WIRESUM_ variables are too long together: they may have " +
+                      std::to_string(session::kLineBytesMax) + " bytes");
+  }
   try {
     return await_grants(bind);
   } catch (const LineError& error) {
@@ -105,7 +134,7 @@ session::Grant SidecarMembership::await_grants(const session::Bind& bind) {
       throw LineError("'" + line->word + "' is nothing that a sidecar says while a job is joined");
     }
   }
-  throw failure_of("has ended");
+  throw process_.empty() ? never_began() : failure_of("has ended");
 }
 
 void SidecarMembership::attend(std::shared_ptr<session::Session> session) {
@@ -201,14 +230,18 @@ void SidecarMembership::hang_up(const Failure& failure) {
 }
 
 Failure SidecarMembership::failure_of(const std::string& has) const {
-  const bool has_spoken = !process_.empty();
-  const std::string who =
-      has_spoken ? "process " + process_ : "started with '" + (python_.empty() ? default_python() : python_) + "'";
-  return {Failure::kSidecar,
-          "the sidecar that attends job '" + request_.job + "' (" + who + ") " + has +
-              (has_spoken ? ": the job cannot go on without it"
-                          : ". It needs the Python package wiresum: WIRESUM_PYTHON must name an interpreter for which "
-                            "that is installed")};
+  const std::string who = process_.empty() ? "started with '" + interpreter_of(python_) + "'" : "process " + process_;
+  return {Failure::kSidecar, "the sidecar that attends job '" + request_.job + "' (" + who + ") " + has +
+                                 ": the job cannot go on without it"};
+}
+
+Failure SidecarMembership::never_began() const {
+  const std::string problem = start_problem();
+  return {Failure::kSidecar, "cannot start the sidecar that attends job '" + request_.job + "' with '" +
+                                 interpreter_of(python_) +
+                                 "': " + (problem.empty() ? "it ended without a word" : problem) +
+                                 ". WIRESUM_PYTHON must name an interpreter for which the Python package wiresum is "
+                                 "installed"};
 }
 
 }  // namespace wiresum::c

@@ -50,6 +50,8 @@ class SidecarMembership final : public session::Membership {
   void hang_up(const session::Failure& failure);
   /// That the sidecar `has` gone, or makes no sense.
   [[nodiscard]] session::Failure failure_of(const std::string& has) const;
+  /// That it has ended before its first word.
+  [[nodiscard]] session::Failure never_began() const;
 
   const JoinRequest request_;
   const std::string python_;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -184,6 +185,25 @@ void require_memory(const void* memory, std::size_t count) {
   require(memory != nullptr || count == 0, "the memory is NULL");
 }
 
+bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(a);
+  const auto second = reinterpret_cast<std::uintptr_t>(b);
+  return first <= second ? second - first < a_bytes : first - second < b_bytes;
+}
+
+/// While a part of the source is still to be sent, results are written already. So none may be written there, unless
+/// it is the result of that very part: a collective in place. `whole` is the longer of both buffers, and `part` the
+/// other one; in place, the part is `in_place` bytes from the beginning of the whole.
+void require_apart(const void* whole, std::size_t whole_bytes, const void* part, std::size_t part_bytes,
+                   std::size_t in_place, const char* text) {
+  if (whole_bytes == 0 || part_bytes == 0 || bytes_of(part) == bytes_of(whole) + in_place) return;
+  require(!overlap(bytes_of(whole), whole_bytes, bytes_of(part), part_bytes), text);
+}
+
+constexpr const char* kPartlyOverlap =
+    "source and destination overlap, but are not the same memory: give the same memory twice, or memory that does not "
+    "overlap";
+
 void require_root(const Session& session, int root) {
   require(root >= 0 && root < session.world_size(), "the root must be a rank: 0 to world_size - 1");
 }
@@ -319,6 +339,8 @@ int wiresum_all_reduce(wiresum_session* session, const void* source, void* desti
     (void)checked(session);
     require_memory(source, elements);
     require_memory(destination, elements);
+    const std::size_t bytes = elements * wiresum::numeric::element_bytes(dtype_of(dtype));
+    require_apart(source, bytes, destination, bytes, 0, kPartlyOverlap);
     const Region region{.source = bytes_of(source), .destination = bytes_of(destination), .elements = elements};
     return start_sum(session, Collective::Kind::kAllReduce, dtype, op, -1, {region}, operation);
   });
@@ -331,7 +353,11 @@ int wiresum_reduce(wiresum_session* session, const void* source, void* destinati
     require_root(member, root);
     require_memory(source, elements);
     const bool is_root = member.rank() == root;
-    if (is_root) require_memory(destination, elements);
+    if (is_root) {
+      require_memory(destination, elements);
+      const std::size_t bytes = elements * wiresum::numeric::element_bytes(dtype_of(dtype));
+      require_apart(source, bytes, destination, bytes, 0, kPartlyOverlap);
+    }
     const Region region{
         .source = bytes_of(source), .destination = is_root ? bytes_of(destination) : nullptr, .elements = elements};
     return start_sum(session, Collective::Kind::kReduce, dtype, op, root, {region}, operation);
@@ -362,6 +388,9 @@ int wiresum_all_gather(wiresum_session* session, const void* source, void* desti
     require_memory(source, bytes);
     require_memory(destination, bytes);
     std::vector<Region> regions(static_cast<std::size_t>(member.world_size()));
+    require_apart(destination, regions.size() * bytes, source, bytes, static_cast<std::size_t>(member.rank()) * bytes,
+                  "source and destination overlap, but the source is not this worker's part of the destination, which "
+                  "begins rank * bytes into it: let it be that part, or memory that does not overlap");
     for (std::size_t owner = 0; owner < regions.size(); ++owner) {
       regions[owner] = {.source = static_cast<int>(owner) == member.rank() ? bytes_of(source) : nullptr,
                         .destination = bytes_of(destination) + owner * bytes,
@@ -382,6 +411,10 @@ int wiresum_reduce_scatter(wiresum_session* session, const void* source, void* d
     require_memory(destination, elements);
     const std::size_t part_bytes = elements * wiresum::numeric::element_bytes(dtype_of(dtype));
     std::vector<Region> regions(static_cast<std::size_t>(member.world_size()));
+    require_apart(source, regions.size() * part_bytes, destination, part_bytes,
+                  static_cast<std::size_t>(member.rank()) * part_bytes,
+                  "source and destination overlap, but the destination is not this worker's part of the source, which "
+                  "begins rank * elements into it: let it be that part, or memory that does not overlap");
     for (std::size_t owner = 0; owner < regions.size(); ++owner) {
       regions[owner] = {.source = bytes_of(source) + owner * part_bytes,
                         .destination = static_cast<int>(owner) == member.rank() ? bytes_of(destination) : nullptr,

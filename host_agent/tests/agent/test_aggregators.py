@@ -150,6 +150,23 @@ def test_different_packet_sizes_are_an_error_that_names_the_setting(start: Start
     join(config_of(*servers, lanes=128)).leave()
 
 
+def test_workers_with_different_numbers_of_aggregators_get_an_error(two: list[JoinServer]) -> None:
+    with futures.ThreadPoolExecutor() as pool:
+        joining = [pool.submit(join, config_of(*two), 0, 2), pool.submit(join, config_of(two[0]), 1, 2)]
+        for each in joining:
+            with pytest.raises(
+                JoinError, match=r"the number of aggregators in WIRESUM_SWITCH is 2 at rank 0 .* 1 at rank 1 "
+            ):
+                each.result(PATIENCE_S)
+
+
+@pytest.fixture
+def not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers do not send their settings, so one of them may know of the first aggregator only."""
+    monkeypatch.setattr(AgentConfig, "agreed", {})
+
+
+@pytest.mark.usefixtures("not_compared")
 def test_a_worker_waiting_at_the_second_aggregator_hears_of_an_abort_at_the_first(two: list[JoinServer]) -> None:
     with futures.ThreadPoolExecutor() as pool:
         waiting = pool.submit(join, config_of(*two), 0, 2)
@@ -162,6 +179,7 @@ def test_a_worker_waiting_at_the_second_aggregator_hears_of_an_abort_at_the_firs
     wait_until(lambda: [states_at(server) for server in two] == [[], []], "nothing is left of the job")
 
 
+@pytest.mark.usefixtures("not_compared")
 def test_a_worker_lost_at_the_first_aggregator_is_named_to_one_waiting_at_the_second(two: list[JoinServer]) -> None:
     with futures.ThreadPoolExecutor() as pool:
         waiting = pool.submit(join, config_of(*two), 0, 2)

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from wiresum.agent.config import AgentConfig, Setting, settings_of
+from wiresum.agent.config import OTHER_VARIABLES, AgentConfig, Setting, refuse_unknown, settings_of
 from wiresum.join.constants import AGGREGATORS_MAX
 
+ROOT = Path(__file__).parents[3]
 VARIABLES = {
     "WIRESUM_SWITCH": ("switch-1.example:4000", "switch", "switch-1.example:4000"),
     "WIRESUM_JOB": ("night-run", "job", "night-run"),
@@ -61,16 +63,49 @@ def test_a_misspelt_variable_is_refused_with_a_suggestion(misspelt: str, meant: 
 @pytest.mark.parametrize(
     "other",
     [
-        *("WIRESUM_SIMD", "WIRESUM_HOME", "WIRESUM_SWITCH_SERVICE_HOST", "WIRESUM_SWITCH_PORT_43487_TCP_ADDR"),
-        *("WIRESUM_SWITCH_PORT", "WIRESUM_XDP_PLUGIN", "WIRESUM_PYTHON"),
+        *("WIRESUM_SWITCH_SERVICE_HOST", "WIRESUM_SWITCH_PORT_43487_TCP_ADDR", "WIRESUM_SWITCH_PORT"),
+        *OTHER_VARIABLES,
     ],
 )
-def test_unrelated_variables_are_ignored(other: str) -> None:
+def test_known_variables_of_other_programs_are_ignored(other: str, caplog: pytest.LogCaptureFixture) -> None:
     assert AgentConfig.from_environment({other: "1"}) == AgentConfig()
+    assert not caplog.records
+
+
+def test_an_unknown_variable_has_no_effect_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        assert AgentConfig.from_environment({"WIRESUM_FAVOURITE": "1"}) == AgentConfig()
+    assert [record.getMessage() for record in caplog.records] == [
+        "WIRESUM_FAVOURITE is no setting, and has no effect. `wiresum settings` lists all"
+    ]
+
+
+def test_each_variable_that_native_code_reads_is_known() -> None:
+    known = {setting.variable for setting in settings_of().values()} | OTHER_VARIABLES.keys()
+    read = set()
+    for folder in ("host_agent/src", "soft_switch/src", "plugins"):
+        for path in (ROOT / folder).rglob("*.c*"):
+            read.update(re.findall(r'getenv\("(WIRESUM_\w+)"\)', path.read_text()))
+    assert "WIRESUM_SIMD" in read
+    assert read <= known
+
+
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [
+        ("WIRESUM_LANE", "WIRESUM_LANE is no setting: is WIRESUM_LANES meant?"),
+        ("WIRESUM_FAVOURITE", "WIRESUM_FAVOURITE is no setting"),
+        ("WIRESUM_SIMD", "WIRESUM_SIMD is for the environment"),
+    ],
+)
+def test_what_is_given_for_a_session_must_be_a_setting(variable: str, says: str) -> None:
+    refuse_unknown({"WIRESUM_LANES": "64"})
+    with pytest.raises(ValueError, match=re.escape(says)):
+        refuse_unknown({variable: "1"})
 
 
 def test_the_documented_table_is_that_of_the_settings() -> None:
-    documented = (Path(__file__).parents[3] / "docs/torch.md").read_text()
+    documented = (ROOT / "docs/torch.md").read_text()
     rows = [line for line in documented.splitlines() if line.startswith("| `WIRESUM_")]
     assert rows == [row_of(name, setting) for name, setting in settings_of().items()]
 
@@ -175,6 +210,15 @@ def test_a_bad_secret_is_refused_without_being_repeated(variable: str, text: str
     with pytest.raises(ValueError, match=f"^{variable}.*not shown") as caught:
         AgentConfig.from_environment({variable: text})
     assert text not in str(caught.value)
+
+
+def test_what_the_workers_of_a_job_must_agree_on() -> None:
+    assert AgentConfig(switch="a+b", bits=16, sparse=False).agreed == {
+        "WIRESUM_PRECISION": "auto",
+        "WIRESUM_BITS": "16",
+        "WIRESUM_SPARSE": "0",
+        "the number of aggregators in WIRESUM_SWITCH": "2",
+    }
 
 
 def test_secrets_are_not_shown() -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,7 +21,8 @@ from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
 
 FOLDER = Path(__file__).resolve().parent
-HOST_AGENT = FOLDER.parents[1]
+DEV = FOLDER.parents[2] / "build/dev"
+EXAMPLE = FOLDER.parents[1] / "examples" / "c"
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-O1"]
@@ -30,16 +32,21 @@ pytestmark = pytest.mark.skipif(
     reason="cc or pkg-config is missing: programs in C are not tried",
 )
 
+needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is missing")
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(scope="module")
 def flags() -> list[str]:
     """The compiler flags that a user of the library gets."""
-    folder = CliRunner().invoke(paths, ["pkg-config"], catch_exceptions=False).output.strip()
+    return flags_of_pkg_config(CliRunner().invoke(paths, ["pkg-config"], catch_exceptions=False).output.strip())
+
+
+def flags_of_pkg_config(folder: str | Path, *options: str) -> list[str]:
     found = subprocess.run(
-        ["pkg-config", "--cflags", "--libs", "wiresum"],
-        env=os.environ | {"PKG_CONFIG_PATH": folder},
+        ["pkg-config", *options, "--cflags", "--libs", "wiresum"],
+        env=os.environ | {"PKG_CONFIG_PATH": str(folder)},
         capture_output=True,
         text=True,
         check=True,
@@ -130,6 +137,29 @@ def test_invalid_calls_are_refused_and_settings_take_effect(start: Start) -> Non
     outcome(start("arguments"))
 
 
+def test_memory_that_partly_overlaps_is_refused_and_what_is_in_place_is_not(start: Start) -> None:
+    for process in [start("overlaps", rank, 2) for rank in range(2)]:
+        outcome(process)
+
+
+def test_settings_that_change_after_the_first_session_count(start: Start) -> None:
+    outcome(start("settings-change"))
+
+
+def test_a_bad_name_is_said_to_be_one(start: Start) -> None:
+    outcome(start("bad-names"))
+
+
+def test_an_unknown_variable_is_warned_of_and_a_misspelt_one_is_refused(start: Start) -> None:
+    process = start("several-sessions", WIRESUM_FAVOURITE="1", WIRESUM_SWITCH_PORT_1_TCP="for Kubernetes")
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert errors.count("WIRESUM_") == 1, "once, though there are three sessions"
+    assert "WIRESUM_FAVOURITE is no setting, and has no effect" in errors
+    said = outcome(start("fails-to-join", WIRESUM_SWICH="localhost"))
+    assert "WIRESUM_ERROR_ARGUMENT WIRESUM_SWICH is no setting: is WIRESUM_SWITCH meant?" in said
+
+
 @pytest.mark.parametrize(
     ("scenario", "says"),
     [
@@ -180,7 +210,10 @@ def test_leaving_ends_what_is_in_flight(start: Start) -> None:
     ("variables", "says"),
     [
         ({"WIRESUM_PYTHON": "/nowhere/python"}, "WIRESUM_ERROR_SIDECAR.*WIRESUM_PYTHON"),
-        ({"WIRESUM_PYTHON": "/bin/true"}, "WIRESUM_ERROR_SIDECAR.*Python package wiresum"),
+        (
+            {"WIRESUM_PYTHON": "/bin/true"},
+            "WIRESUM_ERROR_SIDECAR.*'/bin/true': it ended without a word.*WIRESUM_PYTHON",
+        ),
         ({"WIRESUM_SWITCH": "127.0.0.1:1", "WIRESUM_JOIN_TIMEOUT": "0.2"}, "WIRESUM_ERROR_JOIN.*127.0.0.1:1"),
         ({"WIRESUM_ADDRESS": "192.0.2.1"}, "WIRESUM_ERROR .*192.0.2.1"),
         ({"WIRESUM_PRIORITY": "high"}, "WIRESUM_ERROR_ARGUMENT.*WIRESUM_PRIORITY"),
@@ -188,6 +221,28 @@ def test_leaving_ends_what_is_in_flight(start: Start) -> None:
 )
 def test_a_failed_join_says_why(start: Start, variables: dict[str, str], says: str) -> None:
     assert re.search(says, outcome(start("fails-to-join", 0, 1, **variables)))
+
+
+@pytest.mark.parametrize(
+    ("variable", "values"),
+    [("WIRESUM_BITS", ("16", "32")), ("WIRESUM_PRECISION", ("exact", "auto")), ("WIRESUM_SPARSE", ("0", "1"))],
+)
+def test_all_ranks_hear_which_setting_differs(start: Start, variable: str, values: tuple[str, str]) -> None:
+    for process in [start("fails-to-join", rank, 2, **{variable: value}) for rank, value in enumerate(values)]:
+        said = outcome(process)
+        assert "WIRESUM_ERROR_JOIN" in said
+        assert "different settings" in said
+        for rank, value in enumerate(values):
+            assert re.search(rf"{variable} is .*{value} at rank {rank} ", said)
+
+
+def test_what_the_sidecar_cannot_import_is_said(start: Start, tmp_path: Path) -> None:
+    for name in ("click", "grpc", "google"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('it is broken')")
+    said = outcome(start("fails-to-join", 0, 1, PYTHONPATH=str(tmp_path / "."), WIRESUM_PYTHON=sys.executable))
+    assert re.search(
+        r"WIRESUM_ERROR_SIDECAR cannot start the sidecar.*: ImportError: it is broken\. WIRESUM_PYTHON", said
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,18 +266,68 @@ def test_ports_outside_the_configured_range_are_not_used(start: Start) -> None:
     assert "WIRESUM_PORTS" in said
 
 
-def test_the_example_sums_and_the_header_compiles_as_cpp(flags: list[str], control: str, tmp_path: Path) -> None:
-    program = tmp_path / "all_reduce"
-    source = HOST_AGENT / "examples" / "c" / "all_reduce.c"
-    subprocess.run(["cc", *STRICT, source, "-o", program, *flags], check=True)
-    environment = os.environ | {"WIRESUM_SWITCH": control}
+def example_sums(program: Path, **variables: str) -> None:
     ranks = [
-        subprocess.Popen([program, str(rank), "2"], env=environment, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([program, str(rank), "2"], env=os.environ | variables, stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
     for rank, process in enumerate(ranks):
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert f"rank {rank}: every element is 3" in out
+
+
+def test_the_example_sums_with_pkg_config(flags: list[str], control: str, tmp_path: Path) -> None:
+    assert "-lwiresum" in flags
+    program = tmp_path / "all_reduce"
+    subprocess.run(["cc", *STRICT, EXAMPLE / "all_reduce.c", "-o", program, *flags], check=True)
+    example_sums(program, WIRESUM_SWITCH=control)
+
+
+def built_by_cmake(folder: Path, **variables: str) -> Path:
+    """The example, by its own CMakeLists.txt."""
+    settings = [f"-D{name}={value}" for name, value in variables.items()]
+    subprocess.run(["cmake", "-S", EXAMPLE, "-B", folder, *settings], check=True)
+    subprocess.run(["cmake", "--build", folder], check=True)
+    return folder / "all_reduce"
+
+
+@needs_cmake
+def test_the_example_sums_with_cmake(control: str, tmp_path: Path) -> None:
+    package = CliRunner().invoke(paths, ["cmake"], catch_exceptions=False).output.strip()
+    example_sums(built_by_cmake(tmp_path, wiresum_DIR=package), WIRESUM_SWITCH=control)
+
+
+@needs_cmake
+@pytest.mark.timeout(600)  # it compiles what has changed
+@pytest.mark.skipif(not (DEV / "build.ninja").exists(), reason="the build of the preset dev is not there")
+def test_an_installed_build_is_found_by_cmake_and_by_pkg_config(control: str, tmp_path: Path) -> None:
+    subprocess.run(["cmake", "--build", DEV, "--target", "wiresum_shared"], check=True)
+    prefix = tmp_path / "usr"
+    subprocess.run(["cmake", "--install", DEV, "--prefix", prefix, "--component", "libwiresum"], check=True)
+    variables = {"WIRESUM_SWITCH": control, "WIRESUM_PYTHON": sys.executable}
+    example_sums(built_by_cmake(tmp_path / "build", CMAKE_PREFIX_PATH=str(prefix)), **variables)
+    program = tmp_path / "all_reduce"
+    (folder,) = prefix.rglob("pkgconfig")
+    flags = flags_of_pkg_config(folder, "--define-prefix")  # the file has that of the configuration
+    assert f"-L{folder.parent}" in flags
+    subprocess.run(["cc", EXAMPLE / "all_reduce.c", "-o", program, *flags], check=True)
+    example_sums(program, **variables)
+
+
+@needs_cmake
+def test_a_cmake_project_that_needs_a_later_version_does_not_get_this_one(tmp_path: Path) -> None:
+    package = CliRunner().invoke(paths, ["cmake"], catch_exceptions=False).output.strip()
+    project = tmp_path / "CMakeLists.txt"
+    project.write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(later LANGUAGES C)\nfind_package(wiresum 99 REQUIRED)\n"
+    )
+    command = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-Dwiresum_DIR={package}"]
+    refused = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert refused.returncode != 0
+    assert "wiresum-config.cmake, version: 0" in refused.stderr
+
+
+def test_the_header_is_one_for_cpp_too(flags: list[str], tmp_path: Path) -> None:
     includes = [flag for flag in flags if flag.startswith("-I")]
     unit = tmp_path / "unit.cpp"
     unit.write_text("#include <wiresum/wiresum.h>\nint main() { return wiresum_rank(nullptr) == -1 ? 0 : 1; }\n")

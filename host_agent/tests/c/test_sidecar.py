@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 
@@ -19,6 +20,10 @@ def test_a_message_survives_encoding() -> None:
     assert line.count(b"\n") == 1
     read = decode(line[:-1])
     assert (read.word, read.fields) == ("ended", fields)
+
+
+def test_bytes_that_are_no_text_come_as_in_the_environment() -> None:
+    assert decode(b"join\tjob=\xff").text("job") == os.fsdecode(b"\xff")
 
 
 WRONG = [

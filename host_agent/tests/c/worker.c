@@ -301,6 +301,127 @@ static void arguments(void) {
   CHECK(wiresum_leave(&session));
 }
 
+/* Every way in which the two buffers of a call may lie. It needs two workers, which ask for the same. */
+static void overlaps(void) {
+  enum { ELEMENTS = 1000 };
+  static int32_t memory[4 * ELEMENTS];
+  wiresum_session* session = join("overlaps");
+  wiresum_operation* operation = NULL;
+  EXPECT(world_size == 2);
+
+  for (int shift = -ELEMENTS; shift <= ELEMENTS; shift += ELEMENTS / 2) {
+    int32_t* source = memory + ELEMENTS;
+    for (int i = 0; i < ELEMENTS; ++i) source[i] = i * (rank + 1);
+    const int code =
+        wiresum_all_reduce(session, source, source + shift, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM, &operation);
+    const int may = shift % ELEMENTS == 0;
+    EXPECT((code == WIRESUM_OK) == may);
+    if (!may) {
+      EXPECT(code == WIRESUM_ERROR_ARGUMENT && strstr(wiresum_error_text(), "source and destination overlap") != NULL);
+      continue;
+    }
+    finish(&operation);
+    for (int i = 0; i < ELEMENTS; ++i) EXPECT(source[shift + i] == i * everybody());
+  }
+  /* By a byte. */
+  EXPECT(wiresum_all_reduce(session, memory, (char*)memory + 4 * ELEMENTS - 1, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM,
+                            &operation) == WIRESUM_ERROR_ARGUMENT);
+  /* Bytes count, not elements. */
+  EXPECT(wiresum_all_reduce(session, memory, memory + ELEMENTS / 2, ELEMENTS, WIRESUM_FLOAT16, WIRESUM_SUM,
+                            &operation) == WIRESUM_OK);
+  finish(&operation);
+
+  /* The root alone writes. */
+  if (rank == 0) {
+    EXPECT(wiresum_reduce(session, memory, memory + 1, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM, 0, &operation) ==
+           WIRESUM_ERROR_ARGUMENT);
+  }
+  CHECK(wiresum_reduce(session, memory, memory + rank, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM, 0, &operation));
+  finish(&operation);
+
+  /* The other's part is not one's own. */
+  for (int part = 0; part < 2; ++part) {
+    for (int shift = -1; shift <= 1; ++shift) {
+      int32_t* const inside = memory + ELEMENTS + part * ELEMENTS + shift;
+      if (part == rank && shift == 0) continue;
+      EXPECT(wiresum_all_gather(session, inside, memory + ELEMENTS, 4 * ELEMENTS, &operation) ==
+             WIRESUM_ERROR_ARGUMENT);
+      EXPECT(wiresum_reduce_scatter(session, memory + ELEMENTS, inside, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM,
+                                    &operation) == WIRESUM_ERROR_ARGUMENT);
+    }
+  }
+  /* What ends where the other begins does not overlap. */
+  int32_t* const beside = rank == 0 ? memory : memory + 3 * ELEMENTS;
+  for (int i = 0; i < ELEMENTS; ++i) beside[i] = rank + 1;
+  CHECK(wiresum_all_gather(session, beside, memory + ELEMENTS, 4 * ELEMENTS, &operation));
+  finish(&operation);
+  for (int i = 0; i < 2 * ELEMENTS; ++i) EXPECT(memory[ELEMENTS + i] == i / ELEMENTS + 1);
+  CHECK(wiresum_reduce_scatter(session, memory + ELEMENTS, beside, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM, &operation));
+  finish(&operation);
+  for (int i = 0; i < ELEMENTS; ++i) EXPECT(beside[i] == 2 * (rank + 1));
+  CHECK(wiresum_leave(&session));
+}
+
+static uint64_t results_of_a_sum(const char* job) {
+  wiresum_statistics statistics;
+  wiresum_session* session = join(job);
+  sum_integers(session);
+  CHECK(wiresum_get_statistics(session, &statistics, sizeof statistics));
+  CHECK(wiresum_leave(&session));
+  return statistics.results;
+}
+
+/* The environment is changed after the first session. */
+static void settings_change(void) {
+  wiresum_session* session = NULL;
+  const uint64_t few = results_of_a_sum("before");
+  EXPECT(setenv("WIRESUM_LANES", "64", 1) == 0);
+  const uint64_t many = results_of_a_sum("after");
+  EXPECT(many >= 5000 / 64 && many > few);
+  EXPECT(unsetenv("WIRESUM_LANES") == 0);
+  EXPECT(results_of_a_sum("as-before") == few);
+
+  EXPECT(setenv("WIRESUM_LANES", "many", 1) == 0);
+  EXPECT(wiresum_join("a", 0, 1, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(strstr(wiresum_error_text(), "WIRESUM_LANES='many'") != NULL);
+  EXPECT(unsetenv("WIRESUM_LANES") == 0);
+
+  /* The one that cannot be changed. */
+  const char* python[] = {"WIRESUM_PYTHON=/bin/false", NULL};
+  EXPECT(wiresum_join("a", 0, 1, python, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(strstr(wiresum_error_text(), "set WIRESUM_PYTHON before the first session") != NULL);
+  EXPECT(setenv("WIRESUM_PYTHON", "/bin/false", 1) == 0);
+  EXPECT(wiresum_join("a", 0, 1, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(unsetenv("WIRESUM_PYTHON") == 0);
+  EXPECT(results_of_a_sum("still") == few);
+}
+
+static void is_refused(const char* job, const char* setting, const char* says) {
+  const char* settings[] = {setting, NULL};
+  wiresum_session* session = NULL;
+  EXPECT(wiresum_join(job, 0, 1, settings, WIRESUM_NO_QUEUE, &session) != WIRESUM_OK && session == NULL);
+  if (strstr(wiresum_error_text(), says) != NULL) return;
+  fprintf(stderr, "for the name '%s' and the setting '%s' there is no '%s' in: %s\n", job, setting, says,
+          wiresum_error_text());
+  exit(EXIT_FAILURE);
+}
+
+static void bad_names(void) {
+  static char endless[70000];
+  memset(endless, 'x', sizeof endless - 1);
+  is_refused("a", "WIRESUM_Lanes=3", "WIRESUM_Lanes is no setting: is WIRESUM_LANES meant?");
+  is_refused("a", "WIRESUM_FAVOURITE=3", "WIRESUM_FAVOURITE is no setting");
+  is_refused("a", "WIRESUM_=3", "WIRESUM_ is no setting");
+  is_refused("a", "WIRESUM_SIMD=scalar", "WIRESUM_SIMD is for the environment");
+  is_refused("a", "WIRESUM_TENANT=\xff", "WIRESUM_TENANT (tenant) is ");
+  is_refused("a", "WIRESUM_SWITCH=nowhere.invalid", "cannot resolve the switch's address 'nowhere.invalid:43487'");
+  is_refused("a", "WIRESUM_SWITCH=a..b", "cannot resolve the switch's address 'a..b:43487'");
+  is_refused("two words", "WIRESUM_LANES=64", "the job's name, 'two words', must be letters, digits");
+  is_refused("\xff", "WIRESUM_LANES=64", "the job's name, ");
+  is_refused(endless, "WIRESUM_LANES=64", "they may have 65536 bytes");
+  (void)results_of_a_sum("good-name");
+}
+
 static void fails_to_join(void) {
   wiresum_session* session = NULL;
   say("failed", wiresum_join("fails-to-join", rank, world_size, NULL, WIRESUM_NO_QUEUE, &session));
@@ -332,6 +453,12 @@ int main(int count, char** words) {
     leaves_early();
   } else if (strcmp(scenario, "arguments") == 0) {
     arguments();
+  } else if (strcmp(scenario, "overlaps") == 0) {
+    overlaps();
+  } else if (strcmp(scenario, "settings-change") == 0) {
+    settings_change();
+  } else if (strcmp(scenario, "bad-names") == 0) {
+    bad_names();
   } else if (strcmp(scenario, "fails-to-join") == 0) {
     fails_to_join();
   } else if (strcmp(scenario, "unnamed") == 0) {

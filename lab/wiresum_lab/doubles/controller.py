@@ -305,6 +305,8 @@ def join_request(**fields: object) -> messages.JoinRequest:
     for name, value in fields.items():
         if isinstance(value, messages.Endpoint):
             request.endpoint.CopyFrom(value)
+        elif isinstance(value, dict):
+            getattr(request, name).update(value)
         else:
             setattr(request, name, value)
     return request

@@ -148,11 +148,8 @@ def test_a_group_can_ask_for_block_sums_of_short_tensors(rank: int, size: int) -
     dist.destroy_process_group(group)
 
 
-@pytest.mark.parametrize("elements", [10, 50_000])
 @runs_in("trio")
-def test_workers_with_different_precisions_get_an_error(rank: int, size: int, elements: int) -> None:
+def test_workers_with_different_precisions_get_an_error(rank: int, size: int) -> None:
     options = wiresum.torch.Options(precision="block" if rank == 1 else "exact")
-    group = dist.new_group(pg_options=options, timeout=timedelta(seconds=20))
-    with pytest.raises(dist.DistBackendError, match="different collectives"):
-        dist.all_reduce(torch.ones(elements), group=group)
-    dist.destroy_process_group(group)
+    with pytest.raises(dist.DistBackendError, match="WIRESUM_PRECISION is "):
+        dist.new_group(pg_options=options, timeout=timedelta(seconds=20))

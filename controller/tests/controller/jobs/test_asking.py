@@ -156,3 +156,35 @@ def test_a_certificate_with_a_tenant_cannot_join_a_job_reserved_for_no_tenant() 
     token = harness.jobs.create(join.CreateJobRequest(job_name="a-job", world_size=2), harness.now)
     code, text = harness.refusal_of(lambda: harness.ask(rank=0, world_size=2, tenant="vision", job_token=token))
     assert (code, "another tenant's than 'vision'" in text) == ("FAILED_PRECONDITION", True)
+
+
+def test_all_workers_hear_which_settings_differ() -> None:
+    harness = JobsHarness()
+    for rank, bits in enumerate(["32", "16", "32"]):
+        harness.ask(rank=rank, world_size=3, agreed={"WIRESUM_BITS": bits, "WIRESUM_SPARSE": "1"})
+    refusals = {refuse.worker.rank: refuse.refusal for refuse in harness.outputs(Refuse)}
+    assert sorted(refusals) == [0, 1, 2]
+    for refusal in refusals.values():
+        assert refusal.code == "FAILED_PRECONDITION"
+        assert "WIRESUM_BITS is 32 at rank 0 (127.0.0.1, process 1000 on 'host-0') and 16 at rank 1 (" in refusal.text
+        assert "WIRESUM_SPARSE" not in refusal.text
+    for rank in range(3):
+        harness.ask(rank=rank, world_size=3, agreed={"WIRESUM_BITS": "16"})
+    assert len(harness.outputs(Grant)) == 3, "the name is free, and they agree now"
+
+
+def test_a_setting_that_only_one_worker_names_is_not_compared() -> None:
+    harness = JobsHarness()
+    harness.ask(rank=0, world_size=3, agreed={"WIRESUM_BITS": "32"})
+    harness.ask(rank=1, world_size=3)
+    harness.ask(rank=2, world_size=3, agreed={"WIRESUM_BITS": "32", "WIRESUM_OF_LATER": "1"})
+    assert len(harness.outputs(Grant)) == 3
+
+
+def test_a_worker_that_takes_its_own_place_again_may_have_other_settings() -> None:
+    harness = JobsHarness()
+    old = harness.ask(rank=0, world_size=2, attempt="old", agreed={"WIRESUM_BITS": "32"})
+    harness.jobs.hung_up(old, old.call, harness.now)
+    harness.ask(rank=0, world_size=2, attempt="new", agreed={"WIRESUM_BITS": "16"})
+    harness.ask(rank=1, world_size=2, agreed={"WIRESUM_BITS": "16"})
+    assert len(harness.outputs(Grant)) == 2

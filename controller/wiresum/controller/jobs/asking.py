@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 from wiresum import join
 from wiresum.controller.driver import Endpoint
 from wiresum.controller.jobs.job import Asker, Job, Presence, State, Worker, same_secret
 from wiresum.controller.jobs.records import Reservation
 from wiresum.controller.jobs.refusal import Refusal
+
+VALUES_SAID_MAX = 3
+"""Of a setting, in an error."""
 
 
 def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | None, now: float) -> Job:
@@ -46,6 +51,7 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
         threads_max=request.threads_max,
         lanes_max=request.lanes_max,
         slots_wanted=request.slots,
+        agreed=dict(request.agreed),
         no_queue=request.no_queue,
         host_name=request.host_name,
         process_id=request.process_id,
@@ -107,6 +113,25 @@ def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
             f"(WIRESUM_JOB)",
         )
     _check_ports_apart(job, request)
+
+
+def check_agreed(job: Job) -> None:
+    """Do the settings of the workers go together? Asked when all are there, so that all hear the text."""
+    workers = [job.workers[rank] for rank in sorted(job.workers)]
+    said = []
+    for name in sorted({name for worker in workers for name in worker.agreed}):
+        by_value: dict[str, Worker] = {}
+        for worker in workers:
+            if name in worker.agreed:  # another version may not have it
+                by_value.setdefault(worker.agreed[name], worker)
+        if len(by_value) > 1:
+            values = list(itertools.islice(by_value.items(), VALUES_SAID_MAX))
+            said.append(f"{name} is " + " and ".join(f"{value} at {worker}" for value, worker in values))
+    if said:
+        raise Refusal(
+            "FAILED_PRECONDITION",
+            f"the workers of {job} have different settings: {'; '.join(said)}. Start all with the same",
+        )
 
 
 def _check_token(job: Job, request: join.JoinRequest) -> None:

@@ -95,6 +95,8 @@ class Worker:
     """Until when it waits for its grant."""
     token: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
     presence: Presence = Presence.WAITING
+    agreed: dict[str, str] = field(default_factory=dict, repr=False)
+    """Its settings that must be those of the others, by name."""
     no_queue: bool = False
     """It rather does without the job than wait for slots."""
     call: int = 0

@@ -441,6 +441,7 @@ class Jobs:
         if job.state not in (State.FORMING, State.QUEUED) or not job.is_whole():
             return
         try:
+            asking.check_agreed(job)
             job.trees = self.waiting.trees(job)
         except Refusal as refusal:
             self._give_up(job, refusal, now)

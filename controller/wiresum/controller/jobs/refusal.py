@@ -18,6 +18,9 @@ from wiresum.join.constants import (
 HOST_NAME_BYTES_MAX = 255
 SOFTWARE_VERSION_BYTES_MAX = 64
 ATTEMPT_BYTES_MAX = 64
+AGREED_MAX = 16
+AGREED_BYTES_MAX = 64
+"""Of a name, and of a value."""
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
@@ -45,6 +48,11 @@ def check_join(request: join.JoinRequest) -> None:
         attempt=(request.attempt, ATTEMPT_BYTES_MAX),
         job_token=(request.job_token, JOB_TOKEN_BYTES_MAX),
     )
+    if len(request.agreed) > AGREED_MAX:
+        raise _invalid("agreed", f"has {len(request.agreed)} settings: it can have {AGREED_MAX} at most")
+    for name, value in request.agreed.items():
+        _check_texts(agreed=(name, AGREED_BYTES_MAX))
+        _check_texts(agreed=(value, AGREED_BYTES_MAX))
     _check_job(request.world_size, request.priority, request.slots)
     _check_range("rank", request.rank, 0, request.world_size - 1)
     _check_range("threads_max", request.threads_max, 1, THREADS_MAX)

@@ -102,6 +102,7 @@ class Aggregators:
                     port=port,
                     threads_max=threads,
                     lanes_max=config.lanes or min(lanes_of_mtu(mtu_bytes) for _, mtu_bytes in ways),
+                    agreed=config.agreed,
                     queue=queue,
                     interruption=joined._interruption,
                 )

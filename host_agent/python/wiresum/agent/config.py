@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -38,9 +39,19 @@ TRANSPORTS = ("udp", "xdp", "dpdk")
 DEVICE_BYTES_MAX = 4096
 
 
+log = logging.getLogger(__name__)
+
 PREFIX = "WIRESUM_"
+_LIST = "`wiresum settings` lists all"
 _LIKENESS_MIN = 0.75
 """How much a variable's name must be like a setting's to be taken for a misspelt one (difflib's ratio)."""
+OTHER_VARIABLES = {
+    "WIRESUM_PYTHON": "the interpreter of libwiresum's sidecar",
+    "WIRESUM_SIMD": "the instruction set for rounding and adding, for tests",
+    "WIRESUM_SWITCH_OPTIONS": "options of the systemd unit of `wiresum switch`",
+}
+"""What else the environment may say, to others than `AgentConfig`."""
+_warned_of: set[str] = set()
 _OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)$")
 """Kubernetes sets such variables in every container, for each of its services: one may be called wiresum-switch."""
 
@@ -59,6 +70,8 @@ class Setting:
     """From the variable's text; raises a ValueError that says what is needed."""
     secret: bool = False
     """Is the value left out of errors, which end up in logs?"""
+    agreed: bool = False
+    """Do sums come out wrong, or not at all, if workers of a job have different values?"""
     variable: str = ""
 
 
@@ -206,11 +219,13 @@ class AgentConfig:
         "[numerics.md](numerics.md#exact-or-in-blocks-wiresum_precision)",
         parse=str.lower,
         problem=_one_of(*PRECISIONS),
+        agreed=True,
     )
     bits: int = _setting(
         32,
         "bits on the wire for each float that is summed in blocks: 32, 16 or 8. Fewer are faster and coarser",
         problem=lambda bits: "" if bits in (32, 16, 8) else "it must be 32, 16 or 8",
+        agreed=True,
     )
     address: str = _setting(
         "",
@@ -249,7 +264,9 @@ class AgentConfig:
         default_shown="from the number of cores",
         problem=_within(-1, SPIN_US_MAX),
     )
-    sparse: bool = _setting(True, "all-reduces find blocks of zeros and do not send them: [sparse.md](sparse.md)")
+    sparse: bool = _setting(
+        True, "all-reduces find blocks of zeros and do not send them: [sparse.md](sparse.md)", agreed=True
+    )
     transport: str = _setting(
         "udp",
         "how packets reach the network: `udp`, `xdp`, `dpdk`: [transports.md](transports.md); may differ between "
@@ -307,7 +324,7 @@ class AgentConfig:
         unknown = overrides.keys() - settings.keys()
         if unknown:
             raise TypeError(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(settings)}")
-        _refuse_misspelt(environ, settings)
+        _judge_unknown(environ)
         values: dict[str, Any] = {}
         for name, setting in settings.items():
             text = environ.get(setting.variable, "").strip()
@@ -340,6 +357,16 @@ class AgentConfig:
         if self.transport == "dpdk" and not self.address:
             return "WIRESUM_ADDRESS must be the IPv4 address that this worker is to have; the kernel knows of none"
         return ""
+
+    @property
+    def agreed(self) -> dict[str, str]:
+        """What the service compares between the workers of a job, by the names that people know."""
+        values = {
+            setting.variable: f"{getattr(self, name):d}" if setting.parse is _boolean else str(getattr(self, name))
+            for name, setting in settings_of().items()
+            if setting.agreed
+        }
+        return values | {"the number of aggregators in WIRESUM_SWITCH": str(len(self.aggregators))}
 
     @property
     def aggregators(self) -> tuple[AgentConfig, ...]:
@@ -379,13 +406,33 @@ def _shown(setting: Setting, value: object) -> str:
     return "(not shown)" if setting.secret else repr(value)
 
 
-def _refuse_misspelt(environ: Mapping[str, str], settings: Mapping[str, Setting]) -> None:
-    """A variable that is nearly one of ours was meant to be it; what is quite another is somebody else's."""
-    known = {setting.variable.removeprefix(PREFIX) for setting in settings.values()}
-    for variable in sorted(environ):
-        name = variable.removeprefix(PREFIX)
-        if name == variable or name in known or _OF_KUBERNETES.search(variable):
+def refuse_unknown(settings: Mapping[str, str]) -> None:
+    """Raises a `ValueError` if one of these, which somebody gave for a session, is no setting of a session."""
+    known = {setting.variable for setting in settings_of().values()}
+    for variable in sorted(settings.keys() - known):
+        if variable in OTHER_VARIABLES:
+            raise ValueError(f"{variable} is for the environment, and has no effect as the setting of one session")
+        likely = _likely(variable)
+        raise ValueError(f"{variable} is no setting{f': is {likely} meant?' if likely else '.'} {_LIST}")
+
+
+def _judge_unknown(environ: Mapping[str, str]) -> None:
+    """A variable that is nearly one of ours was meant to be it, and is refused. What is quite another may be somebody
+    else's: a warning says that it has no effect, once for each process."""
+    known = {setting.variable for setting in settings_of().values()} | OTHER_VARIABLES.keys()
+    for variable in sorted(environ.keys() - known):
+        if not variable.startswith(PREFIX) or _OF_KUBERNETES.search(variable):
             continue
-        likely = difflib.get_close_matches(name.upper(), known, n=1, cutoff=_LIKENESS_MIN)
-        if likely:
-            raise ValueError(f"{variable} is no setting: is {PREFIX}{likely[0]} meant? `wiresum settings` lists all")
+        if likely := _likely(variable):
+            raise ValueError(f"{variable} is no setting: is {likely} meant? {_LIST}")
+        if variable not in _warned_of:
+            _warned_of.add(variable)
+            log.warning("%s is no setting, and has no effect. %s", variable, _LIST)
+
+
+def _likely(variable: str) -> str:
+    """The variable that is meant by a name that is nearly it; empty: there is none."""
+    known = {setting.variable for setting in settings_of().values()} | OTHER_VARIABLES.keys()
+    names = [name.removeprefix(PREFIX) for name in known]
+    found = difflib.get_close_matches(variable.removeprefix(PREFIX).upper(), names, n=1, cutoff=_LIKENESS_MIN)
+    return PREFIX + found[0] if found else ""

@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -103,12 +103,13 @@ class Membership:
         port: int,
         threads_max: int,
         lanes_max: int,
+        agreed: Mapping[str, str] | None = None,
         queue: bool = True,
         interruption: Interruption | None = None,
     ) -> Membership:
         """Returns when all workers of the job have asked, and there is room for it; without `queue` there must be room
         at once. `config` names one aggregator, and `address` and `port` are those of this worker's data sockets for
-        it. Raises a `JoinError`, or what `interruption` says."""
+        it. `agreed` are the settings that the service compares. Raises a `JoinError`, or what `interruption` says."""
         request = messages.JoinRequest(
             protocol_version=messages.PROTOCOL_VERSION,
             job_name=job_name,
@@ -126,6 +127,7 @@ class Membership:
             tenant=config.tenant,
             priority=config.priority,
             job_token=config.job_token,
+            agreed=agreed,
             no_queue=not queue,
         )
         try:

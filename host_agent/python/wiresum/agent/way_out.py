@@ -93,7 +93,10 @@ def _resolve(endpoints: Sequence[str]) -> str:
         try:
             return str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
         except OSError as error:
-            problem = f"cannot resolve the switch's address '{endpoint}' (WIRESUM_SWITCH): {error.strerror}"
+            why = error.strerror
+        except UnicodeError:  # what Python says of it is about its codecs
+            why = "a part of the name is empty, or too long"
+        problem = f"cannot resolve the switch's address '{endpoint}' (WIRESUM_SWITCH): {why}"
     raise SwitchUnreachableError(problem)
 
 

@@ -51,11 +51,8 @@ def encode(word: str, **fields: object) -> bytes:
 
 
 def decode(line: bytes) -> Line:
-    """`line` is without its end. Raises LineError."""
-    try:
-        word, *parts = line.decode().split("\t")
-    except UnicodeDecodeError as error:
-        raise LineError(f"a line is no text: {error}") from None
+    """`line` is without its end. Bytes that are no UTF-8 are as in `os.environ`. Raises LineError."""
+    word, *parts = line.decode(errors="surrogateescape").split("\t")
     if not _NAME.fullmatch(word) or len(parts) > SIDECAR_FIELDS_MAX:
         raise LineError("a line is none of ours")
     fields: dict[str, str] = {}

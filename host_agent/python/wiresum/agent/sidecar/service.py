@@ -2,7 +2,7 @@
 
     the worker says                          the sidecar answers
     join version job rank world_size queue
-         and any WIRESUM_... as a field      joining process timeout_ms
+         settings environment                joining process timeout_ms
                                              bind id address count first last, for each aggregator:
                                              bound id port, or unbound id text
                                              aggregator ..., for each; joined ...; or failed error text
@@ -16,7 +16,9 @@
     ask-state id                             state id ...: empty before there is a data path
     ended error text tell_others             nothing, or abort: it is over
 
-What the fields mean is said in wiresum/agent/job_membership.py and host_agent/src/session/membership.hpp.
+`settings` is what the program gave for this session, and `environment` what variables it has that may be settings:
+NAME=value, each with a NUL after it. What the other fields mean is said in wiresum/agent/job_membership.py and
+host_agent/src/session/membership.hpp.
 
 The worker answers what it is asked at once, from a thread that does nothing else. One that does not is stopped, and
 then the sidecar gives up the connection to the service, as if the worker had attended itself.
@@ -29,11 +31,12 @@ import os
 import queue
 import threading
 
-from wiresum.agent.config import AgentConfig
+from wiresum.agent.config import AgentConfig, refuse_unknown
 from wiresum.agent.errors import SwitchUnreachableError, WiresumError
 from wiresum.agent.job_membership import Fields, JobMembership
 from wiresum.agent.joining import Interruption
 from wiresum.agent.sidecar.lines import Channel, Line, LineError
+from wiresum.join import name_problem
 from wiresum.join.constants import SIDECAR_VERSION
 
 log = logging.getLogger(__name__)
@@ -73,6 +76,8 @@ class Service:
         except LineError as error:
             log.error("the worker of a session says what makes no sense: %s", error)
             why = f"its sidecar does not understand it: {error}"
+            if joining is None:
+                self._channel.send("failed", error="WiresumError", text=f"the sidecar does not understand: {error}")
         finally:
             self._answers.put(None)
             self._over.set()
@@ -106,6 +111,8 @@ class Service:
         """Runs in a thread of its own, so that the worker is heard meanwhile."""
         try:
             config = self._config_of(line)
+            if problem := name_problem(line.text("job")):
+                raise ValueError(f"the job's name, {line.text('job')!r}, {problem}")
             self._channel.send("joining", process=os.getpid(), timeout_ms=int(config.join_timeout_s * 1000))
             self._who = f"rank {line.text('rank')} of job '{line.text('job')}'"
             self._membership = JobMembership(
@@ -137,8 +144,9 @@ class Service:
                 f"(the sidecar speaks {SIDECAR_VERSION}): "
                 "let WIRESUM_PYTHON name the interpreter that has the same version of wiresum as the library"
             )
-        settings = {name: value for name, value in line.fields.items() if name.startswith("WIRESUM_")}
-        return AgentConfig.from_environment(os.environ | settings)
+        settings = _variables_in(line.text("settings"))
+        refuse_unknown(settings)
+        return AgentConfig.from_environment(_variables_in(line.text("environment")) | settings)
 
     def _bind(self, address: str, count: int, within: tuple[int, int]) -> int:
         answer = self._ask("bind", address=address, count=count, first=within[0], last=within[1])
@@ -188,3 +196,9 @@ class Service:
     def _end(self, error: WiresumError, tell_others: bool) -> None:
         self._is_told = self._is_told or not tell_others
         self._channel.send("ended", error=type(error).__name__, text=error, tell_others=int(tell_others))
+
+
+def _variables_in(text: str) -> dict[str, str]:
+    """Of "NAME=value", each with a NUL after it."""
+    pairs = (variable.partition("=") for variable in text.split("\0")[:-1])
+    return {name: value for name, _, value in pairs}
