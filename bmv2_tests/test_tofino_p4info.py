@@ -21,8 +21,8 @@ Described = dict[str, Any]
 @pytest.fixture(scope="module")
 def bmv2() -> Any:
     """The P4Info of the bmv2 program."""
-    protobuf = pytest.importorskip("google.protobuf.text_format", reason="needs: pip install 'wiresum[controller]'")
-    messages = pytest.importorskip("finsy.proto", reason="needs: pip install 'wiresum[controller]'")
+    protobuf = pytest.importorskip("google.protobuf.text_format", reason="needs: pip install '.[controller]'")
+    messages = pytest.importorskip("finsy.proto", reason="needs: pip install '.[controller]'")
     return protobuf.Parse(compiled.load("v1model").p4info, messages.p4i.P4Info())
 
 

@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import pytest
 
+from wiresum_lab.pages import blocks
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "mininet.md"
 PROMPT = "mininet> "
@@ -38,8 +40,8 @@ class Command(NamedTuple):
 
 def commands() -> list[Command]:
     found: list[Command] = []
-    for block in re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
-        for line in block.splitlines():
+    for block in blocks(PAGE):
+        for line in block.text.splitlines() if block.language == "console" else []:
             if match := re.match(r"(\$ |mininet> )(.*)", line):
                 found.append(Command(match[1], match[2], []))
             elif line.strip():

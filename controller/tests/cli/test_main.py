@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import metadata
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from click.testing import CliRunner
 
 from wiresum.cli import main as module
 from wiresum.cli.main import BUILT_IN, GROUP, main
+from wiresum.join.installation import how_to_install
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+ADVICE = how_to_install("controller")
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 
@@ -70,10 +73,10 @@ def test_a_package_can_add_a_command(installed: list[EntryPoint], monkeypatch: p
 @pytest.mark.parametrize(
     ("missing", "advice"),
     [
-        ("torch", "pip install 'wiresum[torch]'"),
-        ("matplotlib.pyplot", "pip install 'wiresum[demo]'"),
-        ("wiresum.switch._native", "install wiresum again"),
-        ("something", "pip install --upgrade --force-reinstall wiresum"),
+        ("torch", how_to_install("torch")),
+        ("matplotlib.pyplot", how_to_install("demo")),
+        ("wiresum.switch._native", how_to_install()),
+        ("something", how_to_install()),
     ],
 )
 def test_a_command_that_cannot_be_imported_says_what_to_install(
@@ -87,6 +90,25 @@ def test_a_command_that_cannot_be_imported_says_what_to_install(
     assert result.exit_code == 1
     assert "Traceback" not in result.output
     assert advice in result.output
+
+
+def test_a_command_that_lacks_a_part_when_it_runs_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text(
+        '[controller]\nlisten = "127.0.0.1:43487"\n\n[[switch]]\nname = "leaf"\nkind = "software"\n'
+        'p4runtime = "127.0.0.1:9559"\naddress = "127.0.0.1"\n'
+    )
+    hidden = "import sys; sys.modules |= dict.fromkeys(['finsy', 'cryptography', 'rich', 'prometheus_client']); "
+    run = "from wiresum.cli.main import main; main(prog_name='wiresum')"
+    for arguments in (["controller", "check"], ["controller", "plan"], ["controller"]):
+        command = [sys.executable, "-c", hidden + run, *arguments, "--config", "cluster.toml"]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 1
+        assert ended.stderr == f"Error: 'wiresum controller' needs finsy, which is not installed: {ADVICE}\n"
+
+
+def test_the_version_is_said() -> None:
+    result = CliRunner().invoke(main, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"wiresum {metadata.version('wiresum')}\n")
 
 
 def test_an_entry_point_that_is_not_a_command_is_named(

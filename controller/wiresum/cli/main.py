@@ -7,7 +7,9 @@ itself are also listed here, for their one-line help, and for a source tree that
 from __future__ import annotations
 
 import os
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points
+from importlib.metadata import version as version_of
+from typing import Any
 
 import click
 
@@ -23,7 +25,8 @@ BUILT_IN = {
     "doctor": ("wiresum.cli.doctor:doctor", "Find out what is wrong with this host, a switch, a job."),
     "health": ("wiresum.cli.health:health", "Ask a switch or controller whether it is healthy, for probes."),
     "jobs": ("wiresum.cli.jobs:jobs", "List the jobs of a switch or controller; create, end, drain."),
-    "paths": ("wiresum.cli.paths:paths", "Print where the parts for programs in C and for Open MPI are."),
+    "man": ("wiresum.cli.man:man", "Write the manual pages of all commands."),
+    "paths": ("wiresum.cli.paths:paths", "Print where the pages, and the parts for C and for Open MPI, are."),
     "settings": ("wiresum.cli.settings:settings", "List the environment variables that a worker reads."),
     "setup": ("wiresum.cli.setup:setup", "Make this host a worker, a switch or a controller."),
     "switch": ("wiresum.switch.command:switch", "Run a software switch, with its join service."),
@@ -66,6 +69,15 @@ class LazyGroup(click.Group):
             raise click.ClickException(f"the entry point '{entry.value}' of 'wiresum {cmd_name}' is not a command")
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """A subcommand may import more while it runs."""
+        try:
+            return super().invoke(ctx)
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] not in EXTRA_OF:
+                raise
+            raise click.ClickException(_what_is_missing(ctx.invoked_subcommand or "", error)) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, _summary(entry)) for name, entry in sorted(_commands().items())]
         with formatter.section("Commands"):
@@ -85,13 +97,15 @@ def _summary(entry: EntryPoint) -> str:
 
 
 def _what_is_missing(command: str, error: ImportError) -> str:
+    from wiresum.join.installation import how_to_install
+
     module = error.name or ""
     top = module.partition(".")[0]
     if top in EXTRA_OF:
-        return f"'wiresum {command}' needs {top}, which is not installed: pip install 'wiresum[{EXTRA_OF[top]}]'"
+        return f"'wiresum {command}' needs {top}, which is not installed: {how_to_install(EXTRA_OF[top])}"
     if top == "wiresum":
-        return f"'wiresum {command}' needs {module}, which is not in this installation ({error}): install wiresum again"
-    return f"'wiresum {command}' cannot be loaded ({error}): pip install --upgrade --force-reinstall wiresum"
+        return f"'wiresum {command}' needs {module}, which is not in this installation ({error}): {how_to_install()}"
+    return f"'wiresum {command}' cannot be loaded ({error}): {how_to_install()}"
 
 
 EPILOG = """\b
@@ -105,10 +119,34 @@ Examples:
 \b
 Completion, in bash (zsh and fish likewise):
   eval "$(wiresum completion bash)"
+
+\b
+Manual pages, for `man wiresum-switch` and the like; and the pages named docs/...:
+  wiresum man
+  ls $(wiresum paths docs)
 """
 
 
+def _say_version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
+    """Of the package alone; `wiresum version` names those that it uses, too."""
+    if not is_asked or context.resilient_parsing:
+        return
+    try:
+        click.echo(f"wiresum {version_of('wiresum')}")
+    except PackageNotFoundError:
+        click.echo("wiresum, not installed")
+    context.exit()
+
+
 @click.command(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_say_version,
+    help="Show the version of Wiresum and exit.",
+)
 def main() -> None:
     """Sum gradients in the network.
 

@@ -6,18 +6,42 @@ from pathlib import Path
 
 import click
 
-from wiresum.agent import _native
+EPILOG = """\b
+Examples:
+  export PKG_CONFIG_PATH=$(wiresum paths pkg-config)
+  cc app.c $(pkg-config --cflags --libs wiresum)
+  cmake -B build -D wiresum_DIR=$(wiresum paths cmake)
+  ls $(wiresum paths docs)
+"""
 
 
-@click.command(
-    epilog="\b\nExample:\n  export PKG_CONFIG_PATH=$(wiresum paths pkg-config)\n"
-    "  cc app.c $(pkg-config --cflags --libs wiresum)\n"
-    "  cmake -B build -D wiresum_DIR=$(wiresum paths cmake)"
+@click.command(epilog=EPILOG)
+@click.argument(
+    "what", required=False, type=click.Choice(["docs", "library", "include", "pkg-config", "cmake", "openmpi"])
 )
-@click.argument("what", required=False, type=click.Choice(["library", "include", "pkg-config", "cmake", "openmpi"]))
 def paths(what: str | None) -> None:
-    """Print where the parts for other languages are: the folders of the C library, its header, its pkg-config file, its
-    CMake package, and Open MPI's component."""
+    """Print where parts of this installation are: the pages that helps and errors name as docs/...; the folders of the C
+    library, its header, its pkg-config file, its CMake package, and Open MPI's component."""
+    found = {"docs": _docs()}
+    if what != "docs":
+        found |= _native_parts(what)
+    if what is not None:
+        click.echo(found[what])
+        return
+    for name, path in found.items():
+        click.echo(f"{name:11} {path}")
+
+
+def _docs() -> Path:
+    """Of the installation; or of the checkout that this is run from."""
+    here = Path(__file__).resolve()
+    installed = here.with_name("docs")
+    return installed if installed.is_dir() else here.parents[3] / "docs"
+
+
+def _native_parts(what: str | None) -> dict[str, Path]:
+    from wiresum.agent import _native
+
     folder = Path(str(_native.__file__)).resolve().parent
     found = {
         "library": folder,
@@ -34,8 +58,4 @@ def paths(what: str | None) -> None:
         )
     if not (folder / "libwiresum.so.1").exists():
         raise click.ClickException(f"this installation has no C library: {folder}/libwiresum.so.1 is not there")
-    if what is not None:
-        click.echo(found[what])
-        return
-    for name, path in found.items():
-        click.echo(f"{name:11} {path}")
+    return found

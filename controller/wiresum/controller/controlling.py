@@ -26,6 +26,7 @@ from wiresum.controller.store import FILE_NAME, Store
 from wiresum.controller.switches import SwitchConfig
 from wiresum.join import credentials
 from wiresum.join.credentials import CredentialsError
+from wiresum.join.installation import how_to_install
 
 log = logging.getLogger(__name__)
 
@@ -262,9 +263,7 @@ def _serve_metrics(report: Callable[[], join.Report], at: tuple[str, int]) -> Ca
     try:
         from wiresum.controller import metrics
     except ImportError as error:
-        raise SetupError(
-            f"metrics need the library prometheus-client: pip install wiresum[controller] ({error})"
-        ) from error
+        raise SetupError(f"metrics need prometheus-client ({error}): {how_to_install('controller')}") from error
     return metrics.serve(*at, metrics.ReportCollector(report)).close
 
 

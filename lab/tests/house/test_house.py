@@ -198,7 +198,7 @@ def test_no_file_contains_an_absolute_path_of_one_machine(tracked: list[Path]) -
 
 
 def test_the_wiresum_command_lists_its_subcommands() -> None:
-    names = "ca completion controller doctor health jobs paths settings setup switch top version"
+    names = "ca completion controller doctor health jobs man paths settings setup switch top version"
     assert [entry.name for entry in commands()] == names.split()
     overview = run_wiresum("--help")
     for entry in commands():

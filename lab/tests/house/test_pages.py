@@ -19,6 +19,7 @@ from wiresum.agent.config import settings_of
 from wiresum.cli.main import BUILT_IN
 from wiresum_lab import REPOSITORY, tracked_files
 from wiresum_lab.documentation import PAGES_ABOVE
+from wiresum_lab.pages import blocks
 
 LEFT_OUT = ("CHANGELOG.md", "LICENSE", "lab/tests/house/test_pages.py", "*_pb2*.py*", "*.json", "*.txtpb", "*.png")
 
@@ -174,9 +175,10 @@ def spans() -> list[Span]:
     for name in TEXTS:
         text = re.sub(r"\\\n[ #]*", " ", text_of(name))
         if name.endswith(".md"):
-            for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-                lines = re.sub(r"^(mininet> \w+|\$) |\s#\s.*$", "", block, flags=re.MULTILINE).splitlines()
-                found += [Span(name, line, True) for line in lines if language not in ("python", "toml", "yaml")]
+            for block in blocks(REPOSITORY / name):
+                typed = re.sub(r"\\\n[ #]*", " ", block.text)
+                lines = re.sub(r"^(mininet> \w+|\$) |\s#\s.*$", "", typed, flags=re.MULTILINE).splitlines()
+                found += [Span(name, line, True) for line in lines if block.language not in ("python", "toml", "yaml")]
             text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
         else:
             found += [Span(name, line, False) for line in text.splitlines() if re.search("make |wiresum|--", line)]
@@ -370,6 +372,12 @@ def test_programs_mention_only_options_that_they_take() -> None:
     nothing(dead)
 
 
+def test_nobody_is_sent_to_a_package_index_for_wiresum() -> None:
+    """None has it: who registers the name there would own those who come."""
+    from_an_index = r"""pip install (?:-\S+ |\S+=\S+ )*['"]?wiresum(?![\w./-]*\.whl)\b.*"""
+    nothing(f"{where}: {text}" for where, _, text, _ in mentions(from_an_index, TEXTS))
+
+
 # ---- variables
 
 
@@ -408,7 +416,7 @@ def test_every_mentioned_module_has_the_mentioned_members() -> None:
 
 
 def test_every_import_in_an_example_on_a_page_exists() -> None:
-    blocks = [block for each in mentions(r"^```python\n([\s\S]*?)^```", PAGES) for block in each.groups]
-    imports = {match for block in blocks for match in re.findall(r"^(?:from|import) ([\w.]+)", block, re.MULTILINE)}
+    python = [block.text for page in PAGES for block in blocks(REPOSITORY / page) if block.language == "python"]
+    imports = {match for text in python for match in re.findall(r"^(?:from|import) ([\w.]+)", text, re.MULTILINE)}
     assert "wiresum.compress" in imports
     nothing(name for name in imports if not (name in MODULES or find_spec(name.partition(".")[0])))

@@ -22,6 +22,7 @@ from wiresum.join.constants import (
     SWITCH_SLOTS_MAX,
     THREADS_MAX,
 )
+from wiresum.join.installation import how_to_install
 from wiresum.join.lanes import lanes_of_mtu, packet_bytes
 from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum.switch.statistics import Reporter
@@ -277,7 +278,7 @@ def _serve_p4runtime(
     try:
         from wiresum.switch.p4runtime import P4RuntimeServer
     except ImportError as error:
-        raise ValueError(f"--p4runtime needs {error.name}: pip install 'wiresum[controller]'") from error
+        raise ValueError(f"--p4runtime needs {error.name}: {how_to_install('controller')}") from error
     server = P4RuntimeServer(device, device_id)
     cleanup.callback(server.stop)
     port = server.start(f"{at.address}:{at.port}", tls=tls, insecure=insecure)
@@ -292,7 +293,7 @@ def _serve_metrics(
         from wiresum.controller import JoinServer, metrics
         from wiresum.switch.metrics import DataplaneCollector
     except ImportError as error:
-        raise ValueError(f"--metrics needs {error.name}: pip install 'wiresum[controller]'") from error
+        raise ValueError(f"--metrics needs {error.name}: {how_to_install('controller')}") from error
     of_jobs = [metrics.ReportCollector(service.report)] if isinstance(service, JoinServer) else []
     server = metrics.serve(*at, DataplaneCollector(device.stats), *of_jobs)
     cleanup.callback(server.close)

@@ -164,7 +164,7 @@ def _versions(theirs: str) -> Iterator[Finding]:
             "versions",
             f"the service is wiresum {theirs}, this host has {ours}",
             "versions with different join protocols refuse each other, and others are not tested together",
-            f"pip install wiresum=={theirs} here, or upgrade the service",
+            f"install wiresum {theirs} here, or upgrade the service",
         )
 
 

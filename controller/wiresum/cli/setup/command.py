@@ -21,6 +21,7 @@ from wiresum.cli.text import visible
 from wiresum.join import credentials
 from wiresum.join.constants import P4RUNTIME_PORT
 from wiresum.join.credentials import CredentialsError
+from wiresum.join.installation import how_to_install
 
 ENDPOINTS = re.compile(r"[A-Za-z0-9._-]+(:\d{1,5})?([,+][A-Za-z0-9._-]+(:\d{1,5})?)*")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -217,8 +218,8 @@ def _check_homes() -> None:
         if path.startswith(HOMES):
             raise SetupError(
                 f"{path} is in a home directory, which services cannot read: install wiresum elsewhere, with a Python "
-                "that is elsewhere, like `/usr/bin/python3 -m venv /opt/wiresum && /opt/wiresum/bin/pip install "
-                "'wiresum[controller]'`"
+                "that is elsewhere, like `/usr/bin/python3 -m venv /opt/wiresum`, and then `/opt/wiresum/bin/"
+                f"{how_to_install('controller')}`"
             )
 
 

@@ -12,6 +12,7 @@ import logging
 from pathlib import Path
 
 from wiresum.join.credentials import AUTHORITY_FILE, REVOKED_FILE, CredentialsError
+from wiresum.join.installation import how_to_install
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def _serials_in(content: bytes, authorities: bytes, path: Path) -> frozenset[str
         from cryptography import x509
     except ImportError:
         raise CredentialsError(
-            f"{path} lists revoked certificates, and to read it takes cryptography: pip install 'wiresum[controller]'"
+            f"{path} lists revoked certificates, and to read it takes cryptography: {how_to_install('controller')}"
         ) from None
     try:
         revoked = x509.load_pem_x509_crl(content)

@@ -201,7 +201,7 @@ def _at_bmv2(bench: Path, way: Way, workers: int, seconds: float, cores: Sequenc
     try:
         from wiresum_lab.benchmarks.packets.bmv2 import Bmv2Error, running_bmv2
     except ImportError as error:
-        raise UnavailableError(f"the controller drives it: pip install 'wiresum[controller]' ({error})") from error
+        raise UnavailableError(f"the controller drives it: pip install '.[controller]' ({error})") from error
     try:
         with running_bmv2(workers, BMV2_SLOTS, cores[0]) as bmv2:
             at = ["--address", bmv2.worker_address, "--switch-at", bmv2.switch_address]

@@ -25,7 +25,7 @@ try:
     import cloudpickle
 except ImportError as error:
     raise ImportError(
-        "wiresum.horovod needs cloudpickle, which sends objects to other ranks: pip install 'wiresum[horovod]'",
+        "wiresum.horovod needs cloudpickle, which sends objects to other ranks: pip install cloudpickle",
         name="cloudpickle",
     ) from error
 

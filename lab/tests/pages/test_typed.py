@@ -1,0 +1,432 @@
+"""README and the guides, typed from top to bottom: every command as it is printed, on hosts with the printed addresses.
+
+The environment is as after a login: nothing set but HOME and PATH, and Wiresum installed at /opt/wiresum. The hosts
+share the working folder, as over NFS; it looks like a clone, which `path/to/wiresum` is, too. What a page leaves to its
+reader (train.py, a hostfile) is in SCENES. pip finds what it is told to install, and does not install it again.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from wiresum_lab import REPOSITORY, tracked_files
+from wiresum_lab.namespaces.hosts import PATH, Hosts
+from wiresum_lab.namespaces.star import StarError
+from wiresum_lab.pages import SHELL, Block, blocks, commands
+from wiresum_lab.processes import Program, here, wait_until
+
+PATIENCE_S = 150.0
+READY = r"\bready: "
+
+
+class Rule(NamedTuple):
+    """Where a command is typed, and what comes of it. The first whose pattern is in a command counts."""
+
+    pattern: str
+    at: tuple[str, ...] = ()
+    """The scene's first host unless given."""
+    until: str = ""
+    """It goes on, and the next command is typed when it has said this, a regular expression."""
+    shows: str = ""
+    """It says this, too."""
+    statuses: tuple[int, ...] = (0,)
+    serves: str = ""
+    """The host on which it sets up a service. It says what would start that, since there is no systemd."""
+    then: tuple[tuple[str, str], ...] = ()
+    """What the text tells the reader to do after it: hosts and commands."""
+
+
+class Scene(NamedTuple):
+    """Sections of a page that a reader types one after the other on the same hosts."""
+
+    page: str
+    addresses: Mapping[str, str]
+    rules: tuple[Rule, ...]
+    files: Mapping[str, str] = {}
+    """The reader's. {0} is the first Python block of the scene, and so on."""
+    begin: str = ""
+    """The first section; the page's first without."""
+    end: str = ""
+    """The section that is no longer in it."""
+    before: tuple[tuple[str, str], ...] = ()
+    """What the text tells the reader to do at first: hosts and commands."""
+    after: tuple[str, ...] = ()
+    """What a reader does with the Python blocks in the end."""
+    variables: Mapping[str, str] = {}
+
+
+HAS_BMV2 = shutil.which("simple_switch_grpc") is not None
+LACKING = {
+    r"^sudo apt-get ": "installs packages of the system",
+    r"^git clone ": "needs the network",
+    r"^make demo$|^make test$": "run by themselves",
+    r"^/usr/bin/python3 -m venv /opt/wiresum ": "makes the installation that the hosts have",
+    r"^(MPI4PY|HOROVOD)_SOURCE=|^pip install mpi4py|^printf .*g\+\+20|HOROVOD_WITH|^horovodrun ": "other projects",
+    r"/cluster-tofino\.toml": "needs a Tofino's compiler and switch",
+}
+"""Commands that are not typed, and why."""
+if not HAS_BMV2:
+    LACKING[r"/cluster-bmv2\.toml"] = "needs simple_switch_grpc"
+
+SWITCH_AND_WORKERS = {"switch": "10.0.0.1"} | {f"worker{n}": f"10.0.0.{11 + n}" for n in range(4)}
+WORKERS = ("worker0", "worker1", "worker2", "worker3")
+
+TRAINED_IN_THE_NETWORK = """
+for _ in range(3):
+    model(torch.randn(8, 4096)).sum().backward()
+import wiresum.torch
+assert wiresum.torch.stats().collectives_network["all_reduce"], wiresum.torch.stats()
+"""
+CLUSTER = {"desk": "10.0.0.100", "switch": "10.0.0.1", "soft2": "10.0.0.2", "controller": "10.0.0.5"}
+CLUSTER |= {"worker0": "10.0.0.11", "worker1": "10.0.0.12"}
+TORCHRUN = "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 10.0.0.11:29500 train.py"
+COPIED_BY_HAND = tuple(
+    (host, f"mkdir -p /etc/wiresum && cp -r pki/{role} /etc/wiresum/")
+    for host, role in (
+        ("switch", "controller"), ("switch", "switch"), ("controller", "controller"), ("worker0", "worker"),
+        ("worker1", "worker"),
+    )
+)  # fmt: skip
+STANDBY = (
+    "cp -r pki/standby /etc/wiresum/ && ip address add 10.0.0.6/24 dev star0 && sed -e 's/10.0.0.5/10.0.0.6/' "
+    "-e 's,/etc/wiresum/controller,/etc/wiresum/standby,' /etc/wiresum/cluster.toml > /etc/wiresum/standby.toml"
+)
+"""Its file differs from the other controller's in its address and its certificate."""
+BEFORE_A_CONTROLLER = (
+    ("desk", "wiresum ca init pki --address 10.0.0.1 --address 10.0.0.5"),
+    *COPIED_BY_HAND,
+    ("controller", "cp controller/deploy/cluster-software.toml /etc/wiresum/cluster.toml"),
+)
+BMV2 = (
+    ("soft2", "for n in 0 1 2; do ip link add veth$n type veth peer name end$n && ip link set veth$n up; done"),
+    (
+        "soft2",
+        "simple_switch_grpc --no-p4 -i 0@veth0 -i 1@veth1 -i 2@veth2 -- --grpc-server-addr 127.0.0.1:9559",
+    ),
+)
+"""As the head of cluster-bmv2.toml has it."""
+WITH_A_CONTROLLER = (
+    Rule("^simple_switch_grpc", until="as port 2"),
+    Rule("cluster-bmv2", at=("soft2",), until=READY),
+    Rule("^wiresum switch", at=("switch",), until=READY),
+    Rule("^wiresum controller (check|plan)", at=("controller",)),
+    Rule("^wiresum controller", at=("controller",), until=READY),
+)
+
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+"""Open MPI refuses to run as root, as which hosts are made here, without being told twice."""
+MPI_PROGRAM = """
+#include <mpi.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+  int size, count = 1 << 16, sums = 20;
+  float *values = malloc(count * sizeof(float));
+  MPI_Init(&argc, &argv);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  while (sums-- > 0) {
+    for (int i = 0; i < count; ++i) values[i] = 1;
+    MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    for (int i = 0; i < count; ++i)
+      if (values[i] != size) return 1;
+  }
+  return MPI_Finalize();
+}
+"""
+
+TRAINING = f"""
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("wiresum")
+model = DistributedDataParallel(torch.nn.Linear(4096, 4))
+{TRAINED_IN_THE_NETWORK}
+dist.destroy_process_group()
+"""
+
+SCENES = {
+    "torch": Scene(
+        "docs/torch.md",
+        SWITCH_AND_WORKERS,
+        (
+            Rule("^wiresum doctor", at=("worker0",), statuses=(0, 1), shows="cannot|no switch|nothing"),
+            Rule("^wiresum switch", until=READY),
+            Rule("^export WIRESUM_SWITCH|torchrun", at=WORKERS),
+        ),
+        files={
+            "train.py": f"""
+import torch
+model = torch.nn.Linear(4096, 4)
+{{0}}
+{TRAINED_IN_THE_NETWORK}
+{{1}}
+dist.destroy_process_group()
+{{2}}
+dist.all_reduce(torch.ones(100_000))
+assert wiresum.torch.stats().collectives_network["all_reduce"]
+dist.destroy_process_group()
+""",
+        },
+    ),
+    "install": Scene("docs/install.md", {"switch": "10.0.0.1"}, ()),
+    "cluster": Scene(
+        "docs/cluster.md",
+        CLUSTER,
+        (
+            Rule("setup switch --address 10.0.0.2", serves="soft2"),
+            Rule("setup switch", serves="switch"),
+            Rule("setup controller", serves="controller"),
+            Rule("torchrun", at=("worker0", "worker1")),
+        ),
+        files={"train.py": TRAINING},
+        before=(("worker0", "useradd alice"), ("worker1", "useradd alice")),
+        after=(f". /etc/profile.d/wiresum.sh && {TORCHRUN}",),
+    ),
+    "cluster_by_hand, two hosts": Scene(
+        "docs/cluster_by_hand.md",
+        CLUSTER,
+        (
+            Rule("^wiresum ca init", at=("desk",), then=COPIED_BY_HAND),
+            Rule("^wiresum switch", at=("switch",), until=READY),
+            Rule("^export|^wiresum doctor|^torchrun", at=("worker0", "worker1")),
+            Rule("^wiresum top", until="jobs"),
+        ),
+        files={"train.py": TRAINING},
+        end="With a controller",
+    ),
+    "cluster_by_hand, a controller": Scene(
+        "docs/cluster_by_hand.md",
+        CLUSTER,
+        WITH_A_CONTROLLER,
+        begin="With a controller",
+        before=BEFORE_A_CONTROLLER + BMV2 * HAS_BMV2,
+    ),
+    "availability": Scene(
+        "docs/availability.md",
+        CLUSTER,
+        (
+            Rule("--standby$", at=("controller",), until="standing by"),
+            Rule("issue controller", then=(("controller", STANDBY),)),
+            *WITH_A_CONTROLLER,
+        ),
+        before=(
+            *BEFORE_A_CONTROLLER,
+            ("switch", "wiresum switch --p4runtime 10.0.0.1:9559 --tls /etc/wiresum/switch"),
+            ("controller", "wiresum controller --config /etc/wiresum/cluster.toml"),
+        ),
+    ),
+    "libwiresum": Scene(
+        "docs/libwiresum.md",
+        {"switch": "10.0.0.1"},
+        (Rule("^wiresum switch", until=READY), Rule("^./all_reduce", shows="rank 1: every element is")),
+    ),
+    "horovod": Scene(
+        "docs/horovod.md",
+        {"switch": "10.0.0.1"},
+        (Rule("^wiresum switch", until=READY), Rule("digits.py", shows="accuracy")),
+        files={"hvd_train.py": "{0}"},
+        after=("python hvd_train.py",),
+        variables=AS_ROOT,
+    ),
+    "mpi": Scene(
+        "docs/mpi.md",
+        {"switch": "10.0.0.1"},
+        (Rule("^wiresum switch", until=READY), Rule("^mpirun", shows="[1-9][0-9]* collectives through the network")),
+        files={"hosts": "localhost slots=8\n", "program.c": MPI_PROGRAM},
+        before=(("switch", "mpicc -o program program.c"),),
+        variables=AS_ROOT | {"OMPI_MCA_coll_wiresum_verbose": "1"},
+    ),
+    "README": Scene(
+        "README.md",
+        SWITCH_AND_WORKERS,
+        (Rule("^wiresum switch", until=READY), Rule("^export WIRESUM_SWITCH|torchrun", at=WORKERS)),
+        files={
+            "train.py": f"""
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+model = torch.nn.Linear(4096, 4)
+loss = torch.ones(1, requires_grad=True).sum()
+{{0}}
+{TRAINED_IN_THE_NETWORK}
+dist.destroy_process_group()
+"""
+        },
+    ),
+}
+
+
+@functools.cache
+def missing() -> str:
+    if os.geteuid() != 0:
+        return "the pages are not typed: hosts of their own need root"
+    return ""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For pip to find. Nothing is compiled for it, and it is not installed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    settings = ("wheel.cmake=false", "wheel.py-api=py3", f"build-dir={folder}/build")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
+    options = [f"--config-settings={setting}" for setting in settings]
+    subprocess.run([*command, str(folder), *options, str(REPOSITORY)], check=True, timeout=100)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+class Typist:
+    """Types at the hosts of a scene."""
+
+    def __init__(self, scene: Scene, hosts: Hosts, folder: Path, cleanup: ExitStack) -> None:
+        self._scene, self._hosts, self._folder, self._cleanup = scene, hosts, folder, cleanup
+        self._work = folder / "work"
+        self._typed = 0
+
+    def type(self, command: str, rule: Rule) -> None:
+        programs = [self._start(command, at) for at in rule.at]
+        for program in programs:
+            if rule.until:
+                says(program, rule.until)
+            else:
+                ends(program)
+                assert program.exit_code in rule.statuses, f"{program.name}: {program.exit_code}\n{program.said()}"
+                says(program, rule.shows, 0.0)
+                assert "does not provide the extra" not in program.said(), program.said()  # pip, which goes on
+            if rule.serves:
+                (line,) = re.findall(r"^ +(setpriv .+)$", program.said(), re.MULTILINE)
+                says(self._start(line, rule.serves), READY)
+        for host, following in rule.then:
+            self.type(following, Rule("", at=(host,)))
+
+    def _start(self, command: str, at: str) -> Program:
+        host = self._hosts[at]
+        exported = host.home / "exported"
+        variables = {
+            "PATH": PATH,
+            "HOME": str(host.home),
+            "LANG": "C.UTF-8",
+            "PIP_DRY_RUN": "1",
+            "PIP_NO_DEPS": "1",
+            "PIP_NO_BUILD_ISOLATION": "0",  # which is how pip spells that it does not isolate
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_ROOT_USER_ACTION": "ignore",
+            **self._scene.variables,
+        }
+        script = f"[ ! -f {exported} ] || . {exported}\n{command}\nstatus=$?\nexport -p >{exported}\nexit $status"
+        clean = ["env", "-i", *(f"{name}={value}" for name, value in variables.items())]
+        self._typed += 1
+        program = Program(
+            host.command(*clean, "bash", "-c", script),
+            self._folder / f"{self._typed:02}-{at}.log",
+            at=functools.partial(here, cwd=self._work),
+            name=f"`{command}` at {at}",
+        )
+        self._cleanup.callback(program.stop)
+        return program
+
+
+def ends(program: Program) -> None:
+    wait_until(lambda: program.exit_code is not None, f"{program.name} ends", PATIENCE_S, error=program._error)
+
+
+def says(program: Program, pattern: str, patience_s: float = 60.0) -> None:
+    text = f"{program.name} says {pattern}"
+    wait_until(lambda: re.search(pattern, program.said(), re.MULTILINE), text, patience_s, error=program._error)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, wheel: Path) -> Path:
+    """With a working folder that is like a clone."""
+    work = tmp_path / "work"
+    for path in tracked_files():
+        copy = work / path.relative_to(REPOSITORY)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copy)
+    (work / "path/to").mkdir(parents=True)
+    (work / "path/to/wiresum").symlink_to(work)
+    (work / "path/to" / wheel.name).symlink_to(wheel)
+    tmp_path.chmod(0o755)
+    return tmp_path
+
+
+def blocks_of(scene: Scene) -> list[Block]:
+    found = blocks(REPOSITORY / scene.page)
+    sections = [block.section for block in found]
+    begin = sections.index(scene.begin) if scene.begin else 0
+    end = sections.index(scene.end) if scene.end else len(found)
+    return found[begin:end]
+
+
+def lacking(command: str) -> bool:
+    return any(re.search(pattern, command) for pattern in LACKING)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SCENES)
+def test_every_command_does_what_the_page_says(name: str, folder: Path) -> None:
+    scene = SCENES[name]
+    if missing():
+        pytest.skip(missing())
+    shown = blocks_of(scene)
+    python = [block.text for block in shown if block.language == "python"]
+    used = set()
+    for path, content in scene.files.items():
+        used |= {number for number in range(len(python)) if f"{{{number}}}" in content}
+        (folder / "work" / path).write_text(re.sub(r"\{(\d)\}", lambda found: python[int(found[1])], content))
+    assert used == set(range(len(python))), f"{scene.page}: a Python block is in no file that is run"
+    with ExitStack() as cleanup:
+        try:
+            hosts = cleanup.enter_context(Hosts(folder, scene.addresses))
+        except StarError as error:
+            pytest.skip(str(error))
+        for host in hosts:
+            keep_compiled(host.home)
+        typist = Typist(scene, hosts, folder, cleanup)
+        for at, command in scene.before:
+            typist.type(command, rule_for(command, scene)._replace(at=(at,)))
+        for block in shown:
+            for command in commands(block) if block.language in SHELL else []:
+                if not lacking(command):
+                    typist.type(command, rule_for(command, scene))
+        for command in scene.after:
+            typist.type(command, rule_for(command, scene))
+
+
+def rule_for(command: str, scene: Scene) -> Rule:
+    found = next((rule for rule in scene.rules if re.search(rule.pattern, command)), Rule(""))
+    return found if found.at else found._replace(at=(next(iter(scene.addresses)),))
+
+
+def keep_compiled(home: Path) -> None:
+    """The backend's C++ part, which takes half a minute to compile."""
+    (home / ".cache").mkdir()
+    (home / ".cache/torch_extensions").symlink_to(Path("~/.cache/torch_extensions").expanduser())
+
+
+def test_every_command_of_these_pages_is_in_a_scene() -> None:
+    pages = {"README.md", *(f"docs/{name}.md" for name in ("torch", "mpi", "horovod", "libwiresum", "install"))}
+    pages |= {f"docs/{name}.md" for name in ("cluster", "cluster_by_hand", "availability")}
+    assert pages == {scene.page for scene in SCENES.values()}
+    for page in pages:
+        in_scenes = [block for scene in SCENES.values() if scene.page == page for block in blocks_of(scene)]
+        assert sorted(in_scenes) == sorted(blocks(REPOSITORY / page)), f"{page}: every block once"
+
+
+def test_every_pattern_is_of_a_command() -> None:
+    typed = [command for scene in SCENES.values() for block in blocks_of(scene) for command in commands(block)]
+    typed += [command for scene in SCENES.values() for command in (*scene.after, *(each for _, each in scene.before))]
+    for pattern in (*LACKING, *(rule.pattern for scene in SCENES.values() for rule in scene.rules)):
+        if HAS_BMV2 or "simple_switch" not in pattern:
+            assert any(re.search(pattern, command) for command in typed), f"no page has {pattern}"
