@@ -20,8 +20,8 @@ Examples:
     "what", required=False, type=click.Choice(["docs", "library", "include", "pkg-config", "cmake", "openmpi"])
 )
 def paths(what: str | None) -> None:
-    """Print where parts of this installation are: the pages that helps and errors name as docs/...; the folders of the C
-    library, its header, its pkg-config file, its CMake package, and Open MPI's component."""
+    """Print where parts of this installation are: the pages that helps and errors name as docs/..., and the folders of
+    the C library, its header, its pkg-config file, its CMake package, and Open MPI's component."""
     found = {"docs": _docs()}
     if what != "docs":
         found |= _native_parts(what)
