@@ -18,6 +18,7 @@ import click
 from wiresum.agent.config import settings_of
 from wiresum.cli.main import BUILT_IN
 from wiresum_lab import REPOSITORY, tracked_files
+from wiresum_lab.benchmarks.__main__ import BENCHMARKS
 from wiresum_lab.documentation import PAGES_ABOVE
 from wiresum_lab.pages import blocks
 
@@ -270,13 +271,20 @@ def programs_of(target: str) -> list[str]:
     return own + [program for each in prerequisites if each in RULES for program in programs_of(each)]
 
 
+def benchmarks(names: str) -> list[str]:
+    """Those that `make bench NAMES=...` runs, which take its ARGS."""
+    return [MODULES[f"wiresum_lab.benchmarks.{BENCHMARKS[name][0]}"] for name in names.split() if name in BENCHMARKS]
+
+
 def test_programs_are_only_given_options_that_they_take() -> None:
     """With `make`, each program of the target must take them."""
     dead = []
     for where, text, _ in spans():
         given = [
-            (programs_of(target), arguments.lstrip("'"))
-            for target, arguments in re.findall(r"\bmake ([\w-]+) (?:[A-Z_]+=\S+ )*ARGS=('[^']*|\S+)", text)
+            (benchmarks(names) or programs_of(target), arguments.lstrip("'"))
+            for target, names, arguments in re.findall(
+                r"\bmake ([\w-]+) (?:NAMES='?([\w ]+?)'? )?(?:[A-Z_]+=\S+ )*ARGS=('[^']*|\S+)", text
+            )
         ]
         for name, arguments in re.findall(r"(?:-m |^|[ /])([\w./]+)(?<!\.)( .*)", text):
             path = MODULES.get(name) or name
