@@ -22,6 +22,8 @@ export VENV PYTHON PYTHONS
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
+# Setup leaves it to the first import of a module to compile it.
+unexport PYTHONDONTWRITEBYTECODE
 
 py := $(VENV)/bin/python
 code := host_agent plugins soft_switch controller p4src bmv2_tests mininet lab science
