@@ -21,7 +21,7 @@ from typing import Any
 
 log = logging.getLogger("mkdocs.wiresum")  # MkDocs counts the warnings of its own loggers
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[2]  # MkDocs loads this file alone, without the package
 PAGES_ABOVE = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",

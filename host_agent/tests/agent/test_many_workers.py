@@ -12,51 +12,34 @@ import pytest
 
 from wiresum.agent import AgentConfig, Dtype, Region, Session
 from wiresum.controller import JoinServer
-from wiresum.switch import SoftwareSwitch
+from wiresum_lab.loopback_tree import host_of, loopback_tree
 
 WORKERS, LEAVES = 128, 8
+NETWORK = "127.0.6"
 PATIENCE_S = 90.0
 ELEMENTS = 3000
 SUMS = 3
 
 
-class Node(SoftwareSwitch):
-    """A switch of a tree on loopback, where each leaf has its own addresses for its hosts."""
-
-    parent = ""
-
-    def __init__(self, address: str, parent: str = "", host: str = "") -> None:
-        super().__init__(bind=address, port=0, threads=1, slots=512, lanes_max=64)
-        self.parent, self._host = parent, host
-
-    def reaches(self, address: str) -> bool:
-        return address == self._host
-
-
 @pytest.fixture
 def control() -> Iterator[str]:
-    """The address where the workers of 127.0.6.101 and its neighbours join."""
+    """The address where the workers of all leaves join."""
     with ExitStack() as stack:
-        spine = Node("127.0.6.1")
-        stack.callback(spine.close)
-        nodes = [spine]
-        for leaf in range(LEAVES):
-            nodes.append(Node(f"127.0.6.{2 + leaf}", spine.name, host_of(leaf)))
-            stack.callback(nodes[-1].close)
+        nodes = loopback_tree(NETWORK, LEAVES, slots=512, lanes_max=64)
+        for node in nodes:
+            stack.callback(node.close)
         server = JoinServer(nodes)
         stack.callback(server.stop, 1.0)
         yield f"127.0.0.1:{server.start('127.0.0.1', 0)}"
-
-
-def host_of(leaf: int) -> str:
-    return f"127.0.6.{101 + leaf}"
 
 
 @pytest.mark.timeout(200)
 def test_128_workers_sum_exactly_with_overlapping_calls(control: str) -> None:
     def join(rank: int) -> Session:
         leaf = rank * LEAVES // WORKERS
-        config = AgentConfig(switch=control, address=host_of(leaf), join_timeout_s=PATIENCE_S, threads=1, slots=64)
+        config = AgentConfig(
+            switch=control, address=host_of(NETWORK, leaf), join_timeout_s=PATIENCE_S, threads=1, slots=64
+        )
         return Session.join(config, job_name="many", rank=rank, world_size=WORKERS)
 
     chance = random.Random(17)

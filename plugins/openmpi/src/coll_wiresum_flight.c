@@ -100,8 +100,7 @@ int mca_coll_wiresum_request(mca_coll_wiresum_flight_t* flight, struct ompi_comm
   OMPI_REQUEST_INIT(base, false);
   base->req_state = OMPI_REQUEST_ACTIVE;
   base->req_type = OMPI_REQUEST_COLL;
-  /* MPI_Comm_free lets pending collectives complete: the communicator, and with it the session, stays until they have.
-   */
+  /* After MPI_Comm_free, too, pending collectives complete: the communicator and its session stay until then. */
   OBJ_RETAIN(comm);
   base->req_mpi_object.comm = comm;
   base->req_status._cancelled = 0;

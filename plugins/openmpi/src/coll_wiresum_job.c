@@ -14,8 +14,7 @@
 
 mca_coll_wiresum_parameters_t mca_coll_wiresum_parameters;
 
-/* Slots of a job while its processes are in others: programs may have many communicators, and a switch has few slots.
- */
+/* Slots of a job while its processes are in others: a program may have many communicators. */
 #define FURTHER_SLOTS "64"
 
 /* Jobs that this process is in, or is joining. */

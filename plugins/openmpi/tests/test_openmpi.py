@@ -13,6 +13,7 @@ from wiresum import join
 from wiresum.join.constants import SWITCH_WORKERS_MAX
 from wiresum.switch import SoftwareSwitch
 from wiresum_lab.doubles.controller import Client
+from wiresum_lab.loopback_tree import loopback_tree
 
 from . import mpi_launch
 from .conftest import HOST, switches
@@ -70,25 +71,10 @@ def full() -> Iterator[str]:
         yield control
 
 
-class Node(SoftwareSwitch):
-    """Of a tree on loopback, where each leaf has a host of its own."""
-
-    parent = ""
-
-    def __init__(self, address: str, parent: str = "", host: str = "") -> None:
-        super().__init__(bind=address, port=0, threads=1, slots=512)
-        self.parent, self._host = parent, host
-
-    def reaches(self, address: str) -> bool:
-        return address == self._host
-
-
 @pytest.fixture
 def tree() -> Iterator[str]:
-    """Two leaves below a spine; the hosts are 127.0.7.100 and 127.0.7.101."""
-    spine = Node("127.0.7.1")
-    leaves = [Node(f"127.0.7.{2 + leaf}", spine.name, f"127.0.7.{100 + leaf}") for leaf in range(2)]
-    with switches(spine, *leaves) as control:
+    """Two leaves below a spine; the hosts are 127.0.7.101 and 127.0.7.102."""
+    with switches(*loopback_tree("127.0.7", 2, slots=512)) as control:
         yield control
 
 
@@ -214,7 +200,7 @@ def test_more_processes_than_a_switch_has_bits_go_on_below_with_one_warning(run:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_more_processes_than_that_sum_in_a_tree(run: Run, tree: str) -> None:
-    own_address = 'export WIRESUM_ADDRESS=127.0.7.10$((OMPI_COMM_WORLD_RANK % 2)); exec "$0" "$@"'
+    own_address = 'export WIRESUM_ADDRESS=127.0.7.10$((1 + OMPI_COMM_WORLD_RANK % 2)); exec "$0" "$@"'
     said = run("sums", SWITCH_WORKERS_MAX + 2, through=tree, launcher=["sh", "-c", own_address])
     assert warnings(said) == []
     assert carried(said) == {0: [8]}

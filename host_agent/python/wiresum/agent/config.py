@@ -324,7 +324,7 @@ class AgentConfig:
         unknown = overrides.keys() - settings.keys()
         if unknown:
             raise TypeError(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(settings)}")
-        _judge_unknown(environ)
+        _refuse_misspelt(environ)
         values: dict[str, Any] = {}
         for name, setting in settings.items():
             text = environ.get(setting.variable, "").strip()
@@ -407,20 +407,22 @@ def _shown(setting: Setting, value: object) -> str:
 
 
 def refuse_unknown(settings: Mapping[str, str]) -> None:
-    """Raises a `ValueError` if one of these, which somebody gave for a session, is no setting of a session."""
-    known = {setting.variable for setting in settings_of().values()}
-    for variable in sorted(settings.keys() - known):
+    """Raises a `ValueError` if one of these, which were given for a session, is no setting of a session."""
+    for variable in sorted(settings.keys() - (_known() - OTHER_VARIABLES.keys())):
         if variable in OTHER_VARIABLES:
             raise ValueError(f"{variable} is for the environment, and has no effect as the setting of one session")
         likely = _likely(variable)
         raise ValueError(f"{variable} is no setting{f': is {likely} meant?' if likely else '.'} {_LIST}")
 
 
-def _judge_unknown(environ: Mapping[str, str]) -> None:
-    """A variable that is nearly one of ours was meant to be it, and is refused. What is quite another may be somebody
-    else's: a warning says that it has no effect, once for each process."""
-    known = {setting.variable for setting in settings_of().values()} | OTHER_VARIABLES.keys()
-    for variable in sorted(environ.keys() - known):
+def _known() -> set[str]:
+    return {setting.variable for setting in settings_of().values()} | OTHER_VARIABLES.keys()
+
+
+def _refuse_misspelt(environ: Mapping[str, str]) -> None:
+    """A variable that is nearly one of ours was meant to be it, and is refused. Any other may belong to another
+    program: a warning says, once in a process, that it has no effect."""
+    for variable in sorted(environ.keys() - _known()):
         if not variable.startswith(PREFIX) or _OF_KUBERNETES.search(variable):
             continue
         if likely := _likely(variable):
@@ -432,7 +434,6 @@ def _judge_unknown(environ: Mapping[str, str]) -> None:
 
 def _likely(variable: str) -> str:
     """The variable that is meant by a name that is nearly it; empty: there is none."""
-    known = {setting.variable for setting in settings_of().values()} | OTHER_VARIABLES.keys()
-    names = [name.removeprefix(PREFIX) for name in known]
+    names = [name.removeprefix(PREFIX) for name in _known()]
     found = difflib.get_close_matches(variable.removeprefix(PREFIX).upper(), names, n=1, cutoff=_LIKENESS_MIN)
     return PREFIX + found[0] if found else ""

@@ -39,12 +39,15 @@ from wiresum import join as messages
 from wiresum.join import join_pb2_grpc
 from wiresum.join.constants import JOB_WORKERS_MAX
 from wiresum_lab.doubles.controller import join_request, member_of
+from wiresum_lab.loopback_tree import host_of
 from wiresum_lab.processes import resident_kib
 
 if TYPE_CHECKING:
     from wiresum.switch.software_switch import SoftwareSwitch
 
 LANES = 64
+NETWORK = "127.0.9"
+"""Of the tree."""
 SLOTS_OF_JOB = 64
 WARM_ROUNDS = 2
 """Until gRPC's pools and Python's caches are as large as they get."""
@@ -90,30 +93,13 @@ class AdmissionResult:
 # The switch's side.
 
 
-def _host_of(leaf: int) -> str:
-    """The address of the workers at this leaf."""
-    return f"127.0.9.{101 + leaf}"
-
-
 def _switches(jobs_max: int, leaves: int) -> list[SoftwareSwitch]:
-    """One switch; or a spine, and leaves below it, at addresses of loopback."""
+    """One switch; or a spine, and leaves below it."""
     from wiresum.switch.software_switch import SoftwareSwitch
+    from wiresum_lab.loopback_tree import loopback_tree
 
-    class Node(SoftwareSwitch):
-        parent = ""
-        host = ""
-
-        def reaches(self, address: str) -> bool:
-            return address == self.host
-
-    sizes: dict[str, Any] = {"port": 0, "slots": jobs_max * SLOTS_OF_JOB, "lanes_max": LANES, "jobs_max": jobs_max}
-    if not leaves:
-        return [SoftwareSwitch(**sizes)]
-    spine = Node(bind="127.0.9.1", threads=1, **sizes)
-    below = [Node(bind=f"127.0.9.{leaf + 2}", threads=1, **sizes) for leaf in range(leaves)]
-    for leaf, node in enumerate(below):
-        node.parent, node.host = spine.name, _host_of(leaf)
-    return [spine, *below]
+    sizes: dict[str, Any] = {"slots": jobs_max * SLOTS_OF_JOB, "lanes_max": LANES, "jobs_max": jobs_max}
+    return loopback_tree(NETWORK, leaves, **sizes) if leaves else [SoftwareSwitch(port=0, **sizes)]
 
 
 def _serve(pipe: Connection, jobs_max: int, leaves: int) -> None:
@@ -259,7 +245,7 @@ async def _census(pipe: Connection) -> Census:
 
 
 async def _run(port: int, pipe: Connection, jobs: int, workers: int, leaves: int, seconds: float) -> AdmissionResult:
-    hosts = [_host_of(rank * leaves // workers) if leaves else "127.0.0.1" for rank in range(workers)]
+    hosts = [host_of(NETWORK, rank * leaves // workers) if leaves else "127.0.0.1" for rank in range(workers)]
     ranks = [Worker(port, rank, host) for rank, host in enumerate(hosts)]
     for number in range(WARM_ROUNDS):
         await _round(ranks, number, jobs)

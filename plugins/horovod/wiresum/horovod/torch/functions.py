@@ -58,7 +58,6 @@ def broadcast_optimizer_state(
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
-    state = optimizer.state_dict() if runtime.current().place.rank == root_rank else None
     is_root = runtime.current().place.rank == root_rank
     # In host memory, since the root's device may be another rank's, or not be there. Loading copies it to the device of
     # each parameter.

@@ -15,9 +15,10 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 import torch
 
 from wiresum.horovod.torch import runtime
+from wiresum.horovod.torch.buffers import copy_back, host_copy, reduction_buffers
 from wiresum.horovod.torch.compression import Compression, Compressor
 from wiresum.horovod.torch.coordinator import Coordinator
-from wiresum.horovod.torch.execution import REDUCED_AS, name_of, scale
+from wiresum.horovod.torch.execution import name_of, scale
 from wiresum.horovod.torch.handle import Handle, HorovodInternalError
 from wiresum.horovod.torch.process_sets import ProcessSet, global_process_set
 from wiresum.horovod.torch.request import Op, Request, RequestType
@@ -242,7 +243,7 @@ def broadcast_async_(
     buffer = tensor.detach().cpu()  # itself, if it is in host memory
 
     def complete(_: object) -> torch.Tensor:
-        _copy_back(buffer, tensor)
+        copy_back(buffer, tensor)
         return tensor
 
     return _start(RequestType.BROADCAST, name, [buffer], process_set, complete, root=root)
@@ -283,7 +284,7 @@ def alltoall_async(
 
     The result is the received rows, in order of ranks, and how many came from each.
     """
-    buffer = _host_copy(tensor)
+    buffer = host_copy(tensor)
     mine = _splits(splits, _rows("all-to-all", [buffer]), _coordinator(process_set).group.size())
 
     def complete(result: tuple[torch.Tensor, list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -447,14 +448,14 @@ def _reduce_async(
 ) -> Handle:
     op = _operator(op, average)
     tensors = _listed(given)
-    buffers = _reduction_buffers(tensors, in_place, prescale_factor)
+    buffers = reduction_buffers(tensors, in_place, prescale_factor)
 
     def complete(_: object) -> object:
         results = []
         for tensor, buffer in zip(tensors, buffers, strict=True):
             scale(buffer, postscale_factor)
             if in_place:
-                _copy_back(buffer, tensor)
+                copy_back(buffer, tensor)
             results.append(tensor if in_place else buffer.to(tensor.device, tensor.dtype))
         return _like(given, results)
 
@@ -467,7 +468,7 @@ def _scatter_async(
 ) -> Handle:
     op = _operator(op, None)
     tensors = _listed(given)
-    buffers = _reduction_buffers(tensors, False, prescale)
+    buffers = reduction_buffers(tensors, False, prescale)
     _rows("reduce-scatter", buffers)
 
     def complete(parts: list[torch.Tensor]) -> object:
@@ -483,7 +484,7 @@ def _scatter_async(
 
 def _gather_async(given: _OneOrMore, name: str | None, process_set: ProcessSet) -> Handle:
     tensors = _listed(given)
-    buffers = [_host_copy(tensor) for tensor in tensors]
+    buffers = [host_copy(tensor) for tensor in tensors]
     _rows("all-gather", buffers)
 
     def complete(gathered: list[torch.Tensor]) -> object:
@@ -514,7 +515,7 @@ def _start(
 
 
 def process_set_members(process_set: ProcessSet) -> tuple[int, ...]:
-    """Its ranks, in order; none if it has not been added."""
+    """Its ranks, in order. A set that was not added has those of all ranks, and is refused when a call starts."""
     return runtime.current().sets.get(process_set.process_set_id or 0, ())
 
 
@@ -534,33 +535,6 @@ def _listed(given: _OneOrMore) -> _Tensors:
 
 def _like(given: _OneOrMore, results: list[torch.Tensor]) -> object:
     return results[0] if isinstance(given, torch.Tensor) else results
-
-
-def _host_copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-
-
-def _copy_back(buffer: torch.Tensor, tensor: torch.Tensor) -> None:
-    """If the values were not in the tensor's own memory."""
-    if not tensor.is_cpu or buffer.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(buffer)
-
-
-def _reduction_buffers(tensors: _Tensors, in_place: bool, prescale: float) -> list[torch.Tensor]:
-    """The memory in which values are reduced: the tensors themselves, if that is asked for and possible."""
-    buffers = []
-    for tensor in tensors:
-        if tensor.layout is not torch.strided:
-            raise ValueError("all-reduce is for dense tensors: use sparse_allreduce_async, or .to_dense()")
-        dtype = REDUCED_AS.get(tensor.dtype, tensor.dtype)
-        buffer = tensor.detach()
-        if not in_place or prescale != 1.0 or dtype is not tensor.dtype or not tensor.is_cpu:
-            buffer = buffer.to("cpu", dtype, copy=True, memory_format=torch.contiguous_format)
-            scale(buffer, prescale)
-        buffers.append(buffer)
-    if not buffers:
-        raise ValueError("a group of tensors has at least one")
-    return buffers
 
 
 def _operator(op: Op | None, average: bool | None) -> Op:

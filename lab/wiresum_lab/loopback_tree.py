@@ -1,0 +1,34 @@
+"""A tree of software switches in this process: a spine, and leaves below it, each with its address on loopback."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wiresum.switch import SoftwareSwitch
+
+
+def host_of(network: str, leaf: int) -> str:
+    """The address of the workers at a leaf."""
+    return f"{network}.{101 + leaf}"
+
+
+def loopback_tree(network: str, leaves: int, **settings: Any) -> list[SoftwareSwitch]:
+    """The spine first. `network` is the first three numbers of its addresses, like 127.0.6; `settings` are each
+    switch's."""
+    from wiresum.switch import SoftwareSwitch  # not in a process that only asks for `host_of`
+
+    class Node(SoftwareSwitch):
+        parent = ""
+        host = ""
+
+        def reaches(self, address: str) -> bool:
+            return address == self.host
+
+    spine = Node(bind=f"{network}.1", port=0, threads=1, **settings)
+    nodes: list[SoftwareSwitch] = [spine]
+    for leaf in range(leaves):
+        node = Node(bind=f"{network}.{2 + leaf}", port=0, threads=1, **settings)
+        node.parent, node.host = spine.name, host_of(network, leaf)
+        nodes.append(node)
+    return nodes
