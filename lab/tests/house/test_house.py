@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from wiresum_lab import REPOSITORY
+from wiresum_lab.benchmarks.__main__ import BENCHMARKS
 
 NAMESPACE_FOLDERS = (
     "host_agent/python/wiresum",
@@ -40,6 +41,8 @@ SWITCH_DATAPLANE_MAY_USE = {"wire", "numeric"}
 SWITCH_MAY_USE = {"process", "wire", "numeric", "transport"}
 
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
+PROGRAMS_OF_MAKE = re.findall(r"\$\(py\) -m ([\w.]+)", MAKEFILE)
+PROGRAMS_OF_BENCH = [f"wiresum_lab.benchmarks.{module}" for module, _ in BENCHMARKS.values()]
 
 PURE_LIBRARIES = {
     "wiresum_wire": "host_agent/src/wire",
@@ -218,7 +221,7 @@ def test_every_subcommand_explains_itself_and_each_option(entry: EntryPoint) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", sorted(set(re.findall(r"\$\(py\) -m ([\w.]+)", MAKEFILE)) - {"pytest"}))
+@pytest.mark.parametrize("program", sorted({*PROGRAMS_OF_MAKE, *PROGRAMS_OF_BENCH} - {"pytest"}))
 def test_every_program_that_make_runs_has_help(program: str) -> None:
     finished = subprocess.run(
         [sys.executable, "-m", program, "--help"], check=False, capture_output=True, text=True, timeout=60
