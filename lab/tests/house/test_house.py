@@ -230,6 +230,15 @@ def test_every_program_that_make_runs_has_help(program: str) -> None:
     assert "usage:" in finished.stdout.lower()
 
 
+def test_bench_refuses_an_unknown_name_and_lists_all() -> None:
+    bench = [sys.executable, "-m", "wiresum_lab.benchmarks"]
+    refused = subprocess.run([*bench, "dense", "dens"], check=False, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2
+    assert all(f"'{name}'" in refused.stderr for name in BENCHMARKS)
+    chosen = re.search(r"^NAMES \?= (.*)$", MAKEFILE, re.MULTILINE)
+    assert chosen and {*chosen[1].split()} <= BENCHMARKS.keys()
+
+
 def test_the_version_is_given_in_pyproject_alone(tracked: list[Path]) -> None:
     project = (REPOSITORY / "pyproject.toml").read_text().partition("[project]")[2].partition("\n[")[0]
     (version,) = re.findall(r'^version = "(.+?)"', project, re.MULTILINE)
