@@ -75,6 +75,7 @@ def switch() -> Switch:
     return Switch(MAIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_tofino_program_and_the_software_switch_answer_alike(seed: int, switch: Switch) -> None:
     entries = [job_entry(index) for index in range(len(JOBS))]

@@ -101,6 +101,7 @@ def tofino(request: pytest.FixtureRequest) -> Switch:
     return Switch(MAIN, generation=request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_later_job_on_tofino_reads_nothing_of_misbehaving_workers(tofino: Switch, seed: int) -> None:
     check(TofinoSite(TofinoNetwork(tofino)), random.Random(seed))

@@ -167,6 +167,7 @@ def test_a_next_job_can_use_cells_that_hold_any_round(harness: Bmv2Harness, ahea
         assert job.counters().results == 6
 
 
+@pytest.mark.slow
 def test_a_full_table_refuses_a_job_without_leaving_entries(harness: Bmv2Harness) -> None:
     """The table admit has room for 4096 entries: eight jobs of 32 workers and 16 threads."""
     hosts = [harness.hosts[i % len(harness.hosts)] for i in range(32)]

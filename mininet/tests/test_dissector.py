@@ -77,6 +77,7 @@ def values(packet: dict[str, Any], name: str) -> list[int]:
     return [int(one, 0) for one in (value if isinstance(value, list) else [value])]
 
 
+@pytest.mark.slow
 def test_every_field_of_every_packet_is_shown(tshark: str, tmp_path: Path) -> None:
     sent = every_packet_of_the_vectors()
     assert len(sent) > 500

@@ -79,6 +79,7 @@ ENDS: dict[str, Callable[[Started], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ENDS)
 def test_nothing_remains_however_it_ends(how: str, mininet_here: None, tmp_path: Path) -> None:
     commands = tmp_path / "commands"
@@ -133,6 +134,7 @@ def test_nothing_remains_of_a_killed_script_that_uses_the_classes(
     wait_until_empty(inside, started_before=at)
 
 
+@pytest.mark.slow
 def test_two_networks_need_two_folders(mininet_here: None, tmp_path: Path) -> None:
     commands = tmp_path / "commands"
     commands.write_text("sh sleep 1000\n")

@@ -79,16 +79,19 @@ def minimize(case: Case, **options: object) -> np.ndarray:
     return result.x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REACH_THE_SOLUTION)
 def test_each_method_reaches_the_solution(name: str) -> None:
     assert error(minimize(REACH_THE_SOLUTION[name])) < 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STALL)
 def test_methods_stall_where_theory_says_so(name: str) -> None:
     assert error(minimize(STALL[name])) > 1e-6
 
 
+@pytest.mark.slow
 def test_decreasing_steps_go_on_where_a_constant_step_stalls() -> None:
     """With minibatches the error falls as 1/k: to a quarter from a quarter of the steps to the end."""
     omega = DIANA(norm="inf").omega(8, 4)
@@ -169,6 +172,7 @@ def test_a_group_of_another_size_is_refused() -> None:
         distributed_minimize(PROBLEM, DIANA(), step_size=0.1, steps=1, aggregator=InProcess(3))
 
 
+@pytest.mark.slow
 def test_the_rate_of_a_shift_can_be_fixed() -> None:
     result = distributed_minimize(PROBLEM, QSGD(1, memory=Shift(0.2)), step_size=1 / (3 * L), steps=1200)
     assert error(result.x) < 1e-8

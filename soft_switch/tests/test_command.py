@@ -120,6 +120,7 @@ def test_workers_join_and_sum_and_the_statistics_file_shows_it(
     assert list(tmp_path.iterdir()) == [statistics]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly_and_frees_the_ports(cleanup: ExitStack, number: signal.Signals) -> None:
     running = start(cleanup)
@@ -163,6 +164,7 @@ def test_metrics_are_served_beside_joins(cleanup: ExitStack) -> None:
     assert running.end(signal.SIGTERM) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_switch_under_a_controller_serves_metrics(cleanup: ExitStack, harness: DataplaneHarness) -> None:
     running = start(cleanup, "--metrics", "127.0.0.1:0", serves="--p4runtime")
     stranger = harness.open_socket()
@@ -181,6 +183,7 @@ def test_a_switch_under_a_controller_serves_metrics(cleanup: ExitStack, harness:
     assert running.end(signal.SIGTERM) == (0, "")
 
 
+@pytest.mark.slow
 def test_without_the_controller_extra_it_serves_joins_and_names_what_p4runtime_needs(cleanup: ExitStack) -> None:
     missing = ["finsy", "prometheus_client", "cryptography", "rich"]
     assert start(cleanup, without=missing).end(signal.SIGTERM) == (0, "")

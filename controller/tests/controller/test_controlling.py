@@ -404,6 +404,7 @@ def test_a_standby_takes_over_from_a_suspended_controller_which_then_ends_no_job
     cluster.forker.kill()
 
 
+@pytest.mark.slow
 def test_a_restarted_switch_ends_its_jobs_and_is_used_again(cluster: Cluster, server: RestartableServer) -> None:
     cluster.forker.start()
     client = cluster.client

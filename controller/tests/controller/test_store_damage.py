@@ -235,6 +235,7 @@ class Takeover:
             run_a_job(after, "second", 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_damaged_file_never_repeats_a_key_or_leaks_a_sum(site: Site, tmp_path: Path, point: str, how: str) -> None:

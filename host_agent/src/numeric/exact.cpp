@@ -22,16 +22,16 @@ unsigned mantissa_bits_of(Dtype dtype) noexcept { return dtype == Dtype::kF32 ? 
 
 constexpr unsigned quotient_up(unsigned value, unsigned divisor) noexcept { return (value + divisor - 1) / divisor; }
 
-/// A sum's magnitude, as digits of `bits` bits from the lowest, and its sign.
-struct Magnitude {
+/// The digits of a sum's magnitude, of `bits` bits, from the lowest, and its sign.
+struct SignedDigits {
   std::array<std::uint32_t, ExactFormat::kLimbsMax + 2> digits{};
   unsigned count = 0;
   bool negative = false;
 };
 
 /// Propagates carries, so that each digit is below 2^bits.
-Magnitude magnitude_of(std::span<const std::int64_t> limbs, unsigned bits) noexcept {
-  Magnitude magnitude;
+SignedDigits magnitude_of(std::span<const std::int64_t> limbs, unsigned bits) noexcept {
+  SignedDigits magnitude;
   const std::int64_t base = std::int64_t{1} << bits;
   std::array<std::int64_t, ExactFormat::kLimbsMax + 1> digits{};
   std::int64_t carry = 0;
@@ -60,7 +60,7 @@ Magnitude magnitude_of(std::span<const std::int64_t> limbs, unsigned bits) noexc
 /// Divides, with one more digit below the others for the fraction. The remainder after that does not affect rounding:
 /// the dividend is an integer, so a fraction that is neither 0 nor 1/2 differs from both by at least 1 / 2 divisor, and
 /// that shows in the digit.
-void divide(Magnitude& magnitude, unsigned bits, unsigned divisor) noexcept {
+void divide(SignedDigits& magnitude, unsigned bits, unsigned divisor) noexcept {
   std::uint64_t remainder = 0;
   for (unsigned i = magnitude.count + 1; i-- > 0;) {
     const std::uint64_t dividend = remainder << bits | (i == 0 ? 0 : magnitude.digits[i - 1]);
@@ -188,7 +188,7 @@ std::uint32_t ExactFormat::rounded(const Parts& sums, Planes planes, unsigned di
   const unsigned end = static_cast<unsigned>(std::bit_width(planes & ((1U << limbs_) - 1)));
   if (end == 0) return 0;
   const unsigned first = divisor == 1 ? static_cast<unsigned>(std::countr_zero(planes)) : 0;
-  Magnitude magnitude = magnitude_of(std::span(sums).subspan(first, end - first), limb_bits_);
+  SignedDigits magnitude = magnitude_of(std::span(sums).subspan(first, end - first), limb_bits_);
   if (divisor != 1) divide(magnitude, limb_bits_, divisor);
   const unsigned unit = divisor != 1 ? limb_bits_ : 0;  // the bit that counts the format's smallest subnormals
 

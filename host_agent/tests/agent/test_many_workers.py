@@ -33,6 +33,7 @@ def control() -> Iterator[str]:
         yield f"127.0.0.1:{server.start('127.0.0.1', 0)}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_128_workers_sum_exactly_with_overlapping_calls(control: str) -> None:
     def join(rank: int) -> Session:

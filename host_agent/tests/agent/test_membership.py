@@ -177,6 +177,7 @@ def test_a_join_that_times_out_names_the_missing_ranks(server: JoinServer) -> No
     expect_refusal("DEADLINE_EXCEEDED", "ranks 0, 2 of 3", config_of(server.port, join_timeout_s=0.5), 1, 3)
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_started_before_its_switch_waits_for_it(
     unused_port: int, driver: RecordingDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,6 +190,7 @@ def test_a_worker_that_was_started_before_its_switch_waits_for_it(
     server.stop()
 
 
+@pytest.mark.slow
 def test_a_worker_waits_while_the_job_before_it_is_ending(
     server: JoinServer, driver: RecordingDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -215,6 +217,7 @@ def test_an_endpoint_that_is_no_wiresum_switch_is_reported() -> None:
 # Attending.
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_named(server: JoinServer, attend: Callable[..., Member]) -> None:
     memberships = join_all(config_of(server.port), 3)
     members = [attend(membership) for membership in memberships]
@@ -394,6 +397,7 @@ def test_a_worker_reconnects_after_a_broken_connection_without_an_error(
     wire.close()
 
 
+@pytest.mark.slow
 def test_a_worker_whose_connection_stays_broken_is_lost_and_gives_up_the_switch(
     server: JoinServer, attend: Callable[..., Member]
 ) -> None:
@@ -530,6 +534,7 @@ def test_the_variable_that_silences_grpc_is_restored() -> None:
     assert "GRPC_ENABLE_FORK_SUPPORT" not in os.environ
 
 
+@pytest.mark.slow
 def test_leave_returns_soon_if_the_switch_is_gone(spawn_switch: SpawnSwitch, attend: Callable[..., Member]) -> None:
     switch, port = spawn_switch()
     member = attend(join(config_of(port)))

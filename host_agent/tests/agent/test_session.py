@@ -390,6 +390,7 @@ def test_abort_ends_the_job_at_every_worker_with_its_reason(job: Callable[..., l
         waiting.wait(PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_operations_that_need_a_worker_that_left_end(job: Callable[..., list[Session]]) -> None:
     leaving, staying = job(2)
     leaving.close()

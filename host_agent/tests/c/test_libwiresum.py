@@ -128,6 +128,7 @@ def test_sums_and_copies_are_right(start: Start, scenario: str, size: int) -> No
         outcome(process)
 
 
+@pytest.mark.slow
 def test_a_forked_child_has_no_session_and_may_join_itself(start: Start) -> None:
     for process in [start("forked", rank, 2) for rank in range(2)]:
         outcome(process)
@@ -146,10 +147,12 @@ def test_settings_that_change_after_the_first_session_count(start: Start) -> Non
     outcome(start("settings-change"))
 
 
+@pytest.mark.slow
 def test_a_bad_name_is_said_to_be_one(start: Start) -> None:
     outcome(start("bad-names"))
 
 
+@pytest.mark.slow
 def test_an_unknown_variable_is_warned_of_and_a_misspelt_one_is_refused(start: Start) -> None:
     process = start("several-sessions", WIRESUM_FAVOURITE="1", WIRESUM_SWITCH_PORT_1_TCP="for Kubernetes")
     _, errors = process.communicate(timeout=PATIENCE_S)
@@ -160,6 +163,7 @@ def test_an_unknown_variable_is_warned_of_and_a_misspelt_one_is_refused(start: S
     assert "WIRESUM_ERROR_ARGUMENT WIRESUM_SWICH is no setting: is WIRESUM_SWITCH meant?" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "says"),
     [
@@ -175,6 +179,7 @@ def test_a_worker_that_ends_early_ends_the_job_and_the_others_know_why(start: St
     assert re.search(says, outcome(processes[0]))
 
 
+@pytest.mark.slow
 def test_a_sidecar_that_dies_ends_its_session_at_once(start: Start) -> None:
     processes = [start("sidecar-dies", rank, 2) for rank in range(2)]
     assert processes[0].stdout is not None
@@ -184,6 +189,7 @@ def test_a_sidecar_that_dies_ends_its_session_at_once(start: Start) -> None:
     assert "WIRESUM_ERROR_WORKER_LOST" in outcome(processes[1])
 
 
+@pytest.mark.slow
 def test_a_stopped_program_is_lost_though_its_sidecar_runs(start: Start) -> None:
     limits = Limits(heartbeat_lost_ms=1000, connection_lost_ms=300, suspect_ms=300, counted_ms=100)
     with service(limits) as endpoint:
@@ -194,6 +200,7 @@ def test_a_stopped_program_is_lost_though_its_sidecar_runs(start: Start) -> None
         assert "WIRESUM_ERROR_WORKER_LOST" in outcome(processes[0])
 
 
+@pytest.mark.slow
 def test_a_collective_that_times_out_names_the_lagging_worker(start: Start) -> None:
     processes = [start("takes-too-long", rank, 2) for rank in range(2)]
     out = outcome(processes[0])
@@ -201,6 +208,7 @@ def test_a_collective_that_times_out_names_the_lagging_worker(start: Start) -> N
     assert "rank 1" in out
 
 
+@pytest.mark.slow
 def test_leaving_ends_what_is_in_flight(start: Start) -> None:
     processes = [start("leaves-early", rank, 2) for rank in range(2)]
     assert "WIRESUM_ERROR_CLOSED" in outcome(processes[0])
@@ -223,6 +231,7 @@ def test_a_failed_join_says_why(start: Start, variables: dict[str, str], says: s
     assert re.search(says, outcome(start("fails-to-join", 0, 1, **variables)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "values"),
     [("WIRESUM_BITS", ("16", "32")), ("WIRESUM_PRECISION", ("exact", "auto")), ("WIRESUM_SPARSE", ("0", "1"))],
@@ -245,6 +254,7 @@ def test_what_the_sidecar_cannot_import_is_said(start: Start, tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "name"),
     [
@@ -297,6 +307,7 @@ def test_the_example_sums_with_cmake(control: str, tmp_path: Path) -> None:
     example_sums(built_by_cmake(tmp_path, wiresum_DIR=package), WIRESUM_SWITCH=control)
 
 
+@pytest.mark.slow
 @needs_cmake
 @pytest.mark.timeout(600)  # it compiles what has changed
 @pytest.mark.skipif(not (DEV / "build.ninja").exists(), reason="the build of the preset dev is not there")

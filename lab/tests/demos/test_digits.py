@@ -91,6 +91,7 @@ def test_training_over_wiresum_is_as_accurate_as_over_gloo(finished_demo: Path) 
     assert result["loss"] == pytest.approx(result["loss_gloo"], rel=0.05)
 
 
+@pytest.mark.slow
 def test_all_workers_end_with_the_same_parameters(finished_demo: Path) -> None:
     assert json.loads((finished_demo / "run.json").read_text())["parameters_identical"] is True
     ends = [

@@ -32,6 +32,7 @@ session.close()
 pytestmark = pytest.mark.usefixtures("namespaces")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("carried", [True, False])
 def test_a_worker_that_does_not_receive_its_group_warns(carried: bool, tmp_path: Path) -> None:
     with Star(WORKERS, racks=1) as star:

@@ -150,6 +150,7 @@ def test_a_shaped_link_alone_loses_nothing(star: Star) -> None:
     assert report.late < DATAGRAMS * 0.005
 
 
+@pytest.mark.slow
 def test_loss_hits_single_packets_in_both_directions(star: Star) -> None:
     star.reshape(Link(rate_mbit=400, loss=0.2))
     for sender, receiver in ((star.workers[0], star.switch), (star.switch, star.workers[0])):
@@ -186,6 +187,7 @@ def _full_datagram(mtu: int) -> int:
     return mtu - 20 - 8
 
 
+@pytest.mark.slow
 def test_jumbo_packets_pass_end_to_end_and_larger_ones_do_not() -> None:
     with Star(2, Link(mtu=9000)) as star:
         first, second = star.workers
@@ -204,6 +206,7 @@ def test_without_an_mtu_a_link_carries_no_jumbo_packet(star: Star) -> None:
             probe.measure(first, second, count=1, datagram_bytes=larger)
 
 
+@pytest.mark.slow
 def test_jumbo_packets_pass_rate_limits_and_reordering() -> None:
     with Star(2, Link(rate_mbit=400, mtu=9000)) as star:
         full = _full_datagram(9000)
@@ -250,6 +253,7 @@ def test_an_aggregator_is_behind_a_link_like_the_workers() -> None:
             assert "rate 200Mbit" in sender.run(["tc", "qdisc", "show", "dev", "star0"])
 
 
+@pytest.mark.slow
 def test_a_rack_is_behind_a_link_like_the_workers() -> None:
     with Star(4, Link(rate_mbit=200), racks=2) as star:
         first, second = star.racks

@@ -40,6 +40,7 @@ def test_ranks_sum_and_the_sum_is_checked(ranks: Ranks) -> None:
     assert not ranks.socket_path.exists()
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_is_an_error_that_names_the_system(ranks: Ranks) -> None:
     repeat(ranks, 32, ELEMENTS, 0, 30.0)
     os.kill(_rank_process_id(ranks), signal.SIGKILL)
@@ -47,6 +48,7 @@ def test_a_rank_that_dies_is_an_error_that_names_the_system(ranks: Ranks) -> Non
         repeat(ranks, 32, ELEMENTS, 1, 30.0)
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_a_timeout(ranks: Ranks) -> None:
     repeat(ranks, 32, ELEMENTS, 0, 30.0)
     os.kill(_rank_process_id(ranks), signal.SIGSTOP)
@@ -54,6 +56,7 @@ def test_a_rank_that_hangs_is_a_timeout(ranks: Ranks) -> None:
         latency_s(ranks, ELEMENTS, 1, 0.5)
 
 
+@pytest.mark.slow
 def test_an_error_contains_the_end_of_the_log(tmp_path: Path) -> None:
     with Star(1) as star:
         site = Site.of_loopback(star.workers[0], 1)

@@ -65,6 +65,7 @@ def left_out(rank: int, size: int) -> None:
         wc.attach(ddp, optimizer_of(ddp), method, leave_out=["3.*"])
 
 
+@pytest.mark.slow
 def test_layers_are_left_out_by_name_and_by_size(trio: Cluster) -> None:
     trio.run(left_out)
 

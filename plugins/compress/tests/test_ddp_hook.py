@@ -137,6 +137,7 @@ def loss_falls(rank: int, size: int) -> dict[str, tuple[float, float]]:
     return losses
 
 
+@pytest.mark.slow
 def test_the_loss_falls(switched: Cluster) -> None:
     for losses in switched.run(loss_falls, timeout_s=110):
         assert all(last < 0.5 * first for first, last in losses.values()), losses
@@ -170,10 +171,12 @@ def continue_all(rank: int, size: int, granularities: tuple[Granularity, ...]) -
     return apart
 
 
+@pytest.mark.slow
 def test_by_layer_and_by_model_a_checkpoint_continues_bit_for_bit(switched: Cluster) -> None:
     assert switched.run(continue_all, ("layer", "model"), timeout_s=110) == [[]] * 3
 
 
+@pytest.mark.slow
 def test_by_bucket_a_checkpoint_continues_with_other_buckets_in_the_first_step(switched: Cluster) -> None:
     """Buckets change in DDP's first step, and a state cannot prevent that. All workers stay equal."""
     apart = switched.run(continue_all, ("bucket",), timeout_s=110)

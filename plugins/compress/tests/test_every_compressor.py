@@ -67,6 +67,7 @@ POISONED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", UNBIASED, ids=repr)
 def test_it_is_unbiased(compressor: wc.Compressor) -> None:
     assert_unbiased(compressor, vectors(3))

@@ -241,6 +241,7 @@ def stalls(rank: int, size: int, folder: str) -> None:
     hvd.barrier()
 
 
+@pytest.mark.slow
 def test_a_stall_warning_names_the_missing_ranks(launch: Callable[..., Cluster], tmp_path: Path) -> None:
     pair = launch(2, HOROVOD_STALL_CHECK_TIME_SECONDS=str(STALL_S))
     pair.start(stalls, str(tmp_path))
@@ -305,5 +306,6 @@ def gives_up(rank: int, size: int, folder: str) -> None:
     hvd.shutdown()
 
 
+@pytest.mark.slow
 def test_a_stall_ends_after_the_shutdown_time(launch: Callable[..., Cluster], tmp_path: Path) -> None:
     launch(2, HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=str(STALL_S)).run(gives_up, str(tmp_path))

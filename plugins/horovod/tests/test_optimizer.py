@@ -162,6 +162,7 @@ def test_synchronized_batch_norm_equals_that_of_the_whole_batch(rank: int, size:
     torch.testing.assert_close(parts(everything), whole(everything), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_invalid_options_are_refused(trio: Cluster) -> None:
     model = network(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -35,7 +35,6 @@ void mca_coll_wiresum_complain(const char* what, int code) {
 }
 
 int mca_coll_wiresum_land(mca_coll_wiresum_flight_t* flight, int code) {
-  static const mca_coll_wiresum_flight_t kNoFlight = MCA_COLL_WIRESUM_NO_FLIGHT;
   int result = MPI_SUCCESS;
   if (code != WIRESUM_OK) {
     mca_coll_wiresum_complain("a collective failed", code);
@@ -46,7 +45,7 @@ int mca_coll_wiresum_land(mca_coll_wiresum_flight_t* flight, int code) {
   }
   if (flight->user_type != NULL) OBJ_RELEASE(flight->user_type);
   free(flight->packed);
-  *flight = kNoFlight;
+  *flight = (mca_coll_wiresum_flight_t)MCA_COLL_WIRESUM_NO_FLIGHT;
   return result;
 }
 

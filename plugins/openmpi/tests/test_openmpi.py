@@ -117,6 +117,7 @@ def test_floats_can_be_left_to_open_mpi(run: Run) -> None:
     assert carried(run("everything", 2, float32="0")) == {0: [17]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "differing"), [(None, 0), ("exact", 0), ("block", 300)])
 def test_floats_are_summed_as_open_mpi_does_unless_told_otherwise(
     run: Run, precision: str | None, differing: int, monkeypatch: pytest.MonkeyPatch
@@ -132,6 +133,7 @@ def test_floats_are_summed_as_open_mpi_does_unless_told_otherwise(
     assert (int(found[1]) >= differing) if differing else (int(found[1]) == 0)
 
 
+@pytest.mark.slow
 def test_rank_0_decides_how_floats_are_rounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WIRESUM_PRECISION", raising=False)
     others_in_blocks = '[ $OMPI_COMM_WORLD_RANK = 0 ] || export WIRESUM_PRECISION=block; exec "$0" "$@"'
@@ -159,6 +161,7 @@ def test_communicators_of_a_few_collectives_do_not_join(program: Path, control: 
     assert "coll:wiresum" not in done.said
 
 
+@pytest.mark.slow
 def test_a_programs_further_communicators_have_small_leases(run: Run) -> None:
     said = run("dups", 2)
     assert warnings(said) == []
@@ -168,6 +171,7 @@ def test_a_programs_further_communicators_have_small_leases(run: Run) -> None:
     assert [count for groups in counts.values() for count in groups] == 40 * [1]
 
 
+@pytest.mark.slow
 def test_communicators_that_a_full_switch_refuses_go_on_with_one_short_warning(run: Run, full: str) -> None:
     said = run("dups", 2, through=full, verbose="0")
     (warning,) = warnings(said)
@@ -175,6 +179,7 @@ def test_communicators_that_a_full_switch_refuses_go_on_with_one_short_warning(r
     assert len(warning) <= WARNING_CHARACTERS_MAX
 
 
+@pytest.mark.slow
 def test_without_a_switch_a_communicator_goes_on_below_and_says_so_once(run: Run) -> None:
     said = run("everything", 2, switch="127.0.0.1:1", join_timeout="1", verbose="0")
     (warning,) = warnings(said)
@@ -182,6 +187,7 @@ def test_without_a_switch_a_communicator_goes_on_below_and_says_so_once(run: Run
     assert len(warning) <= WARNING_CHARACTERS_MAX
 
 
+@pytest.mark.slow
 def test_verbosely_each_process_says_all(run: Run) -> None:
     said = run("everything", 2, switch="127.0.0.1:1", join_timeout="1")
     assert carried(said) == {}

@@ -127,6 +127,7 @@ def await_marks_and_entry(marks: Path, ranks: int) -> None:
     time.sleep(0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [
@@ -155,6 +156,7 @@ def sums_once(rank: int, size: int) -> float:
     return float(tensor.sum())
 
 
+@pytest.mark.slow
 def test_the_next_job_at_the_same_switch_works(
     own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, marks: Path
 ) -> None:
@@ -192,6 +194,7 @@ def holds_the_interpreter(rank: int, size: int) -> float:
     return float(tensor.sum())
 
 
+@pytest.mark.slow
 def test_a_call_that_holds_the_interpreters_lock_ends_no_job(make_cluster: MakeCluster, hasty_service: str) -> None:
     cluster = make_cluster(3, variables={"WIRESUM_SWITCH": hasty_service})
     assert cluster.run(holds_the_interpreter) == [5000 * 9.0] * 3
@@ -220,6 +223,7 @@ def test_a_killed_switch_is_an_error_at_every_worker(
         assert failed_at - killed_at < SWITCH_LOST_S_MAX
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @runs_in("make_cluster", 2, timeout_s=4.0)  # the workers also have this long to find each other
 def test_a_collective_that_one_rank_does_not_call_times_out(
@@ -237,6 +241,7 @@ def test_a_collective_that_one_rank_does_not_call_times_out(
     assert "rank 0" in str(error) and "time" in str(error).lower(), str(error)
 
 
+@pytest.mark.slow
 @runs_in("make_cluster", 2)
 def test_the_timeout_of_a_group_can_be_changed(rank: int, size: int) -> None:
     world().set_timeout(datetime.timedelta(seconds=1))
@@ -293,6 +298,7 @@ def diverges(rank: int, size: int, how: str) -> str:
     return type(error.__cause__).__name__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", CALLED)
 def test_workers_that_call_different_collectives_find_out(make_cluster: MakeCluster, how: str) -> None:
     causes = make_cluster(2).run(diverges, how)
@@ -318,6 +324,7 @@ def is_late(rank: int, size: int) -> list[float]:
     return [float(one.sum()), float(double.sum())]
 
 
+@pytest.mark.slow
 def test_late_ranks_are_not_mistaken_for_different_calls(make_cluster: MakeCluster) -> None:
     assert make_cluster(3).run(is_late) == [[9000.0, 3000.0]] * 3
 
@@ -355,12 +362,14 @@ def test_a_job_that_is_full_or_has_another_size_is_refused(make_cluster: MakeClu
         assert "two-only" in answer
 
 
+@pytest.mark.slow
 def test_without_a_switch_joining_fails_with_its_address(make_cluster: MakeCluster, tmp_path: Path) -> None:
     variables = {"WIRESUM_SWITCH": "127.0.0.1:1", "WIRESUM_JOIN_TIMEOUT": "2"}
     for answer in make_cluster(2, grouped=False, variables=variables).run(joins, str(tmp_path)):
         assert answer.startswith("DistNetworkError") and "127.0.0.1:1" in answer, answer
 
 
+@pytest.mark.slow
 @runs_in("make_cluster", 2, grouped=False)
 def test_a_rank_that_never_joins_is_named(rank: int, size: int, tmp_path: Path) -> None:
     if rank == 0:
@@ -451,6 +460,7 @@ def test_a_worker_that_exits_without_destroying_its_group_tells_the_others_why(
     assert reason in said[0][0] and "rank 1" in said[0][0], said
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(2)
     cluster.run(sums_once)

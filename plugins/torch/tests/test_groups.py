@@ -255,6 +255,7 @@ def run_python(code: str, **variables: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_importing_the_backend_loads_neither_grpc_nor_the_native_core() -> None:
     loaded = run_python(
         "import wiresum.torch, sys; print([m for m in sys.modules if 'grpc' in m or m.startswith('wiresum')])"

@@ -114,6 +114,7 @@ def talks_on(rank: int, size: int) -> None:
     talk(rank)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["wiresum", "gloo"])
 def test_remaining_ranks_can_still_send_and_receive(make: MakeCluster, backend: str) -> None:
     make(backend=backend).run(talks_on)
@@ -152,6 +153,7 @@ def test_calls_that_need_the_rank_that_left_fail_at_once_and_name_it(rank: int, 
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["wait", "work", "future"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["network", "gloo"])
 @runs_in("make", 3)
@@ -205,6 +207,7 @@ def gathers_late(rank: int, size: int) -> list[float]:
     return [float(piece.mean()) for piece in pieces or []]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["wiresum", "gloo"])
 def test_a_collective_that_the_leaving_rank_took_part_in_completes(make: MakeCluster, backend: str) -> None:
     assert make(backend=backend).run(gathers_late) == [[0.0, 1.0, 2.0], [], []]
@@ -251,6 +254,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_the_rank_that_hosts_the_store_may_leave(service: str) -> None:
     port = str(unused_port())
     processes = [
@@ -270,6 +274,7 @@ def test_the_rank_that_hosts_the_store_may_leave(service: str) -> None:
     assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(said)
 
 
+@pytest.mark.slow
 @runs_in("make", 4)
 def test_a_second_leave_fails_only_the_calls_that_need_that_rank(rank: int, size: int) -> None:
     dist.barrier()

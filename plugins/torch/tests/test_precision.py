@@ -62,6 +62,7 @@ def test_loss_count_and_metric_in_one_tensor(rank: int, size: int) -> None:
     assert torch.allclose(tensor, size * torch.tensor([2.3456789, 123456789.0, 0.001, 1.0]), rtol=2e-7, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @runs_in("trio")
 def test_short_sums_are_rounded_once_whatever_else_the_tensor_holds(rank: int, size: int, kind: str) -> None:
@@ -117,6 +118,7 @@ def test_a_longer_tensors_average_is_inf_where_its_sum_is(rank: int, size: int) 
     assert tensor.isposinf().all()
 
 
+@pytest.mark.slow
 @runs_in("trio")
 def test_a_group_can_ask_for_exact_sums_of_long_tensors(rank: int, size: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(precision="exact"))

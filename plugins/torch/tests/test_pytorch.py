@@ -68,11 +68,13 @@ def compiled_model(rank: int, size: int, compiler: str) -> None:
     assert after.collectives_gloo == before.collectives_gloo
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
 def test_a_compiled_ddp_model_trains_as_one_process_does(pair: Cluster, compiler: str) -> None:
     pair.run(compiled_model, compiler, timeout_s=110)
 
 
+@pytest.mark.slow
 @runs_in("pair")
 def test_compiled_collectives(rank: int, size: int) -> None:
     def asynchronous(tensor: torch.Tensor) -> torch.Tensor:
@@ -143,6 +145,7 @@ def test_fake_and_meta_tensors_cause_no_communication(rank: int, size: int) -> N
     dist.barrier()
 
 
+@pytest.mark.slow
 @runs_in("make_cluster", 2, variables={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
 def test_debug_level_detail_refuses_differing_shapes(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(2, 6))
@@ -264,6 +267,7 @@ def without_compiler(folder: Path) -> dict[str, str]:
     return {"CXX": str(folder / "no-compiler"), "TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
 
 
+@pytest.mark.slow
 def test_a_compiler_that_takes_too_long_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +283,7 @@ def test_a_compiler_that_takes_too_long_is_killed_with_its_children(
     wait_until(lambda: not Path(f"/proc/{started}").exists(), "what the compiler had started has ended")
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_group_trains_in_the_older_shape(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:

@@ -192,6 +192,7 @@ def sums_until_it_fails(rank: int, size: int, marks: str) -> str:
             return str(error)
 
 
+@pytest.mark.slow
 def test_a_job_over_two_racks_sums_and_a_job_in_one_rack_uses_no_spine(
     racks: Racks, workers: Cluster, tmp_path: Path
 ) -> None:
@@ -253,6 +254,7 @@ def _attending(racks: Racks) -> int:
     return sum(worker.state == "attending" for worker in racks.job("goes-on").workers)
 
 
+@pytest.mark.slow
 def test_a_leaf_that_is_killed_is_named_at_every_worker_of_its_tree(
     racks: Racks, workers: Cluster, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def workers(compiled: None, switch: SwitchProcess, tmp_path_factory: pytest.Temp
         yield cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SELECTED)
 def test_pytorchs_own_test_passes(workers: Cluster, tmp_path: Path, name: str) -> None:
     assert workers.run(theirs.run, name, str(tmp_path)) == [""] * theirs.SIZE, "it was skipped"

@@ -65,6 +65,7 @@ def start(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[[str, str], str]]:
         yield started
 
 
+@pytest.mark.slow
 def test_one_command_each_sets_up_a_working_switch_controller_and_worker(
     hosts: Hosts, start: Callable[[str, str], str], tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ def test_a_sequence_gives_every_number_but_zero_once(bits: int) -> None:
         assert sorted(keys) == list(range(1, 1 << bits))
 
 
+@pytest.mark.slow
 def test_keys_of_the_usual_width_do_not_repeat_and_spread() -> None:
     sequence = KeySequence(secret(1))
     last = sequence.length

@@ -260,6 +260,7 @@ Check = Callable[..., None]
 CHECKS: tuple[Check, Check] = (check_by_hand, check_by_sessions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_misbehaving_worker_cannot_change_read_or_block_a_later_job(site: Site, seed: int) -> None:
     chance = random.Random(seed)

@@ -85,6 +85,7 @@ def states(store: Store) -> list[str]:
         return [record.state for record in reader.load().jobs]
 
 
+@pytest.mark.slow
 def test_survivors_are_told_of_a_lost_worker_while_the_disk_fails(
     store: Store, client: Client, job: list[Attendance], driver: RecordingDriver, broken: Disk
 ) -> None:
@@ -110,6 +111,7 @@ def test_heartbeats_are_answered_while_the_disk_fails(
         assert job[0].ended is None
 
 
+@pytest.mark.slow
 def test_no_job_begins_that_could_not_be_stored_and_waiting_workers_are_told_why(
     store: Store, client: Client, job: list[Attendance], driver: RecordingDriver, broken: Disk
 ) -> None:
@@ -122,6 +124,7 @@ def test_no_job_begins_that_could_not_be_stored_and_waiting_workers_are_told_why
     assert waiting.result().workers == 1
 
 
+@pytest.mark.slow
 def test_a_worker_whose_grant_waits_for_the_disk_is_not_counted_as_late(
     store: Store, client: Client, driver: RecordingDriver
 ) -> None:
@@ -135,6 +138,7 @@ def test_a_worker_whose_grant_waits_for_the_disk_is_not_counted_as_late(
     assert [call.result().rank for call in asked] == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_worker_whose_grant_waits_for_the_disk_is_told_of_the_end_of_its_job(store: Store, client: Client) -> None:
     with full(store):
         asked = [client.join_soon(rank=rank, world_size=2) for rank in range(2)]
@@ -157,6 +161,7 @@ def test_a_deposed_service_ends_no_job(
     assert driver.admitted
 
 
+@pytest.mark.slow
 def test_a_job_that_ended_while_the_disk_failed_also_ends_after_a_restart(
     store: Store, server: JoinServer, client: Client, job: list[Attendance], driver: RecordingDriver
 ) -> None:

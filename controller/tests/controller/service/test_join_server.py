@@ -222,6 +222,7 @@ def test_many_jobs_leave_nothing_behind(server: JoinServer, client: Client, driv
     assert (effects._joins, effects._streams, effects._tasks) == ({}, {}, set())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [Limits(heartbeat_lost_ms=2000)])
 def test_a_switch_that_blocks_does_not_delay_heartbeats(
     client: Client, driver: RecordingDriver, attend: Callable[..., Attendance]
@@ -294,6 +295,7 @@ def test_random_bytes_on_the_port_disturb_nobody(client: Client, attend: Callabl
     assert client.join(job_name="after-the-noise").workers == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_sends_invalid_heartbeats_is_lost(client: Client, attend: Callable[..., Attendance]) -> None:
     replies = client.join_all(2)
     stream = attend(replies[0])
@@ -512,6 +514,7 @@ def test_no_switch_gets_a_key_that_could_be_drawn_again(tmp_path: Path, monkeypa
     assert len({entry.key for entry in driver.entries}) == 16
 
 
+@pytest.mark.slow
 def test_a_switch_that_does_not_give_its_counters_is_soon_reported_as_unreachable(
     server: JoinServer, driver: RecordingDriver, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,13 +17,6 @@
 namespace wiresum::transport::xdp {
 namespace {
 
-[[noreturn]] void fail(int error, const std::string& what) {
-  if (error == EPERM) {
-    throw std::system_error(error, std::generic_category(), what + ": " + kPrivileges);
-  }
-  throw std::system_error(error, std::generic_category(), what);
-}
-
 /// Every driver takes a program for frames in one buffer at this MTU.
 constexpr std::size_t kPlainMtuMax = 1500;
 

@@ -35,10 +35,6 @@ constexpr std::chrono::milliseconds kBusyPause{10};
 /// Since Linux 6.6; older headers do not have it.
 constexpr std::uint16_t kUseSeveralBuffers = 1u << 4;
 
-[[noreturn]] void fail(int error, const std::string& what) {
-  throw std::system_error(error, std::generic_category(), what);
-}
-
 std::uint32_t ring_size(std::size_t entries) noexcept { return static_cast<std::uint32_t>(std::bit_ceil(entries)); }
 
 /// Without CAP_IPC_LOCK the memory counts against this limit.
@@ -111,7 +107,7 @@ Rings::Rings(const InterfaceInfo& device, std::span<const std::uint32_t> queues,
     fail(error, "the system does not let AF_XDP lock " + std::to_string(bytes >> 20) +
                     " MiB of memory: raise the limit (ulimit -l, or LimitMEMLOCK= of systemd), or give CAP_IPC_LOCK");
   } else if (error == EPERM || error == EACCES) {
-    fail(error, std::string("cannot open an AF_XDP socket: ") + kPrivileges);
+    fail(EPERM, "cannot open an AF_XDP socket");
   } else if (error != 0) {
     fail(error, "cannot open an AF_XDP socket (a kernel without CONFIG_XDP_SOCKETS has none)");
   }

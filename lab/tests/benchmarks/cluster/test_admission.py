@@ -9,6 +9,7 @@ import pytest
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [["--jobs", "24"], ["--jobs", "2", "--workers", "40", "--leaves", "2"]])
 def test_jobs_that_come_and_go_leave_nothing_behind(run_bench: Run, shape: list[str]) -> None:
     finished = run_bench("benchmarks.cluster.admission", "--seconds", "0", "--json", *shape)

@@ -17,6 +17,7 @@ needs_nginx = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through", [(), pytest.param(("--through", "nginx"), marks=needs_nginx)], ids=["", "nginx"])
 def test_workers_can_join_while_calls_are_reset_at_the_highest_rate(run_bench: Run, through: tuple[str, ...]) -> None:
     finished = run_bench("benchmarks.cluster.reset", "--seconds", "1", "--connections", "4", "--json", *through)
