@@ -12,6 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from wiresum_lab.demos.digits.train import read_digits
 
 EPOCHS = 6
 TEST_IMAGES = 360
@@ -20,7 +24,7 @@ DEMO_S_MAX = 300.0
 TRAINING_S_MAX = 180.0
 STOP_S_MAX = 30.0
 
-pytestmark = pytest.mark.timeout(DEMO_S_MAX + STOP_S_MAX)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(DEMO_S_MAX + STOP_S_MAX)]
 
 
 def start_demo(output: Path, *options: str) -> subprocess.Popen[str]:
@@ -82,7 +86,13 @@ def finished_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-@pytest.mark.slow
+def test_the_digits_are_those_of_scikit_learn() -> None:
+    expected_pixels, expected_labels = load_digits(return_X_y=True)
+    pixels, labels = read_digits()
+    torch.testing.assert_close(pixels, torch.tensor(expected_pixels), rtol=0, atol=0)
+    torch.testing.assert_close(labels, torch.tensor(expected_labels), rtol=0, atol=0)
+
+
 def test_training_over_wiresum_is_as_accurate_as_over_gloo(finished_demo: Path) -> None:
     result = json.loads((finished_demo / "run.json").read_text())
     assert result["world_size"] == 4
@@ -91,7 +101,6 @@ def test_training_over_wiresum_is_as_accurate_as_over_gloo(finished_demo: Path) 
     assert result["loss"] == pytest.approx(result["loss_gloo"], rel=0.05)
 
 
-@pytest.mark.slow
 def test_all_workers_end_with_the_same_parameters(finished_demo: Path) -> None:
     assert json.loads((finished_demo / "run.json").read_text())["parameters_identical"] is True
     ends = [
@@ -118,7 +127,6 @@ def test_the_demo_leaves_no_process_behind(finished_demo: Path) -> None:
     assert processes_that_name(str(finished_demo)) == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["ctrl_c", "kill"])
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, stop: signal.Signals) -> None:
     demo = start_demo(tmp_path, "--epochs", "1000", "--workers", "2")
@@ -137,7 +145,6 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, stop: signal.
     assert processes_that_name(str(tmp_path)) == {}
 
 
-@pytest.mark.slow
 def test_a_demo_whose_worker_dies_reports_it_and_cleans_up(tmp_path: Path) -> None:
     demo = start_demo(tmp_path, "--epochs", "1000", "--workers", "2")
     try:

@@ -22,6 +22,7 @@ from wiresum_lab.processes import Program, unused_port, wait_until, wiresum
 from wiresum_lab.ranks.cluster import Cluster, await_marks
 
 pytest.importorskip("finsy", reason="the controller's libraries are not installed")
+pytestmark = pytest.mark.slow
 
 SWITCHES = {"spine": "127.0.7.1", "leaf1": "127.0.7.2", "leaf2": "127.0.7.3"}
 HOSTS = {"leaf1": "127.0.7.12", "leaf2": "127.0.7.13"}
@@ -192,7 +193,6 @@ def sums_until_it_fails(rank: int, size: int, marks: str) -> str:
             return str(error)
 
 
-@pytest.mark.slow
 def test_a_job_over_two_racks_sums_and_a_job_in_one_rack_uses_no_spine(
     racks: Racks, workers: Cluster, tmp_path: Path
 ) -> None:
@@ -254,7 +254,6 @@ def _attending(racks: Racks) -> int:
     return sum(worker.state == "attending" for worker in racks.job("goes-on").workers)
 
 
-@pytest.mark.slow
 def test_a_leaf_that_is_killed_is_named_at_every_worker_of_its_tree(
     racks: Racks, workers: Cluster, tmp_path: Path
 ) -> None:

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> dict[str, object]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = parser_of(__doc__, "demo", epochs=30, writes="run.png and run.json")
+    parser = parser_of(__doc__, "demo", epochs=20, writes="run.png and run.json")
     parser.set_defaults(width=WIDTH)
     return parser.parse_args()
 

@@ -9,6 +9,7 @@ all workers ended with the same bits is judged from these files, not by a collec
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import time
 from collections.abc import Iterator
@@ -16,9 +17,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -49,14 +50,23 @@ class DigitNet(nn.Module):
         return logits
 
 
+def read_digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """Pixels, (1797, 64) of 0 to 16, and labels, (1797,), of scikit-learn's handwritten digits, from its file: each
+    worker would spend more than a second on the import of `sklearn.datasets.load_digits`."""
+    scikit_learn = importlib.util.find_spec("sklearn")
+    assert scikit_learn is not None and scikit_learn.origin is not None, "wiresum[demo] has it"
+    table = np.loadtxt(Path(scikit_learn.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    return torch.tensor(table[:, :-1]), torch.tensor(table[:, -1], dtype=torch.int64)
+
+
 class Digits:
     """scikit-learn's handwritten digits, split into training and test images by the seed."""
 
     def __init__(self, seed: int, rank: int, world_size: int) -> None:
-        pixels, labels = load_digits(return_X_y=True)
-        images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16.0
+        pixels, labels = read_digits()
+        images = pixels.float().reshape(-1, 1, 8, 8) / 16.0
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-        images, targets = images[order], torch.tensor(labels)[order]
+        images, targets = images[order], labels[order]
         self._train = images[TEST_IMAGES:], targets[TEST_IMAGES:]
         self._test = images[rank:TEST_IMAGES:world_size], targets[rank:TEST_IMAGES:world_size]
         self._seed, self._rank, self._world_size = seed, rank, world_size
@@ -178,7 +188,7 @@ def train(options: argparse.Namespace, log: TextIO) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--backend", default="wiresum", help="name for init_process_group (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=30, help="passes over the training images (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=20, help="passes over the training images (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=32, help="images a step and worker (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=0.1, help="highest learning rate (default: %(default)s)")
     parser.add_argument("--width", type=int, default=32, help="channels of the first layer (default: %(default)s)")
