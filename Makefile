@@ -110,8 +110,8 @@ test-cpp: $(ready)-dev  ##! run the C++ tests
 	cmake --build --preset dev
 	$(call run_ctest,build/dev,--label-exclude slow)
 
-# They mostly wait, so two files at a time.
-pytest = $(py) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+# They mostly wait: one file more at a time than there are compilers.
+pytest = $(py) -m pytest --numprocesses $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 test-python: test-cpp  ##! run all Python tests, or those of PYTEST_ARGS='-k join'
 	$(pytest)
 
