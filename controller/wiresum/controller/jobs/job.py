@@ -70,7 +70,7 @@ class Presence(enum.Enum):
 class Wants(enum.Enum):
     """What a job in the queue waits for."""
 
-    ROOM = "slots, or a job number, at all switches of a tree that covers its hosts"
+    ROOM = "slots, a job number, or room in the tables, at all switches of a tree that covers its hosts"
     TURN = "a job that has waited longer"
     WORKER = "one of its workers, whose connection broke, to ask again"
     SWITCH = "switches that take jobs"
@@ -250,10 +250,6 @@ class Job:
     def where(self) -> str:
         """Its switches, in words."""
         return in_words(self.nodes)
-
-    def switches_wanted(self) -> set[str]:
-        """All at which it may get slots."""
-        return {branch.switch_name for tree in self.trees for branch in tree}
 
     def missing(self, *, without: Worker | None = None) -> str:
         """Which ranks have not asked; `without` counts as one."""

@@ -87,15 +87,21 @@ class WaitingRoom:
         fitting = [tree for tree in trees if _overfull(tree) is None]
         if not fitting:
             raise Refusal("FAILED_PRECONDITION", _too_many_at(job, trees[0]))
+        problems = {tree: self._never(job, tree) for tree in fitting}
+        if all(problems.values()):
+            raise Refusal("RESOURCE_EXHAUSTED", problems[min(problems, key=len)])
+        return tuple(tree for tree in fitting if not problems[tree])
+
+    def _never(self, job: Job, tree: Tree) -> str:
+        """Why it can never run at these switches, though they have bits for all its workers; empty: it can."""
         quota = self._quotas.of(job.tenant).slots
-        affordable = tuple(tree for tree in fitting if quota is None or quota >= len(tree))
-        if not affordable:
-            raise Refusal(
-                "RESOURCE_EXHAUSTED",
-                f"{job} needs slots at each of {min(map(len, fitting))} switches, and its tenant's quota is {quota} "
-                f"slots: the controller's configuration says so, under [[tenant]]",
+        if quota is not None and quota < len(tree):
+            return (
+                f"{job} needs slots at each of {len(tree)} switches, and its tenant's quota is {quota} slots: the "
+                f"controller's configuration says so, under [[tenant]]"
             )
-        return affordable
+        never = self._cluster.never(self._offer(job, tree))
+        return f"{job} can never run here: {never}. Give its workers fewer threads (WIRESUM_THREADS)" if never else ""
 
     def add(self, job: Job) -> None:
         self._tickets += 1
@@ -118,12 +124,12 @@ class WaitingRoom:
             if self._place(job, kept):
                 self._queue.remove(job)
                 for earlier in passed:
-                    earlier.overtaken += not earlier.switches_wanted().isdisjoint(job.nodes)
+                    earlier.overtaken += not self._rivals(earlier).isdisjoint(job.nodes)
             elif job.wants in (Wants.ROOM, Wants.TURN):
                 passed.append(job)
             for earlier in passed:
                 if earlier.overtaken >= self._limits.overtaken_max:
-                    kept |= earlier.switches_wanted()
+                    kept |= self._rivals(earlier)
 
     @property
     def crowded(self) -> bool:
@@ -159,8 +165,7 @@ class WaitingRoom:
             case Wants.TURN:
                 return "slots are kept for jobs before it, which have been overtaken often enough"
             case _:
-                offers = [Offer(tree, self._wish(job, tree)) for tree in job.trees]
-                obstacles = [self._cluster.obstacle(offer, job.tenant) for offer in offers]
+                obstacles = [self._cluster.obstacle(self._offer(job, tree), job.tenant) for tree in job.trees]
                 return "; ".join(filter(None, obstacles)) or "it is its turn"
 
     def _place(self, job: Job, kept: Set[str]) -> bool:
@@ -179,12 +184,19 @@ class WaitingRoom:
             return Wants.QUOTA
         offers = []
         for tree in job.trees:
-            wish = self._wish(job, tree)
+            offer = self._offer(job, tree)
             if allowance.slots is None:
-                offers.append(Offer(tree, wish))
-            elif (share := allowance.slots // len(tree)) >= wish.least:
-                offers.append(Offer(tree, wish.within(share)))
+                offers.append(offer)
+            elif (share := allowance.slots // len(tree)) >= offer.wish.least:
+                offers.append(offer._replace(wish=offer.wish.within(share)))
         return self._cluster.place(offers, kept) if offers else Wants.QUOTA
+
+    def _rivals(self, job: Job) -> set[str]:
+        """The switches where later jobs may take what this one waits for."""
+        return {name for tree in job.trees for name in self._cluster.rivals(self._offer(job, tree))}
+
+    def _offer(self, job: Job, tree: Tree) -> Offer:
+        return Offer(tree, self._wish(job, tree), min(worker.threads_max for worker in job.workers.values()))
 
     def _wish(self, job: Job, tree: Tree) -> Wish:
         wanted = min((w.slots_wanted for w in job.workers.values() if w.slots_wanted), default=job.slots_reserved)
