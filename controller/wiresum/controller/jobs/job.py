@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import hmac
 import logging
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -191,6 +192,8 @@ class Job:
     """Its first worker."""
     candidates: frozenset[str] = frozenset()
     """Names of the switches that all its workers hang on, or below."""
+    complete_by: float = math.inf
+    """When it gives up if a worker is still missing."""
     trees: tuple[Tree, ...] = ()
     """Where it may get slots, once all its workers have asked: at most one in each tree of the configuration."""
     state: State = State.FORMING
