@@ -176,6 +176,20 @@ def _command(unit: File) -> str:
     return str(line)
 
 
+TENANT_OF_SWITCH = {"slots": 2048, "jobs": 64, "worker_threads": 2048}
+"""What a tenant may have for each switch: half of its slots and of its entries of table admit, so that it leaves room
+for another."""
+TENANT = {"waiting_jobs": 32, "forming_s": 900, "priority_max": 0}
+
+
+def _tenant(switches: int) -> str:
+    quota = {name: switches * count for name, count in TENANT_OF_SWITCH.items()} | TENANT
+    lines = "".join(f"{name} = {count}\n" for name, count in quota.items())
+    return (
+        f"# Each tenant: half of what the switches have. One with a name has a table of its own.\n[[tenant]]\n{lines}"
+    )
+
+
 def _cluster(address: str, switches: Mapping[str, str], tls: str, metrics: str) -> str:
     trust = f'tls = "{tls}"' if tls else "insecure = true"
     parts = [
@@ -184,6 +198,7 @@ def _cluster(address: str, switches: Mapping[str, str], tls: str, metrics: str) 
         f'listen = "{address}:{CONTROL_PORT}"\n'
         f'state = "{STATE}"\n' + (f'metrics = "{metrics}"\n' if metrics else ""),
         f'[security]\n{trust}\naudit = "{LOGS}/audit.log"\n',
+        _tenant(len(switches)),
     ]
     parts += [
         f'[[switch]]\nname = "{name}"\nkind = "software"\np4runtime = "{at}:{P4RUNTIME_PORT}"\n{trust}\n'

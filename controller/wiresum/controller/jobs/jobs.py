@@ -53,8 +53,8 @@ class Jobs:
         self.limits = limits or Limits()
         self.cluster = Cluster(switches)
         self._keys = keys
-        self._quotas = Quotas(quotas)
-        self.waiting = WaitingRoom(self.cluster, self._quotas, self.limits, self._give)
+        self.quotas = Quotas(quotas)
+        self.waiting = WaitingRoom(self.cluster, self.quotas, self.limits, self._give)
         self._outputs: list[outputs.Output] = []
         self._telling = Telling(self.cluster, self.limits, self._outputs.append)
         self.reservations = Reservations(self.limits, self._outputs.append, unix_offset)
@@ -186,7 +186,7 @@ class Jobs:
             raise Refusal(
                 "ALREADY_EXISTS", f"there is a job {request.job_name!r}: choose another name, or end that one"
             )
-        return self.reservations.create(request, self.cluster, self._quotas, now)
+        return self.reservations.create(request, self.cluster, self.quotas, now)
 
     def end(self, job_name: str, reason: str, now: float) -> None:
         """Raises a `Refusal` if there is no such job."""

@@ -37,6 +37,10 @@ class Quotas:
         """The tenant's own, or that of tenants which no quota names."""
         return self._quotas.get(tenant) or self._quotas.get("") or Quota("")
 
+    def named(self) -> list[str]:
+        """The tenants that have a quota of their own."""
+        return [name for name in self._quotas if name]
+
     def check_possible(self, tenant: str, *, slots: int = 1, worker_threads: int = 1) -> None:
         """Raises a `Refusal` if such a job could never run. `slots`, `worker_threads`: what it has at least."""
         quota, whose = self.of(tenant), whose_quota(tenant)
