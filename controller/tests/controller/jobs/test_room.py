@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +17,10 @@ from wiresum.controller.jobs.job import Job, State, Wants, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.room import Room
+from wiresum.controller.jobs.tree import shape_at
 from wiresum.controller.p4runtime import Target, desired, device_config
-from wiresum.controller.resources import GROUPS, Amounts, JobShape
+from wiresum.controller.resources import GROUPS, Amounts
+from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
 
 TARGET = Target("leaf", "software", "unused", 0, device_config.software(), "10.0.0.1")
@@ -133,6 +137,26 @@ def test_a_tree_of_two_pipes_takes_of_one_room_for_both() -> None:
         harness.ask(rank=rank, endpoint=at(address, rank), threads_max=1, job_name="narrow", **fields)
     assert upper.taken() == lower.taken()
     assert upper.taken()["admit"] == 3
+    waits = harness.ask(job_name="waits", world_size=1, slots=16, threads_max=4, endpoint=at("10.0.0.1"))
+    harness.wait(1.5)
+    assert harness.said(waits).endswith("3 are taken and this job needs 4: job 'narrow' has 3"), "at both pipes"
+
+
+def test_a_job_of_before_that_has_no_room_any_more_is_forgotten_everywhere(tmp_path: Path) -> None:
+    def tree(**tables: int) -> list[Switch]:
+        spine, leaf1 = p4_switch("spine", NOBODY), p4_switch("leaf1", ("10.0.1.1",), parent="spine")
+        return [spine, leaf1, p4_switch("leaf2", ("10.0.2.1",), parent="spine", **tables)]
+
+    with contextlib.closing(Store(tmp_path)) as store:
+        store.begin()
+        before = JobsHarness(switches=tree(), store=store)
+        for rank, address in enumerate(("10.0.1.1", "10.0.2.1")):
+            before.ask(rank=rank, world_size=2, slots=16, threads_max=16, endpoint=at(address, rank))
+        same = JobsHarness(switches=tree(), store=store)
+        assert [there.taken() for there in same.switches] == [there.taken() for there in before.switches]
+        smaller = tree(admit=15)
+        assert JobsHarness(switches=smaller, store=store).jobs.all() == []
+        assert all(not any(there.taken().values()) for there in smaller)
 
 
 def test_fewer_slots_mean_fewer_threads_and_fewer_entries() -> None:
@@ -155,7 +179,7 @@ def test_room_refuses_what_it_has_not_and_changes_nothing() -> None:
     assert room.taken.of("admit") == 0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_placement_never_goes_beyond_any_resource(seed: int) -> None:
     """Random jobs at pipes, a tree and single switches, whose tables are small."""
     chance = random.Random(seed)
@@ -205,10 +229,10 @@ def test_placement_never_goes_beyond_any_resource(seed: int) -> None:
 def check(there: Switch, switches: list[Switch]) -> None:
     """Adds up anew what the jobs have there, from what the switch is told of each."""
     pipes = [other for other in switches if (other.part_of or other.name) == (there.part_of or there.name)]
-    entries = [job.nodes[pipe.name].entry for pipe in pipes for job in pipe.numbered.values()]
     used: Counter[str] = Counter()
-    for entry in entries:
-        if entry is not None:
-            used.update(P4(JobShape(entry.workers, len(entry.below), entry.threads, entry.uplink is not None)))
+    for node in (job.nodes[pipe.name] for pipe in pipes for job in pipe.numbered.values()):
+        if node.entry is not None:
+            assert node.entry.shape == shape_at(node.branch, node.entry.threads)
+            used.update(P4(node.entry.shape))
     assert all(count <= there.sizes.room[name] for name, count in there.taken().items()), there.taken()
     assert {name: count for name, count in there.room.taken.items() if count} == used
