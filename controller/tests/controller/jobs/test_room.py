@@ -24,7 +24,7 @@ from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
 
 TARGET = Target("leaf", "software", "unused", 0, device_config.software(), "10.0.0.1")
-P4 = functools.partial(desired.needs, TARGET)
+P4 = functools.lru_cache(maxsize=None)(functools.partial(desired.needs, TARGET))
 """What a job takes of a switch with our program."""
 PATIENT = Limits(join_timeout_ms_default=3_600_000)
 

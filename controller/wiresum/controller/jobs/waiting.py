@@ -136,15 +136,18 @@ class WaitingRoom:
         kept: set[str] = set()
         passed: list[Job] = []
         for job in list(self._queue):
+            changed = []
             if self._place(job, kept):
                 self._queue.remove(job)
-                for earlier in passed:
-                    earlier.overtaken += not self._rivals(earlier).isdisjoint(job.nodes)
+                changed = [earlier for earlier in passed if not self._rivals(earlier).isdisjoint(job.nodes)]
+                for earlier in changed:
+                    earlier.overtaken += 1
             elif job.wants in (Wants.ROOM, Wants.TURN):
                 passed.append(job)
-            for earlier in passed:
-                if earlier.overtaken >= self._limits.overtaken_max:
-                    kept |= self._rivals(earlier)
+                changed = [job]
+            for waits in changed:
+                if waits.overtaken >= self._limits.overtaken_max:
+                    kept |= self._rivals(waits)
 
     @property
     def crowded(self) -> bool:
