@@ -32,7 +32,7 @@ BUFFERS = Settings(
 TENANT_OF_SWITCH = {"slots": 2048, "jobs": 64, "worker_threads": 2048}
 """What a tenant may have for each switch: half of its slots and of its entries of table admit, so that it leaves room
 for another."""
-TENANT = {"waiting_jobs": 32, "forming_s": 900, "priority_max": 0}
+TENANT = {"waiting_jobs": 128, "forming_s": 900, "priority_max": 0}
 HOMES = ("/home/", "/root/")
 """The units hide these from their services."""
 
