@@ -89,18 +89,18 @@ class Quota:
 
     def describe(self) -> str:
         """In words: what a job may have to wait for."""
-        jobs, slots = _counted(self.jobs, "job"), _counted(self.slots, "slot")
+        jobs, slots = counted(self.jobs, "job"), counted(self.slots, "slot")
         if self.worker_threads is None:
             return f"{jobs} and {slots}"
-        return f"{jobs}, {slots} and {_counted(self.worker_threads, 'worker thread')}"
+        return f"{jobs}, {slots} and {counted(self.worker_threads, 'worker thread')}"
 
     def in_full(self) -> str:
-        has = f"{_counted(self.jobs, 'job')}, {_counted(self.slots, 'slot')}"
-        threads = _counted(self.worker_threads, "worker thread")
-        waiting = f"{_counted(self.waiting_jobs, 'job')} that form or wait, {self.forming_ms_max / 1000:g} s to form"
+        has = f"{counted(self.jobs, 'job')}, {counted(self.slots, 'slot')}"
+        threads = counted(self.worker_threads, "worker thread")
+        waiting = f"{counted(self.waiting_jobs, 'job')} that form or wait, {self.forming_ms_max / 1000:g} s to form"
         priority = "any priority" if self.priority_max is None else f"priority {self.priority_max} at most"
         return f"{has}, {threads}; {waiting}; {priority}"
 
 
-def _counted(count: int | None, what: str) -> str:
+def counted(count: int | None, what: str) -> str:
     return f"any number of {what}s" if count is None else f"{count} {what}{'s' * (count != 1)}"

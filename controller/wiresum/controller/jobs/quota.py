@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from wiresum.controller.jobs.job import Job
-from wiresum.controller.jobs.limits import Quota
+from wiresum.controller.jobs.limits import Quota, counted
 from wiresum.controller.jobs.refusal import Refusal
 
 
@@ -27,6 +27,10 @@ class Used:
     slots: int
     """A job's count at each of its switches."""
     worker_threads: int
+
+    def describe(self) -> str:
+        jobs, slots = counted(self.jobs, "job"), counted(self.slots, "slot")
+        return f"{jobs}, {slots} and {counted(self.worker_threads, 'worker thread')}"
 
 
 class Quotas:

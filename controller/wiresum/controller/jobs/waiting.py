@@ -193,8 +193,8 @@ class WaitingRoom:
             case Wants.QUOTA:
                 has = used(other for other in self._cluster.holders() if other.tenant == job.tenant)
                 return (
-                    f"the quota of {whose_quota(job.tenant)} is used up ({quota.describe()}): its jobs, {has.jobs}, "
-                    f"have {has.slots} slots and {has.worker_threads} worker threads"
+                    f"the quota of {whose_quota(job.tenant)} is used up ({quota.describe()}): taken are "
+                    f"{has.describe()}"
                 )
             case Wants.TURN:
                 return "slots are kept for jobs before it, which have been overtaken often enough"
