@@ -25,8 +25,8 @@ def test_a_quota_of_worker_threads_lets_a_job_wait_until_others_have_ended() -> 
     assert second[0].job.wants is Wants.QUOTA
     harness.wait(1.5)
     assert harness.said(second[0]).endswith(
-        "the quota of tenant 'vision' is used up (any number of jobs, any number of slots and 20 worker threads): taken "
-        "are 2 jobs, 512 slots and 20 worker threads"
+        "the quota of tenant 'vision' is used up (any number of jobs, any number of slots and 20 worker threads): "
+        "taken are 2 jobs, 512 slots and 20 worker threads"
     )
     for worker in small:
         harness.leave(worker)
