@@ -6,6 +6,7 @@ Links lose packets, and workers send questions, in steps.
 
 from __future__ import annotations
 
+import functools
 import random
 import struct
 from collections import deque
@@ -278,11 +279,18 @@ class Cluster:
 
 
 def _switch(target: Target) -> cluster.Switch:
-    sizes = SwitchSizes(slots=target.pipeline.slots, lanes_max=target.pipeline.lanes, jobs_max=target.jobs_max)
+    sizes = SwitchSizes(target.pipeline.slots, target.pipeline.lanes, target.jobs_max, tables=desired.room(target))
     parent = target.parent.name if target.parent else ""
     endpoint = Endpoint(target.address, target.port)
     return cluster.Switch(
-        target.name, target.kind, sizes, endpoint, target.reaches, parent=parent, part_of=target.part_of
+        target.name,
+        target.kind,
+        sizes,
+        endpoint,
+        target.reaches,
+        parent=parent,
+        part_of=target.part_of,
+        needs=functools.partial(desired.needs, target),
     )
 
 

@@ -45,6 +45,32 @@ def test_an_empty_list_says_so_and_shows_why_a_switch_is_in_trouble(service: Wri
     ]
 
 
+def test_what_is_scarcest_at_a_switch_and_what_tenants_may_have_is_shown(service: WrittenService) -> None:
+    switch = join.SwitchReport(
+        name="rack1",
+        kind="bmv2",
+        state="ready",
+        slots_total=4096,
+        slots_free=3968,
+        room={"slots": 4096, "jobs": 255, "admit": 4096},
+        room_taken={"slots": 128, "jobs": 8, "admit": 4000},
+    )
+    limits = {"jobs_max": 8, "slots_max": 2048, "worker_threads_max": 4096, "waiting_jobs_max": 16, "priority_max": 0}
+    vision = join.TenantReport(
+        name="vision", jobs=7, slots=112, worker_threads=3500, waiting_jobs=2, forming_seconds_max=900, **limits
+    )
+    nobody = join.TenantReport(jobs=1, waiting_jobs_max=256, forming_seconds_max=3600)
+    service.reports = [join.Report(switches=[switch], tenants=[vision, nobody])]
+    result = CliRunner().invoke(jobs, ["--switch", service.target])
+    assert result.output.splitlines()[1:] == [
+        "rack1, bmv2, ready: 3968 of 4096 slots are free, but only 96 of 4096 entries of table admit",
+        "tenant vision: 7 of 8 jobs, 112 of 2048 slots, 3500 of 4096 worker threads; 2 of 16 jobs form or wait, 900 s "
+        "to form; priority 0 at most",
+        "without a tenant: 1 of any number of jobs, 0 of any number of slots, 0 of any number of worker threads; 0 of "
+        "256 jobs form or wait, 3600 s to form; any priority",
+    ]
+
+
 def test_state_that_is_old_or_cannot_be_written_is_reported(service: WrittenService) -> None:
     trouble = join.ServiceReport(role="active", trouble="the disk is full", past="an old copy")
     service.reports = [join.Report(service=trouble)]

@@ -25,7 +25,10 @@ def test_the_example_is_a_valid_configuration(tmp_path: Path) -> None:
     assert found.state == Path("/var/lib/wiresum")
     assert found.security == config.SecurityConfig(tls, False, Path("/var/log/wiresum/audit.log"), 500, 2000)
     assert found.limits == Limits(slots_default=256, slots_least=16)
-    assert found.quotas == (Quota("vision", slots=1024, jobs=8, priority_max=10),)
+    of_vision = Quota(
+        "vision", slots=1024, jobs=8, worker_threads=512, priority_max=10, waiting_jobs=16, forming_ms_max=600_000
+    )
+    assert found.quotas == (of_vision, config.UNSTATED)
     leaf, spine, spare = found.switches
     assert leaf == SwitchConfig(
         "leaf1",
@@ -75,7 +78,8 @@ def test_optional_keys_have_defaults(tmp_path: Path) -> None:
     found = _load(tmp_path, LEAST)
     assert (found.name, found.listen, found.metrics, found.state) == ("wiresum", ("0.0.0.0", 43487), None, None)
     assert found.security == config.SecurityConfig()
-    assert (found.limits, found.quotas) == (Limits(), ())
+    assert (found.limits, found.quotas) == (Limits(), (config.UNSTATED,))
+    assert found.quotas[0].priority_max == 0, "nobody's jobs come before those of others"
     assert (found.switches[0].device, found.switches[0].port, found.switches[0].tls) == (0, 43488, None)
 
 
@@ -110,6 +114,13 @@ def test_macs_are_normalised(tmp_path: Path) -> None:
         ("slots_least = 16 ", "slots_least = 15 ", "jobs: slots_least must be a power of two"),
         ("slots_least = 16 ", "slots_least = 512 ", "jobs: slots_least must be at most slots_default, 256"),
         ("jobs = 8", "jobs = -1", "tenant vision: jobs must be a whole number from 0"),
+        ("worker_threads = 512", "worker_threads = 1.5", "tenant vision: worker_threads must be a whole number from 0"),
+        (
+            "waiting_jobs = 16",
+            "waiting_jobs = 2000",
+            "tenant vision: waiting_jobs must be .* from 0 to 1024",
+        ),
+        ("forming_s = 600", "forming_s = 0", "tenant vision: forming_s must be 1 to 86400 seconds"),
         (
             "priority_max = 10",
             'priority_max = 10\n[[tenant]]\nname = "vision"',

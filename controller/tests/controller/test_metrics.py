@@ -43,6 +43,8 @@ def example_report() -> join.Report:
         jobs=1,
         jobs_max=64,
         stray_packets={"unknown": 3},
+        room={"slots": 512, "admit": 4096},
+        room_taken={"slots": 256, "admit": 4000},
     )
     service = join.ServiceReport(
         role="active", software_version="0.0.test", age_seconds=60, refusals={"permission_denied": 4}
@@ -92,6 +94,14 @@ def test_a_report_is_exported(serving: Callable[[Callable[[], join.Report]], Met
     assert found["wiresum_switch_up"] == [({"switch": "rack1"}, 1.0)]
     assert found["wiresum_switch_draining"] == [({"switch": "rack1"}, 1.0)]
     assert found["wiresum_switch_slots_free"] == [({"switch": "rack1"}, 256.0)]
+    assert found["wiresum_switch_room"] == [
+        ({"switch": "rack1", "resource": "admit"}, 4096.0),
+        ({"switch": "rack1", "resource": "slots"}, 512.0),
+    ]
+    assert found["wiresum_switch_room_taken"] == [
+        ({"switch": "rack1", "resource": "admit"}, 4000.0),
+        ({"switch": "rack1", "resource": "slots"}, 256.0),
+    ]
     assert found["wiresum_switch_stray_packets_total"] == [({"switch": "rack1", "reason": "unknown"}, 3.0)]
     assert found["wiresum_refusals_total"] == [({"reason": "permission_denied"}, 4.0)]
     assert found["wiresum_service_info"] == [({"role": "active", "version": "0.0.test"}, 1.0)]

@@ -8,7 +8,7 @@ import pytest
 
 from wiresum.controller import DriverError, Endpoint, JobEntry
 from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, device_config
-from wiresum.controller.plan import plan
+from wiresum.controller.plan import plan, room
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.doubles.p4runtime_proxy import Proxy
@@ -38,6 +38,14 @@ def proxy() -> Iterator[Proxy]:
 def target(proxy: Proxy) -> Target:
     pipeline = device_config.software(lanes=64, slots=64)
     return Target("leaf", "bmv2", proxy.address, 0, pipeline, "10.0.0.1", "02:00:0a:00:00:01", (HOST,))
+
+
+def test_what_jobs_take_is_listed_with_what_the_switch_has(target: Target) -> None:
+    wide = dataclasses.replace(JOB, job=1, threads=4, slots=16)
+    assert room(target, [JOB, wide], beside=[wide]) == (
+        "24 of 64 slots, 2 of 255 jobs, 3 of 2048 deliver, 3 of 510 multicast_groups, 9 of 4096 admit, "
+        "0 of 1024 admit_parent_entry"
+    )
 
 
 def test_a_switch_without_our_program_would_be_loaded_and_lose_its_jobs(target: Target, proxy: Proxy) -> None:

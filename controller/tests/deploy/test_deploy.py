@@ -48,7 +48,7 @@ def metrics_that_exist() -> set[str]:
 
     names = set()
     job = join.JobReport(packets={"stale": 1}, workers=[join.WorkerReport()])
-    switch = join.SwitchReport(stray_packets={"unknown": 1})
+    switch = join.SwitchReport(stray_packets={"unknown": 1}, room={"slots": 1}, room_taken={"slots": 1})
     service = join.ServiceReport(refusals={"not_found": 1})
     report = join.Report(jobs=[job], switches=[switch], service=service)
     for family in (*ReportCollector(lambda: report).collect(), *ProcessCollector(registry=None).collect()):

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from wiresum.cli.options import json_option
 from wiresum.cli.rates import REFUSED
 from wiresum.cli.service import Service, ServiceError, service_options
-from wiresum.cli.text import as_dict, duration, switches_of, table, visible
+from wiresum.cli.text import as_dict, duration, scarcest, switches_of, table, visible
 
 if TYPE_CHECKING:
     from wiresum import join
@@ -75,10 +75,8 @@ def _listing(report: join.Report) -> str:
     lines = [table([COLUMNS, *(_row(job) for job in report.jobs)])] if report.jobs else ["no jobs"]
     lines += [f"{job.name}: {_waiting(job)}" for job in report.jobs if job.waiting]
     for switch in report.switches:
-        state = f"{switch.state} ({switch.trouble})" if switch.trouble else switch.state
-        lines.append(
-            f"{switch.name}, {switch.kind}, {state}: {switch.slots_free} of {switch.slots_total} slots are free"
-        )
+        lines.append(_switch(switch))
+    lines += map(_tenant, report.tenants)
     if report.service.trouble:
         lines.append(f"the service is in trouble: {report.service.trouble}; no job begins until that is repaired")
     if report.service.past:
@@ -86,6 +84,27 @@ def _listing(report: join.Report) -> str:
     if report.service.role == "standby":
         lines.append("this is a standby: it serves when the active controller is gone")
     return "\n".join([lines[0], *map(visible, lines[1:])])
+
+
+def _switch(switch: join.SwitchReport) -> str:
+    state = f"{switch.state} ({switch.trouble})" if switch.trouble else switch.state
+    share, least = scarcest(switch.room, switch.room_taken)
+    scarcer = share * switch.slots_total < switch.slots_free
+    only = f", but only {least}" if scarcer else ""
+    free = f"{switch.slots_free} of {switch.slots_total} slots are free"
+    return f"{switch.name}, {switch.kind}, {state}: {free}{only}"
+
+
+def _tenant(tenant: join.TenantReport) -> str:
+    def of(field: str, what: str) -> str:
+        most = getattr(tenant, f"{field}_max") if tenant.HasField(f"{field}_max") else "any number of"
+        return f"{getattr(tenant, field)} of {most} {what}"
+
+    has = f"{of('jobs', 'jobs')}, {of('slots', 'slots')}, {of('worker_threads', 'worker threads')}"
+    forming = f"{tenant.forming_seconds_max:.0f} s to form"
+    waiting = f"{tenant.waiting_jobs} of {tenant.waiting_jobs_max} jobs form or wait, {forming}"
+    priority = f"priority {tenant.priority_max} at most" if tenant.HasField("priority_max") else "any priority"
+    return f"{f'tenant {tenant.name}' if tenant.name else 'without a tenant'}: {has}; {waiting}; {priority}"
 
 
 def _ended_listing(found: join.EndedJobs) -> str:

@@ -28,6 +28,21 @@ def counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(counts.items()))
 
 
+RESOURCES = {"slots": "slots", "jobs": "jobs", "multicast_groups": "multicast groups"}
+"""In words; the others are entries of tables."""
+
+
+def scarcest(room: Mapping[str, int], taken: Mapping[str, int]) -> tuple[float, str]:
+    """Of a switch's resources the one of which the smallest share is free: that share, and in words how much is free,
+    like "96 of 4096 entries of table admit"."""
+    shares = {name: (room[name] - taken.get(name, 0)) / room[name] for name in room if room[name]}
+    if not shares:
+        return 1.0, ""
+    name = min(shares, key=lambda name: (shares[name], name))
+    what = RESOURCES.get(name, f"entries of table {name}")
+    return shares[name], f"{room[name] - taken.get(name, 0)} of {room[name]} {what}"
+
+
 def switches_of(root: str, count: int) -> str:
     """A job's tree of `count` switches: the root, and how many are below it. Empty: the job has no switch."""
     return f"{root}+{count - 1}" if count > 1 else root

@@ -131,7 +131,10 @@ def run(config_path: Path, standby: bool, insecure: bool) -> None:
 @_config_option
 @_insecure_option
 def check(config_path: Path, insecure: bool) -> None:
-    """Say whether a configuration is in order, with its certificates and programs, and change nothing."""
+    """Say whether a configuration is in order, with its certificates and programs, and what each tenant may have.
+
+    It changes nothing.
+    """
     from wiresum.controller import controlling
 
     config = _load(config_path, insecure=insecure)
@@ -143,6 +146,8 @@ def check(config_path: Path, insecure: bool) -> None:
     hosts = sum(len(target.hosts) for target in targets)
     names = ", ".join(f"{target.name} ({target.kind}{_below(target)})" for target in targets)
     click.echo(f"{config_path} is in order: {names}; {hosts} hosts; {jobs} running jobs on disk")
+    for quota in config.quotas:
+        click.echo(f"{f'tenant {quota.name}' if quota.name else 'each other tenant'}: {quota.in_full()}")
 
 
 @controller.command()
@@ -151,19 +156,26 @@ def check(config_path: Path, insecure: bool) -> None:
 def plan(config_path: Path, insecure: bool) -> None:
     """Print what `run` would change at the switches, and change nothing.
 
-    A line for each entry: + would come, - would go, ~ would change. Exits with status 0 also if there are some.
+    A line for each entry: + would come, - would go, ~ would change. The last line of each switch says how much of its
+    slots, job numbers, tables and multicast groups the running jobs take. Exits with status 0 also if something would
+    change.
     """
     from wiresum.controller import controlling
     from wiresum.controller.plan import plan as plan_switch
+    from wiresum.controller.plan import room
 
     config = _load(config_path, insecure=insecure)
     with _explained():
         jobs, keys = controlling.on_disk(config)
-        for target in controlling.targets(config):
+        targets = controlling.targets(config)
+        for target in targets:
             lines = plan_switch(target.with_keys(keys), jobs[target.name])
             click.echo(f"{target.name}{_below(target)}: {len(lines) or 'no'} change{'s' * (len(lines) != 1)}")
             for line in lines:
                 click.echo(f"  {line}")
+            pipes = [other for other in targets if other.part_of and other.part_of == target.part_of]
+            beside = [job for other in pipes if other is not target for job in jobs[other.name]]
+            click.echo(f"  taken by jobs: {room(target, jobs[target.name], beside)}")
 
 
 def _below(target: Target) -> str:

@@ -58,9 +58,12 @@ reattach_s = 600               # how long workers look for a controller that is 
 
 [[tenant]]                     # what one may have at a time; each key may be left out
 name = "vision"                # without a name: each tenant that is not named
-slots = 1024
-jobs = 8
-priority_max = 10
+slots = 1024                   # (any number unless given)
+jobs = 8                       # (any number unless given)
+worker_threads = 512           # of all its jobs: workers times threads of each (any number unless given)
+waiting_jobs = 16              # jobs that form or wait, and so hold their names (256 unless given)
+forming_s = 600                # from a job's first worker to its last (3600 unless given)
+priority_max = 10              # the highest WIRESUM_PRIORITY (0 unless given)
 
 [[switch]]
 name = "leaf1"
@@ -116,6 +119,10 @@ _MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
 _ENDPOINT = re.compile(r"(?P<host>[^\s:]+):(?P<port>\d{1,5})|unix:.+")
 
 T = TypeVar("T")
+UNSTATED = Quota("", priority_max=0)
+"""What a tenant may have of which the file says nothing: any number of slots and jobs while they are free, but no job
+before those of others."""
+
 Seen = dict[tuple[str, str], str]
 """The owner of each key and value; none may come twice."""
 
@@ -147,6 +154,7 @@ class Config:
     security: SecurityConfig
     limits: Limits
     quotas: tuple[Quota, ...]
+    """One of them without a name."""
     switches: tuple[SwitchConfig, ...]
 
 
@@ -276,12 +284,16 @@ class _File:
                 name=table.take("name", _name, ""),
                 slots=table.take_if_there("slots", _whole(0, 1 << 20)),
                 jobs=table.take_if_there("jobs", _whole(0, 1 << 16)),
-                priority_max=table.take_if_there("priority_max", _whole(-PRIORITY_MAX, PRIORITY_MAX)),
+                worker_threads=table.take_if_there("worker_threads", _whole(0, 1 << 24)),
+                priority_max=table.take("priority_max", _whole(-PRIORITY_MAX, PRIORITY_MAX), UNSTATED.priority_max),
+                waiting_jobs=table.take("waiting_jobs", _whole(0, 1024), UNSTATED.waiting_jobs),
+                forming_ms_max=table.take("forming_s", _ms(1, 86_400), UNSTATED.forming_ms_max),
             )
             table.end()
             if quota.name in quotas:
                 raise table.error(f"there is a [[tenant]] {quota.name or 'without a name'} already")
             quotas[quota.name] = quota
+        quotas.setdefault("", UNSTATED)
         return tuple(quotas.values())
 
     def _switches(self) -> tuple[SwitchConfig, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts, JobShape
 from wiresum.join.constants import JOB_NUMBERS, THREADS_MAX, Reason
 
 KINDS = ("software", "bmv2", "tofino")
@@ -44,6 +45,13 @@ class SwitchSizes:
     """Job numbers are 0 .. jobs_max - 1."""
     threads_max: int = THREADS_MAX
     """Ports that the switch listens on, so the most threads of a job."""
+    tables: Amounts = NOTHING
+    """Entries of tables, and multicast groups, for jobs. Pipes of one switch share them."""
+
+    @property
+    def room(self) -> Amounts:
+        """Of everything that a job takes."""
+        return Amounts({SLOTS: self.slots, JOBS: self.jobs_max}) + self.tables
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,10 @@ class JobEntry:
     keys_reserved: int = field(default=0, compare=False)
     """How many keys of the sequence, from the first, may be in use. The switch is told before it is given the job, and
     remembers it as long as its cells. 0: it has been told."""
+
+    @property
+    def shape(self) -> JobShape:
+        return JobShape(self.workers, len(self.below), self.threads, self.uplink is not None)
 
 
 @dataclass(frozen=True)
@@ -163,6 +175,10 @@ class SwitchDriver(Protocol):
     def results_group(self, job: int) -> Endpoint | None:
         """Multicast group and base port of this job number's RESULTs. None: each worker is sent a copy."""
         return None
+
+    def needs(self, shape: JobShape) -> Amounts:
+        """How much a job takes of `sizes.tables`."""
+        return NOTHING
 
     def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
         """Makes the switch hold what the configuration says and exactly these jobs; to be called at the start and after

@@ -115,6 +115,9 @@ def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
     draining = gauge("draining", "Whether the switch takes no new jobs since an operator said so.")
     total, free = gauge("slots", "Slots for all jobs."), gauge("slots_free", "Slots that no job has.")
     running, most = gauge("jobs", "Jobs on the switch."), gauge("jobs_max", "Jobs that the switch has room for.")
+    labels = ["switch", "resource"]
+    room = GaugeMetricFamily("wiresum_switch_room", "What the switch has for jobs, by resource.", labels=labels)
+    taken = GaugeMetricFamily("wiresum_switch_room_taken", "What jobs have taken of it, by resource.", labels=labels)
     strays = CounterMetricFamily(
         "wiresum_switch_stray_packets", "Packets of no job, by reason.", labels=["switch", "reason"]
     )
@@ -126,10 +129,14 @@ def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
         free.add_metric([switch.name], switch.slots_free)
         running.add_metric([switch.name], switch.jobs)
         most.add_metric([switch.name], switch.jobs_max)
+        for resource, count in sorted(switch.room.items()):
+            room.add_metric([switch.name, resource], count)
+        for resource, count in sorted(switch.room_taken.items()):
+            taken.add_metric([switch.name, resource], count)
         for reason in REASONS:
             if reason in switch.stray_packets:
                 strays.add_metric([switch.name, reason], switch.stray_packets[reason])
-    yield from (about, usable, draining, total, free, running, most, strays)
+    yield from (about, usable, draining, total, free, running, most, room, taken, strays)
 
 
 def _jobs(report: join.Report) -> Iterator[Metric]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import finsy as fy
 
@@ -13,6 +13,7 @@ from wiresum.controller.p4runtime.client import CALL_S_MAX, reason_of
 from wiresum.controller.p4runtime.connection import Connection, Runs
 from wiresum.controller.p4runtime.difference import NormalEntry, concerning, difference, normal
 from wiresum.controller.p4runtime.tables import decode_held, encode_held
+from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts
 from wiresum.join.credentials import CredentialsError
 
 
@@ -48,6 +49,15 @@ def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
         held, wanted = [[e for e in found if desired.pipe_of(target, e.entity) is not None] for found in (held, wanted)]
     batches = difference(concerning(target, held), wanted)
     return lines + [line for batch in batches for line in batch.lines()]
+
+
+def room(target: Target, jobs: Sequence[JobEntry], beside: Iterable[JobEntry] = ()) -> str:
+    """How much of the switch these jobs take, in words. `beside`: those at its other pipes, which share its tables."""
+    slots = sum(job.slots for job in jobs)
+    taken = Amounts({SLOTS: slots, JOBS: len(jobs)})
+    taken += sum((desired.needs(target, job.shape) for job in (*jobs, *beside)), NOTHING)
+    total = Amounts({SLOTS: target.pipeline.slots, JOBS: target.jobs_max}) + desired.room(target)
+    return ", ".join(f"{taken.of(name)} of {total[name]} {name}" for name in total)
 
 
 async def _look(target: Target) -> tuple[Runs, list[NormalEntry]]:

@@ -38,6 +38,7 @@ from wiresum.join.operator_pb2 import (
     Report,
     ServiceReport,
     SwitchReport,
+    TenantReport,
     WorkerReport,
 )
 from wiresum.join.peers import describe_peer
@@ -94,6 +95,7 @@ __all__ = [
     "Report",
     "ServiceReport",
     "SwitchReport",
+    "TenantReport",
     "Waiting",
     "WorkerReport",
     "describe_peer",

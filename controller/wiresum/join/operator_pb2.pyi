@@ -15,14 +15,16 @@ class GetReportRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("jobs", "switches", "service")
+    __slots__ = ("jobs", "switches", "service", "tenants")
     JOBS_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[JobReport]
     switches: _containers.RepeatedCompositeFieldContainer[SwitchReport]
     service: ServiceReport
-    def __init__(self, jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchReport, _Mapping]]] = ..., service: _Optional[_Union[ServiceReport, _Mapping]] = ...) -> None: ...
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantReport]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchReport, _Mapping]]] = ..., service: _Optional[_Union[ServiceReport, _Mapping]] = ..., tenants: _Optional[_Iterable[_Union[TenantReport, _Mapping]]] = ...) -> None: ...
 
 class JobReport(_message.Message):
     __slots__ = ("job", "name", "world_size", "joined", "slot_base", "slots", "state", "packets", "results", "age_seconds", "switch_name", "tenant", "priority", "queue_position", "waiting", "lanes", "threads", "workers", "caller", "uncounted", "switches")
@@ -96,8 +98,22 @@ class WorkerReport(_message.Message):
     def __init__(self, peer: _Optional[_Union[_join_pb2.Peer, _Mapping]] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., state: _Optional[str] = ..., heartbeat_age_ms: _Optional[int] = ..., contributions: _Optional[int] = ..., tensor_last: _Optional[int] = ..., switch_name: _Optional[str] = ...) -> None: ...
 
 class SwitchReport(_message.Message):
-    __slots__ = ("name", "kind", "state", "trouble", "slots_total", "slots_free", "jobs", "jobs_max", "lanes_max", "endpoint", "stray_packets", "parent", "part_of")
+    __slots__ = ("name", "kind", "state", "trouble", "slots_total", "slots_free", "jobs", "jobs_max", "lanes_max", "endpoint", "stray_packets", "parent", "part_of", "room", "room_taken")
     class StrayPacketsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class RoomEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class RoomTakenEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +133,8 @@ class SwitchReport(_message.Message):
     STRAY_PACKETS_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     PART_OF_FIELD_NUMBER: _ClassVar[int]
+    ROOM_FIELD_NUMBER: _ClassVar[int]
+    ROOM_TAKEN_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     state: str
@@ -130,7 +148,35 @@ class SwitchReport(_message.Message):
     stray_packets: _containers.ScalarMap[str, int]
     parent: str
     part_of: str
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., stray_packets: _Optional[_Mapping[str, int]] = ..., parent: _Optional[str] = ..., part_of: _Optional[str] = ...) -> None: ...
+    room: _containers.ScalarMap[str, int]
+    room_taken: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., stray_packets: _Optional[_Mapping[str, int]] = ..., parent: _Optional[str] = ..., part_of: _Optional[str] = ..., room: _Optional[_Mapping[str, int]] = ..., room_taken: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class TenantReport(_message.Message):
+    __slots__ = ("name", "jobs", "jobs_max", "slots", "slots_max", "worker_threads", "worker_threads_max", "waiting_jobs", "waiting_jobs_max", "forming_seconds_max", "priority_max")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_MAX_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    WORKER_THREADS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_THREADS_MAX_FIELD_NUMBER: _ClassVar[int]
+    WAITING_JOBS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_JOBS_MAX_FIELD_NUMBER: _ClassVar[int]
+    FORMING_SECONDS_MAX_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_MAX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    jobs: int
+    jobs_max: int
+    slots: int
+    slots_max: int
+    worker_threads: int
+    worker_threads_max: int
+    waiting_jobs: int
+    waiting_jobs_max: int
+    forming_seconds_max: float
+    priority_max: int
+    def __init__(self, name: _Optional[str] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., slots: _Optional[int] = ..., slots_max: _Optional[int] = ..., worker_threads: _Optional[int] = ..., worker_threads_max: _Optional[int] = ..., waiting_jobs: _Optional[int] = ..., waiting_jobs_max: _Optional[int] = ..., forming_seconds_max: _Optional[float] = ..., priority_max: _Optional[int] = ...) -> None: ...
 
 class ServiceReport(_message.Message):
     __slots__ = ("role", "software_version", "age_seconds", "refusals", "trouble", "past")

@@ -21,6 +21,7 @@ from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Output, Reconcile, Refuse, Wait, Write
 from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.resources import NOTHING, Amounts, JobShape
 from wiresum.controller.store import Store
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 from wiresum.join.constants import SWITCH_PORT, SWITCH_WORKERS_MAX
@@ -41,15 +42,16 @@ def switch(
     parent: str = "",
     part_of: str = "",
     endpoint: Endpoint | None = None,
+    needs: Callable[[JobShape], Amounts] = lambda _shape: NOTHING,
 ) -> Switch:
-    """`addresses`: of the workers that it reaches; all unless given."""
+    """`addresses`: of the workers that it reaches; all unless given. `needs`: what a job takes of `sizes.tables`."""
     sizes = sizes or SwitchSizes(4096, 360, 64)
     endpoint = endpoint or Endpoint("10.0.0.1", SWITCH_PORT)
 
     def reaches(address: str) -> bool:
         return not addresses or address in addresses
 
-    return Switch(name, "software", sizes, endpoint, reaches, parent=parent, part_of=part_of)
+    return Switch(name, "software", sizes, endpoint, reaches, parent=parent, part_of=part_of, needs=needs)
 
 
 def member(worker: Worker) -> messages.Member:
@@ -231,6 +233,9 @@ class RecordingDriver:
 
     def results_group(self, job: int) -> Endpoint | None:
         return None
+
+    def needs(self, shape: JobShape) -> Amounts:
+        return NOTHING
 
     def change(self, trouble: str, *, forgetting: bool = False) -> None:
         """`forgetting`: the switch was started again, and holds no jobs."""

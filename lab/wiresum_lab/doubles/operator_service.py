@@ -107,7 +107,15 @@ def example_report() -> join.Report:
         name="next", world_size=4, joined=4, state="queued", queue_position=1, waiting="it waits for 512 slots"
     )
     switch = join.SwitchReport(
-        name="rack1", kind="software", state="ready", slots_total=512, slots_free=256, jobs=1, jobs_max=64
+        name="rack1",
+        kind="software",
+        state="ready",
+        slots_total=512,
+        slots_free=256,
+        jobs=1,
+        jobs_max=64,
+        room={"slots": 512, "jobs": 64, "admit": 4096},
+        room_taken={"slots": 256, "jobs": 1, "admit": 2},
     )
     service = join.ServiceReport(role="active", software_version="0.0.test", age_seconds=7500)
     return join.Report(jobs=[running, queued], switches=[switch], service=service)

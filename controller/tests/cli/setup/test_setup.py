@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from wiresum.cli.setup import plan, setup
 from wiresum.cli.setup.steps import File, Host, SetupError
 from wiresum.controller import config
+from wiresum.controller.p4runtime import desired, targets_of
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 
@@ -124,6 +125,11 @@ def test_a_controller_gets_a_valid_configuration(root: Path, pki: Path) -> None:
         ("soft1", "10.0.0.1:9559", "10.0.0.1"),
         ("soft2", "10.0.0.2:9559", "10.0.0.2"),
     ]
+    (tenant,) = loaded.quotas
+    room = desired.room(targets_of(loaded.switches)[0])
+    assert (tenant.name, tenant.priority_max) == ("", 0)
+    assert tenant.slots == sum(switch.slots for switch in loaded.switches) // 2
+    assert tenant.worker_threads == 2 * room["admit"] // 2
     assert loaded.listen == ("10.0.0.5", 43487)
     assert str(loaded.security.tls) == "/etc/wiresum/controller"
     assert owner_and_mode(root, "var/lib/wiresum") == ("wiresum", "wiresum", "0700")

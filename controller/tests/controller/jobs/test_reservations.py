@@ -67,7 +67,6 @@ def test_a_created_job_can_be_bound_to_a_switch() -> None:
         ({"slots": 8192}, "RESOURCE_EXHAUSTED", "8192 slots are more than a switch here has, 4096"),
         ({"switch_name": "spine"}, "RESOURCE_EXHAUSTED", "there is no switch 'spine' here; there are: leaf"),
         ({"tenant": "vision", "slots": 200}, "RESOURCE_EXHAUSTED", "does not allow 200 slots"),
-        ({"tenant": "vision", "priority": 5}, "RESOURCE_EXHAUSTED", "priority 5 is more than"),
     ],
 )
 def test_an_invalid_creation_is_refused(fields: dict[str, object], code: str, advice: str) -> None:

@@ -115,3 +115,48 @@ def test_a_switch_without_ports_needs_no_hosts(target: Target, job: JobEntry) ->
     software = dataclasses.replace(target, kind="software", hosts=())
     assert places(desired.of_configuration(software)) == {"own": 1}
     assert places(desired.of_job(software, job)) == {"deliver": 3, "group": 1, "admit": 6}
+
+
+@pytest.mark.parametrize("place", ["software", "software with multicast", "bmv2", "tofino pipe"])
+@pytest.mark.parametrize("threads", [1, 4, 16])
+@pytest.mark.parametrize(
+    ("workers", "below", "has_parent"), [(1, 0, False), (3, 0, True), (31, 1, False), (4, 2, True)]
+)
+def test_what_a_job_needs_is_what_is_written_for_it(
+    target: Target, hosts: tuple[Host, ...], place: str, workers: int, below: int, threads: int, has_parent: bool
+) -> None:
+    parent = Host("spine", "10.0.1.1", "02:00:0a:00:01:01", 3)
+    children = tuple(Host(f"rack{i}", f"10.0.2.{i}", f"02:00:0a:00:02:0{i}", 2) for i in range(below))
+    target = dataclasses.replace(target, parent=parent if has_parent else None, children=children)
+    if place == "tofino pipe":
+        target = dataclasses.replace(target, kind="tofino", pipe=1, siblings=(0, 2))
+    elif place != "bmv2":
+        target = dataclasses.replace(target, kind="software", multicast="239.192.0.0" if "multicast" in place else "")
+    there = [Endpoint(host.address, 5000) for host in (*hosts[:workers], *children)]
+    entry = JobEntry(
+        job=9,
+        key=1234,
+        workers=workers + below,
+        threads=threads,
+        lanes=64,
+        slot_base=64,
+        slots=64,
+        endpoints=tuple(there),
+        uplink=Uplink(Endpoint(parent.address, 43488), 4) if has_parent else None,
+        below=tuple(child.name for child in children),
+        port_offset=0,
+    )
+    written = places(desired.of_job(target, entry))
+    needs = dict(desired.needs(target, entry.shape))
+    assert needs.pop("multicast_groups") == written.pop("group")
+    assert needs == written
+    assert needs["admit"] == (workers + below) * threads
+
+
+def test_a_switch_has_room_for_what_p4info_says(target: Target) -> None:
+    sizes = {table.preamble.alias: table.size for table in target.pipeline.p4info.tables}
+    room = desired.room(target)
+    assert {name: room[name] for name in room if name in sizes} == {
+        name: sizes[name] for name in ("admit", "admit_parent_entry", "deliver")
+    }
+    assert room["multicast_groups"] == 2 * target.jobs_max

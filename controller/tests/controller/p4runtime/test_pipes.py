@@ -17,6 +17,7 @@ from wiresum.controller.driver import Uplink
 from wiresum.controller.nodes import PIPE_PORTS
 from wiresum.controller.p4runtime import P4Device, P4RuntimeSwitch, Pipeline, Target, count, targets_of
 from wiresum.controller.plan import plan
+from wiresum.controller.resources import Amounts
 from wiresum.controller.service.join_server import JoinServer
 from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import Client
@@ -204,7 +205,9 @@ def test_counters_belong_to_a_pipe_and_packets_without_a_job_to_the_first(pipes:
 @any_server
 def test_both_pipes_share_the_room_in_the_tables(pipes: Pipes, monkeypatch: pytest.MonkeyPatch) -> None:
     upper, lower = pipes
-    monkeypatch.setattr(upper.tables, "room", lambda name: 4)
+    monkeypatch.setattr(
+        lower, "sizes", dataclasses.replace(lower.sizes, tables=Amounts({**lower.sizes.tables, "admit": 4}))
+    )
     upper.admit(entries(5)[0])
     with pytest.raises(
         DriverError, match="table admit of rack/1 has room for 4 entries; 3 are taken and this job needs 2"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
 from wiresum.cli.service import Service, ServiceError
-from wiresum.cli.text import counted, duration
+from wiresum.cli.text import counted, duration, scarcest
 from wiresum.join import credentials
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CONNECT_S_MAX = 3.0
 EXPIRY_NEAR = timedelta(days=30)
 SLOTS_FEW = 0.1
-"""Fraction of all slots. If fewer are free the next job may have to wait."""
+"""Fraction of all slots, and of every other resource. If fewer are free the next job may have to wait."""
 REFUSALS_SHOWN = {
     "came without a certificate that the service knows": ("unauthenticated",),
     "had a certificate of another role": ("role",),
@@ -183,12 +183,20 @@ def _switch(switch: join.SwitchReport) -> Finding:
     if switch.state == "draining":
         advice = "wiresum jobs resume, when it may take jobs again"
         return warning("draining", what, "it takes no new jobs", advice)
+    share, least = scarcest(switch.room, switch.room_taken)
     if switch.slots_free < SLOTS_FEW * switch.slots_total or switch.jobs >= switch.jobs_max:
         return warning(
             "full",
             what,
             "the next job may have to wait in the queue",
             "start the switch with more --slots, ask for fewer for each job, or end jobs (wiresum jobs)",
+        )
+    if share < SLOTS_FEW:
+        return warning(
+            "full",
+            f"{what}, but only {least}",
+            "the next job may have to wait in the queue",
+            "give workers fewer threads (WIRESUM_THREADS), limit tenants ([[tenant]]), or end jobs (wiresum jobs)",
         )
     return ok("state", what)
 

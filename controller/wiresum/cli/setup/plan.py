@@ -29,6 +29,10 @@ BUFFERS = Settings(
     "/etc/sysctl.d/60-wiresum.conf", dict.fromkeys(("net.core.rmem_max", "net.core.wmem_max"), SOCKET_BUFFER_BYTES)
 )
 """Socket buffers, which hold datagrams while their thread is not on a core."""
+TENANT_OF_SWITCH = {"slots": 2048, "jobs": 64, "worker_threads": 2048}
+"""What a tenant may have for each switch: half of its slots and of its entries of table admit, so that it leaves room
+for another."""
+TENANT = {"waiting_jobs": 128, "forming_s": 900, "priority_max": 0}
 HOMES = ("/home/", "/root/")
 """The units hide these from their services."""
 
@@ -138,6 +142,15 @@ def controller(
     )
 
 
+def tenant_table(switches: int) -> str:
+    """The part of a controller's configuration that says what each tenant may have."""
+    quota = {name: switches * count for name, count in TENANT_OF_SWITCH.items()} | TENANT
+    lines = "".join(f"{name} = {count}\n" for name, count in quota.items())
+    return (
+        f"# Each tenant: half of what the switches have. One with a name has a table of its own.\n[[tenant]]\n{lines}"
+    )
+
+
 def _steps(common: Common, role: str, *own: Step) -> list[Step]:
     """The steps that all roles have, and those of this role."""
     steps: list[Step] = [User(USER), Folder(FOLDER, 0o755, "root", USER)]
@@ -184,6 +197,7 @@ def _cluster(address: str, switches: Mapping[str, str], tls: str, metrics: str) 
         f'listen = "{address}:{CONTROL_PORT}"\n'
         f'state = "{STATE}"\n' + (f'metrics = "{metrics}"\n' if metrics else ""),
         f'[security]\n{trust}\naudit = "{LOGS}/audit.log"\n',
+        tenant_table(len(switches)),
     ]
     parts += [
         f'[[switch]]\nname = "{name}"\nkind = "software"\np4runtime = "{at}:{P4RUNTIME_PORT}"\n{trust}\n'

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,17 +11,19 @@ from wiresum.controller.driver import Endpoint, SwitchSizes
 from wiresum.controller.jobs.job import Job, State, Wants, Worker
 from wiresum.controller.jobs.leases import Lease, LeasePool, power_of_two_within
 from wiresum.controller.jobs.refusal import Refusal
-from wiresum.controller.jobs.tree import Branch, Node, Phase, Tree, has_form, in_words, names
+from wiresum.controller.jobs.room import Room
+from wiresum.controller.jobs.tree import Branch, Node, Phase, Tree, has_form, in_words, names, shape_at
+from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts, JobShape, shortage
 from wiresum.controller.topology import above
 from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
 HOLDERS_NAMED_MAX = 3
-"""Of the jobs whose slots others wait for."""
+"""Of the jobs that have what others wait for."""
 
 
 @dataclass(eq=False)
 class Switch:
-    """One switch: its slots and job numbers, and whether it can be used."""
+    """One switch: its slots, job numbers and tables, and whether it can be used."""
 
     name: str
     kind: str
@@ -32,6 +35,8 @@ class Switch:
     """Name of the switch above; empty: none."""
     part_of: str = ""
     """Name of the switch that it is a pipe of; empty: it is one by itself."""
+    needs: Callable[[JobShape], Amounts] = lambda _shape: NOTHING
+    """How much of its tables a job takes."""
     draining: bool = False
     trouble: str = ""
     """Why it cannot be reached now; empty if it can."""
@@ -44,6 +49,7 @@ class Switch:
 
     def __post_init__(self) -> None:
         self.leases = LeasePool(self.sizes.slots)
+        self.room = Room(self.sizes.tables)
         self.number_next = 1 % self.sizes.jobs_max
 
     def is_usable(self) -> bool:
@@ -71,6 +77,11 @@ class Switch:
         self.numbered[number] = job
         self.number_next = (number + 1) % self.sizes.jobs_max
 
+    def taken(self) -> Amounts:
+        """How much the jobs have of everything; of tables, the jobs of all pipes."""
+        slots = self.sizes.slots - self.leases.slots_free
+        return Amounts({SLOTS: slots, JOBS: len(self.numbered)}) + self.room.taken
+
     def jobs_with_slots(self) -> dict[Job, int]:
         """How many slots each has here."""
         leases = {job: job.nodes[self.name].lease for job in self.numbered.values()}
@@ -91,21 +102,22 @@ class Switch:
             return f"{self.name} has all the jobs that it can hold, {self.sizes.jobs_max}"
         if not self.has_room(least):
             free = f"{self.leases.slots_free} of {self.leases.slots_total} are"
-            return f"no {least} slots in a row are free at {self.name}, where {free}: {self._holders(tenant)}"
+            holders = _holders(self.jobs_with_slots(), tenant)
+            return f"no {least} slots in a row are free at {self.name}, where {free}: {holders}"
         return ""
 
-    def _holders(self, tenant: str) -> str:
-        """Names only jobs of this tenant."""
-        counts = self.jobs_with_slots()
-        own = {job: count for job, count in counts.items() if job.tenant == tenant}
-        named = sorted(own, key=lambda job: (-own[job], job.name))[:HOLDERS_NAMED_MAX]
-        texts = [f"{job} has {own[job]}" for job in named]
-        if more := len(own) - len(named):
-            texts.append(f"{more} more of the same tenant have {sum(own.values()) - sum(own[job] for job in named)}")
-        if others := len(counts) - len(own):
-            have = f"job{'s' * (others != 1)} of other tenants ha{'ve' if others != 1 else 's'}"
-            texts.append(f"{others} {have} {sum(counts.values()) - sum(own.values())}")
-        return ", ".join(texts)
+
+def _holders(counts: Mapping[Job, int], tenant: str) -> str:
+    """`counts`: how much each job has of something. Names only jobs of this tenant."""
+    own = {job: count for job, count in counts.items() if job.tenant == tenant}
+    named = sorted(own, key=lambda job: (-own[job], job.name))[:HOLDERS_NAMED_MAX]
+    texts = [f"{job} has {own[job]}" for job in named]
+    if more := len(own) - len(named):
+        texts.append(f"{more} more of the same tenant have {sum(own.values()) - sum(own[job] for job in named)}")
+    if others := len(counts) - len(own):
+        have = f"job{'s' * (others != 1)} of other tenants ha{'ve' if others != 1 else 's'}"
+        texts.append(f"{others} {have} {sum(counts.values()) - sum(own.values())}")
+    return ", ".join(texts)
 
 
 class Wish(NamedTuple):
@@ -121,10 +133,11 @@ class Wish(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Where a job would go, and for how many slots."""
+    """Where a job would go, for how many slots, and how many threads its workers can have."""
 
     tree: Tree
     wish: Wish
+    threads_max: int
 
 
 @dataclass(frozen=True)
@@ -136,12 +149,16 @@ class Grounds:
     """At each switch of the tree, of one size."""
     number: int
     """Free at all of them."""
+    threads: int
 
 
 class Cluster:
     def __init__(self, switches: Iterable[Switch]) -> None:
         """Raises `ValueError` if a switch hangs below one that is not there."""
         self.switches = {switch.name: switch for switch in switches}
+        rooms: dict[str, Room] = {}
+        for switch in self.switches.values():
+            switch.room = rooms.setdefault(switch.part_of or switch.name, switch.room)
         self._parents = {switch.name: switch.parent for switch in self.switches.values()}
         if strangers := {parent for parent in self._parents.values() if parent} - self.switches.keys():
             raise ValueError(f"there is no switch {', '.join(sorted(strangers))} to hang another one below")
@@ -196,10 +213,10 @@ class Cluster:
         return list(dict.fromkeys(job for switch in self.switches.values() for job in switch.numbered.values()))
 
     def place(self, offers: Sequence[Offer], kept: Set[str]) -> Grounds | Wants:
-        """Slots in the smallest tree with enough free slots; of several, in the one with the most; at no switch that is
-        kept for another job."""
+        """What the job takes of the smallest tree that has room; of several, of the one with room for the most such
+        jobs; of no switch that is kept for another job."""
         usable = [offer for offer in offers if all(switch.is_usable() for switch in self.of(offer.tree))]
-        roomy = [offer for offer in usable if self._has_room(offer)]
+        roomy = [offer for offer in usable if self._fits(offer)]
         for offer in sorted(roomy, key=self._preference):
             if kept.isdisjoint(names(offer.tree)):
                 return self._take(offer)
@@ -223,20 +240,33 @@ class Cluster:
             raise ValueError(
                 f"the configuration has no host with the address {', '.join(sorted(strangers))} there any more"
             )
-        taken: list[tuple[Switch, Lease]] = []
-        try:
+        with contextlib.ExitStack() as undo:
             for name, node in job.nodes.items():
                 if node.lease is not None:
-                    self.switches[name].leases.take_again(node.lease)
-                    taken.append((self.switches[name], node.lease))
+                    switch = self.switches[name]
+                    switch.leases.take_again(node.lease)
+                    undo.callback(switch.leases.give_back, node.lease)
+                    switch.room.take(job, name, self._need(node.branch, job.threads))
+                    undo.callback(switch.room.give_back, job, name)
             if any(job.number in self.switches[name].numbered for name in job.nodes):
                 raise ValueError(f"another job has its number, {job.number}")
-        except ValueError:
-            for switch, lease in taken:
-                switch.leases.give_back(lease)
-            raise
+            undo.pop_all()
         for name in job.nodes:
             self.switches[name].numbered[job.number] = job
+
+    def hold(self, job: Job) -> None:
+        """A job that was placed takes its number, and its room in the tables, at all its switches."""
+        for name, node in job.nodes.items():
+            self.switches[name].take_number(job.number, job)
+            self.switches[name].room.take(job, name, self._need(node.branch, job.threads))
+
+    def give_back(self, job: Job, node: Node) -> None:
+        """What the job has at this switch, but its number."""
+        assert node.lease is not None
+        switch = self.switches[node.branch.switch_name]
+        switch.leases.give_back(node.lease)
+        switch.room.give_back(job, switch.name)
+        node.lease = node.entry = None
 
     def obstacle(self, offer: Offer, tenant: str) -> str:
         """Why these switches do not take a job, for a worker of this tenant; empty if they do."""
@@ -244,7 +274,29 @@ class Cluster:
         found = list(filter(None, (switch.obstacle(offer.wish.least, tenant) for switch in switches)))
         if not found and self._free_number(switches) is None:
             return f"no number of a job is free at all of {in_words(names(offer.tree))}"
+        if not found:
+            for room, (name, need) in self._needs(offer, self._slots(offer)).items():
+                if lacking := room.lacks(need):
+                    short = shortage(lacking, name, *(a.of(lacking) for a in (room.total, room.taken, need)))
+                    found.append(f"{short}: {_holders(room.jobs_with(lacking), tenant)}")
         return ", and ".join(found)
+
+    def never(self, offer: Offer) -> str:
+        """Why these switches can never take such a job; empty if they can."""
+        for room, (name, need) in self._needs(offer, offer.wish.most).items():
+            if lacking := need.beyond(room.total):
+                return shortage(lacking, name, room.total.of(lacking), 0, need.of(lacking))
+        return ""
+
+    def rivals(self, offer: Offer) -> set[str]:
+        """The switches where other jobs may take what this one waits for. Pipes take from the tables of one switch."""
+        short = [room for room, (_, need) in self._needs(offer, offer.wish.most).items() if room.lacks(need)]
+        return {*names(offer.tree), *(name for name, switch in self.switches.items() if switch.room in short)}
+
+    def threads(self, offer: Offer, slots: int) -> int:
+        """How many the job would have with so many slots."""
+        ports = min(switch.sizes.threads_max for switch in self.of(offer.tree))
+        return power_of_two_within(min(slots, ports, offer.threads_max))
 
     def _cover(self, workers: Iterable[Worker], top: str) -> Tree:
         ranks: dict[str, list[int]] = {}
@@ -269,12 +321,40 @@ class Cluster:
         below = [other for other, parent in self._parents.items() if parent == name]
         return contributors_max - len(below) + sum(self._room_at(other, BELOW_ROOT_WORKERS_MAX) for other in below)
 
-    def _preference(self, offer: Offer) -> tuple[int, int]:
-        return len(offer.tree), -min(switch.leases.slots_free for switch in self.of(offer.tree))
-
-    def _has_room(self, offer: Offer) -> bool:
+    def _preference(self, offer: Offer) -> tuple[int, float]:
+        """The smallest tree first, then that with room for the most such jobs, by what is scarcest."""
+        needs = self._needs(offer, self._slots(offer)).items()
         switches = self.of(offer.tree)
-        return all(switch.has_room(offer.wish.least) for switch in switches) and self._free_number(switches) is not None
+        jobs_more = [
+            *(switch.leases.slots_free / offer.wish.most for switch in switches),
+            *(switch.sizes.jobs_max - len(switch.numbered) for switch in switches),
+            *((room.total - room.taken).of(name) / n for room, (_, need) in needs for name, n in need.items() if n),
+        ]
+        return len(offer.tree), -min(jobs_more)
+
+    def _fits(self, offer: Offer) -> bool:
+        switches = self.of(offer.tree)
+        if not all(switch.has_room(offer.wish.least) for switch in switches) or self._free_number(switches) is None:
+            return False
+        return not any(room.lacks(need) for room, (_, need) in self._needs(offer, self._slots(offer)).items())
+
+    def _slots(self, offer: Offer) -> int:
+        """How many it would get, where the least is free."""
+        return min(offer.wish.most, *(switch.leases.run_max for switch in self.of(offer.tree)))
+
+    def _need(self, branch: Branch, threads: int) -> Amounts:
+        return self.switches[branch.switch_name].needs(shape_at(branch, threads))
+
+    def _needs(self, offer: Offer, slots: int) -> dict[Room, tuple[str, Amounts]]:
+        """What the job would take with so many slots, and the name of the first switch or pipe where it takes that."""
+        threads = self.threads(offer, slots)
+        found: dict[Room, tuple[str, Amounts]] = {}
+        for branch in offer.tree:
+            room = self.switches[branch.switch_name].room
+            name, before = found.get(room, (branch.switch_name, NOTHING))
+            need = self._need(branch, threads)
+            found[room] = name, before + need if before else need
+        return found
 
     def _free_number(self, switches: Sequence[Switch]) -> int | None:
         """The next one, in the first switch's turn, that is free at all of them."""
@@ -284,8 +364,9 @@ class Cluster:
 
     def _take(self, offer: Offer) -> Grounds:
         switches = self.of(offer.tree)
-        count = min(offer.wish.most, *(switch.leases.run_max for switch in switches))
+        count = self._slots(offer)
         leases = tuple(switch.leases.take(count) for switch in switches)
         number = self._free_number(switches)
         assert number is not None, "there is room"
-        return Grounds(offer.tree, tuple(lease for lease in leases if lease is not None), number)
+        threads = self.threads(offer, count)
+        return Grounds(offer.tree, tuple(lease for lease in leases if lease is not None), number, threads)

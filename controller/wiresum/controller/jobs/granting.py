@@ -11,7 +11,6 @@ from wiresum.controller.driver import Endpoint, JobEntry, Uplink
 from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch
 from wiresum.controller.jobs.job import Job, Worker
 from wiresum.controller.jobs.keys import Keys
-from wiresum.controller.jobs.leases import power_of_two_within
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.tree import Branch, Node
 
@@ -20,20 +19,18 @@ EndpointOf = Callable[[str], Endpoint]
 
 
 def settle(job: Job, cluster: Cluster, grounds: Grounds, keys: Keys) -> None:
-    """Places the job at these switches, with the threads and lanes that they and all workers can do."""
+    """Places the job at these switches, with the lanes that they and all workers can do."""
     switches = cluster.of(grounds.tree)
     job.number, job.slots = grounds.number, grounds.leases[0].count
     job.key, job.keys_reserved = keys.draw(), keys.reserved
-    threads = [switch.sizes.threads_max for switch in switches] + [w.threads_max for w in job.workers.values()]
-    job.threads = power_of_two_within(min(job.slots, *threads))
+    job.threads = grounds.threads
     job.port_offset = _free_ports(job, switches)
     job.lanes = min(switch.sizes.lanes_max for switch in switches)
     job.lanes = min(job.lanes, *(worker.lanes_max for worker in job.workers.values()))
-    for switch in switches:
-        switch.take_number(job.number, job)
     job.nodes = {
         branch.switch_name: Node(branch, lease) for branch, lease in zip(grounds.tree, grounds.leases, strict=True)
     }
+    cluster.hold(job)
     settle_entries(job, lambda name: cluster.switches[name].endpoint)
 
 

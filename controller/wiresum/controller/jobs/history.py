@@ -38,7 +38,7 @@ class History:
         return self._count
 
     def note_ended(self, job: Job, ended: join.JobEnded, now: float) -> None:
-        """Of a job that got slots."""
+        """Of a job that ran."""
         unspecified = ended.cause == join.JobEnded.CAUSE_UNSPECIFIED
         outcome = COMPLETED if unspecified else join.JobEnded.Cause.Name(ended.cause).lower()
         self._note(job, outcome, ended.reason, now)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import hmac
 import logging
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ class Presence(enum.Enum):
 class Wants(enum.Enum):
     """What a job in the queue waits for."""
 
-    ROOM = "slots, or a job number, at all switches of a tree that covers its hosts"
+    ROOM = "slots, a job number, or room in the tables, at all switches of a tree that covers its hosts"
     TURN = "a job that has waited longer"
     WORKER = "one of its workers, whose connection broke, to ask again"
     SWITCH = "switches that take jobs"
@@ -191,6 +192,8 @@ class Job:
     """Its first worker."""
     candidates: frozenset[str] = frozenset()
     """Names of the switches that all its workers hang on, or below."""
+    complete_by: float = math.inf
+    """When it gives up if a worker is still missing."""
     trees: tuple[Tree, ...] = ()
     """Where it may get slots, once all its workers have asked: at most one in each tree of the configuration."""
     state: State = State.FORMING
@@ -250,10 +253,6 @@ class Job:
     def where(self) -> str:
         """Its switches, in words."""
         return in_words(self.nodes)
-
-    def switches_wanted(self) -> set[str]:
-        """All at which it may get slots."""
-        return {branch.switch_name for tree in self.trees for branch in tree}
 
     def missing(self, *, without: Worker | None = None) -> str:
         """Which ranks have not asked; `without` counts as one."""

@@ -28,6 +28,7 @@ from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.records import StoredState, job_of, record_of
 from wiresum.controller.jobs.refusal import Refusal, check_join
 from wiresum.controller.jobs.reservations import Reservations
+from wiresum.controller.jobs.stall import forgive
 from wiresum.controller.jobs.telling import Telling
 from wiresum.controller.jobs.tree import Phase
 from wiresum.controller.jobs.waiting import WaitingRoom
@@ -52,8 +53,8 @@ class Jobs:
         self.limits = limits or Limits()
         self.cluster = Cluster(switches)
         self._keys = keys
-        self._quotas = Quotas(quotas)
-        self.waiting = WaitingRoom(self.cluster, self._quotas, self.limits, self._give)
+        self.quotas = Quotas(quotas)
+        self.waiting = WaitingRoom(self.cluster, self.quotas, self.limits, self._give)
         self._outputs: list[outputs.Output] = []
         self._telling = Telling(self.cluster, self.limits, self._outputs.append)
         self.reservations = Reservations(self.limits, self._outputs.append, unix_offset)
@@ -185,7 +186,7 @@ class Jobs:
             raise Refusal(
                 "ALREADY_EXISTS", f"there is a job {request.job_name!r}: choose another name, or end that one"
             )
-        return self.reservations.create(request, self.cluster, self._quotas, now)
+        return self.reservations.create(request, self.cluster, self.quotas, now)
 
     def end(self, job_name: str, reason: str, now: float) -> None:
         """Raises a `Refusal` if there is no such job."""
@@ -328,7 +329,8 @@ class Jobs:
         stalled = now - self._ticked_at if self._ticked_at is not None else 0.0
         self._ticked_at = now
         if stalled > self.limits.stall_ms_max / 1000:
-            self._forgive(stalled, now)
+            self._resumed_at = now
+            forgive(stalled, now, self._jobs, self.cluster.switches.values())
         for job in list(self._jobs):
             self._tick_job(job, now)
         for switch in self.cluster.switches.values():
@@ -504,27 +506,6 @@ class Jobs:
 
     # Watching.
 
-    def _forgive(self, stalled: float, now: float) -> None:
-        """The service itself stood still: nobody was silent meanwhile, and no deadline passed."""
-        log.warning("this service was stopped for %.1f s, which it does not count against workers", stalled)
-        self._resumed_at = now
-        for switch in self.cluster.switches.values():
-            switch.trouble_since += stalled
-        for job in self._jobs:
-            job.progress_at += stalled
-            if job.active_at is not None:
-                job.active_at += stalled
-            job.left_at += stalled
-            job.drained_at += stalled
-            for worker in job.workers.values():
-                worker.heard_at += stalled
-                worker.counted_at += stalled
-                worker.deadline += stalled
-                if worker.broken_at is not None:
-                    worker.broken_at, worker.broken_in_silence = now, True
-                if worker.away_since is not None:
-                    worker.away_since += stalled
-
     def _tick_job(self, job: Job, now: float) -> None:
         match lost_workers.look(job, self.cluster.switches, self.limits, now):
             case Refusal() as refusal:
@@ -543,23 +524,10 @@ class Jobs:
             node.counting, job.count_asked_at = True, now
             self._outputs.append(outputs.Count(node.branch.switch_name, job.number))
         if job.state in (State.FORMING, State.QUEUED, State.ADMITTING):
-            self._say_what_it_waits_for(job, now)
+            self._outputs.extend(self.waiting.news(job, now))
         elif job.state is State.ENDING:
             self._telling.try_again(job, now)
             self._clear_if_done(job, now)
-
-    def _say_what_it_waits_for(self, job: Job, now: float) -> None:
-        """To each worker that has not heard it yet, at most every `waiting_said_ms`."""
-        if job.waiting_said_at is None:
-            job.waiting_said_at = now
-        if now < job.waiting_said_at + self.limits.waiting_said_ms / 1000:
-            return
-        job.waiting_said_at = now
-        waiting = self.waiting.what(job)
-        for worker in job.workers.values():
-            if worker.presence is Presence.WAITING and worker.heard_waiting != waiting.reason:
-                worker.heard_waiting = waiting.reason
-                self._outputs.append(outputs.Wait(worker, waiting))
 
     def _stop(self, job: Job, ended: join.JobEnded, now: float) -> None:
         """Ends a job, whether or not it has begun."""
@@ -570,13 +538,17 @@ class Jobs:
 
     def _end(self, job: Job, ended: join.JobEnded, now: float, refusal: Refusal | None = None) -> None:
         """`refusal`: to those who wait for a grant, if the usual one does not do."""
+        has_begun = job.state is State.RUNNING
         job.move(Event.ENDED, ended.reason)
         job.ended = ended
         job.drained_at = now + self.limits.drain_ms_max / 1000
         self._save(job)
-        self.history.note_ended(job, ended, now)
         code = "UNAVAILABLE" if ended.cause == join.JobEnded.SWITCH_LOST else "ABORTED"  # the first: ask again
         refusal = refusal or Refusal(code, f"{job} ended before it began: {ended.reason}")
+        if has_begun:
+            self.history.note_ended(job, ended, now)
+        else:
+            self.history.note_given_up(job, refusal.text, now)
         self._refuse_waiting(job, refusal)
         # A worker whose grant is not on disk yet hears this instead; one that has its grant has no Join any more.
         self._outputs.extend(outputs.Refuse(w, refusal) for w in job.workers.values() if w.presence is Presence.GRANTED)

@@ -79,10 +79,28 @@ class Quota:
     slots: int | None = None
     """None: as many as there are."""
     jobs: int | None = None
+    worker_threads: int | None = None
+    """The workers of each job times its threads, which is how many entries of table admit they take."""
     priority_max: int | None = None
+    waiting_jobs: int = 256
+    """Jobs that form or wait in the queue, and so hold their names."""
+    forming_ms_max: int = 3_600_000
+    """From a job's first worker to its last, before the job gives up its name."""
 
     def describe(self) -> str:
-        """In words, without the priority."""
-        jobs = "any number of jobs" if self.jobs is None else f"{self.jobs} job{'s' * (self.jobs != 1)}"
-        slots = "any number of slots" if self.slots is None else f"{self.slots} slot{'s' * (self.slots != 1)}"
-        return f"{jobs} and {slots}"
+        """In words: what a job may have to wait for."""
+        jobs, slots = counted(self.jobs, "job"), counted(self.slots, "slot")
+        if self.worker_threads is None:
+            return f"{jobs} and {slots}"
+        return f"{jobs}, {slots} and {counted(self.worker_threads, 'worker thread')}"
+
+    def in_full(self) -> str:
+        has = f"{counted(self.jobs, 'job')}, {counted(self.slots, 'slot')}"
+        threads = counted(self.worker_threads, "worker thread")
+        waiting = f"{counted(self.waiting_jobs, 'job')} that form or wait, {self.forming_ms_max / 1000:g} s to form"
+        priority = "any priority" if self.priority_max is None else f"priority {self.priority_max} at most"
+        return f"{has}, {threads}; {waiting}; {priority}"
+
+
+def counted(count: int | None, what: str) -> str:
+    return f"any number of {what}s" if count is None else f"{count} {what}{'s' * (count != 1)}"

@@ -63,6 +63,12 @@ def _late(job: Job, limits: Limits, now: float) -> Refusal | None:
     if away is not None:
         text = f"{away} went away before {job} began; missing now: {job.missing(without=away)}"
         return Refusal("ABORTED", f"{text}. Look at why it stopped, and start all workers again")
+    if job.state is State.FORMING and now >= job.complete_by:
+        waited_s = job.complete_by - job.created_at
+        text = f"{job} was not complete after {waited_s:.0f} s, the longest that jobs of its tenant may form"
+        why = f"{job.missing()} did not come" if not job.is_complete() else "some of its workers came and went"
+        configured = "forming_s in the controller's configuration, under [[tenant]]"
+        return Refusal("DEADLINE_EXCEEDED", f"{text}: {why}. Look at why, or wait longer ({configured})")
     if now < min(worker.deadline for worker in job.workers.values()):
         return None
     longer = "wait longer (WIRESUM_JOIN_TIMEOUT)"

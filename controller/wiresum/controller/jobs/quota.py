@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from wiresum.controller.jobs.job import Job
-from wiresum.controller.jobs.limits import Quota
+from wiresum.controller.jobs.limits import Quota, counted
 from wiresum.controller.jobs.refusal import Refusal
 
 
@@ -16,6 +16,21 @@ class Allowance:
 
     jobs: int | None
     slots: int | None
+    worker_threads: int | None
+
+
+@dataclass(frozen=True)
+class Used:
+    """What the jobs of a tenant have that have slots."""
+
+    jobs: int
+    slots: int
+    """A job's count at each of its switches."""
+    worker_threads: int
+
+    def describe(self) -> str:
+        jobs, slots = counted(self.jobs, "job"), counted(self.slots, "slot")
+        return f"{jobs}, {slots} and {counted(self.worker_threads, 'worker thread')}"
 
 
 class Quotas:
@@ -26,31 +41,68 @@ class Quotas:
         """The tenant's own, or that of tenants which no quota names."""
         return self._quotas.get(tenant) or self._quotas.get("") or Quota("")
 
-    def check_possible(self, tenant: str, priority: int, slots: int = 1) -> None:
-        """Raises a `Refusal` if such a job could never run."""
-        quota, whose = self.of(tenant), f"tenant {tenant!r}" if tenant else "jobs without a tenant (WIRESUM_TENANT)"
-        if quota.jobs == 0 or (quota.slots is not None and quota.slots < slots):
-            wanted = f"{slots} slots" if slots > 1 else "any job"
+    def named(self) -> list[str]:
+        """The tenants that have a quota of their own."""
+        return [name for name in self._quotas if name]
+
+    def check_possible(self, tenant: str, *, slots: int = 1, worker_threads: int = 1) -> None:
+        """Raises a `Refusal` if such a job could never run. `slots`, `worker_threads`: what it has at least."""
+        quota, whose = self.of(tenant), whose_quota(tenant)
+        too_much = ""
+        if quota.jobs == 0 or quota.slots == 0:
+            too_much = "any job"
+        elif quota.slots is not None and quota.slots < slots:
+            too_much = f"{slots} slots"
+        elif quota.worker_threads is not None and quota.worker_threads < worker_threads:
+            too_much = f"{worker_threads} worker threads, all its workers times the threads of each (WIRESUM_THREADS)"
+        if too_much:
             raise Refusal(
                 "RESOURCE_EXHAUSTED",
-                f"the quota of {whose} does not allow {wanted}: it is {quota.describe()}. The controller's "
+                f"the quota of {whose} does not allow {too_much}: it is {quota.describe()}. The controller's "
                 f"configuration says so, under [[tenant]]",
             )
-        if quota.priority_max is not None and priority > quota.priority_max:
+
+    def check_priority(self, tenant: str, priority: int) -> None:
+        """Raises a `Refusal` if workers may not ask for it. Operators may set any."""
+        most = self.of(tenant).priority_max
+        if most is not None and priority > most:
             raise Refusal(
                 "RESOURCE_EXHAUSTED",
-                f"priority {priority} is more than {whose} may have, {quota.priority_max}: ask for less, or raise "
-                f"priority_max in the controller's configuration, under [[tenant]]",
+                f"priority {priority} is more than {whose_quota(tenant)} may have, {most}: ask for less "
+                f"(WIRESUM_PRIORITY), have an operator create the job (`wiresum jobs create`), or raise priority_max "
+                f"in the controller's configuration, under [[tenant]]",
+            )
+
+    def check_waiting(self, job: Job, waiting: Iterable[Job]) -> None:
+        """Raises a `Refusal` if too many jobs of its tenant are among those that form or wait."""
+        most = self.of(job.tenant).waiting_jobs
+        if sum(other.tenant == job.tenant for other in waiting) >= most:
+            raise Refusal(
+                "RESOURCE_EXHAUSTED",
+                f"{most} jobs of {whose_quota(job.tenant)} form or wait for slots, and no more can: start {job} again "
+                f"when some of them have begun (`wiresum jobs` lists them; waiting_jobs in the controller's "
+                f"configuration, under [[tenant]])",
             )
 
     def allowance(self, tenant: str, holders: Callable[[], Iterable[Job]]) -> Allowance:
-        """`holders`: all jobs that have slots. A job's slots count at each of its switches."""
+        """`holders`: all jobs that have slots."""
         quota = self.of(tenant)
-        if quota.jobs is None and quota.slots is None:
-            return Allowance(None, None)
-        jobs = [job for job in holders() if job.tenant == tenant]
-        leases = [node.lease for job in jobs for node in job.nodes.values() if node.lease is not None]
+        if quota.jobs is None and quota.slots is None and quota.worker_threads is None:
+            return Allowance(None, None, None)
+        has = used(job for job in holders() if job.tenant == tenant)
         return Allowance(
-            jobs=None if quota.jobs is None else quota.jobs - len(jobs),
-            slots=None if quota.slots is None else quota.slots - sum(lease.count for lease in leases),
+            jobs=None if quota.jobs is None else quota.jobs - has.jobs,
+            slots=None if quota.slots is None else quota.slots - has.slots,
+            worker_threads=None if quota.worker_threads is None else quota.worker_threads - has.worker_threads,
         )
+
+
+def used(holders: Iterable[Job]) -> Used:
+    """`holders`: a tenant's jobs that have slots."""
+    jobs = list(holders)
+    leases = [node.lease for job in jobs for node in job.nodes.values() if node.lease is not None]
+    return Used(len(jobs), sum(lease.count for lease in leases), sum(job.world_size * job.threads for job in jobs))
+
+
+def whose_quota(tenant: str) -> str:
+    return f"tenant {tenant!r}" if tenant else "jobs without a tenant (WIRESUM_TENANT)"

@@ -11,6 +11,7 @@ from wiresum.controller.driver import JobCounters, SwitchDriver
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Job, Presence, State, Worker
 from wiresum.controller.jobs.jobs import Jobs
+from wiresum.controller.jobs.quota import used
 from wiresum.controller.jobs.records import Reservation
 from wiresum.controller.jobs.tree import Phase
 
@@ -49,7 +50,29 @@ def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
     for switch in jobs.cluster.switches.values():
         stray, _ = counted.get(switch.name, (JobCounters(), {}))
         answer.switches.append(_switch(switch, stray, silent=switch.name not in counted))
+    answer.tenants.extend(
+        _tenant(jobs, tenant) for tenant in sorted({*(j.tenant for j in all_jobs), *jobs.quotas.named()})
+    )
     return answer
+
+
+def _tenant(jobs: Jobs, tenant: str) -> join.TenantReport:
+    quota = jobs.quotas.of(tenant)
+    its_jobs = [job for job in jobs.all() if job.tenant == tenant]
+    has = used(job for job in its_jobs if job.nodes)
+    return join.TenantReport(
+        name=tenant,
+        jobs=has.jobs,
+        jobs_max=quota.jobs,
+        slots=has.slots,
+        slots_max=quota.slots,
+        worker_threads=has.worker_threads,
+        worker_threads_max=quota.worker_threads,
+        waiting_jobs=sum(job.state in (State.FORMING, State.QUEUED) for job in its_jobs),
+        waiting_jobs_max=quota.waiting_jobs,
+        forming_seconds_max=quota.forming_ms_max / 1000,
+        priority_max=quota.priority_max,
+    )
 
 
 def _of_job(job: Job, counted: Counted) -> dict[str, JobCounters]:
@@ -83,13 +106,18 @@ def _job(jobs: Jobs, job: Job, counted: Mapping[str, JobCounters], now: float) -
         priority=job.priority,
         caller=job.asker.name,
         queue_position=jobs.waiting.position(job),
-        waiting=jobs.waiting.what(job).reason if waits else "",
+        waiting=_waiting(jobs, job, now) if waits else "",
         lanes=job.lanes,
         threads=job.threads,
         workers=[_worker(job.workers[rank], counted, now) for rank in sorted(job.workers)],
         uncounted=any(name not in counted for name in _told(job)),
         switches=_nodes(job, counted),
     )
+
+
+def _waiting(jobs: Jobs, job: Job, now: float) -> str:
+    reason = jobs.waiting.what(job).reason
+    return f"{reason}, for {max(0.0, job.complete_by - now):.0f} s at most" if job.state is State.FORMING else reason
 
 
 def _packets(counted: Iterable[JobCounters]) -> dict[str, int]:
@@ -149,6 +177,7 @@ def _switch(switch: Switch, stray: JobCounters, *, silent: bool) -> join.SwitchR
     silence = "it does not answer when it is asked what it counted" if silent else ""
     answer = about_switch(switch, "unreachable" if silent else switch.state(), switch.trouble or silence)
     answer.slots_free = switch.leases.slots_free
+    answer.room_taken.update(switch.taken())
     answer.jobs = len(switch.jobs_with_slots())
     answer.stray_packets.update(stray.packets)
     return answer
@@ -167,6 +196,7 @@ def about_switch(switch: Switch | SwitchDriver, state: str, trouble: str) -> joi
         endpoint=join.Endpoint(address=switch.endpoint.address, port=switch.endpoint.port),
         parent=switch.parent,
         part_of=switch.part_of,
+        room=switch.sizes.room,
     )
 
 

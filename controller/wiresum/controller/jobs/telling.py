@@ -125,9 +125,7 @@ class Telling:
         """Frees the slots at switches that have forgotten the job, with the last ones its number. Were there any?"""
         nodes = [node for node in job.nodes.values() if node.phase is Phase.FORGOTTEN and node.lease is not None]
         for node in nodes:
-            assert node.lease is not None
-            self._cluster.switches[node.branch.switch_name].leases.give_back(node.lease)
-            node.lease = node.entry = None
+            self._cluster.give_back(job, node)
         if nodes and self.has_given_back(job):
             for name in job.nodes:
                 del self._cluster.switches[name].numbered[job.number]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.jobs.leases import Lease
+from wiresum.controller.resources import JobShape
 from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
 
@@ -43,6 +44,11 @@ class Branch:
     def number_of(self, switch_name: str) -> int:
         """Of a switch right below."""
         return len(self.ranks) + self.below.index(switch_name)
+
+
+def shape_at(branch: Branch, threads: int) -> JobShape:
+    """Of a job with so many threads, at this switch."""
+    return JobShape(branch.contributors, len(branch.below), threads, bool(branch.parent))
 
 
 Tree = tuple[Branch, ...]

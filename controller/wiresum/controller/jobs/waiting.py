@@ -11,13 +11,14 @@ be used, nothing is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from wiresum import join
 from wiresum.controller.jobs.cluster import Cluster, Grounds, Offer, Wish
-from wiresum.controller.jobs.job import Job, State, Wants
+from wiresum.controller.jobs.job import Job, Presence, State, Wants
 from wiresum.controller.jobs.limits import Limits
-from wiresum.controller.jobs.quota import Quotas
+from wiresum.controller.jobs.outputs import Wait
+from wiresum.controller.jobs.quota import Quotas, used, whose_quota
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Branch, Tree, in_words
 from wiresum.join.constants import LEASE_SLOTS_MAX
@@ -34,9 +35,13 @@ class WaitingRoom:
         """Why no job gets slots now; empty: they do."""
 
     def check_can_form(self, job: Job, waiting: Sequence[Job]) -> None:
-        """Raises a `Refusal` if it could never run, or if too many jobs form or wait. `waiting`: all of those."""
-        self._quotas.check_possible(job.tenant, job.priority)
+        """Sets how long it may form. Raises a `Refusal` if it could never run, or if too many jobs form or wait.
+        `waiting`: all of those."""
+        self._quotas.check_possible(job.tenant, worker_threads=job.world_size)
+        if not job.reserved:
+            self._quotas.check_priority(job.tenant, job.priority)
         self._cluster.check_size(job.world_size)
+        self._quotas.check_waiting(job, waiting)
         here = sum(bool(job.asker.address) and other.asker.address == job.asker.address for other in waiting)
         if here >= self._limits.waiting_per_host_max:
             raise Refusal(
@@ -51,6 +56,8 @@ class WaitingRoom:
                 f"{len(waiting)} jobs form or wait for slots, and no more can: start {job} again when some of them "
                 f"have begun (`wiresum jobs` lists them)",
             )
+
+        job.complete_by = job.created_at + self._quotas.of(job.tenant).forming_ms_max / 1000
 
     def candidates(self, job: Job, address: str) -> frozenset[str]:
         """The switches that all workers so far, and one at this address, hang on or below. Raises a `Refusal`."""
@@ -87,15 +94,29 @@ class WaitingRoom:
         fitting = [tree for tree in trees if _overfull(tree) is None]
         if not fitting:
             raise Refusal("FAILED_PRECONDITION", _too_many_at(job, trees[0]))
-        quota = self._quotas.of(job.tenant).slots
-        affordable = tuple(tree for tree in fitting if quota is None or quota >= len(tree))
-        if not affordable:
-            raise Refusal(
-                "RESOURCE_EXHAUSTED",
-                f"{job} needs slots at each of {min(map(len, fitting))} switches, and its tenant's quota is {quota} "
-                f"slots: the controller's configuration says so, under [[tenant]]",
+        problems = {tree: self._never(job, tree) for tree in fitting}
+        if all(problems.values()):
+            raise Refusal("RESOURCE_EXHAUSTED", problems[min(problems, key=len)])
+        return tuple(tree for tree in fitting if not problems[tree])
+
+    def _never(self, job: Job, tree: Tree) -> str:
+        """Why it can never run at these switches, though they have bits for all its workers; empty: it can."""
+        quota = self._quotas.of(job.tenant)
+        if quota.slots is not None and quota.slots < len(tree):
+            return (
+                f"{job} needs slots at each of {len(tree)} switches, and its tenant's quota is {quota.slots} slots: "
+                f"the controller's configuration says so, under [[tenant]]"
             )
-        return affordable
+        offer = self._offer(job, tree)
+        threads = self._cluster.threads(offer, offer.wish.most)
+        if quota.worker_threads is not None and job.world_size * threads > quota.worker_threads:
+            return (
+                f"{job} has {job.world_size} workers with {threads} threads each, and its tenant's quota is "
+                f"{quota.worker_threads} worker threads: give them fewer (WIRESUM_THREADS), or raise worker_threads in "
+                f"the controller's configuration, under [[tenant]]"
+            )
+        never = self._cluster.never(offer)
+        return f"{job} can never run here: {never}. Give its workers fewer threads (WIRESUM_THREADS)" if never else ""
 
     def add(self, job: Job) -> None:
         self._tickets += 1
@@ -115,15 +136,18 @@ class WaitingRoom:
         kept: set[str] = set()
         passed: list[Job] = []
         for job in list(self._queue):
+            changed = []
             if self._place(job, kept):
                 self._queue.remove(job)
-                for earlier in passed:
-                    earlier.overtaken += not earlier.switches_wanted().isdisjoint(job.nodes)
+                changed = [earlier for earlier in passed if not self._rivals(earlier).isdisjoint(job.nodes)]
+                for earlier in changed:
+                    earlier.overtaken += 1
             elif job.wants in (Wants.ROOM, Wants.TURN):
                 passed.append(job)
-            for earlier in passed:
-                if earlier.overtaken >= self._limits.overtaken_max:
-                    kept |= earlier.switches_wanted()
+                changed = [job]
+            for waits in changed:
+                if waits.overtaken >= self._limits.overtaken_max:
+                    kept |= self._rivals(waits)
 
     @property
     def crowded(self) -> bool:
@@ -133,6 +157,19 @@ class WaitingRoom:
     def position(self, job: Job) -> int:
         """In the queue, from 1; 0: it is not there."""
         return self._queue.index(job) + 1 if job in self._queue else 0
+
+    def news(self, job: Job, now: float) -> Iterator[Wait]:
+        """What each worker of a job that waits has not heard yet, at most every `waiting_said_ms`."""
+        if job.waiting_said_at is None:
+            job.waiting_said_at = now
+        if now < job.waiting_said_at + self._limits.waiting_said_ms / 1000:
+            return
+        job.waiting_said_at = now
+        waiting = self.what(job)
+        for worker in job.workers.values():
+            if worker.presence is Presence.WAITING and worker.heard_waiting != waiting.reason:
+                worker.heard_waiting = waiting.reason
+                yield Wait(worker, waiting)
 
     def what(self, job: Job) -> join.Waiting:
         """What a job waits for, for people."""
@@ -154,13 +191,15 @@ class WaitingRoom:
             case Wants.WORKER:
                 return "one of its workers has lost its connection, and may ask again"
             case Wants.QUOTA:
-                whose = f"tenant {job.tenant!r}" if job.tenant else "jobs without a tenant (WIRESUM_TENANT)"
-                return f"the quota of {whose} is used up ({quota.describe()})"
+                has = used(other for other in self._cluster.holders() if other.tenant == job.tenant)
+                return (
+                    f"the quota of {whose_quota(job.tenant)} is used up ({quota.describe()}): taken are "
+                    f"{has.describe()}"
+                )
             case Wants.TURN:
                 return "slots are kept for jobs before it, which have been overtaken often enough"
             case _:
-                offers = [Offer(tree, self._wish(job, tree)) for tree in job.trees]
-                obstacles = [self._cluster.obstacle(offer, job.tenant) for offer in offers]
+                obstacles = [self._cluster.obstacle(self._offer(job, tree), job.tenant) for tree in job.trees]
                 return "; ".join(filter(None, obstacles)) or "it is its turn"
 
     def _place(self, job: Job, kept: Set[str]) -> bool:
@@ -179,12 +218,23 @@ class WaitingRoom:
             return Wants.QUOTA
         offers = []
         for tree in job.trees:
-            wish = self._wish(job, tree)
-            if allowance.slots is None:
-                offers.append(Offer(tree, wish))
-            elif (share := allowance.slots // len(tree)) >= wish.least:
-                offers.append(Offer(tree, wish.within(share)))
+            offer = self._offer(job, tree)
+            if allowance.slots is not None:
+                share = allowance.slots // len(tree)
+                if share < offer.wish.least:
+                    continue
+                offer = offer._replace(wish=offer.wish.within(share))
+            worker_threads = job.world_size * self._cluster.threads(offer, offer.wish.most)
+            if allowance.worker_threads is None or worker_threads <= allowance.worker_threads:
+                offers.append(offer)
         return self._cluster.place(offers, kept) if offers else Wants.QUOTA
+
+    def _rivals(self, job: Job) -> set[str]:
+        """The switches where later jobs may take what this one waits for."""
+        return {name for tree in job.trees for name in self._cluster.rivals(self._offer(job, tree))}
+
+    def _offer(self, job: Job, tree: Tree) -> Offer:
+        return Offer(tree, self._wish(job, tree), min(worker.threads_max for worker in job.workers.values()))
 
     def _wish(self, job: Job, tree: Tree) -> Wish:
         wanted = min((w.slots_wanted for w in job.workers.values() if w.slots_wanted), default=job.slots_reserved)

@@ -10,15 +10,17 @@ which pipe an entry is for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import finsy as fy
 
 from wiresum.controller import nodes
-from wiresum.controller.driver import JobEntry
+from wiresum.controller.driver import Endpoint, JobEntry, Uplink
 from wiresum.controller.p4runtime import admit, deliver, forward, own
 from wiresum.controller.p4runtime.target import Target
+from wiresum.controller.resources import GROUPS, Amounts, JobShape
 from wiresum.controller.switches import Host
 from wiresum.join.constants import UPLINK_GROUPS
 
@@ -26,6 +28,7 @@ Entity: TypeAlias = fy.P4TableEntry | fy.P4MulticastGroupEntry
 
 _ELSEWHERE = Host(name="", address="", mac="00:00:00:00:00:00", port=0)
 """The receiver of a switch without ports, which needs its IP address only."""
+_NOWHERE = Endpoint("", 0)
 
 
 def of_configuration(target: Target) -> list[Entity]:
@@ -39,7 +42,11 @@ def of_configuration(target: Target) -> list[Entity]:
 
 def of_job(target: Target, job: JobEntry) -> list[Entity]:
     """Raises `ValueError` for an address that is no host's."""
-    on, above = hosts(target, job), parent(target, job)
+    return _of_job(target, job, hosts(target, job), parent(target, job))
+
+
+def _of_job(target: Target, job: JobEntry, on: Sequence[Host], above: Host | None) -> list[Entity]:
+    """`on`: the machines of its contributors, by number; `above`: the switch above."""
     ports, ways = [host.port for host in on], [target.way_to(host) for host in on]
     row, pipe = target.row(job.job), target.pipe
     entities: list[Entity] = [*deliver.entries(job, on, above, pipe)]
@@ -56,6 +63,35 @@ def of_job(target: Target, job: JobEntry) -> list[Entity]:
 
 def everything(target: Target, jobs: Iterable[JobEntry]) -> list[Entity]:
     return [*of_configuration(target), *(entity for job in jobs for entity in of_job(target, job))]
+
+
+def amounts(entities: Iterable[Entity]) -> Amounts:
+    """How many there are, by table."""
+    return Amounts(Counter(GROUPS if isinstance(e, fy.P4MulticastGroupEntry) else e.table_id for e in entities))
+
+
+def needs(target: Target, shape: JobShape) -> Amounts:
+    """How many entries and groups a job of this shape has, whatever its addresses and numbers are."""
+    job = JobEntry(
+        job=0,
+        key=1,
+        workers=shape.contributors,
+        threads=shape.threads,
+        lanes=target.pipeline.lanes,
+        slot_base=0,
+        slots=shape.threads,
+        endpoints=(_NOWHERE,) * shape.contributors,
+        uplink=Uplink(_NOWHERE, 0) if shape.has_parent else None,
+        below=("",) * shape.below,
+    )
+    return amounts(_of_job(target, job, [_ELSEWHERE] * shape.contributors, _ELSEWHERE if shape.has_parent else None))
+
+
+def room(target: Target) -> Amounts:
+    """How many entries and groups the switch has for jobs, in the tables that a job of every kind uses."""
+    sizes = {table.preamble.alias: table.size for table in target.pipeline.p4info.tables}
+    sizes[GROUPS] = 2 * (target.pipeline.job_rows - 1)  # each job's, and towards its parent
+    return Amounts({name: sizes[name] for name in needs(target, JobShape(1, 0, 1, has_parent=True))})
 
 
 def pipe_of(target: Target, entity: Entity) -> int | None:

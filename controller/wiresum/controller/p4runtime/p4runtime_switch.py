@@ -12,6 +12,7 @@ jobs had summed is lost.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Sequence
 
 from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, SwitchSizes
@@ -20,6 +21,7 @@ from wiresum.controller.p4runtime.connection import Runs
 from wiresum.controller.p4runtime.device import P4Device
 from wiresum.controller.p4runtime.difference import ADMISSIONS, GROUP, Batch, NormalEntry, concerning, difference
 from wiresum.controller.p4runtime.target import Target
+from wiresum.controller.resources import NOTHING, shortage
 from wiresum.join.constants import STRAY_ROW
 
 
@@ -32,7 +34,10 @@ class P4RuntimeSwitch:
         self.name, self.kind, self.part_of = target.name, target.kind, target.part_of
         self.parent = target.parent.name if target.parent else ""
         self.endpoint = Endpoint(target.address, target.port)
-        self.sizes = SwitchSizes(target.pipeline.slots, target.pipeline.lanes, target.jobs_max)
+        self.sizes = SwitchSizes(
+            target.pipeline.slots, target.pipeline.lanes, target.jobs_max, tables=desired.room(target)
+        )
+        self.needs = functools.lru_cache(maxsize=None)(functools.partial(desired.needs, target))
         self.reaches, self.results_group = target.reaches, target.results_group
         self.on_change: Callable[[], None] = lambda: None
         self._device = device or P4Device(target, election_id=election_id)
@@ -67,9 +72,7 @@ class P4RuntimeSwitch:
             assert entry.job < self.sizes.jobs_max, f"there is no job {entry.job}"
             assert entry.job not in self._jobs, f"job {entry.job} is admitted already"
             self._check(entry)
-            self._check_room("admit", entry, lambda job: job.workers * job.threads)
-            self._check_room("admit_parent_entry", entry, lambda job: job.threads * (job.uplink is not None))
-            self._check_room("deliver", entry, lambda job: job.workers + (job.uplink is not None))
+            self._check_room(entry)
             wanted = self.tables.normal(desired.of_job(self._target, entry))
             self._device.give_keys(entry.keys_reserved)
             self._reset_counters(entry.job)
@@ -125,16 +128,13 @@ class P4RuntimeSwitch:
         except ValueError as error:
             raise DriverError(str(error)) from None
 
-    def _check_room(self, table: str, entry: JobEntry, entries_of: Callable[[JobEntry], int]) -> None:
+    def _check_room(self, entry: JobEntry) -> None:
         """The switch would refuse too, but bmv2 does not say why."""
-        room = self.tables.room(table)
-        used, wanted = sum(map(entries_of, self._device.all_jobs())), entries_of(entry)
-        if used + wanted > room:
-            raise DriverError(
-                f"table {table} of {self.name} has room for {room} entries; {used} are taken and "
-                f"this job needs {wanted}: give the workers fewer threads (WIRESUM_THREADS), or wait until another "
-                f"job ends"
-            )
+        room, wanted = self.sizes.tables, self.needs(entry.shape)
+        taken = sum((self.needs(job.shape) for job in self._device.all_jobs()), NOTHING)
+        if lacking := (taken + wanted).beyond(room):
+            counts = (amounts.of(lacking) for amounts in (room, taken, wanted))
+            raise DriverError(shortage(lacking, self.name, *counts))
 
     # What it does.
 

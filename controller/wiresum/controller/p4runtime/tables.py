@@ -21,10 +21,6 @@ class Tables:
         self._client = client
         self._schema = fy.P4Schema(pipeline.p4info)
 
-    def room(self, table: str) -> int:
-        """The size of a table."""
-        return self._schema.tables[table].size
-
     def normal(self, entities: Iterable[Entity]) -> list[NormalEntry]:
         return [normal(entity, self._schema) for entity in entities]
 

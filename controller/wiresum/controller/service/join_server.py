@@ -142,6 +142,7 @@ class JoinServer(ServerThread):
                 driver.results_group,
                 driver.parent,
                 driver.part_of,
+                driver.needs,
             )
             for driver in self._drivers.values()
         ]

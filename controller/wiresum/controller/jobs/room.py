@@ -1,0 +1,40 @@
+"""What the jobs have of a switch's tables and multicast groups. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from wiresum.controller.jobs.job import Job
+from wiresum.controller.resources import Amounts
+
+
+class Room:
+    """Of one switch; its pipes share it."""
+
+    def __init__(self, total: Amounts) -> None:
+        self.total = total
+        self.taken = Amounts(dict.fromkeys(total, 0))
+        self._takers: dict[tuple[Job, str], Amounts] = {}
+        """By job and name of the switch or pipe."""
+
+    def take(self, job: Job, switch_name: str, need: Amounts) -> None:
+        """Raises `ValueError`, and changes nothing, if there is no room."""
+        assert (job, switch_name) not in self._takers, f"{job} has its room at {switch_name}"
+        if lacking := self.lacks(need):
+            raise ValueError(f"there is no room in {lacking} of {switch_name}")
+        self._takers[job, switch_name] = need
+        self.taken += need
+
+    def give_back(self, job: Job, switch_name: str) -> None:
+        self.taken -= self._takers.pop((job, switch_name))
+
+    def lacks(self, need: Amounts) -> str:
+        """The first resource that is too short for this besides what is taken; empty: it fits."""
+        return next((name for name, count in need.items() if count > self.total.of(name) - self.taken.of(name)), "")
+
+    def jobs_with(self, resource: str) -> dict[Job, int]:
+        """How much each has of it."""
+        counts: Counter[Job] = Counter()
+        for (job, _), need in self._takers.items():
+            counts[job] += need.of(resource)
+        return {job: count for job, count in counts.items() if count}
