@@ -28,7 +28,7 @@ REFUSALS_SHOWN = {
     "had a certificate of another role": ("role",),
     "had a certificate that was revoked": ("revoked",),
     "had the wrong key, token or certificate for the job": ("permission_denied",),
-    "came too often, or too many at once, from one address": ("rate", "calls"),
+    "came too often, or too many at once, from one address": ("rate", "calls", "connections"),
     "were no messages of this service": ("malformed", "oversized", "silent", "unimplemented", "invalid_argument"),
 }
 """Requests that an operator may want to look into, and the reasons for which they are refused. Others are usual."""

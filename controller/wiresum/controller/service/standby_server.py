@@ -50,10 +50,10 @@ class StandbyServer(ServerThread):
         )
         join_pb2_grpc.add_JoinServiceServicer_to_server(_NoJoins(), server)
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(_Reports(self), server)
-        port = self._security.listen(server, listen)
-        await server.start()
-        yield port
-        await server.stop(STOP_GRACE_S)
+        async with self._security.listening(server, listen) as port:
+            await server.start()
+            yield port
+            await server.stop(STOP_GRACE_S)
 
 
 async def _turn_away(self: object, request: object, context: Any) -> NoReturn:
