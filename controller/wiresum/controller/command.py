@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 EXIT_DEMOTED = 3
 """Another controller has taken over: a supervisor should not start this one again as it was."""
 
+STORE_RETRY_S = 5.0
+"""Until a standby that could not use the state, for instance since its disk is full, stands by again."""
+
 PARAGRAPH = "\n\n\b\n"
 """Click leaves what follows as it is written, up to the next empty line."""
 EPILOG = PARAGRAPH.join(
@@ -94,7 +97,7 @@ def run(config_path: Path, standby: bool, insecure: bool) -> None:
     """
     from wiresum.controller import controlling
     from wiresum.controller.controlling import DemotedError
-    from wiresum.controller.store import Store
+    from wiresum.controller.store import Store, StoreError
 
     config = _load(config_path, insecure=insecure)
     if standby and config.state is None:
@@ -125,6 +128,11 @@ def run(config_path: Path, standby: bool, insecure: bool) -> None:
                         f"{error}. Start it with --standby, and it waits for its turn instead (its unit does)"
                     ) from error
                 log.warning("%s", error)
+            except StoreError as error:
+                if not standby:
+                    raise
+                log.error("%s. This controller stands by, and tries again in %.0f s", error, STORE_RETRY_S)
+                stop.wait(STORE_RETRY_S)
 
 
 @controller.command()

@@ -36,8 +36,12 @@ READY_S_MAX = 10.0
 LOOK_S = 0.5
 """Between two looks at who programs the switches."""
 READY_LOOK_S = 0.02
+VACANT_S = 3.0
+"""How long no controller must have programmed the switches, and none have shown life, before a standby takes over. A
+controller that is only cut off from its switches goes on showing life."""
 FROZEN_S = 10.0
-"""How long a controller that serves may show no life before its standby takes over. It shows some every second."""
+"""How long a controller that programs the switches may show no life before its standby takes over. It shows some every
+second."""
 LISTEN_S_MAX = 10.0
 """For the controller before to release the port."""
 
@@ -121,18 +125,15 @@ def stand_by(
 ) -> bool:
     """Returns true once no other controller programs the switches, or that one shows no life; false if told to stop.
     Meanwhile it calls `beat`, and answers operators and Prometheus if it can listen."""
-    life = _Life(store)
+    watch = _Watch(store)
     with contextlib.ExitStack() as cleanup:
         switches = _connect(wanted, STANDBY_ID, cleanup)
         answering = False
         while not stop.wait(LOOK_S):
             beat()
-            vacant = [switch for switch in switches if not switch.trouble]
-            if vacant and not any(switch.outranked for switch in switches):
-                log.warning("no controller programs %s: this one takes over", ", ".join(s.name for s in vacant))
-                return True
-            if life.is_over():
-                log.warning("the controller that serves has shown no life for %.0f s: this one takes over", FROZEN_S)
+            vacant = [switch.name for switch in switches if not switch.trouble]
+            if why := watch.look(vacant if not any(switch.outranked for switch in switches) else []):
+                log.warning("%s: this one takes over", why)
                 return True
             if not answering:
                 answering = True
@@ -154,20 +155,32 @@ def _answer_as_standby(config: Config, switches: Sequence[P4RuntimeSwitch], clea
         log.warning("nobody can ask this standby how it is: %s. Its `listen` and `metrics` must be its own", error)
 
 
-class _Life:
-    """Notices that the controller which serves is frozen: it keeps its connections, so a switch may not notice."""
+class _Watch:
+    """Decides whether the controller that serves is gone, or frozen: then it keeps its connections, so a switch may not
+    notice."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._shown = store.life_shown()
-        self._seen_at = self._looked_at = time.monotonic()
+        self._alive_at = self._taken_at = self._looked_at = time.monotonic()
 
-    def is_over(self) -> bool:
+    def look(self, vacant: Sequence[str]) -> str:
+        """`vacant`: the switches that a standby reaches, if no controller programs any. Returns why to take over, as a
+        clause, or an empty text."""
         shown, now = self._store.life_shown(), time.monotonic()
-        if shown != self._shown or now - self._looked_at > 4 * LOOK_S:  # or we were frozen ourselves
-            self._seen_at = now
+        we_were_frozen = now - self._looked_at > 4 * LOOK_S
+        if shown != self._shown or we_were_frozen:
+            self._alive_at = now
+        if not vacant or we_were_frozen:
+            self._taken_at = now
         self._shown, self._looked_at = shown, now
-        return shown is not None and now - self._seen_at > FROZEN_S
+        if vacant and shown is None:  # who serves shows life, until its orderly end
+            return f"no controller programs {', '.join(vacant)}, and none serves"
+        if min(now - self._taken_at, now - self._alive_at) > VACANT_S:
+            return f"no controller has programmed {', '.join(vacant)} or shown life for {VACANT_S:.0f} s"
+        if shown is not None and now - self._alive_at > FROZEN_S:
+            return f"the controller that serves has shown no life for {FROZEN_S:.0f} s"
+        return ""
 
 
 def serve(
@@ -204,6 +217,9 @@ def serve(
             if _demoted(server, switches):
                 said = server.deposed or next(switch.trouble for switch in switches if switch.outranked)
                 raise DemotedError(f"another controller has taken over: {said}")
+        was_last = not _demoted(server, switches)
+    if store is not None and was_last:
+        store.end()
 
 
 def _demoted(server: JoinServer, switches: Sequence[P4RuntimeSwitch]) -> bool:
