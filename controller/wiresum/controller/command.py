@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 EXIT_DEMOTED = 3
 """Another controller has taken over: a supervisor should not start this one again as it was."""
 
+PLANS_AT_ONCE = 16
+"""Switches that `plan` asks at a time."""
 STORE_RETRY_S = 5.0
 """Until a standby that could not use the state, for instance since its disk is full, stands by again."""
 
@@ -159,19 +162,32 @@ def check(config_path: Path, insecure: bool) -> None:
 def plan(config_path: Path, insecure: bool) -> None:
     """Print what `run` would change at the switches, and change nothing.
 
-    A line for each entry: + would come, - would go, ~ would change. Exits with status 0 also if there are some.
+    A line for each entry: + would come, - would go, ~ would change. Exits with status 0 also if there are some, and
+    with 1 if a switch does not answer.
     """
     from wiresum.controller import controlling
+    from wiresum.controller.driver import DriverError
     from wiresum.controller.plan import plan as plan_switch
 
     config = _load(config_path, insecure=insecure)
     with _explained():
         jobs, keys = controlling.on_disk(config)
-        for target in controlling.targets(config):
-            lines = plan_switch(target.with_keys(keys), jobs[target.name])
-            click.echo(f"{target.name}{_below(target)}: {len(lines) or 'no'} change{'s' * (len(lines) != 1)}")
-            for line in lines:
-                click.echo(f"  {line}")
+        targets = controlling.targets(config)
+    silent = False
+    with ThreadPoolExecutor(PLANS_AT_ONCE) as pool:
+        plans = [pool.submit(plan_switch, target.with_keys(keys), jobs[target.name]) for target in targets]
+    for target, planned in zip(targets, plans, strict=True):
+        try:
+            lines = planned.result()
+        except DriverError as error:
+            silent = True
+            click.ClickException(str(error)).show()
+            continue
+        click.echo(f"{target.name}{_below(target)}: {len(lines) or 'no'} change{'s' * (len(lines) != 1)}")
+        for line in lines:
+            click.echo(f"  {line}")
+    if silent:
+        raise click.exceptions.Exit(1)
 
 
 def _below(target: Target) -> str:
