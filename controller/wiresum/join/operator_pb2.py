@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 from wiresum.join import join_pb2 as wiresum_dot_join_dot_join__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bwiresum/join/operator.proto\x12\x0fwiresum.join.v1\x1a\x17wiresum/join/join.proto\"\x12\n\x10GetReportRequest\"\x94\x01\n\x06Report\x12(\n\x04jobs\x18\x01 \x03(\x0b\x32\x1a.wiresum.join.v1.JobReport\x12/\n\x08switches\x18\x02 \x03(\x0b\x32\x1d.wiresum.join.v1.SwitchReport\x12/\n\x07service\x18\x03 \x01(\x0b\x32\x1e.wiresum.join.v1.ServiceReport\"\x8d\x04\n\tJobReport\x12\x0b\n\x03job\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nworld_size\x18\x03 \x01(\r\x12\x0e\n\x06joined\x18\x04 \x01(\r\x12\x11\n\tslot_base\x18\x05 \x01(\r\x12\r\n\x05slots\x18\x06 \x01(\r\x12\r\n\x05state\x18\x07 \x01(\t\x12\x38\n\x07packets\x18\x08 \x03(\x0b\x32\'.wiresum.join.v1.JobReport.PacketsEntry\x12\x0f\n\x07results\x18\t \x01(\x04\x12\x13\n\x0b\x61ge_seconds\x18\n \x01(\x01\x12\x13\n\x0bswitch_name\x18\x0b \x01(\t\x12\x0e\n\x06tenant\x18\x0c \x01(\t\x12\x10\n\x08priority\x18\r \x01(\x11\x12\x16\n\x0equeue_position\x18\x0e \x01(\r\x12\x0f\n\x07waiting\x18\x0f \x01(\t\x12\r\n\x05lanes\x18\x10 \x01(\r\x12\x0f\n\x07threads\x18\x11 \x01(\r\x12.\n\x07workers\x18\x12 \x03(\x0b\x32\x1d.wiresum.join.v1.WorkerReport\x12\x0e\n\x06\x63\x61ller\x18\x13 \x01(\t\x12\x11\n\tuncounted\x18\x1e \x01(\x08\x12-\n\x08switches\x18\x1f \x03(\x0b\x32\x1b.wiresum.join.v1.NodeReport\x1a.\n\x0cPacketsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xdf\x01\n\x0cWorkerReport\x12#\n\x04peer\x18\x01 \x01(\x0b\x32\x15.wiresum.join.v1.Peer\x12+\n\x08\x65ndpoint\x18\x02 \x01(\x0b\x32\x19.wiresum.join.v1.Endpoint\x12\r\n\x05state\x18\x03 \x01(\t\x12\x18\n\x10heartbeat_age_ms\x18\x04 \x01(\r\x12\x15\n\rcontributions\x18\x05 \x01(\x04\x12\x18\n\x0btensor_last\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0bswitch_name\x18\x07 \x01(\tB\x0e\n\x0c_tensor_last\"\xf1\x02\n\x0cSwitchReport\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07trouble\x18\x04 \x01(\t\x12\x13\n\x0bslots_total\x18\x05 \x01(\r\x12\x12\n\nslots_free\x18\x06 \x01(\r\x12\x0c\n\x04jobs\x18\x07 \x01(\r\x12\x10\n\x08jobs_max\x18\x08 \x01(\r\x12\x11\n\tlanes_max\x18\t \x01(\r\x12+\n\x08\x65ndpoint\x18\n \x01(\x0b\x32\x19.wiresum.join.v1.Endpoint\x12\x46\n\rstray_packets\x18\x0b \x03(\x0b\x32/.wiresum.join.v1.SwitchReport.StrayPacketsEntry\x12\x0e\n\x06parent\x18\x0c \x01(\t\x12\x0f\n\x07part_of\x18\r \x01(\t\x1a\x33\n\x11StrayPacketsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xdc\x01\n\rServiceReport\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12\x13\n\x0b\x61ge_seconds\x18\x03 \x01(\x01\x12>\n\x08refusals\x18\x04 \x03(\x0b\x32,.wiresum.join.v1.ServiceReport.RefusalsEntry\x12\x0f\n\x07trouble\x18\x05 \x01(\t\x12\x0c\n\x04past\x18\x06 \x01(\t\x1a/\n\rRefusalsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"7\n\x10ListEndedRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x11\n\tcount_max\x18\x02 \x01(\r\"4\n\tEndedJobs\x12\'\n\x04jobs\x18\x01 \x03(\x0b\x32\x19.wiresum.join.v1.EndedJob\"\xc9\x01\n\x08\x45ndedJob\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07outcome\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x06 \x01(\t\x12\x13\n\x0bswitch_name\x18\x07 \x01(\t\x12\r\n\x05slots\x18\x08 \x01(\r\x12\x12\n\ncreated_at\x18\t \x01(\x01\x12\x10\n\x08\x65nded_at\x18\n \x01(\x01\x12\x10\n\x08switches\x18\x0b \x01(\r\"\x94\x01\n\x10\x43reateJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\r\n\x05slots\x18\x03 \x01(\r\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x10\n\x08priority\x18\x05 \x01(\x11\x12\x13\n\x0bswitch_name\x18\x06 \x01(\t\x12\x14\n\x0ckeep_seconds\x18\x07 \x01(\r\"#\n\x0e\x43reateJobReply\x12\x11\n\tjob_token\x18\x01 \x01(\t\"1\n\rEndJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\r\n\x0b\x45ndJobReply\"3\n\x0c\x44rainRequest\x12\x13\n\x0bswitch_name\x18\x01 \x01(\t\x12\x0e\n\x06resume\x18\x02 \x01(\x08\"\x1a\n\nDrainReply\x12\x0c\n\x04jobs\x18\x01 \x01(\r2\x84\x03\n\x0fOperatorService\x12G\n\tGetReport\x12!.wiresum.join.v1.GetReportRequest\x1a\x17.wiresum.join.v1.Report\x12J\n\tListEnded\x12!.wiresum.join.v1.ListEndedRequest\x1a\x1a.wiresum.join.v1.EndedJobs\x12O\n\tCreateJob\x12!.wiresum.join.v1.CreateJobRequest\x1a\x1f.wiresum.join.v1.CreateJobReply\x12\x46\n\x06\x45ndJob\x12\x1e.wiresum.join.v1.EndJobRequest\x1a\x1c.wiresum.join.v1.EndJobReply\x12\x43\n\x05\x44rain\x12\x1d.wiresum.join.v1.DrainRequest\x1a\x1b.wiresum.join.v1.DrainReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bwiresum/join/operator.proto\x12\x0fwiresum.join.v1\x1a\x17wiresum/join/join.proto\"\x12\n\x10GetReportRequest\"\x94\x01\n\x06Report\x12(\n\x04jobs\x18\x01 \x03(\x0b\x32\x1a.wiresum.join.v1.JobReport\x12/\n\x08switches\x18\x02 \x03(\x0b\x32\x1d.wiresum.join.v1.SwitchReport\x12/\n\x07service\x18\x03 \x01(\x0b\x32\x1e.wiresum.join.v1.ServiceReport\"\x8d\x04\n\tJobReport\x12\x0b\n\x03job\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nworld_size\x18\x03 \x01(\r\x12\x0e\n\x06joined\x18\x04 \x01(\r\x12\x11\n\tslot_base\x18\x05 \x01(\r\x12\r\n\x05slots\x18\x06 \x01(\r\x12\r\n\x05state\x18\x07 \x01(\t\x12\x38\n\x07packets\x18\x08 \x03(\x0b\x32\'.wiresum.join.v1.JobReport.PacketsEntry\x12\x0f\n\x07results\x18\t \x01(\x04\x12\x13\n\x0b\x61ge_seconds\x18\n \x01(\x01\x12\x13\n\x0bswitch_name\x18\x0b \x01(\t\x12\x0e\n\x06tenant\x18\x0c \x01(\t\x12\x10\n\x08priority\x18\r \x01(\x11\x12\x16\n\x0equeue_position\x18\x0e \x01(\r\x12\x0f\n\x07waiting\x18\x0f \x01(\t\x12\r\n\x05lanes\x18\x10 \x01(\r\x12\x0f\n\x07threads\x18\x11 \x01(\r\x12.\n\x07workers\x18\x12 \x03(\x0b\x32\x1d.wiresum.join.v1.WorkerReport\x12\x0e\n\x06\x63\x61ller\x18\x13 \x01(\t\x12\x11\n\tuncounted\x18\x1e \x01(\x08\x12-\n\x08switches\x18\x1f \x03(\x0b\x32\x1b.wiresum.join.v1.NodeReport\x1a.\n\x0cPacketsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xdf\x01\n\x0cWorkerReport\x12#\n\x04peer\x18\x01 \x01(\x0b\x32\x15.wiresum.join.v1.Peer\x12+\n\x08\x65ndpoint\x18\x02 \x01(\x0b\x32\x19.wiresum.join.v1.Endpoint\x12\r\n\x05state\x18\x03 \x01(\t\x12\x18\n\x10heartbeat_age_ms\x18\x04 \x01(\r\x12\x15\n\rcontributions\x18\x05 \x01(\x04\x12\x18\n\x0btensor_last\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0bswitch_name\x18\x07 \x01(\tB\x0e\n\x0c_tensor_last\"\x84\x03\n\x0cSwitchReport\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07trouble\x18\x04 \x01(\t\x12\x13\n\x0bslots_total\x18\x05 \x01(\r\x12\x12\n\nslots_free\x18\x06 \x01(\r\x12\x0c\n\x04jobs\x18\x07 \x01(\r\x12\x10\n\x08jobs_max\x18\x08 \x01(\r\x12\x11\n\tlanes_max\x18\t \x01(\r\x12+\n\x08\x65ndpoint\x18\n \x01(\x0b\x32\x19.wiresum.join.v1.Endpoint\x12\x46\n\rstray_packets\x18\x0b \x03(\x0b\x32/.wiresum.join.v1.SwitchReport.StrayPacketsEntry\x12\x0e\n\x06parent\x18\x0c \x01(\t\x12\x0f\n\x07part_of\x18\r \x01(\t\x12\x11\n\tuncounted\x18\x0e \x01(\x08\x1a\x33\n\x11StrayPacketsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xdc\x01\n\rServiceReport\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12\x13\n\x0b\x61ge_seconds\x18\x03 \x01(\x01\x12>\n\x08refusals\x18\x04 \x03(\x0b\x32,.wiresum.join.v1.ServiceReport.RefusalsEntry\x12\x0f\n\x07trouble\x18\x05 \x01(\t\x12\x0c\n\x04past\x18\x06 \x01(\t\x1a/\n\rRefusalsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"7\n\x10ListEndedRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x11\n\tcount_max\x18\x02 \x01(\r\"4\n\tEndedJobs\x12\'\n\x04jobs\x18\x01 \x03(\x0b\x32\x19.wiresum.join.v1.EndedJob\"\xc9\x01\n\x08\x45ndedJob\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07outcome\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x06 \x01(\t\x12\x13\n\x0bswitch_name\x18\x07 \x01(\t\x12\r\n\x05slots\x18\x08 \x01(\r\x12\x12\n\ncreated_at\x18\t \x01(\x01\x12\x10\n\x08\x65nded_at\x18\n \x01(\x01\x12\x10\n\x08switches\x18\x0b \x01(\r\"\x94\x01\n\x10\x43reateJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\r\n\x05slots\x18\x03 \x01(\r\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x10\n\x08priority\x18\x05 \x01(\x11\x12\x13\n\x0bswitch_name\x18\x06 \x01(\t\x12\x14\n\x0ckeep_seconds\x18\x07 \x01(\r\"#\n\x0e\x43reateJobReply\x12\x11\n\tjob_token\x18\x01 \x01(\t\"1\n\rEndJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\r\n\x0b\x45ndJobReply\"3\n\x0c\x44rainRequest\x12\x13\n\x0bswitch_name\x18\x01 \x01(\t\x12\x0e\n\x06resume\x18\x02 \x01(\x08\"\x1a\n\nDrainReply\x12\x0c\n\x04jobs\x18\x01 \x01(\r2\x84\x03\n\x0fOperatorService\x12G\n\tGetReport\x12!.wiresum.join.v1.GetReportRequest\x1a\x17.wiresum.join.v1.Report\x12J\n\tListEnded\x12!.wiresum.join.v1.ListEndedRequest\x1a\x1a.wiresum.join.v1.EndedJobs\x12O\n\tCreateJob\x12!.wiresum.join.v1.CreateJobRequest\x1a\x1f.wiresum.join.v1.CreateJobReply\x12\x46\n\x06\x45ndJob\x12\x1e.wiresum.join.v1.EndJobRequest\x1a\x1c.wiresum.join.v1.EndJobReply\x12\x43\n\x05\x44rain\x12\x1d.wiresum.join.v1.DrainRequest\x1a\x1b.wiresum.join.v1.DrainReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,31 +38,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERREPORT']._serialized_start=773
   _globals['_WORKERREPORT']._serialized_end=996
   _globals['_SWITCHREPORT']._serialized_start=999
-  _globals['_SWITCHREPORT']._serialized_end=1368
-  _globals['_SWITCHREPORT_STRAYPACKETSENTRY']._serialized_start=1317
-  _globals['_SWITCHREPORT_STRAYPACKETSENTRY']._serialized_end=1368
-  _globals['_SERVICEREPORT']._serialized_start=1371
-  _globals['_SERVICEREPORT']._serialized_end=1591
-  _globals['_SERVICEREPORT_REFUSALSENTRY']._serialized_start=1544
-  _globals['_SERVICEREPORT_REFUSALSENTRY']._serialized_end=1591
-  _globals['_LISTENDEDREQUEST']._serialized_start=1593
-  _globals['_LISTENDEDREQUEST']._serialized_end=1648
-  _globals['_ENDEDJOBS']._serialized_start=1650
-  _globals['_ENDEDJOBS']._serialized_end=1702
-  _globals['_ENDEDJOB']._serialized_start=1705
-  _globals['_ENDEDJOB']._serialized_end=1906
-  _globals['_CREATEJOBREQUEST']._serialized_start=1909
-  _globals['_CREATEJOBREQUEST']._serialized_end=2057
-  _globals['_CREATEJOBREPLY']._serialized_start=2059
-  _globals['_CREATEJOBREPLY']._serialized_end=2094
-  _globals['_ENDJOBREQUEST']._serialized_start=2096
-  _globals['_ENDJOBREQUEST']._serialized_end=2145
-  _globals['_ENDJOBREPLY']._serialized_start=2147
-  _globals['_ENDJOBREPLY']._serialized_end=2160
-  _globals['_DRAINREQUEST']._serialized_start=2162
-  _globals['_DRAINREQUEST']._serialized_end=2213
-  _globals['_DRAINREPLY']._serialized_start=2215
-  _globals['_DRAINREPLY']._serialized_end=2241
-  _globals['_OPERATORSERVICE']._serialized_start=2244
-  _globals['_OPERATORSERVICE']._serialized_end=2632
+  _globals['_SWITCHREPORT']._serialized_end=1387
+  _globals['_SWITCHREPORT_STRAYPACKETSENTRY']._serialized_start=1336
+  _globals['_SWITCHREPORT_STRAYPACKETSENTRY']._serialized_end=1387
+  _globals['_SERVICEREPORT']._serialized_start=1390
+  _globals['_SERVICEREPORT']._serialized_end=1610
+  _globals['_SERVICEREPORT_REFUSALSENTRY']._serialized_start=1563
+  _globals['_SERVICEREPORT_REFUSALSENTRY']._serialized_end=1610
+  _globals['_LISTENDEDREQUEST']._serialized_start=1612
+  _globals['_LISTENDEDREQUEST']._serialized_end=1667
+  _globals['_ENDEDJOBS']._serialized_start=1669
+  _globals['_ENDEDJOBS']._serialized_end=1721
+  _globals['_ENDEDJOB']._serialized_start=1724
+  _globals['_ENDEDJOB']._serialized_end=1925
+  _globals['_CREATEJOBREQUEST']._serialized_start=1928
+  _globals['_CREATEJOBREQUEST']._serialized_end=2076
+  _globals['_CREATEJOBREPLY']._serialized_start=2078
+  _globals['_CREATEJOBREPLY']._serialized_end=2113
+  _globals['_ENDJOBREQUEST']._serialized_start=2115
+  _globals['_ENDJOBREQUEST']._serialized_end=2164
+  _globals['_ENDJOBREPLY']._serialized_start=2166
+  _globals['_ENDJOBREPLY']._serialized_end=2179
+  _globals['_DRAINREQUEST']._serialized_start=2181
+  _globals['_DRAINREQUEST']._serialized_end=2232
+  _globals['_DRAINREPLY']._serialized_start=2234
+  _globals['_DRAINREPLY']._serialized_end=2260
+  _globals['_OPERATORSERVICE']._serialized_start=2263
+  _globals['_OPERATORSERVICE']._serialized_end=2651
 # @@protoc_insertion_point(module_scope)

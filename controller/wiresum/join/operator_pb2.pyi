@@ -96,7 +96,7 @@ class WorkerReport(_message.Message):
     def __init__(self, peer: _Optional[_Union[_join_pb2.Peer, _Mapping]] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., state: _Optional[str] = ..., heartbeat_age_ms: _Optional[int] = ..., contributions: _Optional[int] = ..., tensor_last: _Optional[int] = ..., switch_name: _Optional[str] = ...) -> None: ...
 
 class SwitchReport(_message.Message):
-    __slots__ = ("name", "kind", "state", "trouble", "slots_total", "slots_free", "jobs", "jobs_max", "lanes_max", "endpoint", "stray_packets", "parent", "part_of")
+    __slots__ = ("name", "kind", "state", "trouble", "slots_total", "slots_free", "jobs", "jobs_max", "lanes_max", "endpoint", "stray_packets", "parent", "part_of", "uncounted")
     class StrayPacketsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,7 @@ class SwitchReport(_message.Message):
     STRAY_PACKETS_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     PART_OF_FIELD_NUMBER: _ClassVar[int]
+    UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     state: str
@@ -130,7 +131,8 @@ class SwitchReport(_message.Message):
     stray_packets: _containers.ScalarMap[str, int]
     parent: str
     part_of: str
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., stray_packets: _Optional[_Mapping[str, int]] = ..., parent: _Optional[str] = ..., part_of: _Optional[str] = ...) -> None: ...
+    uncounted: bool
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., stray_packets: _Optional[_Mapping[str, int]] = ..., parent: _Optional[str] = ..., part_of: _Optional[str] = ..., uncounted: _Optional[bool] = ...) -> None: ...
 
 class ServiceReport(_message.Message):
     __slots__ = ("role", "software_version", "age_seconds", "refusals", "trouble", "past")

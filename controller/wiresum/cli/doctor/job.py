@@ -90,7 +90,7 @@ def _uncounted(job: join.JobReport) -> Finding:
     return warning(
         "uncounted",
         f"'{job.name}': '{silent}' does not say what it counted, so nobody knows whether sums are made",
-        "a switch that is stopped, frozen or cut off answers no questions, and perhaps no packets either",
+        "a busy switch answers late; one that is stopped or cut off does not, and perhaps answers no packets either",
         "look at the switch itself and at the way to its P4Runtime port (wiresum doctor --check switch)",
     )
 

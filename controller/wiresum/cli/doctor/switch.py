@@ -173,6 +173,13 @@ def _switch(switch: join.SwitchReport) -> Finding:
         f"'{switch.name}' ({switch.kind}) is {switch.state}: {switch.slots_free} of {switch.slots_total} slots and "
         f"{switch.jobs_max - switch.jobs} of {switch.jobs_max} jobs are free, {switch.lanes_max} lanes"
     )
+    if switch.uncounted and switch.state != "unreachable":
+        return warning(
+            "slow",
+            f"'{switch.name}' ({switch.kind}) is {switch.state}: {switch.trouble}",
+            "it or the way to it is busy. Its jobs go on, and others begin and end there, but what it counted is unknown",
+            "look again; if it stays so, look at the load of that switch's processor and of the controller's host",
+        )
     if switch.trouble:
         return problem(
             "trouble",
