@@ -177,7 +177,7 @@ def _switch(switch: join.SwitchReport) -> Finding:
         return warning(
             "slow",
             f"'{switch.name}' ({switch.kind}) is {switch.state}: {switch.trouble}",
-            "it or the way to it is busy. Its jobs go on, and others begin and end there, but what it counted is unknown",
+            "it or the way to it is busy. Its jobs go on, and others begin and end there; what it counted is unknown",
             "look again; if it stays so, look at the load of that switch's processor and of the controller's host",
         )
     if switch.trouble:
