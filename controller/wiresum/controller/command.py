@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,6 +111,7 @@ def run(config_path: Path, standby: bool, insecure: bool) -> None:
         cleanup.callback(supervisor.stopping)
         stop = cleanup.enter_context(stop_on_signals())
         controlling.check_listening(config)
+        controlling.check_files(config)
         targets = controlling.targets(config)
         store = cleanup.enter_context(contextlib.closing(Store(config.state))) if config.state else None
 
@@ -142,18 +143,26 @@ def run(config_path: Path, standby: bool, insecure: bool) -> None:
 @_config_option
 @_insecure_option
 def check(config_path: Path, insecure: bool) -> None:
-    """Say whether a configuration is in order, with its certificates and programs, and change nothing."""
+    """Say whether a configuration is in order, with its certificates, programs and files, and change nothing.
+
+    It asks the software switches that answer whether they can be of the sizes that the configuration says. Run it as
+    the user of the service, who must be able to write the state.
+    """
     from wiresum.controller import controlling
 
     config = _load(config_path, insecure=insecure)
     with _explained():
         controlling.check_listening(config)
+        controlling.check_files(config)
         targets = controlling.targets(config)
+        notes = _check_sizes(targets)
         on_disk, _ = controlling.on_disk(config)
         jobs = len({entry.key for entries in on_disk.values() for entry in entries})  # one may have several switches
     hosts = sum(len(target.hosts) for target in targets)
     names = ", ".join(f"{target.name} ({target.kind}{_below(target)})" for target in targets)
     click.echo(f"{config_path} is in order: {names}; {hosts} hosts; {jobs} running jobs on disk")
+    for note in notes:
+        click.echo(note)
 
 
 @controller.command()
@@ -188,6 +197,26 @@ def plan(config_path: Path, insecure: bool) -> None:
             click.echo(f"  {line}")
     if silent:
         raise click.exceptions.Exit(1)
+
+
+def _check_sizes(targets: Sequence[Target]) -> list[str]:
+    """Asks each software switch whether it can be of its sizes. Returns a line for each that does not say. Raises a
+    `SetupError`."""
+    from wiresum.controller.controlling import SetupError
+    from wiresum.controller.plan import sizes_problem
+
+    asked = [target for target in targets if target.kind == "software"]
+    notes = []
+    with ThreadPoolExecutor(PLANS_AT_ONCE) as pool:
+        for target, problem in zip(asked, pool.map(sizes_problem, asked), strict=True):
+            if problem is None:
+                notes.append(f"{target.name} does not answer, so it was not asked whether it has these lanes and slots")
+            elif problem:
+                raise SetupError(
+                    f"switch {target.name} at {target.p4runtime} is not as it is configured: {problem}. Change lanes "
+                    f"and slots here, or start the switch with others"
+                )
+    return notes
 
 
 def _below(target: Target) -> str:

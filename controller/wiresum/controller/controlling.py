@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
+import pwd
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from wiresum import join
 from wiresum.controller.config import Config
@@ -17,6 +20,7 @@ from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.records import job_of
 from wiresum.controller.jobs.tree import has_form
+from wiresum.controller.ledger import FILE_NAME as KEYS_FILE_NAME
 from wiresum.controller.nodes import Node, nodes
 from wiresum.controller.p4runtime import STANDBY_ID, P4Device, P4RuntimeSwitch, PipelineError, Target, targets_of
 from wiresum.controller.security import Security
@@ -93,6 +97,41 @@ def check_listening(config: Config) -> None:
             )
     except CredentialsError as error:
         raise SetupError(str(error)) from error
+
+
+def check_files(config: Config) -> None:
+    """Raises `SetupError` if this user cannot write the state or the audit log. Changes nothing."""
+    if config.state is not None:
+        if config.state.exists() and not config.state.is_dir():
+            raise SetupError(f"state, {config.state}, is a file, and must be a folder: name another one")
+        _check_writable("state", config.state)
+        for path in (config.state / FILE_NAME, config.state / KEYS_FILE_NAME):
+            if path.exists():
+                _check_writable("state", path)
+    audit = config.security.audit
+    if audit is not None:
+        if audit.is_dir():
+            raise SetupError(f"audit, {audit}, is a folder, and must be a file: say {audit / 'audit.log'}")
+        _check_writable("audit", audit)
+
+
+def _check_writable(key: str, path: Path) -> None:
+    """`path`: if it is not there, it must be possible to make it."""
+    there = next(each for each in (path, *path.absolute().parents) if os.path.lexists(each))
+    if there != path and not there.is_dir():
+        raise SetupError(f"{key}, {path}, cannot be made: {there} is a file")
+    if not os.access(there, os.W_OK | (os.X_OK if there.is_dir() else 0), effective_ids=True):
+        raise SetupError(
+            f"{key}, {path}: this user ({_user()}) cannot write {'in ' * there.is_dir()}{there}: make it this user's "
+            f"(chown), run this as the service's user, or name another path"
+        )
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def on_disk(config: Config) -> tuple[dict[str, list[JobEntry]], bytes]:

@@ -229,7 +229,10 @@ class P4RuntimeService:
         self, request: SetConfig, context: Any
     ) -> p4r.SetForwardingPipelineConfigResponse:
         def load() -> None:
-            self._check_writer(request)
+            if request.action == SetConfig.VERIFY:  # changes nothing, so not only the primary may ask
+                self._check_device(request.device_id)
+            else:
+                self._check_writer(request)
             self._device.set_config(request.action, request.config if request.HasField("config") else None)
 
         await self._answer(context, load)
