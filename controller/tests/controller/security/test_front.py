@@ -18,8 +18,9 @@ import grpc
 import grpc.aio
 import pytest
 
+from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security import identify
-from wiresum.controller.security.front import Front, FrontLimits, _address_and_peer
+from wiresum.controller.security.front import UNKNOWN_PEER, Front, FrontLimits, _address_and_peer
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
 ATTACKER, ANOTHER, HONEST = "127.0.0.66", "127.0.0.67", "127.0.0.1"
@@ -129,6 +130,16 @@ def test_the_service_sees_the_true_address_and_port_of_the_caller(serve: Serve) 
         assert peer.startswith("ipv4:127.0.0.1:")
         (connection,) = server.front._connections
         assert peer == "ipv4:{}:{}".format(*connection.outer.getpeername())
+
+
+def test_who_goes_around_the_front_or_is_gone_does_not_count_as_one_of_this_host(serve: Serve) -> None:
+    server = serve()
+    with grpc.insecure_channel(f"unix-abstract:{server.front._inner[1:]}") as around:
+        peer = around.unary_unary("/t/Who")(b"", timeout=PATIENCE_S).rstrip(b"\0").decode()
+    caller = identify(peer, {"transport_security_type": [b"ssl"]})
+    assert peer == UNKNOWN_PEER
+    with pytest.raises(Refusal, match=r"names no address 127\.0\.0\.1"):
+        caller.check_may_join("a-job", "", "127.0.0.1")
 
 
 @pytest.mark.parametrize(("host", "peer"), [("127.0.0.1", "ipv4:127.0.0.1:"), ("[::1]", "ipv6:%5B::1%5D:")])

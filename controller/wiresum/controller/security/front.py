@@ -68,6 +68,8 @@ DRAIN_S_MAX = 0.5
 WARN_S = 60.0
 """Between two lines in the log about refused connections."""
 IPV6_HOST_BITS = 64
+UNKNOWN_PEER = "ipv6:%5B::%5D:0"
+"""An address that nobody has."""
 
 _ABORT = struct.pack("ii", 1, 0)
 """For SO_LINGER: the other side is told at once, and nothing of the connection stays behind."""
@@ -151,9 +153,10 @@ class Front:
             self._drop(connection)
 
     def peer_of(self, peer: str) -> str:
-        """Who is really there, in gRPC's form: ipv4:10.0.0.7:50123. `peer`: as the gRPC server sees it."""
+        """Who is really there, in gRPC's form: ipv4:10.0.0.7:50123. `peer`: as the gRPC server sees it. UNKNOWN_PEER if
+        the connection is gone, or was made around the front: it must not count as one of this host."""
         connection = self._by_name.get(peer)
-        return connection.peer if connection is not None else peer
+        return connection.peer if connection is not None else UNKNOWN_PEER
 
     def prove(self, peer: str) -> None:
         """The caller at this connection has a valid certificate, or needs none. `peer`: as the gRPC server sees it."""
