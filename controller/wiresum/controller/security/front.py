@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import ipaddress
 import logging
 import resource
@@ -63,8 +64,10 @@ READ_BYTES = 64 * 1024
 BACKLOG = 4096
 RETRY_S = 0.1
 """After the system has had no files left, or the gRPC server no room for a connection that waits to be accepted."""
+LINGER_S_MAX = 2.0
+"""For one side to read what the other one sent before it ended the connection."""
 DRAIN_S_MAX = 0.5
-"""For what the server sent last, when the front closes."""
+"""The same, when the front closes."""
 WARN_S = 60.0
 """Between two lines in the log about refused connections."""
 IPV6_HOST_BITS = 64
@@ -146,8 +149,10 @@ class Front:
             self._loop.remove_reader(listener)
             listener.close()
         self._listeners = []
+        for connection in [one for one in self._connections if one.inner is None]:
+            self._drop(connection)
         give_up_at = time.monotonic() + DRAIN_S_MAX
-        while self._by_name and time.monotonic() < give_up_at:
+        while self._connections and time.monotonic() < give_up_at:
             await asyncio.sleep(0.01)
         for connection in list(self._connections):
             self._drop(connection)
@@ -279,14 +284,14 @@ class Front:
         connection.inner = inner
         connection.name = f"unix-abstract:{quote(inner.getsockname()[1:].decode())}"
         self._by_name[connection.name] = connection
-
-        def over() -> None:
-            self._drop(connection)
-
-        connection.ways = (
-            _Way(self._loop, connection.outer, inner, over),
-            _Way(self._loop, inner, connection.outer, over),
+        to_server, from_server = (
+            _Way(self._loop, *ends) for ends in ((connection.outer, inner), (inner, connection.outer))
         )
+        to_server.ended = functools.partial(self._end_of_caller, connection)
+        # If the server takes no more, `from_server` still passes on what it has sent, and then ends.
+        from_server.ended = functools.partial(self._end_of_server, connection)
+        from_server.refused = functools.partial(self._drop, connection)
+        connection.ways = (to_server, from_server)
 
     def _connect(self) -> socket.socket:
         inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -301,6 +306,40 @@ class Front:
 
     # Ending.
 
+    def _end_of_caller(self, connection: _Connection) -> None:
+        """The server reads what came before, and ends the connection."""
+        to_server, _ = connection.ways
+        to_server.close()
+        assert connection.inner is not None, "it was passed on"
+        with contextlib.suppress(OSError):
+            connection.inner.shutdown(socket.SHUT_WR)
+        connection.timer = self._loop.call_later(LINGER_S_MAX, self._drop, connection)
+
+    def _end_of_server(self, connection: _Connection) -> None:
+        """The caller reads what came before, and ends the connection. What it sends until then is thrown away: closing
+        a socket with unread bytes would take from the caller what it has not read yet."""
+        for way in connection.ways:
+            way.close()
+        connection.ways = ()
+        connection.end_timer()
+        assert connection.inner is not None, "it was passed on"
+        connection.inner.close()
+        self._by_name.pop(connection.name, None)
+        with contextlib.suppress(OSError):
+            connection.outer.shutdown(socket.SHUT_WR)
+        connection.timer = self._loop.call_later(LINGER_S_MAX, self._drop, connection)
+        self._loop.add_reader(connection.outer, self._throw_away, connection)
+
+    def _throw_away(self, connection: _Connection) -> None:
+        try:
+            content = connection.outer.recv(READ_BYTES)
+        except _WOULD_BLOCK:
+            return
+        except OSError:
+            content = b""
+        if not content:
+            self._drop(connection)
+
     def _drop(self, connection: _Connection) -> None:
         """Idempotent."""
         if connection.closed:
@@ -309,8 +348,8 @@ class Front:
         connection.end_timer()
         for way in connection.ways:
             way.close()
+        self._loop.remove_reader(connection.outer)
         if connection.inner is None:
-            self._loop.remove_reader(connection.outer)
             _abort(connection.outer)
         else:
             connection.outer.close()
@@ -358,11 +397,12 @@ class _Connection:
 class _Way:
     """One direction of a connection. It reads only when all that it has read before is passed on."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, source: socket.socket, sink: socket.socket, over: Callable[[], None]
-    ) -> None:
-        """`over`: called when one side has closed, or is gone."""
-        self._loop, self._source, self._sink, self._over = loop, source, sink, over
+    def __init__(self, loop: asyncio.AbstractEventLoop, source: socket.socket, sink: socket.socket) -> None:
+        self._loop, self._source, self._sink = loop, source, sink
+        self.ended: Callable[[], None] = self.close
+        """Called when the source has closed, or is gone."""
+        self.refused: Callable[[], None] = self.close
+        """Called when the sink takes no more."""
         self._rest = memoryview(b"")
         self._blocked = False
         loop.add_reader(source, self._read)
@@ -379,7 +419,7 @@ class _Way:
         except OSError:
             content = b""
         if not content:
-            self._over()
+            self.ended()
             return
         self._rest = memoryview(content)
         self._write()
@@ -390,7 +430,7 @@ class _Way:
         except _WOULD_BLOCK:
             pass
         except OSError:
-            self._over()
+            self.refused()
             return
         if bool(self._rest) == self._blocked:
             return
