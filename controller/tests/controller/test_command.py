@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -178,6 +180,92 @@ def test_mistakes_are_reported_before_anything_is_started(
     result = CliRunner().invoke(controller, [*command, "--config", str(config_path)])
     assert result.exit_code == 1
     assert re.search(complaint, " ".join(result.output.split()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("lanes = 64", "lanes = 65", "lanes must be 1 to 64, not 65"),
+        ("slots = 256", "slots = 4000", "slots must be 1 to 256, not 4000"),
+    ],
+)
+def test_check_asks_the_switch_whether_it_can_have_its_sizes(
+    config_path: Path, old: str, new: str, complaint: str
+) -> None:
+    config_path.write_text(config_path.read_text().replace(old, new))
+    result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert re.search(rf"switch leaf at 127\.0\.0\.1:\d+ is not as it is configured: {complaint}", said)
+    assert "Change lanes and slots here, or start the switch with others" in said
+
+
+JOBS = "[jobs]\nheartbeat_lost_s = 20\nconnection_lost_s = 21"
+TENANT = '[[tenant]]\nname = "a"\nslots = 8'
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        (JOBS, "jobs: connection_lost_s must be at most heartbeat_lost_s, 20: a broken"),
+        (TENANT, "tenant a: slots must be 0, or at least slots_least, 16, which every job takes: raise it"),
+        ('metrics = "127.0.0.1:43487"', r"metrics cannot be at 127\.0\.0\.1:43487, where .* give it another port"),
+        ('state = "file"', r"state, .*/file, is a file, and must be a folder: name another"),
+        ('state = "file/below"', r"state, .*/below, cannot be made: .*/file is a file"),
+        ('state = "locked"', r"this user \(nobody\) cannot write in .*/locked: make it this user's"),
+        ('state = "locked/new"', r"state, .*/new: this user \(nobody\) cannot write in .*/locked: make"),
+        ('[security]\naudit = "folder"', r"audit, .*/folder, is a folder, and must be a file: say .*/audit\.log"),
+        ('[security]\naudit = "locked/log"', r"audit, .* cannot write in .*/locked: make"),
+    ],
+    ids=[
+        "connection_lost", "quota", "metrics", "state-file", "state-below-file", "state-locked", "state-in-locked",
+        "audit-folder", "audit-locked",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_what_would_be_met_later_is_said_by_check_and_before_it_runs(
+    config_path: Path, command: str, table: str, complaint: str
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "file").touch()
+        (folder / "folder").mkdir()
+        (folder / "locked").mkdir(mode=0o555)
+        path = folder / "cluster.toml"
+        path.write_text(config_path.read_text().replace(':0"', f':43487"\n{table}', 1))
+        with as_nobody():
+            result = CliRunner().invoke(controller, [command, "--config", str(path)])
+    assert result.exit_code == 1
+    assert re.search(complaint, " ".join(result.output.split())), result.output
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may write everywhere."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be another user")
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_check_says_which_switches_do_not_answer(config_path: Path) -> None:
+    config_path.write_text(re.sub('p4runtime = ".*"', 'p4runtime = "127.0.0.1:1"', config_path.read_text()))
+    result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
+    assert result.exit_code == 0
+    assert "leaf does not answer, so it was not asked whether it has these lanes and slots" in result.output
+
+
+def test_check_may_ask_beside_a_controller_that_runs(start: Start, config_path: Path) -> None:
+    _control_port(start())
+    result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
+    assert (result.exit_code, result.output.count("\n")) == (0, 1)
+    config_path.write_text(config_path.read_text().replace("lanes = 64", "lanes = 65"))
+    result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
+    assert result.exit_code == 1
 
 
 def test_p4runtime_over_a_network_needs_tls_or_insecure(config_path: Path) -> None:

@@ -113,6 +113,10 @@ def test_macs_are_normalised(tmp_path: Path) -> None:
         ("requests_burst = 2000", "requests_burst = 0", "security: requests_burst must be a whole number from 1"),
         ("slots_least = 16 ", "slots_least = 15 ", "jobs: slots_least must be a power of two"),
         ("slots_least = 16 ", "slots_least = 512 ", "jobs: slots_least must be at most slots_default, 256"),
+        ("slots = 1024", "slots = 8", "tenant vision: slots must be 0, or at least slots_least, 16"),
+        ('"127.0.0.1:9487"', '"0.0.0.0:43487"', "controller: metrics cannot be at 0.0.0.0:43487, where workers join"),
+        ('"127.0.0.1:9487"', '"127.0.0.1:43487"', "controller: metrics cannot be at 127.0.0.1:43487, where workers"),
+        ("connection_lost_s = 3 ", "connection_lost_s = 31 ", "jobs: connection_lost_s must be at most .*, 30: "),
         ("jobs = 8", "jobs = -1", "tenant vision: jobs must be a whole number from 0"),
         ("worker_threads = 512", "worker_threads = 1.5", "tenant vision: worker_threads must be a whole number from 0"),
         (

@@ -130,6 +130,25 @@ def test_unknown_counters_are_omitted_instead_of_zero(
     assert found["wiresum_job_age_seconds"] == [({"job_name": "night", "switch": "rack1"}, 0.0)]
 
 
+@pytest.mark.parametrize(
+    ("state", "uncounted", "up", "slow"),
+    [
+        ("ready", False, 1.0, 0.0),
+        ("slow", True, 1.0, 1.0),
+        ("draining", True, 1.0, 1.0),
+        ("unreachable", True, 0.0, 0.0),
+        ("standby", False, 1.0, 0.0),
+    ],
+)
+def test_a_slow_switch_is_up(
+    serving: Callable[[Callable[[], join.Report]], MetricsServer], state: str, uncounted: bool, up: float, slow: float
+) -> None:
+    switch = join.SwitchReport(name="rack1", state=state, uncounted=uncounted)
+    found = scraped(serving(lambda: join.Report(switches=[switch])))
+    assert found["wiresum_switch_up"] == [({"switch": "rack1"}, up)]
+    assert found["wiresum_switch_slow"] == [({"switch": "rack1"}, slow)]
+
+
 def test_a_full_disk_is_exported(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
     found = scraped(serving(lambda: join.Report(service=join.ServiceReport(trouble="the disk is full"))))
     assert found["wiresum_state_writable"] == [({}, 0.0)]

@@ -16,12 +16,14 @@ from pathlib import Path
 
 import grpc
 import pytest
+from click.testing import CliRunner
 
 from wiresum import join
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.membership import Membership
 from wiresum.cli.doctor import switch as doctor
 from wiresum.cli.doctor.finding import Level
+from wiresum.cli.health import health
 from wiresum.cli.service import Service
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
@@ -149,6 +151,9 @@ def test_the_controllers_take_turns_and_the_standby_answers_without_a_traceback(
             lambda stub: stub.CreateJob(join.CreateJobRequest(job_name="later", world_size=2), timeout=PATIENCE_S)
         )
         assert created.job_token
+        assert [job.name for job in service.ended().jobs] == []
+        asked = CliRunner().invoke(health, ["--switch", service.switch])
+        assert (asked.exit_code, asked.output) == (0, f"{service.switch}: SERVING\n")
 
     # Prometheus sees the role, and the switch is not reported as down.
     scraped = second.scrape()

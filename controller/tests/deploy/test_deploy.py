@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import configparser
+import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from wiresum import join
 from wiresum.controller import JoinServer, Limits, config
 from wiresum.controller.metrics import ReportCollector
 from wiresum.controller.service.join_server import TICK_S_MAX
+from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT
 from wiresum_lab.doubles.controller import Client, RecordingDriver
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -205,14 +208,16 @@ def test_slurms_epilog_ends_only_what_is_left_of_its_own_job(tmp_path: Path) -> 
 
 
 CONNECT = """
-import socket
-listener = socket.create_server(("127.0.0.1", 43487), backlog=512)
+import socket, sys
+host, port = sys.argv[1], int(sys.argv[2])
+family = socket.AF_INET6 if ":" in host else socket.AF_INET
+listener = socket.create_server((host, port), backlog=512, family=family)
 held, refused = [], 0
 for _ in range(90):
-    connection = socket.socket()
+    connection = socket.socket(family)
     connection.settimeout(5)
     try:
-        connection.connect(("127.0.0.1", 43487))
+        connection.connect((host, port))
         held.append(connection)
     except OSError:
         refused += 1
@@ -235,9 +240,10 @@ def test_the_firewall_limits_the_connections_of_an_address() -> None:
         if "not supported" in loaded.stderr:
             pytest.skip("needs nf_tables in the kernel")
         assert loaded.returncode == 0, loaded.stderr
-        said = subprocess.run(
-            [*inside, sys.executable, "-c", CONNECT], capture_output=True, text=True, timeout=60, check=False
-        )
-        assert said.stdout.split() == ["64", "26"], said
+        for host, port in itertools.product(("127.0.0.1", "::1"), (CONTROL_PORT, P4RUNTIME_PORT)):
+            time.sleep(1.1)  # for the limit on new connections
+            command = [*inside, sys.executable, "-c", CONNECT, host, str(port)]
+            said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert said.stdout.split() == ["64", "26"], (host, port, said)
     finally:
         subprocess.run(["ip", "netns", "delete", name], check=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 UNKNOWN = "-"
 GOOD, WARN, BAD, DIM = "green", "yellow", "red", "dim"
 STATE_STYLE = {"running": GOOD, "ready": GOOD, "attending": GOOD, "ending": DIM, "left": DIM, "lost": BAD}
-STATE_STYLE |= {"unreachable": BAD, "draining": WARN, "queued": WARN, "standby": DIM}
+STATE_STYLE |= {"unreachable": BAD, "slow": WARN, "draining": WARN, "queued": WARN, "standby": DIM}
 
 SORTS: dict[str, Callable[[join.JobReport, JobRates | None], tuple[object, ...]]] = {
     "results": lambda job, rates: (-(rates.results if rates else 0.0), job.name),
@@ -80,7 +80,7 @@ def _switches(before: Sample | None, now: Sample) -> Table:
             f"{switch.jobs}/{switch.jobs_max}",
             f"{switch.slots_free}/{switch.slots_total}",
             _alarming(stray),
-            Text(visible(switch.trouble), BAD),
+            Text(visible(switch.trouble), STATE_STYLE.get(switch.state, BAD)),
         )
     return table
 

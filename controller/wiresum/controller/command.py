@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,11 @@ log = logging.getLogger(__name__)
 
 EXIT_DEMOTED = 3
 """Another controller has taken over: a supervisor should not start this one again as it was."""
+
+PLANS_AT_ONCE = 16
+"""Switches that `plan` asks at a time."""
+STORE_RETRY_S = 5.0
+"""Until a standby that could not use the state, for instance since its disk is full, stands by again."""
 
 PARAGRAPH = "\n\n\b\n"
 """Click leaves what follows as it is written, up to the next empty line."""
@@ -94,7 +100,7 @@ def run(config_path: Path, standby: bool, insecure: bool) -> None:
     """
     from wiresum.controller import controlling
     from wiresum.controller.controlling import DemotedError
-    from wiresum.controller.store import Store
+    from wiresum.controller.store import Store, StoreError
 
     config = _load(config_path, insecure=insecure)
     if standby and config.state is None:
@@ -105,6 +111,7 @@ def run(config_path: Path, standby: bool, insecure: bool) -> None:
         cleanup.callback(supervisor.stopping)
         stop = cleanup.enter_context(stop_on_signals())
         controlling.check_listening(config)
+        controlling.check_files(config)
         targets = controlling.targets(config)
         store = cleanup.enter_context(contextlib.closing(Store(config.state))) if config.state else None
 
@@ -125,22 +132,30 @@ def run(config_path: Path, standby: bool, insecure: bool) -> None:
                         f"{error}. Start it with --standby, and it waits for its turn instead (its unit does)"
                     ) from error
                 log.warning("%s", error)
+            except StoreError as error:
+                if not standby:
+                    raise
+                log.error("%s. This controller stands by, and tries again in %.0f s", error, STORE_RETRY_S)
+                stop.wait(STORE_RETRY_S)
 
 
 @controller.command()
 @_config_option
 @_insecure_option
 def check(config_path: Path, insecure: bool) -> None:
-    """Say whether a configuration is in order, with its certificates and programs, and what each tenant may have.
+    """Say whether a configuration, its certificates, programs and files are in order, and what tenants may have.
 
-    It changes nothing.
+    It changes nothing. It asks the software switches that answer whether they can be of the sizes that the
+    configuration says. Run it as the user of the service, who must be able to write the state.
     """
     from wiresum.controller import controlling
 
     config = _load(config_path, insecure=insecure)
     with _explained():
         controlling.check_listening(config)
+        controlling.check_files(config)
         targets = controlling.targets(config)
+        notes = _check_sizes(targets)
         on_disk, _ = controlling.on_disk(config)
         jobs = len({entry.key for entries in on_disk.values() for entry in entries})  # one may have several switches
     hosts = sum(len(target.hosts) for target in targets)
@@ -148,6 +163,8 @@ def check(config_path: Path, insecure: bool) -> None:
     click.echo(f"{config_path} is in order: {names}; {hosts} hosts; {jobs} running jobs on disk")
     for quota in config.quotas:
         click.echo(f"{f'tenant {quota.name}' if quota.name else 'each other tenant'}: {quota.in_full()}")
+    for note in notes:
+        click.echo(note)
 
 
 @controller.command()
@@ -158,9 +175,10 @@ def plan(config_path: Path, insecure: bool) -> None:
 
     A line for each entry: + would come, - would go, ~ would change. The last line of each switch says how much of its
     slots, job numbers, tables and multicast groups the running jobs take. Exits with status 0 also if something would
-    change.
+    change, and with 1 if a switch does not answer.
     """
     from wiresum.controller import controlling
+    from wiresum.controller.driver import DriverError
     from wiresum.controller.plan import plan as plan_switch
     from wiresum.controller.plan import room
 
@@ -168,14 +186,44 @@ def plan(config_path: Path, insecure: bool) -> None:
     with _explained():
         jobs, keys = controlling.on_disk(config)
         targets = controlling.targets(config)
-        for target in targets:
-            lines = plan_switch(target.with_keys(keys), jobs[target.name])
-            click.echo(f"{target.name}{_below(target)}: {len(lines) or 'no'} change{'s' * (len(lines) != 1)}")
-            for line in lines:
-                click.echo(f"  {line}")
-            pipes = [other for other in targets if other.part_of and other.part_of == target.part_of]
-            beside = [job for other in pipes if other is not target for job in jobs[other.name]]
-            click.echo(f"  taken by jobs: {room(target, jobs[target.name], beside)}")
+    silent = False
+    with ThreadPoolExecutor(PLANS_AT_ONCE) as pool:
+        plans = [pool.submit(plan_switch, target.with_keys(keys), jobs[target.name]) for target in targets]
+    for target, planned in zip(targets, plans, strict=True):
+        try:
+            lines = planned.result()
+        except DriverError as error:
+            silent = True
+            click.ClickException(str(error)).show()
+            continue
+        click.echo(f"{target.name}{_below(target)}: {len(lines) or 'no'} change{'s' * (len(lines) != 1)}")
+        for line in lines:
+            click.echo(f"  {line}")
+        pipes = [other for other in targets if other.part_of and other.part_of == target.part_of]
+        beside = [job for other in pipes if other is not target for job in jobs[other.name]]
+        click.echo(f"  taken by jobs: {room(target, jobs[target.name], beside)}")
+    if silent:
+        raise click.exceptions.Exit(1)
+
+
+def _check_sizes(targets: Sequence[Target]) -> list[str]:
+    """Asks each software switch whether it can be of its sizes. Returns a line for each that does not say. Raises a
+    `SetupError`."""
+    from wiresum.controller.controlling import SetupError
+    from wiresum.controller.plan import sizes_problem
+
+    asked = [target for target in targets if target.kind == "software"]
+    notes = []
+    with ThreadPoolExecutor(PLANS_AT_ONCE) as pool:
+        for target, problem in zip(asked, pool.map(sizes_problem, asked), strict=True):
+            if problem is None:
+                notes.append(f"{target.name} does not answer, so it was not asked whether it has these lanes and slots")
+            elif problem:
+                raise SetupError(
+                    f"switch {target.name} at {target.p4runtime} is not as it is configured: {problem}. Change lanes "
+                    f"and slots here, or start the switch with others"
+                )
+    return notes
 
 
 def _below(target: Target) -> str:

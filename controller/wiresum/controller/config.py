@@ -112,6 +112,8 @@ another kind it needs the `mac` of its machine. `multicast = "239.192.0.0"` is t
 all workers of job 0 once; job j's is j addresses further."""
 
 NAME_CHARACTERS_MAX = 64
+METRICS_PORT = 9487
+"""In examples."""
 PORT_MAX = 510
 """Largest port of a switch: ports have 9 bits, and 511 is where v1model sends what it drops."""
 
@@ -232,6 +234,7 @@ class _File:
             switches=self._switches(),
         )
         table.end()
+        _check_together(config)
         return config
 
     def _path_of(self, value: object) -> Path:
@@ -272,6 +275,11 @@ class _File:
             switch_lost_ms_max=table.take("switch_lost_s", _ms(5, 86_400), usual.switch_lost_ms_max),
             reattach_with_state_ms=table.take("reattach_s", _ms(5, 86_400), usual.reattach_with_state_ms),
         )
+        if limits.connection_lost_ms > limits.heartbeat_lost_ms:
+            raise table.error(
+                f"connection_lost_s must be at most heartbeat_lost_s, {limits.heartbeat_lost_ms / 1000:g}: a broken "
+                f"connection says sooner than silence that a worker is lost"
+            )
         if limits.slots_least > limits.slots_default:
             raise table.error(f"slots_least must be at most slots_default, {limits.slots_default}")
         table.end()
@@ -361,6 +369,25 @@ class _File:
 
     def _tables(self, name: str) -> list[_Table]:
         return _Table("", self._document).take_if_there(name, _tables(name, name)) or []
+
+
+def _check_together(config: Config) -> None:
+    """What each by itself is in order, and what does not go together."""
+    for quota in config.quotas:
+        least = config.limits.slots_least
+        if quota.slots and quota.slots < least:
+            raise ConfigError(
+                f"tenant {quota.name or 'without a name'}: slots must be 0, or at least slots_least, {least}, which "
+                f"every job takes: raise it, or lower slots_least under [jobs]"
+            )
+    if config.metrics is None or not config.metrics[1] or config.metrics[1] != config.listen[1]:
+        return
+    hosts = {config.metrics[0], config.listen[0]}
+    if len(hosts) == 1 or "0.0.0.0" in hosts:
+        raise ConfigError(
+            f"controller: metrics cannot be at {':'.join(map(str, config.metrics))}, where workers join (listen): give "
+            f"it another port, like {METRICS_PORT}"
+        )
 
 
 def _tables(kind: str, header: str, where: str = "") -> Callable[[object], list[_Table]]:

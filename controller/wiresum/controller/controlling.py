@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
+import pwd
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from wiresum import join
 from wiresum.controller.config import Config
@@ -17,6 +20,7 @@ from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.records import job_of
 from wiresum.controller.jobs.tree import has_form
+from wiresum.controller.ledger import FILE_NAME as KEYS_FILE_NAME
 from wiresum.controller.nodes import Node, nodes
 from wiresum.controller.p4runtime import STANDBY_ID, P4Device, P4RuntimeSwitch, PipelineError, Target, targets_of
 from wiresum.controller.security import Security
@@ -36,8 +40,12 @@ READY_S_MAX = 10.0
 LOOK_S = 0.5
 """Between two looks at who programs the switches."""
 READY_LOOK_S = 0.02
+VACANT_S = 3.0
+"""How long no controller must have programmed the switches, and none have shown life, before a standby takes over. A
+controller that is only cut off from its switches goes on showing life."""
 FROZEN_S = 10.0
-"""How long a controller that serves may show no life before its standby takes over. It shows some every second."""
+"""How long a controller that programs the switches may show no life before its standby takes over. It shows some every
+second."""
 LISTEN_S_MAX = 10.0
 """For the controller before to release the port."""
 
@@ -91,6 +99,41 @@ def check_listening(config: Config) -> None:
         raise SetupError(str(error)) from error
 
 
+def check_files(config: Config) -> None:
+    """Raises `SetupError` if this user cannot write the state or the audit log. Changes nothing."""
+    if config.state is not None:
+        if config.state.exists() and not config.state.is_dir():
+            raise SetupError(f"state, {config.state}, is a file, and must be a folder: name another one")
+        _check_writable("state", config.state)
+        for path in (config.state / FILE_NAME, config.state / KEYS_FILE_NAME):
+            if path.exists():
+                _check_writable("state", path)
+    audit = config.security.audit
+    if audit is not None:
+        if audit.is_dir():
+            raise SetupError(f"audit, {audit}, is a folder, and must be a file: say {audit / 'audit.log'}")
+        _check_writable("audit", audit)
+
+
+def _check_writable(key: str, path: Path) -> None:
+    """`path`: if it is not there, it must be possible to make it."""
+    there = next(each for each in (path, *path.absolute().parents) if os.path.lexists(each))
+    if there != path and not there.is_dir():
+        raise SetupError(f"{key}, {path}, cannot be made: {there} is a file")
+    if not os.access(there, os.W_OK | (os.X_OK if there.is_dir() else 0), effective_ids=True):
+        raise SetupError(
+            f"{key}, {path}: this user ({_user()}) cannot write {'in ' * there.is_dir()}{there}: make it this user's "
+            f"(chown), run this as the service's user, or name another path"
+        )
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
 def on_disk(config: Config) -> tuple[dict[str, list[JobEntry]], bytes]:
     """The jobs that run, by node, and the identity of their keys, as stored; a new identity without a state. Raises
     `StoreError` or `RecordError`."""
@@ -121,18 +164,15 @@ def stand_by(
 ) -> bool:
     """Returns true once no other controller programs the switches, or that one shows no life; false if told to stop.
     Meanwhile it calls `beat`, and answers operators and Prometheus if it can listen."""
-    life = _Life(store)
+    watch = _Watch(store)
     with contextlib.ExitStack() as cleanup:
         switches = _connect(wanted, STANDBY_ID, cleanup)
         answering = False
         while not stop.wait(LOOK_S):
             beat()
-            vacant = [switch for switch in switches if not switch.trouble]
-            if vacant and not any(switch.outranked for switch in switches):
-                log.warning("no controller programs %s: this one takes over", ", ".join(s.name for s in vacant))
-                return True
-            if life.is_over():
-                log.warning("the controller that serves has shown no life for %.0f s: this one takes over", FROZEN_S)
+            vacant = [switch.name for switch in switches if not switch.trouble]
+            if why := watch.look(vacant if not any(switch.outranked for switch in switches) else []):
+                log.warning("%s: this one takes over", why)
                 return True
             if not answering:
                 answering = True
@@ -154,20 +194,32 @@ def _answer_as_standby(config: Config, switches: Sequence[P4RuntimeSwitch], clea
         log.warning("nobody can ask this standby how it is: %s. Its `listen` and `metrics` must be its own", error)
 
 
-class _Life:
-    """Notices that the controller which serves is frozen: it keeps its connections, so a switch may not notice."""
+class _Watch:
+    """Decides whether the controller that serves is gone, or frozen: then it keeps its connections, so a switch may not
+    notice."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._shown = store.life_shown()
-        self._seen_at = self._looked_at = time.monotonic()
+        self._alive_at = self._taken_at = self._looked_at = time.monotonic()
 
-    def is_over(self) -> bool:
+    def look(self, vacant: Sequence[str]) -> str:
+        """`vacant`: the switches that a standby reaches, if no controller programs any. Returns why to take over, as a
+        clause, or an empty text."""
         shown, now = self._store.life_shown(), time.monotonic()
-        if shown != self._shown or now - self._looked_at > 4 * LOOK_S:  # or we were frozen ourselves
-            self._seen_at = now
+        we_were_frozen = now - self._looked_at > 4 * LOOK_S
+        if shown != self._shown or we_were_frozen:
+            self._alive_at = now
+        if not vacant or we_were_frozen:
+            self._taken_at = now
         self._shown, self._looked_at = shown, now
-        return shown is not None and now - self._seen_at > FROZEN_S
+        if vacant and shown is None:  # who serves shows life, until its orderly end
+            return f"no controller programs {', '.join(vacant)}, and none serves"
+        if min(now - self._taken_at, now - self._alive_at) > VACANT_S:
+            return f"no controller has programmed {', '.join(vacant)} or shown life for {VACANT_S:.0f} s"
+        if shown is not None and now - self._alive_at > FROZEN_S:
+            return f"the controller that serves has shown no life for {FROZEN_S:.0f} s"
+        return ""
 
 
 def serve(
@@ -204,6 +256,9 @@ def serve(
             if _demoted(server, switches):
                 said = server.deposed or next(switch.trouble for switch in switches if switch.outranked)
                 raise DemotedError(f"another controller has taken over: {said}")
+        was_last = not _demoted(server, switches)
+    if store is not None and was_last:
+        store.end()
 
 
 def _demoted(server: JoinServer, switches: Sequence[P4RuntimeSwitch]) -> bool:

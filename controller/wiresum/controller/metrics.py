@@ -112,6 +112,7 @@ def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
 
     about = InfoMetricFamily("wiresum_switch", "The kind of a switch.", labels=["switch"])
     usable = gauge("up", "Whether the service can use the switch, or a standby reaches it.")
+    slow = gauge("slow", "Whether the switch is in reach, but did not say in time what it counted.")
     draining = gauge("draining", "Whether the switch takes no new jobs since an operator said so.")
     total, free = gauge("slots", "Slots for all jobs."), gauge("slots_free", "Slots that no job has.")
     running, most = gauge("jobs", "Jobs on the switch."), gauge("jobs_max", "Jobs that the switch has room for.")
@@ -123,7 +124,8 @@ def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
     )
     for switch in switches:
         about.add_metric([switch.name], {"kind": switch.kind})
-        usable.add_metric([switch.name], switch.state in ("ready", "draining", "standby"))
+        usable.add_metric([switch.name], switch.state != "unreachable")
+        slow.add_metric([switch.name], switch.uncounted and switch.state != "unreachable")
         draining.add_metric([switch.name], switch.state == "draining")
         total.add_metric([switch.name], switch.slots_total)
         free.add_metric([switch.name], switch.slots_free)
@@ -134,9 +136,9 @@ def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
         for resource, count in sorted(switch.room_taken.items()):
             taken.add_metric([switch.name, resource], count)
         for reason in REASONS:
-            if reason in switch.stray_packets:
+            if reason in switch.stray_packets and not switch.uncounted:
                 strays.add_metric([switch.name, reason], switch.stray_packets[reason])
-    yield from (about, usable, draining, total, free, running, most, room, taken, strays)
+    yield from (about, usable, slow, draining, total, free, running, most, room, taken, strays)
 
 
 def _jobs(report: join.Report) -> Iterator[Metric]:

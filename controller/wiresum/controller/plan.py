@@ -16,6 +16,8 @@ from wiresum.controller.p4runtime.tables import decode_held, encode_held
 from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts
 from wiresum.join.credentials import CredentialsError
 
+SIZES_S_MAX = 3.0
+
 
 def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
     """A line for each change, in order: "+ " what would come, "- " what would go, "~ " what would change. What pipes
@@ -58,6 +60,23 @@ def room(target: Target, jobs: Sequence[JobEntry], beside: Iterable[JobEntry] = 
     taken += sum((desired.needs(target, job.shape) for job in (*jobs, *beside)), NOTHING)
     total = Amounts({SLOTS: target.pipeline.slots, JOBS: target.jobs_max}) + desired.room(target)
     return ", ".join(f"{taken.of(name)} of {total[name]} {name}" for name in total)
+
+
+def sizes_problem(target: Target) -> str | None:
+    """Why a software switch cannot have the lanes and slots of its configuration, or an empty text; None: it does not
+    say."""
+    try:
+        asyncio.run(asyncio.wait_for(_verify(target), SIZES_S_MAX))
+    except fy.P4ClientError as error:
+        return reason_of(error) if error.code == fy.GRPCStatusCode.INVALID_ARGUMENT else None
+    except (asyncio.TimeoutError, CredentialsError):
+        return None
+    return ""
+
+
+async def _verify(target: Target) -> None:
+    async with Connection(target.p4runtime, target.device, target.tls) as connection:
+        await connection.verify(target.pipeline)
 
 
 async def _look(target: Target) -> tuple[Runs, list[NormalEntry]]:

@@ -48,7 +48,8 @@ T = TypeVar("T")
 
 FILE_NAME = "controller.sqlite3"
 LIFE_FILE_NAME = "controller.alive"
-"""Empty; the controller that serves touches it, so that a standby notices a frozen one."""
+"""Empty; the controller that serves touches it, so that a standby notices a frozen one. In an orderly end it removes
+it."""
 APPLICATION_ID = 0x77697273
 """Marks the file as ours: "wirs"."""
 SCHEMA_VERSION = 4
@@ -135,7 +136,13 @@ class Store:
             ledger.write(self.path.parent, began)
             database.execute("UPDATE epoch SET number = ?, reserved = ?", (began.epoch, began.reserved))
         self._ledger = began
+        self.show_life()
         return began.epoch
+
+    def end(self) -> None:
+        """This controller, which has begun, does not serve any more: a standby need not wait. Does not raise."""
+        with contextlib.suppress(OSError):
+            self._life_path.unlink()
 
     def keys(self) -> Keys:
         """Only the controller that has begun may draw keys, and from one such object."""
@@ -189,7 +196,8 @@ class Store:
         return ""
 
     def life_shown(self) -> float | None:
-        """When life was shown last, to be compared with itself alone. None: never."""
+        """When life was shown last, to be compared with itself alone. None: never, or no controller has begun since the
+        orderly end of the last one."""
         try:
             return self._life_path.stat().st_mtime
         except OSError:

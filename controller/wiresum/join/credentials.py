@@ -106,18 +106,27 @@ def add_port(server: Any, address: str, *, tls: str | Path | None = None, insecu
     """Makes a gRPC server listen at host:port, with mutual TLS if `tls` names a directory; returns the TCP port. A
     renewed certificate is used from the next connection on. Raises `CredentialsError` or `OSError`.
     """
-    if not (tls or insecure or is_loopback(address)):
-        raise CredentialsError(
-            f"{address} can be reached from other hosts, and no TLS directory was given: name one (`wiresum ca init` "
-            f"makes it), listen at 127.0.0.1, or ask for --insecure if everybody there may join and end every job"
-        )
+    check_may_listen(address, tls=tls, insecure=insecure)
     try:
         port = server.add_secure_port(address, _server_credentials(tls)) if tls else server.add_insecure_port(address)
     except RuntimeError:
         port = 0
     if not port:
-        raise OSError(f"cannot listen at {address}: does another one run there? Stop it, or choose another port")
+        raise taken(address)
     return int(port)
+
+
+def check_may_listen(address: str, *, tls: str | Path | None = None, insecure: bool = False) -> None:
+    """Raises a `CredentialsError` for plaintext that nobody has asked for."""
+    if not (tls or insecure or is_loopback(address)):
+        raise CredentialsError(
+            f"{address} can be reached from other hosts, and no TLS directory was given: name one (`wiresum ca init` "
+            f"makes it), listen at 127.0.0.1, or ask for --insecure if everybody there may join and end every job"
+        )
+
+
+def taken(address: str) -> OSError:
+    return OSError(f"cannot listen at {address}: does another one run there? Stop it, or choose another port")
 
 
 def is_loopback(target: str) -> bool:

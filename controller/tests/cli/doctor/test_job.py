@@ -60,6 +60,46 @@ def test_the_lagging_worker_is_named() -> None:
     assert "the others wait for rank 1 (10.0.0.1, process 101 on 'host1')" in finding.what
 
 
+def answered(report: join.Report, count: int) -> join.Report:
+    """The same moment later: the switch has answered single workers so often, and no result came."""
+    asked = copy.deepcopy(report)
+    asked.jobs[0].packets["resent"] += count
+    return asked
+
+
+def test_a_laggard_that_the_switch_answers_in_vain_does_not_hear() -> None:
+    report = healthy()
+    report.jobs[0].workers[1].contributions -= 1
+    report.jobs[0].workers[1].endpoint.CopyFrom(join.Endpoint(address="10.0.0.1", port=45000))
+    (finding,) = findings(answered(report, 3), before=report)
+    assert (finding.level, finding.check) == (Level.WARNING, "deaf")
+    assert "the others wait for rank 1 (10.0.0.1, process 101 on 'host1'), to which the switch sent 3" in finding.what
+    assert "10.0.0.1, port 45000" in finding.advice
+    assert "py-spy" not in finding.advice
+    (finding,) = findings(answered(report, 2), before=report)
+    assert finding.check == "lags", "two answers may have been on their way"
+
+
+def test_a_worker_that_does_not_hear_is_noticed_at_the_end_of_a_tensor_too() -> None:
+    (finding,) = findings(answered(healthy(), 4), before=healthy())
+    assert finding.check == "deaf"
+    assert "the switch sent 4 answers to single workers" in finding.what
+
+
+def test_with_several_laggards_nobody_is_said_to_be_deaf_by_name() -> None:
+    report = healthy()
+    report.jobs[0].workers.add(peer=join.Peer(rank=2), contributions=400)
+    report.jobs[0].workers[1].contributions -= 1
+    found = findings(answered(report, 4), before=report)
+    assert [finding.check for finding in found] == ["lags", "lags", "deaf"]
+    assert "rank" not in found[2].what
+
+
+def test_sums_that_are_lost_between_switches_are_not_blamed_on_a_worker() -> None:
+    found = findings(answered(racks_report(), 9), before=racks_report())
+    assert [finding.check for finding in found if finding.check != "resent"] == ["uplink"]
+
+
 def test_no_worker_lags_while_results_come_or_the_slowest_one_changes() -> None:
     report = healthy()
     report.jobs[0].workers[1].contributions -= 1

@@ -41,6 +41,8 @@ def test_an_unreachable_service_is_a_problem_if_alone_and_a_warning_beside_anoth
     ("changes", "check", "level"),
     [
         ({"trouble": "connection refused", "state": "unreachable"}, "trouble", Level.PROBLEM),
+        ({"trouble": "it did not say", "state": "slow", "uncounted": True}, "slow", Level.WARNING),
+        ({"trouble": "refused", "state": "unreachable", "uncounted": True}, "trouble", Level.PROBLEM),
         ({"state": "draining"}, "draining", Level.WARNING),
         ({"slots_free": 16}, "full", Level.WARNING),
         ({"jobs": 64}, "full", Level.WARNING),

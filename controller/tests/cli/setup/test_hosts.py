@@ -53,21 +53,23 @@ def setup(hosts: Hosts, name: str, *arguments: str, tls: Path, code: int = 0) ->
 
 
 @pytest.fixture
-def start(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[[str, str], str]]:
+def start(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Starts what setup says that would start the service; returns what that says when it is ready."""
     with ExitStack() as cleanup:
 
-        def started(name: str, said: str) -> str:
+        def started(name: str, said: str, says: str = "ready: ") -> str:
             (line,) = re.findall(r"^ +(setpriv .+)$", said, re.MULTILINE)
-            program = cleanup.enter_context(Program(hosts[name].command(*line.split()), tmp_path / f"{name}.log"))
-            return program.await_text(".*ready: .*")[0]
+            program = cleanup.enter_context(
+                Program(hosts[name].command(*line.split()), tmp_path / f"{name} {says}.log")
+            )
+            return program.await_text(f".*{says}.*")[0]
 
         yield started
 
 
 @pytest.mark.slow
 def test_one_command_each_sets_up_a_working_switch_controller_and_worker(
-    hosts: Hosts, start: Callable[[str, str], str], tmp_path: Path
+    hosts: Hosts, start: Callable[..., str], tmp_path: Path
 ) -> None:
     pki = tmp_path / "pki"
     make = [*WIRESUM, "ca", "init", str(pki), "--address", "10.77.0.1", "--address", "10.77.0.5"]
@@ -84,10 +86,19 @@ def test_one_command_each_sets_up_a_working_switch_controller_and_worker(
     assert "its switches answer" in said
     assert "control 10.77.0.5:43487" in start("controller", said)
 
+    arguments = ["standby", "--address", "10.77.0.5", "--port", "43486"]
+    said = setup(hosts, "controller", *arguments, tls=pki / "controller")
+    assert "/etc/wiresum/standby.toml is in order" in said
+    start("controller", said, "standing by: soft1")
+
     said = setup(hosts, "worker", "worker", "--switch", "10.77.0.5", tls=pki / "worker")
     assert "2 workers summed 8 MiB through the switch, every bit right" in " ".join(said.split())
 
-    # And what is wrong later is said: the certificate of another cluster.
+    # And what is wrong later is said: each switch that is not there, and the certificate of another cluster.
+    arguments = ["controller", "--address", "10.77.0.5", "--replace", "--switch", "soft1=10.77.0.1"]
+    absent = ["--switch", "soft2=10.77.0.5", "--switch", "soft3=10.77.0.11"]
+    said = setup(hosts, "controller", *arguments, *absent, tls=pki / "controller")
+    assert re.findall(r"warning +(soft\d) at", said) == ["soft2", "soft3"]
     other = tmp_path / "other"
     subprocess.run([*WIRESUM, "ca", "init", str(other)], check=True, capture_output=True)
     said = setup(hosts, "worker", "worker", "--switch", "10.77.0.5", tls=other / "worker", code=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import shutil
@@ -20,11 +21,13 @@ from wiresum.controller import config
 from wiresum.controller.p4runtime import desired, targets_of
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
+from wiresum_lab import REPOSITORY
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("useradd") is None, reason="needs root and `useradd`, to make users"
 )
 PROGRAM = "/opt/wiresum/bin/wiresum"
+RULES = REPOSITORY / "controller/deploy/nftables.conf"
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +137,79 @@ def test_a_controller_gets_a_valid_configuration(root: Path, pki: Path) -> None:
     assert str(loaded.security.tls) == "/etc/wiresum/controller"
     assert owner_and_mode(root, "var/lib/wiresum") == ("wiresum", "wiresum", "0700")
     assert owner_and_mode(root, "etc/wiresum/cluster.toml") == ("root", "wiresum", "0640")
+
+
+CONTROLLER = ["controller", "--address", "10.0.0.5", "--switch", "soft1=10.0.0.1", "--tls", "{pki}/controller"]
+STANDBY = ["standby", "--address", "10.0.0.5", "--port", "43486", "--tls", "{pki}/controller"]
+
+
+def in_pki(pki: Path, arguments: list[str]) -> list[str]:
+    return [argument.format(pki=pki) for argument in arguments]
+
+
+@needs_root
+def test_a_standby_gets_the_controllers_configuration_with_an_address_of_its_own(root: Path, pki: Path) -> None:
+    done(root, *in_pki(pki, CONTROLLER))
+    output = done(root, *in_pki(pki, STANDBY))
+    first, second = (config.load(root / "etc/wiresum" / name) for name in ("cluster.toml", "standby.toml"))
+    security = dataclasses.replace(first.security, tls=Path("/etc/wiresum/standby"))
+    metrics = ("127.0.0.1", 9488)
+    assert second == dataclasses.replace(first, listen=("10.0.0.5", 43486), metrics=metrics, security=security)
+    unit = (root / "etc/systemd/system/wiresum-standby.service").read_text()
+    assert f"ExecStart={PROGRAM} controller --config /etc/wiresum/standby.toml --standby" in unit
+    assert owner_and_mode(root, "etc/wiresum/standby.toml") == ("root", "wiresum", "0640")
+    assert owner_and_mode(root, "etc/wiresum/standby/tls.key") == ("root", "wiresum", "0640")
+    assert "WIRESUM_SWITCH=10.0.0.5:43487,10.0.0.5:43486" in output
+
+
+@needs_root
+def test_a_standby_of_any_configuration_differs_only_in_what_is_its_own(root: Path, pki: Path, tmp_path: Path) -> None:
+    written = tmp_path / "mine.toml"
+    written.write_text(
+        '[controller]\nname = "mine"   # a comment\nlisten="10.0.0.1:43487"\nstate = "/var/lib/wiresum"\n\n'
+        '[jobs]\nidle_s = 60\n\n[[switch]]\nname = "leaf"\nkind = "software"\ntls = "/etc/wiresum/controller"\n'
+        'p4runtime = "10.0.0.2:9559"\naddress = "10.0.0.2"\n\n[[switch.host]]\nname = "a"\naddress = "10.0.0.9"\n'
+    )
+    done(
+        root,
+        *in_pki(pki, ["controller", "--address", "10.0.0.5", "--config", str(written), "--tls", "{pki}/controller"]),
+    )
+    done(root, *in_pki(pki, STANDBY))
+    first, second = (config.load(root / "etc/wiresum" / name) for name in ("cluster.toml", "standby.toml"))
+    assert second.security.tls == Path("/etc/wiresum/standby")
+    assert (second.listen, second.metrics) == (("10.0.0.5", 43486), ("127.0.0.1", 9488))
+    as_first = dataclasses.replace(second, listen=first.listen, metrics=first.metrics, security=first.security)
+    assert as_first == first
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        (["--port", "43487"], "listens at 10.0.0.5:43487, so its standby cannot listen at 10.0.0.5:43487"),
+        (["--metrics", "127.0.0.1:9487"], "serves its figures at 127.0.0.1:9487, so its standby needs other --metrics"),
+    ],
+)
+def test_a_standby_cannot_be_where_the_controller_is(root: Path, pki: Path, changed: list[str], complaint: str) -> None:
+    done(root, *in_pki(pki, CONTROLLER))
+    result = run(root, *in_pki(pki, STANDBY), *changed)
+    assert result.exit_code == 1
+    assert complaint in " ".join(result.output.split())
+
+
+@needs_root
+def test_a_standby_needs_a_controller(root: Path, pki: Path) -> None:
+    result = run(root, *in_pki(pki, STANDBY))
+    assert result.exit_code == 1
+    assert "set up the controller of this host first" in result.output
+
+
+@needs_root
+@pytest.mark.parametrize("arguments", [CONTROLLER, ["switch", *CONTROLLER[1:3], "--tls", "{pki}/controller"]])
+def test_hosts_with_services_are_offered_rules_for_the_firewall(root: Path, pki: Path, arguments: list[str]) -> None:
+    output = done(root, *in_pki(pki, arguments))
+    assert (root / "etc/wiresum/nftables.conf").read_bytes() == RULES.read_bytes()
+    assert "left to you: nft -f /etc/wiresum/nftables.conf, which limits the connections of each address" in output
 
 
 @needs_root

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import stat
@@ -81,6 +82,49 @@ def test_repeated_refusals_are_counted_instead_of_logged(path: Path) -> None:
     assert len(written) == module.REFUSALS_BURST + 1
     assert written[-1]["outcome"] == "OK"
     assert written[-1]["refusals_unwritten"] == 1000 - module.REFUSALS_BURST
+
+
+PARTIES = [
+    Caller(address="10.0.0.7", name="a", authenticated=True, claims=Claims(frozenset({"worker"}), tenants=("vision",))),
+    Caller(address="10.0.0.7", name="b", authenticated=True, claims=Claims(frozenset({"worker"}), tenants=("speech",))),
+    Caller(address="10.0.0.7", name="c", authenticated=True, claims=Claims(frozenset({"worker"}))),
+    Caller(address="10.0.0.7"),
+    Caller(address="10.0.0.8"),
+]
+
+
+@pytest.mark.parametrize("other", PARTIES[1:])
+def test_refusals_of_one_party_do_not_hide_those_of_another(path: Path, other: Caller) -> None:
+    log = AuditLog(path, clock=lambda: 0.0)
+    for _ in range(1000):
+        log.write(PARTIES[0], "Join", None, "rate", "", 0.0)
+    log.write(other, "Join", None, "permission_denied", "not yours", 0.0)
+    log.close()
+    assert [line for line in lines(path) if line.get("outcome") == "permission_denied"]
+    assert {"party": "tenant vision", "refusals_unwritten": 900}.items() <= lines(path)[-1].items()
+
+
+def test_certificates_of_one_tenant_are_one_party(path: Path) -> None:
+    log = AuditLog(path, clock=lambda: 0.0)
+    for number in range(200):
+        log.write(dataclasses.replace(PARTIES[0], name=f"n{number}"), "Join", None, "rate", "", 0.0)
+    log.close()
+    assert len(lines(path)) == module.REFUSALS_BURST + 1
+
+
+def test_what_was_not_written_is_told_after_a_minute_whoever_calls(path: Path) -> None:
+    now = 0.0
+    log = AuditLog(path, clock=lambda: now)
+    for _ in range(module.REFUSALS_BURST + 7):
+        log.write(PARTIES[0], "Join", None, "rate", "", 0.0)
+    now = 59.0
+    log.write(PARTIES[1], "GetReport", None, "OK", "", 0.0)
+    assert len(lines(path)) == module.REFUSALS_BURST
+    now = 60.0
+    log.write(PARTIES[1], "GetReport", None, "OK", "", 0.0)
+    log.close()
+    assert lines(path)[-1]["refusals_unwritten"] == 7
+    assert len(lines(path)) == module.REFUSALS_BURST + 1
 
 
 def test_files_are_rotated_so_that_they_never_fill_a_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,12 +61,13 @@ class Server:
         server = grpc.aio.server(options=OPTIONS, interceptors=[self.security.interceptor])
         join_pb2_grpc.add_JoinServiceServicer_to_server(JoinService(), server)
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(OperatorService(), server)
-        self.target = f"127.0.0.1:{self.security.listen(server, '127.0.0.1:0')}"
-        await server.start()
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._started.set()
-        await self._stop.wait()
-        await server.stop(0)
+        async with self.security.listening(server, "127.0.0.1:0") as port:
+            self.target = f"127.0.0.1:{port}"
+            await server.start()
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            self._started.set()
+            await self._stop.wait()
+            await server.stop(0)
         self.security.close()
 
     def expect_refusals(self, counted: dict[str, int]) -> None:
@@ -168,14 +169,13 @@ def test_without_tls_loopback_callers_may_do_everything(serve: Serve, connect: C
 
 
 def test_plaintext_beyond_loopback_must_be_enabled_explicitly() -> None:
-    class NotCalled:
-        def add_insecure_port(self, address: str) -> int:
-            raise AssertionError(f"it listens at {address}")
+    async def listen(config: SecurityConfig) -> int:
+        async with Security(config).listening(grpc.aio.server(), "0.0.0.0:0") as port:
+            return port
 
     with pytest.raises(CredentialsError, match="can be reached from other hosts"):
-        Security().listen(NotCalled(), "0.0.0.0:0")
-    with pytest.raises(AssertionError, match=r"it listens at 0.0.0.0:0"):
-        Security(SecurityConfig(insecure=True)).listen(NotCalled(), "0.0.0.0:0")
+        asyncio.run(listen(SecurityConfig()))
+    assert asyncio.run(listen(SecurityConfig(insecure=True)))
 
 
 def test_invalid_bytes_are_answered_and_counted(serve: Serve, connect: Connect) -> None:

@@ -14,6 +14,8 @@ from wiresum.join.trees import packets_behind
 if TYPE_CHECKING:
     from wiresum import join
 
+ANSWERS_MANY = 3
+"""To single workers, while no result comes. One or two may have been on their way."""
 RESENT_MANY = 0.01
 """Fraction of results that were asked for again. Fewer are not worth a warning."""
 
@@ -70,7 +72,8 @@ def _amiss(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding
         if (earlier := _stuck_since(job, before)) is not None:
             watched_s = now.taken_at - before.taken_at
             yield from _laggards(job, earlier, watched_s)
-            yield from _lagging_switches(job, earlier, watched_s)
+            lagging = list(_lagging_switches(job, earlier, watched_s))
+            yield from lagging or _deaf_without_laggard(job, earlier, watched_s)
         yield from _packets(job)
 
 
@@ -90,7 +93,7 @@ def _uncounted(job: join.JobReport) -> Finding:
     return warning(
         "uncounted",
         f"'{job.name}': '{silent}' does not say what it counted, so nobody knows whether sums are made",
-        "a switch that is stopped, frozen or cut off answers no questions, and perhaps no packets either",
+        "a busy switch answers late; one that is stopped or cut off does not, and perhaps answers no packets either",
         "look at the switch itself and at the way to its P4Runtime port (wiresum doctor --check switch)",
     )
 
@@ -108,18 +111,66 @@ def _heartbeats(job: join.JobReport) -> Iterator[Finding]:
 
 
 def _laggards(job: join.JobReport, earlier: join.JobReport, watched_s: float) -> Iterator[Finding]:
-    """Workers that keep the others waiting: they are behind in both reports."""
+    """Workers that keep the others waiting: they are behind in both reports. One that asks for sums meanwhile, and is
+    answered in vain, does not hear; one that computes asks for nothing."""
     behind = _behind(earlier) & _behind(job)
     if len(behind) == len(job.workers):
         return
+    answered = _answered_in_vain(job, earlier)
     for worker in job.workers:
-        if worker.peer.rank in behind:
+        if worker.peer.rank not in behind:
+            continue
+        what = f"'{job.name}': no result in {watched_s:.1f} s; the others wait for {describe_peer(worker.peer)}"
+        if answered and len(behind) == 1:
+            yield warning(
+                "deaf",
+                f"{what}, to which the switch sent {answered} answers that did not help",
+                "its questions reach the switch, and what the switch sends does not reach it",
+                _advice_for_deaf(worker),
+            )
+        else:
             yield warning(
                 "lags",
-                f"'{job.name}': no result in {watched_s:.1f} s; the others wait for {describe_peer(worker.peer)}",
+                what,
                 "a sum needs every worker",
-                "that rank is in its computation, or loads data, or hangs: look at its process (py-spy dump)",
+                "that rank is in its computation, or loads data, or hangs: look at its process (py-spy dump). If its "
+                "packets were lost on the way, the path check would fail there (wiresum doctor --check path)",
             )
+    if answered and len(behind) > 1:
+        yield _somebody_is_deaf(job, answered, watched_s)
+
+
+def _deaf_without_laggard(job: join.JobReport, earlier: join.JobReport, watched_s: float) -> Iterator[Finding]:
+    """At the end of a tensor nobody is behind a worker that does not hear its last sums."""
+    answered = _answered_in_vain(job, earlier)
+    if answered and not _behind(job):
+        yield _somebody_is_deaf(job, answered, watched_s)
+
+
+def _somebody_is_deaf(job: join.JobReport, answered: int, watched_s: float) -> Finding:
+    return warning(
+        "deaf",
+        f"'{job.name}': no result in {watched_s:.1f} s, and the switch sent {answered} answers to single workers that "
+        f"did not help",
+        "a worker asks for sums, and what the switch sends does not reach it",
+        "the error of that worker names it; on each host of the job: does `wiresum doctor --check path` pass, and does "
+        "the firewall let UDP from the switch's data ports in?",
+    )
+
+
+def _advice_for_deaf(worker: join.WorkerReport) -> str:
+    return (
+        f"let UDP from the switch's data ports to {worker.endpoint.address}, port {worker.endpoint.port} and those "
+        f"above it, pass: look at the firewall of that host and on the way, at drops of its interface, and at "
+        f"`wiresum doctor --check path` there"
+    )
+
+
+def _answered_in_vain(job: join.JobReport, earlier: join.JobReport) -> int:
+    """Answers of the switch to single workers, between two reports without a result in between; 0: too few to say
+    something. A worker asks five times a second at least."""
+    answered = job.packets.get("resent", 0) - earlier.packets.get("resent", 0)
+    return answered if answered >= ANSWERS_MANY else 0
 
 
 def _lagging_switches(job: join.JobReport, earlier: join.JobReport, watched_s: float) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ REFUSALS_SHOWN = {
     "had a certificate of another role": ("role",),
     "had a certificate that was revoked": ("revoked",),
     "had the wrong key, token or certificate for the job": ("permission_denied",),
-    "came too often, or too many at once, from one address": ("rate", "calls"),
+    "came too often, or too many at once, from one address": ("rate", "calls", "connections"),
     "were no messages of this service": ("malformed", "oversized", "silent", "unimplemented", "invalid_argument"),
 }
 """Requests that an operator may want to look into, and the reasons for which they are refused. Others are usual."""
@@ -173,6 +173,13 @@ def _switch(switch: join.SwitchReport) -> Finding:
         f"'{switch.name}' ({switch.kind}) is {switch.state}: {switch.slots_free} of {switch.slots_total} slots and "
         f"{switch.jobs_max - switch.jobs} of {switch.jobs_max} jobs are free, {switch.lanes_max} lanes"
     )
+    if switch.uncounted and switch.state != "unreachable":
+        return warning(
+            "slow",
+            f"'{switch.name}' ({switch.kind}) is {switch.state}: {switch.trouble}",
+            "it or the way to it is busy. Its jobs go on, and others begin and end there; what it counted is unknown",
+            "look again; if it stays so, look at the load of that switch's processor and of the controller's host",
+        )
     if switch.trouble:
         return problem(
             "trouble",

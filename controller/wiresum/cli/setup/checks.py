@@ -22,13 +22,13 @@ def before_start(plan: HostPlan, host: Host) -> Iterator[Finding]:
     """Can the service's user read its key and its configuration, and does the program accept them?"""
     if plan.tls and plan.unit:
         yield _as_user(host, [sys.executable, "-c", _LOAD, plan.tls], "certificate", f"{USER} can use {plan.tls}")
-    if plan.role == "controller":
+    if plan.role in ("controller", "standby"):
         check, ask = (
             [sys.executable, "-m", "wiresum.cli", "controller", command, "--config", plan.config]
             for command in ("check", "plan")
         )
         yield _as_user(host, check, "configuration", f"{plan.config} is in order")
-        yield _as_user(host, ask, "switches", "its switches answer", fatal=False)
+        yield from _switches(host, ask)
 
 
 def start(plan: HostPlan, *, changed: bool) -> Iterator[Finding]:
@@ -83,8 +83,28 @@ def _doctor(plan: HostPlan) -> int:
     return subprocess.run(command, check=False, timeout=COMMAND_S_MAX).returncode
 
 
-def _as_user(host: Host, command: list[str], check: str, what: str, *, fatal: bool = True) -> Finding:
+def _as_user(host: Host, command: list[str], check: str, what: str) -> Finding:
     """Does the command succeed if the service's user runs it?"""
+    complaints = _complaints(host, command)
+    if not complaints:
+        return ok(check, what)
+    advice = f"{USER} must be able to read it, and to run {sys.executable}: are its folders for everybody to read?"
+    return problem(check, complaints[-1], "the service would end with that at once", advice)
+
+
+def _switches(host: Host, command: list[str]) -> Iterator[Finding]:
+    """About each switch that does not answer. `command`: says which in its errors."""
+    complaints = _complaints(host, command)
+    if not complaints:
+        yield ok("switches", "its switches answer")
+    errors = [line for line in complaints if line.startswith("Error: ")]
+    for complaint in errors or complaints[-1:]:
+        why = "the service begins without it, and uses it when it is there"
+        yield warning("switches", complaint.removeprefix("Error: "), why, "set that host up too, if it is not yet")
+
+
+def _complaints(host: Host, command: list[str]) -> list[str]:
+    """What the command says if the service's user runs it and it fails; none: it succeeds."""
     user_id, group_id = host.id_of("passwd", USER), host.id_of("group", USER)
     assert user_id is not None and group_id is not None, "a step made it"
     environment = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "PYTHONPATH")}
@@ -94,13 +114,7 @@ def _as_user(host: Host, command: list[str], check: str, what: str, *, fatal: bo
             timeout=COMMAND_S_MAX, cwd="/", env=environment,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        complaint = f"{USER} cannot run wiresum: {error}"
-    else:
-        if tried.returncode == 0:
-            return ok(check, what)
-        complaint = ((tried.stderr or tried.stdout).strip().splitlines() or ["it says nothing"])[-1]
-    if not fatal:
-        why = "the service begins without it, and uses it when it is there"
-        return warning(check, complaint, why, "set that host up too, if it is not yet")
-    advice = f"{USER} must be able to read it, and to run {sys.executable}: are its folders for everybody to read?"
-    return problem(check, complaint, "the service would end with that at once", advice)
+        return [f"{USER} cannot run wiresum: {error}"]
+    if tried.returncode == 0:
+        return []
+    return (tried.stderr or tried.stdout).strip().splitlines() or ["it says nothing"]

@@ -15,11 +15,11 @@ import click
 from wiresum.cli.doctor.finding import Finding, passed
 from wiresum.cli.options import ipv4
 from wiresum.cli.setup import certificate, checks, plan
-from wiresum.cli.setup.plan import BUFFERS, FOLDER, HOMES, UNITS, USER, Certificate, Common, HostPlan
+from wiresum.cli.setup.plan import BUFFERS, CLUSTER_CONFIG, FOLDER, HOMES, UNITS, USER, Certificate, Common, HostPlan
 from wiresum.cli.setup.steps import File, Host, SetupError, Step
 from wiresum.cli.text import visible
 from wiresum.join import credentials
-from wiresum.join.constants import P4RUNTIME_PORT
+from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT
 from wiresum.join.credentials import CredentialsError
 from wiresum.join.installation import how_to_install
 
@@ -40,7 +40,7 @@ Four hosts in five steps: an authority, and a line for each host.
 
 @click.group(epilog=EPILOG)
 def setup() -> None:
-    """Make this host a worker, a switch or a controller.
+    """Make this host a worker, a switch, a controller or a standby.
 
     Run it as root, on Debian or a distribution like it. It says what it will do, does it, and checks it: user,
     certificate, configuration, kernel settings, systemd unit. A second run changes nothing that is right already. With
@@ -184,6 +184,37 @@ def controller(address: str, switches: dict[str, str], config: Path | None, metr
     _carry_out(wanted, host, dry_run=given["dry_run"])
 
 
+@setup.command(
+    epilog="""\b
+Examples:
+  wiresum setup standby --address 10.0.0.6 --tls pki/standby
+  wiresum setup standby --address 10.0.0.5 --port 43486 --tls pki/controller
+"""
+)
+@click.option("--address", required=True, callback=ipv4, metavar="IPV4", help="This host's address for workers.")
+@click.option(
+    "--port", default=CONTROL_PORT, show_default=True, type=click.IntRange(1, 65535),
+    help="Where it listens: another port than the controller's, if it has the same address.",
+)  # fmt: skip
+@click.option(
+    "--metrics", default="127.0.0.1:9488", show_default=True, callback=_endpoints, metavar="HOST:PORT",
+    help="Where it serves figures for Prometheus.",
+)  # fmt: skip
+@_common
+def standby(address: str, port: int, metrics: str, **given: Any) -> None:
+    """Set up a second controller on the controller's host, which takes over when the first one ends.
+
+    It has the controller's configuration and state, and a certificate for its own address.
+    """
+    _check_homes()
+    host, common = _begin("controller", address, folder="standby", **given)
+    cluster = host.path(f"{FOLDER}/{CLUSTER_CONFIG}")
+    if not cluster.is_file():
+        raise SetupError(f"there is no {cluster}: set up the controller of this host first (wiresum setup controller)")
+    wanted = plan.standby(common, address, port, cluster.read_text(), metrics=metrics)
+    _carry_out(wanted, host, dry_run=given["dry_run"])
+
+
 def _begin(
     role: str, address: str, *, root: Path, source: str, insecure: bool, replace: bool, dry_run: bool, folder: str = ""
 ) -> tuple[Host, Common]:
@@ -238,6 +269,11 @@ def _carry_out(wanted: HostPlan, host: Host, *, dry_run: bool) -> None:
         left.append(_by_hand(wanted, host))
     if wanted.role == "worker" and not host.runs:
         left.append("wiresum doctor, once that system runs")
+    if wanted.rules:
+        left.append(
+            f"nft -f {wanted.rules}, which limits the connections of each address; include it in /etc/nftables.conf, "
+            "to have it after a restart"
+        )
     for line in left:
         click.echo(f"  left to you: {line}")
     is_up = host.runs and (not wanted.unit or host.has_systemd)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -16,8 +17,14 @@ from wiresum.cli.setup.steps import File, Folder, Link, Member, Settings, SetupE
 from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT, SOCKET_BUFFER_BYTES, SWITCH_PORT, THREADS_MAX
 from wiresum.join.credentials import KEY_FILE
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 USER = "wiresum"
 FOLDER = "/etc/wiresum"
+CLUSTER_CONFIG, STANDBY_CONFIG = "cluster.toml", "standby.toml"
 STATE, LOGS = "/var/lib/wiresum", "/var/log/wiresum"
 UNITS = "/etc/systemd/system"
 PROFILE = "/etc/profile.d/wiresum.sh"
@@ -33,6 +40,8 @@ TENANT_OF_SWITCH = {"slots": 2048, "jobs": 64, "worker_threads": 2048}
 """What a tenant may have for each switch: half of its slots and of its entries of table admit, so that it leaves room
 for another."""
 TENANT = {"waiting_jobs": 128, "forming_s": 900, "priority_max": 0}
+RULES = f"{FOLDER}/nftables.conf"
+"""Rules that limit the connections of each address."""
 HOMES = ("/home/", "/root/")
 """The units hide these from their services."""
 
@@ -72,6 +81,8 @@ class HostPlan:
     """The shell command that the unit runs."""
     config: str = ""
     """The file that the service reads when it starts."""
+    rules: str = ""
+    """The file with firewall rules that its operator may load; empty: none."""
     serves_joins: bool = True
     """`endpoint` is a join service; else P4Runtime."""
 
@@ -105,13 +116,14 @@ def switch(common: Common, address: str, *, p4runtime: bool, options: Sequence[s
     who = "the controllers alone" if p4runtime else "workers and operators"
     return HostPlan(
         "switch",
-        _steps(common, "switch", environment, unit),
+        _steps(common, "switch", environment, _rules(common), unit),
         f"TCP {endpoint.rpartition(':')[2]} from {who}; UDP {DATA_PORTS} from and to the workers",
         tls,
         endpoint,
         unit="wiresum-switch",
         command=_command(unit).replace("$WIRESUM_SWITCH_OPTIONS", words),
         config=config,
+        rules=RULES,
         serves_joins=not p4runtime,
     )
 
@@ -120,7 +132,7 @@ def controller(
     common: Common, address: str, switches: Mapping[str, str], *, metrics: str, config: bytes = b""
 ) -> HostPlan:
     """`switches`: the software switches' addresses by name. `config`: a whole configuration instead."""
-    tls, path = common.tls("controller"), f"{FOLDER}/cluster.toml"
+    tls, path = common.tls("controller"), f"{FOLDER}/{CLUSTER_CONFIG}"
     content = config or _cluster(address, switches, tls, metrics).encode()
     unit = _unit("wiresum-controller.service", common.program)
     return HostPlan(
@@ -131,6 +143,7 @@ def controller(
             Folder(STATE, 0o700, USER, USER),
             Folder(LOGS, 0o750, USER, USER),
             File(path, content, 0o640, "root", USER, kept=not common.replace, shown=True),
+            _rules(common),
             unit,
         ),
         f"TCP {CONTROL_PORT} from workers and operators; out of this host, TCP to the switches' P4Runtime ports",
@@ -139,6 +152,7 @@ def controller(
         unit="wiresum-controller",
         command=_command(unit),
         config=path,
+        rules=RULES,
     )
 
 
@@ -149,6 +163,56 @@ def tenant_table(switches: int) -> str:
     return (
         f"# Each tenant: half of what the switches have. One with a name has a table of its own.\n[[tenant]]\n{lines}"
     )
+
+
+def standby(common: Common, address: str, port: int, cluster: str, *, metrics: str) -> HostPlan:
+    """Beside the controller of this host, and with its state. `cluster`: the controller's configuration."""
+    tls, path = common.tls("standby"), f"{FOLDER}/{STANDBY_CONFIG}"
+    listen, trust = f"{address}:{port}", f'tls = "{tls}"' if tls else "insecure = true"
+    theirs = tomllib.loads(cluster).get("controller", {})
+    active = theirs.get("listen", f"0.0.0.0:{CONTROL_PORT}")
+    if active in (listen, f"0.0.0.0:{port}"):
+        raise SetupError(
+            f"the controller of this host listens at {active}, so its standby cannot listen at {listen}: give it "
+            f"another address of this host, or another --port"
+        )
+    if metrics and metrics == theirs.get("metrics"):
+        raise SetupError(f"the controller serves its figures at {metrics}, so its standby needs other --metrics")
+    lines = {"listen": f'listen = "{listen}"', "metrics": f'metrics = "{metrics}"' if metrics else ""}
+    content = _changed(_changed(cluster, "controller", lines), "security", {"tls": trust, "insecure": ""})
+    unit = _unit("wiresum-controller.service", common.program)
+    text = unit.content.decode().replace("/cluster.toml", f"/{STANDBY_CONFIG}")
+    unit = File(f"{UNITS}/wiresum-standby.service", text.encode(), unit.mode)
+    wanted = File(path, content.encode(), 0o640, "root", USER, kept=not common.replace, shown=True)
+    return HostPlan(
+        "standby",
+        _steps(common, "standby", wanted, _rules(common), unit),
+        f"TCP {port} from workers and operators, who name both: WIRESUM_SWITCH={active},{listen}",
+        tls,
+        f"{active.replace('0.0.0.0', address)},{listen}",
+        unit="wiresum-standby",
+        command=_command(unit),
+        config=path,
+        rules=RULES,
+    )
+
+
+def _changed(document: str, table: str, lines: Mapping[str, str]) -> str:
+    """A configuration in which one table has these lines in place of its own. `lines`: by key; empty: none."""
+    found, inside, there = [], False, False
+    for line in document.splitlines():
+        header = re.match(r"\s*\[+\s*([A-Za-z_.]+)\s*\]", line)
+        key = re.match(r"\s*([A-Za-z_]+)\s*=", line)
+        if header:
+            inside = header[1] == table
+        if not (inside and key and key[1] in lines):
+            found.append(line)
+        if header and inside:
+            there = True
+            found += [added for added in lines.values() if added]
+    if not there:
+        found += ["", f"[{table}]", *(added for added in lines.values() if added)]
+    return "".join(f"{line}\n" for line in found)
 
 
 def _steps(common: Common, role: str, *own: Step) -> list[Step]:
@@ -182,6 +246,11 @@ def _unit(name: str, program: str) -> File:
         raise SetupError(f"{program!r} cannot stand in a unit: install wiresum where the path has no such characters")
     text = (resources.files("wiresum.cli.setup") / name).read_text()
     return File(f"{UNITS}/{name}", text.replace(UNIT_PROGRAM, program).encode(), 0o644)
+
+
+def _rules(common: Common) -> File:
+    content = (resources.files("wiresum.cli.setup") / "nftables.conf").read_bytes()
+    return File(RULES, content, 0o644, kept=not common.replace)
 
 
 def _command(unit: File) -> str:

@@ -174,8 +174,12 @@ def _created(reservation: Reservation, age_s: float) -> join.JobReport:
 
 
 def _switch(switch: Switch, stray: JobCounters, *, silent: bool) -> join.SwitchReport:
-    silence = "it does not answer when it is asked what it counted" if silent else ""
-    answer = about_switch(switch, "unreachable" if silent else switch.state(), switch.trouble or silence)
+    state, trouble = switch.state(), switch.trouble
+    if silent and not trouble:
+        trouble = "it did not say in time what it counted"
+        state = "slow" if state == "ready" else state
+    answer = about_switch(switch, state, trouble)
+    answer.uncounted = silent
     answer.slots_free = switch.leases.slots_free
     answer.room_taken.update(switch.taken())
     answer.jobs = len(switch.jobs_with_slots())

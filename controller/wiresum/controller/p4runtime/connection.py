@@ -102,11 +102,16 @@ class Connection:
         return Runs.ANOTHER if config.HasField("cookie") or config.HasField("p4info") else Runs.NOTHING
 
     async def load(self, pipeline: Pipeline) -> None:
+        await self._set(pipeline, p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT)
+
+    async def verify(self, pipeline: Pipeline) -> None:
+        """Could the switch load it? A software switch says so to every controller, others only to the primary."""
+        await self._set(pipeline, p4r.SetForwardingPipelineConfigRequest.VERIFY)
+
+    async def _set(self, pipeline: Pipeline, action: Any) -> None:
         config = p4r.ForwardingPipelineConfig(p4info=pipeline.p4info, p4_device_config=pipeline.device_config)
         config.cookie.cookie = pipeline.cookie
-        request = p4r.SetForwardingPipelineConfigRequest(
-            device_id=self._device, action=p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT, config=config
-        )
+        request = p4r.SetForwardingPipelineConfigRequest(device_id=self._device, action=action, config=config)
         request.election_id.CopyFrom(U128.encode(self.election_id))
         stub: Any = p4r_grpc.P4RuntimeStub(self._client.channel)
         try:  # not by finsy, which gives every request 10 s

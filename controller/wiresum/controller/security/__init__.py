@@ -4,6 +4,7 @@ The authority that issues certificates is in `authority`, and `wiresum ca` in `c
 """
 
 from wiresum.controller.security.caller import Caller, caller, identify
+from wiresum.controller.security.front import Front
 from wiresum.controller.security.names import CONTROLLER, OPERATOR, ROLES, SWITCH, WORKER
 from wiresum.controller.security.revocation import Revocations
 from wiresum.controller.security.security import CONNECTION_OPTIONS, OPTIONS, Security
@@ -17,6 +18,7 @@ __all__ = [
     "SWITCH",
     "WORKER",
     "Caller",
+    "Front",
     "Revocations",
     "Security",
     "caller",

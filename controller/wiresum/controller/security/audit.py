@@ -1,7 +1,8 @@
 """The audit log: who asked for what, for which job, and with what result. One JSON object a line.
 
-It holds no tokens and no keys. It is bounded: files are rotated, and of many refusals in a row only some are written,
-with the number of the others.
+It holds no tokens and no keys. It is bounded: files are rotated, and of many refusals of one party only some are
+written, with the number of the others. A party is a tenant, a certificate without one, or an address without a
+certificate; what one is refused does not hide what others are.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import logging
 import logging.handlers
 import os
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,9 @@ FILE_BYTES_MAX = 32 * 1024 * 1024
 FILES_KEPT = 8
 REFUSALS_PER_SECOND = 10.0
 REFUSALS_BURST = 100
+"""Of one party."""
+UNWRITTEN_S_MAX = 60.0
+"""After which those that are only counted are told."""
 TEXT_CHARACTERS_MAX = 200
 
 _SILENT_IF_OK = frozenset({"GetReport", "ListEnded", "Diagnose", "Check", "Watch", "List"})
@@ -43,18 +48,23 @@ class AuditLog:
             self._handler = _PrivateRotatingFile(
                 path, maxBytes=FILE_BYTES_MAX, backupCount=FILES_KEPT, encoding="utf-8"
             )
-        self._refusals = TokenBuckets(REFUSALS_PER_SECOND, REFUSALS_BURST, keys_max=1, clock=clock)
-        self._unwritten = 0
+        self._clock = clock
+        self._refusals = TokenBuckets(REFUSALS_PER_SECOND, REFUSALS_BURST, clock=clock)
+        self._unwritten: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """How many refusals of a party were not written, and since when."""
 
     def write(self, caller: Caller, method: str, request: Any, outcome: str, why: str, seconds: float) -> None:
         """`outcome`: the name of a gRPC status code, why the call was refused, or BEGUN. `request`: may be None."""
+        self._tell_unwritten(self._clock() - UNWRITTEN_S_MAX)
         if outcome == "OK" and method in _SILENT_IF_OK:
             return
-        if outcome not in ("OK", "BEGUN") and self._refusals.take(""):
-            self._unwritten += 1
+        party = _party(caller)
+        count, since = self._unwritten.get(party, (0, self._clock()))
+        if outcome not in ("OK", "BEGUN") and self._refusals.take(party):
+            self._unwritten[party] = (count + 1, since)
             return
         line = {
-            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "time": _now(),
             "caller": caller.name,
             "peer": caller.peer,
             "roles": sorted(caller.claims.roles),
@@ -64,9 +74,26 @@ class AuditLog:
             "text": why,
             "seconds": round(seconds, 3),
         }
-        if self._unwritten:
-            line["refusals_unwritten"] = self._unwritten
-            self._unwritten = 0
+        if count:
+            line["refusals_unwritten"] = count
+            del self._unwritten[party]
+        self._write(line)
+
+    def close(self) -> None:
+        self._tell_unwritten(self._clock())
+        if self._handler is not None:
+            self._handler.close()
+
+    def _tell_unwritten(self, until: float) -> None:
+        """Of the parties that are counted since `until` or before, and have no line since."""
+        while self._unwritten:
+            party, (count, since) = next(iter(self._unwritten.items()))
+            if since > until:
+                return
+            del self._unwritten[party]
+            self._write({"time": _now(), "party": party, "refusals_unwritten": count})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
         shown = {key: value[:TEXT_CHARACTERS_MAX] if isinstance(value, str) else value for key, value in line.items()}
         text = json.dumps({key: value for key, value in shown.items() if value not in ("", [])})
         if self._handler is None:
@@ -74,9 +101,17 @@ class AuditLog:
         else:
             self._handler.handle(logging.makeLogRecord({"msg": text}))
 
-    def close(self) -> None:
-        if self._handler is not None:
-            self._handler.close()
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _party(caller: Caller) -> str:
+    if not caller.authenticated:
+        return caller.address or "this host"
+    if caller.claims.tenants:
+        return f"tenant {' '.join(sorted(caller.claims.tenants))}"
+    return f"certificate {caller.name}"
 
 
 def _subject(request: Any) -> dict[str, Any]:

@@ -72,7 +72,9 @@ def init(directory: Path, name: str, addresses: tuple[str, ...], dns_names: tupl
 
     DIRECTORY/ca.key signs certificates: keep it off the cluster's machines. DIRECTORY/controller, switch, operator and
     worker are TLS directories, one for each role. The first two hold for this host and for what --address and --dns
-    name; the worker's is for jobs of any name, and a tenant by itself: `wiresum ca issue worker` makes others.
+    name. The worker's is for jobs of any name, and for no tenant that you name: all hosts with it are one tenant of
+    their own, and may also join jobs that an operator creates without a tenant. `wiresum ca issue worker --tenant`
+    makes certificates for others.
     """
     with _explained():
         authority = Authority.create(directory, name)

@@ -23,6 +23,7 @@ import grpc.aio
 from wiresum import join
 from wiresum.controller.security.audit import AuditLog
 from wiresum.controller.security.caller import Caller, identify, set_caller
+from wiresum.controller.security.front import Front
 from wiresum.controller.security.rates import TokenBuckets
 
 log = logging.getLogger(__name__)
@@ -44,19 +45,23 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self,
         roles: Mapping[str, frozenset[str]],
         audit: AuditLog,
+        front: Front,
+        refusals: Counter[str],
         *,
         is_revoked: Callable[[str], bool] = lambda _serial: False,
         requests_per_second: float,
         requests_burst: int,
     ) -> None:
         """`roles`: a caller needs one of these, by the full name of the service, or of a method that differs. Methods
-        of other services do not exist. `is_revoked`: takes a certificate's serial."""
+        of other services do not exist. `refusals`: those of calls are counted there. `is_revoked`: takes a
+        certificate's serial."""
         self._roles = roles
         self.audit = audit
         self._is_revoked = is_revoked
         self._buckets = TokenBuckets(requests_per_second, requests_burst)
         self._in_progress: Counter[str] = Counter()
-        self.refusals: Counter[str] = Counter()
+        self._front = front
+        self.refusals = refusals
         """By reason: revoked, role, rate, calls, malformed, oversized, unimplemented; silent: no message, or one too
         large for gRPC; or a status code of the service, in lower case."""
 
@@ -77,7 +82,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         )
 
     async def _serve(self, method: _Method, context: Any) -> None:
-        caller = identify(context.peer(), context.auth_context())
+        caller = identify(self._front.peer_of(context.peer()), context.auth_context())
         set_caller(caller)
         self._in_progress[caller.address] += 1
         guarded = _Context(self, method, caller, context)
@@ -133,6 +138,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 f"{caller} asks too often: again in {lacking_s:.1f} s",
                 retry_s=lacking_s,
             )
+        self._front.prove(context.peer())
         await context.take_first()
 
     async def parse(self, context: _Context, raw: bytes) -> Any:

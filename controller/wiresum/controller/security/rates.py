@@ -36,3 +36,9 @@ class TokenBuckets:
         if len(self._buckets) > self._keys_max:
             self._buckets.popitem(last=False)
         return lacking / self._per_second
+
+    def give_back(self, key: str) -> None:
+        """A token that was taken, and does not count."""
+        if key in self._buckets:
+            tokens, at = self._buckets[key]
+            self._buckets[key] = (min(self._burst, tokens + 1.0), at)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.security.audit import AuditLog
+from wiresum.controller.security.front import CONNECTIONS_MAX, Front
 from wiresum.controller.security.interceptor import Interceptor
 from wiresum.controller.security.names import OPERATOR, ROLES, WORKER
 from wiresum.controller.security.revocation import Revocations
-from wiresum.join import MESSAGE_BYTES_MAX, credentials
+from wiresum.join import MESSAGE_BYTES_MAX
 
 SERVED = {
     "wiresum.join.v1.JoinService": frozenset({WORKER}),
@@ -25,8 +29,8 @@ RECEIVE_BYTES_MAX = 4 * MESSAGE_BYTES_MAX
 CONNECTION_OPTIONS = (
     # For the handshakes of TLS and HTTP/2; the default is two minutes.
     ("grpc.server_handshake_timeout_ms", 10_000),
-    # Of all peers together: gRPC for Python has no bound for each. docs/security.md has what to put in front.
-    ("grpc.max_allowed_incoming_connections", 8192),
+    # Of all peers together: gRPC for Python has no bound for each, which front.py has.
+    ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
     # Of one connection, with reset ones that have not ended. A worker has two.
     ("grpc.max_concurrent_streams", 100),
 )
@@ -50,19 +54,25 @@ class Security:
         self._config = config or SecurityConfig()
         self.revocations = Revocations(self._config.tls)
         self._audit = AuditLog(self._config.audit)
+        self.refusals: Counter[str] = Counter()
+        """Calls and connections that were refused, by reason: those of `Interceptor`, and connections."""
+        self.front = Front(self.refusals)
         self.interceptor = Interceptor(
             SERVED,
             self._audit,
+            self.front,
+            self.refusals,
             is_revoked=self.revocations.has,
             requests_per_second=self._config.requests_per_second,
             requests_burst=self._config.requests_burst,
         )
-        self.refusals = self.interceptor.refusals
-        """Calls that were refused, by reason."""
 
-    def listen(self, server: Any, address: str) -> int:
-        """At host:port; returns the TCP port. Raises `CredentialsError` or `OSError`."""
-        return credentials.add_port(server, address, tls=self._config.tls, insecure=self._config.insecure)
+    @contextlib.asynccontextmanager
+    async def listening(self, server: Any, address: str) -> AsyncIterator[int]:
+        """At host:port, before `server` starts, until after it has stopped; gives the TCP port. Raises
+        `CredentialsError` or `OSError`."""
+        async with self.front.listening(server, address, tls=self._config.tls, insecure=self._config.insecure) as port:
+            yield port
 
     def close(self) -> None:
         self._audit.close()

@@ -116,19 +116,19 @@ class JoinServer(ServerThread):
             operator_pb2_grpc.add_OperatorServiceServicer_to_server(operators, server)
             health = Health(server)
             await health.show(can_begin=False)
-            port = self._security.listen(server, listen)
-            await server.start()
-            self._effects, self._operators = effects, operators
-            self._ticked_at = time.monotonic()
-            log.info("the service of %s listens at %s", ", ".join(self._drivers), listen)
-            effects.start()
-            ticking = asyncio.create_task(self._tick_for_ever(jobs, effects, health))
-            yield port
-            await health.end()
-            await self._close(jobs, effects)
-            effects.halt()
-            await server.stop(0.1)
-            ticking.cancel()
+            async with self._security.listening(server, listen) as port:
+                await server.start()
+                self._effects, self._operators = effects, operators
+                self._ticked_at = time.monotonic()
+                log.info("the service of %s listens at %s", ", ".join(self._drivers), listen)
+                effects.start()
+                ticking = asyncio.create_task(self._tick_for_ever(jobs, effects, health))
+                yield port
+                await health.end()
+                await self._close(jobs, effects)
+                effects.halt()
+                await server.stop(0.1)
+                ticking.cancel()
 
     def _jobs(self) -> Jobs:
         """With those of the store."""

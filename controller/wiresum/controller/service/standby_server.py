@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NoReturn
 
+import grpc
 import grpc.aio
+from grpc_health.v1 import health_pb2
 
 from wiresum import join
 from wiresum.controller.jobs.report import about_switch, software_version
 from wiresum.controller.p4runtime import P4RuntimeSwitch
 from wiresum.controller.security import Security
 from wiresum.controller.service.server_thread import OPTIONS, ServerThread
-from wiresum.join import join_pb2_grpc, operator_pb2_grpc
+from wiresum.join import join_pb2, operator_pb2
 
+SERVICES = tuple(
+    service
+    for definitions in (join_pb2, operator_pb2, health_pb2)
+    for service in definitions.DESCRIPTOR.services_by_name.values()
+)
+"""What an active controller serves. Who asks about a standby's health is turned away too, so that a load balancer does
+not choose it."""
+ANSWERED = "wiresum.join.v1.OperatorService/GetReport"
 CALLS_MAX = 1024
 STOP_GRACE_S = 0.1
 STOP_S_MAX = 5.0
@@ -48,32 +58,40 @@ class StandbyServer(ServerThread):
         server = grpc.aio.server(
             options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX, interceptors=[self._security.interceptor]
         )
-        join_pb2_grpc.add_JoinServiceServicer_to_server(_NoJoins(), server)
-        operator_pb2_grpc.add_OperatorServiceServicer_to_server(_Reports(self), server)
-        port = self._security.listen(server, listen)
-        await server.start()
-        yield port
-        await server.stop(STOP_GRACE_S)
+        server.add_generic_rpc_handlers(_handlers(self.report))
+        async with self._security.listening(server, listen) as port:
+            await server.start()
+            yield port
+            await server.stop(STOP_GRACE_S)
 
 
-async def _turn_away(self: object, request: object, context: Any) -> NoReturn:
+def _handlers(report: Callable[[], join.Report]) -> list[grpc.GenericRpcHandler]:
+    """Of all calls that the active controller answers, by the definitions of its services: each is answered here too,
+    or turned away."""
+
+    async def answer(_request: object, context: Any) -> None:
+        await context.write(report())
+
+    def handler(method: str) -> grpc.RpcMethodHandler:
+        # On the wire all kinds of methods are the same; the interceptor has checked the caller and the first message.
+        return grpc.stream_stream_rpc_method_handler(
+            answer if method == ANSWERED else _turn_away,
+            response_serializer=lambda message: message.SerializeToString(),
+        )
+
+    return [
+        grpc.method_handlers_generic_handler(
+            service.full_name,
+            {method.name: handler(f"{service.full_name}/{method.name}") for method in service.methods},
+        )
+        for service in SERVICES
+    ]
+
+
+async def _turn_away(_request: object, context: Any) -> NoReturn:
     """As one that cannot be reached, and not as a refusal, so that the caller tries the next endpoint."""
     await context.abort(grpc.StatusCode.UNAVAILABLE, f"{join.STANDS_BY}: another controller serves")
     raise AssertionError("abort raises")
-
-
-class _NoJoins(join_pb2_grpc.JoinServiceServicer):
-    Join = Attend = Leave = Abort = Diagnose = _turn_away
-
-
-class _Reports(operator_pb2_grpc.OperatorServiceServicer):
-    ListEnded = CreateJob = EndJob = Drain = _turn_away
-
-    def __init__(self, server: StandbyServer) -> None:
-        self._server = server
-
-    async def GetReport(self, request: join.GetReportRequest, context: Any) -> join.Report:  # noqa: N802
-        return self._server.report()
 
 
 def _switch(switch: P4RuntimeSwitch) -> join.SwitchReport:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import itertools
 import logging
@@ -29,8 +30,7 @@ from finsy.proto import p4r, rpc_code, rpc_status
 from google.protobuf.message import DecodeError
 
 from wiresum.controller import DriverError
-from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, Revocations, identify
-from wiresum.join import credentials
+from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, Front, Revocations, identify
 from wiresum.switch.p4runtime.arbitration import DEFAULT_ROLE_ONLY, Arbitration, Stream
 from wiresum.switch.p4runtime.device import GetConfig, SetConfig, SoftwareDevice
 from wiresum.switch.p4runtime.mailbox import Mailbox
@@ -90,6 +90,7 @@ class P4RuntimeServer:
         self._thread = threading.Thread(target=self._loop.run_forever, name="wiresum-p4runtime", daemon=True)
         self._server: Any = None
         self._service: P4RuntimeService | None = None
+        self._listening = contextlib.AsyncExitStack()
         self._heard_at = 0.0
 
     @property
@@ -129,9 +130,12 @@ class P4RuntimeServer:
 
     async def _start(self, address: str, tls: Path | None, *, insecure: bool) -> int:
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
-        self._service = P4RuntimeService(self._switch, self._device_id, Revocations(tls))
+        front = Front()
+        self._service = P4RuntimeService(self._switch, self._device_id, Revocations(tls), front)
         self._server.add_generic_rpc_handlers((self._service.handlers(),))
-        port = credentials.add_port(self._server, address, tls=tls, insecure=insecure)
+        port = await self._listening.enter_async_context(
+            front.listening(self._server, address, tls=tls, insecure=insecure)
+        )
         await self._server.start()
         return port
 
@@ -143,6 +147,7 @@ class P4RuntimeServer:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+        await self._listening.aclose()
         if self._service is not None:
             self._service.close()
 
@@ -153,9 +158,10 @@ class P4RuntimeServer:
 class P4RuntimeService:
     """The methods of p4runtime.proto, in one event loop."""
 
-    def __init__(self, switch: SoftwareSwitch, device_id: int, revocations: Revocations) -> None:
+    def __init__(self, switch: SoftwareSwitch, device_id: int, revocations: Revocations, front: Front) -> None:
         self._device_id = device_id
         self._revocations = revocations
+        self._front = front
         self._loop = asyncio.get_running_loop()
         self._silent = SilentCalls(SILENT_MAX, FIRST_MESSAGE_S_MAX)
         self._worker = concurrent.futures.ThreadPoolExecutor(1, "wiresum-p4runtime-device")
@@ -204,7 +210,7 @@ class P4RuntimeService:
 
     def _check_caller(self, context: Any, roles: Sequence[str]) -> None:
         """Even reading needs a role: entries hold the jobs' keys."""
-        who = identify(context.peer(), context.auth_context())
+        who = identify(self._front.peer_of(context.peer()), context.auth_context())
         self._revocations.refresh()
         if self._revocations.has(who.serial):
             raise denied(f"the certificate of {who} was revoked: ask its issuer for another")
@@ -212,6 +218,7 @@ class P4RuntimeService:
             raise denied(
                 f"the certificate of {who} has none of the roles {', '.join(roles)}: `wiresum ca issue` gives them"
             )
+        self._front.prove(context.peer())
 
     async def Capabilities(self, request: p4r.CapabilitiesRequest, context: Any) -> p4r.CapabilitiesResponse:  # noqa: N802
         if request.device_id:
@@ -222,7 +229,10 @@ class P4RuntimeService:
         self, request: SetConfig, context: Any
     ) -> p4r.SetForwardingPipelineConfigResponse:
         def load() -> None:
-            self._check_writer(request)
+            if request.action == SetConfig.VERIFY:  # changes nothing, so not only the primary may ask
+                self._check_device(request.device_id)
+            else:
+                self._check_writer(request)
             self._device.set_config(request.action, request.config if request.HasField("config") else None)
 
         await self._answer(context, load)

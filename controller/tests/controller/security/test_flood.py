@@ -1,0 +1,175 @@
+"""Thousands of plain TCP connections, by a host without a certificate, at a controller and at its switch: operators and
+workers are served meanwhile, the switch stays in reach, and the standby does not take over."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import multiprocessing.synchronize
+import os
+import selectors
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wiresum import join
+from wiresum.controller.security.authority import Authority, Holder
+from wiresum.controller.security.names import Claims
+from wiresum.controller.serving import raise_file_limit
+from wiresum_lab.doubles.controller import Client, join_request
+from wiresum_lab.processes import Program, unused_port, wait_until, wiresum
+
+CONNECTIONS = 9000
+ATTACKER = "127.0.0.66"
+FLOOD_S = 10.0
+AFTER_S = 2.0
+AGAIN_PER_SECOND = 500
+"""How many of those that were ended it opens again."""
+CALL_S_MAX = 5.0
+"""As `wiresum` itself waits for an answer."""
+SILENT, STALLED = b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+"""What each connection sends first: nothing, or how a TLS handshake begins."""
+
+CONFIG = """\
+[controller]
+listen = "127.0.0.1:{port}"
+state = "state"
+
+[security]
+tls = "{pki}/controller"
+
+[[switch]]
+name = "leaf"
+kind = "software"
+p4runtime = "127.0.0.1:{p4runtime}"
+address = "127.0.0.1"
+port = {data}
+lanes = 16
+slots = 64
+tls = "{pki}/controller"
+"""
+
+
+class Flood:
+    """A process that keeps many connections to a port open."""
+
+    def __init__(self, port: int, first: bytes) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._stop = context.Event()
+        self.opened = context.Value(ctypes.c_uint64)
+        self._process = context.Process(target=_flood, args=(port, first, self._stop, self.opened), daemon=True)
+
+    def __enter__(self) -> Flood:
+        self._process.start()
+        wait_until(lambda: self.opened.value >= CONNECTIONS, "all connections were opened", 60.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._process.join()
+
+
+def _flood(port: int, first: bytes, stop: multiprocessing.synchronize.Event, opened: ctypes.c_uint64) -> None:
+    raise_file_limit()
+    os.nice(5)  # a real one has a machine of its own
+    with selectors.EpollSelector() as selector:
+        for _ in range(CONNECTIONS):
+            _open(port, first, selector)
+            opened.value += 1
+        while not stop.is_set():
+            began_at = time.monotonic()
+            for ended, _ in selector.select(0)[: AGAIN_PER_SECOND // 10]:
+                selector.unregister(ended.fileobj)
+                ended.fileobj.close()  # type: ignore[union-attr]
+                _open(port, first, selector)
+                opened.value += 1
+            time.sleep(max(0.0, began_at + 0.1 - time.monotonic()))
+
+
+def _open(port: int, first: bytes, selector: selectors.EpollSelector) -> None:
+    one = socket.socket()
+    one.bind((ATTACKER, 0))
+    one.settimeout(5.0)
+    with contextlib.suppress(OSError):
+        one.connect(("127.0.0.1", port))
+        one.sendall(first)
+    one.setblocking(False)
+    selector.register(one, selectors.EVENT_READ)
+
+
+class Laboratory:
+    """A switch, the controller that serves, and its standby, with certificates."""
+
+    def __init__(self, folder: Path, cleanup: contextlib.ExitStack) -> None:
+        self.pki = folder / "pki"
+        authority = Authority.create(self.pki / "ca", "test")
+        for role in ("controller", "switch", "operator", "worker"):
+            addresses = ("127.0.0.1",) if role in ("controller", "switch") else ()
+            authority.issue(Holder(role, Claims(frozenset({role})), addresses), self.pki / role, 10)
+        self.ports = {"join": unused_port(), "p4runtime": unused_port()}
+        tls = ("--tls", str(self.pki / "switch"))
+        at = f"127.0.0.1:{self.ports['p4runtime']}"
+        switch = Program(
+            wiresum("switch", "--p4runtime", at, "--port", "0", "--lanes", "16", "--slots", "64", *tls),
+            folder / "switch.log",
+        )
+        cleanup.enter_context(switch)
+        data = int(switch.await_text(r"data 127.0.0.1:(\d+)-")[1])
+        fixed = {"pki": self.pki, "p4runtime": self.ports["p4runtime"], "data": data}
+        self.programs = [switch]
+        for name, port in (("active", self.ports["join"]), ("standby", unused_port())):
+            config = folder / f"{name}.toml"
+            config.write_text(CONFIG.format(port=port, **fixed))
+            program = Program(wiresum("controller", "--config", str(config), "--standby"), folder / f"{name}.log")
+            self.programs.append(cleanup.enter_context(program))
+            program.await_text(r"ready: control" if name == "active" else r"standing by")
+        self._operator, self._worker = (
+            Client(self.ports["join"], tls=self.pki / role) for role in ("operator", "worker")
+        )
+        for client in (self._operator, self._worker):
+            cleanup.callback(client.close)
+
+    def call(self) -> None:
+        """A new operator asks for the report, and one that was there before; a worker joins. All within CALL_S_MAX."""
+        with contextlib.closing(Client(self.ports["join"], tls=self.pki / "operator")) as new:
+            for client in (new, self._operator):
+                report = client.operator.GetReport(join.GetReportRequest(), timeout=CALL_S_MAX)
+                assert [(switch.state, switch.trouble) for switch in report.switches] == [("ready", "")]
+        request = join_request(job_name=f"job-{time.monotonic()}", lanes_max=16, slots=16)
+        *_, granted = self._worker.stub.Join(request, timeout=CALL_S_MAX)
+        self._worker.leave(granted.granted)
+
+
+@pytest.fixture
+def laboratory(tmp_path: Path) -> Iterator[Laboratory]:
+    with contextlib.ExitStack() as cleanup:
+        yield Laboratory(tmp_path, cleanup)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "first"),
+    [("join", SILENT), ("join", STALLED), ("p4runtime", STALLED)],
+    ids=["join-silent", "join-stalled", "p4runtime-stalled"],
+)
+def test_all_are_served_during_and_after_a_flood_of_connections(
+    laboratory: Laboratory, target: str, first: bytes
+) -> None:
+    laboratory.call()
+    said = [len(program.said()) for program in laboratory.programs]
+    with Flood(laboratory.ports[target], first):
+        end_at = time.monotonic() + FLOOD_S
+        while time.monotonic() < end_at:
+            laboratory.call()
+    end_at = time.monotonic() + AFTER_S
+    while time.monotonic() < end_at:
+        laboratory.call()
+    new = [program.said()[before:] for program, before in zip(laboratory.programs, said, strict=True)]
+    assert "out of reach" not in new[1], "the active controller keeps its switch"
+    assert new[2] == "", "the standby has nothing to say"
+    flooded = new[1] if target == "join" else new[0]
+    assert f"{ATTACKER} has " in flooded, "the log names the address"

@@ -1,0 +1,516 @@
+"""Listens in front of a gRPC server, and limits connections by address, which gRPC for Python cannot do.
+
+Theory of operation. The front accepts TCP connections, and passes the bytes of each on to the gRPC server, which
+listens at a Unix socket of this process. TLS passes through. The server sees the name of a Unix socket as its peer, and
+`peer_of` says which TCP connection that is.
+
+A connection costs one file until its first byte comes. Then it takes a token of its address, and is passed on. It gives
+the token back when the service calls `prove`, since a caller with a valid certificate has made a call. So only
+handshakes that come to nothing use tokens up, and an address without tokens waits for the next one. A connection that
+is not passed on within WAIT_S_MAX ends: it is silent, or its address has no tokens. Handshakes that do not end are
+gRPC's to end, after ten seconds.
+
+There is room for a number of connections in all, and for a quarter of that from one address. Where there is no room, a
+new connection takes the place of the oldest that is not proven: of the same address, or of the address that has most of
+those. If all are proven, the new one is refused. So who only connects cannot keep out those who have a certificate, not
+even behind the same address.
+
+IPv6 addresses count by their first 64 bits, since a host may have all addresses that begin with these.
+
+Everything here runs in one event loop, and no step takes longer than passing on some kilobytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import functools
+import ipaddress
+import logging
+import resource
+import secrets
+import select
+import socket
+import struct
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from wiresum.controller.security.rates import TokenBuckets
+from wiresum.join import credentials
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 8192
+"""As many as gRPC's server takes: CONNECTION_OPTIONS in security.py."""
+FILES_A_CONNECTION = 3
+"""The TCP connection, and both ends of the Unix one."""
+FILES_PART = 0.75
+"""Of the files that the process may have; the others are for everything else."""
+ADDRESS_PART = 4
+"""One address gets this part of all connections: a quarter."""
+WAIT_S_MAX = 10.0
+"""Until a connection is passed on."""
+HANDSHAKES_PER_SECOND, HANDSHAKES_BURST = 20.0, 256
+"""Of one address, those that come to nothing."""
+ACCEPTS_AT_ONCE = 32
+"""Before calls have their turn again."""
+READ_BYTES = 64 * 1024
+BACKLOG = 4096
+RETRY_S = 0.1
+"""After the system has had no files left, or the gRPC server no room for a connection that waits to be accepted."""
+LINGER_S_MAX = 2.0
+"""For one side to read what the other one sent before it ended the connection."""
+DRAIN_S_MAX = 0.5
+"""The same, when the front closes."""
+WARN_S = 60.0
+"""Between two lines in the log about refused connections."""
+IPV6_HOST_BITS = 64
+UNKNOWN_PEER = "ipv6:%5B::%5D:0"
+"""An address that nobody has."""
+
+_ABORT = struct.pack("ii", 1, 0)
+"""For SO_LINGER: the other side is told at once, and nothing of the connection stays behind."""
+_WOULD_BLOCK = (BlockingIOError, InterruptedError)
+
+
+@dataclass(frozen=True)
+class FrontLimits:
+    connections: int = CONNECTIONS_MAX
+    handshakes_per_second: float = HANDSHAKES_PER_SECOND
+    handshakes_burst: int = HANDSHAKES_BURST
+    wait_s: float = WAIT_S_MAX
+
+    @property
+    def connections_of_address(self) -> int:
+        return max(1, self.connections // ADDRESS_PART)
+
+
+class Front:
+    """Of one gRPC server."""
+
+    def __init__(self, refusals: Counter[str] | None = None, limits: FrontLimits | None = None) -> None:
+        """`refusals`: connections that were refused or gave way are counted there, as `connections`."""
+        self._limits = limits or FrontLimits(connections=min(CONNECTIONS_MAX, _connections_that_files_allow()))
+        self._refusals = Counter[str]() if refusals is None else refusals
+        self._inner = f"\0wiresum-{secrets.token_hex(16)}"
+        self._listeners: list[socket.socket] = []
+        self._connections: dict[_Connection, None] = {}
+        self._by_name: dict[str, _Connection] = {}
+        """Those that are passed on, by the peer that the gRPC server sees."""
+        self._counts: Counter[str] = Counter()
+        """Connections of each address."""
+        self._strangers: dict[str, OrderedDict[_Connection, None]] = {}
+        """Those that are not proven, by address, the oldest first."""
+        self._waiting: dict[str, OrderedDict[_Connection, None]] = {}
+        """Those that wait for a token, by address, the oldest first."""
+        self._token_timers: dict[str, asyncio.TimerHandle] = {}
+        """When the next token of an address comes, for which connections wait."""
+        self._tokens = TokenBuckets(self._limits.handshakes_per_second, self._limits.handshakes_burst)
+        self._warned_at = -WARN_S
+        self._refused_since = 0
+
+    def __len__(self) -> int:
+        """How many connections there are."""
+        return len(self._connections)
+
+    @contextlib.asynccontextmanager
+    async def listening(
+        self, server: Any, address: str, *, tls: str | Path | None = None, insecure: bool = False
+    ) -> AsyncIterator[int]:
+        """Makes a gRPC server listen at host:port, as `credentials.add_port` does, before it starts and until it has
+        stopped. Gives the TCP port, a free one for port 0. Raises `CredentialsError` or `OSError`."""
+        credentials.check_may_listen(address, tls=tls, insecure=insecure)
+        port = self._listen(address)
+        try:
+            credentials.add_port(server, f"unix-abstract:{self._inner[1:]}", tls=tls, insecure=insecure)
+            yield port
+        finally:
+            await self._close()
+
+    def _listen(self, address: str) -> int:
+        try:
+            self._listeners = _listeners(address)
+        except OSError:
+            raise credentials.taken(address) from None
+        self._loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            self._loop.add_reader(listener, self._accept, listener)
+        return int(self._listeners[0].getsockname()[1])
+
+    async def _close(self) -> None:
+        """What the gRPC server has sent before it stopped is passed on."""
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+            listener.close()
+        self._listeners = []
+        for connection in [one for one in self._connections if one.inner is None]:
+            self._drop(connection)
+        give_up_at = time.monotonic() + DRAIN_S_MAX
+        while self._connections and time.monotonic() < give_up_at:
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            self._drop(connection)
+
+    def peer_of(self, peer: str) -> str:
+        """Who is really there, in gRPC's form: ipv4:10.0.0.7:50123. `peer`: as the gRPC server sees it. UNKNOWN_PEER if
+        the connection is gone, or was made around the front: it must not count as one of this host."""
+        connection = self._by_name.get(peer)
+        return connection.peer if connection is not None else UNKNOWN_PEER
+
+    def prove(self, peer: str) -> None:
+        """The caller at this connection has a valid certificate, or needs none. `peer`: as the gRPC server sees it."""
+        connection = self._by_name.get(peer)
+        if connection is None or connection.proven:
+            return
+        connection.proven = True
+        self._forget(self._strangers, connection)
+        self._tokens.give_back(connection.address)
+        self._pass_on_waiting(connection.address)
+
+    # Accepting.
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                accepted, at = listener.accept()
+            except _WOULD_BLOCK:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._do_without_files(listener, error)
+                    return
+                continue  # the connection is gone already
+            self._take(accepted, *at[:2])
+
+    def _do_without_files(self, listener: socket.socket, error: OSError) -> None:
+        """Someone gives way, and the listener pauses."""
+        self._refuse("this process", f"can have no more connections ({error.strerror})")
+        self._give_way(self._strangers_of_most())
+        self._loop.remove_reader(listener)
+
+        def resume() -> None:
+            if listener in self._listeners:
+                self._loop.add_reader(listener, self._accept, listener)
+
+        self._loop.call_later(RETRY_S, resume)
+
+    def _take(self, accepted: socket.socket, host: str, port: int) -> None:
+        address, peer = _address_and_peer(host, port)
+        if not self._make_room(address):
+            _abort(accepted)
+            return
+        accepted.setblocking(False)
+        with contextlib.suppress(OSError):
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = _Connection(accepted, address, peer)
+        connection.timer = self._loop.call_later(self._limits.wait_s, self._drop, connection)
+        self._connections[connection] = None
+        self._counts[address] += 1
+        self._strangers.setdefault(address, OrderedDict())[connection] = None
+        self._loop.add_reader(accepted, self._begin, connection)
+
+    def _make_room(self, address: str) -> bool:
+        """For one more connection of this address."""
+        if self._counts[address] >= self._limits.connections_of_address:
+            self._refuse(address, f"has {self._limits.connections_of_address} connections, the most for one address")
+            return self._give_way(self._strangers.get(address))
+        if len(self._connections) >= self._limits.connections:
+            self._refuse(address, f"connects, and there are {self._limits.connections} connections, the most in all")
+            return self._give_way(self._strangers_of_most())
+        return True
+
+    def _strangers_of_most(self) -> OrderedDict[_Connection, None] | None:
+        """Of the address that has most of them."""
+        return max(self._strangers.values(), key=len, default=None)
+
+    def _give_way(self, strangers: OrderedDict[_Connection, None] | None) -> bool:
+        """The oldest of these."""
+        if not strangers:
+            return False
+        self._drop(next(iter(strangers)))
+        return True
+
+    def _refuse(self, address: str, why: str) -> None:
+        self._refusals["connections"] += 1
+        self._refused_since += 1
+        now = time.monotonic()
+        if now >= self._warned_at + WARN_S:
+            log.warning("%s %s: %d connections were refused or ended", address, why, self._refused_since)
+            self._warned_at, self._refused_since = now, 0
+
+    # Passing on.
+
+    def _begin(self, connection: _Connection) -> None:
+        """Its first byte is there, which is not read yet, or its end."""
+        self._loop.remove_reader(connection.outer)
+        self._waiting.setdefault(connection.address, OrderedDict())[connection] = None
+        self._pass_on_waiting(connection.address)
+
+    def _pass_on_waiting(self, address: str) -> None:
+        """Those for which there are tokens, in their order."""
+        timer = self._token_timers.pop(address, None)
+        if timer is not None:
+            timer.cancel()
+        while waiting := self._waiting.get(address):
+            connection = next(iter(waiting))
+            if not _is_there(connection.outer):
+                self._drop(connection)
+            elif lacking_s := self._tokens.take(address):
+                self._token_timers[address] = self._loop.call_later(lacking_s, self._pass_on_waiting, address)
+                return
+            else:
+                self._forget(self._waiting, connection)
+                self._pass_on(connection)
+
+    def _pass_on(self, connection: _Connection) -> None:
+        if connection.closed:
+            return
+        try:
+            inner = self._connect()
+        except _WOULD_BLOCK:  # the server has not accepted the last ones yet
+            self._loop.call_later(RETRY_S, self._pass_on, connection)
+            return
+        except OSError as error:
+            log.warning("a connection of %s cannot be passed on: %s", connection.peer, error)
+            self._drop(connection)
+            return
+        connection.end_timer()
+        connection.inner = inner
+        connection.name = f"unix-abstract:{quote(inner.getsockname()[1:].decode())}"
+        self._by_name[connection.name] = connection
+        to_server, from_server = (
+            _Way(self._loop, *ends) for ends in ((connection.outer, inner), (inner, connection.outer))
+        )
+        to_server.ended = functools.partial(self._end_of_caller, connection)
+        # If the server takes no more, `from_server` still passes on what it has sent, and then ends.
+        from_server.ended = functools.partial(self._end_of_server, connection)
+        from_server.refused = functools.partial(self._drop, connection)
+        connection.ways = (to_server, from_server)
+
+    def _connect(self) -> socket.socket:
+        inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            inner.setblocking(False)
+            inner.bind("")  # the system finds a name that nobody has
+            inner.connect(self._inner)
+        except BaseException:
+            inner.close()
+            raise
+        return inner
+
+    # Ending.
+
+    def _end_of_caller(self, connection: _Connection) -> None:
+        """The server reads what came before, and ends the connection."""
+        to_server, _ = connection.ways
+        to_server.close()
+        assert connection.inner is not None, "it was passed on"
+        with contextlib.suppress(OSError):
+            connection.inner.shutdown(socket.SHUT_WR)
+        connection.timer = self._loop.call_later(LINGER_S_MAX, self._drop, connection)
+
+    def _end_of_server(self, connection: _Connection) -> None:
+        """The caller reads what came before, and ends the connection. What it sends until then is thrown away: closing
+        a socket with unread bytes would take from the caller what it has not read yet."""
+        for way in connection.ways:
+            way.close()
+        connection.ways = ()
+        connection.end_timer()
+        assert connection.inner is not None, "it was passed on"
+        connection.inner.close()
+        self._by_name.pop(connection.name, None)
+        with contextlib.suppress(OSError):
+            connection.outer.shutdown(socket.SHUT_WR)
+        connection.timer = self._loop.call_later(LINGER_S_MAX, self._drop, connection)
+        self._loop.add_reader(connection.outer, self._throw_away, connection)
+
+    def _throw_away(self, connection: _Connection) -> None:
+        try:
+            content = connection.outer.recv(READ_BYTES)
+        except _WOULD_BLOCK:
+            return
+        except OSError:
+            content = b""
+        if not content:
+            self._drop(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        """Idempotent."""
+        if connection.closed:
+            return
+        connection.closed = True
+        connection.end_timer()
+        for way in connection.ways:
+            way.close()
+        self._loop.remove_reader(connection.outer)
+        if connection.inner is None:
+            _abort(connection.outer)
+        else:
+            connection.outer.close()
+            connection.inner.close()
+        self._by_name.pop(connection.name, None)
+        self._connections.pop(connection, None)
+        self._counts[connection.address] -= 1
+        if not self._counts[connection.address]:
+            del self._counts[connection.address]
+        self._forget(self._strangers, connection)
+        self._forget(self._waiting, connection)
+
+    def _forget(self, of: dict[str, OrderedDict[_Connection, None]], connection: _Connection) -> None:
+        there = of.get(connection.address)
+        if there is not None:
+            there.pop(connection, None)
+            if not there:
+                del of[connection.address]
+
+
+@dataclass(eq=False)
+class _Connection:
+    outer: socket.socket
+    """The TCP connection."""
+    address: str
+    """By which it counts."""
+    peer: str
+    """As gRPC would say it."""
+    inner: socket.socket | None = None
+    """To the gRPC server. None: it is not passed on yet."""
+    name: str = ""
+    """Of `inner`, as the gRPC server sees it."""
+    ways: tuple[_Way, ...] = ()
+    timer: asyncio.TimerHandle | None = None
+    """Ends it if it is not passed on."""
+    proven: bool = False
+    closed: bool = False
+
+    def end_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class _Way:
+    """One direction of a connection. It reads only when all that it has read before is passed on."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, source: socket.socket, sink: socket.socket) -> None:
+        self._loop, self._source, self._sink = loop, source, sink
+        self.ended: Callable[[], None] = self.close
+        """Called when the source has closed, or is gone."""
+        self.refused: Callable[[], None] = self.close
+        """Called when the sink takes no more."""
+        self._rest = memoryview(b"")
+        self._blocked = False
+        loop.add_reader(source, self._read)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._source)
+        self._loop.remove_writer(self._sink)
+
+    def _read(self) -> None:
+        try:
+            content = self._source.recv(READ_BYTES)
+        except _WOULD_BLOCK:
+            return
+        except OSError:
+            content = b""
+        if not content:
+            self.ended()
+            return
+        self._rest = memoryview(content)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            self._rest = self._rest[self._sink.send(self._rest) :]
+        except _WOULD_BLOCK:
+            pass
+        except OSError:
+            self.refused()
+            return
+        if bool(self._rest) == self._blocked:
+            return
+        self._blocked = bool(self._rest)
+        if self._blocked:
+            self._loop.remove_reader(self._source)
+            self._loop.add_writer(self._sink, self._write)
+        else:
+            self._loop.remove_writer(self._sink)
+            self._loop.add_reader(self._source, self._read)
+
+
+def _listeners(address: str) -> list[socket.socket]:
+    """At all addresses that a name has. 0.0.0.0 and [::] are each all of IPv4 and of IPv6, as for gRPC itself."""
+    host, _, port_text = address.rpartition(":")
+    host, port = host.strip("[]"), int(port_text)
+    if host in ("", "0.0.0.0", "::"):
+        if socket.has_dualstack_ipv6():
+            return [_listener(socket.AF_INET6, ("::", port), dual=True)]
+        return [_listener(socket.AF_INET, ("0.0.0.0", port))]
+    found: list[socket.socket] = []
+    try:
+        for family, _, _, _, at in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+            try:
+                found.append(_listener(family, (at[0], found[0].getsockname()[1] if found else port, *at[2:])))
+            except OSError as error:
+                unusable = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+                if not unusable:
+                    raise
+                missing = error
+        if not found:
+            raise missing
+    except OSError:
+        for listener in found:
+            listener.close()
+        raise
+    return found
+
+
+def _listener(family: int, at: tuple[object, ...], *, dual: bool = False) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual)
+        listener.bind(at)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _address_and_peer(host: str, port: int) -> tuple[str, str]:
+    """By what a connection counts, and what gRPC would call it."""
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            network = ipaddress.ip_network((address, IPV6_HOST_BITS), strict=False)
+            return str(network), f"ipv6:{quote(f'[{address}]', safe=':')}:{port}"
+        address = address.ipv4_mapped
+    return str(address), f"ipv4:{address}:{port}"
+
+
+def _is_there(connected: socket.socket) -> bool:
+    """Whether the other side has not closed it."""
+    poll = select.poll()
+    poll.register(connected, select.POLLRDHUP)  # and POLLHUP and POLLERR, always
+    return not poll.poll(0)
+
+
+def _abort(connected: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+    connected.close()
+
+
+def _connections_that_files_allow() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return max(ADDRESS_PART, int(FILES_PART * files) // FILES_A_CONNECTION)
