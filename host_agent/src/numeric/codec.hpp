@@ -67,7 +67,7 @@ struct Scale {
   float down[2] = {1.0F, 1.0F};
   std::int32_t limit = 0x7FFFFFFF;  // lanes are clamped to [-limit, limit]
   float divisor = 1.0F;             // AVG divides by N, correctly rounded, after scaling back
-  bool not_finite = false;          // m = 255: the whole chunk is NaN at every worker
+  bool not_finite = false;          // there is no scale, since the caller's makes no sense: all elements become NaN
 };
 
 [[nodiscard]] Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned bits, float divisor) noexcept;
