@@ -79,14 +79,14 @@ def case_of(model: str, group: str, steps: int, answers: Sequence[dict[str, Any]
 def report(cases: Sequence[Case], options: argparse.Namespace) -> Table:
     table = table_of(
         f"{options.workers} workers, {options.steps} steps. Loss: mean of the last {LAST_STEPS} steps; from Gloo's: "
-        "largest difference at any step. Chunks that blocks cannot carry, as a part of all; packets that workers sent",
-        ("", "loss", "from Gloo's", "such chunks", "packets, times block's"),
+        "largest difference at any step. Chunks that blocks cannot carry, as a part of all; bytes that workers sent",
+        ("", "loss", "from Gloo's", "such chunks", "bytes, times block's"),
     )
     for case in cases:
         same = {other.group: other for other in cases if other.model == case.model}
         # All workers count a chunk that is summed again; with `block` those count it whose elements they are.
         lost = (case.counted.get("chunks_exact", 0) or case.counted.get("chunks_wide", 0)) / options.workers
-        sent = first_packets(case) / first_packets(same["block"]) if case.counted else None
+        sent = case.counted["bytes_sent"] / same["block"].counted["bytes_sent"] if case.counted else None
         table.add_row(
             f"{case.model}, {case.group}",
             f"{case.last_loss:.5f}",
@@ -95,10 +95,6 @@ def report(cases: Sequence[Case], options: argparse.Namespace) -> Table:
             "-" if sent is None else f"{sent:.3f}",
         )
     return table
-
-
-def first_packets(case: Case) -> int:
-    return case.counted["packets_sent"] - case.counted["retransmissions"]
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:

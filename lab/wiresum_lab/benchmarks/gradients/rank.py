@@ -39,7 +39,7 @@ class TrainingRank(Rank):
             self._sum_gradients(parameters, group)
             optimizer.step()
         after = self._network(group)
-        names = () if after is None else ("packets_sent", "retransmissions", "chunks_exact", "chunks_wide")
+        names = () if after is None else ("bytes_sent", "chunks_exact", "chunks_wide")
         return {
             "losses": losses,
             "parameters": sum(parameter.numel() for parameter in parameters),
