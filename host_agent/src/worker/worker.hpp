@@ -1,7 +1,8 @@
 // One thread's share of a worker: slots, rounds, window, timers. A sans-IO state machine.
 //
 // Events go in (submit, handle_datagram, time), packets and completions come out (poll_*). No socket, no
-// clock, no allocation after construction; not thread-safe: one engine thread owns it.
+// clock; not thread-safe: one engine thread owns it. After construction only exact sums of single chunks allocate; if
+// they cannot, everything ends with Status::kNoMemory.
 //
 // Theory of operation
 //
