@@ -171,8 +171,9 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
     for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t chunk, std::size_t at, std::size_t n) {
       if (at + ahead < bench.tensor_bytes) {
         const std::size_t next = std::min(chunk_bytes, bench.tensor_bytes - at - ahead);
-        largest |= max_exponent(format.dtype, bench.source(format.dtype) + at + ahead, elements_in(next, format.dtype),
-                                kernels);
+        largest |= exponents_of(format.dtype, bench.source(format.dtype) + at + ahead, elements_in(next, format.dtype),
+                                kernels)
+                       .largest;
       }
       quantise_chunk(chunk, at, n);
     });

@@ -26,7 +26,7 @@ struct Counter {
   Sum sum = Sum::kAdd;
 };
 
-inline constexpr std::array<Counter, 17> kCounters{{
+inline constexpr std::array<Counter, 19> kCounters{{
     {"packets_sent", &TrafficStats::packets_sent},
     {"bytes_sent", &TrafficStats::bytes_sent},
     {"bytes_received", &TrafficStats::bytes_received},
@@ -40,6 +40,8 @@ inline constexpr std::array<Counter, 17> kCounters{{
     {"rto_ns", &TrafficStats::rto_ns, Counter::Sum::kFirst},
     {"window", &TrafficStats::window, Counter::Sum::kFirst},
     {"round_newest", &TrafficStats::round_newest, Counter::Sum::kNewestRound},
+    {"chunks_exact", &TrafficStats::chunks_exact},
+    {"chunks_wide", &TrafficStats::chunks_wide},
     {"send_calls", &TrafficStats::send_calls},
     {"receive_calls", &TrafficStats::receive_calls},
     {"send_failures", &TrafficStats::send_failures},

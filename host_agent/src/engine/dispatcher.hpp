@@ -10,7 +10,8 @@
 // more. So the shards may be stopped after it.
 //
 // submit() allocates what it takes to end the operation and to bring its shares to the shards, and throws if it cannot.
-// Later allocations are the scheduler's, which fails without them. So only prepare() and submit() throw.
+// Later allocations are the scheduler's and the state machines', which fail without them. So only prepare() and
+// submit() throw.
 #pragma once
 
 #include <atomic>

@@ -99,6 +99,21 @@ std::uint8_t exponent_of(Dtype dtype, std::uint32_t magnitude) noexcept {
   return kExponentZero;
 }
 
+/// Where some are not. That is rare, so they are read once more, one by one.
+Exponents exponents_of_finite(Dtype dtype, const std::byte* source, std::size_t count) noexcept {
+  Exponents exponents{.not_finite = true};
+  for (std::size_t i = 0; i < count; ++i) {
+    const MagnitudeRange range =
+        kKernelsScalar.magnitudes[static_cast<std::size_t>(dtype)](source + i * element_bytes(dtype), 1);
+    const std::uint8_t exponent = exponent_of(dtype, range.largest);
+    if (exponent == kExponentZero || exponent == kExponentNotFinite) continue;
+    exponents.largest = std::max(exponents.largest, exponent);
+    const bool is_first = exponents.smallest == kExponentZero;
+    exponents.smallest = is_first ? exponent : std::min(exponents.smallest, exponent);
+  }
+  return exponents;
+}
+
 template <class Bits>
 void fill_elements(std::byte* destination, std::size_t count, Bits bits) noexcept {
   for (std::size_t i = 0; i < count; ++i) std::memcpy(destination + i * sizeof bits, &bits, sizeof bits);
@@ -194,10 +209,17 @@ Scale fixed_scale(unsigned workers, float scale, unsigned bits, float divisor) n
   return result;
 }
 
-std::uint8_t max_exponent(Dtype dtype, const std::byte* source, std::size_t count, const Kernels& kernels) noexcept {
-  if (!is_float(dtype)) return kExponentZero;
-  return exponent_of(dtype,
-                     (dtype == Dtype::kF32 ? kernels.max_magnitude_32 : kernels.max_magnitude_16)(source, count));
+Exponents exponents_of(Dtype dtype, const std::byte* source, std::size_t count, const Kernels& kernels) noexcept {
+  if (!is_float(dtype)) return {};
+  const MagnitudeRange range = kernels.magnitudes[static_cast<std::size_t>(dtype)](source, count);
+  const std::uint8_t largest = exponent_of(dtype, range.largest);
+  if (largest == kExponentNotFinite) return exponents_of_finite(dtype, source, count);
+  return {.largest = largest, .smallest = exponent_of(dtype, range.smallest)};
+}
+
+unsigned exponent_gap_max(unsigned workers) noexcept {
+  const auto log2_workers = static_cast<unsigned>(ceil_log2(workers));
+  return std::max(28 - log2_workers, 17 + log2_workers);
 }
 
 BlockScan scan_block(Dtype dtype, const std::byte* source, std::size_t count, const Kernels& kernels) noexcept {

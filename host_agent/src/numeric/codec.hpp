@@ -9,17 +9,34 @@
 namespace wiresum::numeric {
 
 inline constexpr std::uint8_t kExponentZero = 0;         // all elements zero or subnormal
-inline constexpr std::uint8_t kExponentNotFinite = 255;  // an Inf or a NaN somewhere
+inline constexpr std::uint8_t kExponentNotFinite = 255;  // of Inf and NaN
 
 struct Kernels;
 /// The kernels (kernels.hpp) of the best instruction set that the processor has, unless the environment variable
 /// WIRESUM_SIMD names another that it has; chosen at the first use. Tests and benchmarks name others below.
 [[nodiscard]] const Kernels& active_kernels() noexcept;
 
-/// Largest biased fp32 exponent (0..255) among `count` elements; fp16 and bf16 count as their fp32 value.
-/// 0 for an empty chunk and for the integer dtypes.
-[[nodiscard]] std::uint8_t max_exponent(Dtype dtype, const std::byte* source, std::size_t count,
-                                        const Kernels& kernels = active_kernels()) noexcept;
+/// Biased fp32 exponents (0..254) among a chunk's elements; fp16 and bf16 count as their fp32 value.
+struct Exponents {
+  std::uint8_t largest = kExponentZero;   // of the finite ones
+  std::uint8_t smallest = kExponentZero;  // of the finite ones that are neither zero nor subnormal; 0 if there are none
+  bool not_finite = false;                // an Inf or a NaN is among them
+};
+
+/// Of `count` elements. All 0 for an empty chunk and for the integer dtypes.
+[[nodiscard]] Exponents exponents_of(Dtype dtype, const std::byte* source, std::size_t count,
+                                     const Kernels& kernels = active_kernels()) noexcept;
+
+/// How far below a chunk's largest exponent one of its elements may be, in block floating point with 32 bits. With up
+/// to 32 workers an element keeps its two leading bits at least, so that it loses an eighth of itself at most. More
+/// workers leave fewer bits. There the distance is 2^(17 + ceil(log2 N)): of ordinary numbers, about 1 chunk in 150 has
+/// an element that is small by chance and further away (docs/numerics.md).
+[[nodiscard]] unsigned exponent_gap_max(unsigned workers) noexcept;
+
+/// Does one of these elements lie further below the exponent `largest`, which all workers have agreed on?
+[[nodiscard]] inline bool is_wide(const Exponents& exponents, std::uint8_t largest, unsigned gap_max) noexcept {
+  return exponents.smallest != kExponentZero && exponents.smallest + gap_max < largest;
+}
 
 /// Whether there is anything in a block of a tensor.
 struct BlockScan {
@@ -50,7 +67,7 @@ struct Scale {
   float down[2] = {1.0F, 1.0F};
   std::int32_t limit = 0x7FFFFFFF;  // lanes are clamped to [-limit, limit]
   float divisor = 1.0F;             // AVG divides by N, correctly rounded, after scaling back
-  bool not_finite = false;          // m = 255: the whole chunk is NaN at every worker
+  bool not_finite = false;          // there is no scale, since the caller's makes no sense: all elements become NaN
 };
 
 [[nodiscard]] Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned bits, float divisor) noexcept;

@@ -13,12 +13,14 @@ constexpr Kernels make_kernels(const char* name) noexcept {
   Kernels kernels = {};
   kernels.name = name;
   if constexpr (V::kWidth == 1) {
-    kernels.max_magnitude_32 = max_magnitude_scalar<std::uint32_t, kMask32>;
-    kernels.max_magnitude_16 = max_magnitude_scalar<std::uint16_t, kMask16>;
+    kernels.magnitudes[0] = magnitudes_scalar<std::uint32_t, kMaskF32>;
+    kernels.magnitudes[1] = magnitudes_scalar<std::uint16_t, kMaskF16>;
+    kernels.magnitudes[2] = magnitudes_scalar<std::uint16_t, kMaskBF16>;
     kernels.scan = scan_scalar;
   } else {
-    kernels.max_magnitude_32 = max_magnitude<V, std::uint32_t, kMask32>;
-    kernels.max_magnitude_16 = max_magnitude<V, std::uint16_t, kMask16>;
+    kernels.magnitudes[0] = magnitudes<V, std::uint32_t, kMaskF32>;
+    kernels.magnitudes[1] = magnitudes<V, std::uint16_t, kMaskF16>;
+    kernels.magnitudes[2] = magnitudes<V, std::uint16_t, kMaskBF16>;
     kernels.scan = scan<V>;
   }
   const auto fill = [&kernels]<class W, Dtype kDtype>() {

@@ -409,38 +409,59 @@ void accumulate_words(std::byte* cell, const std::byte* payload, std::size_t wor
 
 /// Magnitudes as integers order like the numbers themselves, with Inf and NaN above all finite ones.
 template <class Element, Element kMask>
-std::uint32_t max_magnitude_scalar(const std::byte* source, std::size_t count) noexcept {
+MagnitudeRange magnitudes_scalar(const std::byte* source, std::size_t count) noexcept {
   std::uint32_t largest = 0;
+  std::uint32_t least = 0xFFFFFFFFU;  // the smallest less 1, so that a zero wraps to above all others
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint32_t magnitude = load_as<Element>(source + i * sizeof(Element)) & kMask;
     largest = magnitude > largest ? magnitude : largest;
+    least = magnitude - 1 < least ? magnitude - 1 : least;
   }
-  return largest;
+  return {.largest = largest, .smallest = least + 1};
 }
 
 /// The same by vectors, on 16-bit lanes for both widths: of an fp32 number the top half is enough for the
-/// exponent, and SSE2 has a maximum of 16-bit integers but none of 32-bit ones. The maximum may take an element
-/// twice, so the last vector is moved back to end with the data.
+/// exponent, and SSE2 has maxima of 16-bit integers but none of 32-bit ones. They are signed, so a magnitude is shifted
+/// by 0x7FFF before the minimum: zeros become the largest lane, and the others keep their order. Both may take an
+/// element twice, so the last vector is moved back to end with the data.
 template <class V, class Element, Element kMask>
-std::uint32_t max_magnitude(const std::byte* source, std::size_t count) noexcept {
+MagnitudeRange magnitudes(const std::byte* source, std::size_t count) noexcept {
   constexpr std::size_t kBytes = 4 * V::kWidth;
+  constexpr std::uint16_t kShift = 0x7FFF;
   const std::size_t bytes = count * sizeof(Element);
-  if (bytes < kBytes) return max_magnitude_scalar<Element, kMask>(source, count);
+  if (bytes < kBytes) return magnitudes_scalar<Element, kMask>(source, count);
   const auto mask = V::broadcast_int(sizeof(Element) == 4 ? kMask : kMask | static_cast<std::uint32_t>(kMask) << 16);
+  const auto shift = V::broadcast_int(kShift | static_cast<std::uint32_t>(kShift) << 16);
   auto first = V::mask_bits(V::load_i32(source + bytes - kBytes), mask);
   auto second = first;
+  auto least = V::add_16(first, shift);
   std::size_t at = 0;
   for (; at + 2 * kBytes <= bytes; at += 2 * kBytes) {
     for (std::size_t line = 0; line < 2 * kBytes; line += kCacheLine) {
       __builtin_prefetch(source + at + line + kPrefetchBytes);
     }
-    first = V::max_16(first, V::mask_bits(V::load_i32(source + at), mask));
-    second = V::max_16(second, V::mask_bits(V::load_i32(source + at + kBytes), mask));
+    const auto even = V::mask_bits(V::load_i32(source + at), mask);
+    const auto odd = V::mask_bits(V::load_i32(source + at + kBytes), mask);
+    first = V::max_16(first, even);
+    second = V::max_16(second, odd);
+    least = V::min_16(least, V::min_16(V::add_16(even, shift), V::add_16(odd, shift)));
   }
-  if (at + kBytes <= bytes) first = V::max_16(first, V::mask_bits(V::load_i32(source + at), mask));
+  if (at + kBytes <= bytes) {
+    const auto last = V::mask_bits(V::load_i32(source + at), mask);
+    first = V::max_16(first, last);
+    least = V::min_16(least, V::add_16(last, shift));
+  }
   std::byte lanes[kBytes];
   V::store_i32(lanes, V::max_16(first, second));
-  return max_magnitude_scalar<Element, kMask>(lanes, kBytes / sizeof(Element));
+  const std::uint32_t largest = magnitudes_scalar<Element, kMask>(lanes, kBytes / sizeof(Element)).largest;
+  V::store_i32(lanes, least);
+  std::int16_t smallest = 0x7FFF;
+  for (std::size_t lane = 0; lane < kBytes; lane += 2) {
+    const auto value = load_as<std::int16_t>(lanes + lane);
+    smallest = value < smallest ? value : smallest;
+  }
+  const auto magnitude = static_cast<std::uint16_t>(static_cast<std::uint16_t>(smallest) - kShift);
+  return {.largest = largest, .smallest = sizeof(Element) == 4 ? std::uint32_t{magnitude} << 16 : magnitude};
 }
 
 inline std::uint32_t any_bits_scalar(const std::byte* source, std::size_t bytes) noexcept {
@@ -486,9 +507,11 @@ std::uint32_t scan(const std::byte* source, std::size_t bytes, std::uint32_t eno
   return any_bits_scalar(lanes, kBytes) | any_bits_scalar(source + whole, bytes - whole);
 }
 
-/// For fp32 the exponent field alone, so that every path returns the same bits.
-inline constexpr std::uint32_t kMask32 = 0x7F800000U;
-inline constexpr std::uint16_t kMask16 = 0x7FFFU;
+/// What MagnitudeRange has of an element. A subnormal fp16 is a normal fp32 number; those of the other types count as
+/// 0.
+inline constexpr std::uint32_t kMaskF32 = 0x7F800000U;
+inline constexpr std::uint16_t kMaskF16 = 0x7FFFU;
+inline constexpr std::uint16_t kMaskBF16 = 0x7F80U;
 
 }  // namespace
 }  // namespace wiresum::numeric

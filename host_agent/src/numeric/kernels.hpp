@@ -26,6 +26,12 @@ struct DequantiseFactors {
   float divisor;
 };
 
+/// As bits without the sign; of fp32 and bf16 the exponents' bits alone. Inf and NaN count as magnitudes.
+struct MagnitudeRange {
+  std::uint32_t largest = 0;
+  std::uint32_t smallest = 0;  // of those that are not 0; 0 if all are
+};
+
 struct Kernels {
   using Quantise = void (*)(const QuantiseFactors&, const std::byte* source, std::size_t count, std::byte* payload,
                             std::size_t words) noexcept;
@@ -33,9 +39,8 @@ struct Kernels {
                               std::byte* destination, std::size_t count) noexcept;
 
   const char* name;
-  /// Largest magnitude of `count` elements as bits without the sign. The fp32 form may drop mantissa bits.
-  std::uint32_t (*max_magnitude_32)(const std::byte* source, std::size_t count) noexcept;
-  std::uint32_t (*max_magnitude_16)(const std::byte* source, std::size_t count) noexcept;
+  /// The largest and the smallest magnitude of `count` elements. By dtype (kF32, kF16, kBF16).
+  MagnitudeRange (*magnitudes[3])(const std::byte* source, std::size_t count) noexcept;
   /// The bits that are set in any of the 32-bit words; of an odd number of 16-bit elements the last counts as a low
   /// half. Looks at the first cache line before the rest, and stops where it finds a bit of `enough`: then the result
   /// has one, and says no more.

@@ -72,7 +72,9 @@ struct Avx2 {
   static Int mask_bits(Int value, Int mask) noexcept { return _mm256_and_si256(value, mask); }
   static Int or_bits(Int a, Int b) noexcept { return _mm256_or_si256(a, b); }
   static bool has_bits(Int value, Int mask) noexcept { return _mm256_testz_si256(value, mask) == 0; }
+  static Int add_16(Int a, Int b) noexcept { return _mm256_add_epi16(a, b); }
   static Int max_16(Int a, Int b) noexcept { return _mm256_max_epi16(a, b); }
+  static Int min_16(Int a, Int b) noexcept { return _mm256_min_epi16(a, b); }
 
   static constexpr std::size_t kDoubles = 4;
   using Double = __m256d;

@@ -64,7 +64,9 @@ struct Avx512 {
   static Int mask_bits(Int value, Int mask) noexcept { return _mm512_and_si512(value, mask); }
   static Int or_bits(Int a, Int b) noexcept { return _mm512_or_si512(a, b); }
   static bool has_bits(Int value, Int mask) noexcept { return _mm512_test_epi32_mask(value, mask) != 0; }
+  static Int add_16(Int a, Int b) noexcept { return _mm512_add_epi16(a, b); }
   static Int max_16(Int a, Int b) noexcept { return _mm512_max_epi16(a, b); }
+  static Int min_16(Int a, Int b) noexcept { return _mm512_min_epi16(a, b); }
 
   static constexpr std::size_t kDoubles = 8;
   using Double = __m512d;

@@ -63,7 +63,9 @@ struct Sse2 {
   static bool has_bits(Int value, Int mask) noexcept {
     return _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_and_si128(value, mask), _mm_setzero_si128())) != 0xFFFF;
   }
+  static Int add_16(Int a, Int b) noexcept { return _mm_add_epi16(a, b); }
   static Int max_16(Int a, Int b) noexcept { return _mm_max_epi16(a, b); }
+  static Int min_16(Int a, Int b) noexcept { return _mm_min_epi16(a, b); }
 
   static constexpr std::size_t kDoubles = 2;
   using Double = __m128d;

@@ -14,6 +14,8 @@ namespace {
 
 constexpr unsigned kBytesPerWord = 4;
 constexpr unsigned kBitsPerByte = 8;
+/// Of numeric::exponent_gap_max, what is for the distance between the workers' largest exponents.
+constexpr unsigned kGapBetweenWorkers = 10;
 
 }  // namespace
 
@@ -56,7 +58,7 @@ void Refinement::read(const worker::ChunkPresence& presence) {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const worker::ChunkView& block = blocks_[i];
     const bool holds_anything = presence.may_hold(chunks_[i]);
-    if (holds_anything && is_float()) exponents_[i] = numeric::max_exponent(dtype, block.source, block.elements);
+    if (holds_anything && is_float()) exponents_[i] = exponent_to_say(block);
     for (std::size_t first = 0; first < block.elements; first += kRowElements) {
       const std::size_t count = std::min<std::size_t>(kRowElements, block.elements - first);
       const std::size_t row = i * rows_of_chunk_ + first / kRowElements;
@@ -90,18 +92,31 @@ void Refinement::narrow() {
   counts_.collect();
   union_size_ = {.size = size_, .blocks = 0, .elements = 0};
   std::uint64_t before = 0;
-  for (std::uint64_t& row : union_) {
+  for (std::size_t i = 0; i < union_.size(); ++i) {
+    std::uint64_t& row = union_[i];
     const std::uint64_t starts = row & block_starts(size_);
     const auto count = static_cast<unsigned>(std::popcount(starts));
     const std::uint64_t kept = choose_bits(starts, counts_.present(before, count));
     before += count;
-    row &= whole_blocks(kept, size_);
+    row &= is_set_aside(i / rows_of_chunk_) ? 0 : whole_blocks(kept, size_);
+    if (row == 0) continue;
     union_size_.blocks += static_cast<unsigned>(std::popcount(kept));
     union_size_.elements += static_cast<unsigned>(std::popcount(row));
   }
 }
 
 // ---- Exponents ----
+
+bool Refinement::has_blocks_of_32_bits() const noexcept {
+  return request_.format.scaling == numeric::Scaling::kBlockExponent && request_.format.bits == 32;
+}
+
+std::uint8_t Refinement::exponent_to_say(const worker::ChunkView& block) const noexcept {
+  const numeric::Exponents exponents = numeric::exponents_of(request_.format.dtype, block.source, block.elements);
+  const unsigned gap_max = numeric::exponent_gap_max(self_.workers) - kGapBetweenWorkers;
+  const bool is_apart = has_blocks_of_32_bits() && numeric::is_wide(exponents, exponents.largest, gap_max);
+  return exponents.not_finite || is_apart ? numeric::kExponentNotFinite : exponents.largest;
+}
 
 void Refinement::write_exponents() {
   const std::uint64_t words = exponent_words(request_.format, self_.workers);
@@ -118,9 +133,18 @@ void Refinement::agree_on_exponents() {
   if (words == 0) return;
   const std::span<std::uint32_t> fields = counts_.more_words();
   for (std::size_t i = 0; i < exponents_.size(); ++i) {
+    std::uint8_t largest = exponents_[i];
+    std::uint8_t least = largest;  // of those that have one
     for (std::uint32_t word : fields.subspan(i * words, words)) {
-      for (; word != 0; word >>= kBitsPerByte) exponents_[i] = std::max(exponents_[i], static_cast<std::uint8_t>(word));
+      for (; word != 0; word >>= kBitsPerByte) {
+        const auto exponent = static_cast<std::uint8_t>(word);
+        largest = std::max(largest, exponent);
+        if (exponent != numeric::kExponentZero) least = least == 0 ? exponent : std::min(least, exponent);
+      }
     }
+    const bool is_apart = has_blocks_of_32_bits() && least + kGapBetweenWorkers < largest;
+    exponents_[i] = is_apart ? numeric::kExponentNotFinite : largest;
+    if (is_set_aside(i)) set_aside_.push_back(chunks_[i]);
   }
 }
 
@@ -130,9 +154,7 @@ numeric::Scale Refinement::scale_of(std::size_t chunk) const noexcept {
   if (format.scaling == numeric::Scaling::kBlockExponent) {
     return numeric::block_scale(self_.workers, exponents_[chunk], format.bits, request_.divisor);
   }
-  numeric::Scale scale = numeric::fixed_scale(self_.workers, request_.fixed_scale, format.bits, request_.divisor);
-  scale.not_finite |= exponents_[chunk] == numeric::kExponentNotFinite;
-  return scale;
+  return numeric::fixed_scale(self_.workers, request_.fixed_scale, format.bits, request_.divisor);
 }
 
 // ---- What is left ----
@@ -173,6 +195,7 @@ void Refinement::pack() {
 }
 
 std::size_t Refinement::unpack(std::size_t chunk, const std::int32_t* integers) {
+  if (is_set_aside(chunk)) return 0;
   const worker::ChunkView& block = blocks_[chunk];
   std::size_t count = 0;
   for (const std::uint64_t row : rows_of(union_, chunk)) count += static_cast<unsigned>(std::popcount(row));

@@ -15,6 +15,12 @@
 // carry each worker's exponent of each chunk, in a byte that is zero at all other workers (so there is no carry). All
 // workers take the largest, and what is packed are the integers that the chunk's lanes would have held.
 //
+// A chunk that a packet of its own would not carry in block floating point (worker.hpp) is *set aside*: it is not
+// packed but sent whole, after what is packed, so that its sum is exact as in the dense path. All workers must set
+// aside the same chunks, and know only the largest exponent of each worker. So a worker that has an Inf or a NaN in a
+// chunk, or exponents that lie apart by most of what is allowed, says 255 in its byte, and the workers' largest
+// exponents may lie apart by the rest. This sets aside every chunk that would be summed exactly, and a few others.
+//
 // Memory: 1/16 of the union's chunks for the rows (1/8 at 16 bits per element), the counts, and 4 bytes for each
 // element that is left.
 #pragma once
@@ -48,18 +54,26 @@ class Refinement {
   [[nodiscard]] PresenceCounts& counts() noexcept { return counts_; }
   /// The counts have been summed: only what they say is there remains.
   void narrow();
+  /// Of what is to be packed.
   [[nodiscard]] const UnionSize& union_size() const noexcept { return union_size_; }
+  /// The chunks that are set aside, by number. After the first narrow().
+  [[nodiscard]] std::span<const std::uint32_t> set_aside() const noexcept { return set_aside_; }
 
   /// Makes the packed tensor of integers, of as many regions as the request. Needs the thread's floating-point
   /// environment to be the default one, and so does unpack().
   void pack();
   [[nodiscard]] const PackedTensor& packed() const noexcept { return packed_; }
-  /// Brings its sum to the destinations.
+  /// Brings its sum to the destinations; those of chunks set aside stay as they are.
   void unpack();
 
  private:
   void find_blocks();
   [[nodiscard]] bool is_float() const noexcept { return request_.format.scaling != numeric::Scaling::kNone; }
+  [[nodiscard]] bool has_blocks_of_32_bits() const noexcept;
+  [[nodiscard]] std::uint8_t exponent_to_say(const worker::ChunkView& block) const noexcept;
+  [[nodiscard]] bool is_set_aside(std::size_t chunk) const noexcept {
+    return exponents_[chunk] == numeric::kExponentNotFinite;
+  }
   void write_exponents();
   void agree_on_exponents();
   [[nodiscard]] numeric::Scale scale_of(std::size_t chunk) const noexcept;
@@ -78,7 +92,8 @@ class Refinement {
   std::vector<std::size_t> region_ends_;   // by region: the place after its last chunk
   std::vector<std::uint64_t> mine_;        // rows, chunk by chunk
   std::vector<std::uint64_t> union_;
-  std::vector<std::uint8_t> exponents_;  // by place in the union: mine, and then all workers' largest
+  std::vector<std::uint8_t> exponents_;  // by place in the union: mine, then all workers' largest; 255: set aside
+  std::vector<std::uint32_t> set_aside_;
   UnionSize union_size_;
   unsigned size_ = 0;  // of the blocks that are being counted
   PresenceCounts counts_;

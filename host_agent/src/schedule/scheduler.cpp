@@ -38,6 +38,8 @@ bool Scheduler::may_follow(Stage before, Stage after) noexcept {
       return any_of(kPackedStream);
     case kPackedStream:
       return any_of(kUnpacking);
+    case kUnpacking:
+      return any_of(kStream);
     case kMeasuring:
       return any_of(kPlanes);
     case kPlanes:
@@ -47,7 +49,6 @@ bool Scheduler::may_follow(Stage before, Stage after) noexcept {
     case kAllGather:
     case kLimbs:
       return any_of(kJoining);
-    case kUnpacking:
     case kJoining:
     case kStream:
     case kWhole:
@@ -226,8 +227,8 @@ worker::Collective Scheduler::collective_of(const RequestState& state, std::uint
   return work;
 }
 
-worker::Collective Scheduler::stream_of(const RequestState& state) {
-  worker::Collective work = collective_of(state);
+worker::Collective Scheduler::stream_of(const RequestState& state, std::uint32_t tag) {
+  worker::Collective work = collective_of(state, tag);
   work.format = state.request.format;
   work.fixed_scale = state.request.fixed_scale;
   work.divisor = state.request.divisor;
@@ -340,7 +341,7 @@ void Scheduler::complete(const Task& task, Status status) {
 }
 
 void Scheduler::end_task(RequestState& state) {
-  const bool is_last = state.stage == Stage::kUnpacking || state.stage == Stage::kJoining;
+  const bool is_last = (state.stage == Stage::kUnpacking && !has_set_aside(state)) || state.stage == Stage::kJoining;
   if (failure_.has_value() && !is_last) state.status = *failure_;
   if (state.status != Status::kOk || is_last) {
     finish(state);
@@ -368,6 +369,9 @@ void Scheduler::end_task(RequestState& state) {
       break;
     case Stage::kSplitting:
       issue_packed_exact(state);
+      break;
+    case Stage::kUnpacking:
+      issue_set_aside(state);
       break;
     default:
       assert(false);

@@ -14,8 +14,9 @@
 //     all workers which blocks any of them has, the *union*;
 //   the stream, the request itself, cut down to the union. A worker without a block of the union sends EMPTY.
 // Where finer blocks are worth it (granularity.hpp), more prologues follow, each about smaller blocks of the union
-// (refinement.hpp), and the stream is what is left, packed together. A block that no worker has becomes +0.0 without a
-// packet. Later requests wait until the stream has been issued, whose place in the order is before theirs.
+// (refinement.hpp), and the stream is what is left, packed together; chunks that were set aside follow it. A block that
+// no worker has becomes +0.0 without a packet. Later requests wait until the stream has been issued, whose place in the
+// order is before theirs.
 //
 // Exact sums. Short tensors of floats are rounded once (exact_sum.hpp), in one collective of integers or in two, which
 // have their place in the order as a prologue and its stream have.
@@ -172,7 +173,7 @@ class Scheduler {
     kPacking,       // C  what is left
     kPackedStream,  // N  the stream of what is left
     kUnpacking,     // C  its sum
-    kStream,        // N  the blocks of the union
+    kStream,        // N  the blocks of the union, or those of them that were set aside
     kWhole,         // N  all blocks
     kAllGather,     // N  an exact sum of few elements: those of all workers
     kMeasuring,     // C  an exact sum of more: which planes does this worker have?
@@ -226,7 +227,7 @@ class Scheduler {
   /// A collective for the request, over no memory yet; `tag` tells its packets from those of the request's others.
   [[nodiscard]] static worker::Collective collective_of(const RequestState& state, std::uint32_t tag = 0);
   /// Over the request's own memory.
-  [[nodiscard]] static worker::Collective stream_of(const RequestState& state);
+  [[nodiscard]] static worker::Collective stream_of(const RequestState& state, std::uint32_t tag = 0);
   void issue_packed(RequestState& state, Stage stage, const PackedTensor& packed, std::uint32_t tag = 0);
   void issue_shares(RequestState& state, Stage stage, const worker::Collective& work, std::uint64_t chunks);
   void start_task(RequestState& state, Stage stage, std::function<void()> work);
@@ -250,6 +251,9 @@ class Scheduler {
   void cut(RequestState& state, unsigned size);
   void issue_refinement(RequestState& state);
   void issue_refined(RequestState& state);
+  [[nodiscard]] static bool has_set_aside(const RequestState& state) noexcept;
+  /// After the packed stream: what was set aside, whole.
+  void issue_set_aside(RequestState& state);
   void issue_stream(RequestState& state);
   void count_stream(const RequestState& state, std::uint64_t sent, const worker::ChunkPresence& presence,
                     std::uint64_t chunks);

@@ -19,6 +19,8 @@ constexpr numeric::Format kCounts{.dtype = numeric::Dtype::kI32, .scaling = nume
 /// of finer blocks also differ by their level; there are no more levels than sizes.
 constexpr std::uint32_t kPrologueTag = 0x5A5A0000;
 constexpr unsigned kLevelShift = 16;
+/// That of the stream of what was set aside: its packets are not those of the packed stream.
+constexpr std::uint32_t kSetAsideTag = 0x96960000;
 /// Blocks that PresenceCounts returns in one call.
 constexpr std::uint64_t kPresenceBits = 64;
 
@@ -169,13 +171,15 @@ void Scheduler::refine_or_stream(RequestState& state) {
   const Costs costs = costs_of(state, state.present, decode_cost(state.round_trip_cost));
   const UnionSize& union_size = state.refinement->union_size();
   const std::uint64_t unrefined = state.present * costs.words_per_chunk;
-  const bool packed_pays = worth_refining(quotient_up(union_size.elements, costs.elements_per_word), unrefined);
+  const std::uint64_t set_aside = state.refinement->set_aside().size() * costs.words_per_chunk;
+  const std::uint64_t packed = quotient_up(union_size.elements, costs.elements_per_word);
+  const bool packed_pays = worth_refining(packed + set_aside, unrefined);
   // If the first counts leave out nothing, the sample was wrong: do not trust it again.
   const bool may_refine =
       state.levels > 0 ? packed_pays
                        : choice_.refines(state.request.signature, static_cast<std::uint32_t>(state.survey.chunks));
   const Step step = cheapest_step(costs, state.sampled, union_size);
-  if (may_refine && step.size != 0 && worth_refining(step.words, unrefined)) {
+  if (may_refine && step.size != 0 && worth_refining(step.words + set_aside, unrefined)) {
     cut(state, step.size);
   } else if (state.levels > 0 && packed_pays) {
     start_task(state, Stage::kPacking, [&state] { state.refinement->pack(); });
@@ -203,17 +207,31 @@ void Scheduler::issue_refinement(RequestState& state) {
 
 void Scheduler::issue_refined(RequestState& state) {
   assert(&state == asking_);
-  asking_ = nullptr;
+  if (!has_set_aside(state)) asking_ = nullptr;
   ++stats_.refined;
   const PackedTensor& packed = state.refinement->packed();
   const auto chunks = static_cast<std::uint32_t>(state.survey.chunks);
-  const std::uint64_t spent = packed.chunks + quotient_up(state.refining_words, config_.lanes);
+  const std::uint64_t sent = packed.chunks + state.refinement->set_aside().size();
+  const std::uint64_t spent = sent + quotient_up(state.refining_words, config_.lanes);
   choice_.on_refinement(state.request.signature, chunks,
                         worth_refining(spent * config_.lanes, state.present * config_.lanes));
   choice_.on_counts(state.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
                     state.round_trip_cost);
   count_stream(state, packed.chunks, packed.presence, packed.chunks);
   issue_packed(state, Stage::kPackedStream, packed);
+}
+
+bool Scheduler::has_set_aside(const RequestState& state) noexcept {
+  return state.refinement != nullptr && !state.refinement->set_aside().empty();
+}
+
+void Scheduler::issue_set_aside(RequestState& state) {
+  assert(&state == asking_);
+  asking_ = nullptr;
+  worker::Collective work = stream_of(state, kSetAsideTag);
+  work.chunks = state.refinement->set_aside();
+  work.slots_spread_max = stream_slots(decode_cost(state.round_trip_cost));
+  issue_shares(state, Stage::kStream, work, work.chunks.size());
 }
 
 // ---- Stream ----
@@ -235,13 +253,20 @@ void Scheduler::issue_stream(RequestState& state) {
   issue_shares(state, Stage::kStream, work, state.present);
 }
 
-/// Of `sent` chunks that all workers send; `presence` is of `chunks`, which may be more.
+/// Of `sent` chunks that all workers send; `presence` is of `chunks`, which may be more. What was set aside is sent,
+/// too.
 void Scheduler::count_stream(const RequestState& state, std::uint64_t sent, const worker::ChunkPresence& presence,
                              std::uint64_t chunks) {
   std::uint64_t absent = 0;
   for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) absent += presence.may_hold(chunk) ? 0 : 1;
   const std::uint64_t mine = chunks - absent;
-  const std::uint64_t empty = sent - std::min(sent, mine);
+  std::uint64_t empty = sent - std::min(sent, mine);
+  if (has_set_aside(state)) {
+    for (const std::uint32_t chunk : state.refinement->set_aside()) {
+      ++sent;
+      empty += state.survey.presence.may_hold(chunk) ? 0 : 1;
+    }
+  }
   const std::uint64_t payload_bytes = config_.lanes * wire::kWordBytes;
   const std::uint64_t packet_bytes = payload_bytes + wire::kHeaderBytes;
   stats_.streams += state.present < state.survey.chunks ? 1 : 0;

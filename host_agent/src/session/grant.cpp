@@ -40,6 +40,9 @@ void Grant::complete(const Line& line) {
                       .device = line.text("device"),
                       .offload = line.number("offload", 0, 1) == 1};
   read(line, "exact_elements_max", engine.exact_elements_max, 0, UINT64_MAX);
+  for (engine::AggregatorConfig& aggregator : engine.aggregators) {
+    aggregator.worker.exact_when_wide = line.number("exact_when_wide", 0, 1) == 1;
+  }
   read(line, "bits", bits, 8, 32);
   sparse = line.number("sparse", 0, 1) == 1;
   greeting_timeout = std::chrono::milliseconds(line.number("greeting_ms", 1, 3'600'000));

@@ -11,22 +11,24 @@ ChunkView Pending::view(std::uint32_t chunk) const noexcept {
   return view;
 }
 
-std::uint8_t Pending::exponent(std::uint32_t chunk, ChunkView& view) const noexcept {
-  if (view.source == nullptr) return numeric::kExponentZero;
-  const std::uint8_t exponent = numeric::max_exponent(work.format.dtype, view.source, view.elements);
+numeric::Exponents Pending::exponents(std::uint32_t chunk, ChunkView& view) const noexcept {
+  if (view.source == nullptr) return {};
+  const numeric::Exponents exponents = numeric::exponents_of(work.format.dtype, view.source, view.elements);
   // The exponent alone does not tell zeros from subnormal numbers. Either is rare, and in the cache by now.
-  if (exponent == numeric::kExponentZero && work.presence->of(number(chunk)) == Presence::kUnknown &&
+  if (exponents.largest == numeric::kExponentZero && !exponents.not_finite &&
+      work.presence->of(number(chunk)) == Presence::kUnknown &&
       !numeric::scan_block(work.format.dtype, view.source, view.elements).present) {
     view.source = nullptr;
   }
-  return exponent;
+  return exponents;
 }
 
 std::uint64_t Pending::key(const Slot& slot) const noexcept {
   // 2^32 chunks and a META round of at most 2^15 slots fit 33 bits. What remains for `order` may wrap, since keys
   // are compared as serial numbers and only collectives_max orders are alive at one time.
   constexpr unsigned kPositionBits = 33;
-  const std::uint64_t position = slot.meta ? slot.chunk : std::uint64_t{slot.chunk} + stride;
+  // The rounds of an exact sum have the place of their chunk: a slot sends one after the other.
+  const std::uint64_t position = slot.phase == Phase::kExponent ? slot.chunk : std::uint64_t{slot.chunk} + stride;
   return (order << kPositionBits) + position;
 }
 

@@ -35,9 +35,9 @@ struct Pending {
   }
   /// Where local chunk `chunk` lies; no source if this worker is known to have nothing there.
   [[nodiscard]] ChunkView view(std::uint32_t chunk) const noexcept;
-  /// The exponent of local chunk `chunk`, which lies at `view`: reads its elements. If all are zero, the view has no
+  /// The exponents of local chunk `chunk`, which lies at `view`: reads its elements. If all are zero, the view has no
   /// source any more: the chunk is sent EMPTY.
-  [[nodiscard]] std::uint8_t exponent(std::uint32_t chunk, ChunkView& view) const noexcept;
+  [[nodiscard]] numeric::Exponents exponents(std::uint32_t chunk, ChunkView& view) const noexcept;
   /// The place of a slot's packet in the order that all workers share: submission, then round, then slot.
   [[nodiscard]] std::uint64_t key(const Slot& slot) const noexcept;
 };

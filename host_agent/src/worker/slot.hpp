@@ -17,9 +17,21 @@ enum class SlotState : std::uint8_t {
   kInFlight,  // a packet was sent whose RESULT has not come
 };
 
+/// What a slot's round is about; worker.cpp says which may follow which.
+enum class Phase : std::uint8_t {
+  kExponent,  // META: the exponent of the chunk at hand, before a slot's first chunk. Also the one round of a barrier
+  kSum,       // the chunk itself
+  kPlanes,    // META: the chunk is summed exactly; which is the lowest plane that any worker has?
+  kPlane,     // a plane of it, or a part of one
+};
+
+[[nodiscard]] constexpr bool is_meta(Phase phase) noexcept {
+  return phase == Phase::kExponent || phase == Phase::kPlanes;
+}
+
 struct Slot {
   SlotState state = SlotState::kIdle;
-  bool meta = false;                     // this round carries header fields alone
+  Phase phase = Phase::kSum;
   bool first_of_collective = false;      // measures how far apart the workers are, not the path
   bool asked = false;                    // the last that went out for the packet in flight was a question
   std::uint8_t expiries = 0;             // how often its timer has expired
@@ -32,6 +44,8 @@ struct Slot {
   wire::Kind kind = wire::Kind::kEmpty;  // of the packet in flight: DATA, EMPTY or META
   ChunkView view;                        // the chunk at hand
   ChunkView ahead;                       // the chunk after it in this slot, once the packet is made
+  numeric::Exponents exponents;          // of the chunk at hand, at this worker
+  numeric::Exponents exponents_ahead;    // of the chunk after it
   numeric::Scale scale;                  // of the chunk at hand, once the packet is made
   TimeNs first_sent_at = 0;              // when the packet in flight was first sent
   TimeNs sent_at = 0;                    // ... and last sent, or asked about, or called missing

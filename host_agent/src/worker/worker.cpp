@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -31,6 +32,11 @@ WorkerConfig checked(const WorkerConfig& config) {
   return config;
 }
 
+/// Exact sums are divided by whole numbers alone; no caller asks for others.
+[[maybe_unused]] bool is_divisor(float divisor) noexcept {
+  return divisor >= 1.0F && divisor <= static_cast<float>(wire::kJobWorkersMax) && std::trunc(divisor) == divisor;
+}
+
 /// Prefetches the memory behind a chunk, where the next one usually lies: the hardware prefetcher stops at page ends.
 void prefetch_after(const ChunkView& view, numeric::Dtype dtype) noexcept {
   constexpr std::size_t kCacheLineBytes = 64;
@@ -43,6 +49,12 @@ void prefetch_after(const ChunkView& view, numeric::Dtype dtype) noexcept {
 Worker::Worker(const WorkerConfig& config)
     : config_(checked(config)),
       slots_(config.slots),
+      exact_(config.slots),
+      exact_formats_{numeric::ExactFormat(numeric::Dtype::kF32, config.workers),
+                     numeric::ExactFormat(numeric::Dtype::kF16, config.workers),
+                     numeric::ExactFormat(numeric::Dtype::kBF16, config.workers)},
+      scratch_(config.lanes),
+      exponent_gap_max_(numeric::exponent_gap_max(config.workers)),
       pending_(config.collectives_max),
       ready_(config.slots),
       current_(config.slots),
@@ -61,6 +73,7 @@ bool Worker::submit(const Collective& collective) noexcept {
   assert(collective.regions.empty() || numeric::valid(collective.format));
   assert(collective.chunk_begin <= collective.chunk_end);
   assert(collective.vote != numeric::kExponentNotFinite);
+  assert(collective.format.scaling == numeric::Scaling::kNone || is_divisor(collective.divisor));
   const std::uint32_t index = pending_.acquire();
   if (index == kNoCollective) return false;
   Pending& pending = pending_[index];
@@ -109,7 +122,7 @@ void Worker::start(std::uint32_t index, std::uint32_t collective) noexcept {
   Slot& slot = slots_[index];
   slot.collective = collective;
   slot.chunk = (index + config_.slots - pending.slot_start) % config_.slots;
-  slot.meta = pending.exponent_round || pending.barrier;
+  slot.phase = pending.exponent_round || pending.barrier ? Phase::kExponent : Phase::kSum;
   slot.first_of_collective = true;
   slot.exponent_agreed = 0;
   slot.view = pending.view(slot.chunk);
@@ -174,19 +187,36 @@ void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
 void Worker::contribute(Slot& slot) noexcept {
   const Pending& pending = pending_[slot.collective];
   slot.exponent_sent = 0;
+  if (slot.phase == Phase::kPlanes || slot.phase == Phase::kPlane) {
+    const ExactChunk& exact = exact_[static_cast<std::size_t>(&slot - slots_.data())];
+    slot.exponent_sent = exact.code();
+    slot.kind = slot.phase == Phase::kPlanes ? wire::Kind::kMeta
+                : exact.has_plane()          ? wire::Kind::kData
+                                             : wire::Kind::kEmpty;
+    return;
+  }
   // The chunk whose exponent this packet carries is read here, so that its memory is on its way to the cache long
   // before it is quantised.
-  const std::uint32_t ahead = slot.meta ? slot.chunk : slot.chunk + pending.stride;
+  const bool is_first = slot.phase == Phase::kExponent;
+  const std::uint32_t ahead = is_first ? slot.chunk : slot.chunk + pending.stride;
   slot.ahead = ahead < pending.chunks ? pending.view(ahead) : ChunkView{};
   if (slot.ahead.source != nullptr) prefetch_after(slot.ahead, pending.work.format.dtype);
-  if (pending.exponent_round) slot.exponent_sent = pending.exponent(ahead, slot.ahead);
-  if (slot.meta) {
+  if (pending.exponent_round) {
+    slot.exponents_ahead = pending.exponents(ahead, slot.ahead);
+    slot.exponent_sent = slot.exponents_ahead.largest;
+  }
+  if (is_first) {
     slot.view = slot.ahead;
+    slot.exponents = slot.exponents_ahead;
     slot.kind = wire::Kind::kMeta;
     return;
   }
   if (carries_vote(pending, slot)) slot.exponent_sent = pending.work.vote;
   choose_scale(slot);
+  if (wants_exact(slot)) {
+    slot.kind = wire::Kind::kEmpty;
+    slot.exponent_sent = numeric::kExponentNotFinite;
+  }
 }
 
 void Worker::choose_scale(Slot& slot) noexcept {
@@ -197,14 +227,24 @@ void Worker::choose_scale(Slot& slot) noexcept {
     slot.scale = numeric::block_scale(config_.workers, slot.exponent_agreed, format.bits, pending.work.divisor);
   } else {
     slot.scale = pending.fixed;
-  }
-  if (format.scaling == numeric::Scaling::kFixed &&
-      pending.exponent(slot.chunk, slot.view) == numeric::kExponentNotFinite) {
-    slot.exponent_sent = numeric::kExponentNotFinite;
-    return;
+    if (format.scaling == numeric::Scaling::kFixed) slot.exponents = pending.exponents(slot.chunk, slot.view);
   }
   if (slot.view.source == nullptr || slot.scale.not_finite) return;  // zeros, or no lane will be looked at
   slot.kind = wire::Kind::kData;
+}
+
+bool Worker::wants_exact(const Slot& slot) noexcept {
+  if (slot.view.source == nullptr || slot.scale.not_finite) return false;
+  const numeric::Format format = pending_[slot.collective].work.format;
+  if (format.scaling == numeric::Scaling::kNone) return false;
+  if (slot.exponents.not_finite) return true;
+  // Narrow lanes are coarse by choice, and a fixed scale is the caller's.
+  if (format.scaling != numeric::Scaling::kBlockExponent || format.bits != 32 ||
+      !numeric::is_wide(slot.exponents, slot.exponent_agreed, exponent_gap_max_)) {
+    return false;
+  }
+  stats_.chunks_wide += config_.exact_when_wide ? 0 : 1;
+  return config_.exact_when_wide;
 }
 
 void Worker::write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::Packet& packet) noexcept {
@@ -223,8 +263,12 @@ void Worker::write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::
   wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(packet.data, wire::kHeaderBytes));
   packet.bytes = wire::kHeaderBytes;
   if (kind == wire::Kind::kData) {
-    numeric::quantise(pending.work.format, slot.scale, slot.view.source, slot.view.elements,
-                      packet.data + wire::kHeaderBytes, config_.lanes);
+    std::byte* const payload = packet.data + wire::kHeaderBytes;
+    if (slot.phase == Phase::kPlane) {
+      exact_[index].write(payload, scratch_);
+    } else {
+      numeric::quantise(pending.work.format, slot.scale, slot.view.source, slot.view.elements, payload, config_.lanes);
+    }
     packet.bytes += config_.lanes * static_cast<std::uint32_t>(wire::kWordBytes);
   }
   ++stats_.packets_sent;
@@ -281,8 +325,10 @@ Worker::Match Worker::match(std::uint32_t index, const wire::Header& header, std
   // An answer to a question is late if something else has been sent since.
   if (missing) return slot.asked ? Match::kMissing : Match::kDuplicate;
   // The agreed exponent is a maximum over workers, and this one is among them.
-  const std::size_t lanes = slot.meta ? 0 : config_.lanes;
-  const bool possible = payload_bytes == lanes * wire::kWordBytes && header.exponent >= slot.exponent_sent;
+  const std::size_t lanes = is_meta(slot.phase) ? 0 : config_.lanes;
+  const bool is_code = slot.phase == Phase::kPlanes || slot.phase == Phase::kPlane;
+  const bool possible = payload_bytes == lanes * wire::kWordBytes && header.exponent >= slot.exponent_sent &&
+                        (!is_code || exact_[index].is_possible(header.exponent));
   return possible ? Match::kMine : Match::kForeign;
 }
 
@@ -312,33 +358,82 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
   flight_.remove(index);
   ++slot.round;
   slot.first_of_collective = false;
-  Pending& pending = pending_[slot.collective];
-  slot.exponent_agreed = header.exponent;
-  if (slot.meta && !pending.barrier) {
-    slot.meta = false;
-    make_ready(index);
-    return;
+  const Pending& pending = pending_[slot.collective];
+  switch (slot.phase) {
+    case Phase::kExponent:
+      if (pending.barrier) break;
+      slot.exponent_agreed = header.exponent;
+      slot.phase = Phase::kSum;
+      make_ready(index);
+      return;
+    case Phase::kSum:
+      if (carries_vote(pending, slot)) pending_[slot.collective].vote = header.exponent;
+      if (header.exponent == numeric::kExponentNotFinite && !slot.scale.not_finite &&
+          pending.work.format.scaling != numeric::Scaling::kNone) {
+        begin_exact(index);
+        return;
+      }
+      slot.exponent_agreed = header.exponent;
+      store(slot, payload);
+      break;
+    case Phase::kPlanes:
+    case Phase::kPlane:
+      if (!continue_exact(index, header.exponent, payload)) return;
+      break;
   }
-  store(slot, header, payload);
-  if (carries_vote(pending, slot)) pending.vote = header.exponent;
+  end_chunk(index);
+}
+
+void Worker::store(const Slot& slot, std::span<const std::byte> payload) noexcept {
+  if (slot.view.destination == nullptr) return;
+  numeric::dequantise(pending_[slot.collective].work.format, slot.scale, payload.data(), config_.lanes,
+                      slot.view.destination, slot.view.elements);
+}
+
+void Worker::begin_exact(std::uint32_t index) noexcept {
+  Slot& slot = slots_[index];
+  ++stats_.chunks_exact;
+  const numeric::Dtype dtype = pending_[slot.collective].work.format.dtype;
+  exact_[index].begin(exact_formats_[static_cast<std::size_t>(dtype)], dtype, slot.view, config_.lanes);
+  slot.phase = Phase::kPlanes;
+  make_ready(index);
+}
+
+bool Worker::continue_exact(std::uint32_t index, std::uint8_t code, std::span<const std::byte> payload) noexcept {
+  Slot& slot = slots_[index];
+  ExactChunk& exact = exact_[index];
+  if (slot.phase == Phase::kPlane && exact.take(payload.data())) {
+    make_ready(index);  // with the plane's next part
+    return false;
+  }
+  if (code == 0) {
+    exact.finish(static_cast<unsigned>(pending_[slot.collective].work.divisor));
+    return true;
+  }
+  if (!exact.start_plane(code)) {
+    fail(Status::kNoMemory);
+    return false;
+  }
+  slot.phase = Phase::kPlane;
+  make_ready(index);
+  return false;
+}
+
+void Worker::end_chunk(std::uint32_t index) noexcept {
+  Slot& slot = slots_[index];
+  Pending& pending = pending_[slot.collective];
   if (pending.chunks - slot.chunk > pending.stride) {
+    // After an exact sum nobody knows the next chunk's exponent.
+    const bool was_exact = slot.phase == Phase::kPlanes || slot.phase == Phase::kPlane;
+    slot.phase = was_exact && pending.exponent_round ? Phase::kExponent : Phase::kSum;
     slot.chunk += pending.stride;
     slot.view = slot.ahead;
+    slot.exponents = slot.exponents_ahead;
     make_ready(index);
   } else {
     start_next_collective(index);
   }
   if (--pending.chunks_left == 0) pending_.complete(static_cast<std::uint32_t>(&pending - &pending_[0]), Status::kOk);
-}
-
-void Worker::store(const Slot& slot, const wire::Header& header, std::span<const std::byte> payload) noexcept {
-  if (slot.view.destination == nullptr) return;
-  const numeric::Format format = pending_[slot.collective].work.format;
-  numeric::Scale scale = slot.scale;
-  if (format.scaling == numeric::Scaling::kFixed && header.exponent == numeric::kExponentNotFinite) {
-    scale.not_finite = true;
-  }
-  numeric::dequantise(format, scale, payload.data(), config_.lanes, slot.view.destination, slot.view.elements);
 }
 
 // ---- Ends ----

@@ -1,7 +1,8 @@
 // One thread's share of a worker: slots, rounds, window, timers. A sans-IO state machine.
 //
 // Events go in (submit, handle_datagram, time), packets and completions come out (poll_*). No socket, no
-// clock, no allocation after construction; not thread-safe: one engine thread owns it.
+// clock; not thread-safe: one engine thread owns it. After construction only exact sums of single chunks allocate; if
+// they cannot, everything ends with Status::kNoMemory.
 //
 // Theory of operation
 //
@@ -9,6 +10,14 @@
 // in this thread's share of a collective, chunk i goes through slot (start + i mod stride) mod slots, with stride =
 // slots_for(n). `start` advances by stride with each collective, so that small collectives run side by side. A slot
 // works through its chunks in order, collective by collective in order of submission; each packet takes one round.
+//
+// Floats that block floating point cannot carry. A worker whose chunk holds an Inf or a NaN, or an element that would
+// lose too many of its digits beside the chunk's largest (numeric::is_wide), sends exponent 255 in the chunk's own
+// packet. The RESULT tells all workers. None of them stores that sum: they sum the chunk again, exactly, in further
+// rounds of the same slot (exact_chunk.hpp). So it depends on RESULTs alone, at every worker alike, which packets there
+// are and in which order, and other slots and collectives do not wait. The contributions are in place until then, since
+// nobody has written the chunk's sum. That packet had no place for the next chunk's exponent, which then takes a META
+// round, as at the beginning.
 //
 // The agreed order. All packets have one position in one order that is the same at all workers: by submission, then by
 // position in the collective. A worker always sends the first of its ready packets in that order. First come, first
@@ -41,6 +50,7 @@
 // Therefore T completes, and by induction everything does.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -49,6 +59,7 @@
 
 #include "wire/packet.hpp"
 #include "worker/collective.hpp"
+#include "worker/exact_chunk.hpp"
 #include "worker/flight.hpp"
 #include "worker/pending.hpp"
 #include "worker/rtt.hpp"
@@ -73,6 +84,7 @@ struct WorkerConfig {
   TimeNs rto_min = 1'000'000;
   TimeNs rto_max = 200'000'000;
   std::uint32_t collectives_max = 256;  // submitted, and completion not yet taken
+  bool exact_when_wide = false;         // chunks whose exponents lie too far apart are summed exactly
 };
 
 struct WorkerStats {
@@ -88,6 +100,8 @@ struct WorkerStats {
   std::uint64_t rto_ns = 0;
   std::uint64_t window = 0;
   std::uint64_t round_newest = 0;  // the newest round any slot has used: 32 bits, in serial arithmetic
+  std::uint64_t chunks_exact = 0;  // of floats in blocks, or with a fixed scale, that were summed again exactly
+  std::uint64_t chunks_wide = 0;   // with an element that lost more than it may, since they were not
 };
 
 class Worker {
@@ -161,6 +175,8 @@ class Worker {
   /// Decides what the slot's next packet says: its kind, exponent and scale.
   void contribute(Slot& slot) noexcept;
   void choose_scale(Slot& slot) noexcept;
+  /// Must the chunk at hand be summed exactly, as far as this worker knows? Its scale has been chosen.
+  [[nodiscard]] bool wants_exact(const Slot& slot) noexcept;
   /// Writes the packet that the slot has in flight, as one of this kind.
   void write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::Packet& packet) noexcept;
 
@@ -172,7 +188,12 @@ class Worker {
   [[nodiscard]] bool spurious(const Slot& slot) const noexcept;
   void measure(const Slot& slot) noexcept;
   void accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload) noexcept;
-  void store(const Slot& slot, const wire::Header& header, std::span<const std::byte> payload) noexcept;
+  void store(const Slot& slot, std::span<const std::byte> payload) noexcept;
+  void begin_exact(std::uint32_t index) noexcept;
+  /// The RESULT of a round of an exact sum. True if that was the last one: the sum is stored.
+  [[nodiscard]] bool continue_exact(std::uint32_t index, std::uint8_t code,
+                                    std::span<const std::byte> payload) noexcept;
+  void end_chunk(std::uint32_t index) noexcept;
 
   // Chunks and slots
   /// The vote travels in the exponent field of the last chunk's packets, which has no next chunk's exponent to carry.
@@ -187,6 +208,10 @@ class Worker {
 
   WorkerConfig config_;
   std::vector<Slot> slots_;
+  std::vector<ExactChunk> exact_;                      // by slot
+  std::array<numeric::ExactFormat, 3> exact_formats_;  // by dtype
+  std::vector<std::int32_t> scratch_;                  // a packet's words
+  unsigned exponent_gap_max_;                          // numeric::exponent_gap_max
   PendingPool pending_;
   SlotOrder ready_;    // slots in SlotState::kReady
   SlotOrder current_;  // slots that are not idle

@@ -39,14 +39,15 @@ constexpr std::size_t kCalls = 6;
 constexpr std::size_t kBlocks = 128;
 constexpr std::size_t kExactElementsMax = 3000;
 
-/// Tensors that are sparse by blocks, sparse within blocks, dense, summed exactly by gathering, summed exactly in
-/// planes, or integers.
+/// Tensors that are sparse by blocks, sparse within blocks, dense but for an Inf, summed exactly by gathering, summed
+/// exactly in planes, or integers.
 std::vector<float> tensor(std::size_t worker, std::size_t call) {
   const auto one = static_cast<float>(worker + 1);
   if (call == 0) return sparse_tensor(worker, kBlocks, 32);
   if (call == 3) return std::vector<float>(100, one);
   if (call == 4) return std::vector<float>(kExactElementsMax, one);
   std::vector<float> values(kBlocks * kLanes, call == 1 ? 0.0F : one);
+  if (call == 2) values[7] = std::numeric_limits<float>::infinity();  // its chunk is summed in planes
   for (std::size_t i = worker; call == 1 && i < values.size(); i += 64) values[i] = one;
   return values;
 }
@@ -142,6 +143,7 @@ TEST_P(EngineWithoutMemory, EveryCollectiveIsRightOrFailsWithNoMemoryWhicheverAl
     EXPECT_GT(round.stats.sparse.refined, 0U);
     EXPECT_GT(round.stats.sparse.whole + round.stats.sparse.prologues, 2U);
     EXPECT_EQ(round.stats.exact_sums, 2U);
+    EXPECT_EQ(round.stats.chunks_exact, 1U);
   }
   EXPECT_LT(nth, kAllocationsMax);
   EXPECT_GT(no_memory, 20) << "of " << nth << " rounds";

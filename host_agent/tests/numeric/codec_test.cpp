@@ -324,6 +324,55 @@ TEST(MaxExponent, EqualsTheExponentOfTheFp32Value) {
   }
 }
 
+TEST(Exponents, AreThoseOfTheFiniteElements) {
+  for (const Dtype dtype : kFloatDtypes) {
+    Buffer source(6 * element_bytes(dtype));
+    const float values[] = {0.5F, INFINITY, -0.0F, 8.0F, NAN, 2.0F};
+    for (std::size_t i = 0; i < 6; ++i) put(dtype, source, i, values[i]);
+    const Exponents mixed = exponents_of(dtype, source.data(), 6);
+    EXPECT_EQ(mixed.largest, 130) << name_of(dtype);
+    EXPECT_EQ(mixed.smallest, 126) << name_of(dtype);
+    EXPECT_TRUE(mixed.not_finite) << name_of(dtype);
+    EXPECT_FALSE(exponents_of(dtype, source.data(), 1).not_finite) << name_of(dtype);
+    put(dtype, source, 0, -INFINITY);
+    const Exponents none = exponents_of(dtype, source.data(), 3);
+    EXPECT_EQ(none.largest, 0) << name_of(dtype);
+    EXPECT_EQ(none.smallest, 0) << name_of(dtype);
+    EXPECT_TRUE(none.not_finite) << name_of(dtype);
+  }
+}
+
+TEST(Exponents, SubnormalsCountAsZerosButNotThoseOfFp16) {
+  Buffer tiny(8);
+  put_bits(Dtype::kF32, tiny, 0, 1);
+  put_bits(Dtype::kF32, tiny, 1, 0x3F800000);
+  EXPECT_EQ(exponents_of(Dtype::kF32, tiny.data(), 2).smallest, 127);
+  put_bits(Dtype::kBF16, tiny, 0, 1);
+  put_bits(Dtype::kBF16, tiny, 1, 0x3F80);
+  EXPECT_EQ(exponents_of(Dtype::kBF16, tiny.data(), 2).smallest, 127);
+  put_bits(Dtype::kF16, tiny, 0, 1);  // 2^-24
+  EXPECT_EQ(exponents_of(Dtype::kF16, tiny.data(), 2).smallest, 127 - 24);
+}
+
+TEST(Exponents, AreWideFromAGapOnThatLeavesTwoBits) {
+  EXPECT_EQ(exponent_gap_max(1), 28u);
+  EXPECT_EQ(exponent_gap_max(2), 27u);
+  EXPECT_EQ(exponent_gap_max(32), 23u);
+  EXPECT_EQ(exponent_gap_max(64), 23u) << "more workers, more elements that are small by chance";
+  EXPECT_EQ(exponent_gap_max(1024), 27u);
+  const Exponents exponents{.largest = 120, .smallest = 100};
+  EXPECT_FALSE(is_wide(exponents, 127, 27));
+  EXPECT_TRUE(is_wide(exponents, 128, 27));
+  EXPECT_FALSE(is_wide({}, 254, 27)) << "zeros lose nothing";
+  for (const unsigned workers : {1U, 2U, 5U, 32U}) {
+    const auto largest = static_cast<std::uint8_t>(130);
+    const auto smallest = static_cast<std::uint8_t>(130 - exponent_gap_max(workers));
+    const float least = std::bit_cast<float>(std::uint32_t{smallest} << 23);
+    const Scale scale = block_scale(workers, largest, 32, 1.0F);
+    EXPECT_EQ(least * scale.up[0] * scale.up[1], 4.0F) << "so its integer is 4, and an error of 1/2 is an eighth";
+  }
+}
+
 TEST(MaxExponent, IsZeroForNothingAndForIntegers) {
   const Buffer ones(64, 0, std::byte{0xFF});
   EXPECT_EQ(max_exponent(Dtype::kF32, nullptr, 0), 0);

@@ -110,7 +110,7 @@ TEST_P(VectorFloatKernels, StoreNanAndInfinityAsScalarDoes) {
   }
 }
 
-TEST_P(VectorKernels, FindTheMaximumAsScalarDoes) {
+TEST_P(VectorKernels, FindTheExponentsAsScalarDoes) {
   const auto [kernels, format] = GetParam();
   for (std::size_t count = 0; count < 200; ++count) {
     Buffer source(count * element_bytes(format.dtype), element_bytes(format.dtype));
@@ -118,9 +118,11 @@ TEST_P(VectorKernels, FindTheMaximumAsScalarDoes) {
       put_bits(format.dtype, source, i,
                random_bits(format.dtype == Dtype::kI32 ? Dtype::kF32 : format.dtype, random_, count % 2 == 0));
     }
-    ASSERT_EQ(max_exponent(format.dtype, source.data(), count, *kernels),
-              max_exponent(format.dtype, source.data(), count, kKernelsScalar))
-        << "count " << count;
+    const Exponents found = exponents_of(format.dtype, source.data(), count, *kernels);
+    const Exponents expected = exponents_of(format.dtype, source.data(), count, kKernelsScalar);
+    ASSERT_EQ(found.largest, expected.largest) << "count " << count;
+    ASSERT_EQ(found.smallest, expected.smallest) << "count " << count;
+    ASSERT_EQ(found.not_finite, expected.not_finite) << "count " << count;
   }
 }
 
@@ -131,6 +133,20 @@ TEST_P(VectorFloatKernels, FindTheMaximumAtEveryPosition) {
       Buffer source(count * element_bytes(format.dtype), 0, std::byte{0});
       put_bits(format.dtype, source, at, infinity_bits(format.dtype) | sign_bit(format.dtype));
       ASSERT_EQ(max_exponent(format.dtype, source.data(), count, *kernels), 255) << at << " of " << count;
+    }
+  }
+}
+
+TEST_P(VectorFloatKernels, FindTheMinimumAtEveryPositionAndSkipZeros) {
+  const auto [kernels, format] = GetParam();
+  for (const std::size_t count : {1, 7, 16, 33, 64, 100, 129}) {
+    for (std::size_t at = 0; at < count; ++at) {
+      Buffer source(count * element_bytes(format.dtype), 0, std::byte{0});
+      for (std::size_t i = 0; i < count; i += 3) put(format.dtype, source, i, i % 2 == 0 ? 4.0F : -0.0F);
+      put(format.dtype, source, at, -0.25F);
+      const Exponents found = exponents_of(format.dtype, source.data(), count, *kernels);
+      ASSERT_EQ(found.smallest, 125) << at << " of " << count;
+      ASSERT_EQ(found.largest, count > 1 && at != 0 ? 129 : count > 6 ? 129 : 125) << at << " of " << count;
     }
   }
 }

@@ -24,6 +24,13 @@ inline const char* name_of(Dtype dtype) {
   return kNames[static_cast<std::size_t>(dtype)];
 }
 
+/// The largest exponent of all elements, 255 if one is not finite.
+inline std::uint8_t max_exponent(Dtype dtype, const std::byte* source, std::size_t count,
+                                 const Kernels& kernels = active_kernels()) {
+  const Exponents exponents = exponents_of(dtype, source, count, kernels);
+  return exponents.not_finite ? kExponentNotFinite : exponents.largest;
+}
+
 /// A heap block of exactly `bytes` bytes that starts `misalignment` past an aligned address, so that AddressSanitizer
 /// detects any access beyond its end.
 class Buffer {
@@ -69,6 +76,16 @@ inline void put_bits(Dtype dtype, Buffer& buffer, std::size_t i, std::uint32_t b
   const std::size_t bytes = element_bytes(dtype);
   const auto narrow = static_cast<std::uint16_t>(bits);
   std::memcpy(buffer.data() + bytes * i, bytes == 2 ? static_cast<const void*>(&narrow) : &bits, bytes);
+}
+
+/// A number that every float dtype has, or an Inf, a NaN or a zero.
+inline void put(Dtype dtype, Buffer& buffer, std::size_t i, float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (dtype == Dtype::kF32) return put_bits(dtype, buffer, i, bits);
+  if (dtype == Dtype::kBF16) return put_bits(dtype, buffer, i, bits >> 16);
+  const std::uint32_t exponent = bits >> 23 & 0xFF;
+  const std::uint32_t half = exponent == 0 ? 0 : exponent == 255 ? 31 : exponent - 112;
+  put_bits(dtype, buffer, i, (bits >> 16 & 0x8000) | half << 10 | (bits >> 13 & 0x3FF));
 }
 
 inline std::uint32_t sign_bit(Dtype dtype) { return element_bytes(dtype) == 4 ? 0x80000000U : 0x8000U; }

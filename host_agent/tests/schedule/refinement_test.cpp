@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -107,17 +108,19 @@ std::deque<Side> run(const Way& way) {
 /// The dense path's sum of one chunk.
 std::vector<float> dense_sum(const std::deque<Side>& sides, std::size_t region, std::size_t first, std::size_t count) {
   const Request& request = sides[0].request;
-  std::uint8_t exponent = 0;
+  numeric::Exponents largest;
   const auto source_of = [&](const Side& side) {
     return reinterpret_cast<const std::byte*>(side.originals[region].data() + first);
   };
   for (const Side& side : sides) {
-    exponent = std::max(exponent, numeric::max_exponent(numeric::Dtype::kF32, source_of(side), count));
+    const numeric::Exponents mine = numeric::exponents_of(numeric::Dtype::kF32, source_of(side), count);
+    EXPECT_FALSE(mine.not_finite) << "this chunk should have been set aside";
+    largest.largest = std::max(largest.largest, mine.largest);
   }
-  numeric::Scale scale = request.format.scaling == Scaling::kFixed
-                             ? numeric::fixed_scale(kWorkers, request.fixed_scale, request.format.bits, request.divisor)
-                             : numeric::block_scale(kWorkers, exponent, request.format.bits, request.divisor);
-  scale.not_finite |= exponent == numeric::kExponentNotFinite;
+  const numeric::Scale scale =
+      request.format.scaling == Scaling::kFixed
+          ? numeric::fixed_scale(kWorkers, request.fixed_scale, request.format.bits, request.divisor)
+          : numeric::block_scale(kWorkers, largest.largest, request.format.bits, request.divisor);
   std::vector<std::byte> cell(4 * kLanes);
   std::vector<std::byte> payload(4 * kLanes);
   for (const Side& side : sides) {
@@ -127,6 +130,11 @@ std::vector<float> dense_sum(const std::deque<Side>& sides, std::size_t region, 
   std::vector<float> sum(count);
   numeric::dequantise(request.format, scale, cell.data(), kLanes, reinterpret_cast<std::byte*>(sum.data()), count);
   return sum;
+}
+
+bool is_set_aside(const Side& side, std::size_t region, std::size_t chunk) {
+  const std::uint32_t number = side.request.regions[region].chunk_first + static_cast<std::uint32_t>(chunk);
+  return std::ranges::find(side.refinement->set_aside(), number) != side.refinement->set_aside().end();
 }
 
 class Ways : public testing::TestWithParam<Way> {};
@@ -140,6 +148,13 @@ TEST_P(Ways, EqualTheDensePathBitForBitAtEveryWorker) {
       for (std::size_t first = 0; first < result.size(); first += step) {
         const std::size_t count = std::min(step, result.size() - first);
         if (is_left_out(region, first / step)) continue;
+        if (is_set_aside(side, region, first / step)) {
+          for (std::size_t i = first; i < first + count; ++i) {
+            const float before = GetParam().in_place ? side.originals[region][i] : kUntouched;
+            ASSERT_EQ(std::bit_cast<std::uint32_t>(result[i]), std::bit_cast<std::uint32_t>(before));
+          }
+          continue;
+        }
         const std::vector<float> expected = dense_sum(sides, region, first, count);
         EXPECT_EQ(std::memcmp(&result[first], expected.data(), 4 * count), 0) << region << ", from " << first;
       }
@@ -178,7 +193,7 @@ TEST_P(Ways, KeepOnlyTheFinestBlocksThatSomeWorkerHas) {
         for (const Side& side : sides) {
           for (std::size_t i = 0; i < count; ++i) found |= side.originals[region][first + i] != 0;
         }
-        if (found && !is_left_out(region, chunk)) expected += count;
+        if (found && !is_left_out(region, chunk) && !is_set_aside(sides[0], region, chunk)) expected += count;
       }
     }
   }
@@ -197,6 +212,53 @@ INSTANTIATE_TEST_SUITE_P(Refinement, Ways,
                                          Way{.scaling = Scaling::kFixed, .bits = 16, .steps = {32, 16, 8, 4, 2, 1}},
                                          Way{.scaling = Scaling::kFixed, .steps = {2}, .fixed_scale = 0.0F}));
 
+/// Puts these values into the tensors of two workers, one chunk each; returns which chunks are set aside.
+std::vector<std::uint32_t> set_aside(numeric::Format format, const std::vector<std::vector<float>>& first,
+                                     const std::vector<std::vector<float>>& second) {
+  std::vector<std::uint32_t> found;
+  const std::size_t step = worker::chunk_elements(format, kLanes);
+  std::vector<std::uint32_t> chunks;
+  std::deque<Request> requests;
+  std::deque<std::vector<float>> tensors;
+  std::deque<Refinement> refinements;
+  for (std::uint32_t chunk = 0; chunk < first.size(); ++chunk) chunks.push_back(chunk);
+  for (unsigned rank = 0; rank < 2; ++rank) {
+    std::vector<float>& tensor = tensors.emplace_back(step * first.size());
+    const auto& values = rank == 0 ? first : second;
+    for (std::size_t chunk = 0; chunk < first.size(); ++chunk) {
+      std::ranges::copy(values[chunk], tensor.begin() + static_cast<std::ptrdiff_t>(chunk * step));
+    }
+    Request& request = requests.emplace_back();
+    request.format = format;
+    auto* const bytes = reinterpret_cast<std::byte*>(tensor.data());
+    request.regions = {{.source = bytes, .destination = bytes, .elements = tensor.size()}};
+    number_chunks(request.regions, format, kLanes);
+    refinements.emplace_back(request, kLanes, WorkerRank{.rank = rank, .workers = 2}, chunks);
+    refinements.back().read(worker::kNothingKnown);
+    refinements.back().count(1);
+  }
+  const std::span<std::uint32_t> words = refinements[0].counts().words();
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    words[i] += refinements[1].counts().words()[i];
+    refinements[1].counts().words()[i] = words[i];
+  }
+  for (Refinement& refinement : refinements) refinement.narrow();
+  EXPECT_TRUE(std::ranges::equal(refinements[0].set_aside(), refinements[1].set_aside()));
+  found.assign(refinements[0].set_aside().begin(), refinements[0].set_aside().end());
+  return found;
+}
+
+TEST(Refinement, SetsAsideWhatBlocksCannotCarryAlikeAtAllWorkers) {
+  const float tiny = 0x1p-28F;
+  const std::vector<std::vector<float>> first = {{1, 2}, {1, tiny}, {1}, {NAN}, {}, {0, 1}, {1, 0x1p-17F}};
+  const std::vector<std::vector<float>> second = {{3, 4}, {1}, {tiny}, {1}, {tiny}, {0x1p-10F}, {1}};
+  const auto expected = std::vector<std::uint32_t>{1, 2, 3};
+  EXPECT_EQ(set_aside({numeric::Dtype::kF32, Scaling::kBlockExponent, 32}, first, second), expected);
+  const auto not_finite = std::vector<std::uint32_t>{3};
+  EXPECT_EQ(set_aside({numeric::Dtype::kF32, Scaling::kBlockExponent, 16}, first, second), not_finite);
+  EXPECT_EQ(set_aside({numeric::Dtype::kF32, Scaling::kFixed, 32}, first, second), not_finite);
+}
+
 TEST(Refinement, SkipsRegionsWithoutADestination) {
   const std::deque<Side> sides = run({.in_place = false, .steps = {4}, .keeps_last_region_only = true});
   const std::size_t step = worker::chunk_elements(sides[0].request.format, kLanes);
@@ -204,6 +266,7 @@ TEST(Refinement, SkipsRegionsWithoutADestination) {
     for (const float value : side.destinations[0]) ASSERT_EQ(value, kUntouched);
     const std::vector<float>& result = side.destinations.back();
     for (std::size_t first = 0; first < result.size(); first += step) {
+      if (is_set_aside(side, side.sources.size() - 1, first / step)) continue;
       const std::vector<float> expected = dense_sum(sides, side.sources.size() - 1, first, step);
       EXPECT_EQ(std::memcmp(&result[first], expected.data(), 4 * step), 0) << "from " << first;
     }

@@ -85,6 +85,7 @@ class ScriptedMembership final : public Membership {
                                {"transport", "udp"},
                                {"device", ""},
                                {"exact_elements_max", "0"},
+                               {"exact_when_wide", "0"},
                                {"bits", "32"},
                                {"sparse", "1"},
                                {"greeting_ms", "20000"}});

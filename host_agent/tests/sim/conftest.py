@@ -16,6 +16,8 @@ SEEDS_DEFAULT = {
     "tree_seed": 200,
     "tree_fault_seed": 50,
     "shared_seed": 100,
+    "long_seed": 60,
+    "long_fault_seed": 60,
 }
 """By the name of a test's argument."""
 

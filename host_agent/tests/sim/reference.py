@@ -77,12 +77,23 @@ def cut_to_24_bits(limit: int) -> int:
     return limit >> excess << excess
 
 
-def sum_block(format_: Format, contributions: list[Array], workers: int, divisor: float, count: int) -> Array:
-    """Sums one chunk in block floating point. `workers` is N, even if fewer contribute."""
+def bits_are_lost(format_: Format, values: list[Array], agreed: int, workers: int) -> bool:
+    """Is an element further below the chunk's largest than docs/numerics.md allows? Zeros and subnormals are not."""
+    log2_workers = (workers - 1).bit_length()
+    gap_max = max(28 - log2_workers, 17 + log2_workers)
+    exponents = [(v.view(np.uint32) >> 23 & 0xFF).astype(np.int64) for v in values]
+    return format_.bits == 32 and any(((e != 0) & (e + gap_max < agreed)).any() for e in exponents)
+
+
+def sum_block(
+    format_: Format, contributions: list[Array], workers: int, divisor: float, count: int, exact_when_wide: bool
+) -> Array:
+    """Sums one chunk in block floating point, or exactly if that cannot carry it. `workers` is N, even if fewer
+    contribute."""
     values = [to_float32(format_, c) for c in contributions]
     agreed = max((largest_exponent(v) for v in values), default=0)
-    if agreed == NOT_FINITE:
-        return from_float32(format_, np.full(count, np.nan, np.float32))
+    if agreed == NOT_FINITE or (exact_when_wide and bits_are_lost(format_, values, agreed, workers)):
+        return sum_exactly(format_, contributions, divisor, count)
     bits = format_.bits
     log2_workers = (workers - 1).bit_length()
     shift = bits - 2 - log2_workers - (max(agreed, 1) - 127)
@@ -99,7 +110,7 @@ def sum_fixed(format_: Format, contributions: list[Array], workers: int, divisor
     """Sums one chunk with the caller's scale."""
     values = [to_float32(format_, c) for c in contributions]
     if any(largest_exponent(v) == NOT_FINITE for v in values):
-        return from_float32(format_, np.full(count, np.nan, np.float32))
+        return sum_exactly(format_, contributions, divisor, count)
     scale = np.float32(format_.fixed_scale)
     limit = cut_to_24_bits(((1 << (format_.bits - 1)) - 1) // workers)
     with np.errstate(over="ignore"):
@@ -160,9 +171,11 @@ def sum_exactly(format_: Format, contributions: list[Array], divisor: float, ele
     return result.view(format_.storage)
 
 
-def sum_chunk(format_: Format, contributions: list[Array], workers: int, divisor: float, count: int) -> Array:
+def sum_chunk(
+    format_: Format, contributions: list[Array], workers: int, divisor: float, count: int, exact_when_wide: bool
+) -> Array:
     if format_.scaling == "block":
-        return sum_block(format_, contributions, workers, divisor, count)
+        return sum_block(format_, contributions, workers, divisor, count, exact_when_wide)
     if format_.scaling == "fixed":
         return sum_fixed(format_, contributions, workers, divisor, count)
     if format_.dtype == "i32":
@@ -174,7 +187,13 @@ def sum_chunk(format_: Format, contributions: list[Array], workers: int, divisor
 
 
 def sum_region(
-    format_: Format, contributions: list[Array], elements: int, lanes: int, workers: int, divisor: float
+    format_: Format,
+    contributions: list[Array],
+    elements: int,
+    lanes: int,
+    workers: int,
+    divisor: float,
+    exact_when_wide: bool = False,
 ) -> Array:
     """The sum of a region, chunk by chunk, as every worker that keeps it must store it."""
     step = format_.chunk_elements(lanes)
@@ -182,5 +201,5 @@ def sum_region(
     for begin in range(0, elements, step):
         end = min(begin + step, elements)
         parts = [c[begin:end] for c in contributions]
-        result[begin:end] = sum_chunk(format_, parts, workers, divisor, end - begin)
+        result[begin:end] = sum_chunk(format_, parts, workers, divisor, end - begin, exact_when_wide)
     return result

@@ -156,6 +156,7 @@ def make_config(rng: random.Random, seed: int) -> sim.Scenario:
     config.time_max = 3_000_000 * MS
     config.up, config.down = make_link(rng), make_link(rng)
     config.exact_elements_max = rng.choice([0, 0, 100, 3000])
+    config.exact_when_wide = bool(seed % 4)
     config.stalls = [
         sim.Stall(rng.randrange(config.workers), begin, begin + rng.randrange(1, 3000 * MS))
         for begin in [rng.randrange(200 * MS) for _ in range(rng.choice([0, 0, 0, 1, 3]))]
@@ -238,7 +239,9 @@ def make_buffers(
     if exact:
         expected = sum_exactly(call.format, contributions, divisor, elements)
     else:
-        expected = sum_region(call.format, contributions, elements, config.lanes, config.workers, divisor)
+        expected = sum_region(
+            call.format, contributions, elements, config.lanes, config.workers, divisor, config.exact_when_wide
+        )
     return Buffers(elements, sources, destinations, expected)
 
 

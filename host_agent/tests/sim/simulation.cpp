@@ -182,6 +182,7 @@ HostConfig Job::config_of(std::uint32_t worker) const {
     config.worker = number_of(worker);
     config.workers = static_cast<std::uint16_t>(scenario_.workers);
     config.lanes = static_cast<std::uint16_t>(scenario_.lanes);
+    config.exact_when_wide = scenario_.exact_when_wide;
     config.slot_first = thread * slots;
     config.slots = slots;
     config.round_first = scenario_.round_first;
@@ -308,6 +309,8 @@ Report Job::report(std::string failure) const {
       report.questions += stats.questions;
       report.duplicates += stats.duplicates;
       report.rejected += stats.rejected;
+      report.chunks_exact += stats.chunks_exact;
+      report.chunks_wide += stats.chunks_wide;
       report.rto_ns = std::max(report.rto_ns, stats.rto_ns);
     }
     report.sparse.push_back(host->sparse());

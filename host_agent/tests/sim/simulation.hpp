@@ -51,6 +51,7 @@ struct Scenario {
   std::uint64_t sparse_chunks_min = 4;  // small, because tensors are small here
   std::uint64_t vote_lag_chunks = 20;
   std::uint64_t exact_elements_max = 0;
+  bool exact_when_wide = false;
   TimeNs interruption_max = 0;  // see HostConfig
   TimeNs task_max = 0;
   TimeNs device_delay_max = 0;
@@ -83,6 +84,8 @@ struct Report {
   std::uint64_t questions = 0;
   std::uint64_t duplicates = 0;
   std::uint64_t rejected = 0;
+  std::uint64_t chunks_exact = 0;
+  std::uint64_t chunks_wide = 0;
   std::uint64_t rto_ns = 0;  // the longest of any worker at the end
   std::uint64_t link_packets = 0;
   std::uint64_t link_lost = 0;

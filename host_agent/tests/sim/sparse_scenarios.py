@@ -86,7 +86,9 @@ def make_sparse_call(
         if exact:
             buffers.expected = sum_exactly(format_, contributions, divisor, elements)
         else:
-            buffers.expected = sum_region(format_, contributions, elements, config.lanes, config.workers, divisor)
+            buffers.expected = sum_region(
+                format_, contributions, elements, config.lanes, config.workers, divisor, config.exact_when_wide
+            )
         call.regions.append(buffers)
     return call
 

@@ -36,7 +36,7 @@ TEST(Pending, OrdersBySubmissionThenRoundThenSlot) {
   pending.stride = 4;
   pending.exponent_round = true;
   Slot meta_last;
-  meta_last.meta = true;
+  meta_last.phase = Phase::kExponent;
   meta_last.chunk = 3;
   Slot data_first;
   data_first.chunk = 0;
@@ -47,7 +47,7 @@ TEST(Pending, OrdersBySubmissionThenRoundThenSlot) {
   Pending later = pending;
   later.order = 1;
   Slot meta_first;
-  meta_first.meta = true;
+  meta_first.phase = Phase::kExponent;
   EXPECT_LT(pending.key(data_largest), later.key(meta_first));
 }
 
@@ -68,10 +68,10 @@ TEST(Pending, FindsListedChunksAndSkipsAbsentOnes) {
   EXPECT_EQ(pending.view(0).source, nullptr);
   EXPECT_EQ(pending.view(0).elements, 2u);
   ChunkView view = pending.view(0);
-  EXPECT_EQ(pending.exponent(0, view), 0);
+  EXPECT_EQ(pending.exponents(0, view).largest, 0);
   view = pending.view(1);
   EXPECT_EQ(view.source, memory.data() + 24);
-  EXPECT_EQ(pending.exponent(1, view), 0);
+  EXPECT_EQ(pending.exponents(1, view).largest, 0);
   EXPECT_NE(view.source, nullptr) << "the scan found it present, though memory is zero now";
 }
 
@@ -88,13 +88,13 @@ TEST(Pending, AnUnscannedChunkCountsAsPresentUntilItIsRead) {
     pending.work.presence = in_part ? &looked_at_the_first : &kNothingKnown;
     ChunkView view = pending.view(1);
     ASSERT_EQ(view.source, bytes + 16);
-    EXPECT_GT(pending.exponent(1, view), 0);
+    EXPECT_GT(pending.exponents(1, view).largest, 0);
     EXPECT_NE(view.source, nullptr);
   }
   pending.work.presence = &kNothingKnown;
   ChunkView zeros = pending.view(0);
   EXPECT_NE(zeros.source, nullptr);
-  EXPECT_EQ(pending.exponent(0, zeros), 0);
+  EXPECT_EQ(pending.exponents(0, zeros).largest, 0);
   EXPECT_EQ(zeros.source, nullptr) << "reading found zeros, so it is sent EMPTY";
 }
 

@@ -18,6 +18,10 @@ BENCHMARKS = {
     "aggregators": ("switches.aggregators", "a job on one, two and four software switches on links of their own"),
     "racks": ("switches.racks", "racks of workers below a spine: trees, one switch, and Gloo"),
     "precision": ("precision", "error and cost of sums of floats: exact, in blocks, and over Gloo"),
+    "gradients": (
+        "gradients",
+        "real gradients in blocks, exactly and over Gloo: loss curves, and what exactness costs",
+    ),
     "callers": ("callers", "what an all-reduce costs its caller, over Wiresum and over Gloo"),
     "packets": ("packets", "what a packet costs, by layer and by transport (two cores to itself)"),
     "admission": ("cluster.admission", "admit and tear down jobs"),

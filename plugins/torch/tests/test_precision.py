@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -116,6 +118,97 @@ def test_a_longer_tensors_average_is_inf_where_its_sum_is(rank: int, size: int) 
     tensor = torch.full((4097,), 3e38)
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
     assert tensor.isposinf().all()
+
+
+LENGTHS = [100, 4096, 4097, 5000]  # the last two are summed in blocks
+
+
+@pytest.mark.parametrize("count", LENGTHS)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@runs_in("trio")
+def test_one_inf_in_a_tensor_of_any_length_stays_alone(rank: int, size: int, count: int, dtype: torch.dtype) -> None:
+    inputs = [torch.arange(count).remainder(7).to(dtype) + k for k in range(size)]
+    inputs[1][count // 2] = float("inf")
+    tensor = inputs[rank].clone()
+    dist.all_reduce(tensor)
+    assert tensor.isinf().nonzero().tolist() == [[count // 2]] and not tensor.isnan().any()
+    assert_same_bits(tensor, torch.stack(inputs).float().sum(0).to(dtype))
+
+
+@pytest.mark.parametrize("count", LENGTHS)
+@runs_in("trio")
+def test_a_mask_of_minus_infinity_is_kept(rank: int, size: int, count: int) -> None:
+    mask = torch.zeros(count)
+    mask[::3] = float("-inf")
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+        tensor = mask.clone()
+        dist.all_reduce(tensor, op=op)
+        assert_same_bits(tensor, mask)
+
+
+@pytest.mark.parametrize("count", LENGTHS)
+@runs_in("trio")
+def test_a_small_number_beside_a_large_one_is_kept_at_any_length(rank: int, size: int, count: int) -> None:
+    values = torch.full((count,), 1e-6)
+    values[::50] = 1e4
+    tensor = values.clone()
+    dist.all_reduce(tensor)
+    assert_same_bits(tensor, network_sum.exact_sum([values] * size))
+
+
+@runs_in("trio")
+def test_every_collective_that_sums_keeps_inf_and_small_numbers(rank: int, size: int) -> None:
+    inputs = [torch.full((3 * 3000,), 1e-6 * (k + 1)) for k in range(size)]
+    inputs[0][5], inputs[1][7000], inputs[2][8001] = 1e4, float("inf"), float("nan")
+    expected = network_sum.exact_sum(inputs)
+    whole = [inputs[rank].clone() for _ in range(4)]  # calls that overlap
+    for work in [dist.all_reduce(tensor, async_op=True) for tensor in whole]:
+        work.wait()
+    for tensor in whole:
+        assert_same_bits(tensor.nan_to_num(7.0), expected.nan_to_num(7.0))
+    scattered = torch.empty(3000)
+    dist.reduce_scatter_tensor(scattered, inputs[rank].clone())
+    assert_same_bits(scattered.nan_to_num(7.0), expected[rank * 3000 : (rank + 1) * 3000].nan_to_num(7.0))
+    reduced = inputs[rank].clone()
+    dist.reduce(reduced, 1)
+    assert_same_bits(reduced.nan_to_num(7.0), (expected if rank == 1 else inputs[rank]).nan_to_num(7.0))
+
+
+def chunk_counts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
+    network = wiresum.torch.stats(group).network
+    assert network is not None
+    return network.chunks_exact, network.chunks_wide
+
+
+@runs_in("trio")
+def test_stats_count_what_was_summed_again(rank: int, size: int) -> None:
+    tensor = torch.ones(5000)
+    exact, wide = chunk_counts()
+    dist.all_reduce(tensor)
+    assert chunk_counts() == (exact, wide)
+    tensor[3] = float("nan")
+    dist.all_reduce(tensor)
+    assert chunk_counts() == (exact + 1, wide)
+
+
+@runs_in("trio")
+def test_in_blocks_lost_digits_are_counted_and_warned_of_once(rank: int, size: int) -> None:
+    text = io.StringIO()
+    handler = logging.StreamHandler(text)
+    logger = logging.getLogger("wiresum.agent.job_membership")
+    logger.addHandler(handler)
+    for _ in range(2):
+        group = dist.new_group(pg_options=wiresum.torch.Options(precision="block"))
+        tensor = torch.full((5000,), 1e-6)
+        tensor[0] = 1e4
+        tensor[4999] = float("inf")
+        dist.all_reduce(tensor, group=group)
+        assert tensor[1] == 0 and tensor[4998] != 0 and tensor.isinf().sum() == 1 and not tensor.isnan().any()
+        assert chunk_counts(group) == (1, 1)
+        dist.destroy_process_group(group)
+    logger.removeHandler(handler)
+    assert text.getvalue().count("lost most of their digits") == 1
+    assert text.getvalue().count("WIRESUM_PRECISION=auto") == 1
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ what `Session::state` there makes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 
@@ -26,6 +27,9 @@ _OF_THE_DATA_PATH = ("job", "key", "worker", "workers", "lanes", "slots", "threa
 """Of a JoinReply's fields."""
 
 Fields = Mapping[str, str]
+
+log = logging.getLogger(__name__)
+_warned = False  # of lost digits, in this process
 
 
 class JobMembership:
@@ -92,6 +96,7 @@ class JobMembership:
             "device": config.device,
             "bits": config.bits,
             "exact_elements_max": EXACT_ELEMENTS_MAX[config.precision],
+            "exact_when_wide": int(config.precision == "auto"),
             "sparse": int(config.sparse),
             "greeting_ms": int(1000 * causes.GREETING_TIMEOUT_S),
         }
@@ -132,6 +137,9 @@ class JobMembership:
     def leave(self) -> None:
         """Idempotent, bounded, does not raise."""
         if self._aggregators is not None:
+            state = self._ask()
+            for stats in self._states(state) if state else ():
+                _warn_of_lost_digits(stats)
             self._aggregators.leave()
 
     @property
@@ -159,6 +167,7 @@ class JobMembership:
             error = self.explain("explain", state)
         elif stats.transport_error in TOO_LARGE and self._causes is not None:
             error = self._causes.of_shrunken_path(aggregator)
+        _warn_of_lost_digits(stats)
         if error is not None:
             self._end(error, True)
         return stats.round_newest
@@ -174,3 +183,16 @@ class JobMembership:
             TrafficStats(**{name: int(told[f"{name}.{index}"]) for name in names})
             for index in range(len(self._aggregators))
         ]
+
+
+def _warn_of_lost_digits(stats: TrafficStats) -> None:
+    """Once in a process."""
+    global _warned  # noqa: PLW0603
+    if stats.chunks_wide == 0 or _warned:
+        return
+    _warned = True
+    log.warning(
+        "WIRESUM_PRECISION=block: in %d packets so far, small floats lost most of their digits beside large ones. "
+        "WIRESUM_PRECISION=auto sums such packets exactly (docs/numerics.md)",
+        stats.chunks_wide,
+    )

@@ -1,0 +1,1 @@
+"""Error and cost of sums of floats."""
