@@ -20,7 +20,7 @@ import pytest
 
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security import identify
-from wiresum.controller.security.front import UNKNOWN_PEER, Front, FrontLimits, _address_and_peer
+from wiresum.controller.security.front import READ_BYTES, UNKNOWN_PEER, Front, FrontLimits, _address_and_peer
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
 ATTACKER, ANOTHER, HONEST = "127.0.0.66", "127.0.0.67", "127.0.0.1"
@@ -46,10 +46,7 @@ class Server:
             (
                 grpc.method_handlers_generic_handler(
                     "t",
-                    {
-                        "Who": grpc.unary_unary_rpc_method_handler(self._who),
-                        "Last": grpc.stream_stream_rpc_method_handler(self._last),
-                    },
+                    {"Who": grpc.unary_unary_rpc_method_handler(self._who)},
                 ),
             )
         )
@@ -58,12 +55,7 @@ class Server:
             await server.start()
             self._started.set()
             await self._stop.wait()
-            await server.stop(0.1)
-
-    async def _last(self, _requests: object, context: Any) -> None:
-        await context.write(b"first")
-        await self._stop.wait()
-        await context.write(b"last")
+            await server.stop(0)
 
     async def _who(self, request: bytes, context: Any) -> bytes:
         if self._proves:
@@ -203,15 +195,56 @@ def test_a_connection_ends_when_either_side_ends_it(serve: Serve) -> None:
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_what_the_server_sends_last_reaches_a_caller_that_goes_on_sending(serve: Serve) -> None:
-    """A worker is told why its job ends, and then the server closes."""
-    for _ in range(10):
-        server = serve()
-        with Caller(server) as caller:
-            answers = caller.channel.stream_stream("/t/Last")(iter(lambda: b"more", b""), timeout=PATIENCE_S)
-            assert next(answers) == b"first"
-            threading.Thread(target=server.stop).start()
-            assert next(answers) == b"last"
+def test_neither_end_takes_from_the_other_side_what_it_has_not_read() -> None:
+    """Both sides send and end before the front has a turn. A worker must still hear why its job ends."""
+
+    async def run() -> None:
+        front = Front()
+        with contextlib.ExitStack() as cleanup:
+            server = cleanup.enter_context(socket.socket(socket.AF_UNIX))  # in place of gRPC's
+            server.bind(front._inner)
+            server.listen()
+            port = front._listen("127.0.0.1:0")
+            caller = cleanup.enter_context(socket.create_connection(("127.0.0.1", port)))
+            caller.sendall(b"first")
+            await until(lambda: bool(front._by_name))
+            accepted, _ = server.accept()
+            await until(lambda: bool(accepted.recv(5, socket.MSG_DONTWAIT | socket.MSG_PEEK)))
+            caller.sendall(bytes(3 * READ_BYTES))
+            accepted.sendall(b"last")
+            accepted.close()  # with unread bytes, and before the next ones come
+            await until(lambda: not front._by_name)
+            caller.settimeout(PATIENCE_S)
+            assert (caller.recv(100), caller.recv(100)) == (b"last", b""), "and no reset"
+            caller.close()
+            await until(lambda: not len(front))
+
+            caller = cleanup.enter_context(socket.create_connection(("127.0.0.1", port)))
+            caller.sendall(b"first")
+            await until(lambda: bool(front._by_name))
+            accepted, _ = server.accept()
+            accepted.settimeout(PATIENCE_S)
+            accepted.sendall(b"unread")
+            caller.sendall(b"and last")
+            caller.close()
+            await until(lambda: len(accepted.recv(100, socket.MSG_PEEK)) == len(b"firstand last"))
+            await asyncio.sleep(0.1)
+            assert (accepted.recv(100), accepted.recv(100)) == (b"firstand last", b""), "and no reset"
+            accepted.close()
+            await until(lambda: not len(front))
+            await front._close()
+
+    asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + PATIENCE_S
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            if condition():
+                return
+        assert time.monotonic() < give_up_at
+        await asyncio.sleep(0.01)
 
 
 def test_a_silent_connection_ends_and_never_reaches_the_server(serve: Serve) -> None:

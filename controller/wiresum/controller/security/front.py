@@ -65,7 +65,7 @@ BACKLOG = 4096
 RETRY_S = 0.1
 """After the system has had no files left, or the gRPC server no room for a connection that waits to be accepted."""
 LINGER_S_MAX = 2.0
-"""For one side to read what the other one sent before it ended the connection."""
+"""For a caller to read what the server sent before it ended the connection."""
 DRAIN_S_MAX = 0.5
 """The same, when the front closes."""
 WARN_S = 60.0
@@ -287,7 +287,7 @@ class Front:
         to_server, from_server = (
             _Way(self._loop, *ends) for ends in ((connection.outer, inner), (inner, connection.outer))
         )
-        to_server.ended = functools.partial(self._end_of_caller, connection)
+        to_server.ended = functools.partial(self._drop, connection)
         # If the server takes no more, `from_server` still passes on what it has sent, and then ends.
         from_server.ended = functools.partial(self._end_of_server, connection)
         from_server.refused = functools.partial(self._drop, connection)
@@ -305,15 +305,6 @@ class Front:
         return inner
 
     # Ending.
-
-    def _end_of_caller(self, connection: _Connection) -> None:
-        """The server reads what came before, and ends the connection."""
-        to_server, _ = connection.ways
-        to_server.close()
-        assert connection.inner is not None, "it was passed on"
-        with contextlib.suppress(OSError):
-            connection.inner.shutdown(socket.SHUT_WR)
-        connection.timer = self._loop.call_later(LINGER_S_MAX, self._drop, connection)
 
     def _end_of_server(self, connection: _Connection) -> None:
         """The caller reads what came before, and ends the connection. What it sends until then is thrown away: closing
