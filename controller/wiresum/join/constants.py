@@ -11,7 +11,7 @@ from enum import IntEnum
 
 WIRE_VERSION = 1
 """Of the header, in its first four bits."""
-SIDECAR_VERSION = 7
+SIDECAR_VERSION = 8
 """Of the lines between a program in C and its sidecar."""
 
 CONTROL_PORT = 43487
@@ -109,8 +109,8 @@ FLOOD_GROUP = 256
 UPLINK_GROUPS = 512
 """A job's row + this is the multicast group of what goes to the switch above."""
 
-PROTOCOL_VERSION = 4
-"""Of the join service; changes when a worker and a service of different versions would misunderstand each other."""
+PROTOCOL_VERSION = 5
+"""Of the join service; changes when workers and services of different versions would misunderstand each other."""
 JOB_NAME_BYTES_MAX = 128
 """Bytes of a job's name."""
 TENANT_BYTES_MAX = 64
