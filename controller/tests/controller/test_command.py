@@ -262,7 +262,7 @@ def test_check_says_which_switches_do_not_answer(config_path: Path) -> None:
 def test_check_may_ask_beside_a_controller_that_runs(start: Start, config_path: Path) -> None:
     _control_port(start())
     result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
-    assert (result.exit_code, result.output.count("\n")) == (0, 1)
+    assert result.exit_code == 0 and "is in order" in result.output
     config_path.write_text(config_path.read_text().replace("lanes = 64", "lanes = 65"))
     result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
     assert result.exit_code == 1

@@ -241,7 +241,7 @@ def test_the_log_names_the_missing_ranks_whenever_they_change(
 
 
 def test_a_worker_that_is_told_to_retry_later_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    security = Security(SecurityConfig(requests_per_second=2, requests_burst=1))
+    security = Security(SecurityConfig(requests_per_second=0.5, requests_burst=1))
     server = JoinServer(RecordingDriver(), security=security)
     config = config_at(server.start("127.0.0.1", 0))
     membership = join(config)

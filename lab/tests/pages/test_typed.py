@@ -43,6 +43,8 @@ class Rule(NamedTuple):
     statuses: tuple[int, ...] = (0,)
     serves: str = ""
     """The host on which it sets up a service. It says what would start that, since there is no systemd."""
+    ready: str = READY
+    """What the service says when it serves."""
     then: tuple[tuple[str, str], ...] = ()
     """What the text tells the reader to do after it: hosts and commands."""
 
@@ -98,11 +100,7 @@ COPIED_BY_HAND = tuple(
         ("worker1", "worker"),
     )
 )  # fmt: skip
-STANDBY = (
-    "cp -r pki/standby /etc/wiresum/ && ip address add 10.0.0.6/24 dev star0 && sed -e 's/10.0.0.5/10.0.0.6/' "
-    "-e 's,/etc/wiresum/controller,/etc/wiresum/standby,' /etc/wiresum/cluster.toml > /etc/wiresum/standby.toml"
-)
-"""Its file differs from the other controller's in its address and its certificate."""
+SET_UP = "tar -C pki/{role} -c . | ssh root@{address} /opt/wiresum/bin/wiresum setup {role} --address {address} {more} --tls -"
 BEFORE_A_CONTROLLER = (
     ("desk", "wiresum ca init pki --address 10.0.0.1 --address 10.0.0.5"),
     *COPIED_BY_HAND,
@@ -215,14 +213,15 @@ dist.destroy_process_group()
         "docs/availability.md",
         CLUSTER,
         (
-            Rule("--standby$", at=("controller",), until="standing by"),
-            Rule("issue controller", then=(("controller", STANDBY),)),
-            *WITH_A_CONTROLLER,
+            Rule("setup switch", serves="switch"),
+            Rule("setup controller", serves="controller"),
+            Rule("setup standby", serves="controller", ready="standing by"),
+            Rule("issue controller", then=(("controller", "ip address add 10.0.0.6/24 dev star0"),)),
         ),
         before=(
-            *BEFORE_A_CONTROLLER,
-            ("switch", "wiresum switch --p4runtime 10.0.0.1:9559 --tls /etc/wiresum/switch"),
-            ("controller", "wiresum controller --config /etc/wiresum/cluster.toml"),
+            ("desk", "wiresum ca init pki --address 10.0.0.1 --address 10.0.0.5"),
+            ("desk", SET_UP.format(role="switch", address="10.0.0.1", more="--p4runtime")),
+            ("desk", SET_UP.format(role="controller", address="10.0.0.5", more="--switch soft1=10.0.0.1")),
         ),
     ),
     "libwiresum": Scene(
@@ -305,7 +304,7 @@ class Typist:
                 assert "does not provide the extra" not in program.said(), program.said()  # pip, which goes on
             if rule.serves:
                 (line,) = re.findall(r"^ +(setpriv .+)$", program.said(), re.MULTILINE)
-                says(self._start(line, rule.serves), READY)
+                says(self._start(line, rule.serves), rule.ready)
         for host, following in rule.then:
             self.type(following, Rule("", at=(host,)))
 

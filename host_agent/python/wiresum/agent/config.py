@@ -294,7 +294,10 @@ class AgentConfig:
         problem=_name(TENANT_BYTES_MAX),
     )
     priority: int = _setting(
-        0, "when slots are short, the larger gets them first", problem=_within(-PRIORITY_MAX, PRIORITY_MAX)
+        0,
+        "when slots are short, the larger gets them first; a controller takes none above 0 unless its configuration "
+        "allows it",
+        problem=_within(-PRIORITY_MAX, PRIORITY_MAX),
     )
     job_token: str = _setting(
         "",
