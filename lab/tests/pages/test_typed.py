@@ -100,7 +100,10 @@ COPIED_BY_HAND = tuple(
         ("worker1", "worker"),
     )
 )  # fmt: skip
-SET_UP = "tar -C pki/{role} -c . | ssh root@{address} /opt/wiresum/bin/wiresum setup {role} --address {address} {more} --tls -"
+SET_UP = (
+    "tar -C pki/{role} -c . | "
+    "ssh root@{address} /opt/wiresum/bin/wiresum setup {role} --address {address} {more} --tls -"
+)
 BEFORE_A_CONTROLLER = (
     ("desk", "wiresum ca init pki --address 10.0.0.1 --address 10.0.0.5"),
     *COPIED_BY_HAND,
