@@ -209,11 +209,11 @@ def test_a_job_over_two_racks_sums_and_a_job_in_one_rack_uses_no_spine(
     assert len({worker.contributions for worker in job.workers}) == 1
     assert len({node.results for node in job.switches}) == 1, "each sum went through all three"
     assert {node.contributions for node in job.switches if node.parent} == {job.results}
-    assert racks.ask_controller("plan").splitlines() == [
-        "spine: no changes",
-        "leaf1, below spine: no changes",
-        "leaf2, below spine: no changes",
-    ]
+    planned = racks.ask_controller("plan").splitlines()
+    assert planned[::2] == ["spine: no changes", "leaf1, below spine: no changes", "leaf2, below spine: no changes"]
+    taken = [line.removeprefix("  taken by jobs: ").split(", ") for line in planned[1::2]]
+    assert ["2 of 4096 admit" in line for line in taken] == [True, False, False], "the spine has two leaves"
+    assert ["4 of 4096 admit" in line for line in taken] == [False, True, True], "a leaf has four workers"
     assert "leaf2 (software, below spine); 2 hosts; 1 running jobs on disk" in racks.ask_controller("check")
     workers.run(leave)
     assert workers.run(join_racks, str(tmp_path), "one", WORKERS) == [""] * WORKERS
