@@ -40,21 +40,25 @@ def wiresum(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "wiresum.cli", *arguments]
 
 
-def controller_config(*, listen: int, p4runtime: int, data: int, slots: int) -> str:
-    """A controller with one software switch, both at ports of loopback. Its state is beside the file."""
+def controller_config(*, listen: int, p4runtime: int, data: int, slots: int, lanes: int = 360, tls: str = "") -> str:
+    """A controller with one software switch, both at ports of loopback. Its state is beside the file. `tls`: the folder
+    of its certificate, with which it also speaks to the switch."""
+    security = f'[security]\ntls = "{tls}"\n' if tls else ""
     return f"""\
 [controller]
 listen = "127.0.0.1:{listen}"
 state = "state"
 
+{security}
 [[switch]]
 name = "leaf"
 kind = "software"
 p4runtime = "127.0.0.1:{p4runtime}"
 address = "127.0.0.1"
 port = {data}
-lanes = 360
+lanes = {lanes}
 slots = {slots}
+{f'tls = "{tls}"' if tls else ""}
 """
 
 

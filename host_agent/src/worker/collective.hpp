@@ -76,7 +76,9 @@ enum class Status : std::uint8_t {
 struct Completion {
   std::uint64_t token = 0;
   Status status = Status::kOk;
-  std::uint8_t vote = 0;                // the largest of all workers' (of an empty share, and after a failure: 0)
+  /// The largest of all workers'; 0 of an empty share, and after a failure; 255 if the last chunk was summed exactly,
+  /// since its packet had no place for it.
+  std::uint8_t vote = 0;
   std::uint32_t round_trip_chunks = 0;  // about how many chunks this thread could send in an empty path's round trip
 };
 

@@ -15,8 +15,8 @@ def test_a_gpt_has_chunks_that_blocks_cannot_carry_and_learns_alike_in_all_ways(
     path = tmp_path / "gradients.json"
     assert main(["--workers", "2", "--models", "gpt", "--steps", "3", "--json", str(path)]) == 0
     cases = {case["group"]: case for case in json.loads(path.read_text())}
-    assert list(cases) == ["gloo", "block", "auto", "exact"]
+    assert list(cases) == ["gloo", "block", "adaptive", "exact"]
     assert all(abs(case["losses"][-1] - cases["gloo"]["losses"][-1]) < 1e-4 for case in cases.values())
     assert cases["block"]["counted"]["chunks_wide"] > 0 == cases["block"]["counted"]["chunks_exact"]
-    assert cases["auto"]["counted"]["chunks_exact"] > 0 == cases["auto"]["counted"]["chunks_wide"]
-    assert cases["auto"]["counted"]["bytes_sent"] < 1.2 * cases["block"]["counted"]["bytes_sent"]
+    assert cases["adaptive"]["counted"]["chunks_exact"] > 0 == cases["adaptive"]["counted"]["chunks_wide"]
+    assert cases["adaptive"]["counted"]["bytes_sent"] < 1.2 * cases["block"]["counted"]["bytes_sent"]

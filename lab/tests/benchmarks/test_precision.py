@@ -20,7 +20,13 @@ def test_an_exact_sum_keeps_values_that_block_floating_point_loses(tmp_path: Pat
     arguments = ["--workers", "2", "--elements", "4", "20000", "--kinds", "packed", "--repetitions", "1"]
     assert main([*arguments, *["--mpi"] * mpi, "--json", str(path)]) == 0
     cases = json.loads(path.read_text())
-    groups = ["block", "auto", "exact", "gloo", *(["mpi-block", "mpi-auto", "mpi-exact", "openmpi"] if mpi else [])]
+    groups = [
+        "block",
+        "adaptive",
+        "exact",
+        "gloo",
+        *(["mpi-block", "mpi-adaptive", "mpi-exact", "openmpi"] if mpi else []),
+    ]
     assert [(case["elements"], case["group"]) for case in cases] == [
         (elements, group) for elements in (4, 20000) for group in groups
     ]

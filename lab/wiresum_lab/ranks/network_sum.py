@@ -19,7 +19,7 @@ def all_reduce(inputs: list[torch.Tensor], *, lanes: int, bits: int = 32, averag
     in a packet."""
     if inputs[0].is_floating_point() and inputs[0].numel() <= EXACT_ELEMENTS_MAX:
         return exact_sum(inputs, average=average)
-    return block_sum(inputs, lanes=lanes, bits=bits, average=average, exact_when_wide=True)
+    return block_sum(inputs, lanes=lanes, bits=bits, average=average)
 
 
 def exact_sum(inputs: list[torch.Tensor], *, average: bool = False) -> torch.Tensor:
@@ -49,21 +49,18 @@ def _exact_element(terms: tuple[float, ...], divisor: int, dtype: torch.dtype) -
     return math.copysign(float(rounded) if rounded <= info.max else math.inf, total)
 
 
-def block_sum(
-    inputs: list[torch.Tensor], *, lanes: int, bits: int = 32, average: bool = False, exact_when_wide: bool = False
-) -> torch.Tensor:
-    """The sum in block floating point, chunk by chunk; of chunks that it cannot carry the exact sum. With
-    `exact_when_wide` these are also chunks whose exponents lie too far apart."""
+def block_sum(inputs: list[torch.Tensor], *, lanes: int, bits: int = 32, average: bool = False) -> torch.Tensor:
+    """The sum in block floating point, chunk by chunk; of chunks with an Inf or a NaN the exact sum."""
     flat = [tensor.reshape(-1) for tensor in inputs]
     chunk = lanes * (32 // bits)
     parts = [
-        _chunk([tensor[first : first + chunk] for tensor in flat], bits, average, exact_when_wide)
+        _chunk([tensor[first : first + chunk] for tensor in flat], bits, average)
         for first in range(0, flat[0].numel(), chunk)
     ]
     return torch.cat(parts).reshape(inputs[0].shape) if parts else inputs[0].clone()
 
 
-def _chunk(inputs: list[torch.Tensor], bits: int, average: bool, exact_when_wide: bool) -> torch.Tensor:
+def _chunk(inputs: list[torch.Tensor], bits: int, average: bool) -> torch.Tensor:
     workers, dtype = len(inputs), inputs[0].dtype
     if dtype == torch.int32:
         total = sum(tensor.numpy().astype(np.int64) for tensor in inputs)
@@ -72,9 +69,7 @@ def _chunk(inputs: list[torch.Tensor], bits: int, average: bool, exact_when_wide
     exponents = [(value.view(np.uint32) >> 23 & 0xFF).astype(np.int64) for value in values]
     exponent = max(int(each.max()) for each in exponents)
     headroom_bits = (workers - 1).bit_length()
-    gap_max = max(28 - headroom_bits, 17 + headroom_bits)
-    wide = bits == 32 and any(((each != 0) & (each + gap_max < exponent)).any() for each in exponents)
-    if exponent == 255 or (wide and exact_when_wide):
+    if exponent == 255:
         return exact_sum(inputs, average=average)
     shift = bits - 2 - headroom_bits - (max(exponent, 1) - 127)
     limit = 2 ** (bits - 1 - headroom_bits) - 1

@@ -148,30 +148,34 @@ def test_a_mask_of_minus_infinity_is_kept(rank: int, size: int, count: int) -> N
 
 @pytest.mark.parametrize("count", LENGTHS)
 @runs_in("trio")
-def test_a_small_number_beside_a_large_one_is_kept_at_any_length(rank: int, size: int, count: int) -> None:
+def test_adaptive_keeps_a_small_number_beside_a_large_one_at_any_length(rank: int, size: int, count: int) -> None:
+    group = dist.new_group(pg_options=wiresum.torch.Options(precision="adaptive"))
     values = torch.full((count,), 1e-6)
     values[::50] = 1e4
     tensor = values.clone()
-    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, group=group)
     assert_same_bits(tensor, network_sum.exact_sum([values] * size))
+    dist.destroy_process_group(group)
 
 
 @runs_in("trio")
 def test_every_collective_that_sums_keeps_inf_and_small_numbers(rank: int, size: int) -> None:
     inputs = [torch.full((3 * 3000,), 1e-6 * (k + 1)) for k in range(size)]
     inputs[0][5], inputs[1][7000], inputs[2][8001] = 1e4, float("inf"), float("nan")
+    group = dist.new_group(pg_options=wiresum.torch.Options(precision="adaptive"))
     expected = network_sum.exact_sum(inputs)
     whole = [inputs[rank].clone() for _ in range(4)]  # calls that overlap
-    for work in [dist.all_reduce(tensor, async_op=True) for tensor in whole]:
+    for work in [dist.all_reduce(tensor, async_op=True, group=group) for tensor in whole]:
         work.wait()
     for tensor in whole:
         assert_same_bits(tensor.nan_to_num(7.0), expected.nan_to_num(7.0))
     scattered = torch.empty(3000)
-    dist.reduce_scatter_tensor(scattered, inputs[rank].clone())
+    dist.reduce_scatter_tensor(scattered, inputs[rank].clone(), group=group)
     assert_same_bits(scattered.nan_to_num(7.0), expected[rank * 3000 : (rank + 1) * 3000].nan_to_num(7.0))
     reduced = inputs[rank].clone()
-    dist.reduce(reduced, 1)
+    dist.reduce(reduced, 1, group=group)
     assert_same_bits(reduced.nan_to_num(7.0), (expected if rank == 1 else inputs[rank]).nan_to_num(7.0))
+    dist.destroy_process_group(group)
 
 
 def chunk_counts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
@@ -197,8 +201,8 @@ def test_in_blocks_lost_digits_are_counted_and_warned_of_once(rank: int, size: i
     handler = logging.StreamHandler(text)
     logger = logging.getLogger("wiresum.agent.job_membership")
     logger.addHandler(handler)
-    for _ in range(2):
-        group = dist.new_group(pg_options=wiresum.torch.Options(precision="block"))
+    for precision in ("auto", "block"):
+        group = dist.new_group(pg_options=wiresum.torch.Options(precision=precision))
         tensor = torch.full((5000,), 1e-6)
         tensor[0] = 1e4
         tensor[4999] = float("inf")
@@ -208,7 +212,7 @@ def test_in_blocks_lost_digits_are_counted_and_warned_of_once(rank: int, size: i
         dist.destroy_process_group(group)
     logger.removeHandler(handler)
     assert text.getvalue().count("lost most of their digits") == 1
-    assert text.getvalue().count("WIRESUM_PRECISION=auto") == 1
+    assert text.getvalue().count("WIRESUM_PRECISION=adaptive") == 1
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.controller.serving import raise_file_limit
 from wiresum_lab.doubles.controller import Client, join_request
-from wiresum_lab.processes import Program, unused_port, wait_until, wiresum
+from wiresum_lab.processes import Program, controller_config, unused_port, wait_until, wiresum
 
 CONNECTIONS = 9000
 ATTACKER = "127.0.0.66"
@@ -33,25 +33,6 @@ CALL_S_MAX = 5.0
 """As `wiresum` itself waits for an answer."""
 SILENT, STALLED = b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 """What each connection sends first: nothing, or how a TLS handshake begins."""
-
-CONFIG = """\
-[controller]
-listen = "127.0.0.1:{port}"
-state = "state"
-
-[security]
-tls = "{pki}/controller"
-
-[[switch]]
-name = "leaf"
-kind = "software"
-p4runtime = "127.0.0.1:{p4runtime}"
-address = "127.0.0.1"
-port = {data}
-lanes = 16
-slots = 64
-tls = "{pki}/controller"
-"""
 
 
 class Flood:
@@ -119,11 +100,11 @@ class Laboratory:
         )
         cleanup.enter_context(switch)
         data = int(switch.await_text(r"data 127.0.0.1:(\d+)-")[1])
-        fixed = {"pki": self.pki, "p4runtime": self.ports["p4runtime"], "data": data}
+        fixed = {"p4runtime": self.ports["p4runtime"], "data": data, "lanes": 16, "slots": 64}
         self.programs = [switch]
         for name, port in (("active", self.ports["join"]), ("standby", unused_port())):
             config = folder / f"{name}.toml"
-            config.write_text(CONFIG.format(port=port, **fixed))
+            config.write_text(controller_config(listen=port, tls=str(self.pki / "controller"), **fixed))
             program = Program(wiresum("controller", "--config", str(config), "--standby"), folder / f"{name}.log")
             self.programs.append(cleanup.enter_context(program))
             program.await_text(r"ready: control" if name == "active" else r"standing by")

@@ -30,7 +30,7 @@ class Room:
 
     def lacks(self, need: Amounts) -> str:
         """The first resource that is too short for this besides what is taken; empty: it fits."""
-        return next((name for name, count in need.items() if count > self.total.of(name) - self.taken.of(name)), "")
+        return need.beyond(self.total - self.taken)
 
     def jobs_with(self, resource: str) -> dict[Job, int]:
         """How much each has of it."""

@@ -34,7 +34,7 @@ JOIN_TIMEOUT_S_MAX = 86_400.0
 LOST_AFTER_S_MAX = 86_400
 CONTROL_ENDPOINTS_MAX = 8
 """For each aggregator."""
-PRECISIONS = ("auto", "exact", "block")
+PRECISIONS = ("auto", "adaptive", "exact", "block")
 TRANSPORTS = ("udp", "xdp", "dpdk")
 DEVICE_BYTES_MAX = 4096
 
@@ -215,8 +215,8 @@ class AgentConfig:
     precision: str = _setting(
         "auto",
         "how sums of floats are rounded. `exact`: once, at the end; `block`: to `WIRESUM_BITS` below the largest "
-        "element of a packet; `auto`: exact up to 4,096 elements, in blocks beyond, but exact where a packet's numbers "
-        "lie too far apart: [numerics.md](numerics.md#exact-or-in-blocks-wiresum_precision)",
+        "element of a packet; `auto`: exact up to 4,096 elements, in blocks beyond; `adaptive`: the same, but exact "
+        "where a packet's numbers lie too far apart: [numerics.md](numerics.md#exact-or-in-blocks-wiresum_precision)",
         parse=str.lower,
         problem=_one_of(*PRECISIONS),
         agreed=True,

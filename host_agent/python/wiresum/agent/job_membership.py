@@ -8,6 +8,7 @@ what `Session::state` there makes.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 
@@ -21,7 +22,7 @@ from wiresum.agent.membership import NO_ROUND
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import spin_us_of
 
-EXACT_ELEMENTS_MAX = {"auto": 4096, "exact": 2**64 - 1, "block": 0}
+EXACT_ELEMENTS_MAX = {"auto": 4096, "adaptive": 4096, "exact": 2**64 - 1, "block": 0}
 """By AgentConfig.precision: the longest sum of floats that is rounded once (docs/numerics.md has the figures)."""
 _OF_THE_DATA_PATH = ("job", "key", "worker", "workers", "lanes", "slots", "threads")
 """Of a JoinReply's fields."""
@@ -29,7 +30,8 @@ _OF_THE_DATA_PATH = ("job", "key", "worker", "workers", "lanes", "slots", "threa
 Fields = Mapping[str, str]
 
 log = logging.getLogger(__name__)
-_warned = False  # of lost digits, in this process
+_first_warning = threading.Lock()
+"""Of lost digits. Who takes it warns, and nobody gives it back."""
 
 
 class JobMembership:
@@ -96,7 +98,7 @@ class JobMembership:
             "device": config.device,
             "bits": config.bits,
             "exact_elements_max": EXACT_ELEMENTS_MAX[config.precision],
-            "exact_when_wide": int(config.precision == "auto"),
+            "exact_when_wide": int(config.precision == "adaptive"),
             "sparse": int(config.sparse),
             "greeting_ms": int(1000 * causes.GREETING_TIMEOUT_S),
         }
@@ -187,12 +189,10 @@ class JobMembership:
 
 def _warn_of_lost_digits(stats: TrafficStats) -> None:
     """Once in a process."""
-    global _warned  # noqa: PLW0603
-    if stats.chunks_wide == 0 or _warned:
+    if stats.chunks_wide == 0 or not _first_warning.acquire(blocking=False):
         return
-    _warned = True
     log.warning(
-        "WIRESUM_PRECISION=block: in %d packets so far, small floats lost most of their digits beside large ones. "
-        "WIRESUM_PRECISION=auto sums such packets exactly (docs/numerics.md)",
+        "in %d packets so far, small floats lost most of their digits beside large ones. If they matter, "
+        "WIRESUM_PRECISION=adaptive sums such packets exactly, in more time (docs/numerics.md)",
         stats.chunks_wide,
     )

@@ -31,7 +31,7 @@ class TrafficStats:
     """Packets' worth of floats that block floating point could not carry, and that were therefore summed exactly."""
     chunks_wide: int = 0
     """Packets' worth of this worker's floats in which small ones lost more than an eighth of themselves beside larger
-    ones, or became 0. Only with the precision `block`; docs/numerics.md has the bound."""
+    ones, or became 0. None with the precisions `adaptive` and `exact`; docs/numerics.md has the bound."""
     send_calls: int = 0
     receive_calls: int = 0
     send_failures: int = 0

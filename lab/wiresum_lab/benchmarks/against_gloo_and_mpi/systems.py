@@ -25,8 +25,8 @@ FOLDER = Path(__file__).resolve().parent
 RANK = "wiresum_lab.benchmarks.against_gloo_and_mpi.rank"
 GLOO_PORT = 29_500
 # Ports and multicast group of a second switch, which Open MPI's component uses, by its WIRESUM_PRECISION.
-MPI_PORTS = {"block": 43_587, "exact": 43_687}
-MPI_GROUPS = {"block": "239.193.0.0", "exact": "239.193.4.0"}
+MPI_PORTS = {"block": 43_587, "adaptive": 43_787, "exact": 43_687}
+MPI_GROUPS = {"block": "239.193.0.0", "adaptive": "239.193.8.0", "exact": "239.193.4.0"}
 
 
 @dataclass(frozen=True)

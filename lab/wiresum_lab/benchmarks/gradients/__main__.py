@@ -91,7 +91,7 @@ def report(cases: Sequence[Case], options: argparse.Namespace) -> Table:
             f"{case.model}, {case.group}",
             f"{case.last_loss:.5f}",
             f"{case.distance(same[GLOO]):.2g}",
-            f"{lost / case.chunks:.2%}" if case.group in ("block", "auto") else "-",
+            f"{lost / case.chunks:.2%}" if case.group in ("block", "adaptive") else "-",
             "-" if sent is None else f"{sent:.3f}",
         )
     return table

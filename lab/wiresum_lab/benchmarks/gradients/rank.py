@@ -14,7 +14,7 @@ import wiresum.torch
 from wiresum_lab.benchmarks.gradients.models import TASKS
 from wiresum_lab.ranks.rank import Rank, main
 
-PRECISIONS = ("block", "auto", "exact")
+PRECISIONS = ("block", "adaptive", "exact")
 LEARNING_RATE = 1e-3
 
 

@@ -15,7 +15,7 @@ import torch
 import wiresum.torch
 from wiresum_lab.ranks.rank import SummingRank, main
 
-PRECISIONS = ("block", "auto", "exact")
+PRECISIONS = ("block", "adaptive", "exact")
 UNIT = 2.0**-24
 MIXED_EVERY = 20
 
