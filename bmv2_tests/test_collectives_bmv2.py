@@ -7,6 +7,7 @@ functions that they run are those of plugins/torch/tests.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import subprocess
 import sys
@@ -19,6 +20,9 @@ import pytest
 
 from bmv2_tests import lose
 from bmv2_tests.bmv2_harness import inside
+from plugins.torch.tests import test_blocks as blocks
+from plugins.torch.tests import test_collectives as collectives
+from plugins.torch.tests import test_rows as rows
 from wiresum.controller import JobCounters, JoinServer
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch
@@ -29,12 +33,6 @@ from wiresum_lab.namespaces.star import STAR_DEVICE
 from wiresum_lab.processes import Program
 
 FOLDER = Path(__file__).resolve().parent
-TORCH_TESTS = FOLDER.parent / "plugins/torch/tests"
-FILES = {
-    "test_block_sparse_sums_are_exact_and_skip_zero_blocks": "test_blocks.py",
-    "test_sparse_sums_are_exact_and_identical_for_both_encodings_of_keys": "test_rows.py",
-}
-"""Files of the functions that are not in test_collectives.py."""
 STORE_PORT = 29_500
 WORKERS = 3
 RUN_S_MAX = 240.0
@@ -42,28 +40,24 @@ JOB = "collectives"
 LOSS = 0.01
 
 PLAN: list[tuple[Any, ...]] = [
-    ("test_barrier_runs_in_the_network",),
-    ("test_all_reduce_gives_the_exact_integer_sum", "int32"),
-    ("test_all_reduce_gives_the_exact_integer_sum", "float32"),
-    ("test_all_reduce_gives_the_exact_integer_sum", "bfloat16"),
-    ("test_average_divides_the_exact_sum", "float32"),
-    ("test_infinity_and_nan_reach_every_worker_and_zero_blocks_stay_zero",),
-    ("test_reduce_writes_the_sum_at_the_root_only", "float32"),
-    ("test_broadcast_copies_every_bit", "float64"),
-    ("test_broadcast_keeps_nan_payloads",),
-    ("test_all_gather_copies_every_bit", "float32"),
-    ("test_all_gather_takes_contributions_of_different_sizes",),
-    ("test_reduce_scatter_gives_each_worker_its_part_of_the_sum", "float32", 1301),
-    ("test_coalesced_all_gathers",),
-    ("test_coalesced_reduce_scatters",),
-    ("test_coalesced_all_reduces_of_different_sizes_and_types",),
-    ("test_block_sparse_sums_are_exact_and_skip_zero_blocks",),
-    ("test_sparse_sums_are_exact_and_identical_for_both_encodings_of_keys", "float32", 50, False),
+    (collectives.test_barrier_runs_in_the_network,),
+    (collectives.test_all_reduce_gives_the_exact_integer_sum, "int32"),
+    (collectives.test_all_reduce_gives_the_exact_integer_sum, "float32"),
+    (collectives.test_all_reduce_gives_the_exact_integer_sum, "bfloat16"),
+    (collectives.test_average_divides_the_exact_sum, "float32"),
+    (collectives.test_infinity_and_nan_reach_every_worker_and_zeros_stay_zero,),
+    (collectives.test_reduce_writes_the_sum_at_the_root_only, "float32"),
+    (collectives.test_broadcast_copies_every_bit, "float64"),
+    (collectives.test_broadcast_keeps_nan_payloads,),
+    (collectives.test_all_gather_copies_every_bit, "float32"),
+    (collectives.test_all_gather_takes_contributions_of_different_sizes,),
+    (collectives.test_reduce_scatter_gives_each_worker_its_part_of_the_sum, "float32", 1301),
+    (collectives.test_coalesced_all_gathers,),
+    (collectives.test_coalesced_reduce_scatters,),
+    (collectives.test_coalesced_all_reduces_of_different_sizes_and_types,),
+    (blocks.test_block_sparse_sums_are_exact_and_skip_zero_blocks,),
+    (rows.test_sparse_sums_are_exact_and_identical_for_both_encodings_of_keys, "float32", 50, False),
 ]
-
-
-def file_of(name: str) -> str:
-    return str(TORCH_TESTS / FILES.get(name, "test_collectives.py"))
 
 
 class Site:
@@ -86,7 +80,9 @@ class Site:
         """Runs a plan on all ranks; gives their outputs, and fails if a rank failed."""
         self._jobs += 1
         path = self._folder / "plan.json"
-        path.write_text(json.dumps([[file_of(name), name, arguments] for name, *arguments in plan]))
+        path.write_text(
+            json.dumps([[inspect.getfile(inspect.unwrap(of)), of.__name__, arguments] for of, *arguments in plan])
+        )
         variables = {
             "WIRESUM_SWITCH": f"{self.star.control_host.address}:{CONTROL_PORT}",
             "WIRESUM_INSECURE": "1",
