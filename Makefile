@@ -190,8 +190,8 @@ lint-cpp: $(ready)-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(cpp)
 
 lint-tidy: $(ready)-dev
-	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
-	$(py) $(VENV)/bin/run-clang-tidy.py -quiet -j $(JOBS) -p build/dev -clang-tidy-binary $(VENV)/bin/clang-tidy -extra-arg=-Wno-unknown-warning-option \
+	cmake --preset tidy -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
+	$(py) $(VENV)/bin/run-clang-tidy.py -quiet -j $(JOBS) -p build/tidy -clang-tidy-binary $(VENV)/bin/clang-tidy -extra-arg=-Wno-unknown-warning-option \
 	  '$(CURDIR)/(host_agent|soft_switch)/src/(?!bindings)'
 
 lint-shell:

@@ -2,20 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "dataplane.hpp"
-#include "switch_harness.hpp"
+#include "two_workers.hpp"
 
 namespace wiresum::dataplane {
 namespace {
 
 using wire::Header;
 using wire::Kind;
-
-constexpr SwitchSizes kSizes{.slots = 16, .lanes_max = 8, .jobs_max = 8};
-constexpr std::uint16_t kJob = 3;
-constexpr std::uint16_t kLanes = 4;
-const Words kOnes{1, 1, 1, 1};
-
-JobEntry entry() { return job_entry(kJob, 2, kLanes, 4, 8); }
 
 Admission everybody() {
   Admission admission;
@@ -24,15 +17,6 @@ Admission everybody() {
   admission.sources[1] = endpoint_of(1);
   admission.receivers = 0b11;
   return admission;
-}
-
-Header packet(std::uint8_t worker, std::uint32_t round, std::uint32_t slot = 0) {
-  return {.kind = Kind::kData,
-          .job = kJob,
-          .key = entry().key,
-          .worker = worker,
-          .cell = wire::cell_of(slot, round),
-          .round = round};
 }
 
 std::uint64_t admitted(const Dataplane& plane) {

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "switch_harness.hpp"
+#include "two_workers.hpp"
 
 namespace wiresum::dataplane {
 namespace {
@@ -15,8 +15,6 @@ namespace {
 using wire::Header;
 using wire::Kind;
 
-constexpr std::uint16_t kJob = 3;
-constexpr std::uint16_t kLanes = 4;
 constexpr std::uint32_t kSlotBase = 8;
 constexpr std::uint32_t kSlots = 4;
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "dataplane.hpp"
-#include "switch_harness.hpp"
+#include "two_workers.hpp"
 
 namespace wiresum::dataplane {
 namespace {
@@ -10,8 +10,6 @@ namespace {
 using wire::Header;
 using wire::Kind;
 
-constexpr std::uint16_t kJob = 3;
-constexpr std::uint16_t kLanes = 4;
 constexpr wire::Endpoint kParent{.address = 0x0A000101, .port = wire::kSwitchPort};
 constexpr std::uint8_t kOwnNumber = 30;
 

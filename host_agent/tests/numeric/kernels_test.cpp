@@ -252,12 +252,6 @@ INSTANTIATE_TEST_SUITE_P(InstructionSets, VectorKernels, ::testing::ValuesIn(all
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VectorFloatKernels);
 INSTANTIATE_TEST_SUITE_P(InstructionSets, VectorFloatKernels, ::testing::ValuesIn(float_cases()), case_name);
 
-/// All instruction sets, the scalar one included.
-std::vector<const Kernels*> all_tables() {
-  const Kernels* tables[kKernelTablesMax];
-  return {tables, tables + supported_kernels(tables)};
-}
-
 TEST(HalfConversion, ReadsAllHalvesExactly) {
   set_default_float_environment();
   Buffer source(2 * 65536);

@@ -24,6 +24,12 @@ inline const char* name_of(Dtype dtype) {
   return kNames[static_cast<std::size_t>(dtype)];
 }
 
+/// All instruction sets, the scalar one included.
+inline std::vector<const Kernels*> all_tables() {
+  const Kernels* tables[kKernelTablesMax];
+  return {tables, tables + supported_kernels(tables)};
+}
+
 /// The largest exponent of all elements, 255 if one is not finite.
 inline std::uint8_t max_exponent(Dtype dtype, const std::byte* source, std::size_t count,
                                  const Kernels& kernels = active_kernels()) {

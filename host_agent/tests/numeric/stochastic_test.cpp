@@ -13,6 +13,7 @@
 
 #include "numeric/codec.hpp"
 #include "numeric/kernels.hpp"
+#include "numeric_testing.hpp"
 
 namespace wiresum::numeric::testing {
 namespace {
@@ -180,11 +181,6 @@ TEST_P(StochasticKernels, UnpackTheSumOfPackedWords) {
       for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(back[i], expected[i]) << bits << " bits, " << i << "/" << count;
     }
   }
-}
-
-std::vector<const Kernels*> all_tables() {
-  const Kernels* tables[kKernelTablesMax];
-  return {tables, tables + supported_kernels(tables)};
 }
 
 std::string table_name(const ::testing::TestParamInfo<const Kernels*>& info) { return info.param->name; }
