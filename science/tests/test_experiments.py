@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 
 import wiresum.compress
 from wiresum.experiments import __main__ as science
-from wiresum.experiments import adaptive_optimizers, linear_rate
+from wiresum.experiments import adaptive_optimizers, catalogue, linear_rate
 from wiresum.experiments.experiment import Claim, Curve
 
 pytestmark = pytest.mark.timeout(300)
@@ -58,7 +59,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("name", SMALL)
 def test_every_claim_holds(name: str) -> None:
     options, claims = SMALL[name]
-    report = science.run_of(name)(**options)
+    report = catalogue.run_of(name)(**options)
     assert [str(claim) for claim in report.claims if not claim.holds] == []
     assert len(report.claims) == claims
     figure = Figure()
@@ -68,7 +69,7 @@ def test_every_claim_holds(name: str) -> None:
 
 
 def test_every_experiment_is_tested() -> None:
-    assert set(SMALL) == set(science.EXPERIMENTS)
+    assert set(SMALL) == set(catalogue.EXPERIMENTS)
 
 
 def test_the_guides_table_under_adamw_has_every_compressor() -> None:
@@ -89,10 +90,19 @@ def test_a_claim_that_does_not_hold_is_an_error(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(linear_rate, "diana_rule", lambda **c: rule(**{**c, "smoothness": c["smoothness"] / 40}))
     small = functools.partial(linear_rate.run, workers=3, steps=50, seeds=1)
     monkeypatch.setattr(linear_rate, "run", small)
-    shown = science.show("linear-rate", tmp_path)
+    shown = catalogue.show("linear-rate", tmp_path)
     assert not shown.holds
     assert "DOES NOT HOLD: p = 2: the step size is corollary 1's" in shown.text
     assert (tmp_path / "science-linear-rate.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_the_program_runs_an_experiment_at_full_size(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "wiresum.experiments", "growing-integers", "--output", str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("holds: ") == 13
+    assert (tmp_path / "science-growing-integers.png").stat().st_size > 1000
 
 
 def test_a_curve_finds_the_step_from_which_it_stays_below_a_level() -> None:
