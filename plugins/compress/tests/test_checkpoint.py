@@ -149,6 +149,7 @@ def of_one_worker(worker: int, workers: int = 3, method: Compressor = DIANA()) -
 def test_a_state_of_another_worker_is_refused() -> None:
     engine = of_one_worker(2)
     engine.average(BY_LAYER, gradients(0, BY_LAYER, 1))
+    engine.advance()
     refused(engine.state_dict(), of_one_worker(0), "worker is [2] in the state and [0] here")
     of_one_worker(2).load_state_dict(engine.state_dict())
 
@@ -178,6 +179,7 @@ def test_a_state_of_other_tensors_is_refused_at_once_or_with_the_first_gradient(
 ) -> None:
     other = Engine(TopK(0.2), InProcess(3))
     other.average([Segment((piece,))], [[np.ones(piece.size, dtype)]] * 3)
+    other.advance()
     refused(other.state_dict(), trained(TopK(0.2)), text)
     fresh = Engine(TopK(0.2), InProcess(3))
     fresh.load_state_dict(other.state_dict())
@@ -233,6 +235,7 @@ def test_long_lists_of_names_are_cut() -> None:
     method, segments = TopK(0.5), [Segment((Piece(f"layer{at}", (4,)),)) for at in range(9)]
     engine = Engine(method, InProcess(1))
     engine.average(segments, [[np.ones(4)] * 9])
+    engine.advance()
     state = engine.state_dict()
     state["own"][0]["residual"] = {}
     refused(state, Engine(method, InProcess(1)), "lacks 'layer0', 'layer1', 'layer2', 'layer3', 'layer4' and 4 more")

@@ -97,21 +97,87 @@ def test_a_step_whose_aggregate_does_not_arrive_changes_nothing_and_can_be_repea
     assert same_bits(run(engine, range(3, 6), WHOLE), run(straight, range(3, 6), WHOLE))
 
 
+def memories(engine: wc.Engine) -> dict[str, Any]:
+    """A state without the number of the step."""
+    state = engine.state_dict()
+    for part in (state, state["down"]):
+        if part is not None:
+            del part["step"]
+    return state
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one call", "in a call for each segment"])
+@pytest.mark.parametrize("poisoned", [0, 2])
 @pytest.mark.parametrize("name", ALL)
-def test_a_nan_reaches_the_result_and_no_memory(name: str) -> None:
+def test_a_nan_reaches_its_segment_and_no_memory_of_any(name: str, poisoned: int, at_once: bool) -> None:
+    """A loss scaler skips the step for all tensors, so what the others sent reaches no model."""
     engine = wc.Engine(ALL[name], wc.InProcess(3))
     run(engine, range(2), BY_LAYER)
-    before = engine.state_dict()
+    before = memories(engine)
     values = gradients(2, BY_LAYER)
-    values[1][0][3] = np.nan
-    estimates = average(engine, values, BY_LAYER)
-    assert np.isnan(estimates[0]).all()
-    assert np.isfinite(estimates[1]).all()
-    after = engine.state_dict()
-    assert same_bits(
-        *([[kept.get("a") for kept in mine.values()] for mine in state["own"]] for state in (after, before))
-    )
-    assert same_bits(after["common"].get("a"), before["common"].get("a"))
+    values[1][poisoned][3] = np.nan
+    if at_once:
+        estimates = average(engine, values, BY_LAYER)
+    else:
+        estimates = [average(engine, [[row[s]] for row in values], [BY_LAYER[s]])[0] for s in range(3)]
+    for s, estimate in enumerate(estimates):
+        assert np.isnan(estimate).all() == (s == poisoned)
+        assert np.isfinite(estimate).all() == (s != poisoned)
+    engine.advance()
+    assert same_bits(memories(engine), before)
+    run(engine, range(3, 4), BY_LAYER)
+    assert ALL[name].memory == "none" or not same_bits(memories(engine), before), "the next step changes them again"
+
+
+def test_a_step_that_its_caller_calls_not_finite_changes_no_memory() -> None:
+    engine = wc.Engine(ALL["TopK, with a memory down"], wc.InProcess(3))
+    run(engine, range(2), BY_LAYER)
+    before = memories(engine)
+    average(engine, gradients(2, BY_LAYER), BY_LAYER)
+    engine.advance(finite=False)
+    assert same_bits(memories(engine), before)
+    assert engine.step == 3
+
+
+def test_what_a_failed_step_averaged_is_forgotten_even_if_the_next_one_has_other_segments() -> None:
+    engine, straight = (wc.Engine(wc.TopK(0.2, down=wc.TopK(0.3)), wc.InProcess(3)) for _ in range(2))
+    run(engine, range(1), BY_BUCKET)
+    run(straight, range(1), BY_BUCKET)
+    values = gradients(1, BY_BUCKET)
+    values[0][0][0] = np.nan
+    engine.average(BY_BUCKET[:1], [[row[0]] for row in values])
+    engine.forget()
+    assert same_bits(run(engine, range(1, 3), BY_LAYER), run(straight, range(1, 3), BY_LAYER))
+    assert same_bits(engine.state_dict(), straight.state_dict())
+
+
+FOLLOWING = sorted(name for name, method in ALL.items() if method.follows_scale and "estimates" not in name)
+"""The paper's scale has an epsilon, in the units of the gradient: it follows, but not bit for bit."""
+
+
+@pytest.mark.parametrize("name", [*FOLLOWING, "IntDIANA, by estimates"])
+def test_rescaled_memories_continue_in_the_units_of_the_new_gradients(name: str) -> None:
+    """A power of two changes no digit."""
+    factor = 0.25
+    plain, scaled = (wc.Engine(ALL[name], wc.InProcess(3)) for _ in range(2))
+    assert same_bits(run(plain, range(3)), run(scaled, range(3)))
+    scaled.rescale(factor)
+    for step in range(3, 6):
+        values = gradients(step, BY_LAYER)
+        expected = average(plain, values, BY_LAYER)
+        found = average(scaled, [[factor * one for one in row] for row in values], BY_LAYER)
+        if name in FOLLOWING:
+            assert same_bits([one / factor for one in found], expected)
+        else:
+            assert [one / factor for one in found] == [pytest.approx(one, abs=0.2) for one in expected]
+        plain.advance()
+        scaled.advance()
+
+
+@pytest.mark.parametrize("factor", [0.0, -2.0, np.inf, np.nan])
+def test_memories_are_rescaled_by_a_positive_finite_factor(factor: float) -> None:
+    with pytest.raises(ValueError, match="positive finite factor"):
+        wc.Engine(wc.DIANA(), wc.InProcess(3)).rescale(factor)
 
 
 def test_a_batch_of_segments_takes_no_more_rounds_than_one() -> None:

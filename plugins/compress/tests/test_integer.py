@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from wiresum.compress import Engine, InProcess, IntDIANA, IntSGD, Piece, Quantiser, Segment, Shift
+from wiresum.compress.engine import CLAMPED_STEPS_MAX
 
 from .rig import assert_unbiased, exchange, vectors
 
@@ -89,6 +90,20 @@ def test_an_engine_warns_once_of_clamping_if_no_memory_keeps_the_rest() -> None:
         assert engine.clamped == (24 if warns else engine.clamped)
         assert engine.clamped > 0
         assert all("IntSGD cut 8 integers in step 1" in text and 'Use scale="maximum"' in text for text in texts)
+
+
+def test_an_engine_warns_once_of_clamping_that_does_not_end_though_a_memory_keeps_the_rest() -> None:
+    """The gradient grows faster than the estimate of its length, so that 8 bits never suffice."""
+    segments, engine = [Segment((Piece("x", (4,)),))], Engine(IntDIANA(8, scale="estimate"), InProcess(2))
+    growth = 1e4
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(CLAMPED_STEPS_MAX + 4):
+            if step == CLAMPED_STEPS_MAX:
+                assert not caught
+            engine.average(segments, [[np.full(4, growth**step)]] * 2)
+            engine.advance()
+    assert [f"in {CLAMPED_STEPS_MAX} steps in a row" in str(one.message) for one in caught] == [True]
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])

@@ -103,6 +103,7 @@ def test_masking_resets_the_velocity_of_values_that_were_sent() -> None:
     engine = wc.Engine(wc.TernGrad(memory=wc.MomentumCorrection(0.9)), wc.InProcess(1))
     value = gradients(1, 0)[0][0]
     sent = engine.average([SEGMENT], [[value]])[0]
+    engine.advance()
     own = engine.state_dict()["own"][0]
     assert 0 < np.count_nonzero(sent) < 40
     assert own["velocity"]["x"] == pytest.approx(np.where(sent != 0, 0, value))
@@ -125,6 +126,7 @@ def test_each_workers_gradient_is_clipped_to_its_part_of_the_norm(memory: wc.Mem
 def test_rounding_errors_of_the_wire_are_held_back(memory: wc.Memory) -> None:
     engine, values = wc.Engine(wc.GTopK(0.5, bits=16, memory=memory), wc.InProcess(3)), gradients(3, 0)
     estimate = engine.average([SEGMENT], values)[0]
+    engine.advance()
     held = np.mean([mine["residual"]["x"] for mine in engine.state_dict()["own"]], axis=0)
     assert estimate + held == pytest.approx(np.mean([row[0] for row in values], axis=0), abs=1e-12)
 
@@ -134,6 +136,7 @@ def test_a_gradient_that_is_not_finite_is_not_clipped_to_zeros() -> None:
     engine = wc.Engine(wc.TopK(0.5, memory=wc.ErrorFeedback(clip=1.0)), wc.InProcess(2))
     for poison in (np.inf, np.nan):
         estimate = engine.average([SEGMENT], [[np.full(40, poison)], [np.ones(40)]])[0]
+        engine.advance()
         assert np.isnan(estimate).all()
     assert engine.state_dict()["own"] == [{"residual": {}}] * 2
 

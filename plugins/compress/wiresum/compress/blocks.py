@@ -115,6 +115,7 @@ class BlockThreshold(BlockSparsifier):
 
     norm: float
     counts_equal: ClassVar[bool] = False
+    follows_scale: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -84,6 +84,8 @@ class Compressor(ABC):
     """`omega` or `contraction` is the constant of the convergence theory, if it is known."""
 
     trait: ClassVar[Trait]
+    follows_scale: ClassVar[bool] = True
+    """Whether the estimate of s times the gradient is s times the estimate, so that a loss scaler can be used."""
     uses_parameters: ClassVar[bool] = False
     """Whether it needs `turn.parameters`."""
 

@@ -81,17 +81,20 @@ def attach(
     start_step: int = 0,
     leave_out: Sequence[str] = (),
     elements_min: int = 0,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> Attachment:
     """Makes `model` average its gradients with `method` until `detach()`. All workers call it with the same arguments,
     between two steps.
 
     `granularity` is what is compressed as one vector: each parameter ("layer"), each of DDP's buckets ("bucket"), or
     the whole model ("model"). Not compressed are the first `start_step` steps, parameters whose names match a shell
-    pattern in `leave_out`, such as "*.bias", and those with fewer than `elements_min` elements.
+    pattern in `leave_out`, such as "*.bias", and those with fewer than `elements_min` elements. `scaler` is the loss
+    scaler, if there is one: when its scale changes, so do the memories, which are in the units of the scaled gradients.
 
     RuntimeError if the model has another communication hook or compression attached, or a parameter that is not on the
-    CPU. ValueError if a pattern matches no parameter, if both the method's memory and the optimizer have momentum, or
-    if the optimizer is LBFGS or Rprop. TypeError if `model` is no DistributedDataParallel.
+    CPU. ValueError if a pattern matches no parameter, if both the method's memory and the optimizer have momentum, if
+    the optimizer is LBFGS or Rprop, or if there is a scaler and the method compares gradients with a fixed value.
+    TypeError if `model` is no DistributedDataParallel.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
@@ -110,6 +113,7 @@ def attach(
         start_step=start_step,
         leave_out=leave_out,
         elements_min=elements_min,
+        scaler=scaler,
     )
     if before is None:  # a hook stays for the life of the model
         model.register_comm_hook(weakref.ref(model), lambda reference, bucket: _attached[reference()].arrived(bucket))
@@ -142,6 +146,7 @@ class Attachment:
         start_step: int = 0,
         leave_out: Sequence[str] = (),
         elements_min: int = 0,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         if granularity not in ("layer", "bucket", "model"):
             raise ValueError(f"the granularity is layer, bucket or model, not {granularity!r}")
@@ -151,10 +156,17 @@ class Attachment:
                 raise RuntimeError(f"'{name}' is on {parameter.device}: compression is for tensors on the CPU")
         _require_trainable(optimizer)
         _require_one_momentum(method, optimizer)
+        if scaler is not None:
+            _require_following_scale(method)
         self._names = {id(parameter): name for name, parameter in self._parameters.items()}
         self._pieces = {name: Piece(name, tuple(parameter.shape)) for name, parameter in self._parameters.items()}
         self._compressed = _compressed_of(self._pieces, leave_out, elements_min)
         self._start_step = start_step
+        self._scaler = scaler
+        self._scale = self._scale_now()
+        """Of the loss, when the memories were last used."""
+        self._finite = True
+        """Whether what was averaged without compression in this step is."""
         self._steps = 0
         self._plain_bytes = 0
         self.is_detached = False
@@ -185,7 +197,12 @@ class Attachment:
 
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint with this worker's memories, as tensors: each worker saves its own."""
-        state = {"engine": self.engine.state_dict(), "steps": self._steps, **self._belonging()}
+        state = {
+            "engine": self.engine.state_dict(),
+            "steps": self._steps,
+            "scale": self._scale,
+            **self._belonging(),
+        }
         converted: dict[str, Any] = _converted(state, np.ndarray, lambda array: torch.from_numpy(array.copy()))
         return converted
 
@@ -201,14 +218,14 @@ class Attachment:
         arrays = _converted(state, torch.Tensor, lambda tensor: tensor.detach().cpu().numpy().copy())
         if isinstance(arrays, Mapping):
             require_version(arrays.get("engine"))
-        require_entries(arrays, ("engine", "steps", *self._belonging()), "the state")
+        require_entries(arrays, ("engine", "steps", "scale", *self._belonging()), "the state")
         found = differences(arrays["granularity"], self._granularity, "granularity")
         found += mismatched_names(arrays["parameters"], self._compressed, "the state's model")
         found += differing_tensors(arrays["parameters"], self._belonging()["parameters"])
         refuse(found)
-        steps = int(arrays["steps"])
+        steps, scale = int(arrays["steps"]), float(arrays["scale"])
         self.engine.load_state_dict(arrays["engine"], world_size_changed=world_size_changed)
-        self._steps = steps
+        self._steps, self._scale = steps, scale
 
     def _belonging(self) -> dict[str, Any]:
         """The part of a state that identifies the model."""
@@ -229,6 +246,7 @@ class Attachment:
             return allreduce_hook(self._group, bucket)
         if bucket.index() == 0:
             self._forget_failed_pass()
+            self._follow_scale()
         buffer = bucket.buffer()
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         if buffer.layout is torch.strided:
@@ -236,7 +254,7 @@ class Attachment:
             self._held.append(_Held(buffer, pieces, future))
             self._dense_bytes += buffer.nbytes
         else:
-            self._submit(lambda: future.set_result(_mean_of_rows(buffer, self._group)))
+            self._submit(lambda: future.set_result(self._mean_of_rows(buffer)))
         if self._held and (self._granularity != "model" or bucket.is_last()):
             together, self._held = self._held, []
             self._submit(lambda: self._average(together))
@@ -247,7 +265,7 @@ class Attachment:
             raise self._error
         if bucket.is_last():
             if self._steps >= self._start_step:
-                self.engine.advance()
+                self.engine.advance(finite=self._finite)
             self._steps += 1
         return future
 
@@ -257,6 +275,18 @@ class Attachment:
         self._exchanges.clear()
         self._held = []
         self._error = None
+        self._finite = True
+        self.engine.forget()
+
+    def _scale_now(self) -> float:
+        return 1.0 if self._scaler is None else self._scaler.get_scale()
+
+    def _follow_scale(self) -> None:
+        """Gradients of this step are in the units of the loss scaler's present scale."""
+        scale = self._scale_now()
+        if scale != self._scale:
+            self.engine.rescale(scale / self._scale)
+            self._scale = scale
 
     def _submit(self, exchange: Callable[[], None]) -> None:
         self._exchanges.append(self._thread.submit(self._attempt, exchange))
@@ -289,6 +319,16 @@ class Attachment:
             self._plain_bytes += together.nbytes
             dist.all_reduce(together, group=self._group)
             _overwrite(parts, together.div_(dist.get_world_size(self._group)).numpy())
+            self._note_finite(together)
+
+    def _mean_of_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """The mean of sparse gradients (those of embeddings), which are not compressed."""
+        dist.all_reduce(rows, group=self._group)
+        self._note_finite(rows.coalesce().values())
+        return rows / dist.get_world_size(self._group)
+
+    def _note_finite(self, values: torch.Tensor) -> None:
+        self._finite = self._finite and bool(values.isfinite().all())
 
     def _average_compressed(self, pieces: list[Piece], parts: Mapping[str, Vector]) -> None:
         segments = self._segments(pieces)
@@ -325,6 +365,21 @@ def _require_one_momentum(method: Compressor, optimizer: Optimizer) -> None:
         )
 
 
+def _require_following_scale(method: Compressor | None) -> None:
+    while method is not None:
+        if not method.follows_scale:
+            raise ValueError(
+                f"{type(method).__name__} cannot be used with a loss scaler: what it sends depends on the "
+                "absolute size of gradients, which the scaler changes. Train without the scaler, as in bfloat16"
+            )
+        if not memory_of(method.memory).follows_scale:
+            raise ValueError(
+                "a memory with clip= cannot be used with a loss scaler, which changes the norms of gradients: clip "
+                "with torch.nn.utils.clip_grad_norm_ after scaler.unscale_(optimizer)"
+            )
+        method = method.down
+
+
 class _Held:
     """A bucket whose average DDP waits for. The parts of its pieces are overwritten with their average."""
 
@@ -341,12 +396,6 @@ class _Held:
         if self._buffer.dtype not in (torch.float32, torch.float64):
             self._buffer.copy_(torch.from_numpy(self._values))
         self._future.set_result(self._buffer)
-
-
-def _mean_of_rows(rows: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """The mean of sparse gradients (those of embeddings), which are not compressed."""
-    dist.all_reduce(rows, group=group)
-    return rows / dist.get_world_size(group)
 
 
 def _overwrite(parts: Sequence[Vector], estimate: Vector | Sparse) -> None:

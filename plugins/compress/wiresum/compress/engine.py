@@ -3,9 +3,9 @@
 A *piece* is a parameter; a *segment* is compressed as one vector: a piece (by layer), the pieces of a bucket, or the
 whole model. Memories are kept by piece, so they survive when DDP rebuilds its buckets.
 
-A step calls `average` once or several times, for different segments, then `advance`. The engine's state changes only
-when an aggregate has arrived, and then at all workers alike, so a step that failed before can be repeated, with the
-same random numbers (turn.py). A mean that is not finite changes nothing, since a loss scaler then skips the step.
+A step calls `average` once or several times, for different segments, then `advance`. Only `advance` changes memories:
+those of all segments, or of none, if a mean of the step is not finite and a loss scaler therefore skips it. What it
+changes is the same at all workers. A step that failed before can be repeated, with the same random numbers (turn.py).
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ STATE_ENTRIES = (
     "version", "method", "world_size", "workers", "tensors", "step", "seed", "own", "common", "states", "squares",
     "down",
 )  # fmt: skip
+CLAMPED_STEPS_MAX = 50
+"""So many steps in a row may clamp integers before a warning: in the first ones a memory still approaches gradients."""
 LENGTH_BETA = 0.9
 """Of the moving average of the estimates' squared norms."""
 GRADIENT_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -80,6 +82,22 @@ class Segment:
         return self.pieces[0].shape if len(self.pieces) == 1 else (self.size,)
 
 
+@dataclass(frozen=True)
+class _Update:
+    """What a segment's aggregate changes when the step ends."""
+
+    segment: Segment
+    dtype: np.dtype[Any]
+    state: State
+    own: list[Vectors]
+    """By local worker: its vectors."""
+    spare: list[Vectors | None]
+    """By local worker: its former vectors, if nothing else uses their memory."""
+    common: Vector | None
+    squares: list[float]
+    """By piece: its estimate's squared norm, for methods with `uses_length`."""
+
+
 class Engine:
     """All workers need the same method and seed."""
 
@@ -89,6 +107,9 @@ class Engine:
         self.step = 0
         self.clamped = 0
         """How many integers of this process's workers were clamped to their bits so far."""
+        self._clamped_before = 0
+        self._clamped_steps = 0
+        """How many steps in a row had clamped integers."""
         self._seed = seed
         self._memory = memory_of(method.memory)
         self._fitted: dict[int, Memory] = {}
@@ -103,6 +124,10 @@ class Engine:
         """By piece: the moving average of its estimates' squared norms, for methods with `uses_length`."""
         self._tensors: dict[str, Tensor] = {}
         """All pieces that were averaged."""
+        self._updates: dict[tuple[str, ...], _Update] = {}
+        """This step's, by the pieces of a segment."""
+        self._finite = True
+        """Whether all means of this step are."""
         self._loaded_of: list[int] | None = None
         """The workers of a state of another world size, until `synchronize` has made it consistent."""
         self._down = Engine(method.down, InProcess(1), seed=seed) if method.down is not None else None
@@ -152,7 +177,7 @@ class Engine:
         outcome = self.method.exchange(self._batch(segments, compressed, parameters or {}), self.aggregator)
         self._note_clamped(outcome.clamped)
         estimates = [
-            self._commit(s, segment, memories[s], outcome, [row[s] for row in outgoing], [row[s] for row in own])
+            self._settle(s, segment, memories[s], outcome, [row[s] for row in outgoing], [row[s] for row in own])
             for s, segment in enumerate(segments)
         ]
         if self._down is None:
@@ -172,6 +197,19 @@ class Engine:
             )
         self.clamped += count
 
+    def _note_step_clamped(self) -> None:
+        """Warns once of clamping that does not end: a memory keeps the rest, but it grows."""
+        clamped, self._clamped_before = self.clamped - self._clamped_before, self.clamped
+        self._clamped_steps = self._clamped_steps + 1 if clamped else 0
+        if self._clamped_steps == CLAMPED_STEPS_MAX and self._memory.keeps:
+            warnings.warn(
+                f"{type(self.method).__name__} has cut integers to what its bits have room for in {CLAMPED_STEPS_MAX} "
+                f"steps in a row, {self.clamped} integers so far. Its memory keeps the rest, but sends it later and "
+                'later. Use more bits, or scale="maximum", which cuts nothing. Engine.clamped has the total.',
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
     def _outgoing(self, i: int, segment: Segment, memory: Memory, gradient: Gradient, own: Vectors) -> Vectors:
         """The result of `Memory.outgoing` for the i-th local worker, part by part to avoid a copy that joins them."""
         out = self._spare[i].pop(segment.name, None)
@@ -187,7 +225,7 @@ class Engine:
             at = end
         return out
 
-    def _commit(
+    def _settle(
         self,
         s: int,
         segment: Segment,
@@ -196,39 +234,50 @@ class Engine:
         outgoing: Sequence[Vectors],
         own: Sequence[Vectors],
     ) -> Vector | Sparse:
-        """Updates the memories of segment s with the aggregate, and returns the estimate."""
+        """Notes how the aggregate of segment s changes memories, and returns the estimate."""
         mean = outcome.means[s]
         values = mean.values if isinstance(mean, Sparse) else mean
         if not is_finite(values):
+            self._finite = False
             return mean
-        self._states[segment.names] = outcome.states[s]
-        for piece in segment.pieces:
-            self._tensors[piece.name] = Tensor(piece.shape, outgoing[0][0].dtype)
-        for i, mine in enumerate(self._own):
-            sent = outcome.own[i][s]
-            if isinstance(sent, Sparse):
-                settled = memory.settle_sparse(outgoing[i], sent, own[i])
-            else:
-                settled = memory.settle(outgoing[i], sent, own[i])
-            for name, vector in zip(memory.keeps, settled, strict=True):
-                _store(mine[name], segment, vector)
-            if memory.keeps and all(now is before for now, before in zip(settled, outgoing[i], strict=True)):
-                self._spare[i][segment.name] = own[i]
+        settled: list[Vectors] = []
+        spare: list[Vectors | None] = []
+        for out, before, row in zip(outgoing, own, outcome.own, strict=True):
+            sent = row[s]
+            settle = memory.settle_sparse if isinstance(sent, Sparse) else memory.settle
+            settled.append(settle(out, sent, before))  # type: ignore[arg-type]
+            in_place = memory.keeps and all(now is was for now, was in zip(settled[-1], out, strict=True))
+            spare.append(before if in_place else None)
         common = _load(self._common, segment, values.dtype) if memory.has_common else values[:0]
         if isinstance(mean, Sparse):
             estimate, common = memory.estimate_sparse(mean, segment.size, common)
         else:
             estimate, common = memory.estimate(mean, common)
-        if memory.has_common:
-            _store(self._common, segment, common)
-        if self.method.uses_length:
-            self._note_length(segment, _dense(estimate, segment))
+        self._updates[segment.names] = _Update(
+            segment,
+            outgoing[0][0].dtype,
+            outcome.states[s],
+            settled,
+            spare,
+            common if memory.has_common else None,
+            _squares_of(_dense(estimate, segment), segment) if self.method.uses_length else [],
+        )
         return estimate
 
-    def _note_length(self, segment: Segment, estimate: Vector) -> None:
-        ends = np.cumsum([piece.size for piece in segment.pieces])
-        for piece, part in zip(segment.pieces, np.split(estimate, ends[:-1]), strict=True):
-            square, before = square_distance(part, np.zeros_like(part)), self._squares.get(piece.name)
+    def _commit(self, update: _Update) -> None:
+        segment = update.segment
+        self._states[segment.names] = update.state
+        for piece in segment.pieces:
+            self._tensors[piece.name] = Tensor(piece.shape, update.dtype)
+        for mine, vectors, spare, spares in zip(self._own, update.own, update.spare, self._spare, strict=True):
+            for name, vector in zip(self._memory.keeps, vectors, strict=True):
+                _store(mine[name], segment, vector)
+            if spare is not None:
+                spares[segment.name] = spare
+        if update.common is not None:
+            _store(self._common, segment, update.common)
+        for piece, square in zip(segment.pieces, update.squares, strict=False):
+            before = self._squares.get(piece.name)
             self._squares[piece.name] = square if before is None else LENGTH_BETA * before + (1 - LENGTH_BETA) * square
 
     def _length(self, segment: Segment) -> float | None:
@@ -237,11 +286,42 @@ class Engine:
             return None
         return math.sqrt(math.fsum(self._squares[name] for name in segment.names)) or None
 
-    def advance(self) -> None:
-        """Ends the step: the next one has other random numbers."""
+    def advance(self, *, finite: bool = True) -> None:
+        """Ends the step: memories change, and the next step has other random numbers.
+
+        Memories stay as they are if a mean of the step was not finite, or with `finite` False, which says that of what
+        the caller averaged by other means: a loss scaler skips such a step. All workers give the same.
+        """
+        down = [] if self._down is None else [self._down]
+        if finite and all(engine._finite for engine in (self, *down)):
+            for update in self._updates.values():
+                self._commit(update)
+        else:
+            finite = False
+        for engine in down:
+            engine.advance(finite=finite)
+        self.forget()
         self.step += 1
+        self._note_step_clamped()
+
+    def forget(self) -> None:
+        """Drops what was averaged since the last step ended, so that another step can take its place."""
+        self._updates, self._finite = {}, True
         if self._down is not None:
-            self._down.advance()
+            self._down.forget()
+
+    def rescale(self, factor: float) -> None:
+        """Multiplies all memories by `factor`, which gradients are multiplied by from now on, as when a loss scaler
+        changes its scale. All workers call it between the same two steps. ValueError unless positive and finite."""
+        if not 0 < factor < math.inf:
+            raise ValueError(f"memories are multiplied by a positive finite factor, not by {factor}")
+        stores = [self._common, *(store for mine in self._own for store in mine.values())]
+        for store in stores:
+            for name, vector in store.items():
+                store[name] = vector * vector.dtype.type(factor)
+        self._squares = {name: square * factor**2 for name, square in self._squares.items()}
+        if self._down is not None:
+            self._down.rescale(factor)
 
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint of this process: after `load_state_dict` an engine continues bit for bit."""
@@ -464,6 +544,11 @@ def _store(store: dict[str, Vector], segment: Segment, vector: Vector) -> None:
     ends = np.cumsum([piece.size for piece in segment.pieces])
     for piece, part in zip(segment.pieces, np.split(vector, ends[:-1]), strict=True):
         store[piece.name] = part
+
+
+def _squares_of(estimate: Vector, segment: Segment) -> list[float]:
+    ends = np.cumsum([piece.size for piece in segment.pieces])
+    return [square_distance(part, np.zeros_like(part)) for part in np.split(estimate, ends[:-1])]
 
 
 def _cut(vectors: Vectors, begin: int, end: int) -> Vectors:

@@ -38,6 +38,11 @@ class Memory(ABC):
     has_common: ClassVar[bool] = False
     """Whether it has a common vector: the mean over workers of their first own vector."""
 
+    @property
+    def follows_scale(self) -> bool:
+        """Whether it can be used with a loss scaler, as `Compressor.follows_scale`."""
+        return True
+
     def fitted(self, compressor: Bounds, size: int, workers: int) -> Memory:
         """This memory with the constants that depend on the compressor. ValueError if it cannot be used with it."""
         return self
@@ -99,6 +104,10 @@ class ErrorFeedback(NoMemory):
     def __post_init__(self) -> None:
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ValueError(f"gradients are clipped to a positive norm, or not (None), not to {self.clip}")
+
+    @property
+    def follows_scale(self) -> bool:
+        return self.clip is None
 
     def admitted(self, parts: Sequence[Vector], workers: int) -> Sequence[Vector]:
         if self.clip is None:

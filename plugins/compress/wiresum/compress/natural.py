@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -48,6 +49,7 @@ class SignMajority(IntegerCompressor):
     """
 
     bits: int = field(default=8, kw_only=True)
+    follows_scale: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         packing.require_width(self.bits)

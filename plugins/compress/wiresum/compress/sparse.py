@@ -154,6 +154,7 @@ class Threshold(SparseCompressor):
 
     threshold: float
     memory: str | Memory = field(default="error-feedback", kw_only=True)
+    follows_scale: ClassVar[bool] = False
     counts_equal: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
