@@ -38,8 +38,9 @@ from wiresum import join
 from wiresum.join import join_pb2_grpc
 from wiresum.join.constants import Header
 from wiresum_lab.processes import wait_until
+from wiresum_lab.proxies import HOST, TcpProxy
 from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, disk_of_its_own
-from wiresum_lab.soaks.soak_cluster import HOST, SLOTS, WAIT_S_MAX, WORKERS, Cluster, SoakError, TcpProxy
+from wiresum_lab.soaks.soak_cluster import SLOTS, WAIT_S_MAX, WORKERS, Cluster, SoakError
 
 ATTACKER = "127.0.0.66"
 JOBS = 2

@@ -1,15 +1,13 @@
-"""The processes of cluster_soak.py: a software switch, two controllers with one state, and workers; and proxies
-between them, which can be cut."""
+"""The processes of cluster_soak.py: a software switch, two controllers with one state, and workers, with proxies
+between them."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,10 @@ import click
 from wiresum import join
 from wiresum.cli.service import Service, ServiceError
 from wiresum.join.constants import SWITCH_PORT
-from wiresum_lab.processes import Program, controller_config, unused_port, wiresum
+from wiresum_lab.processes import Program, SwitchAt, controller_config, unused_port, wiresum
+from wiresum_lab.proxies import HOST, Proxies, TcpProxy
 
-WORKER = Path(__file__).with_name("soak_worker.py")
-HOST = "127.0.0.1"
+WORKER = Path(__file__).parents[1] / "laboratory_worker.py"
 WORKERS = 2
 """Workers of each job."""
 SLOTS = 1024
@@ -33,69 +31,6 @@ STEP_S_MAX = 120.0
 
 class SoakError(click.ClickException):
     """Something happened that must not."""
-
-
-class TcpProxy:
-    """A TCP proxy to a port, which can be cut. Used in the thread of `Proxies`."""
-
-    def __init__(self, target: int, source: str) -> None:
-        self.target, self.source = target, source
-        self.port = 0
-        self.open = asyncio.Event()
-        self.open.set()
-        self.streams: set[asyncio.StreamWriter] = set()
-
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.streams.add(writer)
-        try:
-            await self.open.wait()
-            far_reader, far_writer = await asyncio.open_connection(HOST, self.target, local_addr=(self.source, 0))
-            self.streams.add(far_writer)
-            await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
-        except OSError:
-            writer.transport.abort()
-        finally:
-            self.streams.discard(writer)
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                await self.open.wait()
-                writer.write(data)
-                await writer.drain()
-        writer.transport.abort()
-        self.streams.discard(writer)
-
-
-class Proxies:
-    """All proxies, in an event loop of their own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-
-    def make(self, target: int, source: str = HOST) -> TcpProxy:
-        async def start() -> TcpProxy:
-            proxy = TcpProxy(target, source)
-            server = await asyncio.start_server(proxy.accept, HOST, 0)
-            proxy.port = int(server.sockets[0].getsockname()[1])
-            return proxy
-
-        return asyncio.run_coroutine_threadsafe(start(), self._loop).result(WAIT_S_MAX)
-
-    def cut(self, proxy: TcpProxy) -> None:
-        """Silently: what is sent waits."""
-        self._loop.call_soon_threadsafe(proxy.open.clear)
-
-    def mend(self, proxy: TcpProxy) -> None:
-        self._loop.call_soon_threadsafe(proxy.open.set)
-
-    def reset(self, proxy: TcpProxy) -> None:
-        def abort() -> None:
-            for writer in list(proxy.streams):
-                writer.transport.abort()
-
-        self._loop.call_soon_threadsafe(abort)
 
 
 class Cluster:
@@ -122,8 +57,8 @@ class Cluster:
     def start_controller(self, index: int, *, standby: bool) -> None:
         self.controllers_started += 1
         path = self.folder / f"cluster{index}.toml"
-        listen, p4runtime = self.ports[index], self.p4runtime_ways[index].port
-        path.write_text(controller_config(listen=listen, p4runtime=p4runtime, data=self.data, slots=SLOTS))
+        leaf = SwitchAt("leaf", self.p4runtime_ways[index].port, self.data)
+        path.write_text(controller_config(listen=self.ports[index], switches=[leaf], slots=SLOTS))
         options = ["--standby"] * standby
         self.controllers[index] = self._start(
             f"controller{index}", wiresum("controller", "--config", str(path), "--verbose", *options)
