@@ -18,7 +18,7 @@ import pytest
 from wiresum import join
 from wiresum.controller.serving import raise_file_limit
 from wiresum_lab.doubles.controller import Client, join_request
-from wiresum_lab.laboratory import HOSTILE, Laboratory
+from wiresum_lab.laboratory import HOSTILE, LANES, Laboratory
 from wiresum_lab.processes import wait_until
 
 CONNECTIONS = 9000
@@ -94,7 +94,7 @@ class Callers:
             for client in (new, self._operator):
                 report = client.operator.GetReport(join.GetReportRequest(), timeout=CALL_S_MAX)
                 assert {(switch.state, switch.trouble) for switch in report.switches} == {("ready", "")}
-        request = join_request(job_name=f"job-{time.monotonic()}", lanes_max=16, slots=16)
+        request = join_request(job_name=f"job-{time.monotonic()}", lanes_max=LANES, slots=16)
         *_, granted = self._worker.stub.Join(request, timeout=CALL_S_MAX)
         self._worker.leave(granted.granted)
 
