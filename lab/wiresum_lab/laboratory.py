@@ -96,6 +96,33 @@ class Job:
         return str(said["error"])
 
 
+class Certificates:
+    """An authority, and a TLS directory for each holder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.authority = Authority.create(folder / "ca", "laboratory")
+
+    def tls(self, name: str) -> Path:
+        return self._folder / name
+
+    def issue(self, name: str, role: str, *, tenants: tuple[str, ...] = (), addresses: tuple[str, ...] = ()) -> Path:
+        claims = Claims(frozenset({role}), (), tenants)
+        self.authority.issue(Holder(name, claims, addresses), self.tls(name), CERTIFIED_DAYS)
+        return self.tls(name)
+
+    def renew(self, name: str) -> None:
+        self.authority.renew(self.tls(name))
+
+    def revoke(self, name: str) -> None:
+        """At all controllers, which share a folder."""
+        self.authority.revoke(self.authority.issued(name))
+        listed = self.tls("controller") / "ca.crl"
+        fresh = listed.with_name("fresh.crl")
+        fresh.write_bytes((self.authority.directory / "ca.crl").read_bytes())
+        fresh.replace(listed)
+
+
 class Laboratory:
     def __init__(
         self,
@@ -109,7 +136,7 @@ class Laboratory:
         """`tables`: more of the controllers' configuration. `variables`: of the controllers and switches."""
         self.folder, self.lanes, self.slots, self._tables = folder, lanes, slots, tables
         self.variables = dict(variables or {})
-        self.authority = Authority.create(folder / "pki" / "ca", "laboratory")
+        self.pki = Certificates(folder / "pki")
         self.ports = {name: unused_port() for name in CONTROLLERS}
         self.metrics = {name: unused_port() for name in CONTROLLERS}
         self.at: dict[str, SwitchAt] = {}
@@ -118,12 +145,12 @@ class Laboratory:
         self.jobs: list[Job] = []
         self._salts = itertools.count(1)
         for role in ("controller", "operator", "worker"):
-            self.issue(role, role, addresses=(HOST,) * (role == "controller"))
+            self.pki.issue(role, role, addresses=(HOST,) * (role == "controller"))
         self._cleanup = contextlib.ExitStack()
         self._cleanup.callback(self._stop_all)
         with self._cleanup:
             for name in SWITCHES:
-                self.issue(name, "switch", addresses=(HOST,))
+                self.pki.issue(name, "switch", addresses=(HOST,))
                 self.start_switch(name)
             for name in CONTROLLERS:
                 self.start_controller(name)
@@ -142,24 +169,6 @@ class Laboratory:
         """As in WIRESUM_SWITCH."""
         return ",".join(f"{HOST}:{port}" for port in self.ports.values())
 
-    # Certificates.
-
-    def tls(self, name: str) -> Path:
-        return self.folder / "pki" / name
-
-    def issue(self, name: str, role: str, *, tenants: tuple[str, ...] = (), addresses: tuple[str, ...] = ()) -> Path:
-        claims = Claims(frozenset({role}), (), tenants)
-        self.authority.issue(Holder(name, claims, addresses), self.tls(name), CERTIFIED_DAYS)
-        return self.tls(name)
-
-    def revoke(self, name: str) -> None:
-        """At all controllers, which share a folder."""
-        self.authority.revoke(self.authority.issued(name))
-        listed = self.tls("controller") / "ca.crl"
-        fresh = listed.with_name("fresh.crl")
-        fresh.write_bytes((self.authority.directory / "ca.crl").read_bytes())
-        fresh.replace(listed)
-
     # Services.
 
     def start_switch(self, name: str) -> Program:
@@ -168,7 +177,7 @@ class Laboratory:
         ends = ["--p4runtime", f"{HOST}:{before.p4runtime}", "--bind", HOST, "--port", str(before.data)]
         sizes = ["--lanes", str(self.lanes), "--slots", str(self.slots), "--threads", "1"]
         program = Program(
-            command("switch", *ends, *sizes, "--tls", str(self.tls(name))),
+            command("switch", *ends, *sizes, "--tls", str(self.pki.tls(name))),
             self.folder / f"{name}.log",
             self.variables,
             append=True,
@@ -188,7 +197,7 @@ class Laboratory:
                 switches=list(self.at.values()),
                 slots=self.slots,
                 lanes=self.lanes,
-                tls=str(self.tls("controller")),
+                tls=str(self.pki.tls("controller")),
                 audit=str(self.folder / f"{name}.audit"),
                 more=self._tables,
             )
@@ -202,7 +211,7 @@ class Laboratory:
     def service(self, tls: str, *names: str) -> Service:
         """What `wiresum` asks with: the controllers of these names, or all, with this certificate."""
         targets = ",".join(f"{HOST}:{self.ports[name]}" for name in names or CONTROLLERS)
-        return self._cleanup.enter_context(Service(targets, tls=str(self.tls(tls))))
+        return self._cleanup.enter_context(Service(targets, tls=str(self.pki.tls(tls))))
 
     def report(self) -> join.Report | None:
         with contextlib.suppress(ServiceError):
@@ -251,7 +260,7 @@ class Laboratory:
         """`ranks`: of the workers that are started, if not all."""
         salt, stop = next(self._salts), self.folder / f"{name}.stop"
         own = {
-            "WIRESUM_SWITCH": self.targets, "WIRESUM_TLS": str(self.tls(tls)), "WIRESUM_ADDRESS": HOST,
+            "WIRESUM_SWITCH": self.targets, "WIRESUM_TLS": str(self.pki.tls(tls)), "WIRESUM_ADDRESS": HOST,
             "WIRESUM_LANES": str(self.lanes), "WIRESUM_THREADS": "1", "WIRESUM_SLOTS": "32", "OMP_NUM_THREADS": "1",
         } | dict(variables or {})  # fmt: skip
         programs = [

@@ -26,7 +26,7 @@ LASTS_S = 25.0
 
 
 def await_expiry(laboratory: Laboratory, name: str) -> None:
-    left = show(laboratory.tls(name) / "tls.crt").expires_at - datetime.datetime.now(datetime.timezone.utc)
+    left = show(laboratory.pki.tls(name) / "tls.crt").expires_at - datetime.datetime.now(datetime.timezone.utc)
     time.sleep(max(0.0, left.total_seconds()) + 1.0)
 
 
@@ -45,7 +45,7 @@ def serial_at(port: int) -> str:
 
 def report_as(laboratory: Laboratory, name: str) -> join.Report:
     """By gRPC alone, which sends the certificate as it is: the caller's side checks nothing."""
-    tls = laboratory.tls(name)
+    tls = laboratory.pki.tls(name)
     authority, key, certificate = ((tls / file).read_bytes() for file in ("ca.crt", "tls.key", "tls.crt"))
     shown = grpc.ssl_channel_credentials(authority, key, certificate)
     with grpc.secure_channel(f"{HOST}:{laboratory.ports['active']}", shown) as channel:
@@ -55,8 +55,8 @@ def report_as(laboratory: Laboratory, name: str) -> join.Report:
 
 def test_a_workers_certificate_expires_under_its_running_job_and_is_renewed(laboratory: Laboratory) -> None:
     with lasting(LASTS_S):
-        laboratory.issue("short", "worker")
-        laboratory.issue("leaving", "operator")
+        laboratory.pki.issue("short", "worker")
+        laboratory.pki.issue("leaving", "operator")
     job = laboratory.job("through", tls="short")
     assert report_as(laboratory, "leaving").jobs, "while it is valid, it is taken"
     await_expiry(laboratory, "leaving")
@@ -77,7 +77,7 @@ def test_a_workers_certificate_expires_under_its_running_job_and_is_renewed(labo
     laboratory.controllers["active"].kill()
     laboratory.await_report(lambda report: report.jobs, "the standby serves")
     job.for_seconds(4.0)
-    laboratory.authority.renew(laboratory.tls("short"))
+    laboratory.pki.renew("short")
     laboratory.await_report(
         lambda report: [w.state for j in report.jobs for w in j.workers] == ["attending"] * 2, "both attend again"
     )
@@ -90,11 +90,11 @@ def test_certificates_of_services_are_renewed_without_a_restart(laboratory: Labo
     ports = {"controller": laboratory.ports["active"], "left": laboratory.at["left"].p4runtime}
     for name, port in ports.items():
         before = serial_at(port)
-        assert before == show(laboratory.tls(name) / "tls.crt").serial
-        laboratory.authority.renew(laboratory.tls(name))
-        assert serial_at(port) == show(laboratory.tls(name) / "tls.crt").serial != before
+        assert before == show(laboratory.pki.tls(name) / "tls.crt").serial
+        laboratory.pki.renew(name)
+        assert serial_at(port) == show(laboratory.pki.tls(name) / "tls.crt").serial != before
     # A renewal that is half done leaves the old pair in force.
-    key = laboratory.tls("left") / "tls.key"
+    key = laboratory.pki.tls("left") / "tls.key"
     whole, serial = key.read_bytes(), serial_at(ports["left"])
     key.write_text("-----BEGIN nothing")
     os.utime(key)
@@ -113,9 +113,9 @@ def job(laboratory: Laboratory) -> Job:
 def test_a_switch_whose_certificate_has_expired_keeps_its_connection_and_gets_no_new_one(
     laboratory: Laboratory, job: Job
 ) -> None:
-    tls = laboratory.tls("left")
+    tls = laboratory.pki.tls("left")
     with lasting(LASTS_S):
-        laboratory.authority.renew(tls)
+        laboratory.pki.renew("left")
     # The standby connects anew, and so sees this certificate.
     laboratory.controllers["standby"].stop()
     laboratory.start_controller("standby")
@@ -136,16 +136,16 @@ def test_a_switch_whose_certificate_has_expired_keeps_its_connection_and_gets_no
     with pytest.raises(credentials.CredentialsError, match="certificate has expired"):
         credentials.load(tls, serving=True)
 
-    laboratory.authority.renew(tls)
+    laboratory.pki.renew("left")
     laboratory.await_switches("ready")
     laboratory.job("later").finish()
     job.finish()
 
 
 def test_a_revoked_workers_job_ends_and_others_go_on(laboratory: Laboratory, job: Job) -> None:
-    laboratory.issue("stolen", "worker")
+    laboratory.pki.issue("stolen", "worker")
     taken = laboratory.job("taken", tls="stolen")
-    laboratory.revoke("stolen")
+    laboratory.pki.revoke("stolen")
     assert "revoked" in taken.error(0)
     job.goes_on()
     wait_until(lambda: set(laboratory.jobs_at()) == {"through"}, "only the other job is there", SOON_S)

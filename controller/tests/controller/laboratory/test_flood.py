@@ -83,8 +83,10 @@ class Callers:
     """Two operators, one of whom connects anew each time, and a worker."""
 
     def __init__(self, laboratory: Laboratory, cleanup: contextlib.ExitStack) -> None:
-        self._tls, self._port = laboratory.tls("operator"), laboratory.ports["active"]
-        self._operator, self._worker = (Client(self._port, tls=laboratory.tls(role)) for role in ("operator", "worker"))
+        self._tls, self._port = laboratory.pki.tls("operator"), laboratory.ports["active"]
+        self._operator, self._worker = (
+            Client(self._port, tls=laboratory.pki.tls(role)) for role in ("operator", "worker")
+        )
         for client in (self._operator, self._worker):
             cleanup.callback(client.close)
 

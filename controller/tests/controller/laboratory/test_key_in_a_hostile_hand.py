@@ -40,7 +40,7 @@ class Hostile:
 
     def __init__(self, laboratory: Laboratory) -> None:
         self.ways = [Proxies().make(port, HOSTILE) for port in laboratory.ports.values()]
-        self.client = Client(self.ways[0].port, tls=laboratory.tls(STOLEN))
+        self.client = Client(self.ways[0].port, tls=laboratory.pki.tls(STOLEN))
         self.held: list[JoinCall] = []
 
     def close(self) -> None:
@@ -68,8 +68,8 @@ class Hostile:
 def laboratory(tmp_path: Path) -> Iterator[Laboratory]:
     with Laboratory(tmp_path, tables=TABLES) as laboratory:
         for name in (STOLEN, "node8"):
-            laboratory.issue(name, "worker", tenants=(TENANT,))
-        laboratory.issue("speech", "worker", tenants=("speech",))
+            laboratory.pki.issue(name, "worker", tenants=(TENANT,))
+        laboratory.pki.issue("speech", "worker", tenants=("speech",))
         yield laboratory
 
 
@@ -199,7 +199,7 @@ def test_it_can_begin_and_spoil_jobs_of_its_tenant_within_the_quota_and_operator
     laboratory.job("of-speech", tls="speech").finish()
     victim.goes_on()
 
-    laboratory.revoke(STOLEN)
+    laboratory.pki.revoke(STOLEN)
     laboratory.await_report(
         lambda report: [job.name for job in report.jobs] == ["victim"], "its jobs end, and its names are free"
     )

@@ -47,7 +47,7 @@ class Asking(threading.Thread):
     def __init__(self, laboratory: Laboratory) -> None:
         super().__init__(daemon=True)
         self._target_at = f"127.0.0.1:{laboratory.ports['active']}"
-        self._credentials = load(laboratory.tls("worker")).of_channel()
+        self._credentials = load(laboratory.pki.tls("worker")).of_channel()
         self.granted: list[join.JoinReply] = []
         self.failure: BaseException | None = None
 
