@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 PATIENCE_S = 20.0
 """Time for what must happen, however busy the machine is. Nothing takes nearly as long."""
@@ -40,26 +40,46 @@ def wiresum(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "wiresum.cli", *arguments]
 
 
-def controller_config(*, listen: int, p4runtime: int, data: int, slots: int, lanes: int = 360, tls: str = "") -> str:
-    """A controller with one software switch, both at ports of loopback. Its state is beside the file. `tls`: the folder
-    of its certificate, with which it also speaks to the switch."""
-    security = f'[security]\ntls = "{tls}"\n' if tls else ""
-    return f"""\
-[controller]
-listen = "127.0.0.1:{listen}"
-state = "state"
+class SwitchAt(NamedTuple):
+    """A software switch on loopback, as a controller knows it."""
 
-{security}
+    name: str
+    p4runtime: int
+    """TCP port of its P4Runtime server."""
+    data: int
+    """Its first UDP port."""
+
+
+def controller_config(
+    *,
+    listen: int,
+    switches: Sequence[SwitchAt],
+    slots: int,
+    lanes: int = 360,
+    tls: str = "",
+    audit: str = "",
+    metrics: int = 0,
+    more: str = "",
+) -> str:
+    """A controller with software switches, all on loopback. `tls`: the folder of its certificate, with which it also
+    speaks to the switches. `audit`: a file. `more`: tables to put at the end."""
+    security = f'[security]\ntls = "{tls}"\n' if tls else ""
+    security += f'audit = "{audit}"\n' if audit else ""
+    served = f'metrics = "127.0.0.1:{metrics}"\n' if metrics else ""
+    text = f'[controller]\nlisten = "127.0.0.1:{listen}"\nstate = "state"\n{served}\n{security}'
+    for switch in switches:
+        text += f"""
 [[switch]]
-name = "leaf"
+name = "{switch.name}"
 kind = "software"
-p4runtime = "127.0.0.1:{p4runtime}"
+p4runtime = "127.0.0.1:{switch.p4runtime}"
 address = "127.0.0.1"
-port = {data}
+port = {switch.data}
 lanes = {lanes}
 slots = {slots}
 {f'tls = "{tls}"' if tls else ""}
 """
+    return text + more
 
 
 def here(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:

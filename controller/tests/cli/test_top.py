@@ -74,6 +74,22 @@ def test_once_prints_the_rates_of_one_interval(service: WrittenService) -> None:
     assert "next: it waits for " in output
 
 
+def test_each_switch_shows_what_jobs_have_most_of(service: WrittenService) -> None:
+    for taken, shown in (({"slots": 256, "jobs": 1, "admit": 2}, "slots 50%"), ({"admit": 4096}, "admit 100%")):
+        report = example_report()
+        report.switches[0].room_taken.update(taken)
+        service.reports = [report]
+        output = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1"]).output
+        heading, row = (line for line in output.splitlines() if line.startswith(("SWITCH", "rack1")))
+        assert row[heading.index("MOST TAKEN") :].startswith(f"{shown} ")
+
+
+def test_an_answer_that_takes_longer_than_the_interval_is_waited_for(service: WrittenService) -> None:
+    service.reports, service.answers_after_s = [example_report()], 1.5
+    result = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1"])
+    assert result.exit_code == 0, result.output
+
+
 def test_jobs_are_sorted_by_the_given_column(service: WrittenService) -> None:
     service.reports = [example_report()]
     names = {}

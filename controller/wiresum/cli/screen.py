@@ -12,13 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from wiresum.cli.rates import HEARTBEAT_LATE_MS, JobRates, Rates, Sample, key_of, rates_of, stray_rate
-from wiresum.cli.text import counted, duration, switches_of, visible
+from wiresum.cli.text import counted, duration, most_taken, switches_of, visible
 from wiresum.join.trees import packets_behind
 
 if TYPE_CHECKING:
     from wiresum import join
 
 UNKNOWN = "-"
+FEW_FREE = 0.1
+"""A smaller share of what is most taken is a warning."""
 GOOD, WARN, BAD, DIM = "green", "yellow", "red", "dim"
 STATE_STYLE = {"running": GOOD, "ready": GOOD, "attending": GOOD, "ending": DIM, "left": DIM, "lost": BAD}
 STATE_STYLE |= {"unreachable": BAD, "slow": WARN, "draining": WARN, "queued": WARN, "standby": DIM}
@@ -69,7 +71,7 @@ def _service(report: join.Report) -> Text:
 
 
 def _switches(before: Sample | None, now: Sample) -> Table:
-    table = _table(["SWITCH", "KIND", "BELOW", "STATE", ">JOBS", ">SLOTS FREE", ">STRAY/s", "TROUBLE"])
+    table = _table(["SWITCH", "KIND", "BELOW", "STATE", ">JOBS", ">SLOTS FREE", "MOST TAKEN", ">STRAY/s", "TROUBLE"])
     for switch in now.report.switches:
         stray = stray_rate(before, now, switch.name)
         table.add_row(
@@ -79,10 +81,16 @@ def _switches(before: Sample | None, now: Sample) -> Table:
             _state(switch.state),
             f"{switch.jobs}/{switch.jobs_max}",
             f"{switch.slots_free}/{switch.slots_total}",
+            _most_taken(switch),
             _alarming(stray),
             Text(visible(switch.trouble), STATE_STYLE.get(switch.state, BAD)),
         )
     return table
+
+
+def _most_taken(switch: join.SwitchReport) -> Text:
+    name, free = most_taken(switch.room, switch.room_taken)
+    return Text(f"{visible(name)} {100 * (1 - free):.0f}%" if name else UNKNOWN, WARN if free < FEW_FREE else "")
 
 
 def _jobs(report: join.Report, rates: Rates, sort: str) -> Table:

@@ -32,15 +32,19 @@ RESOURCES = {"slots": "slots", "jobs": "jobs", "multicast_groups": "multicast gr
 """In words; the others are entries of tables."""
 
 
-def scarcest(room: Mapping[str, int], taken: Mapping[str, int]) -> tuple[float, str]:
-    """Of a switch's resources the one of which the smallest share is free: that share, and in words how much is free,
-    like "96 of 4096 entries of table admit"."""
+def most_taken(room: Mapping[str, int], taken: Mapping[str, int]) -> tuple[str, float]:
+    """Of a switch's resources the one of which the smallest share is free, and that share. Empty: it has none."""
     shares = {name: (room[name] - taken.get(name, 0)) / room[name] for name in room if room[name]}
-    if not shares:
-        return 1.0, ""
-    name = min(shares, key=lambda name: (shares[name], name))
+    name = min(shares, key=lambda name: (shares[name], name), default="")
+    return name, shares.get(name, 1.0)
+
+
+def scarcest(room: Mapping[str, int], taken: Mapping[str, int]) -> tuple[float, str]:
+    """The share that is free of what is `most_taken`, and in words how much that is, like "96 of 4096 entries of table
+    admit"."""
+    name, share = most_taken(room, taken)
     what = RESOURCES.get(name, f"entries of table {name}")
-    return shares[name], f"{room[name] - taken.get(name, 0)} of {room[name]} {what}"
+    return share, f"{room[name] - taken.get(name, 0)} of {room[name]} {what}" if name else ""
 
 
 def switches_of(root: str, count: int) -> str:

@@ -18,7 +18,7 @@ from rich.live import Live
 from wiresum.cli.jobs import complete_job
 from wiresum.cli.rates import Sample, key_of, rates_of, stray_rate
 from wiresum.cli.screen import SORTS, View, screen
-from wiresum.cli.service import TIMEOUT_S, Service, ServiceError, service_options
+from wiresum.cli.service import Service, ServiceError, service_options
 from wiresum.cli.text import as_dict
 
 PIPE_COLUMNS = 500
@@ -54,10 +54,11 @@ def top(service: Service, job: str, sort: str, interval_s: float, once: bool, as
 
     Rates are those of the last interval. RESULTS: packets with a sum. GBIT: sums that each worker gets back, if all
     packets are full. RESENT: results that a worker asked for again. LATE: packets that came twice or too late. REFUSED:
-    packets that no worker of the job sends. STRAY: packets of no job. If the service goes away, this says so, and goes
+    packets that no worker of the job sends. STRAY: packets of no job. MOST TAKEN: what is scarcest at a switch, and how
+    much of it the jobs have. If the service goes away, this says so, and goes
     on when it is back. Ctrl-C ends it.
     """
-    watch = Watch(service, timeout_s=max(1.0, min(TIMEOUT_S, interval_s)))
+    watch = Watch(service)
     view = View(sort=sort, job=job)
     with contextlib.suppress(KeyboardInterrupt):
         if once:
@@ -71,7 +72,6 @@ class Watch:
     """The newest two samples of a service, whether it answers or not."""
 
     service: Service
-    timeout_s: float
     before: Sample | None = None
     now: Sample | None = None
     trouble: str = ""
@@ -80,7 +80,7 @@ class Watch:
     def look(self) -> None:
         """Takes a sample, or notes why there is none. Raises a `ServiceError` if the first request is refused."""
         try:
-            report = self.service.report(self.timeout_s)
+            report = self.service.report()
         except ServiceError as error:
             if self.now is None and error.code != "UNAVAILABLE":
                 raise

@@ -7,13 +7,18 @@ Prometheus comes.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
+import socketserver
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from wsgiref.simple_server import WSGIServer
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -21,11 +26,19 @@ from wiresum import join
 from wiresum.controller.driver import REASONS
 from wiresum.join.trees import packets_behind
 
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
 log = logging.getLogger(__name__)
 
 JOBS_MAX = 256
 """Jobs that have series of their own, those with the most results; `wiresum_jobs_unlisted` counts the others."""
 CLOSE_S_MAX = 2.0
+CONNECTIONS_MAX = 32
+CONNECTION_S_MAX = 10.0
+"""From its beginning to its end, however slowly it is read."""
+GIVE_WAY_S_MAX = 0.2
+"""For the oldest connection to end, where there is no room for a new one."""
 
 JOB_LABELS = ("job_name", "switch")
 """Not `job`, which Prometheus sets itself, to the name of what it scrapes."""
@@ -41,18 +54,20 @@ def serve(host: str, port: int, *collectors: Collector) -> MetricsServer:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     try:
-        server, thread = start_http_server(port, host, registry)
+        return MetricsServer(host, port, make_wsgi_app(registry))
     except OSError as error:
         raise OSError(
             error.errno, f"cannot serve metrics at {host}:{port}: {error.strerror}. Choose another address or port"
         ) from error
-    return MetricsServer(server, thread)
 
 
 class MetricsServer:
-    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
-        self._server, self._thread = server, thread
-        self.port = int(server.server_port)
+    def __init__(self, host: str, port: int, application: WSGIApplication) -> None:
+        self._server = _Server.at(host, port)
+        self._server.set_app(application)
+        self.port = int(self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="wiresum-metrics", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Idempotent."""
@@ -60,6 +75,71 @@ class MetricsServer:
             self._server.shutdown()
             self._thread.join(CLOSE_S_MAX)
         self._server.server_close()
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    """A thread for each connection, of which there are CONNECTIONS_MAX. Where there is no room, the oldest gives way,
+    so that who holds connections does not keep Prometheus out."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    @classmethod
+    def at(cls, host: str, port: int) -> _Server:
+        cls.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return cls((host, port), _Handler)
+
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        self._places = threading.Semaphore(CONNECTIONS_MAX)
+        self._lock = threading.Lock()
+        self._began_at: dict[socket.socket, float] = {}
+        """The connections, the oldest first."""
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            self._end_those_older_than(0.0, at_most=1)
+            if not self._places.acquire(timeout=GIVE_WAY_S_MAX):
+                self.shutdown_request(request)
+                return
+        with self._lock:
+            self._began_at[request] = time.monotonic()
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._forget(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._forget(request)
+
+    def service_actions(self) -> None:
+        self._end_those_older_than(CONNECTION_S_MAX, at_most=CONNECTIONS_MAX)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a connection of %s for the metrics broke", client_address)
+
+    def _forget(self, request: socket.socket) -> None:
+        with self._lock:
+            del self._began_at[request]
+        self._places.release()
+
+    def _end_those_older_than(self, seconds: float, *, at_most: int) -> None:
+        """A time-out of the socket would not do: it begins anew with each byte."""
+        now = time.monotonic()
+        with self._lock:
+            old = [request for request, began_at in self._began_at.items() if now - began_at >= seconds]
+        for request in old[:at_most]:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                request.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Nothing: a line for each scrape would hide all others."""
 
 
 class ReportCollector(Collector):

@@ -321,12 +321,12 @@ class JoinCall:
     """A Join that may wait. Like a future, but its stream is only read when the result is asked for."""
 
     def __init__(self, call: Any) -> None:
-        self._call = call
+        self.events = call
         self.waiting: list[messages.Waiting] = []
 
     def next_waiting(self) -> messages.Waiting:
         """The next message on what it waits for."""
-        event: messages.JoinEvent = next(self._call)
+        event: messages.JoinEvent = next(self.events)
         assert event.HasField("waiting"), event
         self.waiting.append(event.waiting)
         return event.waiting
@@ -334,7 +334,7 @@ class JoinCall:
     def result(self) -> messages.JoinReply:
         """Raises a `grpc.RpcError` if it is refused."""
         granted: messages.JoinReply | None = None
-        for event in self._call:
+        for event in self.events:
             if event.HasField("granted"):
                 granted = event.granted
             else:
@@ -351,7 +351,7 @@ class JoinCall:
         raise AssertionError(f"this Join was not refused, but got {reply}")
 
     def cancel(self) -> None:
-        self._call.cancel()
+        self.events.cancel()
 
 
 class Client:

@@ -7,6 +7,7 @@ it, and of a service that is gone.
 from __future__ import annotations
 
 import copy
+import time
 from concurrent import futures
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
         self.ended: list[join.EndedJob] = []
         self.asked: list[Any] = []
         self.refusal: tuple[grpc.StatusCode, str] | None = None
+        self.answers_after_s = 0.0
         self._server: grpc.Server | None = None
         self.port = 0
 
@@ -63,6 +65,7 @@ class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
 
     def _answer(self, request: Any, context: grpc.ServicerContext, reply: T) -> T:
         self.asked.append(request)
+        time.sleep(self.answers_after_s)
         if self.refusal is not None:
             context.set_trailing_metadata([(join.REFUSED_KEY, "1")])
             context.abort(*self.refusal)

@@ -284,8 +284,13 @@ def _bridge_lines(bridge: str, ports: Sequence[str], mtu: int) -> list[str]:
     return lines + [f"link set dev {port} master {bridge} addrgenmode none up" for port in ports]
 
 
+def mac_of(address: str) -> bytes:
+    """Of the host with this address, which is fixed."""
+    return bytes([2, 0, *map(int, address.split("."))])
+
+
 def _mac(address: str) -> str:
-    return "02:00:" + ":".join(f"{int(byte):02x}" for byte in address.split("."))
+    return mac_of(address).hex(":")
 
 
 def _neighbour(address: str, device: str) -> str:

@@ -1,11 +1,11 @@
 """Jobs train while faults and attacks come at random. No healthy job ends, no sum is wrong.
 
-A software switch with its P4Runtime server, two controllers with one state, and jobs whose workers check every element
-of every sum. Each worker, and each controller, has its ways to the others through proxies, which can be cut, silently
-or with a reset; where this process is root, all of it is in a network namespace of its own, and its packets are lost
-as well; and the state is on a small disk of its own, which fills up. What becomes of the state's files is in
-disk_faults.py: jobs may end then, but not for long, and not without a cause. Everything comes at random, from a seed
-that is printed.
+Two software switches, two controllers with one state, and jobs whose workers check every element of every sum, all with
+certificates, which are renewed and revoked. Each worker, and each controller, has its ways to the others through
+proxies, which can be cut, silently or with a reset; where this process is root, all of it is in a network namespace of
+its own, and its packets are lost as well; and the state is on a small disk of its own, which fills up. Attacks are in
+attacks.py, and what becomes of the state's files in disk_faults.py: jobs may end then, but not for long, and not
+without a cause. Everything comes at random, from a seed that is printed.
 
     python -m wiresum_lab.soaks.cluster_soak --seconds 3600
     python -m wiresum_lab.soaks.cluster_soak --seconds 25 --seed 7 --json
@@ -20,11 +20,9 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,16 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import grpc
 
-from wiresum import join
-from wiresum.join import join_pb2_grpc
-from wiresum.join.constants import Header
+from wiresum.join.constants import SWITCH_PORT, THREADS_MAX
 from wiresum_lab.processes import wait_until
+from wiresum_lab.soaks.attacks import Attacks
 from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, disk_of_its_own
-from wiresum_lab.soaks.soak_cluster import HOST, SLOTS, WAIT_S_MAX, WORKERS, Cluster, SoakError, TcpProxy
+from wiresum_lab.soaks.soak_cluster import SLOTS, SWITCHES, WAIT_S_MAX, WORKERS, Cluster, SoakError
 
-ATTACKER = "127.0.0.66"
 JOBS = 2
 LOST_S_MAX = 60.0
 """From the death of a worker to its job's end at the others: more than any limit. A controller that was disturbed first
@@ -51,11 +46,14 @@ VICTIM_STEP_S_MAX = 3600.0
 disturbed."""
 RECONNECT_S_MAX = 10.0
 """From the end of a disturbance until all workers have their connections again."""
-CONNECT_S_MAX = 0.5
+LOOK_S = 5.0
+"""Between two looks at what switches drain, and at memory and files."""
+CALM_FILES_MAX = 300
+"""Open in a service when all attacks are over."""
 CALM_S = (60.0, 120.0)
 """Between two faults of the state's files, at least and at most. For a while after one the jobs may end, and other
 reasons for their end would not be seen."""
-DISTURBING = ("controller", "p4runtime", "links", "files")
+DISTURBING = ("controller", "p4runtime", "links", "files", "switch")
 CAUSES = (
     "does not know job",
     "keys are lost",
@@ -69,7 +67,7 @@ LOSS = """
 table inet soak {{
   chain lossy {{
     type filter hook input priority filter; policy accept;
-    numgen random mod 100 < {percent} drop
+    {packets} drop
   }}
 }}
 """
@@ -92,27 +90,29 @@ class Soak:
         """What their workers heard."""
         self.victims = 0
         self.disturbed_at = 0.0
-        self._taken: list[str] = []
-        self.attack_ways = [cluster.proxies.make(port, ATTACKER) for port in cluster.ports]
         self.kinds: dict[Callable[[], Iterator[float]], str] = {
             self.freeze_a_controller: "controller",
             self.kill_a_controller: "controller",
             self.cut_controllers_off: "controller",
-            self.cut_a_controller_from_the_switch: "p4runtime",
+            self.cut_a_controller_from_a_switch: "p4runtime",
             self.cut_a_worker_from_the_service: "worker",
             self.reset_connections: "worker",
             self.freeze_a_worker: "worker",
             self.kill_a_worker_of_a_short_job: "victim",
-            self.flood_with_jobs: "attack",
-            self.hold_silent_connections: "attack",
-            self.send_noise: "attack",
-            self.forge_packets: "attack",
-            self.guess_tokens: "attack",
+            self.revoke_a_certificate: "victim",
+            self.renew_certificates: "certificates",
+            self.drain_a_switch: "drain",
+            self.restart_a_switch: "switch",
         }
         """The kind of each. Of a kind there is one at a time."""
-        self.kinds |= self.disk.kinds
+        self.kinds |= Attacks(cluster, chance).kinds | self.disk.kinds
         if own:
-            self.kinds[self.spoil_the_links] = "links"
+            self.kinds |= {self.spoil_the_links: "links", self.lose_packets_one_way: "links"}
+
+    @property
+    def _upsets(self) -> int:
+        """How often something happened that may end jobs which have no part in it."""
+        return self.disk.damages + self.cluster.switches_restarted
 
     def _begin_job(self) -> str:
         self.jobs_begun += 1
@@ -177,15 +177,16 @@ class Soak:
 
     def cut_controllers_off(self) -> Iterator[float]:
         """From everybody: workers and switch."""
-        ways = [*(way for ways in self.cluster.ways.values() for way in ways), *self.cluster.p4runtime_ways]
+        switch_ways = (way for ways in self.cluster.p4runtime_ways for way in ways.values())
+        ways = [*(way for ways in self.cluster.ways.values() for way in ways), *switch_ways]
         for way in ways:
             self.cluster.proxies.cut(way)
         yield self.chance.uniform(1, 40)
         for way in ways:
             self.cluster.proxies.mend(way)
 
-    def cut_a_controller_from_the_switch(self) -> Iterator[float]:
-        way = self.chance.choice(self.cluster.p4runtime_ways)
+    def cut_a_controller_from_a_switch(self) -> Iterator[float]:
+        way = self.chance.choice(self.cluster.p4runtime_ways)[self.chance.choice(SWITCHES)]
         self.cluster.proxies.cut(way)
         yield self.chance.uniform(1, 40)
         self.cluster.proxies.mend(way)
@@ -214,124 +215,93 @@ class Soak:
 
     def spoil_the_links(self) -> Iterator[float]:
         """A fraction of all packets is lost, those of the control plane too."""
-        _nft(LOSS.format(percent=self.chance.choice((1, 5, 20))))
+        _nft(LOSS.format(packets=_part(self.chance.choice((1, 5, 20)))))
         yield self.chance.uniform(1, 15)
         _nft("delete table inet soak")
 
+    def lose_packets_one_way(self) -> Iterator[float]:
+        """Those from the switches, or those to them; or what a service sends by TCP, all of it."""
+        switches = f"{SWITCH_PORT}-{SWITCH_PORT + len(SWITCHES) * THREADS_MAX - 1}"
+        ports = [*self.cluster.ports, *(switch.p4runtime for switch in self.cluster.switches.values())]
+        kinds = [f"udp sport {switches}", f"udp dport {switches}"]
+        some = [f"{kind} {part}" for kind in kinds for part in (_part(5), _part(30), "")]
+        _nft(LOSS.format(packets=self.chance.choice([*some, f"tcp sport {self.chance.choice(ports)}"])))
+        yield self.chance.uniform(1, 10)
+        _nft("delete table inet soak")
+
+    # What operators do.
+
+    def drain_a_switch(self) -> Iterator[float]:
+        self.cluster.draining = {self.chance.choice(SWITCHES)}
+        self.cluster.tend_draining()
+        yield self.chance.uniform(2, 20)
+        self.cluster.draining = set()
+        self.cluster.tend_draining()
+
+    def restart_a_switch(self) -> Iterator[float]:
+        """Jobs that it had end, and others go on."""
+        report = self.cluster.report()
+        if report is None:
+            return
+        name = self.chance.choice(SWITCHES)
+        self.cluster.switches_restarted += 1
+        there = {job.name for job in report.jobs if job.switch_name == name}
+        self.may_end.update({job: time.monotonic() for job in self.names if job in there})
+        self.cluster.switch_processes[name].kill()
+        yield self.chance.uniform(0.5, 5)
+        self.cluster.start_switch(name)
+        yield RECONNECT_S_MAX
+
+    def renew_certificates(self) -> Iterator[float]:
+        for name in self.chance.sample(("controller", "operator", "worker", *SWITCHES), 3):
+            self.cluster.pki.renew(name)
+        yield 0.5
+
+    # Jobs that lose a worker.
+
     def kill_a_worker_of_a_short_job(self) -> Iterator[float]:
-        """The other worker hears who was lost, and the job's slots come back. If it was cut off when its job ended, and
-        a standby took over meanwhile, it hears that the job is not known: why it ended is not on disk."""
+        yield from self._short_job("worker", lambda name: self.cluster.workers[name, 1].kill(), "rank 1")
+
+    def revoke_a_certificate(self) -> Iterator[float]:
+        holder = f"guest-{self.victims + 1}"
+        self.cluster.pki.issue(holder, "worker", tenants=("guests",))
+        yield from self._short_job(holder, lambda _: self.cluster.pki.revoke(holder), "revoked")
+
+    def _short_job(self, tls: str, strike: Callable[[str], None], wanted: str) -> Iterator[float]:
+        """Rank 0 hears why its job ends, and the job's slots come back. If it was cut off when its job ended, and a
+        standby took over meanwhile, it hears that the job is not known: why it ended is not on disk."""
         self.victims += 1
         name = f"short-{self.victims}"
-        stop, damages = self.cluster.folder / "never", self.disk.damages
+        stop, upsets = self.cluster.folder / "never", self._upsets
         for rank in range(WORKERS):
-            self.cluster.start_worker(name, rank, 1_000_000 + self.victims, stop, VICTIM_STEP_S_MAX)
+            self.cluster.start_worker(name, rank, 1_000_000 + self.victims, stop, VICTIM_STEP_S_MAX, tls)
         give_up_at = time.monotonic() + WAIT_S_MAX
         while not all(self.cluster.steps(name, rank) for rank in range(WORKERS)):
             if self.cluster.check(name) and time.monotonic() > max(give_up_at, self.disturbed_at + WAIT_S_MAX):
                 raise SoakError(f"{name} did not begin: {self.cluster.said(name, 0)}")
             if not self.cluster.check(name):
-                if self.disk.damages == damages:
+                if self._upsets == upsets:
                     raise SoakError(f"{name} did not begin: {self._said(name)}")
                 break
             yield 0.5
-        victim, other = self.cluster.workers[name, 1], self.cluster.workers[name, 0]
-        victim.kill()
-        killed_at, takeovers = time.monotonic(), self.cluster.takeovers()
+        other = self.cluster.workers[name, 0]
+        strike(name)
+        struck_at, takeovers = time.monotonic(), self.cluster.takeovers()
         while other.poll() is None:
-            if time.monotonic() > max(killed_at, self.disturbed_at) + LOST_S_MAX:
-                raise SoakError(f"in {LOST_S_MAX:.0f} s {name} did not hear that its rank 1 is dead")
+            if time.monotonic() > max(struck_at, self.disturbed_at) + LOST_S_MAX:
+                raise SoakError(f"in {LOST_S_MAX:.0f} s {name} did not hear that it has ended: {wanted}")
             yield 0.5
         said = self.cluster.said(name, 0).get("error", "")
         forgotten = "does not know job" in said and self.cluster.takeovers() > takeovers
-        lost = self.disk.damages != damages and any(cause in said for cause in CAUSES)
-        if "rank 1" not in said and not forgotten and not lost:
-            raise SoakError(f"{name} heard something else than that its rank 1 was lost: {said}")
+        lost = self._upsets != upsets and any(cause in said for cause in CAUSES)
+        if wanted not in said and not forgotten and not lost:
+            raise SoakError(f"{name} heard something else than {wanted!r}: {said}")
+        while any(self.cluster.workers[name, rank].poll() is None for rank in range(WORKERS)):
+            if time.monotonic() > max(struck_at, self.disturbed_at) + 2 * LOST_S_MAX:
+                raise SoakError(f"a part of {name} has ended, and the others have not heard: {self._said(name)}")
+            yield 0.5
         for rank in range(WORKERS):
             del self.cluster.ways[name, rank], self.cluster.workers[name, rank]
-
-    # Attacks.
-
-    def _attack(self, ask: Callable[[grpc.Channel], Iterator[Callable[[], object]]]) -> Iterator[float]:
-        """Makes calls to both controllers, none of which must succeed. It stops if a controller does not answer."""
-
-        def attack(way: TcpProxy) -> None:
-            with grpc.insecure_channel(f"{HOST}:{way.port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
-                for call in ask(channel):
-                    try:
-                        call()
-                    except grpc.RpcError as error:
-                        if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
-                            return
-                    else:
-                        self._taken.append(f"{ask.__name__}: an attack's call was answered")
-
-        threads = [threading.Thread(target=attack, args=(way,), daemon=True) for way in self.attack_ways]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            yield 0.2
-        if self._taken:
-            raise SoakError(self._taken[0])
-
-    def flood_with_jobs(self) -> Iterator[float]:
-        channels = [grpc.insecure_channel(f"{HOST}:{way.port}") for way in self.attack_ways]
-        calls: list[Any] = []
-        for number in range(200):
-            request = join.JoinRequest(
-                protocol_version=join.PROTOCOL_VERSION, job_name=f"flood-{number}", rank=0, world_size=2,
-                endpoint=join.Endpoint(address=ATTACKER, port=1024), threads_max=1, lanes_max=360, timeout_ms=60_000,
-            )  # fmt: skip
-            calls.extend(join_pb2_grpc.JoinServiceStub(channel).Join(request, timeout=60) for channel in channels)
-        yield self.chance.uniform(1, 10)
-        for call in calls:
-            call.cancel()
-        for channel in channels:
-            channel.close()
-
-    def hold_silent_connections(self) -> Iterator[float]:
-        held: list[socket.socket] = []
-        for port in (*self.cluster.ports, self.cluster.p4runtime):
-            with contextlib.suppress(OSError):  # it takes no more, or is stopped: do not wait for it
-                held.extend(socket.create_connection((HOST, port), CONNECT_S_MAX, (ATTACKER, 0)) for _ in range(150))
-        yield self.chance.uniform(1, 12)
-        for connection in held:
-            connection.close()
-
-    def send_noise(self) -> Iterator[float]:
-        chance = random.Random(self.chance.random())
-
-        def noise(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
-            for method in ("Join", "Leave", "Abort", "Diagnose", "Attend"):
-                ask = channel.unary_unary(f"/wiresum.join.v1.JoinService/{method}")
-                for _ in range(20):
-                    message = b"\xff" + chance.randbytes(chance.choice((1, 40, 20_000)))
-                    yield functools.partial(ask, message, timeout=1.0)
-
-        yield from self._attack(noise)
-
-    def forge_packets(self) -> Iterator[float]:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger:
-            forger.bind((ATTACKER, 0))
-            for _ in range(5000):
-                header = Header(
-                    kind=self.chance.randrange(8), job=self.chance.randrange(8), key=self.chance.getrandbits(32),
-                    worker=self.chance.randrange(3), cell=self.chance.randrange(128),
-                    round=self.chance.randrange(1 << 16), tensor=self.chance.getrandbits(32),
-                )  # fmt: skip
-                with contextlib.suppress(OSError):
-                    forger.sendto(header.pack() + bytes(self.chance.choice((0, 1440, 700))), (HOST, self.cluster.data))
-        yield 0.1
-
-    def guess_tokens(self) -> Iterator[float]:
-        def guess(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
-            stub = join_pb2_grpc.JoinServiceStub(channel)
-            for number in range(40):
-                member = join.Member(job=number % 8, worker=number % 2, token=f"{number:032x}", switch_name="leaf")
-                yield functools.partial(stub.Leave, join.LeaveRequest(member=member), timeout=1.0)
-                yield functools.partial(stub.Abort, join.AbortRequest(member=member, reason="mine now"), timeout=1.0)
-
-        yield from self._attack(guess)
 
     # All of it.
 
@@ -348,7 +318,7 @@ class Soak:
         came: Counter[str] = Counter()
         under_way: dict[str, tuple[Iterator[float], float]] = {}
         began_at = time.monotonic()
-        next_at = began_at + 1
+        next_at, looked_at = began_at + 1, began_at
         files_at = began_at + self.chance.uniform(0, 30)
         damages = self.disk.damages
         while time.monotonic() < began_at + seconds or under_way:
@@ -371,6 +341,10 @@ class Soak:
                     else:
                         rest_s = max(0.0, began_at + seconds - now)
                         under_way[kind] = steps, now + min(lasts_s, rest_s + 0.5)
+            if now >= looked_at + LOOK_S:
+                looked_at = now
+                self.cluster.tend_draining()
+                self.cluster.check_sizes()
             if self.disk.disturbs or any(kind in under_way for kind in DISTURBING):
                 self.disturbed_at = now
             self.cluster.tend_controllers()
@@ -429,12 +403,18 @@ def _soak(cluster: Cluster, seed: int, seconds: float, say: Callable[[str], None
     def nothing_left() -> bool:
         cluster.tend_controllers()
         report = cluster.report()
-        return report is not None and not report.jobs and [s.slots_free for s in report.switches] == [SLOTS]
+        return (
+            report is not None
+            and not report.jobs
+            and [s.slots_free for s in report.switches] == [SLOTS] * len(SWITCHES)
+        )
 
     _await(nothing_left, "no job and no slot is left behind")
+    _await(lambda: all(files <= CALM_FILES_MAX for _, files in cluster.sizes().values()), "few files are open")
     steps_made = soak.steps + sum(cluster.steps(name) for name in soak.names)
     return {"seed": seed, "seconds": seconds, "steps": steps_made, "wrong": wrong, "own": own, "came": dict(came),
-            "ended_by": dict(soak.ended_by)}  # fmt: skip
+            "ended_by": dict(soak.ended_by),
+            "kib": {name: kib for name, (kib, _) in cluster.sizes().items()}}  # fmt: skip
 
 
 _await = functools.partial(wait_until, patience_s=WAIT_S_MAX, error=SoakError)
@@ -450,6 +430,11 @@ def _in_namespace(arguments: list[str]) -> int:
         return subprocess.run(command, check=False).returncode
     finally:
         subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def _part(percent: int) -> str:
+    """Of packets, in a rule of nft."""
+    return f"numgen random mod 100 < {percent}"
 
 
 def _nft(rules: str) -> None:

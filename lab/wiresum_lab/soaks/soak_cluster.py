@@ -1,15 +1,13 @@
-"""The processes of cluster_soak.py: a software switch, two controllers with one state, and workers; and proxies
-between them, which can be cut."""
+"""The processes of cluster_soak.py: two software switches, two controllers with one state, and workers, with
+certificates, and proxies between them."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,84 +16,33 @@ import click
 
 from wiresum import join
 from wiresum.cli.service import Service, ServiceError
-from wiresum.join.constants import SWITCH_PORT
-from wiresum_lab.processes import Program, controller_config, unused_port, wiresum
+from wiresum.join.constants import SWITCH_PORT, THREADS_MAX
+from wiresum_lab.laboratory import WORKER, Certificates
+from wiresum_lab.processes import Program, SwitchAt, controller_config, resident_kib, unused_port, wiresum
+from wiresum_lab.proxies import HOST, Proxies, TcpProxy
 
-WORKER = Path(__file__).with_name("soak_worker.py")
-HOST = "127.0.0.1"
+SWITCHES = ("left", "right")
+TENANTS = """
+[[tenant]]
+name = "hostile"
+slots = 128
+waiting_jobs = 64
+forming_s = 60
+"""
+"""Others may have what they want."""
 WORKERS = 2
 """Workers of each job."""
 SLOTS = 1024
 WAIT_S_MAX = 90.0
 STEP_S_MAX = 120.0
 """A step's time-out, longer than any fault lasts."""
+RESIDENT_KIB_MAX = 256 << 10
+FILES_MAX = 3 * 2048 + 1024
+"""A quarter of the connections that there may be, which is what one address gets, and all else."""
 
 
 class SoakError(click.ClickException):
     """Something happened that must not."""
-
-
-class TcpProxy:
-    """A TCP proxy to a port, which can be cut. Used in the thread of `Proxies`."""
-
-    def __init__(self, target: int, source: str) -> None:
-        self.target, self.source = target, source
-        self.port = 0
-        self.open = asyncio.Event()
-        self.open.set()
-        self.streams: set[asyncio.StreamWriter] = set()
-
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.streams.add(writer)
-        try:
-            await self.open.wait()
-            far_reader, far_writer = await asyncio.open_connection(HOST, self.target, local_addr=(self.source, 0))
-            self.streams.add(far_writer)
-            await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
-        except OSError:
-            writer.transport.abort()
-        finally:
-            self.streams.discard(writer)
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                await self.open.wait()
-                writer.write(data)
-                await writer.drain()
-        writer.transport.abort()
-        self.streams.discard(writer)
-
-
-class Proxies:
-    """All proxies, in an event loop of their own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-
-    def make(self, target: int, source: str = HOST) -> TcpProxy:
-        async def start() -> TcpProxy:
-            proxy = TcpProxy(target, source)
-            server = await asyncio.start_server(proxy.accept, HOST, 0)
-            proxy.port = int(server.sockets[0].getsockname()[1])
-            return proxy
-
-        return asyncio.run_coroutine_threadsafe(start(), self._loop).result(WAIT_S_MAX)
-
-    def cut(self, proxy: TcpProxy) -> None:
-        """Silently: what is sent waits."""
-        self._loop.call_soon_threadsafe(proxy.open.clear)
-
-    def mend(self, proxy: TcpProxy) -> None:
-        self._loop.call_soon_threadsafe(proxy.open.set)
-
-    def reset(self, proxy: TcpProxy) -> None:
-        def abort() -> None:
-            for writer in list(proxy.streams):
-                writer.transport.abort()
-
-        self._loop.call_soon_threadsafe(abort)
 
 
 class Cluster:
@@ -104,26 +51,56 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.proxies = Proxies()
+        self.pki = Certificates(folder / "pki")
+        for role in ("controller", "operator", "worker"):
+            self.pki.issue(role, role, addresses=(HOST,) * (role == "controller"))
         self.ports = [unused_port() for _ in range(2)]
-        self.p4runtime, self.data = unused_port(), SWITCH_PORT
+        self.metrics = [unused_port() for _ in self.ports]
         self._started: list[subprocess.Popen[bytes]] = []
-        ends = ["--p4runtime", f"{HOST}:{self.p4runtime}", "--bind", HOST, "--port", str(self.data)]
-        self._start("switch", wiresum("switch", *ends, "--slots", str(SLOTS), "--lanes", "360", "--threads", "1"))
-        self.p4runtime_ways = [self.proxies.make(self.p4runtime) for _ in self.ports]
+        self.switches: dict[str, SwitchAt] = {}
+        self.switch_processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.p4runtime_ways: list[dict[str, TcpProxy]] = [{} for _ in self.ports]
+        """Of each controller, to each switch."""
+        for index, name in enumerate(SWITCHES):
+            self.pki.issue(name, "switch", addresses=(HOST,))
+            self.switches[name] = SwitchAt(name, unused_port(), SWITCH_PORT + index * THREADS_MAX)
+            self.start_switch(name)
+            for ways in self.p4runtime_ways:
+                ways[name] = self.proxies.make(self.switches[name].p4runtime)
         self.controllers: list[subprocess.Popen[bytes] | None] = [None, None]
-        self.service = Service(",".join(f"{HOST}:{port}" for port in self.ports))
+        self.service = Service(",".join(f"{HOST}:{port}" for port in self.ports), tls=str(self.pki.tls("operator")))
         self.state = folder / "state"
         self.controllers_wanted = True
         self.controllers_started = 0
+        self.switches_restarted = 0
+        self.draining: set[str] = set()
+        """Switches that are to take no new jobs now."""
         self.stop = folder / "stop"
         self.workers: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         self.ways: dict[tuple[str, int], list[TcpProxy]] = {}
 
+    def start_switch(self, name: str) -> None:
+        at = self.switches[name]
+        ends = ["--p4runtime", f"{HOST}:{at.p4runtime}", "--bind", HOST, "--port", str(at.data)]
+        sizes = ["--slots", str(SLOTS), "--lanes", "360", "--threads", "1"]
+        tls = ["--tls", str(self.pki.tls(name))]
+        self.switch_processes[name] = self._start(name, wiresum("switch", *ends, *sizes, *tls))
+
     def start_controller(self, index: int, *, standby: bool) -> None:
         self.controllers_started += 1
         path = self.folder / f"cluster{index}.toml"
-        listen, p4runtime = self.ports[index], self.p4runtime_ways[index].port
-        path.write_text(controller_config(listen=listen, p4runtime=p4runtime, data=self.data, slots=SLOTS))
+        ways = self.p4runtime_ways[index]
+        path.write_text(
+            controller_config(
+                listen=self.ports[index],
+                metrics=self.metrics[index],
+                switches=[at._replace(p4runtime=ways[at.name].port) for at in self.switches.values()],
+                slots=SLOTS,
+                tls=str(self.pki.tls("controller")),
+                audit=str(self.folder / f"audit{index}"),
+                more=TENANTS,
+            )
+        )
         options = ["--standby"] * standby
         self.controllers[index] = self._start(
             f"controller{index}", wiresum("controller", "--config", str(path), "--verbose", *options)
@@ -135,19 +112,50 @@ class Cluster:
             if self.controllers_wanted and process is not None and process.poll() is not None:
                 self.start_controller(index, standby=True)
 
+    def tend_draining(self) -> None:
+        """Switches drain if they are to, whatever an old copy of the state says. Nothing if no controller serves."""
+        report = self.report()
+        for switch in report.switches if report is not None else ():
+            wanted = switch.name in self.draining
+            if switch.state in ("ready", "draining") and wanted != (switch.state == "draining"):
+                self._drain(join.DrainRequest(switch_name=switch.name, resume=not wanted))
+
+    def _drain(self, request: join.DrainRequest) -> None:
+        with contextlib.suppress(ServiceError):
+            self.service.tell(lambda stub: stub.Drain(request, timeout=1.0))
+
     def takeovers(self) -> int:
         """How often a standby has become the controller."""
         return sum((self.folder / f"controller{index}.log").read_text().count("takes over") for index in range(2))
 
-    def start_worker(self, name: str, rank: int, salt: int, stop: Path, step_s_max: float = STEP_S_MAX) -> None:
+    def start_worker(
+        self, name: str, rank: int, salt: int, stop: Path, step_s_max: float = STEP_S_MAX, tls: str = "worker"
+    ) -> None:
         ways = self.ways[name, rank] = [self.proxies.make(port) for port in self.ports]
         switch = ",".join(f"{HOST}:{way.port}" for way in ways)
         self.workers[name, rank] = self._start(
             f"{name}-{rank}",
             [sys.executable, str(WORKER), name, str(rank), str(WORKERS), str(salt), str(stop), str(step_s_max)],
             WIRESUM_SWITCH=switch, WIRESUM_ADDRESS=HOST, WIRESUM_LANES="360", WIRESUM_THREADS="1",
-            WIRESUM_SLOTS="64", OMP_NUM_THREADS="1",
+            WIRESUM_TLS=str(self.pki.tls(tls)), WIRESUM_SLOTS="64", OMP_NUM_THREADS="1",
         )  # fmt: skip
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Of each service that runs: KiB of memory, and open files."""
+        running = {f"controller{index}": process for index, process in enumerate(self.controllers)}
+        found = {}
+        for name, process in (running | self.switch_processes).items():
+            with contextlib.suppress(OSError, StopIteration):  # it has just ended
+                if process is not None and process.poll() is None:
+                    files = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+                    found[name] = resident_kib(process.pid), files
+        return found
+
+    def check_sizes(self) -> None:
+        """Raises a `SoakError` if a service has grown beyond its bounds."""
+        for name, (kib, files) in self.sizes().items():
+            if kib > RESIDENT_KIB_MAX or files > FILES_MAX:
+                raise SoakError(f"{name} has {kib} KiB of memory and {files} open files; see {self.folder}")
 
     def said(self, name: str, rank: int) -> dict[str, Any]:
         """The last line of JSON that a worker printed."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import pytest
 
 from wiresum import join
 from wiresum.controller.driver import SwitchSizes
-from wiresum.controller.jobs.job import Asker, State, Wants, Worker
+from wiresum.controller.jobs.job import Asker, Job, State, Wants, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Grant, Refuse, Wait
 from wiresum.controller.jobs.report import report
@@ -49,6 +51,39 @@ def test_a_large_job_is_overtaken_a_bounded_number_of_times() -> None:
     assert large.job.state is State.RUNNING
     assert n == 4 + 4, "four overtook it, and then the four running jobs had to end"
     assert harness.switches[0].leases.slots_free == 0
+
+
+def test_of_jobs_that_ask_alike_one_is_tried_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = JobsHarness(SIXTY_FOUR, Limits(slots_least=64, waiting_per_host_max=1000))
+    running = harness.ask(job_name="running", slots=64)
+    queued = [harness.ask(job_name=f"queued-{n}", slots=64) for n in range(100)]
+    other = harness.ask(job_name="other", slots=64, tenant="another")
+    tried: list[str] = []
+    place = harness.jobs.waiting._place
+
+    def place_and_count(job: Job, kept: Set[str]) -> bool:
+        tried.append(job.name)
+        return place(job, kept)
+
+    monkeypatch.setattr(harness.jobs.waiting, "_place", place_and_count)
+    newcomer = harness.ask(job_name="newcomer", slots=64)
+    assert tried == ["queued-0", "other"]
+    tried.clear()
+    harness.leave(running)
+    assert tried == ["queued-0", "queued-1", "other"], "who asks alike is tried again after a job got slots"
+    assert {worker.job.wants for worker in (*queued[1:], other, newcomer)} == {Wants.ROOM}
+    harness.wait(2)
+    assert "number 101 of 101" in harness.said(newcomer)
+
+
+def test_a_job_that_asks_alike_is_tried_when_the_first_lacks_a_worker() -> None:
+    harness = JobsHarness(SIXTY_FOUR, PATIENT)
+    running = harness.ask(job_name="running", slots=64)
+    first, second = (harness.ask(job_name=name, slots=64) for name in ("first", "second"))
+    harness.jobs.hung_up(first, first.call, harness.now)
+    harness.leave(running)
+    assert (first.job.state, second.job.state) == (State.QUEUED, State.RUNNING)
+    assert first.job.wants is Wants.WORKER
 
 
 def test_slots_kept_for_a_job_are_free_again_when_it_gives_up() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from wiresum.controller.driver import Endpoint, SwitchSizes
 from wiresum.controller.jobs.job import Job, State, Wants, Worker
 from wiresum.controller.jobs.leases import Lease, LeasePool, power_of_two_within
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.room import Room
-from wiresum.controller.jobs.tree import Branch, Node, Phase, Tree, has_form, in_words, names, shape_at
+from wiresum.controller.jobs.tree import Branch, Node, Offer, Phase, Tree, has_form, in_words, names, shape_at
 from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts, JobShape, shortage
 from wiresum.controller.topology import above
 from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
@@ -118,26 +117,6 @@ def _holders(counts: Mapping[Job, int], tenant: str) -> str:
         have = f"job{'s' * (others != 1)} of other tenants ha{'ve' if others != 1 else 's'}"
         texts.append(f"{others} {have} {sum(counts.values()) - sum(own.values())}")
     return ", ".join(texts)
-
-
-class Wish(NamedTuple):
-    """How many slots a job wants at each of its switches."""
-
-    most: int
-    least: int
-
-    def within(self, slots: int) -> Wish:
-        """The same, as powers of two that are at most so many."""
-        most = power_of_two_within(min(self.most, slots))
-        return Wish(most, min(most, self.least))
-
-
-class Offer(NamedTuple):
-    """Where a job would go, for how many slots, and how many threads its workers can have."""
-
-    tree: Tree
-    wish: Wish
-    threads_max: int
 
 
 @dataclass(frozen=True)

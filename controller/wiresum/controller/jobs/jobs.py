@@ -444,7 +444,7 @@ class Jobs:
             return
         try:
             asking.check_agreed(job)
-            job.trees = self.waiting.trees(job)
+            self.waiting.look_for_offers(job)
         except Refusal as refusal:
             self._give_up(job, refusal, now)
             return

@@ -14,9 +14,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wiresum.controller.driver import JobEntry
-from wiresum.controller.jobs.leases import Lease
+from wiresum.controller.jobs.leases import Lease, power_of_two_within
 from wiresum.controller.resources import JobShape
 from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
@@ -53,6 +54,26 @@ def shape_at(branch: Branch, threads: int) -> JobShape:
 
 Tree = tuple[Branch, ...]
 """Each switch before those below it, so the root first."""
+
+
+class Wish(NamedTuple):
+    """How many slots a job wants at each of its switches."""
+
+    most: int
+    least: int
+
+    def within(self, slots: int) -> Wish:
+        """The same, as powers of two that are at most so many."""
+        most = power_of_two_within(min(self.most, slots))
+        return Wish(most, min(most, self.least))
+
+
+class Offer(NamedTuple):
+    """Where a job would go, for how many slots, and how many threads its workers can have."""
+
+    tree: Tree
+    wish: Wish
+    threads_max: int
 
 
 class Phase(enum.Enum):

@@ -14,14 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from wiresum import join
-from wiresum.controller.jobs.cluster import Cluster, Grounds, Offer, Wish
+from wiresum.controller.jobs.cluster import Cluster, Grounds
 from wiresum.controller.jobs.job import Job, Presence, State, Wants
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.outputs import Wait
 from wiresum.controller.jobs.quota import Quotas, used, whose_quota
 from wiresum.controller.jobs.refusal import Refusal
-from wiresum.controller.jobs.tree import Branch, Tree, in_words
+from wiresum.controller.jobs.tree import Branch, Offer, Tree, Wish, in_words
 from wiresum.join.constants import LEASE_SLOTS_MAX
+
+KINDS_MAX = 4096
+"""Kinds of jobs that are told apart; with more, jobs that ask alike may count as of two kinds."""
 
 
 class WaitingRoom:
@@ -31,6 +34,9 @@ class WaitingRoom:
         self._queue: list[Job] = []
         """The next one first."""
         self._tickets = 0
+        self._kinds: dict[tuple[str, tuple[Offer, ...]], int] = {}
+        """By tenant and offers: jobs of one kind lack the same."""
+        self._kinds_seen = 0
         self.held_up = ""
         """Why no job gets slots now; empty: they do."""
 
@@ -88,8 +94,8 @@ class WaitingRoom:
         both = in_words(sorted(ones & others))
         return f". Both are pipes of {both}: a cable and `cables` would join them (docs/tofino.md, Pipes)"
 
-    def trees(self, job: Job) -> tuple[Tree, ...]:
-        """Where a complete job can get slots. Raises a `Refusal` if that is nowhere."""
+    def look_for_offers(self, job: Job) -> None:
+        """Sets where a complete job can get slots. Raises a `Refusal` if that is nowhere."""
         trees = self._cluster.trees(job)
         fitting = [tree for tree in trees if _overfull(tree) is None]
         if not fitting:
@@ -97,7 +103,11 @@ class WaitingRoom:
         problems = {tree: self._never(job, tree) for tree in fitting}
         if all(problems.values()):
             raise Refusal("RESOURCE_EXHAUSTED", problems[min(problems, key=len)])
-        return tuple(tree for tree in fitting if not problems[tree])
+        job.offers = tuple(self._offer(job, tree) for tree in fitting if not problems[tree])
+        if len(self._kinds) >= KINDS_MAX:
+            self._kinds.clear()
+        self._kinds_seen += 1
+        job.kind = self._kinds.setdefault((job.tenant, job.offers), self._kinds_seen)
 
     def _never(self, job: Job, tree: Tree) -> str:
         """Why it can never run at these switches, though they have bits for all its workers; empty: it can."""
@@ -134,20 +144,33 @@ class WaitingRoom:
         if self.held_up:
             return
         kept: set[str] = set()
-        passed: list[Job] = []
+        passed: dict[int, list[Job]] = {}
+        """By kind."""
+        found_nothing: dict[int, Wants] = {}
+        """Since a job got slots last: of each kind only the first is tried, however long the queue is."""
         for job in list(self._queue):
             changed = []
-            if self._place(job, kept):
+            if job.kind in found_nothing and job.is_whole():
+                job.wants = found_nothing[job.kind]
+            elif self._place(job, kept):
                 self._queue.remove(job)
-                changed = [earlier for earlier in passed if not self._rivals(earlier).isdisjoint(job.nodes)]
-                for earlier in changed:
-                    earlier.overtaken += 1
-            elif job.wants in (Wants.ROOM, Wants.TURN):
-                passed.append(job)
+                found_nothing.clear()
+                changed = self._overtaken_by(job, passed.values())
+            elif job.wants is not Wants.WORKER:
+                found_nothing[job.kind] = job.wants
+            if job.state is State.QUEUED and job.wants in (Wants.ROOM, Wants.TURN):
+                passed.setdefault(job.kind, []).append(job)
                 changed = [job]
             for waits in changed:
                 if waits.overtaken >= self._limits.overtaken_max:
                     kept |= self._rivals(waits)
+
+    def _overtaken_by(self, job: Job, passed: Iterable[Sequence[Job]]) -> list[Job]:
+        """Those before it that might have used what it has got. `passed`: all that wait for room, by kind."""
+        overtaken = [each for alike in passed if not self._rivals(alike[0]).isdisjoint(job.nodes) for each in alike]
+        for each in overtaken:
+            each.overtaken += 1
+        return overtaken
 
     @property
     def crowded(self) -> bool:
@@ -199,7 +222,7 @@ class WaitingRoom:
             case Wants.TURN:
                 return "slots are kept for jobs before it, which have been overtaken often enough"
             case _:
-                obstacles = [self._cluster.obstacle(self._offer(job, tree), job.tenant) for tree in job.trees]
+                obstacles = [self._cluster.obstacle(offer, job.tenant) for offer in job.offers]
                 return "; ".join(filter(None, obstacles)) or "it is its turn"
 
     def _place(self, job: Job, kept: Set[str]) -> bool:
@@ -217,13 +240,13 @@ class WaitingRoom:
         if allowance.jobs is not None and allowance.jobs < 1:
             return Wants.QUOTA
         offers = []
-        for tree in job.trees:
-            offer = self._offer(job, tree)
+        for full in job.offers:
+            offer = full
             if allowance.slots is not None:
-                share = allowance.slots // len(tree)
-                if share < offer.wish.least:
+                share = allowance.slots // len(full.tree)
+                if share < full.wish.least:
                     continue
-                offer = offer._replace(wish=offer.wish.within(share))
+                offer = full._replace(wish=full.wish.within(share))
             worker_threads = job.world_size * self._cluster.threads(offer, offer.wish.most)
             if allowance.worker_threads is None or worker_threads <= allowance.worker_threads:
                 offers.append(offer)
@@ -231,7 +254,7 @@ class WaitingRoom:
 
     def _rivals(self, job: Job) -> set[str]:
         """The switches where later jobs may take what this one waits for."""
-        return {name for tree in job.trees for name in self._cluster.rivals(self._offer(job, tree))}
+        return {name for offer in job.offers for name in self._cluster.rivals(offer)}
 
     def _offer(self, job: Job, tree: Tree) -> Offer:
         return Offer(tree, self._wish(job, tree), min(worker.threads_max for worker in job.workers.values()))

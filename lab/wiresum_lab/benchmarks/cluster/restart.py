@@ -36,7 +36,7 @@ import click
 from wiresum.cli.service import Service, ServiceError
 from wiresum.join import Report
 from wiresum.join.constants import THREADS_MAX
-from wiresum_lab.processes import Program, controller_config, unused_port, wait_until, wiresum
+from wiresum_lab.processes import Program, SwitchAt, controller_config, unused_port, wait_until, wiresum
 
 WAIT_S_MAX = 60.0
 SLOTS = 4096
@@ -97,7 +97,8 @@ class Processes:
         ends = ["--p4runtime", f"127.0.0.1:{self._p4runtime}", "--bind", "127.0.0.1", "--port", str(self._data)]
         switch = self._start("switch", [*wiresum("switch"), *ends, "--slots", str(SLOTS)])
         for index, listen in enumerate(self._listen):
-            text = controller_config(listen=listen, p4runtime=self._p4runtime, data=self._data, slots=SLOTS)
+            leaf = SwitchAt("leaf", self._p4runtime, self._data)
+            text = controller_config(listen=listen, switches=[leaf], slots=SLOTS)
             (self._folder / f"cluster{index}.toml").write_text(text)
         switch.await_text("ready")
         self.start_controller(0, standby=False)

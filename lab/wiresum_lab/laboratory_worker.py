@@ -1,5 +1,5 @@
-"""One worker of cluster_soak.py: sums what every worker can compute by itself, and compares every element, until all
-have been told to stop.
+"""One worker of laboratory.py and of cluster_soak.py: sums what every worker can compute by itself, and compares every
+element, until all have been told to stop.
 
 Prints a line of JSON a second, and one at its end; ends with status 1 if its job ended before it was to.
 """

@@ -12,19 +12,16 @@ import selectors
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from wiresum import join
-from wiresum.controller.security.authority import Authority, Holder
-from wiresum.controller.security.names import Claims
 from wiresum.controller.serving import raise_file_limit
 from wiresum_lab.doubles.controller import Client, join_request
-from wiresum_lab.processes import Program, controller_config, unused_port, wait_until, wiresum
+from wiresum_lab.laboratory import HOSTILE, LANES, Laboratory
+from wiresum_lab.processes import wait_until
 
 CONNECTIONS = 9000
-ATTACKER = "127.0.0.66"
 FLOOD_S = 10.0
 AFTER_S = 2.0
 AGAIN_PER_SECOND = 500
@@ -73,7 +70,7 @@ def _flood(port: int, first: bytes, stop: multiprocessing.synchronize.Event, ope
 
 def _open(port: int, first: bytes, selector: selectors.EpollSelector) -> None:
     one = socket.socket()
-    one.bind((ATTACKER, 0))
+    one.bind((HOSTILE, 0))
     one.settimeout(5.0)
     with contextlib.suppress(OSError):
         one.connect(("127.0.0.1", port))
@@ -82,53 +79,32 @@ def _open(port: int, first: bytes, selector: selectors.EpollSelector) -> None:
     selector.register(one, selectors.EVENT_READ)
 
 
-class Laboratory:
-    """A switch, the controller that serves, and its standby, with certificates."""
+class Callers:
+    """Two operators, one of whom connects anew each time, and a worker."""
 
-    def __init__(self, folder: Path, cleanup: contextlib.ExitStack) -> None:
-        self.pki = folder / "pki"
-        authority = Authority.create(self.pki / "ca", "test")
-        for role in ("controller", "switch", "operator", "worker"):
-            addresses = ("127.0.0.1",) if role in ("controller", "switch") else ()
-            authority.issue(Holder(role, Claims(frozenset({role})), addresses), self.pki / role, 10)
-        self.ports = {"join": unused_port(), "p4runtime": unused_port()}
-        tls = ("--tls", str(self.pki / "switch"))
-        at = f"127.0.0.1:{self.ports['p4runtime']}"
-        switch = Program(
-            wiresum("switch", "--p4runtime", at, "--port", "0", "--lanes", "16", "--slots", "64", *tls),
-            folder / "switch.log",
-        )
-        cleanup.enter_context(switch)
-        data = int(switch.await_text(r"data 127.0.0.1:(\d+)-")[1])
-        fixed = {"p4runtime": self.ports["p4runtime"], "data": data, "lanes": 16, "slots": 64}
-        self.programs = [switch]
-        for name, port in (("active", self.ports["join"]), ("standby", unused_port())):
-            config = folder / f"{name}.toml"
-            config.write_text(controller_config(listen=port, tls=str(self.pki / "controller"), **fixed))
-            program = Program(wiresum("controller", "--config", str(config), "--standby"), folder / f"{name}.log")
-            self.programs.append(cleanup.enter_context(program))
-            program.await_text(r"ready: control" if name == "active" else r"standing by")
+    def __init__(self, laboratory: Laboratory, cleanup: contextlib.ExitStack) -> None:
+        self._tls, self._port = laboratory.pki.tls("operator"), laboratory.ports["active"]
         self._operator, self._worker = (
-            Client(self.ports["join"], tls=self.pki / role) for role in ("operator", "worker")
+            Client(self._port, tls=laboratory.pki.tls(role)) for role in ("operator", "worker")
         )
         for client in (self._operator, self._worker):
             cleanup.callback(client.close)
 
     def call(self) -> None:
-        """A new operator asks for the report, and one that was there before; a worker joins. All within CALL_S_MAX."""
-        with contextlib.closing(Client(self.ports["join"], tls=self.pki / "operator")) as new:
+        """Both operators ask for the report, and the worker joins. All within CALL_S_MAX."""
+        with contextlib.closing(Client(self._port, tls=self._tls)) as new:
             for client in (new, self._operator):
                 report = client.operator.GetReport(join.GetReportRequest(), timeout=CALL_S_MAX)
-                assert [(switch.state, switch.trouble) for switch in report.switches] == [("ready", "")]
-        request = join_request(job_name=f"job-{time.monotonic()}", lanes_max=16, slots=16)
+                assert {(switch.state, switch.trouble) for switch in report.switches} == {("ready", "")}
+        request = join_request(job_name=f"job-{time.monotonic()}", lanes_max=LANES, slots=16)
         *_, granted = self._worker.stub.Join(request, timeout=CALL_S_MAX)
         self._worker.leave(granted.granted)
 
 
 @pytest.fixture
-def laboratory(tmp_path: Path) -> Iterator[Laboratory]:
+def callers(laboratory: Laboratory) -> Iterator[Callers]:
     with contextlib.ExitStack() as cleanup:
-        yield Laboratory(tmp_path, cleanup)
+        yield Callers(laboratory, cleanup)
 
 
 @pytest.mark.slow
@@ -138,19 +114,24 @@ def laboratory(tmp_path: Path) -> Iterator[Laboratory]:
     ids=["join-silent", "join-stalled", "p4runtime-stalled"],
 )
 def test_all_are_served_during_and_after_a_flood_of_connections(
-    laboratory: Laboratory, target: str, first: bytes
+    laboratory: Laboratory, callers: Callers, target: str, first: bytes
 ) -> None:
-    laboratory.call()
-    said = [len(program.said()) for program in laboratory.programs]
-    with Flood(laboratory.ports[target], first):
+    callers.call()
+    job = laboratory.job("through")
+    flooded = laboratory.controllers["active"] if target == "join" else laboratory.switches["left"]
+    port = laboratory.ports["active"] if target == "join" else laboratory.at["left"].p4runtime
+    programs = [flooded, *laboratory.controllers.values()]
+    said = [len(program.said()) for program in programs]
+    with Flood(port, first):
         end_at = time.monotonic() + FLOOD_S
         while time.monotonic() < end_at:
-            laboratory.call()
+            callers.call()
+            job.check()
     end_at = time.monotonic() + AFTER_S
     while time.monotonic() < end_at:
-        laboratory.call()
-    new = [program.said()[before:] for program, before in zip(laboratory.programs, said, strict=True)]
-    assert "out of reach" not in new[1], "the active controller keeps its switch"
-    assert new[2] == "", "the standby has nothing to say"
-    flooded = new[1] if target == "join" else new[0]
-    assert f"{ATTACKER} has " in flooded, "the log names the address"
+        callers.call()
+    new, active, standby = (program.said()[before:] for program, before in zip(programs, said, strict=True))
+    assert "out of reach" not in active, "the active controller keeps its switch"
+    assert standby == "", "the standby has nothing to say"
+    assert f"{HOSTILE} has " in new, "the log names the address"
+    job.finish()

@@ -1,0 +1,61 @@
+"""A hostile host floods a switch and its workers with forged and malformed frames, over each transport: the job goes
+on, and every sum is exact. Needs root."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from wiresum_lab.laboratory import WORKER, Job
+from wiresum_lab.namespaces.star import STAR_DEVICE, Star
+from wiresum_lab.namespaces.transports import TRANSPORTS, missing, start_switch, start_worker
+from wiresum_lab.processes import Program, wait_until
+
+WORKERS = 2
+ATTACK_S = 12.0
+START_S_MAX = 60.0
+FRAMES_MIN = 5000
+"""Sent; a busy machine sends fewer than a quiet one, but not fewer than these."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("namespaces"), pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_job_sums_exactly_while_a_host_forges_floods_and_sends_malformed_frames(
+    transport: str, tmp_path: Path
+) -> None:
+    if reason := missing(transport):
+        pytest.skip(reason)
+    statistics = tmp_path / "statistics"
+    with Star(WORKERS + 1) as star:
+        *hosts, hostile = star.workers
+        switch = start_switch(star, transport, tmp_path / "switch.log", "--json-stats", str(statistics))
+        stop = tmp_path / "stop"
+        arguments = [str(WORKER), "attacked", "{rank}", str(WORKERS), "1", str(stop), "60"]
+        programs = [
+            start_worker(
+                star, host, transport, [each.format(rank=rank) for each in arguments], tmp_path / f"{rank}.log"
+            )
+            for rank, host in enumerate(hosts)
+        ]
+        job = Job("attacked", programs, stop)
+        wait_until(job.steps, "the job sums", START_S_MAX, job.check)
+        before = json.loads(statistics.read_text())["packets"]
+
+        victims = [star.switch.address, *(host.address for host in hosts)]
+        command = ["-m", "wiresum_lab.namespaces.attacker", STAR_DEVICE, hostile.address, *victims]
+        attack = Program([sys.executable, *command], tmp_path / "attack.log", at=hostile.popen)
+        job.for_seconds(ATTACK_S)
+        attack.check()
+        attack.stop()
+        sent = int(attack.said().splitlines()[-1])
+        job.goes_on()
+        job.finish()
+        switch.stop()
+    after = json.loads(statistics.read_text())["packets"]
+    assert sent > FRAMES_MIN
+    refused = {reason: after[reason] - before[reason] for reason in ("unknown", "malformed")}
+    assert min(refused.values()) > sent / 200, f"of {sent} frames so few came to the switch: {refused}"
