@@ -23,7 +23,7 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
-from wiresum.agent.membership import Membership
+from wiresum.agent.membership import NO_ROUND, Membership
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
 from wiresum.join.lanes import lanes_of_mtu
@@ -143,6 +143,8 @@ class Aggregators:
         """Leaves all. Idempotent, bounded, does not raise."""
         for aggregator in self._joined:
             aggregator.membership.leave()
+        self._on_ended = lambda _: None  # the old one refers to our owner, and so do these
+        self._progress, self._traffic = lambda _: NO_ROUND, lambda _: NO_TRAFFIC
 
     def _add(self, aggregator: Aggregator) -> None:
         index = len(self._joined)

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import time
+import weakref
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -93,13 +94,14 @@ def _make_backend(
     try:
         gloo = Gloo(make_gloo(PrefixStore("gloo", store), rank, size, timeout, config), dist_store, rank, size)
         if session is not None:
+            its_gloo = weakref.proxy(gloo)  # which has the network
             gloo.network = Network(
                 session,
                 store,
                 bits=config.bits,
                 fixed_scale=options.fixed_scale,
-                timeout=lambda: gloo.timeout,
-                on_failure=gloo.end_pending,
+                timeout=lambda: its_gloo.timeout,
+                on_failure=partial(Gloo.end_pending, its_gloo),
                 direct=native.DirectSums(session.native, KEPT) if native is not None else None,
             )
         make_part = partial(_make_part, options, rank)
