@@ -1,4 +1,5 @@
-"""What groups take of a process and leave behind: threads, descriptors, and time at its end."""
+"""What groups take and leave behind: of a process its threads, descriptors, and time at its end; of a switch its
+slots."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 import wiresum.torch
 from wiresum_lab.processes import SwitchProcess, unused_port, wait_until
@@ -143,3 +145,48 @@ def test_a_process_that_does_not_destroy_its_groups_lingers_once_for_all(switch:
         for process in processes:
             process.kill()
     assert said == ["1\n", "1\n"]
+
+
+def sums_in_each(groups: Sequence[dist.ProcessGroup]) -> list[bool]:
+    """Whether the network does it, for each group."""
+    for group in groups:
+        tensor = torch.full((1000,), float(dist.get_rank(group)))
+        dist.all_reduce(tensor, group=group)
+        size = dist.get_world_size(group)
+        assert (tensor == size * (size - 1) / 2).all()
+    return [bool(wiresum.torch.stats(group).job) for group in groups]
+
+
+def has_fifty_groups(rank: int, size: int) -> list[bool]:
+    return sums_in_each([dist.new_group() for _ in range(50)])
+
+
+@pytest.mark.slow
+def test_fifty_groups_have_room_at_a_switch(
+    own_switch: Callable[..., SwitchProcess], make_cluster: Callable[..., Cluster]
+) -> None:
+    cluster = make_cluster(2, at=own_switch())
+    assert cluster.run(has_fifty_groups) == [[True] * 50] * 2
+    assert not any("no room" in cluster.log(rank) for rank in range(2))
+
+
+def has_a_mesh(rank: int, size: int) -> list[bool]:
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("a", "b", "c"))
+    return sums_in_each([mesh.get_group(name) for name in ("a", "b", "c")])
+
+
+def has_its_job(rank: int, size: int) -> str:
+    sums_in_each([dist.group.WORLD])
+    return wiresum.torch.stats().job
+
+
+@pytest.mark.slow
+def test_a_mesh_with_a_group_for_each_row_fits_beside_a_second_program(
+    own_switch: Callable[..., SwitchProcess], make_cluster: Callable[..., Cluster]
+) -> None:
+    """A quarter of the switch, for a quarter of a mesh of 4 x 4 x 2; test_waiting.py has the whole of it."""
+    switch = own_switch("--slots", "1024")
+    mesh, program = make_cluster(8, at=switch), make_cluster(2, at=switch)
+    assert mesh.run(has_a_mesh) == [[True] * 3] * 8
+    names = program.run(has_its_job)
+    assert names[0] and names[0] == names[1]

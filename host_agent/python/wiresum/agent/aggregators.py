@@ -76,6 +76,7 @@ class Aggregators:
         progress: Callable[[int], int | None],
         traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC,
         queue: bool = True,
+        further: bool = False,
         interruption: Interruption | None = None,
     ) -> Aggregators:
         """Returns when the job has been granted by all aggregators of the configuration. If one of them will not have
@@ -104,6 +105,7 @@ class Aggregators:
                     lanes_max=config.lanes or min(lanes_of_mtu(mtu_bytes) for _, mtu_bytes in ways),
                     agreed=config.agreed,
                     queue=queue,
+                    further=further,
                     interruption=joined._interruption,
                 )
                 joined._add(Aggregator(part.switch, address, membership))

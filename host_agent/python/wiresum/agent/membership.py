@@ -105,11 +105,13 @@ class Membership:
         lanes_max: int,
         agreed: Mapping[str, str] | None = None,
         queue: bool = True,
+        further: bool = False,
         interruption: Interruption | None = None,
     ) -> Membership:
-        """Returns when all workers of the job have asked, and there is room for it; without `queue` there must be room
-        at once. `config` names one aggregator, and `address` and `port` are those of this worker's data sockets for
-        it. `agreed` are the settings that the service compares. Raises a `JoinError`, or what `interruption` says."""
+        """Returns when all workers of the job have asked, and there is room for it; without `queue`, and for a
+        `further` job, which is not the program's first and takes less, there must be room at once. `config` names one
+        aggregator, and `address` and `port` are those of this worker's data sockets for it. `agreed` are the settings
+        that the service compares. Raises a `JoinError`, or what `interruption` says."""
         request = messages.JoinRequest(
             protocol_version=messages.PROTOCOL_VERSION,
             job_name=job_name,
@@ -128,7 +130,8 @@ class Membership:
             priority=config.priority,
             job_token=config.job_token,
             agreed=agreed,
-            no_queue=not queue,
+            no_queue=further or not queue,  # services of older releases do not know the other
+            further=further,
         )
         try:
             control = Control(config)
