@@ -69,11 +69,13 @@ class Wish(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Where a job would go, for how many slots, and how many threads its workers can have."""
+    """Where a job would go, for how many slots, how many threads its workers can have, and whether it is not its
+    program's first."""
 
     tree: Tree
     wish: Wish
     threads_max: int
+    further: bool = False
 
 
 class Phase(enum.Enum):

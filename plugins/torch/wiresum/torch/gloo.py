@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -222,9 +222,16 @@ def make_gloo(store: Store, rank: int, size: int, timeout: timedelta, config: Ag
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return ProcessGroupGloo(store, rank, size, timeout)
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [ProcessGroupGloo.create_device(hostname=config.address or _source_address(config))]
+    options._devices = [_device(config.address or _source_address(config), os.getpid())]
     options._timeout = timeout
     return ProcessGroupGloo(store, rank, size, options)
+
+
+@cache
+def _device(address: str, process: int) -> Any:
+    """What listens at this address and moves bytes, in a thread: one for all groups of a process. A forked child has no
+    such thread."""
+    return ProcessGroupGloo.create_device(hostname=address)
 
 
 def tensors_in(arguments: Any) -> Tensors:
@@ -277,7 +284,7 @@ def is_refused(call: Call) -> bool:
     if not call.dtypes:
         return False
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._devices = [_device("127.0.0.1", os.getpid())]
     alone: Any = ProcessGroupGloo(HashStore(), 0, 1, options)
     asked: Any = AllreduceOptions()
     asked.reduceOp = dist.ReduceOp.SUM if call.operator is None else call.operator
