@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from wiresum.compress import Turn
-from wiresum.convex import LSVRG, SAGA, Estimator, Plain
+from wiresum.compress import DIANA, Turn
+from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Progress, distributed_minimize
 
 from .problems import differing
 
 ALL = [Plain(3), LSVRG(3), SAGA(3), LSVRG(3, sampling="importance")]
+
+FLOAT = np.dtype(np.float64)
 
 
 def turn(step: int, worker: int = 1) -> Turn:
@@ -48,6 +52,59 @@ def test_lsvrg_refreshes_with_its_probability_and_at_all_workers_at_once() -> No
         fresh.append([bool((kept["w"] == 1).all()) for kept in after])
     assert fresh[0] == fresh[1]
     assert sum(fresh[0]) == pytest.approx(100, abs=6 * np.sqrt(75))
+
+
+def test_lsvrg_is_renewed_at_the_point_before_the_step() -> None:
+    """VR-DIANA's algorithm 3: w becomes x_k, not x_(k+1); all workers flip one coin."""
+    problem, steps = differing(), 30
+    path: list[np.ndarray] = []
+    evaluated: list[tuple[int, bytes]] = []
+
+    class Watched:
+        """The problem, with the points at which whole gradients are taken."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(problem, name)
+
+        def gradient(self, worker: int, x: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
+            if rows is None:
+                evaluated.append((worker, x.tobytes()))
+            return problem.gradient(worker, x, rows)
+
+    def observe(progress: Progress) -> None:
+        path.append(progress.x)
+
+    distributed_minimize(
+        Watched(), DIANA(), step_size=0.01, steps=steps, estimator=LSVRG(1, refresh=0.3), observe=observe
+    )
+    visited = [point.tobytes() for point in path]
+    by_worker = [[visited.index(point) for at, point in evaluated if at == worker] for worker in range(problem.workers)]
+    assert all(one == by_worker[0] for one in by_worker), "one coin for all"
+    assert by_worker[0][:1] == [0]
+    assert 3 < len(by_worker[0]) < 20
+    renewed = by_worker[0][1:]
+    assert (
+        renewed[0]
+        == [
+            step
+            for step in range(steps)
+            if Turn(0, step, 0, 1, "rows", (), FLOAT).common().uniform(1, stream=1)[0] < 0.3
+        ][0]
+    )
+
+
+def test_saga_replaces_the_drawn_rows_of_its_table_and_no_others() -> None:
+    problem, estimator, x = differing(), SAGA(2), np.full(8, 0.7)
+    state = estimator.start(problem, 1, np.zeros(8))
+    before = state["table"].copy()
+    gradient = estimator.gradient(problem, 1, x, state, turn(3))
+    after = estimator.settle(problem, 1, x, state, turn(3))["table"]
+    changed = np.flatnonzero((after != before).any(axis=1))
+    assert len(changed) == 2
+    for row in changed:
+        assert after[row] == pytest.approx(problem.gradient(1, x, np.array([row])))
+    expected = problem.gradient(1, x, changed) - before[changed].mean(axis=0) + before.mean(axis=0)
+    assert gradient == pytest.approx(expected), "the rows of the estimate are those of the table"
 
 
 def test_sagas_mean_stays_the_mean_of_its_table() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from wiresum.convex import (
@@ -94,3 +96,12 @@ def test_ef21s_step_size_becomes_gradient_descents_without_compression() -> None
     assert ef21_step_size(smoothness=2.0, worker_smoothness=5.0, contraction=1.0) == 0.5
     steps = [ef21_step_size(smoothness=2.0, worker_smoothness=5.0, contraction=c) for c in (0.01, 0.1, 0.5, 1.0)]
     assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize("contraction", [0.01, 0.1, 0.5, 0.9])
+def test_ef21s_step_size_is_its_theorems(contraction: float) -> None:
+    """arXiv 2106.05203, theorem 1: gamma = 1/(L + L~ sqrt(beta/theta)), theta = 1 - sqrt(1 - a), beta = (1 - a)/theta,
+    so that sqrt(beta/theta) = sqrt(1 - a)/(1 - sqrt(1 - a))."""
+    root = math.sqrt(1 - contraction)
+    expected = 1 / (2.0 + 5.0 * root / (1 - root))
+    assert ef21_step_size(smoothness=2.0, worker_smoothness=5.0, contraction=contraction) == pytest.approx(expected)

@@ -187,6 +187,32 @@ def test_a_batch_of_segments_takes_no_more_rounds_than_one() -> None:
         assert engine.aggregator.traffic.rounds == rounds
 
 
+def test_the_random_numbers_depend_on_the_seed_and_on_the_tensors_name() -> None:
+    """Else all trainings, and all layers of one size, would have the same errors."""
+    values = [[np.full(50, 0.3)]]
+
+    def drawn(seed: int, name: str) -> bytes:
+        return wc.Engine(wc.TernGrad(), wc.InProcess(1), seed=seed).average([segment_of(name)], values)[0].tobytes()
+
+    def segment_of(name: str) -> wc.Segment:
+        return wc.Segment((wc.Piece(name, (50,)),))
+
+    values[0][0][0] = 1.0  # the maximum: the others are drawn
+    assert drawn(1, "a") == drawn(1, "a")
+    assert len({drawn(seed, name) for seed in (1, 2) for name in ("a", "b")}) == 4
+
+
+def test_the_way_down_has_other_random_numbers_in_each_step() -> None:
+    engine = wc.Engine(wc.Identity(down=wc.TernGrad()), wc.InProcess(1))
+    value = np.full(50, 0.3)
+    value[0] = 1.0
+    found = set()
+    for _ in range(4):
+        found.add(engine.average([wc.Segment((wc.Piece("a", (50,)),))], [[value]])[0].tobytes())
+        engine.advance()
+    assert len(found) == 4
+
+
 def test_the_way_down_is_compressed_identically_at_all_workers() -> None:
     """Without loss on the way up, the result is Q_M of the mean, with the same randomness at every worker."""
     engines = [wc.Engine(wc.Identity(down=wc.QSGD(3)), wc.InProcess(workers), seed=9) for workers in (1, 3)]

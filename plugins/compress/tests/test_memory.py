@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,30 @@ def test_momentum_correction_is_the_papers_algorithm(options: dict[str, Any]) ->
         estimate = engine.average([SEGMENT], [[one] for one in step])[0]
         assert estimate == pytest.approx(mean, rel=1e-6, abs=1e-6)
         engine.advance()
+
+
+@pytest.mark.parametrize(
+    ("method", "alpha"),
+    [
+        # DIANA's lemma 1 for one worker: alpha_p = 1/sqrt(d) for p = 2, 2/(1 + sqrt(d)) for p = inf; 1/d for p = 1.
+        (wc.DIANA(norm="2"), 1 / math.sqrt(40)),
+        (wc.DIANA(norm="inf"), 2 / (1 + math.sqrt(40))),
+        (wc.DIANA(norm="1"), 1 / 40),
+        (wc.DIANA(norm="2", block=10), 1 / math.sqrt(10)),
+        (wc.RandK(0.1, memory="diana"), 0.1),
+        (wc.IntDIANA(8, scale="estimate"), 1.0),
+        (wc.TopK(0.1, memory="ef21"), 1.0),
+    ],
+    ids=repr,
+)
+def test_a_shift_moves_by_the_papers_part_of_what_was_sent(method: wc.Compressor, alpha: float) -> None:
+    engine = wc.Engine(method, wc.InProcess(1))
+    sent = engine.average([SEGMENT], gradients(1, 0))[0]
+    engine.advance()
+    state = engine.state_dict()
+    assert np.count_nonzero(sent)
+    assert state["own"][0]["shift"]["x"] == pytest.approx(alpha * sent, rel=1e-6)
+    assert state["common"]["x"] == pytest.approx(alpha * sent, rel=1e-6)
 
 
 def test_without_loss_momentum_correction_is_momentum_of_the_mean() -> None:

@@ -48,7 +48,7 @@ def test_the_majority_decides_the_sign() -> None:
 
 def test_a_majority_over_more_workers_than_the_bits_can_count_is_refused() -> None:
     with pytest.raises(ValueError, match="128 workers"):
-        exchange(SignMajority(), vectors(128))
+        exchange(SignMajority(bits=8), vectors(128))
 
 
 def test_identity_loses_nothing() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wiresum.compress.native import pack, unpack
-from wiresum.compress.packing import limit
+from wiresum.compress.packing import limit, width_for
 
 BITS = st.sampled_from([8, 16, 32])
 
@@ -50,6 +50,18 @@ def test_an_overflow_changes_only_its_value_and_the_next_one() -> None:
 def test_the_limit_is_the_largest_value_that_all_workers_can_send(bits: int, workers: int) -> None:
     assert workers * limit(bits, workers) < 1 << (bits - 1)
     assert workers * (limit(bits, workers) + 1) >= 1 << (bits - 1)
+
+
+@given(st.integers(1, 200), st.integers(1, 200))
+def test_the_width_is_the_smallest_in_which_all_workers_can_send(magnitude: int, workers: int) -> None:
+    bits = width_for(magnitude, workers)
+    assert magnitude * workers < 1 << (bits - 1)
+    assert bits == 8 or magnitude * workers >= 1 << (bits // 2 - 1)
+
+
+def test_no_width_is_enough_for_the_largest_integers_of_two_workers() -> None:
+    with pytest.raises(ValueError, match="integers up to 2147483647 from each of 2 workers do not fit in 32 bits"):
+        width_for((1 << 31) - 1, 2)
 
 
 def test_too_many_workers_for_the_bits_are_refused() -> None:

@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wiresum.compress import DIANA, QSGD, OwnScale, Quantiser, TernGrad
+from wiresum.compress import (
+    DIANA,
+    QSGD,
+    THC,
+    InProcess,
+    OwnScale,
+    Quantiser,
+    SignMajority,
+    TernGrad,
+    Turn,
+)
+from wiresum.compress.compressor import IntegerCompressor
 
 from .rig import Array, exchange, vectors
 
@@ -108,4 +119,28 @@ def test_terngrad_clips_outliers_before_it_takes_the_maximum() -> None:
 
 def test_more_levels_than_the_bits_have_room_for_are_refused() -> None:
     with pytest.raises(ValueError, match=r"integers up to 100 from each of 4 workers .* room for 31: use more bits"):
-        exchange(QSGD(100), vectors(4))
+        exchange(QSGD(100, bits=8), vectors(4))
+
+
+@pytest.mark.parametrize(
+    ("method", "workers"),
+    [
+        (method, workers)
+        for method, most in [(QSGD(), 8), (THC(), 8), (DIANA(), 127), (TernGrad(), 127), (SignMajority(), 127)]
+        for workers in (most, most + 1)
+    ],
+    ids=str,
+)
+def test_a_method_takes_as_many_bits_as_its_number_of_workers_needs(method: IntegerCompressor, workers: int) -> None:
+    values = [np.array([1.0, -1.0])] * workers
+    aggregator = InProcess(workers)
+    mean = exchange(method, values, aggregator=aggregator).means[0]
+    turn = Turn(1, 0, 0, workers, "x", (2,), np.dtype(np.float64))
+    assert method.bits_at(turn) == (8 if workers in (8, 127) else 16)
+    assert np.sign(mean).tolist() == [1, -1]
+
+
+def test_a_quantiser_needs_levels_or_bits() -> None:
+    assert Quantiser(3, bits=None).bits_at(Turn(1, 0, 0, 43, "x", (2,), np.dtype(np.float64))) == 16
+    with pytest.raises(ValueError, match="either the levels or the bits"):
+        Quantiser(bits=None)

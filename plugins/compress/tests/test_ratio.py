@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wiresum.compress import BlockRandomK, BlockTopK, Compressor, GTopK, InProcess, TopK, WarmUp
+from wiresum.compress import (
+    BlockRandomK,
+    BlockTopK,
+    Compressor,
+    Engine,
+    GTopK,
+    InProcess,
+    Piece,
+    Segment,
+    TopK,
+    WarmUp,
+)
 from wiresum.compress.native import index_code_bytes
 from wiresum.compress.ratio import count_of
 
@@ -22,6 +33,18 @@ def test_a_warm_up_takes_its_stages_one_after_the_other() -> None:
 
 def test_the_default_stages_are_deep_gradient_compressions() -> None:
     assert WarmUp(0.001, 1).stages == (0.25, 0.0625, 0.015625, 0.004)
+
+
+def test_the_first_step_of_a_training_is_the_first_of_its_warm_up() -> None:
+    """Through the engine, which counts the steps: with a stage of one step it is the first step that sends more."""
+    engine = Engine(GTopK(WarmUp(0.05, 2, (0.5, 0.1))), InProcess(2))
+    counts = []
+    for step in range(6):
+        values = [np.random.default_rng([step, worker]).normal(size=40) for worker in range(2)]
+        mean = engine.average([Segment((Piece("x", (40,)),))], [[value] for value in values])[0]
+        engine.advance()
+        counts.append(np.count_nonzero(mean))
+    assert counts == [20, 20, 4, 4, 2, 2]
 
 
 @pytest.mark.parametrize("kind", [TopK, GTopK])

@@ -67,11 +67,20 @@ def test_it_is_nearly_unbiased_for_values_of_all_sizes() -> None:
     assert np.linalg.norm(means - true) < 0.2 * np.linalg.norm(single - true)
 
 
+def test_values_between_grid_points_are_rounded_at_random() -> None:
+    """The mean over steps is the value; rounded to the nearest point, all steps would be alike."""
+    value = np.random.default_rng(3).normal(size=64)
+    drawn = np.array([exchange(THC(cut=1e-6), [value], step=step).means[0] for step in range(400)])
+    deviation = drawn.std(axis=0)
+    assert (deviation > 0).all()
+    assert (np.abs(drawn.mean(axis=0) - value) <= 6 * deviation / 20).all()
+
+
 def test_eight_workers_fit_in_8_bits_and_nine_do_not() -> None:
     """15 steps on each side of zero: 8 * 15 = 120 fits."""
-    exchange(THC(), vectors(8))
+    exchange(THC(bits=8), vectors(8))
     with pytest.raises(ValueError, match="room for 14: use more bits"):
-        exchange(THC(), vectors(9))
+        exchange(THC(bits=8), vectors(9))
     exchange(THC(bits=16), vectors(9))
 
 

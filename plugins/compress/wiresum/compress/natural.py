@@ -48,14 +48,16 @@ class SignMajority(IntegerCompressor):
     All values are -1, 0 or 1, so the learning rate is the step of every parameter.
     """
 
-    bits: int = field(default=8, kw_only=True)
+    bits: int | None = field(default=None, kw_only=True)
+    """None: as few as have room for the votes of all workers."""
     follows_scale: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        packing.require_width(self.bits)
+        if self.bits is not None:
+            packing.require_width(self.bits)
 
     def bits_at(self, turn: Turn) -> int:
-        return self.bits
+        return self.bits or packing.width_for(1, turn.workers)
 
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
         return np.sign(vector).astype(np.int32)

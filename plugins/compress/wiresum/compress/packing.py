@@ -24,6 +24,14 @@ def limit(bits: int, workers: int) -> int:
     return magnitude
 
 
+def width_for(magnitude: int, workers: int) -> int:
+    """The fewest bits in which every worker may send integers of this magnitude. ValueError if 32 are too few."""
+    for bits in BITS:
+        if magnitude <= ((1 << (bits - 1)) - 1) // workers:
+            return bits
+    raise ValueError(f"integers up to {magnitude} from each of {workers} workers do not fit in {BITS[-1]} bits")
+
+
 def require_room(magnitude: int, bits: int, workers: int) -> None:
     """ValueError unless every worker may send integers of this magnitude."""
     if magnitude > limit(bits, workers):

@@ -50,7 +50,8 @@ class Quantiser(IntegerCompressor):
     norm: Norm = "inf"
     block: int | None = None
     """Values in a block; None: the whole tensor."""
-    bits: int = field(default=32, kw_only=True)
+    bits: int | None = field(default=32, kw_only=True)
+    """Of an integer on the wire; None: as few as have room for the levels of all workers."""
 
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
@@ -61,7 +62,10 @@ class Quantiser(IntegerCompressor):
             )
         if self.block is not None and self.block < 1:
             raise ValueError(f"a block has at least 1 value, or is None for the whole tensor, not {self.block}")
-        packing.require_width(self.bits)
+        if self.bits is not None:
+            packing.require_width(self.bits)
+        elif self.levels is None:
+            raise ValueError("either the levels or the bits of a quantiser are given, and the other follows from it")
 
     def omega(self, size: int, workers: int) -> float | None:
         """The least constant for all vectors, as derived at the top of this file."""
@@ -74,7 +78,7 @@ class Quantiser(IntegerCompressor):
         return (1 + alone + math.sqrt((1 + alone) ** 2 + (workers - 1) * spread**2)) / 2 - 1
 
     def bits_at(self, turn: Turn) -> int:
-        return self.bits
+        return self._bits(turn.workers)
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector:
         """The blocks' norms, rounded up so that no value exceeds its norm."""
@@ -101,11 +105,17 @@ class Quantiser(IntegerCompressor):
     def _quanta(self, turn: Turn) -> tuple[npt.NDArray[np.float64], int]:
         assert turn.shared is not None, "the maximum of statistic() was taken"
         levels = self._levels(turn.workers)
-        packing.require_room(levels, self.bits, turn.workers)
+        packing.require_room(levels, self._bits(turn.workers), turn.workers)
         return turn.shared.astype(np.float64) / levels, levels
 
     def _levels(self, workers: int) -> int:
-        return packing.limit(self.bits, workers) if self.levels is None else self.levels
+        return packing.limit(self._bits(workers), workers) if self.levels is None else self.levels
+
+    def _bits(self, workers: int) -> int:
+        if self.bits is not None:
+            return self.bits
+        assert self.levels is not None, "one of the two is given"
+        return packing.width_for(self.levels, workers)
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,7 @@ class DIANA(Quantiser):
 
     levels: int | None = 1
     norm: Norm = "2"
-    bits: int = field(default=8, kw_only=True)
+    bits: int | None = field(default=None, kw_only=True)
     memory: str | Memory = field(default="diana", kw_only=True)
 
 
@@ -125,7 +135,7 @@ class QSGD(Quantiser):
     levels: int | None = 15
     norm: Norm = "2"
     block: int | None = 512
-    bits: int = field(default=8, kw_only=True)
+    bits: int | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -137,7 +147,7 @@ class TernGrad(Quantiser):
 
     levels: int | None = 1
     clip: float | None = field(default=None, kw_only=True)
-    bits: int = field(default=8, kw_only=True)
+    bits: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -37,11 +37,13 @@ class THC(IntegerCompressor):
     """The fraction p of a normal distribution that is cut."""
     block: int = field(default=4096, kw_only=True)
     """How many values are rotated together at most; a power of two."""
-    bits: int = field(default=8, kw_only=True)
+    bits: int | None = field(default=None, kw_only=True)
+    """None: as few as have room for the grid of all workers."""
     memory: str | Memory = field(default="error-feedback", kw_only=True)
 
     def __post_init__(self) -> None:
-        packing.require_width(self.bits)
+        if self.bits is not None:
+            packing.require_width(self.bits)
         if self.table_bits < 1:
             raise ValueError(f"a table of 2^table_bits values has at least 1 bit, not {self.table_bits}")
         if not 0 < self.cut < 1:
@@ -53,7 +55,7 @@ class THC(IntegerCompressor):
             raise ValueError(f"{values} table values need an even granularity of at least {values - 1}")
 
     def bits_at(self, turn: Turn) -> int:
-        return self.bits
+        return self.bits or packing.width_for(self.granularity // 2, turn.workers)
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector:
         """The blocks' norms, which the rotation does not change."""
@@ -65,7 +67,7 @@ class THC(IntegerCompressor):
         steps = self._steps(turn)[:, None]
         rotated = hadamard(blocks(vector, self._block(turn.size)) * self._signs(turn))
         half = self.granularity // 2
-        packing.require_room(half, self.bits, turn.workers)
+        packing.require_room(half, self.bits_at(turn), turn.workers)
         with np.errstate(divide="ignore", invalid="ignore"):
             at = np.where(steps > 0, np.clip(rotated / steps, -half, half), 0.0) + half
         table = table_for(self.table_bits, self.granularity, self.cut)
