@@ -42,6 +42,7 @@ SMALL: dict[str, tuple[dict[str, Any], int]] = {
         {"names": ["IntDIANA(bits=16)", "IntDIANA(bits=8)", 'IntDIANA(bits=8, scale="estimate")', "TopK(0.1)"]},
         8,
     ),
+    "scaling-factor": ({"epochs": 1, "exponents": [-1, 2, 3, 4, 5, 6, 7, 8, 12]}, 20),
 }
 """The arguments, and the number of claims."""
 

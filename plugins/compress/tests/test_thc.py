@@ -68,9 +68,9 @@ def test_it_is_nearly_unbiased_for_values_of_all_sizes() -> None:
 
 
 def test_values_between_grid_points_are_rounded_at_random() -> None:
-    """The mean over steps is the value; rounded to the nearest point, all steps would be alike."""
+    """Workers with one vector have one rotation, and each its own rounding, whose mean is the vector."""
     value = np.random.default_rng(3).normal(size=64)
-    drawn = np.array([exchange(THC(cut=1e-6), [value], step=step).means[0] for step in range(400)])
+    drawn = np.array([one[0] for one in exchange(THC(cut=1e-6, bits=16), [value] * 400).own])
     deviation = drawn.std(axis=0)
     assert (deviation > 0).all()
     assert (np.abs(drawn.mean(axis=0) - value) <= 6 * deviation / 20).all()

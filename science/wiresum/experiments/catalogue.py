@@ -30,6 +30,7 @@ EXPERIMENTS = (
     "granularity-training",
     "beyond-strong-convexity",
     "adaptive-optimizers",
+    "scaling-factor",
 )
 """Each is a module of this package, with a function `run`. The later ones take longer."""
 

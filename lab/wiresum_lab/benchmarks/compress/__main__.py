@@ -1,8 +1,8 @@
 """Compressed training beside fp32 on shaped links: `make bench NAMES=compress ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces (`star.py`) every worker is one process that trains the same network in
-four ways (`rank.py`): fp32 over Gloo, fp32 through the switch, IntDIANA in 8 bits on
-the scale of estimates, gTop-k of 1%. All start from the same parameters and see the same images.
+several ways (`rank.py`): fp32 over Gloo; fp32, 16 and 8 bits through the switch, without compression; and methods of
+wiresum.compress through the switch. All start from the same parameters and see the same images.
 
 *Time and bytes* are measured on the shaped links, in training steps, forward and backward pass included: the ways take
 turns, step by step, and the clock runs from the first rank's start to the last rank's end. Bytes are those that the
@@ -32,7 +32,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 
 from wiresum_lab.benchmarks.compress import chart
-from wiresum_lab.benchmarks.compress.rank import G_TOP_K, INT_DIANA, RATIO, WAYS, WIRESUM
+from wiresum_lab.benchmarks.compress.rank import G_TOP_K, INT_DIANA, RATIO, WAYS, WIRESUM, WIRESUM_8, WIRESUM_16
 from wiresum_lab.benchmarks.program import parser_of, run, seconds_of, table_of
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
@@ -42,7 +42,15 @@ from wiresum_lab.ranks.ranks import Ranks, start_on_star
 TITLES = {
     GLOO: "fp32, Gloo",
     WIRESUM: "fp32, wiresum",
+    WIRESUM_16: "16-bit sums",
+    WIRESUM_8: "8-bit sums",
     INT_DIANA: "IntDIANA, 8 bits",
+    "qsgd": "QSGD, 15 levels",
+    "powersgd": "PowerSGD, rank 2",
+    "topk": f"Top-k, {RATIO:.0%}",
+    "natural": "natural",
+    "thc": "THC",
+    "randk": "RandK, 10%, DIANA",
     G_TOP_K: f"gTop-k, {RATIO:.0%}, 16-bit values",
 }
 TEST_IMAGES, VALIDATION_IMAGES = 500, 300
@@ -101,12 +109,13 @@ def write_digits(path: Path) -> None:
 def measure(options: argparse.Namespace, console: Console) -> list[Way]:
     data = options.json.parent / "digits.npz"
     write_digits(data)
-    ways = [Way(name) for name in WAYS]
+    ways = [Way(name) for name in options.ways]
     with (
         Star(options.workers, Link()) as star,
         start_on_star("compress", star, options.logs, "wiresum_lab.benchmarks.compress.rank") as ranks,
     ):
-        ranks.command("prepare", data.resolve(), options.hidden, options.steps, options.rate, options.momentum)
+        names = ",".join(options.ways)
+        ranks.command("prepare", data.resolve(), names, options.hidden, options.steps, options.rate, options.momentum)
         for way in ways:
             ranks.command("train", way.name, WARM_UP_STEPS)
         star.reshape(Link(options.link_mbit))
@@ -175,7 +184,12 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=0.2, help="learning rate of all ways (default: %(default)s)")
     parser.add_argument("--momentum", type=float, default=0.8, help="likewise (default: %(default)s)")
     parser.add_argument("--every", type=int, default=20, help="steps between accuracies (default: %(default)s)")
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=WAYS, metavar="WAY", help=f"some of: {', '.join(WAYS)}"
+    )
+    parsed = parser.parse_args(arguments)
+    parsed.ways = [way for way in WAYS if way == GLOO or way in parsed.ways]  # all are compared with Gloo
+    return parsed
 
 
 def draw(ways: Sequence[Way], options: argparse.Namespace) -> None:

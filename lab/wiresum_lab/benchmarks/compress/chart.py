@@ -12,8 +12,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-COLOURS = ("#E69F00", "#0072B2", "#009E73", "#CC79A7")
+COLOURS = matplotlib.color_sequences["tab20"]
 
 
 def draw(ways: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
@@ -32,16 +31,17 @@ def draw(ways: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
 def _draw_steps(axis: Axes, ways: Sequence[dict[str, Any]]) -> None:
     slowest = ways[0]["step_seconds"]
     heights = [way["step_seconds"] * 1e3 for way in ways]
-    bars = axis.bar([way["title"].replace(", ", "\n") for way in ways], heights, color=COLOURS)
-    labels = [f"{height:.0f} ms\n{slowest * 1e3 / height:.1f} x" for height in heights]
+    bars = axis.barh([way["title"] for way in ways], heights, color=COLOURS)
+    labels = [f"{height:.0f} ms, {slowest * 1e3 / height:.1f} x" for height in heights]
     axis.bar_label(bars, labels, fontsize=9, padding=2)
-    axis.set_ylim(top=max(heights) * 1.18)
-    axis.set_ylabel("a training step, ms")
+    axis.invert_yaxis()
+    axis.set_xlim(right=max(heights) * 1.3)
+    axis.set_xlabel("a training step, ms")
 
 
 def _draw_accuracy(axis: Axes, ways: Sequence[dict[str, Any]], of_step: Sequence[float], unit: str) -> None:
     """Over what a step takes; logarithmic, since the ways differ by an order of magnitude."""
-    for way, one, colour in zip(ways, of_step, COLOURS, strict=True):
+    for way, one, colour in zip(ways, of_step, COLOURS, strict=False):
         axis.plot([one * step for step in way["steps"]], way["accuracy"], label=way["title"], color=colour, marker=".")
     axis.set_xscale("log")
     axis.set_xlabel(unit)

@@ -1,8 +1,8 @@
 """One rank of the benchmark of compressed training: a process that trains the same network in several ways.
 
-    prepare FILE HIDDEN STEPS RATE MOMENTUM    the data is read, and every way has its network
-    train WAY STEPS                            gives times, processor time, and bytes over the star's device
-    accuracy WAY                               percent of the test and of the validation images, at rank 0
+    prepare FILE WAYS HIDDEN STEPS RATE MOMENTUM    the data is read, and every way has its network
+    train WAY STEPS                                 gives times, processor time, and bytes over the star's device
+    accuracy WAY                                    percent of the test and of the validation images, at rank 0
 
 All ways start from the same parameters, see the same images in the same order, and step with the same rates.
 """
@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.compress as wc
+import wiresum.torch
 from wiresum_lab.ranks import rank
 from wiresum_lab.ranks.rank import GLOO, main
 
@@ -29,12 +30,24 @@ IMAGES = 16
 WARM_UP_STEPS = 10
 RATIO = 0.01
 
-WIRESUM, INT_DIANA, G_TOP_K = "wiresum", "int-diana", "gtopk"
-WAYS = (GLOO, WIRESUM, INT_DIANA, G_TOP_K)
+SLOTS = 256
+"""Of each group: those of the default one."""
+
+WIRESUM, WIRESUM_16, WIRESUM_8 = "wiresum", "wiresum-16", "wiresum-8"
+INT_DIANA, G_TOP_K = "int-diana", "gtopk"
+DENSE = {WIRESUM_16: wiresum.torch.Options(bits=16, slots=SLOTS), WIRESUM_8: wiresum.torch.Options(bits=8, slots=SLOTS)}
+"""Groups whose sums are of fewer bits, without compression: the backend's own."""
 METHODS: dict[str, tuple[wc.Compressor, str]] = {
     INT_DIANA: (wc.IntDIANA(bits=8, scale="estimate"), "layer"),  # plain SGD, where it costs no accuracy
+    "qsgd": (wc.QSGD(), "layer"),
+    "powersgd": (wc.PowerSGD(2), "layer"),
+    "topk": (wc.TopK(RATIO), "model"),
     G_TOP_K: (wc.GTopK(RATIO, bits=16), "model"),
+    "natural": (wc.Natural(), "layer"),
+    "thc": (wc.THC(), "layer"),
+    "randk": (wc.RandK(0.1, memory="diana"), "layer"),
 }
+WAYS = (GLOO, WIRESUM, *DENSE, *METHODS)
 
 
 @dataclass(frozen=True)
@@ -119,13 +132,15 @@ class Training:
 
 
 class Rank(rank.Rank):
-    def prepare(self, path: str, hidden: int, steps: int, rate: float, momentum: float) -> None:
+    def __init__(self, device: str) -> None:
+        super().__init__(device, **DENSE)
+
+    def prepare(self, path: str, ways: str, hidden: int, steps: int, rate: float, momentum: float) -> None:
+        """`ways`: separated by commas."""
         world = dist.group.WORLD
         assert world is not None
         images, settings = Images.read(path), Settings(hidden, steps, rate, momentum)
-        self._trainings = {
-            way: Training(way, self.groups[GLOO] if way == GLOO else world, images, settings) for way in WAYS
-        }
+        self._trainings = {way: Training(way, self.groups.get(way, world), images, settings) for way in ways.split(",")}
 
     def train(self, way: str, steps: int) -> dict[str, Any]:
         before, cpu_s = self._bytes(), time.process_time()
