@@ -6,18 +6,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import pytest
 
 from wiresum import join
+from wiresum.agent.control import RETRY_PAUSE_S, ask_again_after_s
 from wiresum.join import join_pb2_grpc
 from wiresum.join.credentials import load
 from wiresum_lab.doubles.controller import join_request, member_of
 from wiresum_lab.laboratory import LANES, SLOTS, SWITCHES, Laboratory
+
+T = TypeVar("T")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -70,12 +73,30 @@ class Asking(threading.Thread):
     async def _have_a_turn(self, stub: Any, job: int) -> None:
         request = join_request(
             job_name=f"small-{job}", slots=SLOTS_OF_JOB, lanes_max=LANES, threads_max=1,
-            timeout_ms=int(1000 * TURN_S_MAX), process_id=1 + job,
+            timeout_ms=int(1000 * TURN_S_MAX), process_id=1 + job, attempt=f"attempt-{job}",
         )  # fmt: skip
-        async for event in stub.Join(request, timeout=TURN_S_MAX):
-            granted = event.granted
+        granted = await _until_answered(lambda: _grant(stub.Join(request, timeout=TURN_S_MAX)))
         self.granted.append(granted)
-        await stub.Leave(join.LeaveRequest(member=member_of(granted)), timeout=TURN_S_MAX)
+        leave = join.LeaveRequest(member=member_of(granted))
+        await _until_answered(lambda: stub.Leave(leave, timeout=TURN_S_MAX))
+
+
+async def _grant(call: Any) -> join.JoinReply:
+    async for event in call:
+        if event.HasField("granted"):
+            granted: join.JoinReply = event.granted
+    return granted
+
+
+async def _until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """Asks again when the connection breaks, as agents do: it may on a machine that is busy with all of this."""
+    while True:
+        try:
+            return await ask()
+        except grpc.RpcError as error:
+            if ask_again_after_s(error) is None:
+                raise
+        await asyncio.sleep(RETRY_PAUSE_S)
 
 
 def test_a_thousand_jobs_get_their_turn(laboratory: Laboratory) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from wiresum import join
 from wiresum.controller import JoinServer
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.security import Security
-from wiresum.controller.security import authority as authority_module
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.join.credentials import load
 from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver
+from wiresum_lab.laboratory import certified_earlier
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
 
@@ -96,18 +96,12 @@ def refusal(ask: Callable[[], Any]) -> tuple[str, str]:
 
 
 def test_only_a_valid_certificate_of_the_right_authority_can_connect(
-    server: JoinServer, security: Security, worker_tls: Path, tmp_path: Path, authority: Authority,
-    monkeypatch: pytest.MonkeyPatch,
+    server: JoinServer, security: Security, worker_tls: Path, tmp_path: Path, authority: Authority
 ) -> None:  # fmt: skip
-    class Earlier(datetime):
-        @classmethod
-        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
-            return datetime.now(timezone.utc) - timedelta(days=30)
-
     holder = Holder("worker", Claims(frozenset({"worker"})))
     Authority.create(tmp_path / "another", "test").issue(holder, tmp_path / "strange", 1)
-    monkeypatch.setattr(authority_module, "datetime", Earlier)
-    authority.issue(holder, tmp_path / "expired", 10)
+    with certified_earlier(timedelta(days=30)):
+        authority.issue(holder, tmp_path / "expired", 10)
     trusted = load(worker_tls).authority
     pairs = [((tmp_path / name / "tls.key"), (tmp_path / name / "tls.crt")) for name in ("strange", "expired")]
     shown = [grpc.ssl_channel_credentials(trusted, key.read_bytes(), crt.read_bytes()) for key, crt in pairs]
