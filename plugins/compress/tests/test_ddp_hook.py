@@ -331,7 +331,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(switched: Clus
             "layers": "the state's model lacks 'bias'",
             "rank": f"worker is [{other}] in the state and [{rank}] here",
             "entry": "the state lacks 'steps'",
-            "version": "has version 2, and only 3 can be loaded",
+            "version": "has version 2, and only 4 can be loaded",
         }.items():
             assert text in texts[name]
 

@@ -36,7 +36,7 @@ from wiresum.compress.native import square_distance
 from wiresum.compress.parcel import packed, unpacked
 from wiresum.compress.turn import Turn
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 STATE_ENTRIES = (
     "version", "method", "world_size", "workers", "tensors", "step", "seed", "own", "common", "states", "squares",
     "down",
