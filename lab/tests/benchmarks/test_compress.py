@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from wiresum_lab.benchmarks.compress.__main__ import main, parameters, write_digits
-from wiresum_lab.benchmarks.compress.rank import INT_DIANA, WAYS, WIRESUM, WIRESUM_8, WIRESUM_16, network
+from wiresum_lab.benchmarks.compress.rank import DENSE_8, DENSE_16, INT_DIANA, WAYS, WIRESUM, network
 from wiresum_lab.ranks.rank import GLOO
 
-DENSE_WAYS = (GLOO, WIRESUM, WIRESUM_16, WIRESUM_8, INT_DIANA)
+DENSE_WAYS = (GLOO, WIRESUM, DENSE_16, DENSE_8, INT_DIANA)
 
 
 def test_the_default_network_has_the_number_of_parameters_in_the_report() -> None:

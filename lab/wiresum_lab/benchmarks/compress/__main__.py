@@ -32,7 +32,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 
 from wiresum_lab.benchmarks.compress import chart
-from wiresum_lab.benchmarks.compress.rank import G_TOP_K, INT_DIANA, RATIO, WAYS, WIRESUM, WIRESUM_8, WIRESUM_16
+from wiresum_lab.benchmarks.compress.rank import DENSE_8, DENSE_16, G_TOP_K, INT_DIANA, RATIO, WAYS, WIRESUM
 from wiresum_lab.benchmarks.program import parser_of, run, seconds_of, table_of
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
@@ -42,8 +42,8 @@ from wiresum_lab.ranks.ranks import Ranks, start_on_star
 TITLES = {
     GLOO: "fp32, Gloo",
     WIRESUM: "fp32, wiresum",
-    WIRESUM_16: "16-bit sums",
-    WIRESUM_8: "8-bit sums",
+    DENSE_16: "16-bit sums",
+    DENSE_8: "8-bit sums",
     INT_DIANA: "IntDIANA, 8 bits",
     "qsgd": "QSGD, 15 levels",
     "powersgd": "PowerSGD, rank 2",

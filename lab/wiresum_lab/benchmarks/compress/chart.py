@@ -23,7 +23,7 @@ def draw(ways: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
     _draw_accuracy(axes[2], ways, [way["step_seconds"] for way in ways], "time on these links, s")
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title)
+    figure.suptitle(f"{title}; on the right each way has the colour of its bar")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
@@ -42,9 +42,8 @@ def _draw_steps(axis: Axes, ways: Sequence[dict[str, Any]]) -> None:
 def _draw_accuracy(axis: Axes, ways: Sequence[dict[str, Any]], of_step: Sequence[float], unit: str) -> None:
     """Over what a step takes; logarithmic, since the ways differ by an order of magnitude."""
     for way, one, colour in zip(ways, of_step, COLOURS, strict=False):
-        axis.plot([one * step for step in way["steps"]], way["accuracy"], label=way["title"], color=colour, marker=".")
+        axis.plot([one * step for step in way["steps"]], way["accuracy"], color=colour, marker=".")
     axis.set_xscale("log")
     axis.set_xlabel(unit)
     axis.set_ylabel("test accuracy, %")
     axis.grid(visible=True, alpha=0.25)
-    axis.legend(frameon=False, fontsize=8)

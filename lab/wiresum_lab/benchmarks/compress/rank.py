@@ -33,9 +33,9 @@ RATIO = 0.01
 SLOTS = 256
 """Of each group: those of the default one."""
 
-WIRESUM, WIRESUM_16, WIRESUM_8 = "wiresum", "wiresum-16", "wiresum-8"
+WIRESUM, DENSE_16, DENSE_8 = "wiresum", "wiresum-16", "wiresum-8"
 INT_DIANA, G_TOP_K = "int-diana", "gtopk"
-DENSE = {WIRESUM_16: wiresum.torch.Options(bits=16, slots=SLOTS), WIRESUM_8: wiresum.torch.Options(bits=8, slots=SLOTS)}
+DENSE = {DENSE_16: wiresum.torch.Options(bits=16, slots=SLOTS), DENSE_8: wiresum.torch.Options(bits=8, slots=SLOTS)}
 """Groups whose sums are of fewer bits, without compression: the backend's own."""
 METHODS: dict[str, tuple[wc.Compressor, str]] = {
     INT_DIANA: (wc.IntDIANA(bits=8, scale="estimate"), "layer"),  # plain SGD, where it costs no accuracy
