@@ -239,14 +239,14 @@ class Soak:
         self.cluster.tend_draining()
 
     def restart_a_switch(self) -> Iterator[float]:
-        """Jobs that it had end, and others go on."""
+        """Jobs at the other switch go on; those that it had end."""
         report = self.cluster.report()
         if report is None:
             return
         name = self.chance.choice(SWITCHES)
         self.cluster.switches_restarted += 1
-        there = {job.name for job in report.jobs if job.switch_name == name}
-        self.may_end.update({job: time.monotonic() for job in self.names if job in there})
+        elsewhere = {job.name for job in report.jobs if job.switch_name not in ("", name)}
+        self.may_end.update({job: time.monotonic() for job in self.names if job not in elsewhere})
         self.cluster.switch_processes[name].kill()
         yield self.chance.uniform(0.5, 5)
         self.cluster.start_switch(name)
