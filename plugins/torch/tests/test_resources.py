@@ -80,15 +80,19 @@ def rounds(rank: int, size: int, folder: Path, count: int) -> None:
             a_round(rank, size, folder / str(number))
         wait_until(
             lambda: held()[0] <= threads and held()[1] <= descriptors,
-            f"{threads} threads and {descriptors} descriptors are left, as after the first round; now there are "
+            f"{threads} threads and {descriptors} descriptors are left, as after the first round; at first there were "
             f"{held()}: {names_of_threads()}",
         )
     finally:
         gc.enable()
 
 
-def test_groups_that_were_destroyed_leave_nothing_behind(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    make_cluster(2, grouped=False).run(rounds, tmp_path, 10, timeout_s=100)
+@pytest.mark.parametrize("compiler", ["c++", pytest.param("no-compiler", marks=pytest.mark.slow)])
+def test_groups_that_were_destroyed_leave_nothing_behind(
+    make_cluster: Callable[..., Cluster], tmp_path: Path, compiler: str
+) -> None:
+    variables = {"CXX": compiler, "TORCH_EXTENSIONS_DIR": str(tmp_path / "none")} if compiler != "c++" else {}
+    make_cluster(2, grouped=False, variables=variables).run(rounds, tmp_path, 10, timeout_s=100)
 
 
 @pytest.mark.slow
