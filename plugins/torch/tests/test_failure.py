@@ -233,6 +233,11 @@ def test_a_collective_that_one_rank_does_not_call_times_out(
         with pytest.raises(wiresum.torch.WiresumTimeoutError) as caught:
             dist.all_reduce(torch.ones(10, dtype=dtype))
         assert isinstance(caught.value, TimeoutError) and isinstance(caught.value, dist.DistBackendError)
+        kind = str(dtype).removeprefix("torch.")
+        text = str(caught.value)
+        assert text.startswith(f"rank 0: Timed out waiting 4 s for all_reduce(SUM, {kind}[10]) (10 elements)"), text
+        if dtype is torch.float32:
+            assert "rank 1" in text and "one collective behind" in text, text
         dist.destroy_process_group()
         (marks / str(rank)).touch()
         return

@@ -37,13 +37,14 @@ class Causes:
                 number=sequence,
             )
         if status == "timed-out":
-            return CollectiveTimeoutError(
-                f"Timed out: {self._who}, collective number {sequence}. "
-                + (f"{stop[0].upper()}{stop[1:]}. " if (stop := self._aggregators.own_stop()) else "")
+            why = (
+                (f"{stop[0].upper()}{stop[1:]}. " if (stop := self._aggregators.own_stop()) else "")
                 + self._aggregators.diagnose(tensor)
                 + "".join(_doubt_about_multicast(one) for one in self._aggregators if one.membership.group_is_silent)
                 + self._what_was_not_sent(states)
             )
+            text = f"{self._who}: Timed out waiting for collective number {sequence}. {why}"
+            return CollectiveTimeoutError(text, number=sequence, why=why)
         if status == "no-memory":
             return WiresumError(
                 f"{self._who}: this worker's process could not allocate the memory that collective number {sequence} "

@@ -6,10 +6,11 @@ called under that number, and all errors quote it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch._C._distributed_c10d import Store
@@ -21,25 +22,46 @@ ANSWERS_S_MAX = 2.0
 POLL_S = 0.01
 TENSORS_SHOWN = 4
 
-Call: TypeAlias = tuple[int, str, Any, Sequence[tuple[torch.dtype, Sequence[int]]]]
-"""Number, name, operator (None if nothing is summed), and types and shapes of tensors."""
+Kinds: TypeAlias = Sequence[tuple[torch.dtype, Sequence[int]]]
+"""Types and shapes of tensors."""
+
+
+class Call(NamedTuple):
+    """One collective of the network."""
+
+    number: int
+    """The same at all workers: 16 bits, as Operation.number."""
+    name: str
+    operator: Any
+    """None if nothing is summed."""
+    kinds: Kinds
+    timeout_s: float
+
+    def __str__(self) -> str:
+        return described(self.name, self.operator, self.kinds)
 
 
 class CallLog:
     """This worker's calls. `note` runs in every collective, so it makes no text. `more` returns the newest KEPT calls
     that are noted elsewhere (direct.hpp), oldest first."""
 
-    def __init__(self, store: Store, rank: int, size: int, more: Callable[[], Sequence[Call]] = tuple) -> None:
+    def __init__(self, store: Store, rank: int, size: int, more: Callable[[], Sequence[Any]] = tuple) -> None:
         self._store, self._rank, self._size, self._more = store, rank, size, more
-        self._calls: deque[Call] = deque(maxlen=KEPT)
+        self._calls: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
         self._gloo: deque[str] = deque(maxlen=KEPT)
         self._differs_at: int | None = None
         self._compared: str | None = None
         self.gloo_calls = 0
 
-    def note(self, number: int, name: str, operator: Any, tensors: Sequence[torch.Tensor]) -> None:
-        """`number` is the collective's, the same at all workers."""
-        self._calls.append((number, name, operator, [(tensor.dtype, tensor.shape) for tensor in tensors]))
+    def note(
+        self, number: int, name: str, operator: Any, tensors: Sequence[torch.Tensor], timeout_s: float = math.inf
+    ) -> None:
+        """As a Call has it."""
+        self._calls.append((number, name, operator, [(tensor.dtype, tensor.shape) for tensor in tensors], timeout_s))
+
+    def find(self, number: int) -> Call | None:
+        """What this worker has called as number `number`, if it remembers that."""
+        return next((call for calls in self._kept() for call in calls if call.number == number), None)
 
     def note_gloo(self, what: str) -> int:
         """Notes a collective of Gloo, in words. Returns its number there, which is the same at all workers."""
@@ -82,14 +104,16 @@ class CallLog:
     def _called(self, number: int, gloo: int | None = None) -> str:
         if gloo is not None and 0 < (back := self.gloo_calls - gloo) <= len(self._gloo):
             return f"called {self._gloo[-back]}, through Gloo"
-        found = [list(self._calls), list(self._more())]  # other threads go on calling
-        for noted, *call in [*found[0], *found[1]]:
-            if noted == number:
-                return f"called {described(*call)}"
-        for calls in found:
-            if len(calls) == KEPT and number < calls[0][0]:
-                return f"has called {calls[-1][0] - number} more since, and remembers {KEPT}"
+        if (call := self.find(number)) is not None:
+            return f"called {call}"
+        for calls in self._kept():
+            if len(calls) == KEPT and number < calls[0].number:
+                return f"has called {calls[-1].number - number} more since, and remembers {KEPT}"
         return "called nothing"
+
+    def _kept(self) -> tuple[list[Call], list[Call]]:
+        """Copies, since other threads go on calling."""
+        return [Call(*noted) for noted in list(self._calls)], [Call(*noted) for noted in self._more()]
 
     def _is_there(self, key: str, deadline: float) -> bool:
         while not self._store.check([key]):
@@ -99,7 +123,12 @@ class CallLog:
         return True
 
 
-def described(name: str, operator: Any, kinds: Sequence[tuple[torch.dtype, Sequence[int]]]) -> str:
+def elements_in(kinds: Kinds) -> str:
+    elements = sum(math.prod(shape) for _, shape in kinds)
+    return f"{elements} element{'s' * (elements != 1)}"
+
+
+def described(name: str, operator: Any, kinds: Kinds) -> str:
     """`all_reduce(SUM, float32[2, 6])`."""
     shown = [f"{str(dtype).removeprefix('torch.')}{list(shape)}" for dtype, shape in kinds[:TENSORS_SHOWN]]
     if len(kinds) > TENSORS_SHOWN:

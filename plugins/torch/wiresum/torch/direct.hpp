@@ -103,7 +103,7 @@ class DirectSums {
     const std::lock_guard<std::mutex> guard(mutex_);
     ++calls_;
     bytes_ += tensor.nbytes();
-    Note note{operation, tensor.scalar_type(), is_average, c10::DimVector(tensor.sizes())};
+    Note note{operation, tensor.scalar_type(), is_average, c10::DimVector(tensor.sizes()), timeout_ns};
     if (notes_.size() < notes_max_) {
       notes_.push_back(std::move(note));
     } else {
@@ -123,14 +123,15 @@ class DirectSums {
     return bytes_;
   }
 
-  /// The newest calls, as calls.py notes them: (number, name, operator, [(dtype, shape)]), the oldest first.
+  /// The newest calls, with the fields of Call in calls.py, the oldest first.
   [[nodiscard]] py::list notes() const {
     py::list listed;
     for (const Note& note : newest()) {
       const auto operation = note.is_average ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
       const py::tuple shape = py::cast(std::vector<std::int64_t>(note.shape.begin(), note.shape.end()));
       listed.append(py::make_tuple(agent_.number(note.operation.get()), "all_reduce", operation,
-                                   py::make_tuple(py::make_tuple(note.dtype, shape))));
+                                   py::make_tuple(py::make_tuple(note.dtype, shape)),
+                                   std::chrono::duration<double>(note.timeout).count()));
     }
     return listed;
   }
@@ -150,6 +151,7 @@ class DirectSums {
     at::ScalarType dtype;
     bool is_average;
     c10::DimVector shape;
+    std::chrono::nanoseconds timeout;
   };
 
   template <typename FormOf>

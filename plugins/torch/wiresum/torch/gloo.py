@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -20,8 +21,8 @@ from torch._C._distributed_c10d import AllreduceOptions, HashStore, ProcessGroup
 
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError, WorkerLeftError
-from wiresum.torch.calls import described
-from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
+from wiresum.torch.calls import described, elements_in
+from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.network import Network
 from wiresum.torch.plan import Tensors, copy_back, divide, in_place
 from wiresum.torch.work import GlooWork
@@ -41,14 +42,20 @@ class Call:
     """What explains a call's failure. Gloo's own error does not: it has the same type for everything."""
 
     what: str
+    elements: str
+    """How many, in words."""
     operator: Any
     """None if nothing is reduced."""
     dtypes: frozenset[torch.dtype]
+    timeout_s: float
     number: int | None = None
     """A collective's number, as in its work (work.py)."""
     peer: int | None = None
     """The peer of a send or receive; None for a receive from any."""
     is_collective: bool = True
+
+    def in_full(self) -> str:
+        return f"{self.what} ({self.elements}), which goes through Gloo"
 
 
 class Gloo:
@@ -98,7 +105,8 @@ class Gloo:
             written,
             finish=steps,
             explain=partial(self._explain, call),
-            timeout_s=self._timeout_of(arguments[-1]).total_seconds(),
+            late=partial(self._late, call),
+            timeout_s=call.timeout_s,
             began=began if call.is_collective else None,
         )
         if self.network is not None:
@@ -122,16 +130,16 @@ class Gloo:
         return self.run(name, method, *tensors, opts, written=summed if written is None else written, finish=finish)
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
-        call = Call("monitored_barrier", None, frozenset())
+        timeout = timeout if timeout > timedelta(0) else self.timeout
+        call = Call("monitored_barrier", "no element", None, frozenset(), timeout.total_seconds())
         self._require(call)
         self.collectives["monitored_barrier"] += 1
-        timeout = timeout if timeout > timedelta(0) else self.timeout
         began = time.monotonic()
         try:
             self._group.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[attr-defined]
         except RuntimeError as error:
-            timed_out = time.monotonic() - began >= timeout.total_seconds()
-            raise self._explain(call, error, timed_out) from error
+            is_over = time.monotonic() - began >= call.timeout_s
+            raise self._explain(call, error, call.timeout_s if is_over else None) from error
 
     def require_connected(self) -> None:
         """Raises the error that broke the connections, if they are broken."""
@@ -163,10 +171,13 @@ class Gloo:
         tensors = tensors_in(arguments)
         operator = getattr(arguments[-1], "reduceOp", None)
         is_collective = name not in POINT_TO_POINT
+        kinds = [(tensor.dtype, tensor.shape) for tensor in tensors]
         return Call(
-            described(name, operator, [(tensor.dtype, tensor.shape) for tensor in tensors]),
+            described(name, operator, kinds),
+            elements_in(kinds),
             operator,
             frozenset(tensor.dtype for tensor in tensors if is_collective),  # the others carry any type
+            self._timeout_of(arguments[-1]).total_seconds(),
             number=self.network.gloo_calls if self.network is not None and is_collective else None,
             peer=arguments[1] if method in POINT_TO_POINT else None,
             is_collective=is_collective,
@@ -189,27 +200,33 @@ class Gloo:
         timeout: timedelta = getattr(options, "timeout", timedelta(0))
         return timeout if timeout > timedelta(0) else self.timeout
 
-    def _explain(self, call: Call, error: Exception, timed_out: bool) -> Exception:
-        """Why a call that had begun failed. Unless Gloo does not support such calls, the group has failed (connections
-        are broken, or workers are out of step), and the others must be told."""
-        text = f"rank {self._rank}: {call.what}, which goes through Gloo, failed: {error}"
+    def _late(self, call: Call, waited_s: float) -> WiresumTimeoutError:
+        return WiresumTimeoutError(timed_out(self._rank, waited_s, call.in_full(), STILL_GOES_ON))
+
+    def _explain(self, call: Call, error: Exception, limit_s: float | None) -> Exception:
+        """Why a call that had begun failed: because time was over, after `limit_s`, or for another reason. Unless Gloo
+        does not support such calls, the group has failed (connections are broken, or workers are out of step), and the
+        others must be told."""
+        text = f"rank {self._rank}: {call.in_full()}, failed: {error}"
+        if limit_s is not None:
+            text = timed_out(self._rank, limit_s, call.in_full(), str(error))
         if is_refused(call):
             return _caused(dist.DistBackendError(text), error)
         if (network := self.network) is not None:
             session = network.session
-            deadline = time.monotonic() + (0 if timed_out else CAUSE_TIMEOUT_S)
+            deadline = time.monotonic() + (CAUSE_TIMEOUT_S if limit_s is None else 0)
             while session.failure is None and time.monotonic() < deadline:
                 time.sleep(0.01)
             left = network.left
             if left is not None and not self._needs(call, left):
                 text += f". Before that, {left.reason}"
-                if not timed_out:  # after a time-out Gloo has closed all connections, not only that one
+                if limit_s is None:  # after a time-out Gloo has closed all connections, not only that one
                     return _caused(dist.DistBackendError(text), error)
             elif session.failure is not None and not isinstance(session.failure, SessionClosedError):
                 return network.translate(session.failure)
             else:
                 session.abort(text)
-        self._failure = _caused((WiresumTimeoutError if timed_out else dist.DistBackendError)(text), error)
+        self._failure = _caused((dist.DistBackendError if limit_s is None else WiresumTimeoutError)(text), error)
         return self._failure
 
 
@@ -272,18 +289,22 @@ def staged_for_gloo(
 
 
 def is_refused(call: Call) -> bool:
-    """Whether Gloo does not support such a call. Its error does not tell that from broken connections, so the call is
-    tried in a group of one, which has no connections."""
-    if not call.dtypes:
-        return False
+    """Whether Gloo does not support such a call."""
+    operator = dist.ReduceOp.SUM if call.operator is None else getattr(call.operator, "op", call.operator)
+    return any(_refuses(dtype, operator) for dtype in call.dtypes)
+
+
+@functools.cache
+def _refuses(dtype: torch.dtype, operator: Any) -> bool:
+    """Gloo's error does not tell that from broken connections, so the sum is tried in a group of one, which has no
+    connections."""
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     alone: Any = ProcessGroupGloo(HashStore(), 0, 1, options)
     asked: Any = AllreduceOptions()
-    asked.reduceOp = dist.ReduceOp.SUM if call.operator is None else call.operator
+    asked.reduceOp = operator
     try:
-        for dtype in call.dtypes:
-            alone.allreduce([torch.empty(1, dtype=dtype)], asked).wait()
+        alone.allreduce([torch.empty(1, dtype=dtype)], asked).wait()
     except (RuntimeError, NotImplementedError):
         return True
     return False

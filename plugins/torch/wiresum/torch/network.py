@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from wiresum.agent.errors import DivergedError, JobAbortedError, WiresumError, WorkerLeftError
+from wiresum.agent.errors import CollectiveTimeoutError, DivergedError, JobAbortedError, WiresumError, WorkerLeftError
 from wiresum.agent.session import FLOATING, Form, Operation, Scaling, Session
 from wiresum.torch import plan as plans
 from wiresum.torch import rows
 from wiresum.torch.attendant import Attendant
-from wiresum.torch.calls import CallLog
-from wiresum.torch.errors import as_torch_error
+from wiresum.torch.calls import Call, CallLog, elements_in
+from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.leaving import ANSWER_S_MAX, Departures
 from wiresum.torch.order import SubmissionOrder
 from wiresum.torch.plan import CollectivePlan, Tensors, divide
@@ -228,16 +228,27 @@ class Network:
 
     def translate(self, error: WiresumError) -> Exception:
         """The error for users, with each worker's call if these differ."""
+        if isinstance(error, CollectiveTimeoutError) and (call := self._calls.find(error.number)) is not None:
+            text = timed_out(self.session.rank, call.timeout_s, self._in_full(call), error.why)
+            return as_torch_error(error, text=text)
         if isinstance(error, DivergedError):
             return as_torch_error(error, self._calls.compare(error.number))
         if isinstance(error, JobAbortedError) and DivergedError.WORDS in error.reason:
             return as_torch_error(error, self._calls.compare(None))
         return as_torch_error(error)
 
+    def _late(self, operations: Sequence[Operation], waited_s: float) -> WiresumTimeoutError:
+        """The error of a wait that was too short for these operations."""
+        waits_for = next((operation for operation in operations if not operation.done()), None)
+        call = self._calls.find(waits_for.number) if waits_for is not None else None
+        what = self._in_full(call) if call is not None else "the collective"
+        return WiresumTimeoutError(timed_out(self.session.rank, waited_s, what, STILL_GOES_ON))
+
+    def _in_full(self, call: Call) -> str:
+        return f"{call} ({elements_in(call.kinds)}), number {call.number} of job '{self.session.job_name}'"
+
     def _work(self, result: Tensors, finish: Sequence[Callable[[], None]]) -> NetworkWork:
-        return NetworkWork(
-            result, finish, rank=self.session.rank, forget=self._pending.discard, translate=self.translate
-        )
+        return NetworkWork(result, finish, late=self._late, forget=self._pending.discard, translate=self.translate)
 
     def _aligned(self, tensor: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, call: _Call) -> CollectivePlan:
         """Waits until the workers have agreed on a sparse tensor's keys, and returns the plan of the sum."""
@@ -280,7 +291,7 @@ class Network:
                 form = self._form(plan, average=call.averages)
                 operation = self.session.submit(plan.regions, **form, timeout_s=timeout_s, notify=notify)
                 work.add(operation)
-                self._calls.note(operation.number, call.name, call.operator, call.tensors)
+                self._calls.note(operation.number, call.name, call.operator, call.tensors, timeout_s)
         except Exception as error:
             if not work.operations():  # else the network has memory of it, and it stays until the group is closed
                 self._pending.discard(work)
