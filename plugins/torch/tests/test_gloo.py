@@ -14,14 +14,15 @@ from torch._C._distributed_c10d import ProcessGroupGloo
 
 from wiresum.torch import WiresumTimeoutError
 from wiresum.torch import gloo as gloo_module
-from wiresum.torch.gloo import Call, Gloo, is_refused
+from wiresum.torch.calls import Call
+from wiresum.torch.gloo import Gloo, GlooCall, is_refused
 from wiresum.torch.work import GlooWork
 
 SUM, BAND = dist.ReduceOp.SUM, dist.ReduceOp.BAND
 
 
-def call(operator: object = SUM, dtype: torch.dtype = torch.float64) -> Call:
-    return Call("a test", "1 element", operator, frozenset([dtype]), 5.0)
+def call(operator: object = SUM, dtype: torch.dtype = torch.float64) -> GlooCall:
+    return GlooCall(Call(0, "a test", operator, [(dtype, [1], 0)], 5.0))
 
 
 class FailedWork(dist.Work):
@@ -102,6 +103,7 @@ def test_a_failure_after_the_timeout_is_a_timeout_whatever_gloo_says(
         finish=[],
         explain=partial(gloo._explain, call()),
         late=partial(gloo._late, call()),
+        confirm=partial(gloo._confirm, call()),
         timeout_s=timeout_s,
         began=None if began_s_ago is None else time.monotonic() - began_s_ago,
     )

@@ -93,7 +93,8 @@ class WiresumBackend:
         network = self._adding(opts)
         if network is not None and plans.carries([*outputs, *tensors_in(inputs)], summed=True):
             todo = plans.reduce_scatter(list(zip(outputs, inputs, strict=True)), rank=self.rank)
-            return self._started(network.run("reduce_scatter", todo, opts, outputs, summed=outputs))
+            given = tensors_in(inputs)
+            return self._started(network.run("reduce_scatter", todo, opts, outputs, summed=outputs, given=given))
         return self._started(
             self.gloo.run_sum("reduce_scatter", "reduce_scatter", (outputs, inputs), opts, summed=outputs)
         )

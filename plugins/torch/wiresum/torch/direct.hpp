@@ -130,7 +130,7 @@ class DirectSums {
       const auto operation = note.is_average ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
       const py::tuple shape = py::cast(std::vector<std::int64_t>(note.shape.begin(), note.shape.end()));
       listed.append(py::make_tuple(agent_.number(note.operation.get()), "all_reduce", operation,
-                                   py::make_tuple(py::make_tuple(note.dtype, shape)),
+                                   py::make_tuple(py::make_tuple(note.dtype, shape, 0)),
                                    std::chrono::duration<double>(note.timeout).count()));
     }
     return listed;

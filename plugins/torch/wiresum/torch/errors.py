@@ -32,7 +32,7 @@ _JOIN_ERRORS: dict[str, type[Exception]] = {
 
 
 def as_torch_error(error: WiresumError, more: str = "", *, text: str = "") -> Exception:
-    """A new exception each time, so that tracebacks do not accumulate. `more` is added to its text; `text` replaces it."""
+    """A new exception each time, so that tracebacks do not accumulate. `more` is added to its text, or `text` given."""
     kind: type[Exception] = dist.DistBackendError
     if isinstance(error, CollectiveTimeoutError):
         kind = WiresumTimeoutError

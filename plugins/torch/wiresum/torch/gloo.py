@@ -10,7 +10,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -21,11 +21,11 @@ from torch._C._distributed_c10d import AllreduceOptions, HashStore, ProcessGroup
 
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError, WorkerLeftError
-from wiresum.torch.calls import described, elements_in
+from wiresum.torch.calls import Call, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.network import Network
-from wiresum.torch.plan import Tensors, copy_back, divide, in_place
-from wiresum.torch.work import GlooWork
+from wiresum.torch.plan import Tensors, copy_back, divide, in_place, through_gloo
+from wiresum.torch.work import GlooWork, NetworkWork
 
 log = logging.getLogger("wiresum")
 
@@ -38,24 +38,24 @@ BREAK_TAG = 0x7FFFFFFF
 
 
 @dataclass(frozen=True)
-class Call:
+class GlooCall:
     """What explains a call's failure. Gloo's own error does not: it has the same type for everything."""
 
-    what: str
-    elements: str
-    """How many, in words."""
-    operator: Any
-    """None if nothing is reduced."""
-    dtypes: frozenset[torch.dtype]
-    timeout_s: float
+    said: Call
     number: int | None = None
     """A collective's number, as in its work (work.py)."""
     peer: int | None = None
     """The peer of a send or receive; None for a receive from any."""
     is_collective: bool = True
+    check: NetworkWork | None = None
+    """The barrier beside a collective, which fails if the workers have called different ones."""
+
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        return {dtype for dtype, *_ in self.said.kinds}
 
     def in_full(self) -> str:
-        return f"{self.what} ({self.elements}), which goes through Gloo"
+        return f"{self.said} ({self.said.elements()}), which goes through Gloo"
 
 
 class Gloo:
@@ -93,8 +93,9 @@ class Gloo:
         call = self._call(name, method, arguments)
         self._require(call)
         if self.collectives[name] == 0 and self.network is not None:
-            log.info("wiresum: %s goes through Gloo: the network does not do that", call.what)
+            log.info("wiresum: %s goes through Gloo: the network does not do that", call.said)
         self.collectives[name] += 1
+        call = self._checked(call, arguments)
         arguments_staged, staged = staged_for_gloo(arguments, written)
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
@@ -106,11 +107,12 @@ class Gloo:
             finish=steps,
             explain=partial(self._explain, call),
             late=partial(self._late, call),
-            timeout_s=call.timeout_s,
+            confirm=partial(self._confirm, call),
+            timeout_s=call.said.timeout_s,
             began=began if call.is_collective else None,
         )
         if self.network is not None:
-            self.network.watch_gloo(work, call.what if call.is_collective else None)
+            self.network.watch_gloo(work, call.said if call.is_collective else None)
         return work
 
     def run_sum(
@@ -131,15 +133,15 @@ class Gloo:
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
         timeout = timeout if timeout > timedelta(0) else self.timeout
-        call = Call("monitored_barrier", "no element", None, frozenset(), timeout.total_seconds())
+        call = GlooCall(Call(0, "monitored_barrier", None, [], timeout.total_seconds()))
         self._require(call)
         self.collectives["monitored_barrier"] += 1
         began = time.monotonic()
         try:
             self._group.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[attr-defined]
         except RuntimeError as error:
-            is_over = time.monotonic() - began >= call.timeout_s
-            raise self._explain(call, error, call.timeout_s if is_over else None) from error
+            limit_s = call.said.timeout_s
+            raise self._explain(call, error, limit_s if time.monotonic() - began >= limit_s else None) from error
 
     def require_connected(self) -> None:
         """Raises the error that broke the connections, if they are broken."""
@@ -167,29 +169,50 @@ class Gloo:
             with contextlib.suppress(RuntimeError):  # it is meant to fail
                 self.backend.recv([torch.empty(1)], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
 
-    def _call(self, name: str, method: str, arguments: tuple[Any, ...]) -> Call:
-        tensors = tensors_in(arguments)
-        operator = getattr(arguments[-1], "reduceOp", None)
+    def _call(self, name: str, method: str, arguments: tuple[Any, ...]) -> GlooCall:
+        options = arguments[-1]
         is_collective = name not in POINT_TO_POINT
-        kinds = [(tensor.dtype, tensor.shape) for tensor in tensors]
-        return Call(
-            described(name, operator, kinds),
-            elements_in(kinds),
-            operator,
-            frozenset(tensor.dtype for tensor in tensors if is_collective),  # the others carry any type
-            self._timeout_of(arguments[-1]).total_seconds(),
-            number=self.network.gloo_calls if self.network is not None and is_collective else None,
-            peer=arguments[1] if method in POINT_TO_POINT else None,
-            is_collective=is_collective,
+        said = Call(
+            0,
+            name,
+            getattr(options, "reduceOp", None),
+            kinds_of(tensors_in(arguments)),
+            self._timeout_of(options).total_seconds(),
+            root=getattr(options, "rootRank", -1),
+            through_gloo=True,
         )
+        number = self.network.gloo_calls if self.network is not None and is_collective else None
+        return GlooCall(said, number, arguments[1] if method in POINT_TO_POINT else None, is_collective)
 
-    def _require(self, call: Call) -> None:
+    def _checked(self, call: GlooCall, arguments: tuple[Any, ...]) -> GlooCall:
+        """The call with its check, where there is a network that all are at."""
+        if not call.is_collective or self.network is None or self.network.left is not None:
+            return call
+        said = call.said
+        # The last before the options are what is summed, of the same sizes at all workers.
+        sizes = [tensor.numel() for tensor in tensors_in(arguments[-2])] if said.operator is not None else []
+        plan = through_gloo(said.name, said.operator_name(), said.root, call.dtypes, sizes)
+        return replace(call, check=self.network.check(said, plan))
+
+    def _confirm(self, call: GlooCall) -> Exception | None:
+        """Why a collective that Gloo has completed has failed all the same: the workers have called different ones.
+        Waits for the others only where the result is a sum of theirs, which none can have without them."""
+        said, check = call.said, call.check
+        if check is None or said.operator is None or said.root not in (-1, self._rank):
+            return None
+        try:
+            check.wait()
+        except Exception as error:
+            return None if isinstance(error.__cause__, WorkerLeftError) else error
+        return None
+
+    def _require(self, call: GlooCall) -> None:
         """Raises if the call cannot be done: a worker that it needs has left, or the connections are broken."""
         if (network := self.network) is not None and (left := network.left) is not None and self._needs(call, left):
             raise network.translate(left)
         self.require_connected()
 
-    def _needs(self, call: Call, left: WorkerLeftError) -> bool:
+    def _needs(self, call: GlooCall, left: WorkerLeftError) -> bool:
         """Whether the call needs the worker that has left."""
         assert self.network is not None
         if not call.is_collective:
@@ -200,10 +223,16 @@ class Gloo:
         timeout: timedelta = getattr(options, "timeout", timedelta(0))
         return timeout if timeout > timedelta(0) else self.timeout
 
-    def _late(self, call: Call, waited_s: float) -> WiresumTimeoutError:
+    def _late(self, call: GlooCall, waited_s: float) -> WiresumTimeoutError:
         return WiresumTimeoutError(timed_out(self._rank, waited_s, call.in_full(), STILL_GOES_ON))
 
-    def _explain(self, call: Call, error: Exception, limit_s: float | None) -> Exception:
+    def _await_end(self, check: NetworkWork) -> None:
+        """After a time-out, which ends the check, too: then the session has the cause, which says who lags."""
+        deadline = time.monotonic() + CAUSE_TIMEOUT_S
+        while not check.is_completed() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _explain(self, call: GlooCall, error: Exception, limit_s: float | None) -> Exception:
         """Why a call that had begun failed: because time was over, after `limit_s`, or for another reason. Unless Gloo
         does not support such calls, the group has failed (connections are broken, or workers are out of step), and the
         others must be told."""
@@ -214,6 +243,8 @@ class Gloo:
             return _caused(dist.DistBackendError(text), error)
         if (network := self.network) is not None:
             session = network.session
+            if call.check is not None and limit_s == call.said.timeout_s:
+                self._await_end(call.check)
             deadline = time.monotonic() + (CAUSE_TIMEOUT_S if limit_s is None else 0)
             while session.failure is None and time.monotonic() < deadline:
                 time.sleep(0.01)
@@ -288,9 +319,13 @@ def staged_for_gloo(
     return [stage(argument) for argument in arguments], staged
 
 
-def is_refused(call: Call) -> bool:
+def is_refused(call: GlooCall) -> bool:
     """Whether Gloo does not support such a call."""
-    operator = dist.ReduceOp.SUM if call.operator is None else getattr(call.operator, "op", call.operator)
+    if not call.is_collective:
+        return False  # messages are of any type
+    operator = (
+        dist.ReduceOp.SUM if call.said.operator is None else getattr(call.said.operator, "op", call.said.operator)
+    )
     return any(_refuses(dtype, operator) for dtype in call.dtypes)
 
 

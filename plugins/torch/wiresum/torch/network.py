@@ -18,7 +18,7 @@ from wiresum.agent.session import FLOATING, Form, Operation, Scaling, Session
 from wiresum.torch import plan as plans
 from wiresum.torch import rows
 from wiresum.torch.attendant import Attendant
-from wiresum.torch.calls import Call, CallLog, elements_in
+from wiresum.torch.calls import Call, CallLog, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.leaving import ANSWER_S_MAX, Departures
 from wiresum.torch.order import SubmissionOrder
@@ -38,6 +38,7 @@ class _Call:
     name: str
     opts: Any
     tensors: Tensors
+    """Those that tell one call from another."""
     sums: bool
 
     @property
@@ -71,7 +72,8 @@ class Network:
         self._bytes: Counter[bool] = Counter()
         """Bytes of collectives that sum (True), and of those that copy (False)."""
         more = direct.notes if direct is not None else tuple
-        self._calls = CallLog(PrefixStore("calls", store), session.rank, session.world_size, more)
+        settings = [f"{bits} bits"] * (bits != 32) + [f"fixed scale {fixed_scale}"] * (fixed_scale is not None)
+        self._calls = CallLog(PrefixStore("calls", store), session.rank, session.world_size, more, settings)
         self._bits = bits
         self._fixed_scale = fixed_scale
         self._timeout = timeout
@@ -102,9 +104,17 @@ class Network:
         return self._bytes[False]
 
     def run(
-        self, name: str, todo: Sequence[CollectivePlan], opts: Any, result: Tensors, *, summed: Tensors | None = None
+        self,
+        name: str,
+        todo: Sequence[CollectivePlan],
+        opts: Any,
+        result: Tensors,
+        *,
+        summed: Tensors | None = None,
+        given: Tensors | None = None,
     ) -> NetworkWork:
-        """Starts a collective. `summed` are the tensors that will hold a sum (or a mean)."""
+        """Starts a collective. `summed` are the tensors that will hold a sum (or a mean). `given` tell one call from
+        another, if `result` does not."""
         self._require_everybody()
         self._collectives[name] += 1
         todo = [plan for plan in todo if not plan.empty]
@@ -112,18 +122,36 @@ class Network:
             work = self._work(result, [])
             work.settle()
             return work
-        call = _Call(name, opts, result, sums=summed is not None)
+        call = _Call(name, opts, result if given is None else given, sums=summed is not None)
         finish: list[Callable[[], None]] = [plan.finish for plan in todo]
         if call.averages and (integers := [tensor for tensor in summed or () if not tensor.is_floating_point()]):
             finish.append(partial(divide, integers, self.session.world_size))
         work = self._work(result, finish)
         self._pending.add(work)
+        self._in_turn(work, partial(self._begin, work, todo, call))
+        return work
+
+    def check(self, call: Call, plan: CollectivePlan) -> NetworkWork:
+        """Starts a barrier in the network beside a collective of Gloo, whose signature tells it from other calls: Gloo
+        itself would take what it gets for a tensor of this worker's type."""
+        work = self._work([], [])
+
+        def submit() -> None:
+            form = self._form(plan, average=False)
+            work.add(operation := self.session.submit([], **form, timeout_s=call.timeout_s, notify=False))
+            self._calls.note(operation.number, *call[1:])
+            work.all_added()
+
+        self._in_turn(work, submit)
+        return work
+
+    def _in_turn(self, work: NetworkWork, begin: Callable[[], None]) -> None:
+        """Begins it now, or after the calls that wait to be submitted."""
         if self._order.is_free():
-            self._begin(work, todo, call)
+            begin()
         else:
             work.begins_later()
-            self._order.append(partial(_take, partial(self._begin, work, todo, call), work))
-        return work
+            self._order.append(partial(_take, begin, work))
 
     def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork:
         """A sum of sparse tensors: begins with the exchanges that agree on their keys, in a thread."""
@@ -143,10 +171,10 @@ class Network:
         self._order.append(partial(_take, align_and_submit, work))
         return work
 
-    def watch_gloo(self, work: GlooWork, what: str | None) -> None:
-        """Attends to a work of Gloo. `what` is the call, in words; None for a send or receive."""
-        if what is not None:
-            work.number = self._calls.note_gloo(what)
+    def watch_gloo(self, work: GlooWork, call: Call | None) -> None:
+        """Attends to a work of Gloo. `call` is None for a send or receive."""
+        if call is not None:
+            work.number = self._calls.note_gloo(call)
         self._attendant.watch_gloo(work)
 
     # Members that fail or leave.
@@ -245,7 +273,7 @@ class Network:
         return WiresumTimeoutError(timed_out(self.session.rank, waited_s, what, STILL_GOES_ON))
 
     def _in_full(self, call: Call) -> str:
-        return f"{call} ({elements_in(call.kinds)}), number {call.number} of job '{self.session.job_name}'"
+        return f"{call} ({call.elements()}){call.where()}, number {call.number} of job '{self.session.job_name}'"
 
     def _work(self, result: Tensors, finish: Sequence[Callable[[], None]]) -> NetworkWork:
         return NetworkWork(result, finish, late=self._late, forget=self._pending.discard, translate=self.translate)
@@ -291,7 +319,8 @@ class Network:
                 form = self._form(plan, average=call.averages)
                 operation = self.session.submit(plan.regions, **form, timeout_s=timeout_s, notify=notify)
                 work.add(operation)
-                self._calls.note(operation.number, call.name, call.operator, call.tensors, timeout_s)
+                kinds = kinds_of(call.tensors)
+                self._calls.note(operation.number, call.name, call.operator, kinds, timeout_s, plan.root)
         except Exception as error:
             if not work.operations():  # else the network has memory of it, and it stays until the group is closed
                 self._pending.discard(work)

@@ -208,16 +208,19 @@ class GlooWork(_Work):
         finish: Sequence[Callable[[], None]],
         explain: Callable[[Exception, float | None], Exception],
         late: Callable[[float], Exception],
+        confirm: Callable[[], Exception | None],
         timeout_s: float,
         began: float | None,
     ) -> None:
         """The steps of `finish` are taken in wait(), or by Gloo's thread if nobody waits. `explain` gets Gloo's error,
         and the limit in seconds if it is a time-out: `timeout_s` after `began`, or after the start of the wait if that
-        is None. `late` makes the error of a wait that took so many seconds, and was too short."""
+        is None. `late` makes the error of a wait that took so many seconds, and was too short. `confirm` is
+        called when Gloo is done, and returns the error if that is worth nothing."""
         super().__init__(result, finish)
         self._inner = inner
         self._explain = explain
         self._late = late
+        self._confirm = confirm
         self._timeout_s = timeout_s
         self._began = began
         self.number: int | None = None
@@ -273,6 +276,8 @@ class GlooWork(_Work):
                     self._error = self._explain(error, self._timeout_s)
                 else:
                     self._error = self._explain(error, wait_s if now - waits_since >= wait_s else None)
+            elif (lack := self._confirm()) is not None:
+                self._error = lack
             else:
                 for step in self._finish:
                     step()
