@@ -20,12 +20,12 @@ from wiresum_lab.processes import wait_until
 
 
 class Time:
+    """The test itself looks, too, when its own time goes on."""
+
     def __init__(self) -> None:
         self.now = 1000.0
         self.clock = AwakeClock(lambda: self.now)
-        over = threading.Event()
-        over.set()
-        self.clock.watch(over)  # called by the test itself, not by a thread
+        self.clock.watch()
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / LOOK_S)):
@@ -33,15 +33,20 @@ class Time:
             self.clock.now()
 
 
-def test_all_time_counts_while_the_process_runs() -> None:
-    time = Time()
+@pytest.fixture
+def time() -> Iterator[Time]:
+    made = Time()
+    yield made
+    made.clock.unwatch()
+
+
+def test_all_time_counts_while_the_process_runs(time: Time) -> None:
     time.run(100)
     assert time.clock.now() == 1100
     assert time.clock.explain() == ""
 
 
-def test_time_while_stopped_does_not_count_and_errors_mention_it_for_a_while() -> None:
-    time = Time()
+def test_time_while_stopped_does_not_count_and_errors_mention_it_for_a_while(time: Time) -> None:
     time.run(10)
     time.now += 45 + LOOK_S
     assert time.clock.now() == 1010 + LOOK_S
@@ -50,15 +55,28 @@ def test_time_while_stopped_does_not_count_and_errors_mention_it_for_a_while() -
     assert time.clock.explain() == ""
 
 
-def test_time_before_the_first_look_is_no_stop() -> None:
-    time = Time()
-    time.clock = AwakeClock(lambda: time.now)
+def test_time_before_the_first_look_is_no_stop(time: Time) -> None:
+    clock = AwakeClock(lambda: time.now)
     time.now += 500
-    assert (time.clock.now(), time.clock.explain()) == (1500, "")
+    assert (clock.now(), clock.explain()) == (1500, "")
 
 
-def test_a_service_gets_its_full_time_after_this_process_was_stopped() -> None:
-    time = Time()
+def test_time_after_the_last_look_is_no_stop(time: Time) -> None:
+    time.run(10)
+    time.clock.unwatch()
+    time.now += 500
+    assert (time.clock.now(), time.clock.explain()) == (1510, "")
+
+
+def test_all_clocks_of_a_process_share_one_thread_and_the_last_takes_it_along(time: Time) -> None:
+    others = [Time() for _ in range(3)]
+    assert [thread.name for thread in threading.enumerate()].count("wiresum-awake") == 1
+    for one in (time, *others):
+        one.clock.unwatch()
+    wait_until(lambda: "wiresum-awake" not in [thread.name for thread in threading.enumerate()], "the thread has ended")
+
+
+def test_a_service_gets_its_full_time_after_this_process_was_stopped(time: Time) -> None:
     absence = Absence("x", Patience(3, 30, 120), lambda: NO_TRAFFIC, lambda: "", time.clock.now)
     time.run(10)
     time.now += 600

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import wiresum.torch
 from wiresum.agent.config import AgentConfig
-from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.processes import SwitchProcess, wait_until
 from wiresum_lab.ranks import network_sum
 from wiresum_lab.ranks.cluster import Cluster, environment, runs_in
 from wiresum_lab.ranks.cluster_worker import lanes as lanes_of
@@ -165,7 +165,11 @@ def test_a_subgroup_that_the_switch_has_no_slots_for_uses_gloo_at_all_members(
     jobs = cluster.run(crowds)
     assert jobs[0] == jobs[1] == jobs[2]
     assert jobs[0][0] and not any(jobs[0][1:])
-    assert all("no room at the switch" in cluster.log(rank) for rank in range(3))
+    wait_until(lambda: "no room at the switch" in cluster.log(0), "rank 0 says so")
+    said = [line for line in cluster.log(0).splitlines() if "no room at the switch" in line]
+    assert len(said) == 1 and "no room at the switch for 3 process groups (the first is of job 'job-" in said[0]
+    assert "no 16 slots in a row are free" in said[0]
+    assert not any("no room at the switch" in cluster.log(rank) for rank in (1, 2))
 
 
 def by_environment(rank: int, size: int) -> str:

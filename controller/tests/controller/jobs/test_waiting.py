@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from wiresum import join
@@ -10,6 +12,7 @@ from wiresum.controller.jobs.job import Asker, State, Wants, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Grant, Refuse, Wait
 from wiresum.controller.jobs.report import report
+from wiresum.controller.resources import Amounts
 from wiresum_lab.doubles.controller import JobsHarness, join_request, member, switch
 
 SIXTY_FOUR = SwitchSizes(slots=64, lanes_max=360, jobs_max=8)
@@ -300,3 +303,53 @@ def test_an_idle_lease_is_revoked_only_when_others_wait() -> None:
     assert idle.job.ended is not None, "the worker's own claim of progress does not count"
     assert "has summed nothing" in idle.job.ended.reason
     assert waiting.job.state is State.RUNNING
+
+
+# Jobs that are not their program's first.
+
+
+def slots_of(worker: Worker) -> int:
+    return worker.job.slots if worker.job.state is State.RUNNING else 0
+
+
+def test_further_jobs_take_less_as_the_switch_fills_and_leave_a_quarter_of_it() -> None:
+    harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=256))
+    assert slots_of(harness.ask(job_name="first")) == 256
+    granted = []
+    while (slots := slots_of(further := harness.ask(job_name=f"further-{len(granted)}", further=True))) > 0:
+        granted.append(slots)
+    assert granted == sorted(granted, reverse=True) and (granted[0], granted[-1]) == (64, 16)
+    assert len(granted) > 100
+    assert harness.switches[0].leases.slots_free == 1024
+    code, text = harness.refused(further)
+    assert code == "RESOURCE_EXHAUSTED"
+    assert "no 16 slots in a row are free at leaf, where 1024 of 4096 are (one in 4 is kept for other programs)" in text
+    assert [slots_of(harness.ask(job_name=f"program-{number}")) for number in range(5)] == [256, 256, 256, 256, 0]
+
+
+def test_two_programs_with_a_mesh_of_32_groups_each_fit() -> None:
+    harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=256))
+    for program in ("one", "other"):
+        assert slots_of(harness.ask(job_name=program)) == 256
+        granted = [slots_of(harness.ask(job_name=f"{program}.{number}", further=True)) for number in range(32)]
+        assert min(granted) >= 16
+
+
+def test_a_further_job_gets_the_slots_that_it_asks_for_but_not_those_that_are_kept() -> None:
+    harness = JobsHarness(SwitchSizes(slots=1024, lanes_max=360, jobs_max=8))
+    granted = [slots_of(harness.ask(job_name=f"{n}", slots=512, further=True)) for n in range(3)]
+    assert granted == [512, 256, 0]
+
+
+def test_further_jobs_leave_job_numbers_and_room_in_tables_to_others() -> None:
+    sizes = SwitchSizes(slots=4096, lanes_max=360, jobs_max=8)
+    harness = JobsHarness(sizes)
+    assert sum(slots_of(harness.ask(job_name=f"{n}", further=True)) > 0 for n in range(8)) == 6
+    assert slots_of(harness.ask(job_name="a-program")) == 256
+    small = replace(sizes, jobs_max=64, tables=Amounts({"admit": 20}))
+    harness = JobsHarness(switches=[switch(sizes=small, needs=lambda _shape: Amounts({"admit": 2}))])
+    further = [harness.ask(job_name=f"{n}", further=True) for n in range(8)]
+    assert [slots_of(worker) > 0 for worker in further] == [True] * 7 + [False]
+    said = "table admit of leaf has room for 20 entries; 14 are taken and this job needs 2 (one in 4 is kept for other"
+    assert said in harness.refused(further[-1])[1]
+    assert [slots_of(harness.ask(job_name=f"program-{n}")) > 0 for n in range(4)] == [True] * 3 + [False]

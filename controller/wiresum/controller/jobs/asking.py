@@ -53,6 +53,7 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
         slots_wanted=request.slots,
         agreed=dict(request.agreed),
         no_queue=request.no_queue,
+        further=request.further,
         host_name=request.host_name,
         process_id=request.process_id,
         attempt=request.attempt,

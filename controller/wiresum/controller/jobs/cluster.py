@@ -11,7 +11,7 @@ from wiresum.controller.driver import Endpoint, SwitchSizes
 from wiresum.controller.jobs.job import Job, State, Wants, Worker
 from wiresum.controller.jobs.leases import Lease, LeasePool, power_of_two_within
 from wiresum.controller.jobs.refusal import Refusal
-from wiresum.controller.jobs.room import Room
+from wiresum.controller.jobs.room import KEPT_PART, Room
 from wiresum.controller.jobs.tree import Branch, Node, Phase, Tree, has_form, in_words, names, shape_at
 from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts, JobShape, shortage
 from wiresum.controller.topology import above
@@ -87,10 +87,21 @@ class Switch:
         leases = {job: job.nodes[self.name].lease for job in self.numbered.values()}
         return {job: lease.count for job, lease in leases.items() if lease is not None}
 
-    def has_room(self, least: int) -> bool:
-        return self.leases.run_max >= least
+    def slots_spare(self, *, further: bool) -> int:
+        """How many of the free ones a job may have."""
+        return max(0, self.leases.slots_free - (self.sizes.slots // KEPT_PART if further else 0))
 
-    def obstacle(self, least: int, tenant: str) -> str:
+    def run_max(self, *, further: bool) -> int:
+        """The longest lease that a job could have now; 0: none."""
+        spare = self.slots_spare(further=further)
+        return min(self.leases.run_max, power_of_two_within(spare)) if spare else 0
+
+    def numbers_spare(self, *, further: bool) -> int:
+        """How many more jobs could get a number."""
+        most = self.sizes.jobs_max
+        return most - len(self.numbered) - (most // KEPT_PART if further else 0)
+
+    def obstacle(self, least: int, tenant: str, *, further: bool) -> str:
         """Why it does not take a job of so many slots, for a worker of this tenant; empty if it does."""
         if self.trouble:
             return f"{self.name} cannot be used now ({self.trouble})"
@@ -98,13 +109,17 @@ class Switch:
             return f"{self.name} takes no new jobs, since an operator drains it"
         if not self.reconciled:
             return f"{self.name} is just being made ready"
-        if len(self.numbered) >= self.sizes.jobs_max:
-            return f"{self.name} has all the jobs that it can hold, {self.sizes.jobs_max}"
-        if not self.has_room(least):
-            free = f"{self.leases.slots_free} of {self.leases.slots_total} are"
+        if self.numbers_spare(further=further) <= 0:
+            return f"{self.name} has all the jobs that it can hold, {self.sizes.jobs_max}{_but(further)}"
+        if self.run_max(further=further) < least:
+            free = f"{self.leases.slots_free} of {self.leases.slots_total} are{_but(further)}"
             holders = _holders(self.jobs_with_slots(), tenant)
             return f"no {least} slots in a row are free at {self.name}, where {free}: {holders}"
         return ""
+
+
+def _but(further: bool) -> str:
+    return f" (one in {KEPT_PART} is kept for other programs)" if further else ""
 
 
 def _holders(counts: Mapping[Job, int], tenant: str) -> str:
@@ -133,11 +148,13 @@ class Wish(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Where a job would go, for how many slots, and how many threads its workers can have."""
+    """Where a job would go, for how many slots, how many threads its workers can have, and whether it is not its
+    program's first."""
 
     tree: Tree
     wish: Wish
     threads_max: int
+    further: bool = False
 
 
 @dataclass(frozen=True)
@@ -270,15 +287,16 @@ class Cluster:
 
     def obstacle(self, offer: Offer, tenant: str) -> str:
         """Why these switches do not take a job, for a worker of this tenant; empty if they do."""
-        switches = self.of(offer.tree)
-        found = list(filter(None, (switch.obstacle(offer.wish.least, tenant) for switch in switches)))
+        switches, further = self.of(offer.tree), offer.further
+        found = [switch.obstacle(offer.wish.least, tenant, further=further) for switch in switches]
+        found = list(filter(None, found))
         if not found and self._free_number(switches) is None:
             return f"no number of a job is free at all of {in_words(names(offer.tree))}"
         if not found:
             for room, (name, need) in self._needs(offer, self._slots(offer)).items():
-                if lacking := room.lacks(need):
+                if lacking := room.lacks(need, further=further):
                     short = shortage(lacking, name, *(a.of(lacking) for a in (room.total, room.taken, need)))
-                    found.append(f"{short}: {_holders(room.jobs_with(lacking), tenant)}")
+                    found.append(f"{short}{_but(further)}: {_holders(room.jobs_with(lacking), tenant)}")
         return ", and ".join(found)
 
     def never(self, offer: Offer) -> str:
@@ -290,7 +308,11 @@ class Cluster:
 
     def rivals(self, offer: Offer) -> set[str]:
         """The switches where other jobs may take what this one waits for. Pipes take from the tables of one switch."""
-        short = [room for room, (_, need) in self._needs(offer, offer.wish.most).items() if room.lacks(need)]
+        short = [
+            room
+            for room, (_, need) in self._needs(offer, offer.wish.most).items()
+            if room.lacks(need, further=offer.further)
+        ]
         return {*names(offer.tree), *(name for name, switch in self.switches.items() if switch.room in short)}
 
     def threads(self, offer: Offer, slots: int) -> int:
@@ -334,13 +356,17 @@ class Cluster:
 
     def _fits(self, offer: Offer) -> bool:
         switches = self.of(offer.tree)
-        if not all(switch.has_room(offer.wish.least) for switch in switches) or self._free_number(switches) is None:
+        further = offer.further
+        if self._slots(offer) < offer.wish.least or self._free_number(switches) is None:
             return False
-        return not any(room.lacks(need) for room, (_, need) in self._needs(offer, self._slots(offer)).items())
+        if any(switch.numbers_spare(further=further) <= 0 for switch in switches):
+            return False
+        needs = self._needs(offer, self._slots(offer)).items()
+        return not any(room.lacks(need, further=further) for room, (_, need) in needs)
 
     def _slots(self, offer: Offer) -> int:
         """How many it would get, where the least is free."""
-        return min(offer.wish.most, *(switch.leases.run_max for switch in self.of(offer.tree)))
+        return min(offer.wish.most, *(switch.run_max(further=offer.further) for switch in self.of(offer.tree)))
 
     def _need(self, branch: Branch, threads: int) -> Amounts:
         return self.switches[branch.switch_name].needs(shape_at(branch, threads))

@@ -100,6 +100,8 @@ class Worker:
     """Its settings that must be those of the others, by name."""
     no_queue: bool = False
     """It rather does without the job than wait for slots."""
+    further: bool = False
+    """The job is not its program's first."""
     call: int = 0
     """Number of its newest Join; older ones do not count."""
     away_since: float | None = None
@@ -261,6 +263,11 @@ class Job:
         there = {rank for rank, worker in self.workers.items() if worker is not without}
         ranks = [rank for rank in range(self.world_size) if rank not in there]
         return f"rank{'s' if len(ranks) > 1 else ''} {_runs(ranks)} of {self.world_size}"
+
+    @property
+    def further(self) -> bool:
+        """It leaves a part of each switch to jobs that are their program's first."""
+        return any(worker.further for worker in self.workers.values())
 
     def is_complete(self) -> bool:
         """All have asked."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from wiresum.controller.jobs.job import Job
-from wiresum.controller.resources import Amounts
+from wiresum.controller.resources import NOTHING, Amounts
+
+KEPT_PART = 4
+"""One part in so many of each resource of a switch is kept for jobs that are their program's first."""
 
 
 class Room:
@@ -28,9 +31,11 @@ class Room:
     def give_back(self, job: Job, switch_name: str) -> None:
         self.taken -= self._takers.pop((job, switch_name))
 
-    def lacks(self, need: Amounts) -> str:
-        """The first resource that is too short for this besides what is taken; empty: it fits."""
-        return need.beyond(self.total - self.taken)
+    def lacks(self, need: Amounts, *, further: bool = False) -> str:
+        """The first resource that is too short for this besides what is taken, and, for a `further` job, kept; empty:
+        it fits."""
+        kept = Amounts({name: count // KEPT_PART for name, count in self.total.items()}) if further else NOTHING
+        return need.beyond(self.total - self.taken - kept)
 
     def jobs_with(self, resource: str) -> dict[Job, int]:
         """How much each has of it."""

@@ -23,6 +23,10 @@ from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Branch, Tree, in_words
 from wiresum.join.constants import LEASE_SLOTS_MAX
 
+FURTHER_PART = 32
+"""A job that is not its program's first, and does not say how many slots it wants, gets one part in so many of what is
+left for such jobs: a program may have many."""
+
 
 class WaitingRoom:
     def __init__(self, cluster: Cluster, quotas: Quotas, limits: Limits, give: Callable[[Job, Grounds], None]) -> None:
@@ -234,12 +238,18 @@ class WaitingRoom:
         return {name for tree in job.trees for name in self._cluster.rivals(self._offer(job, tree))}
 
     def _offer(self, job: Job, tree: Tree) -> Offer:
-        return Offer(tree, self._wish(job, tree), min(worker.threads_max for worker in job.workers.values()))
+        threads_max = min(worker.threads_max for worker in job.workers.values())
+        return Offer(tree, self._wish(job, tree), threads_max, job.further)
 
     def _wish(self, job: Job, tree: Tree) -> Wish:
         wanted = min((w.slots_wanted for w in job.workers.values() if w.slots_wanted), default=job.slots_reserved)
-        there = min(switch.sizes.slots for switch in self._cluster.of(tree))
-        wish = Wish(wanted or self._limits.slots_default, self._limits.slots_least).within(min(there, LEASE_SLOTS_MAX))
+        switches = self._cluster.of(tree)
+        there = min(switch.sizes.slots for switch in switches)
+        usual, least = self._limits.slots_default, self._limits.slots_least
+        if job.further:
+            spare = min(switch.slots_spare(further=True) for switch in switches)
+            usual = min(usual, max(least, spare // FURTHER_PART))
+        wish = Wish(wanted or usual, least).within(min(there, LEASE_SLOTS_MAX))
         quota = self._quotas.of(job.tenant).slots
         return wish if quota is None else wish.within(quota // len(tree))
 

@@ -23,7 +23,7 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
-from wiresum.agent.membership import Membership
+from wiresum.agent.membership import NO_ROUND, Membership
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
 from wiresum.join.lanes import lanes_of_mtu
@@ -76,6 +76,7 @@ class Aggregators:
         progress: Callable[[int], int | None],
         traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC,
         queue: bool = True,
+        further: bool = False,
         interruption: Interruption | None = None,
     ) -> Aggregators:
         """Returns when the job has been granted by all aggregators of the configuration. If one of them will not have
@@ -104,6 +105,7 @@ class Aggregators:
                     lanes_max=config.lanes or min(lanes_of_mtu(mtu_bytes) for _, mtu_bytes in ways),
                     agreed=config.agreed,
                     queue=queue,
+                    further=further,
                     interruption=joined._interruption,
                 )
                 joined._add(Aggregator(part.switch, address, membership))
@@ -143,6 +145,8 @@ class Aggregators:
         """Leaves all. Idempotent, bounded, does not raise."""
         for aggregator in self._joined:
             aggregator.membership.leave()
+        self._on_ended = lambda _: None  # the old one refers to our owner, and so do these
+        self._progress, self._traffic = lambda _: NO_ROUND, lambda _: NO_TRAFFIC
 
     def _add(self, aggregator: Aggregator) -> None:
         index = len(self._joined)

@@ -11,11 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 
+from wiresum.agent.periodic import Periodic
+
 LOOK_S = 0.5
 STOPPED_S_MIN = 2.0
 """Less is a busy host."""
 REMEMBERED_S = 60.0
 """How long after it the errors may be due to it."""
+
+_looks = Periodic("wiresum-awake", LOOK_S)
 
 
 def _boot_time() -> float:
@@ -35,15 +39,15 @@ class AwakeClock:
         self._last_stop_s = 0.0
         self._resumed_at = 0.0
 
-    def watch(self, until: threading.Event) -> None:
-        """Starts a thread that looks. Before, every second counts."""
-
-        def look_for_ever() -> None:
-            while not until.wait(LOOK_S):
-                self.now()
-
+    def watch(self) -> None:
+        """From now on somebody looks, until `unwatch`. Before, every second counts."""
         self._looked_at = self._clock()
-        threading.Thread(target=look_for_ever, name="wiresum-awake", daemon=True).start()
+        _looks.add(self.now)
+
+    def unwatch(self) -> None:
+        _looks.discard(self.now)
+        with self._lock:
+            self._looked_at = None
 
     def now(self) -> float:
         with self._lock:

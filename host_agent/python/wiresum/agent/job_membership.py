@@ -45,13 +45,14 @@ class JobMembership:
         rank: int,
         world_size: int,
         queue: bool = True,
+        further: bool = False,
         interruption: Interruption | None = None,
     ) -> None:
         self._config = config
         self._job_name = job_name
         self._rank = rank
         self._world_size = world_size
-        self._queue = queue
+        self._queue, self._further = queue, further
         self._interruption = interruption
         self._aggregators: Aggregators | None = None
         self._causes: Causes | None = None
@@ -67,6 +68,7 @@ class JobMembership:
             rank=self._rank,
             world_size=self._world_size,
             queue=self._queue,
+            further=self._further,
             bind=bind,
             on_ended=lambda error: self._end(error, False),
             progress=self._round_newest,

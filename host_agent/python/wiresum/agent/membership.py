@@ -1,9 +1,9 @@
 """A worker's membership in a job: the gRPC client of the join service.
 
-Three threads belong to a membership once it attends: ours, which reads what the service says, one of gRPC's, which
-takes our heartbeats and sends them, and one that notices if this process was stopped (awake.py). All are daemons and
-all end in `leave`. Nobody has to call that: a process that
-ends without it says good-bye on its way out, or, if an exception ended it, tells the others so.
+Two threads belong to a membership once it attends: ours, which reads what the service says, and one of gRPC's, which
+takes our heartbeats and sends them. All memberships of a process share one that notices if the process was stopped
+(awake.py). All are daemons and all end in `leave`. Nobody has to call that: a process that ends without it says
+good-bye on its way out, or, if an exception ended it, tells the others so.
 
 The service is not needed while a job runs: the packets go to the switch. So a connection to it that breaks, because a
 controller is restarted or a standby takes over, is made again without anybody noticing: a service that was killed
@@ -105,11 +105,13 @@ class Membership:
         lanes_max: int,
         agreed: Mapping[str, str] | None = None,
         queue: bool = True,
+        further: bool = False,
         interruption: Interruption | None = None,
     ) -> Membership:
-        """Returns when all workers of the job have asked, and there is room for it; without `queue` there must be room
-        at once. `config` names one aggregator, and `address` and `port` are those of this worker's data sockets for
-        it. `agreed` are the settings that the service compares. Raises a `JoinError`, or what `interruption` says."""
+        """Returns when all workers of the job have asked, and there is room for it; without `queue`, and for a
+        `further` job, which is not the program's first and takes less, there must be room at once. `config` names one
+        aggregator, and `address` and `port` are those of this worker's data sockets for it. `agreed` are the settings
+        that the service compares. Raises a `JoinError`, or what `interruption` says."""
         request = messages.JoinRequest(
             protocol_version=messages.PROTOCOL_VERSION,
             job_name=job_name,
@@ -128,7 +130,8 @@ class Membership:
             priority=config.priority,
             job_token=config.job_token,
             agreed=agreed,
-            no_queue=not queue,
+            no_queue=further or not queue,  # services of older releases do not know the other
+            further=further,
         )
         try:
             control = Control(config)
@@ -157,7 +160,7 @@ class Membership:
             if self._leaving.is_set():
                 return
             self._progress, self._traffic = progress, traffic
-            self._awake.watch(self._leaving)
+            self._awake.watch()
             self._thread = threading.Thread(
                 target=self._attend, args=(on_ended,), name="wiresum-membership", daemon=True
             )
@@ -207,8 +210,10 @@ class Membership:
             self._hang_up()
             if self._thread is not None and threading.current_thread() is not self._thread:
                 self._thread.join(THREAD_END_S_MAX)
+            self._awake.unwatch()
             self._control.close()
             self._left.set()
+            self._progress, self._traffic = lambda: NO_ROUND, lambda: NO_TRAFFIC  # the old ones refer to our owner
             _alive.discard(self)
 
     def _tell(self, what: str, request: messages.LeaveRequest | messages.AbortRequest) -> None:
@@ -295,6 +300,7 @@ class Membership:
         finally:
             hung_up.set()
             call.cancel()
+            call.with_traceback(None)  # the error that it raises is the call itself, which this frame refers to
         return None
 
     def _heartbeats(self, hung_up: threading.Event) -> Iterator[messages.Heartbeat]:

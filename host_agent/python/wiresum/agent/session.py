@@ -46,14 +46,23 @@ class Session:
         self._sparse = native.sparse
 
     @classmethod
-    def join(cls, config: AgentConfig, *, job_name: str, rank: int, world_size: int, queue: bool = True) -> Session:
+    def join(
+        cls,
+        config: AgentConfig,
+        *,
+        job_name: str,
+        rank: int,
+        world_size: int,
+        further: bool = False,
+    ) -> Session:
         """Joins the job at all aggregators that the configuration names, opens the data path, and proves that full-size
-        packets pass it both ways. Without `queue` the job does not wait for slots that other jobs have: a JoinError
-        with the code RESOURCE_EXHAUSTED.
+        packets pass it both ways. A `further` job is not the program's first: it takes few slots, unless the
+        configuration says how many, leaves a part of the switch to other programs, and does not wait for slots that
+        other jobs have: a JoinError with the code RESOURCE_EXHAUSTED.
 
         Raises JoinError if the job will not have us, SwitchUnreachableError if control or data do not get through.
         """
-        membership = JobMembership(config, job_name=job_name, rank=rank, world_size=world_size, queue=queue)
+        membership = JobMembership(config, job_name=job_name, rank=rank, world_size=world_size, further=further)
         return cls(_native.Session.join(membership, job_name), membership, job_name)
 
     @property

@@ -2,9 +2,8 @@
 
 It settles works whose callers asked for futures or dropped the work, and so keeps their tensors alive until the network
 is done with them. When the session fails it makes Gloo's pending operations fail, too: Gloo notices only the death of a
-neighbour in its ring. If a worker has only left, operations that do not need it go on (gloo.py). Now and then it checks
-whether the workers wait for each other (standstill.py), also when it knows of no pending work: only the caller knows of
-a synchronous collective.
+neighbour in its ring. If a worker has only left, operations that do not need it go on (gloo.py). The thread starts with
+the first work, and ends when there has been none for IDLE_S.
 
 Callbacks of futures run in this thread, and may call a collective and wait for its future (PowerSGD's does). So when a
 callback calls a collective, a new thread takes over, and the callback's thread ends with the callback.
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,31 +22,21 @@ if TYPE_CHECKING:
     from wiresum.agent.session import Session
     from wiresum.torch.work import GlooWork, NetworkWork
 
-from wiresum.torch.standstill import LOOK_S
-
 log = logging.getLogger("wiresum")
 
 POLL_S = 0.2
 """How long it waits for the network before it checks Gloo, and the other way round."""
+IDLE_S = 1.0
 JOIN_TIMEOUT_S = 5.0
 
 
 class Attendant:
     """After the session has failed, `on_failure` is called with Gloo's pending works until it returns True: they will
-    end. `look` is called every LOOK_S with the number of the oldest pending collective of Gloo."""
+    end."""
 
-    def __init__(
-        self,
-        session: Session,
-        *,
-        name: str,
-        on_failure: Callable[[Sequence[GlooWork]], bool],
-        look: Callable[[int | None], None],
-    ) -> None:
+    def __init__(self, session: Session, *, name: str, on_failure: Callable[[Sequence[GlooWork]], bool]) -> None:
         self._session = session
         self._on_failure = on_failure
-        self._look = look
-        self._looked_at = 0.0
         self.changed = threading.Condition()
         """Hold it while submitting with `notify` and until watch_network(): a completion must find its work."""
         self._network: dict[int, NetworkWork] = {}
@@ -58,19 +46,19 @@ class Attendant:
         self._closing = False
         self._idle = False
         self._name = name
-        self._start_thread()
+        self._thread: threading.Thread | None = None
 
     def watch_network(self, work: NetworkWork) -> None:
         with self.changed:
             self._network.update((operation.token, work) for operation in work.operations())
             self.changed.notify_all()
-            if self._is_current() and not self._closing:
-                self._start_thread()
+            self._ensure_thread()
 
     def watch_gloo(self, work: GlooWork) -> None:
         """Weakly: a send or receive that nobody waits for never becomes complete in Gloo."""
         with self.changed:
             self._gloo.add(work)
+            self._ensure_thread()
             if self._idle:  # else it sees the work soon; waking it each time would slow down the caller
                 self.changed.notify_all()
 
@@ -91,14 +79,18 @@ class Attendant:
         with self.changed:
             self._closing = True
             self.changed.notify_all()
-        if not self._is_current():
-            self._thread.join(JOIN_TIMEOUT_S)
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(JOIN_TIMEOUT_S)
         for work in set(self._network.values()):
             work.settle()
 
-    def _start_thread(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+    def _ensure_thread(self) -> None:
+        """A callback's thread may be busy with it for long, so what that calls gets another. Hold `changed`."""
+        if (self._thread is None or self._is_current()) and not self._closing:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _is_current(self) -> bool:
         return threading.current_thread() is self._thread
@@ -106,21 +98,21 @@ class Attendant:
     def _run(self) -> None:
         try:
             while self._await_work():
-                if self._network or self._gloo:
-                    self._attend()
-                if self._is_current() and time.monotonic() - self._looked_at >= LOOK_S:
-                    self._looked_at = time.monotonic()
-                    self._look(self.oldest_gloo())
+                self._attend()
         except Exception:
             log.exception("wiresum: unexpected error while attending to collectives; the job ends")
             self._session.abort("an internal error in the PyTorch backend; the log of this worker has the traceback")
 
     def _await_work(self) -> bool:
         with self.changed:
+            if not self._is_current():
+                return False
             self._idle = True
-            self.changed.wait_for(lambda: self._network or self._gloo or self._closing, LOOK_S)
+            has_work = self.changed.wait_for(lambda: self._network or self._gloo or self._closing, IDLE_S)
             self._idle = False
-            return self._is_current() and not self._closing
+            if not has_work:
+                self._thread = None
+            return bool(has_work) and not self._closing
 
     def _attend(self) -> None:
         """Checks everything once; sleeps for POLL_S at most."""

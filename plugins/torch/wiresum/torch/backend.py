@@ -244,13 +244,11 @@ class WiresumBackend:
         if self.network is not None:
             self.network.close()
 
-    def leave_at_exit(self) -> None:
+    def leave_at_exit(self, error: BaseException | None) -> None:
         """The process ends without destroy_process_group: tells the others, which would otherwise wait."""
         if self.network is None or self._closed:
             return
-        error = getattr(sys, "last_value", None)
         if error is None:
-            time.sleep(EXIT_LINGER_S)
             reason = f"rank {self.rank} exited without destroy_process_group()"
         else:
             reason = f"rank {self.rank} ended with {type(error).__name__}: {error}"
@@ -312,8 +310,12 @@ def stats_of(group: dist.ProcessGroup | None) -> GroupStats:
 
 
 def _leave_at_exit() -> None:
-    for backend in list(_open):
-        backend.leave_at_exit()
+    backends = list(_open)
+    error = getattr(sys, "last_value", None)
+    if error is None and any(backend.network is not None for backend in backends):
+        time.sleep(EXIT_LINGER_S)  # once for all groups
+    for backend in backends:
+        backend.leave_at_exit(error)
 
 
 def _forget_after_fork() -> None:

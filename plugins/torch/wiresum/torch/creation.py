@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import re
 import secrets
 import time
+import weakref
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -23,15 +23,14 @@ from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.session import Session
 from wiresum.join import name_problem
 from wiresum.join.constants import JOB_NAME_BYTES_MAX
-from wiresum.torch import extension
+from wiresum.torch import extension, standstill
 from wiresum.torch.backend import WiresumBackend
 from wiresum.torch.calls import KEPT
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.gloo import Gloo, group_of, make_gloo
 from wiresum.torch.network import Network
+from wiresum.torch.no_room import NoRoom
 from wiresum.torch.options import Options
-
-log = logging.getLogger("wiresum")
 
 MEETING_POLL_S = 0.005
 
@@ -40,6 +39,8 @@ _generations: Counter[str] = Counter()
 
 _job_names: dict[str, str] = {}
 """The newest job of each group, by the group's name; "" is the default group, whose job's name begins all others."""
+
+_no_room = NoRoom(standstill.looks)
 
 _JOINED = "joined"
 _REFUSED = "refused "
@@ -93,13 +94,14 @@ def _make_backend(
     try:
         gloo = Gloo(make_gloo(PrefixStore("gloo", store), rank, size, timeout, config), dist_store, rank, size)
         if session is not None:
+            its_gloo = weakref.proxy(gloo)  # which has the network
             gloo.network = Network(
                 session,
                 store,
                 bits=config.bits,
                 fixed_scale=options.fixed_scale,
-                timeout=lambda: gloo.timeout,
-                on_failure=gloo.end_pending,
+                timeout=lambda: its_gloo.timeout,
+                on_failure=partial(Gloo.end_pending, its_gloo),
                 direct=native.DirectSums(session.native, KEPT) if native is not None else None,
             )
         make_part = partial(_make_part, options, rank)
@@ -195,7 +197,7 @@ def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, 
     session: Session | None = None
     cause: Exception | None = None
     try:
-        session = Session.join(config, job_name=job, rank=rank, world_size=size, queue=not may_refuse)
+        session = Session.join(config, job_name=job, rank=rank, world_size=size, further=may_refuse)
     except Exception as error:
         cause = error
     with contextlib.ExitStack() as cleanup:
@@ -223,13 +225,8 @@ def _all_joined(store: Store, rank: int, size: int, job: str, cause: Exception |
     outcomes = [store.get(f"outcome/{member}").decode() for member in range(size)]
     refusals = [text for text in outcomes if text.startswith(_REFUSED)]
     if refusals:
-        log.warning(
-            "wiresum: rank %d: no room at the switch for the process group of job '%s', so all of its collectives go "
-            "through Gloo, which is slower: %s",
-            rank,
-            job,
-            refusals[0].removeprefix(_REFUSED),
-        )
+        if rank == 0:
+            _no_room.add(job, refusals[0].removeprefix(_REFUSED))
         return False
     for member, text in enumerate(outcomes):
         if cause is None and text.startswith(_FAILED):

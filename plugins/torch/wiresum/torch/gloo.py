@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -270,9 +270,16 @@ def make_gloo(store: Store, rank: int, size: int, timeout: timedelta, config: Ag
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return ProcessGroupGloo(store, rank, size, timeout)
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [ProcessGroupGloo.create_device(hostname=config.address or _source_address(config))]
+    options._devices = [_device(config.address or _source_address(config), os.getpid())]
     options._timeout = timeout
     return ProcessGroupGloo(store, rank, size, options)
+
+
+@cache
+def _device(address: str, process: int) -> Any:
+    """What listens at this address and moves bytes, in a thread: one for all groups of a process. A forked child has no
+    such thread."""
+    return ProcessGroupGloo.create_device(hostname=address)
 
 
 def tensors_in(arguments: Any) -> Tensors:
@@ -334,7 +341,7 @@ def _refuses(dtype: torch.dtype, operator: Any) -> bool:
     """Gloo's error does not tell that from broken connections, so the sum is tried in a group of one, which has no
     connections."""
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._devices = [_device("127.0.0.1", os.getpid())]
     alone: Any = ProcessGroupGloo(HashStore(), 0, 1, options)
     asked: Any = AllreduceOptions()
     asked.reduceOp = operator

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from wiresum.agent.errors import CollectiveTimeoutError, DivergedError, JobAbortedError, WiresumError, WorkerLeftError
 from wiresum.agent.session import FLOATING, Form, Operation, Scaling, Session
 from wiresum.torch import plan as plans
-from wiresum.torch import rows
+from wiresum.torch import rows, standstill
 from wiresum.torch.attendant import Attendant
 from wiresum.torch.calls import Call, CallLog, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
@@ -78,14 +78,15 @@ class Network:
         self._fixed_scale = fixed_scale
         self._timeout = timeout
         self._departures = Departures(PrefixStore("left", store), session.rank)
-        self._order = SubmissionOrder(f"wiresum-order-{session.job_name}", self._set_direct)
+        self._order = SubmissionOrder(
+            f"wiresum-order-{session.job_name}", direct.set_open if direct is not None else lambda is_free: None
+        )
         self._pending: set[NetworkWork] = set()
         self._standstill = Standstill(
             session, PrefixStore("standstill", store), self._calls, submits_at_once=self._order.is_free
         )
-        self._attendant = Attendant(
-            session, name=f"wiresum-{session.job_name}", on_failure=on_failure, look=self._standstill.look
-        )
+        self._attendant = Attendant(session, name=f"wiresum-{session.job_name}", on_failure=on_failure)
+        standstill.looks.add(self._look)
 
     @property
     def collectives(self) -> Counter[str]:
@@ -229,10 +230,6 @@ class Network:
                 self.session.notify(operation)
             self._attendant.watch_network(work)
 
-    def _set_direct(self, is_free: bool) -> None:
-        if self.direct is not None:
-            self.direct.set_open(is_free)
-
     # Leaving.
 
     def drain(self) -> None:
@@ -247,12 +244,16 @@ class Network:
 
     def close(self) -> None:
         """Leaves the job. What is pending fails."""
+        standstill.looks.discard(self._look)
         self.session.close()
         self._order.close()
         self._standstill.close()
         self._attendant.close()
         for work in list(self._pending):
             work.settle()
+
+    def _look(self) -> None:
+        self._standstill.look(self._attendant.oldest_gloo())
 
     def translate(self, error: WiresumError) -> Exception:
         """The error for users, with each worker's call if these differ."""

@@ -2,7 +2,7 @@
 
 All workers must submit the same collectives in the same order. Callers submit most of them at once. A sum of sparse
 tensors takes several exchanges, each of which depends on the one before (rows.py), so a thread submits it, as a *step*,
-while its caller goes on. Later calls wait behind it. The thread starts with the first step.
+while its caller goes on. Later calls wait behind it. The thread ends with the last step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ class SubmissionOrder:
         self._changed = threading.Condition()
         self._steps: deque[Callable[[], None]] = deque()
         """The current step and those after it."""
-        self._closing = False
         self._thread: threading.Thread | None = None
 
     def is_free(self) -> bool:
@@ -33,13 +32,12 @@ class SubmissionOrder:
     def append(self, step: Callable[[], None]) -> None:
         """The step is taken after all earlier ones. It must not raise."""
         with self._changed:
-            if not self._steps:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
                 self._on_change(False)
             self._steps.append(step)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
 
     def drain(self, timeout_s: float) -> None:
         """Waits until no step is left, or the timeout has passed."""
@@ -48,23 +46,21 @@ class SubmissionOrder:
                 self._changed.wait_for(lambda: not self._steps, timeout_s)
 
     def close(self) -> None:
-        """Ends the thread after its last step. Call it when the session is closed: then no step waits."""
+        """Waits for the last step. Call it when the session is closed: then no step waits."""
         with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(JOIN_TIMEOUT_S)
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._steps or self._closing)
-                if not self._steps:
-                    return
                 step = self._steps[0]
             step()
             with self._changed:
                 self._steps.popleft()
                 if not self._steps:
+                    self._thread = None
                     self._on_change(True)
-                self._changed.notify_all()
+                    self._changed.notify_all()
+                    return

@@ -18,12 +18,16 @@ from typing import NamedTuple
 
 from torch._C._distributed_c10d import Store
 
+from wiresum.agent.periodic import Periodic
 from wiresum.agent.session import Session
 from wiresum.torch.calls import CallLog
 
 LOOK_S = 1.0
 """Time between two checks, between which nothing has changed if there is no progress."""
 JOIN_TIMEOUT_S = 1.0
+
+looks = Periodic("wiresum-looks", LOOK_S)
+"""Looks at all groups of the process."""
 
 
 class Position(NamedTuple):
@@ -53,7 +57,8 @@ class Standstill:
         self._thread: threading.Thread | None = None
 
     def look(self, gloo: int | None) -> None:
-        """The attendant calls it every LOOK_S. `gloo` as in Position."""
+        """To be called every LOOK_S, also without work that the attendant knows of: only the caller knows of a
+        synchronous collective. `gloo` as in Position."""
         before, self._position = self._position, Position(*self._session.native.standing, gloo)
         self._stands = self._position if self._position == before and before.waits() else None
         if self._stands is None or self._session.failure is not None:

@@ -1,0 +1,62 @@
+"""One thread of the process that calls functions now and then, for all who need one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+
+class Periodic:
+    """Calls functions every `period_s`, in a thread that lives as long as there are any. They must not take long, since
+    the others wait meanwhile; one that raises is not called again. Made once and kept until the process ends; a forked
+    child has none of its parent's functions. Any thread may call any method."""
+
+    def __init__(self, name: str, period_s: float) -> None:
+        self._name, self._period_s = name, period_s
+        self._changed = threading.Condition()
+        self._functions: list[Callable[[], object]] = []
+        self._thread: threading.Thread | None = None
+        os.register_at_fork(after_in_child=self._forget)
+
+    def add(self, function: Callable[[], object]) -> None:
+        """Raises a `RuntimeError` if the thread cannot be started."""
+        with self._changed:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
+            self._functions.append(function)
+
+    def discard(self, function: Callable[[], object]) -> None:
+        """It may be under way when this returns, but is not called any more. No error if it is not there."""
+        with self._changed:
+            if function in self._functions:
+                self._functions.remove(function)
+            self._changed.notify_all()
+
+    def _forget(self) -> None:
+        self._changed, self._functions, self._thread = threading.Condition(), [], None
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._functions, self._period_s)
+                if not self._functions:
+                    self._thread = None
+                    return
+            self._call_all()
+
+    def _call_all(self) -> None:
+        # In a frame of its own: while the thread sleeps it holds no function, and so nobody's memory.
+        with self._changed:
+            functions = list(self._functions)
+        for function in functions:
+            try:
+                function()
+            except Exception:
+                log.exception("unexpected error in %s, which goes on without that", self._name)
+                self.discard(function)
