@@ -30,7 +30,11 @@ class Causes:
         aggregators' order. `greeted`: has the first sum come back right?"""
         sequence = tensor & 0xFFFF
         if status == "diverged" and greeted:
-            return self.of_divergence(sequence)
+            return DivergedError(
+                f"{self._who}: the workers {DivergedError.WORDS} at number {sequence}. All ranks must call the same "
+                "collectives, with the same sizes and types, in the same order",
+                number=sequence,
+            )
         if status == "diverged":
             return DivergedError(
                 f"{self._who}: the first sum is of chunks that do not belong together: {self._why_wrong()}",
@@ -52,13 +56,6 @@ class Causes:
                 "more memory, or let it do without: WIRESUM_SPARSE=0, WIRESUM_PRECISION=block at all workers"
             )
         return WiresumError(f"{self._who}: the collective was aborted")
-
-    def of_divergence(self, number: int) -> DivergedError:
-        return DivergedError(
-            f"{self._who}: the workers {DivergedError.WORDS} at number {number}. All ranks must call the same "
-            "collectives, with the same sizes and types, in the same order",
-            number=number,
-        )
 
     def of_wrong_greeting(self, found: int, expected: int) -> WiresumError:
         return WiresumError(f"the first sum came back wrong ({found}, expected {expected}): {self._why_wrong()}")

@@ -106,7 +106,8 @@ class WiresumBackend:
         if (network := self._adding(opts)) is not None and plans.carries([*outputs, *inputs], summed=True):
             pairs = list(zip(outputs, inputs, strict=True))
             todo = plans.reduce_scatter_single(pairs, rank=self.rank, size=self.size)
-            return self._started(network.run("reduce_scatter_single", todo, opts, outputs, summed=outputs))
+            work = network.run("reduce_scatter_single", todo, opts, outputs, summed=outputs, given=inputs)
+            return self._started(work)
         return self._started(
             self.gloo.run_sum(
                 "reduce_scatter_single", "reduce_scatter_single_coalesced", (outputs, inputs), opts, summed=outputs

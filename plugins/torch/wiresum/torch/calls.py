@@ -11,11 +11,15 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistError
+
+if TYPE_CHECKING:
+    from wiresum.agent.session import Operation
 
 KEPT = 4096
 """How many of the newest calls are kept. A worker that has made more since says so."""
@@ -40,6 +44,9 @@ class Call(NamedTuple):
     timeout_s: float
     root: int = -1
     through_gloo: bool = False
+    created_ns: int = 0
+    """Since the epoch."""
+    ended_well: bool = False
 
     def parts(self, settings: Sequence[str] = ()) -> list[str]:
         """What is between the parentheses. `settings` are those of sums in the network."""
@@ -76,29 +83,20 @@ class CallLog:
         settings: Sequence[str] = (),
     ) -> None:
         self._store, self._rank, self._size, self._more, self._settings = store, rank, size, more, settings
-        self._calls: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
-        self._gloo: deque[Call] = deque(maxlen=KEPT)
-        self._differs_at: int | None = None
+        self._calls: deque[tuple[Operation, int, tuple[Any, ...]]] = deque(maxlen=KEPT)
         self._compared: str | None = None
-        self.gloo_calls = 0
 
-    def note(self, *fields: Any) -> None:
-        """A Call's."""
-        self._calls.append(fields)
+    def note(self, operation: Operation, *fields: Any) -> None:
+        """A Call's, but for the number, and from `name` to `through_gloo`."""
+        self._calls.append((operation, time.time_ns(), fields))
 
     def find(self, number: int) -> Call | None:
         """What this worker has called as number `number`, if it remembers that."""
         return next((call for calls in self._kept() for call in calls if call.number == number), None)
 
-    def note_gloo(self, call: Call) -> int:
-        """Notes a collective of Gloo. Returns its number there, which is the same at all workers."""
-        self._gloo.append(call)
-        self.gloo_calls += 1
-        return self.gloo_calls - 1
-
-    def differ_at(self, gloo: int) -> None:
-        """Some workers have called this collective of Gloo where this worker called one of the network."""
-        self._differs_at = gloo
+    def newest(self) -> list[Call]:
+        """Oldest first."""
+        return sorted((call for calls in self._kept() for call in calls), key=attrgetter("created_ns"))
 
     def compare(self, number: int | None) -> str:
         """What each worker called as number `number`, in words; if that is None, another worker must publish it. ""
@@ -114,12 +112,11 @@ class CallLog:
         deadline = time.monotonic() + ANSWERS_S_MAX
         if number is not None:
             # Workers may notice at different numbers; all report the same one.
-            place = f"{number}" if self._differs_at is None else f"{number} {self._differs_at}"
-            self._store.compare_set("diverged", "", place)
+            self._store.compare_set("diverged", "", f"{number}")
         elif not self._is_there("diverged", deadline):
             return ""
-        number, *gloo = map(int, self._store.get("diverged").split())
-        self._store.set(f"calls/{self._rank}", json.dumps(self._called(number, *gloo)))
+        number = int(self._store.get("diverged"))
+        self._store.set(f"calls/{self._rank}", json.dumps(self._called(number)))
         said: list[_Said] = []
         for rank in range(self._size):
             there = self._is_there(f"calls/{rank}", deadline)
@@ -128,11 +125,8 @@ class CallLog:
         at = _first_difference(called)
         return f"As number {number} " + ", ".join(f"rank {rank} {one.in_words(at)}" for rank, one in enumerate(said))
 
-    def _called(self, number: int, gloo: int | None = None) -> _Said:
-        call = self.find(number)
-        if gloo is not None and 0 < (back := self.gloo_calls - gloo) <= len(self._gloo):
-            call = self._gloo[-back]
-        if call is not None:
+    def _called(self, number: int) -> _Said:
+        if (call := self.find(number)) is not None:
             return _Said(f"called {call.name}", call.parts(self._settings), call.where())
         for calls in self._kept():
             if len(calls) == KEPT and number < calls[0].number:
@@ -141,7 +135,13 @@ class CallLog:
 
     def _kept(self) -> tuple[list[Call], list[Call]]:
         """Copies, since other threads go on calling."""
-        return [Call(*noted) for noted in list(self._calls)], [Call(*noted) for noted in self._more()]
+        here = [
+            Call(operation.number, *fields)._replace(
+                created_ns=created_ns, ended_well=operation.done() and operation.error is None
+            )
+            for operation, created_ns, fields in list(self._calls)
+        ]
+        return here, [Call(*noted) for noted in self._more()]
 
     def _is_there(self, key: str, deadline: float) -> bool:
         while not self._store.check([key]):

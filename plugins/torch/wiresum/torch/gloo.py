@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import socket
 import time
@@ -95,7 +96,7 @@ class Gloo:
         if self.collectives[name] == 0 and self.network is not None:
             log.info("wiresum: %s goes through Gloo: the network does not do that", call.said)
         self.collectives[name] += 1
-        call = self._checked(call, arguments)
+        call = self._checked(call)
         arguments_staged, staged = staged_for_gloo(arguments, written)
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
@@ -112,7 +113,7 @@ class Gloo:
             began=began if call.is_collective else None,
         )
         if self.network is not None:
-            self.network.watch_gloo(work, call.said if call.is_collective else None)
+            self.network.watch_gloo(work, is_collective=call.is_collective)
         return work
 
     def run_sum(
@@ -171,12 +172,15 @@ class Gloo:
 
     def _call(self, name: str, method: str, arguments: tuple[Any, ...]) -> GlooCall:
         options = arguments[-1]
+        operator = getattr(options, "reduceOp", None)
+        # The last before the options are what is summed.
+        tensors = tensors_in(arguments if operator is None else arguments[-2])
         is_collective = name not in POINT_TO_POINT
         said = Call(
             0,
             name,
-            getattr(options, "reduceOp", None),
-            kinds_of(tensors_in(arguments)),
+            operator,
+            kinds_of(tensors),
             self._timeout_of(options).total_seconds(),
             root=getattr(options, "rootRank", -1),
             through_gloo=True,
@@ -184,13 +188,12 @@ class Gloo:
         number = self.network.gloo_calls if self.network is not None and is_collective else None
         return GlooCall(said, number, arguments[1] if method in POINT_TO_POINT else None, is_collective)
 
-    def _checked(self, call: GlooCall, arguments: tuple[Any, ...]) -> GlooCall:
+    def _checked(self, call: GlooCall) -> GlooCall:
         """The call with its check, where there is a network that all are at."""
         if not call.is_collective or self.network is None or self.network.left is not None:
             return call
         said = call.said
-        # The last before the options are what is summed, of the same sizes at all workers.
-        sizes = [tensor.numel() for tensor in tensors_in(arguments[-2])] if said.operator is not None else []
+        sizes = [math.prod(shape) for _, shape, _ in said.kinds] if said.operator is not None else []
         plan = through_gloo(said.name, said.operator_name(), said.root, call.dtypes, sizes)
         return replace(call, check=self.network.check(said, plan))
 

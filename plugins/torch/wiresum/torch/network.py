@@ -13,21 +13,32 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from wiresum.agent.errors import CollectiveTimeoutError, DivergedError, JobAbortedError, WiresumError, WorkerLeftError
+from wiresum.agent.errors import (
+    CollectiveTimeoutError,
+    DivergedError,
+    JobAbortedError,
+    SessionClosedError,
+    WiresumError,
+    WorkerLeftError,
+)
+from wiresum.agent.periodic import Periodic
 from wiresum.agent.session import FLOATING, Form, Operation, Scaling, Session
+from wiresum.torch import flight_recorder, rows
 from wiresum.torch import plan as plans
-from wiresum.torch import rows, standstill
 from wiresum.torch.attendant import Attendant
 from wiresum.torch.calls import Call, CallLog, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.leaving import ANSWER_S_MAX, Departures
 from wiresum.torch.order import SubmissionOrder
 from wiresum.torch.plan import CollectivePlan, Tensors, divide
-from wiresum.torch.standstill import Standstill
 from wiresum.torch.work import GlooWork, NetworkWork
 
 DRAIN_TIMEOUT_S = 5.0
 """How long destroy_process_group waits for works that nobody has waited for."""
+
+LOOK_S = 1.0
+looks = Periodic("wiresum-looks", LOOK_S)
+"""Looks at all groups of the process."""
 
 _UNSET = timedelta(0)
 _AVERAGE = dist.ReduceOp.AVG
@@ -63,11 +74,13 @@ class Network:
         fixed_scale: float | None,
         timeout: Callable[[], timedelta],
         on_failure: Callable[[Sequence[GlooWork]], bool],
+        group: flight_recorder.Group,
         direct: Any = None,
     ) -> None:
         """`store` is the group's own, and `direct` its DirectSums (direct.hpp), if it has the extension."""
         self.session = session
         self.direct = direct
+        self._group = group
         self._collectives: Counter[str] = Counter()
         self._bytes: Counter[bool] = Counter()
         """Bytes of collectives that sum (True), and of those that copy (False)."""
@@ -82,11 +95,12 @@ class Network:
             f"wiresum-order-{session.job_name}", direct.set_open if direct is not None else lambda is_free: None
         )
         self._pending: set[NetworkWork] = set()
-        self._standstill = Standstill(
-            session, PrefixStore("standstill", store), self._calls, submits_at_once=self._order.is_free
-        )
+        self.gloo_calls = 0
+        """How many of Gloo's collectives were called here, which is the next one's number."""
         self._attendant = Attendant(session, name=f"wiresum-{session.job_name}", on_failure=on_failure)
-        standstill.looks.add(self._look)
+        self._is_recorded = False
+        flight_recorder.networks.add(self)
+        looks.add(self._look)
 
     @property
     def collectives(self) -> Counter[str]:
@@ -140,7 +154,7 @@ class Network:
         def submit() -> None:
             form = self._form(plan, average=False)
             work.add(operation := self.session.submit([], **form, timeout_s=call.timeout_s, notify=False))
-            self._calls.note(operation.number, *call[1:])
+            self._calls.note(operation, *call[1:7])
             work.all_added()
 
         self._in_turn(work, submit)
@@ -172,10 +186,11 @@ class Network:
         self._order.append(partial(_take, align_and_submit, work))
         return work
 
-    def watch_gloo(self, work: GlooWork, call: Call | None) -> None:
-        """Attends to a work of Gloo. `call` is None for a send or receive."""
-        if call is not None:
-            work.number = self._calls.note_gloo(call)
+    def watch_gloo(self, work: GlooWork, *, is_collective: bool) -> None:
+        """Attends to a work of Gloo: a collective, or a send or receive."""
+        if is_collective:
+            work.number = self.gloo_calls
+            self.gloo_calls += 1
         self._attendant.watch_gloo(work)
 
     # Members that fail or leave.
@@ -195,11 +210,6 @@ class Network:
         """Whether this collective of Gloo needs the worker that has left. False as long as that is unknown."""
         finished = self._departures.finished_by(left.rank, wait_s)
         return finished is not None and number >= finished
-
-    @property
-    def gloo_calls(self) -> int:
-        """How many of Gloo's collectives were called here, which is the next one's number."""
-        return self._calls.gloo_calls
 
     def _require_everybody(self) -> None:
         if (failure := self.session.failure) is not None:
@@ -244,19 +254,29 @@ class Network:
 
     def close(self) -> None:
         """Leaves the job. What is pending fails."""
-        standstill.looks.discard(self._look)
+        looks.discard(self._look)
         self.session.close()
         self._order.close()
-        self._standstill.close()
         self._attendant.close()
         for work in list(self._pending):
             work.settle()
 
+    def record(self) -> flight_recorder.Record:
+        """For the flight recorder."""
+        submitted, _ = self.session.native.standing
+        return flight_recorder.Record(self._group, self.session.rank, self._calls.newest(), submitted)
+
     def _look(self) -> None:
-        self._standstill.look(self._attendant.oldest_gloo())
+        """Writes the flight record after a failure, also where no caller waits for a collective."""
+        failure = self.session.failure
+        if self._is_recorded or failure is None or isinstance(failure, (SessionClosedError, WorkerLeftError)):
+            return
+        self._is_recorded = True
+        flight_recorder.write_if_wanted(self._group.ranks[self.session.rank])
 
     def translate(self, error: WiresumError) -> Exception:
         """The error for users, with each worker's call if these differ."""
+        self._look()
         if isinstance(error, CollectiveTimeoutError) and (call := self._calls.find(error.number)) is not None:
             text = timed_out(self.session.rank, call.timeout_s, self._in_full(call), error.why)
             return as_torch_error(error, text=text)
@@ -321,7 +341,7 @@ class Network:
                 operation = self.session.submit(plan.regions, **form, timeout_s=timeout_s, notify=notify)
                 work.add(operation)
                 kinds = kinds_of(call.tensors)
-                self._calls.note(operation.number, call.name, call.operator, kinds, timeout_s, plan.root)
+                self._calls.note(operation, call.name, call.operator, kinds, timeout_s, plan.root)
         except Exception as error:
             if not work.operations():  # else the network has memory of it, and it stays until the group is closed
                 self._pending.discard(work)
