@@ -108,6 +108,7 @@ def _make_backend(
                 group=group,
                 direct=native.DirectSums(session.native, KEPT) if native is not None else None,
             )
+            gloo.network.meet(timeout)
         make_part = partial(_make_part, options, rank, group)
         return WiresumBackend(rank, size, gloo=gloo, network=gloo.network, make_part=make_part)
     except BaseException as error:

@@ -15,11 +15,10 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from wiresum.torch.calls import Call
-    from wiresum.torch.network import Network
 
 log = logging.getLogger("wiresum")
 
@@ -34,8 +33,8 @@ NAMES = {
 }
 """Of collectives that the flight recorder calls differently."""
 
-networks: weakref.WeakSet[Network] = weakref.WeakSet()
-"""Those of this process's groups."""
+networks: weakref.WeakSet[Recorded] = weakref.WeakSet()
+"""Of this process's groups."""
 _writing = threading.Lock()
 
 
@@ -65,6 +64,12 @@ class Record(NamedTuple):
 
     def forgotten(self) -> int:
         return self.sequence(self.calls[0]) - 1 if self.calls else 0
+
+
+class Recorded(Protocol):
+    """A Network."""
+
+    def record(self) -> Record: ...
 
 
 def entries_max() -> int:

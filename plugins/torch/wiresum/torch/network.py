@@ -160,6 +160,10 @@ class Network:
         self._in_turn(work, submit)
         return work
 
+    def meet(self, timeout: timedelta) -> None:
+        """Waits for the other members, once, since one that leaves at once would cut off those that still connect."""
+        self.check(Call(0, "barrier", None, [], timeout.total_seconds()), plans.barrier()).wait()
+
     def _in_turn(self, work: NetworkWork, begin: Callable[[], None]) -> None:
         """Begins it now, or after the calls that wait to be submitted."""
         if self._order.is_free():
