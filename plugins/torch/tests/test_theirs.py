@@ -15,6 +15,8 @@ pytest.importorskip("expecttest", reason="PyTorch's own tests need it")
 
 from . import theirs
 
+PREPARED_S_MAX = 300.0
+
 REFUSED = {
     # DDP asks for the backend's name, and PyTorch calls every backend that it does not know "custom".
     "test_ddp_logging_data_cpu": "'custom' != 'wiresum'",
@@ -118,6 +120,7 @@ SELECTED = [
 @pytest.fixture(scope="module")
 def workers(compiled: None, switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(switch, theirs.SIZE, tmp_path_factory.mktemp("theirs"), grouped=False) as cluster:
+        cluster.run(theirs.prepare, timeout_s=PREPARED_S_MAX)
         yield cluster
 
 
@@ -127,6 +130,7 @@ def test_pytorchs_own_test_passes(workers: Cluster, tmp_path: Path, name: str) -
     assert workers.run(theirs.run, name, str(tmp_path)) == [""] * theirs.SIZE, "it was skipped"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_known_failure_still_fails(workers: Cluster, tmp_path: Path, name: str) -> None:
     with pytest.raises(AssertionError, match=REFUSED[name]):
