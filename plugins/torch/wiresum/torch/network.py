@@ -153,7 +153,12 @@ class Network:
 
         def submit() -> None:
             form = self._form(plan, average=False)
-            work.add(operation := self.session.submit([], **form, timeout_s=call.timeout_s, notify=False))
+            try:
+                operation = self.session.submit([], **form, timeout_s=call.timeout_s, notify=False)
+            except WiresumError as error:  # Gloo's call may go on, if a worker has only left
+                work.fail(self.translate(error))
+                return
+            work.add(operation)
             self._calls.note(operation, *call[1:7])
             work.all_added()
 
