@@ -52,7 +52,7 @@ slots_least = 16               # what it takes at least when slots are short (th
 waiting_per_host = 64          # jobs that one host's workers may have forming or waiting (this unless given)
 idle_s = 3600                  # a job that sums nothing while others wait ends; 0: never (this unless given)
 heartbeat_lost_s = 30          # a worker of which neither plane has heard for so long is lost (this unless given)
-connection_lost_s = 3          # the same, once its connection broke (this unless given)
+connection_lost_s = 3          # the same, once its connection broke; a third if its alone did (this unless given)
 switch_lost_s = 30             # a switch out of reach, and a job that stands still (this unless given)
 reattach_s = 600               # how long workers look for a controller that is away (this unless given)
 

@@ -15,7 +15,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
-from wiresum_lab.ranks.cluster import runs_in
+from wiresum_lab.ranks.cluster import Cluster, runs_in
 
 STEPS = 6
 BATCH = 12
@@ -136,17 +136,44 @@ def test_no_sync_accumulates(rank: int, size: int) -> None:
     assert all(torch.equal(other, gradients) for other in everybody)
 
 
-@pytest.mark.parametrize("name", ["allreduce_hook", "fp16_compress_hook", "powerSGD"])
-@runs_in("trio")
-def test_communication_hooks(rank: int, size: int, name: str) -> None:
-    model = fresh(rank)
-    if name == "powerSGD":
-        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
-        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+HOOKS = ("allreduce_hook", "fp16_compress_hook", "powerSGD_hook", "powerSGD_hook in fp16")
+"""PyTorch's own. It allows bf16_compress_hook on GPUs alone."""
+
+
+def hooked(rank: int, size: int, name: str, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    """The parameters after a training with a communication hook."""
+    model = fresh(rank, process_group=group)
+    model.module.normalisation.eval()
+    if name.startswith("powerSGD"):
+        state = powerSGD_hook.PowerSGDState(
+            group, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1
+        )
+        hook: Any = powerSGD_hook.powerSGD_hook
+        model.register_comm_hook(state, default_hooks.fp16_compress_wrapper(hook) if "fp16" in name else hook)
     else:
-        model.register_comm_hook(None, getattr(default_hooks, name))
+        model.register_comm_hook(group, getattr(default_hooks, name))
     train(model, lambda step: part(rank, size, step))
     assert_identical_everywhere(model, size)
+    return flat(model)
+
+
+@pytest.mark.parametrize("name", HOOKS)
+@runs_in("trio")
+def test_communication_hooks_train_as_with_gloo(rank: int, size: int, name: str) -> None:
+    gloo = dist.new_group(backend="gloo")
+    assert gloo is not None
+    expected = hooked(rank, size, name, gloo)
+    before = wiresum.torch.stats().collectives_network["all_reduce"]
+    torch.testing.assert_close(hooked(rank, size, name), expected, rtol=1e-3, atol=1e-4)
+    assert wiresum.torch.stats().collectives_network["all_reduce"] - before >= STEPS
+
+
+@pytest.mark.slow
+def test_communication_hooks_train_alike_at_debug_level_detail(make_cluster: Callable[..., Cluster]) -> None:
+    plain, checked = make_cluster(2), make_cluster(2, variables={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+    for name in HOOKS:
+        (expected, _), (found, _) = plain.run(hooked, name), checked.run(hooked, name)
+        assert torch.equal(found, expected), name
 
 
 @runs_in("trio")

@@ -181,11 +181,11 @@ def unawaited(rank: int, size: int) -> str:
             assert time.monotonic() < deadline, "nobody has noticed that the sum failed"
             time.sleep(0.05)
         assert work.is_completed() and not work.is_success()
-        with pytest.raises(wiresum.torch.WiresumTimeoutError, match="Timed out"):
+        with pytest.raises(wiresum.torch.WiresumTimeoutError, match="Timed out waiting 1 s for all_reduce"):
             raise work.exception()
-        with pytest.raises(wiresum.torch.WiresumTimeoutError, match="Timed out"):
+        with pytest.raises(wiresum.torch.WiresumTimeoutError, match="Timed out waiting 1 s for all_reduce"):
             work.wait()
-        with pytest.raises(wiresum.torch.WiresumTimeoutError, match="Timed out"):
+        with pytest.raises(wiresum.torch.WiresumTimeoutError, match="Timed out waiting 1 s for all_reduce"):
             work.get_future().wait()
         return "noticed"
     with contextlib.suppress(RuntimeError):

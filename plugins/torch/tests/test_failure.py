@@ -233,6 +233,11 @@ def test_a_collective_that_one_rank_does_not_call_times_out(
         with pytest.raises(wiresum.torch.WiresumTimeoutError) as caught:
             dist.all_reduce(torch.ones(10, dtype=dtype))
         assert isinstance(caught.value, TimeoutError) and isinstance(caught.value, dist.DistBackendError)
+        kind = str(dtype).removeprefix("torch.")
+        text = str(caught.value)
+        assert text.startswith(f"rank 0: Timed out waiting 4 s for all_reduce(SUM, {kind}[10]) (10 elements)"), text
+        if dtype is torch.float32:
+            assert "rank 1" in text and "one collective behind" in text, text
         dist.destroy_process_group()
         (marks / str(rank)).touch()
         return
@@ -254,11 +259,27 @@ def test_the_timeout_of_a_group_can_be_changed(rank: int, size: int) -> None:
 
 CALLED = {
     "sizes": ("rank 0 called all_reduce(SUM, float32[500])", "rank 1 called all_reduce(SUM, float32[510])"),
-    "kinds": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called broadcast(float32[1000])"),
+    "kinds": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called broadcast(root 0, float32[1000])"),
     "operators": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called all_reduce(AVG, float32[1000])"),
     "types": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called all_reduce(SUM, int32[1000])"),
-    "roots": ("rank 0 called broadcast(float32[1000])", "rank 1 called broadcast(float32[1000])"),
-    "sparse": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called all_reduce(SUM, float32[4, 2])"),
+    "roots": ("rank 0 called broadcast(root 0, float32[1000])", "rank 1 called broadcast(root 1, float32[1000])"),
+    "parts": (
+        "rank 0 called reduce_scatter(SUM, float32[10], float32[20])",
+        "rank 1 called reduce_scatter(SUM, float32[15], float32[10])",
+    ),
+    "sparse": (
+        "rank 0 called all_reduce(SUM, float32[1000])",
+        "rank 1 called all_reduce(SUM, float32[4, 2] sparse in 1 dimension)",
+    ),
+    "both-gloo": (
+        "rank 0 called all_reduce(SUM, int64[1000]), through Gloo",
+        "rank 1 called all_reduce(SUM, float64[1000]), through Gloo",
+    ),
+    "both-gloo-roots": (
+        "rank 0 called reduce(MAX, root 0, float32[1000]), through Gloo",
+        "rank 1 called reduce(MAX, root 1, float32[1000]), through Gloo",
+    ),
+    "both-gloo-kinds": ("rank 0 called gather(root 0, ", "rank 1 called all_reduce(SUM, int64[1000]), through Gloo"),
     "types-gloo": (
         "rank 0 called all_reduce(SUM, float32[1000])",
         "rank 1 called all_reduce(SUM, float64[1000]), through Gloo",
@@ -268,7 +289,7 @@ CALLED = {
         "rank 1 called all_reduce(SUM, float32[1000])",
     ),
     "sparse-gloo": (
-        "rank 0 called all_reduce(SUM, float32[4, 2])",
+        "rank 0 called all_reduce(SUM, float32[4, 2] sparse in 1 dimension)",
         "rank 1 called all_reduce(SUM, int64[1000]), through Gloo",
     ),
 }
@@ -286,6 +307,12 @@ def diverges(rank: int, size: int, how: str) -> str:
             "operators": lambda: dist.all_reduce(tensor, op=dist.ReduceOp.AVG if rank else dist.ReduceOp.SUM),
             "types": lambda: dist.all_reduce(tensor.to(torch.int32) if rank else tensor),
             "roots": lambda: dist.broadcast(tensor, src=rank),
+            "parts": lambda: dist.reduce_scatter(tensor[:10].clone(), [tensor[:k] for k in ([10, 20], [15, 10])[rank]]),
+            "both-gloo": lambda: dist.all_reduce(tensor.double() if rank else tensor.long()),
+            "both-gloo-roots": lambda: dist.reduce(tensor, dst=rank, op=dist.ReduceOp.MAX),
+            "both-gloo-kinds": lambda: (
+                dist.all_reduce(tensor.long()) if rank else dist.gather(tensor, [tensor.clone(), tensor.clone()])
+            ),
             "sparse": lambda: dist.all_reduce(sparse if rank else tensor),
             "types-gloo": lambda: dist.all_reduce(tensor.double() if rank else tensor),
             "operators-gloo": lambda: dist.all_reduce(tensor, op=dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX),

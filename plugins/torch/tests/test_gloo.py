@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -12,14 +13,16 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroupGloo
 
 from wiresum.torch import WiresumTimeoutError
-from wiresum.torch.gloo import Call, Gloo, is_refused
+from wiresum.torch import gloo as gloo_module
+from wiresum.torch.calls import Call
+from wiresum.torch.gloo import Gloo, GlooCall, is_refused
 from wiresum.torch.work import GlooWork
 
 SUM, BAND = dist.ReduceOp.SUM, dist.ReduceOp.BAND
 
 
-def call(operator: object = SUM, dtype: torch.dtype = torch.float64) -> Call:
-    return Call("a test", operator, frozenset([dtype]))
+def call(operator: object = SUM, dtype: torch.dtype = torch.float64) -> GlooCall:
+    return GlooCall(Call(0, "a test", operator, [(dtype, [1], 0)], 5.0))
 
 
 class FailedWork(dist.Work):
@@ -63,8 +66,25 @@ def test_is_refused_agrees_with_gloo(operator: object, dtype: torch.dtype, refus
     assert is_refused(call(operator, dtype)) is refused
 
 
+def test_that_gloo_refuses_a_call_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def make(*arguments: Any) -> ProcessGroupGloo:
+        made.append(arguments)
+        return ProcessGroupGloo(*arguments)
+
+    make._Options, make.create_device = ProcessGroupGloo._Options, ProcessGroupGloo.create_device  # type: ignore[attr-defined]
+    monkeypatch.setattr(gloo_module, "ProcessGroupGloo", make)
+    gloo_module._refuses.cache_clear()
+    for _ in range(3):
+        assert is_refused(call(dist.ReduceOp.MAX, torch.int16))
+    assert len(made) == 1
+    assert not is_refused(call(dist.ReduceOp.MAX, torch.int32))
+    assert len(made) == 2
+
+
 def test_a_failure_under_way_ends_the_group(gloo: Gloo) -> None:
-    error = gloo._explain(call(), RuntimeError("words that nobody has foreseen"), False)
+    error = gloo._explain(call(), RuntimeError("words that nobody has foreseen"), None)
     assert type(error) is dist.DistBackendError and "nobody has foreseen" in str(error)
     with pytest.raises(dist.DistBackendError, match="nobody has foreseen"):
         gloo.require_connected()
@@ -82,6 +102,8 @@ def test_a_failure_after_the_timeout_is_a_timeout_whatever_gloo_says(
         [],
         finish=[],
         explain=partial(gloo._explain, call()),
+        late=partial(gloo._late, call()),
+        confirm=partial(gloo._confirm, call()),
         timeout_s=timeout_s,
         began=None if began_s_ago is None else time.monotonic() - began_s_ago,
     )
@@ -93,7 +115,7 @@ def test_a_failure_after_the_timeout_is_a_timeout_whatever_gloo_says(
 
 
 def test_a_refused_operation_leaves_the_group_usable(gloo: Gloo) -> None:
-    error = gloo._explain(call(dtype=torch.int16), RuntimeError("connection timed out"), False)
+    error = gloo._explain(call(dtype=torch.int16), RuntimeError("connection timed out"), None)
     assert type(error) is dist.DistBackendError
     gloo.require_connected()
 

@@ -181,12 +181,15 @@ def test_a_group_may_name_its_device(rank: int, size: int) -> None:
 def test_split_group_makes_jobs_of_their_own(rank: int, size: int) -> None:
     mine = [0, 1] if rank < 2 else [3, 2]
     part: Any = world().split_group(mine, group_name=f"part{rank // 2}")
-    assert part.size() == 2 and part.rank() == rank % 2
+    own = part._get_backend(torch.device("cpu"))
+    # PyTorch sorts the ranks up to 2.14.
+    assert part.size() == own.size() == 2 and part.rank() == own.rank() in (rank % 2, mine.index(rank))
     tensor = torch.full((300,), float(rank))
     part.allreduce([tensor]).wait()
     assert tensor.tolist() == [1.0 if rank < 2 else 5.0] * 300
+    assert_close(train(DistributedDataParallel(network(), process_group=part), part.rank(), 2), train(network(), 0, 1))
     stats = wiresum.torch.stats(part)
-    assert stats.collectives_network["all_reduce"] == 1 and stats.job != wiresum.torch.stats().job
+    assert stats.collectives_network["all_reduce"] > STEPS and stats.job != wiresum.torch.stats().job
     pair: Any = world().split_group([0, 3])
     assert (pair is None) == (rank in (1, 2))
     if pair is not None:

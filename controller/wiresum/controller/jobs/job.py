@@ -110,6 +110,8 @@ class Worker:
     """What it waits for, as it was last told."""
     stream: int = 0
     """Number of its newest Attend stream."""
+    attended_at: float = 0.0
+    """When that stream began."""
     heard_at: float = 0.0
     round_newest: int = 0
     """As it says itself: no more than a sign of life."""

@@ -121,7 +121,7 @@ class Jobs:
         if worker.presence in (Presence.LEFT, Presence.LOST) and worker.job.ended is None:
             raise _not_a_member()
         worker.stream += 1
-        worker.heard_at = now
+        worker.heard_at = worker.attended_at = now
         worker.away_since = worker.broken_at = None
         if asker.certificate != worker.certificate:
             worker.certificate, worker.holder, worker.job.unsaved = asker.certificate, asker.holder, True

@@ -19,7 +19,8 @@ class Limits:
     before it is lost: for hosts and networks that vanish."""
     connection_lost_ms: int = 3000
     """The same for a worker whose connection broke shortly after a sign of life: its process has probably died. A live
-    one attends again within this time."""
+    one attends again within this time; within a third of it if the connections of others did not break with it, so that
+    neither the service nor a proxy in front of it was away."""
     suspect_ms: int = 2000
     """After this silence the switch is asked about the worker, and a connection that breaks says no more than the
     silence."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wiresum import join
 from wiresum.controller.jobs.cluster import Switch
@@ -22,6 +23,10 @@ from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Node, Phase, in_words
 
+ALONE_SHARE = 3
+"""A worker whose connection alone broke is given this part of the time that others are given."""
+ALONE_LOOKS = 4
+"""How often the switch is asked in that time."""
 IDLE_LOOKS = 8
 """How often a job is looked at in the time after which it counts as idle."""
 
@@ -110,10 +115,10 @@ def to_count(job: Job, limits: Limits, now: float, *, crowded: bool) -> list[Nod
     wanted: set[str] = set()
     if crowded and limits.idle_ms_max and asked_s >= limits.idle_ms_max / IDLE_LOOKS / 1000:
         wanted.add(job.switch_name)
-    if asked_s >= limits.counted_ms / 1000:
-        suspects = {worker.switch_name for worker in job.workers.values() if _is_suspect(worker, limits, now)}
-        wanted |= suspects
-        if suspects and crowded:
+    suspects = [worker for worker in job.workers.values() if _is_suspect(worker, limits, now)]
+    if suspects and asked_s >= min(_patience(worker, limits).counted_ms for worker in suspects) / 1000:
+        wanted |= {worker.switch_name for worker in suspects}
+        if crowded:
             wanted.add(job.switch_name)
     return [node for name, node in job.nodes.items() if name in wanted and not node.counting]
 
@@ -121,6 +126,34 @@ def to_count(job: Job, limits: Limits, now: float, *, crowded: bool) -> list[Nod
 def _is_suspect(worker: Worker, limits: Limits, now: float) -> bool:
     return worker.presence in (Presence.ATTENDING, Presence.GRANTED) and (
         worker.broken_at is not None or now - worker.heard_at > limits.suspect_ms / 1000
+    )
+
+
+class _Patience(NamedTuple):
+    """With a worker whose connection broke."""
+
+    lost_ms: float
+    counted_ms: float
+    """How often its switch is asked meanwhile."""
+
+
+def _patience(worker: Worker, limits: Limits) -> _Patience:
+    if not _broke_alone(worker):
+        return _Patience(limits.connection_lost_ms, limits.counted_ms)
+    lost_ms = limits.connection_lost_ms / ALONE_SHARE
+    return _Patience(lost_ms, min(limits.counted_ms, lost_ms / ALONE_LOOKS))
+
+
+def _broke_alone(worker: Worker) -> bool:
+    """Has its connection broken shortly after a sign of life, and another worker's, older than that, not?"""
+    broken_at = worker.broken_at
+    return (
+        broken_at is not None
+        and not worker.broken_in_silence
+        and any(
+            other.presence is Presence.ATTENDING and other.broken_at is None and other.attended_at < broken_at
+            for other in worker.job.workers.values()
+        )
     )
 
 
@@ -132,8 +165,9 @@ def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float
         silent_s = now - max(worker.heard_at, worker.counted_at, job.progress_at)
         nowhere = f"and for {silent_s:.1f} s no packet of it came to {worker.switch_name} either"
         if worker.presence is Presence.ATTENDING and worker.broken_at is not None:
-            gone = min(now - worker.broken_at, silent_s) > limits.connection_lost_ms / 1000
-            if gone and not worker.broken_in_silence and _is_witnessed(worker, limits):
+            gone_s, patience = min(now - worker.broken_at, silent_s), _patience(worker, limits)
+            gone = gone_s > patience.lost_ms / 1000
+            if gone and not worker.broken_in_silence and _is_witnessed(worker, patience):
                 how = "its connection to the service broke, so its process has probably died"
                 return _lost(worker, f"was lost: {how}; it did not come back, {nowhere}")
             if gone and silent_s > limits.heartbeat_lost_ms / 1000:
@@ -145,10 +179,10 @@ def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float
     return None
 
 
-def _is_witnessed(worker: Worker, limits: Limits) -> bool:
+def _is_witnessed(worker: Worker, patience: _Patience) -> bool:
     """Have the switch's counters stood still for long enough? A single answer says nothing."""
     said_s = worker.said_last_at - worker.said_first_at if worker.contributions is not None else 0.0
-    return said_s >= (limits.connection_lost_ms - limits.counted_ms) / 1000
+    return said_s >= (patience.lost_ms - patience.counted_ms) / 1000
 
 
 def _left(job: Job, limits: Limits, now: float) -> End | None:

@@ -30,20 +30,25 @@ class Causes:
         aggregators' order. `greeted`: has the first sum come back right?"""
         sequence = tensor & 0xFFFF
         if status == "diverged" and greeted:
-            return self.of_divergence(sequence)
+            return DivergedError(
+                f"{self._who}: the workers {DivergedError.WORDS} at number {sequence}. All ranks must call the same "
+                "collectives, with the same sizes and types, in the same order",
+                number=sequence,
+            )
         if status == "diverged":
             return DivergedError(
                 f"{self._who}: the first sum is of chunks that do not belong together: {self._why_wrong()}",
                 number=sequence,
             )
         if status == "timed-out":
-            return CollectiveTimeoutError(
-                f"Timed out: {self._who}, collective number {sequence}. "
-                + (f"{stop[0].upper()}{stop[1:]}. " if (stop := self._aggregators.own_stop()) else "")
+            why = (
+                (f"{stop[0].upper()}{stop[1:]}. " if (stop := self._aggregators.own_stop()) else "")
                 + self._aggregators.diagnose(tensor)
                 + "".join(_doubt_about_multicast(one) for one in self._aggregators if one.membership.group_is_silent)
                 + self._what_was_not_sent(states)
             )
+            text = f"{self._who}: Timed out waiting for collective number {sequence}. {why}"
+            return CollectiveTimeoutError(text, number=sequence, why=why)
         if status == "no-memory":
             return WiresumError(
                 f"{self._who}: this worker's process could not allocate the memory that collective number {sequence} "
@@ -51,13 +56,6 @@ class Causes:
                 "more memory, or let it do without: WIRESUM_SPARSE=0, WIRESUM_PRECISION=block at all workers"
             )
         return WiresumError(f"{self._who}: the collective was aborted")
-
-    def of_divergence(self, number: int) -> DivergedError:
-        return DivergedError(
-            f"{self._who}: the workers {DivergedError.WORDS} at number {number}. All ranks must call the same "
-            "collectives, with the same sizes and types, in the same order",
-            number=number,
-        )
 
     def of_wrong_greeting(self, found: int, expected: int) -> WiresumError:
         return WiresumError(f"the first sum came back wrong ({found}, expected {expected}): {self._why_wrong()}")

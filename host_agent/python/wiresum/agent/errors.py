@@ -51,6 +51,13 @@ class DivergedError(WiresumError):
 class CollectiveTimeoutError(WiresumError):
     """A collective did not complete in time."""
 
+    def __init__(self, text: str, *, number: int = 0, why: str = "") -> None:
+        super().__init__(text)
+        self.number = number
+        """Of the collective: 16 bits, as Operation.number."""
+        self.why = why
+        """The part of the text that says who lags."""
+
 
 class SessionClosedError(WiresumError):
     """The operation was submitted to, or pending in, a session that has been closed."""

@@ -128,11 +128,6 @@ class JobMembership:
             return self._causes.of_wrong_greeting(int(told["found"]), int(told["expected"]))
         raise ValueError(f"'{what}' is nothing that a session asks")
 
-    def divergence(self, number: int) -> WiresumError:
-        """That others have not called the collective of this number, but something that the data path does not see."""
-        assert self._causes is not None, "it has joined"
-        return self._causes.of_divergence(number)
-
     def abort(self, reason: str) -> None:
         """Ends the job for everybody. Does not raise."""
         if self._aggregators is not None:

@@ -152,11 +152,6 @@ class Session:
         """Ends the job for everybody, with `reason`. Pending and later operations here fail with it, too."""
         self.native.abort(WiresumError(reason))
 
-    def diverge(self, number: int) -> None:
-        """Ends the job for everybody, since others have not called the collective of this number, but something that
-        the data path does not see."""
-        self.native.abort(self._membership.divergence(number))
-
     def close(self) -> None:
         """Leaves the job. What is still pending fails with SessionClosedError. Idempotent."""
         self.native.leave()

@@ -1,7 +1,7 @@
 """`torch.distributed` over Wiresum: `init_process_group("wiresum")`.
 
-`Options` are a group's settings, `stats()` its counters. `WiresumTimeoutError` is raised at a time-out. The guide is
-docs/torch.md.
+`Options` are a group's settings, `stats()` its counters, `flight_record()` its newest collectives.
+`WiresumTimeoutError` is raised at a time-out. The guide is docs/torch.md.
 
 PyTorch finds this package by the entry point `torch.backends` and calls `_autoload` at the end of `import torch`, in
 every process. So this module imports only PyTorch: the native core, gRPC and the process group are loaded when a group
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wiresum.torch.options import Options
     from wiresum.torch.statistics import GroupStats
 
-__all__ = ["BACKEND_NAME", "GroupStats", "Options", "WiresumTimeoutError", "register", "stats"]
+__all__ = ["BACKEND_NAME", "GroupStats", "Options", "WiresumTimeoutError", "flight_record", "register", "stats"]
 
 BACKEND_NAME = "wiresum"
 
@@ -43,6 +43,13 @@ def stats(group: dist.ProcessGroup | None = None) -> GroupStats:
     from wiresum.torch.backend import stats_of
 
     return stats_of(group)
+
+
+def flight_record() -> bytes:
+    """The newest collectives of this process's groups, as PyTorch's flight recorder dumps them."""
+    from wiresum.torch.flight_recorder import dump_all
+
+    return dump_all()
 
 
 def _create(backend_options: Any, pg_options: Any) -> Any:

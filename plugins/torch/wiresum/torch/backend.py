@@ -93,7 +93,8 @@ class WiresumBackend:
         network = self._adding(opts)
         if network is not None and plans.carries([*outputs, *tensors_in(inputs)], summed=True):
             todo = plans.reduce_scatter(list(zip(outputs, inputs, strict=True)), rank=self.rank)
-            return self._started(network.run("reduce_scatter", todo, opts, outputs, summed=outputs))
+            given = tensors_in(inputs)
+            return self._started(network.run("reduce_scatter", todo, opts, outputs, summed=outputs, given=given))
         return self._started(
             self.gloo.run_sum("reduce_scatter", "reduce_scatter", (outputs, inputs), opts, summed=outputs)
         )
@@ -105,7 +106,8 @@ class WiresumBackend:
         if (network := self._adding(opts)) is not None and plans.carries([*outputs, *inputs], summed=True):
             pairs = list(zip(outputs, inputs, strict=True))
             todo = plans.reduce_scatter_single(pairs, rank=self.rank, size=self.size)
-            return self._started(network.run("reduce_scatter_single", todo, opts, outputs, summed=outputs))
+            work = network.run("reduce_scatter_single", todo, opts, outputs, summed=outputs, given=inputs)
+            return self._started(work)
         return self._started(
             self.gloo.run_sum(
                 "reduce_scatter_single", "reduce_scatter_single_coalesced", (outputs, inputs), opts, summed=outputs

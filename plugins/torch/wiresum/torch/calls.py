@@ -6,50 +6,97 @@ called under that number, and all errors quote it.
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistError
 
+if TYPE_CHECKING:
+    from wiresum.agent.session import Operation
+
 KEPT = 4096
 """How many of the newest calls are kept. A worker that has made more since says so."""
 ANSWERS_S_MAX = 2.0
 POLL_S = 0.01
-TENSORS_SHOWN = 4
+_DENSE = torch.strided
+PARTS_SHOWN = 5
 
-Call: TypeAlias = tuple[int, str, Any, Sequence[tuple[torch.dtype, Sequence[int]]]]
-"""Number, name, operator (None if nothing is summed), and types and shapes of tensors."""
+Kinds: TypeAlias = Sequence[tuple[torch.dtype, Sequence[int], int]]
+"""Of tensors: type, shape, and how many dimensions are sparse (0: it is dense)."""
+
+
+class Call(NamedTuple):
+    """One collective of the network, or of Gloo."""
+
+    number: int
+    """The same at all workers: 16 bits, as Operation.number."""
+    name: str
+    operator: Any
+    """None if nothing is summed."""
+    kinds: Kinds
+    timeout_s: float
+    root: int = -1
+    through_gloo: bool = False
+    created_ns: int = 0
+    """Since the epoch."""
+    ended_well: bool = False
+
+    def parts(self, settings: Sequence[str] = ()) -> list[str]:
+        """What is between the parentheses. `settings` are those of sums in the network."""
+        summed = [] if self.operator is None else [self.operator_name(), *(() if self.through_gloo else settings)]
+        roots = [f"root {self.root}"] if self.root >= 0 else []
+        return [*summed, *roots, *map(_in_words, self.kinds)]
+
+    def operator_name(self) -> str:
+        """`SUM`. PyTorch passes either a member of the enumeration or an object that has one."""
+        return str(getattr(self.operator, "op", self.operator)).rpartition(".")[2]
+
+    def elements(self) -> str:
+        elements = sum(math.prod(shape) for _, shape, _ in self.kinds)
+        return f"{elements} element{'s' * (elements != 1)}"
+
+    def where(self) -> str:
+        return ", through Gloo" if self.through_gloo else ""
+
+    def __str__(self) -> str:
+        """`all_reduce(SUM, float32[2, 6])`."""
+        return f"{self.name}({', '.join(shown(self.parts()))})"
 
 
 class CallLog:
     """This worker's calls. `note` runs in every collective, so it makes no text. `more` returns the newest KEPT calls
-    that are noted elsewhere (direct.hpp), oldest first."""
+    that are noted elsewhere (direct.hpp), oldest first. `settings`: as in Call.parts."""
 
-    def __init__(self, store: Store, rank: int, size: int, more: Callable[[], Sequence[Call]] = tuple) -> None:
-        self._store, self._rank, self._size, self._more = store, rank, size, more
-        self._calls: deque[Call] = deque(maxlen=KEPT)
-        self._gloo: deque[str] = deque(maxlen=KEPT)
-        self._differs_at: int | None = None
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        more: Callable[[], Sequence[Any]] = tuple,
+        settings: Sequence[str] = (),
+    ) -> None:
+        self._store, self._rank, self._size, self._more, self._settings = store, rank, size, more, settings
+        self._calls: deque[tuple[Operation, int, tuple[Any, ...]]] = deque(maxlen=KEPT)
         self._compared: str | None = None
-        self.gloo_calls = 0
 
-    def note(self, number: int, name: str, operator: Any, tensors: Sequence[torch.Tensor]) -> None:
-        """`number` is the collective's, the same at all workers."""
-        self._calls.append((number, name, operator, [(tensor.dtype, tensor.shape) for tensor in tensors]))
+    def note(self, operation: Operation, *fields: Any) -> None:
+        """A Call's, but for the number, and from `name` to `through_gloo`."""
+        self._calls.append((operation, time.time_ns(), fields))
 
-    def note_gloo(self, what: str) -> int:
-        """Notes a collective of Gloo, in words. Returns its number there, which is the same at all workers."""
-        self._gloo.append(what)
-        self.gloo_calls += 1
-        return self.gloo_calls - 1
+    def find(self, number: int) -> Call | None:
+        """What this worker has called as number `number`, if it remembers that."""
+        return next((call for calls in self._kept() for call in calls if call.number == number), None)
 
-    def differ_at(self, gloo: int) -> None:
-        """Some workers have called this collective of Gloo where this worker called one of the network."""
-        self._differs_at = gloo
+    def newest(self) -> list[Call]:
+        """Oldest first."""
+        return sorted((call for calls in self._kept() for call in calls), key=attrgetter("created_ns"))
 
     def compare(self, number: int | None) -> str:
         """What each worker called as number `number`, in words; if that is None, another worker must publish it. ""
@@ -65,31 +112,36 @@ class CallLog:
         deadline = time.monotonic() + ANSWERS_S_MAX
         if number is not None:
             # Workers may notice at different numbers; all report the same one.
-            place = f"{number}" if self._differs_at is None else f"{number} {self._differs_at}"
-            self._store.compare_set("diverged", "", place)
+            self._store.compare_set("diverged", "", f"{number}")
         elif not self._is_there("diverged", deadline):
             return ""
-        number, *gloo = map(int, self._store.get("diverged").split())
-        self._store.set(f"calls/{self._rank}", self._called(number, *gloo))
-        said = []
+        number = int(self._store.get("diverged"))
+        self._store.set(f"calls/{self._rank}", json.dumps(self._called(number)))
+        said: list[_Said] = []
         for rank in range(self._size):
-            if self._is_there(f"calls/{rank}", deadline):
-                said.append(f"rank {rank} {self._store.get(f'calls/{rank}').decode()}")
-            else:
-                said.append(f"rank {rank} does not say")
-        return f"As number {number} " + ", ".join(said)
+            there = self._is_there(f"calls/{rank}", deadline)
+            said.append(_Said(*json.loads(self._store.get(f"calls/{rank}"))) if there else _Said("does not say"))
+        called = [one.parts for one in said if one.parts is not None]
+        at = _first_difference(called)
+        return f"As number {number} " + ", ".join(f"rank {rank} {one.in_words(at)}" for rank, one in enumerate(said))
 
-    def _called(self, number: int, gloo: int | None = None) -> str:
-        if gloo is not None and 0 < (back := self.gloo_calls - gloo) <= len(self._gloo):
-            return f"called {self._gloo[-back]}, through Gloo"
-        found = [list(self._calls), list(self._more())]  # other threads go on calling
-        for noted, *call in [*found[0], *found[1]]:
-            if noted == number:
-                return f"called {described(*call)}"
-        for calls in found:
-            if len(calls) == KEPT and number < calls[0][0]:
-                return f"has called {calls[-1][0] - number} more since, and remembers {KEPT}"
-        return "called nothing"
+    def _called(self, number: int) -> _Said:
+        if (call := self.find(number)) is not None:
+            return _Said(f"called {call.name}", call.parts(self._settings), call.where())
+        for calls in self._kept():
+            if len(calls) == KEPT and number < calls[0].number:
+                return _Said(f"has called {calls[-1].number - number} more since, and remembers {KEPT}")
+        return _Said("called nothing")
+
+    def _kept(self) -> tuple[list[Call], list[Call]]:
+        """Copies, since other threads go on calling."""
+        here = [
+            Call(operation.number, *fields)._replace(
+                created_ns=created_ns, ended_well=operation.done() and operation.error is None
+            )
+            for operation, created_ns, fields in list(self._calls)
+        ]
+        return here, [Call(*noted) for noted in self._more()]
 
     def _is_there(self, key: str, deadline: float) -> bool:
         while not self._store.check([key]):
@@ -99,10 +151,38 @@ class CallLog:
         return True
 
 
-def described(name: str, operator: Any, kinds: Sequence[tuple[torch.dtype, Sequence[int]]]) -> str:
-    """`all_reduce(SUM, float32[2, 6])`."""
-    shown = [f"{str(dtype).removeprefix('torch.')}{list(shape)}" for dtype, shape in kinds[:TENSORS_SHOWN]]
-    if len(kinds) > TENSORS_SHOWN:
-        shown.append(f"... {len(kinds)} tensors")
-    operators = [] if operator is None else [str(getattr(operator, "op", operator)).rpartition(".")[2]]
-    return f"{name}({', '.join([*operators, *shown])})"
+class _Said(NamedTuple):
+    """What a worker publishes of its call."""
+
+    begin: str
+    parts: list[str] | None = None
+    """Of the call, all of them; None if there was none."""
+    end: str = ""
+
+    def in_words(self, at: int) -> str:
+        return self.begin if self.parts is None else f"{self.begin}({', '.join(shown(self.parts, at))}){self.end}"
+
+
+def _first_difference(called: Sequence[Sequence[str]]) -> int:
+    """The first part that is not the same in all calls; 0 if there is none."""
+    longest = max(map(len, called), default=0)
+    return next((i for i in range(longest) if len({tuple(parts[i : i + 1]) for parts in called}) > 1), 0)
+
+
+def shown(parts: Sequence[str], at: int = 0) -> list[str]:
+    """PARTS_SHOWN of them, with the one at `at`."""
+    begin = max(0, at + 1 - PARTS_SHOWN)
+    window = parts[begin : begin + PARTS_SHOWN]
+    if len(window) == len(parts):
+        return list(parts)
+    return [*["..."] * (begin > 0), *window, f"... {len(parts)} in all"]
+
+
+def kinds_of(tensors: Sequence[torch.Tensor]) -> Kinds:
+    return [(tensor.dtype, tensor.shape, 0 if tensor.layout is _DENSE else tensor.sparse_dim()) for tensor in tensors]
+
+
+def _in_words(kind: tuple[torch.dtype, Sequence[int], int]) -> str:
+    dtype, shape, sparse = kind
+    text = f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+    return f"{text} sparse in {sparse} dimension{'s' * (sparse != 1)}" if sparse else text

@@ -23,10 +23,11 @@ from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.session import Session
 from wiresum.join import name_problem
 from wiresum.join.constants import JOB_NAME_BYTES_MAX
-from wiresum.torch import extension, standstill
+from wiresum.torch import extension
 from wiresum.torch.backend import WiresumBackend
 from wiresum.torch.calls import KEPT
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
+from wiresum.torch.flight_recorder import Group
 from wiresum.torch.gloo import Gloo, device_of, group_of, make_gloo
 from wiresum.torch.network import Network
 from wiresum.torch.no_room import NoRoom
@@ -40,7 +41,7 @@ _generations: Counter[str] = Counter()
 _job_names: dict[str, str] = {}
 """The newest job of each group, by the group's name; "" is the default group, whose job's name begins all others."""
 
-_no_room = NoRoom(standstill.looks)
+_no_room = NoRoom(looks)
 
 _JOINED = "joined"
 _REFUSED = "refused "
@@ -51,14 +52,16 @@ def create_group(backend_options: Any, pg_options: Any) -> Any:
     """Called by init_process_group, and by new_group at the new group's members."""
     if pg_options is not None and not isinstance(pg_options, Options):
         raise TypeError(f"pg_options of the wiresum backend are a wiresum.torch.Options, not a {type(pg_options)}")
-    is_subgroup = bool(backend_options.global_ranks_in_group)
+    members = [int(member) for member in backend_options.global_ranks_in_group]
     rank, size = int(backend_options.group_rank), int(backend_options.group_size)
+    name, description = str(backend_options.group_id), "undefined" if members else "default_pg"
     store: Store = backend_options.store
     backend = _make_backend(
         store,
         rank,
         size,
-        subgroup=str(backend_options.group_id) if is_subgroup else "",
+        Group(name, description, members or list(range(size))),
+        subgroup=name if members else "",
         timeout=backend_options.timeout,
         options=pg_options or Options(),
     )
@@ -79,7 +82,7 @@ def create_process_group(backend_options: Any) -> dist.ProcessGroup:
 
 
 def _make_backend(
-    dist_store: Store, rank: int, size: int, *, subgroup: str, timeout: timedelta, options: Options
+    dist_store: Store, rank: int, size: int, group: Group, *, subgroup: str, timeout: timedelta, options: Options
 ) -> WiresumBackend:
     """`subgroup` is the group's name; "" for the default group."""
     native = extension.load()  # may take a while, so before members wait for each other
@@ -104,9 +107,11 @@ def _make_backend(
                 fixed_scale=options.fixed_scale,
                 timeout=lambda: its_gloo.timeout,
                 on_failure=partial(Gloo.end_pending, its_gloo),
+                group=group,
                 direct=native.DirectSums(session.native, KEPT) if native is not None else None,
             )
-        make_part = partial(_make_part, options, rank)
+            gloo.network.meet(timeout)
+        make_part = partial(_make_part, options, rank, group)
         return WiresumBackend(rank, size, gloo=gloo, network=gloo.network, make_part=make_part)
     except BaseException as error:
         if session is not None:
@@ -116,12 +121,14 @@ def _make_backend(
 
 
 def _make_part(
-    options: Options, parent: int, store: Store, ranks: list[int], name: str, timeout: timedelta
+    options: Options, rank: int, whole: Group, store: Store, ranks: list[int], name: str, timeout: timedelta
 ) -> WiresumBackend:
-    """For `split`: makes the backend of some of a group's `ranks`. `parent` is this member's rank in the group."""
+    """For `split`: makes the backend of some `ranks` of the `whole`, in which this member's is `rank`."""
     subgroup = f"{name}.{'-'.join(map(str, ranks))}"  # all parts of a split may have the same name
     part = PrefixStore(subgroup, store)
-    return _make_backend(part, ranks.index(parent), len(ranks), subgroup=subgroup, timeout=timeout, options=options)
+    group = Group(name, "undefined", [whole.ranks[member] for member in ranks])
+    own = ranks.index(rank)
+    return _make_backend(part, own, len(ranks), group, subgroup=subgroup, timeout=timeout, options=options)
 
 
 def _meet(store: Store, rank: int, size: int, name: str, aggregators: int, timeout: timedelta) -> tuple[Store, str]:

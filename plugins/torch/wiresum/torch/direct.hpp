@@ -103,7 +103,9 @@ class DirectSums {
     const std::lock_guard<std::mutex> guard(mutex_);
     ++calls_;
     bytes_ += tensor.nbytes();
-    Note note{operation, tensor.scalar_type(), is_average, c10::DimVector(tensor.sizes())};
+    Note note{operation,  tensor.scalar_type(),
+              is_average, c10::DimVector(tensor.sizes()),
+              timeout_ns, std::chrono::system_clock::now()};
     if (notes_.size() < notes_max_) {
       notes_.push_back(std::move(note));
     } else {
@@ -123,14 +125,17 @@ class DirectSums {
     return bytes_;
   }
 
-  /// The newest calls, as calls.py notes them: (number, name, operator, [(dtype, shape)]), the oldest first.
+  /// The newest calls, with the fields of Call in calls.py, the oldest first.
   [[nodiscard]] py::list notes() const {
     py::list listed;
     for (const Note& note : newest()) {
+      const bool ended_well = agent_.is_done(note.operation.get()) && !agent_.has_failed(note.operation.get());
       const auto operation = note.is_average ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
       const py::tuple shape = py::cast(std::vector<std::int64_t>(note.shape.begin(), note.shape.end()));
       listed.append(py::make_tuple(agent_.number(note.operation.get()), "all_reduce", operation,
-                                   py::make_tuple(py::make_tuple(note.dtype, shape))));
+                                   py::make_tuple(py::make_tuple(note.dtype, shape, 0)),
+                                   std::chrono::duration<double>(note.timeout).count(), -1, false,
+                                   std::chrono::nanoseconds(note.created.time_since_epoch()).count(), ended_well));
     }
     return listed;
   }
@@ -150,6 +155,8 @@ class DirectSums {
     at::ScalarType dtype;
     bool is_average;
     c10::DimVector shape;
+    std::chrono::nanoseconds timeout;
+    std::chrono::system_clock::time_point created;
   };
 
   template <typename FormOf>

@@ -15,6 +15,15 @@ class WiresumTimeoutError(dist.DistBackendError, TimeoutError):
     """A collective, a wait or a join did not end in time."""
 
 
+STILL_GOES_ON = "the collective goes on, and can be waited for again"
+"""After a wait that had a time-out of its own."""
+
+
+def timed_out(rank: int, timeout_s: float, what: str, why: str) -> str:
+    """The text of a time-out. PyTorch's own code looks for " Timed out " in it, and for "Timed out waiting"."""
+    return f"rank {rank}: Timed out waiting {timeout_s:g} s for {what}: {why}"
+
+
 _JOIN_ERRORS: dict[str, type[Exception]] = {
     "UNAVAILABLE": dist.DistNetworkError,
     "DEADLINE_EXCEEDED": WiresumTimeoutError,
@@ -22,8 +31,8 @@ _JOIN_ERRORS: dict[str, type[Exception]] = {
 """By gRPC's code."""
 
 
-def as_torch_error(error: WiresumError, more: str = "") -> Exception:
-    """A new exception each time, so that tracebacks do not accumulate. `more` is added to its text."""
+def as_torch_error(error: WiresumError, more: str = "", *, text: str = "") -> Exception:
+    """A new exception each time, so that tracebacks do not accumulate. `more` is added to its text, or `text` given."""
     kind: type[Exception] = dist.DistBackendError
     if isinstance(error, CollectiveTimeoutError):
         kind = WiresumTimeoutError
@@ -31,6 +40,6 @@ def as_torch_error(error: WiresumError, more: str = "") -> Exception:
         kind = dist.DistNetworkError
     elif isinstance(error, JoinError):
         kind = _JOIN_ERRORS.get(error.code, kind)
-    translated = kind(f"{error}. {more}" if more else str(error))
+    translated = kind(text or (f"{error}. {more}" if more else str(error)))
     translated.__cause__ = error
     return translated

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import math
 import os
 import socket
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -21,11 +23,11 @@ from torch._C._distributed_c10d import AllreduceOptions, HashStore, ProcessGroup
 
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError, WorkerLeftError
-from wiresum.torch.calls import described
-from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
+from wiresum.torch.calls import Call, kinds_of
+from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.network import Network
-from wiresum.torch.plan import Tensors, copy_back, divide, in_place
-from wiresum.torch.work import GlooWork
+from wiresum.torch.plan import Tensors, copy_back, divide, in_place, through_gloo
+from wiresum.torch.work import GlooWork, NetworkWork
 
 log = logging.getLogger("wiresum")
 
@@ -38,18 +40,24 @@ BREAK_TAG = 0x7FFFFFFF
 
 
 @dataclass(frozen=True)
-class Call:
+class GlooCall:
     """What explains a call's failure. Gloo's own error does not: it has the same type for everything."""
 
-    what: str
-    operator: Any
-    """None if nothing is reduced."""
-    dtypes: frozenset[torch.dtype]
+    said: Call
     number: int | None = None
     """A collective's number, as in its work (work.py)."""
     peer: int | None = None
     """The peer of a send or receive; None for a receive from any."""
     is_collective: bool = True
+    check: NetworkWork | None = None
+    """The barrier beside a collective, which fails if the workers have called different ones."""
+
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        return {dtype for dtype, *_ in self.said.kinds}
+
+    def in_full(self) -> str:
+        return f"{self.said} ({self.said.elements()}), which goes through Gloo"
 
 
 class Gloo:
@@ -89,8 +97,9 @@ class Gloo:
         call = self._call(name, method, arguments)
         self._require(call)
         if self.collectives[name] == 0 and self.network is not None:
-            log.info("wiresum: %s goes through Gloo: the network does not do that", call.what)
+            log.info("wiresum: %s goes through Gloo: the network does not do that", call.said)
         self.collectives[name] += 1
+        call = self._checked(call)
         arguments_staged, staged = staged_for_gloo(arguments, written)
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
@@ -101,11 +110,13 @@ class Gloo:
             written,
             finish=steps,
             explain=partial(self._explain, call),
-            timeout_s=self._timeout_of(arguments[-1]).total_seconds(),
+            late=partial(self._late, call),
+            confirm=partial(self._confirm, call),
+            timeout_s=call.said.timeout_s,
             began=began if call.is_collective else None,
         )
         if self.network is not None:
-            self.network.watch_gloo(work, call.what if call.is_collective else None)
+            self.network.watch_gloo(work, is_collective=call.is_collective)
         return work
 
     def run_sum(
@@ -125,16 +136,16 @@ class Gloo:
         return self.run(name, method, *tensors, opts, written=summed if written is None else written, finish=finish)
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
-        call = Call("monitored_barrier", None, frozenset())
+        timeout = timeout if timeout > timedelta(0) else self.timeout
+        call = GlooCall(Call(0, "monitored_barrier", None, [], timeout.total_seconds()))
         self._require(call)
         self.collectives["monitored_barrier"] += 1
-        timeout = timeout if timeout > timedelta(0) else self.timeout
         began = time.monotonic()
         try:
             self._group.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[attr-defined]
         except RuntimeError as error:
-            timed_out = time.monotonic() - began >= timeout.total_seconds()
-            raise self._explain(call, error, timed_out) from error
+            limit_s = call.said.timeout_s
+            raise self._explain(call, error, limit_s if time.monotonic() - began >= limit_s else None) from error
 
     def require_connected(self) -> None:
         """Raises the error that broke the connections, if they are broken."""
@@ -162,26 +173,52 @@ class Gloo:
             with contextlib.suppress(RuntimeError):  # it is meant to fail
                 self.backend.recv([torch.empty(1)], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
 
-    def _call(self, name: str, method: str, arguments: tuple[Any, ...]) -> Call:
-        tensors = tensors_in(arguments)
-        operator = getattr(arguments[-1], "reduceOp", None)
+    def _call(self, name: str, method: str, arguments: tuple[Any, ...]) -> GlooCall:
+        options = arguments[-1]
+        operator = getattr(options, "reduceOp", None)
+        # The last before the options are what is summed.
+        tensors = tensors_in(arguments if operator is None else arguments[-2])
         is_collective = name not in POINT_TO_POINT
-        return Call(
-            described(name, operator, [(tensor.dtype, tensor.shape) for tensor in tensors]),
+        said = Call(
+            0,
+            name,
             operator,
-            frozenset(tensor.dtype for tensor in tensors if is_collective),  # the others carry any type
-            number=self.network.gloo_calls if self.network is not None and is_collective else None,
-            peer=arguments[1] if method in POINT_TO_POINT else None,
-            is_collective=is_collective,
+            kinds_of(tensors),
+            self._timeout_of(options).total_seconds(),
+            root=getattr(options, "rootRank", -1),
+            through_gloo=True,
         )
+        number = self.network.gloo_calls if self.network is not None and is_collective else None
+        return GlooCall(said, number, arguments[1] if method in POINT_TO_POINT else None, is_collective)
 
-    def _require(self, call: Call) -> None:
+    def _checked(self, call: GlooCall) -> GlooCall:
+        """The call with its check, where there is a network that all are at."""
+        if not call.is_collective or self.network is None or self.network.left is not None:
+            return call
+        said = call.said
+        sizes = [math.prod(shape) for _, shape, _ in said.kinds] if said.operator is not None else []
+        plan = through_gloo(said.name, said.operator_name(), said.root, call.dtypes, sizes)
+        return replace(call, check=self.network.check(said, plan))
+
+    def _confirm(self, call: GlooCall) -> Exception | None:
+        """Why a collective that Gloo has completed has failed all the same: the workers have called different ones.
+        Waits for the others only where the result is a sum of theirs, which none can have without them."""
+        said, check = call.said, call.check
+        if check is None or said.operator is None or said.root not in (-1, self._rank):
+            return None
+        try:
+            check.wait()
+        except Exception as error:
+            return None if isinstance(error.__cause__, WorkerLeftError) else error
+        return None
+
+    def _require(self, call: GlooCall) -> None:
         """Raises if the call cannot be done: a worker that it needs has left, or the connections are broken."""
         if (network := self.network) is not None and (left := network.left) is not None and self._needs(call, left):
             raise network.translate(left)
         self.require_connected()
 
-    def _needs(self, call: Call, left: WorkerLeftError) -> bool:
+    def _needs(self, call: GlooCall, left: WorkerLeftError) -> bool:
         """Whether the call needs the worker that has left."""
         assert self.network is not None
         if not call.is_collective:
@@ -192,27 +229,41 @@ class Gloo:
         timeout: timedelta = getattr(options, "timeout", timedelta(0))
         return timeout if timeout > timedelta(0) else self.timeout
 
-    def _explain(self, call: Call, error: Exception, timed_out: bool) -> Exception:
-        """Why a call that had begun failed. Unless Gloo does not support such calls, the group has failed (connections
-        are broken, or workers are out of step), and the others must be told."""
-        text = f"rank {self._rank}: {call.what}, which goes through Gloo, failed: {error}"
+    def _late(self, call: GlooCall, waited_s: float) -> WiresumTimeoutError:
+        return WiresumTimeoutError(timed_out(self._rank, waited_s, call.in_full(), STILL_GOES_ON))
+
+    def _await_end(self, check: NetworkWork) -> None:
+        """After a time-out, which ends the check, too: then the session has the cause, which says who lags."""
+        deadline = time.monotonic() + CAUSE_TIMEOUT_S
+        while not check.is_completed() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _explain(self, call: GlooCall, error: Exception, limit_s: float | None) -> Exception:
+        """Why a call that had begun failed: because time was over, after `limit_s`, or for another reason. Unless Gloo
+        does not support such calls, the group has failed (connections are broken, or workers are out of step), and the
+        others must be told."""
+        text = f"rank {self._rank}: {call.in_full()}, failed: {error}"
+        if limit_s is not None:
+            text = timed_out(self._rank, limit_s, call.in_full(), str(error))
         if is_refused(call):
             return _caused(dist.DistBackendError(text), error)
         if (network := self.network) is not None:
             session = network.session
-            deadline = time.monotonic() + (0 if timed_out else CAUSE_TIMEOUT_S)
+            if call.check is not None and limit_s == call.said.timeout_s:
+                self._await_end(call.check)
+            deadline = time.monotonic() + (CAUSE_TIMEOUT_S if limit_s is None else 0)
             while session.failure is None and time.monotonic() < deadline:
                 time.sleep(0.01)
             left = network.left
             if left is not None and not self._needs(call, left):
                 text += f". Before that, {left.reason}"
-                if not timed_out:  # after a time-out Gloo has closed all connections, not only that one
+                if limit_s is None:  # after a time-out Gloo has closed all connections, not only that one
                     return _caused(dist.DistBackendError(text), error)
             elif session.failure is not None and not isinstance(session.failure, SessionClosedError):
                 return network.translate(session.failure)
             else:
                 session.abort(text)
-        self._failure = _caused((WiresumTimeoutError if timed_out else dist.DistBackendError)(text), error)
+        self._failure = _caused((dist.DistBackendError if limit_s is None else WiresumTimeoutError)(text), error)
         return self._failure
 
 
@@ -292,19 +343,27 @@ def staged_for_gloo(
     return [stage(argument) for argument in arguments], staged
 
 
-def is_refused(call: Call) -> bool:
-    """Whether Gloo does not support such a call. Its error does not tell that from broken connections, so the call is
-    tried in a group of one, which has no connections."""
-    if not call.dtypes:
-        return False
+def is_refused(call: GlooCall) -> bool:
+    """Whether Gloo does not support such a call."""
+    if not call.is_collective:
+        return False  # messages are of any type
+    operator = (
+        dist.ReduceOp.SUM if call.said.operator is None else getattr(call.said.operator, "op", call.said.operator)
+    )
+    return any(_refuses(dtype, operator) for dtype in call.dtypes)
+
+
+@functools.cache
+def _refuses(dtype: torch.dtype, operator: Any) -> bool:
+    """Gloo's error does not tell that from broken connections, so the sum is tried in a group of one, which has no
+    connections."""
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [_device_at("127.0.0.1")]
     alone: Any = ProcessGroupGloo(HashStore(), 0, 1, options)
     asked: Any = AllreduceOptions()
-    asked.reduceOp = dist.ReduceOp.SUM if call.operator is None else call.operator
+    asked.reduceOp = operator
     try:
-        for dtype in call.dtypes:
-            alone.allreduce([torch.empty(1, dtype=dtype)], asked).wait()
+        alone.allreduce([torch.empty(1, dtype=dtype)], asked).wait()
     except (RuntimeError, NotImplementedError):
         return True
     return False

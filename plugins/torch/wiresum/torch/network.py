@@ -13,21 +13,32 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from wiresum.agent.errors import DivergedError, JobAbortedError, WiresumError, WorkerLeftError
+from wiresum.agent.errors import (
+    CollectiveTimeoutError,
+    DivergedError,
+    JobAbortedError,
+    SessionClosedError,
+    WiresumError,
+    WorkerLeftError,
+)
+from wiresum.agent.periodic import Periodic
 from wiresum.agent.session import FLOATING, Form, Operation, Scaling, Session
+from wiresum.torch import flight_recorder, rows
 from wiresum.torch import plan as plans
-from wiresum.torch import rows, standstill
 from wiresum.torch.attendant import Attendant
-from wiresum.torch.calls import CallLog
-from wiresum.torch.errors import as_torch_error
+from wiresum.torch.calls import Call, CallLog, kinds_of
+from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.leaving import ANSWER_S_MAX, Departures
 from wiresum.torch.order import SubmissionOrder
 from wiresum.torch.plan import CollectivePlan, Tensors, divide
-from wiresum.torch.standstill import Standstill
 from wiresum.torch.work import GlooWork, NetworkWork
 
 DRAIN_TIMEOUT_S = 5.0
 """How long destroy_process_group waits for works that nobody has waited for."""
+
+LOOK_S = 1.0
+looks = Periodic("wiresum-looks", LOOK_S)
+"""Looks at all groups of the process."""
 
 _UNSET = timedelta(0)
 _AVERAGE = dist.ReduceOp.AVG
@@ -38,6 +49,7 @@ class _Call:
     name: str
     opts: Any
     tensors: Tensors
+    """Those that tell one call from another."""
     sums: bool
 
     @property
@@ -62,16 +74,19 @@ class Network:
         fixed_scale: float | None,
         timeout: Callable[[], timedelta],
         on_failure: Callable[[Sequence[GlooWork]], bool],
+        group: flight_recorder.Group,
         direct: Any = None,
     ) -> None:
         """`store` is the group's own, and `direct` its DirectSums (direct.hpp), if it has the extension."""
         self.session = session
         self.direct = direct
+        self._group = group
         self._collectives: Counter[str] = Counter()
         self._bytes: Counter[bool] = Counter()
         """Bytes of collectives that sum (True), and of those that copy (False)."""
         more = direct.notes if direct is not None else tuple
-        self._calls = CallLog(PrefixStore("calls", store), session.rank, session.world_size, more)
+        settings = [f"{bits} bits"] * (bits != 32) + [f"fixed scale {fixed_scale}"] * (fixed_scale is not None)
+        self._calls = CallLog(PrefixStore("calls", store), session.rank, session.world_size, more, settings)
         self._bits = bits
         self._fixed_scale = fixed_scale
         self._timeout = timeout
@@ -80,11 +95,12 @@ class Network:
             f"wiresum-order-{session.job_name}", direct.set_open if direct is not None else lambda is_free: None
         )
         self._pending: set[NetworkWork] = set()
-        self._standstill = Standstill(
-            session, PrefixStore("standstill", store), self._calls, submits_at_once=self._order.is_free
-        )
+        self.gloo_calls = 0
+        """How many of Gloo's collectives were called here, which is the next one's number."""
         self._attendant = Attendant(session, name=f"wiresum-{session.job_name}", on_failure=on_failure)
-        standstill.looks.add(self._look)
+        self._is_recorded = False
+        flight_recorder.networks.add(self)
+        looks.add(self._look)
 
     @property
     def collectives(self) -> Counter[str]:
@@ -103,9 +119,17 @@ class Network:
         return self._bytes[False]
 
     def run(
-        self, name: str, todo: Sequence[CollectivePlan], opts: Any, result: Tensors, *, summed: Tensors | None = None
+        self,
+        name: str,
+        todo: Sequence[CollectivePlan],
+        opts: Any,
+        result: Tensors,
+        *,
+        summed: Tensors | None = None,
+        given: Tensors | None = None,
     ) -> NetworkWork:
-        """Starts a collective. `summed` are the tensors that will hold a sum (or a mean)."""
+        """Starts a collective. `summed` are the tensors that will hold a sum (or a mean). `given` tell one call from
+        another, if `result` does not."""
         self._require_everybody()
         self._collectives[name] += 1
         todo = [plan for plan in todo if not plan.empty]
@@ -113,18 +137,45 @@ class Network:
             work = self._work(result, [])
             work.settle()
             return work
-        call = _Call(name, opts, result, sums=summed is not None)
+        call = _Call(name, opts, result if given is None else given, sums=summed is not None)
         finish: list[Callable[[], None]] = [plan.finish for plan in todo]
         if call.averages and (integers := [tensor for tensor in summed or () if not tensor.is_floating_point()]):
             finish.append(partial(divide, integers, self.session.world_size))
         work = self._work(result, finish)
         self._pending.add(work)
+        self._in_turn(work, partial(self._begin, work, todo, call))
+        return work
+
+    def check(self, call: Call, plan: CollectivePlan) -> NetworkWork:
+        """Starts a barrier in the network beside a collective of Gloo, whose signature tells it from other calls: Gloo
+        itself would take what it gets for a tensor of this worker's type."""
+        work = self._work([], [])
+
+        def submit() -> None:
+            form = self._form(plan, average=False)
+            try:
+                operation = self.session.submit([], **form, timeout_s=call.timeout_s, notify=False)
+            except WiresumError as error:  # Gloo's call may go on, if a worker has only left
+                work.fail(self.translate(error))
+                return
+            work.add(operation)
+            self._calls.note(operation, *call[1:7])
+            work.all_added()
+
+        self._in_turn(work, submit)
+        return work
+
+    def meet(self, timeout: timedelta) -> None:
+        """Waits for the other members, once, since one that leaves at once would cut off those that still connect."""
+        self.check(Call(0, "barrier", None, [], timeout.total_seconds()), plans.barrier()).wait()
+
+    def _in_turn(self, work: NetworkWork, begin: Callable[[], None]) -> None:
+        """Begins it now, or after the calls that wait to be submitted."""
         if self._order.is_free():
-            self._begin(work, todo, call)
+            begin()
         else:
             work.begins_later()
-            self._order.append(partial(_take, partial(self._begin, work, todo, call), work))
-        return work
+            self._order.append(partial(_take, begin, work))
 
     def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork:
         """A sum of sparse tensors: begins with the exchanges that agree on their keys, in a thread."""
@@ -144,10 +195,11 @@ class Network:
         self._order.append(partial(_take, align_and_submit, work))
         return work
 
-    def watch_gloo(self, work: GlooWork, what: str | None) -> None:
-        """Attends to a work of Gloo. `what` is the call, in words; None for a send or receive."""
-        if what is not None:
-            work.number = self._calls.note_gloo(what)
+    def watch_gloo(self, work: GlooWork, *, is_collective: bool) -> None:
+        """Attends to a work of Gloo: a collective, or a send or receive."""
+        if is_collective:
+            work.number = self.gloo_calls
+            self.gloo_calls += 1
         self._attendant.watch_gloo(work)
 
     # Members that fail or leave.
@@ -167,11 +219,6 @@ class Network:
         """Whether this collective of Gloo needs the worker that has left. False as long as that is unknown."""
         finished = self._departures.finished_by(left.rank, wait_s)
         return finished is not None and number >= finished
-
-    @property
-    def gloo_calls(self) -> int:
-        """How many of Gloo's collectives were called here, which is the next one's number."""
-        return self._calls.gloo_calls
 
     def _require_everybody(self) -> None:
         if (failure := self.session.failure) is not None:
@@ -216,29 +263,50 @@ class Network:
 
     def close(self) -> None:
         """Leaves the job. What is pending fails."""
-        standstill.looks.discard(self._look)
+        looks.discard(self._look)
         self.session.close()
         self._order.close()
-        self._standstill.close()
         self._attendant.close()
         for work in list(self._pending):
             work.settle()
 
+    def record(self) -> flight_recorder.Record:
+        """For the flight recorder."""
+        submitted, _ = self.session.native.standing
+        return flight_recorder.Record(self._group, self.session.rank, self._calls.newest(), submitted)
+
     def _look(self) -> None:
-        self._standstill.look(self._attendant.oldest_gloo())
+        """Writes the flight record after a failure, also where no caller waits for a collective."""
+        failure = self.session.failure
+        if self._is_recorded or failure is None or isinstance(failure, (SessionClosedError, WorkerLeftError)):
+            return
+        self._is_recorded = True
+        flight_recorder.write_if_wanted(self._group.ranks[self.session.rank])
 
     def translate(self, error: WiresumError) -> Exception:
         """The error for users, with each worker's call if these differ."""
+        self._look()
+        if isinstance(error, CollectiveTimeoutError) and (call := self._calls.find(error.number)) is not None:
+            text = timed_out(self.session.rank, call.timeout_s, self._in_full(call), error.why)
+            return as_torch_error(error, text=text)
         if isinstance(error, DivergedError):
             return as_torch_error(error, self._calls.compare(error.number))
         if isinstance(error, JobAbortedError) and DivergedError.WORDS in error.reason:
             return as_torch_error(error, self._calls.compare(None))
         return as_torch_error(error)
 
+    def _late(self, operations: Sequence[Operation], waited_s: float) -> WiresumTimeoutError:
+        """The error of a wait that was too short for these operations."""
+        waits_for = next((operation for operation in operations if not operation.done()), None)
+        call = self._calls.find(waits_for.number) if waits_for is not None else None
+        what = self._in_full(call) if call is not None else "the collective"
+        return WiresumTimeoutError(timed_out(self.session.rank, waited_s, what, STILL_GOES_ON))
+
+    def _in_full(self, call: Call) -> str:
+        return f"{call} ({call.elements()}){call.where()}, number {call.number} of job '{self.session.job_name}'"
+
     def _work(self, result: Tensors, finish: Sequence[Callable[[], None]]) -> NetworkWork:
-        return NetworkWork(
-            result, finish, rank=self.session.rank, forget=self._pending.discard, translate=self.translate
-        )
+        return NetworkWork(result, finish, late=self._late, forget=self._pending.discard, translate=self.translate)
 
     def _aligned(self, tensor: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, call: _Call) -> CollectivePlan:
         """Waits until the workers have agreed on a sparse tensor's keys, and returns the plan of the sum."""
@@ -281,7 +349,8 @@ class Network:
                 form = self._form(plan, average=call.averages)
                 operation = self.session.submit(plan.regions, **form, timeout_s=timeout_s, notify=notify)
                 work.add(operation)
-                self._calls.note(operation.number, call.name, call.operator, call.tensors)
+                kinds = kinds_of(call.tensors)
+                self._calls.note(operation, call.name, call.operator, kinds, timeout_s, plan.root)
         except Exception as error:
             if not work.operations():  # else the network has memory of it, and it stays until the group is closed
                 self._pending.discard(work)

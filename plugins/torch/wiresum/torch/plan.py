@@ -38,6 +38,8 @@ class CollectiveKind(IntEnum):
     ALL_GATHER = 5
     BARRIER = 6
     SPARSE_ALL_REDUCE = 7
+    THROUGH_GLOO = 8
+    """A barrier beside a collective of Gloo."""
 
 
 SUMMING = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER)
@@ -68,6 +70,8 @@ class CollectivePlan:
     """The owners of the regions' memory, which must live until the operation is done."""
     staged: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     """(the caller's tensor, the memory whose result it gets)."""
+    about: tuple[object, ...] = ()
+    """What else tells one call from another. Its repr() is the same in all releases of Python and PyTorch."""
 
     @property
     def empty(self) -> bool:
@@ -92,7 +96,8 @@ class CollectivePlan:
     def signature(self, *, bits: int, average: bool, fixed_scale: float | None = None) -> int:
         """16 bits that differ, with high probability, between two calls that do not belong together."""
         sizes = tuple(map(_elements, self.regions))
-        return call_signature((int(self.kind), self.dtype.value, self.root, bits, average, fixed_scale, sizes))
+        call = (int(self.kind), self.dtype.value, self.root, bits, average, fixed_scale, sizes)
+        return call_signature((*call, *self.about))
 
     def finish(self) -> None:
         """Copies results from staging memory to the caller's tensors."""
@@ -241,6 +246,14 @@ def reduce_scatter_single(
 
 def barrier() -> CollectivePlan:
     return CollectivePlan(CollectiveKind.BARRIER, Dtype.I32)
+
+
+def through_gloo(
+    name: str, operator: str, root: int, dtypes: Iterable[torch.dtype], sizes: list[int]
+) -> CollectivePlan:
+    """The barrier beside a collective of Gloo. `sizes` are given if they are the same at all workers."""
+    about = (name, operator, *sorted(map(str, dtypes)), *sizes)
+    return CollectivePlan(CollectiveKind.THROUGH_GLOO, Dtype.I32, root=root, about=about)
 
 
 def _bytes(tensor: torch.Tensor) -> int:

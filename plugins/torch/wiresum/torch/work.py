@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 
 from wiresum.agent.errors import WiresumError
-from wiresum.torch.errors import WiresumTimeoutError
 
 if TYPE_CHECKING:
     from wiresum.agent.session import Operation
@@ -91,15 +90,16 @@ class NetworkWork(_Work):
         result: list[torch.Tensor],
         finish: Sequence[Callable[[], None]],
         *,
-        rank: int,
+        late: Callable[[Sequence[Operation], float], Exception],
         forget: Callable[[NetworkWork], None],
         translate: Callable[[WiresumError], Exception],
     ) -> None:
-        """Steps of `finish` own the memory that the operations use. `forget` is called when the operations have ended,
-        and `translate` makes the user's error from theirs."""
+        """Steps of `finish` own the memory that the operations use. `late` makes the error of a wait that took so many
+        seconds, and was too short for the operations. `forget` is called when they have ended, and `translate` makes
+        the user's error from theirs."""
         super().__init__(result, finish)
         self._operations: list[Operation] = []
-        self._rank = rank
+        self._late = late
         self._forget = forget
         self._translate = translate
 
@@ -183,10 +183,7 @@ class NetworkWork(_Work):
         except WiresumError:
             pass  # settle() reads it from the operation
         except TimeoutError as error:
-            raise WiresumTimeoutError(
-                f"Timed out: rank {self._rank}: the collective was not complete after the {timeout_s} s that wait() "
-                "was given; it goes on"
-            ) from error
+            raise self._late(self._operations, timeout.total_seconds()) from error
 
     def _take_results(self) -> Exception | None:
         for operation in self._operations:
@@ -209,15 +206,21 @@ class GlooWork(_Work):
         result: list[torch.Tensor],
         *,
         finish: Sequence[Callable[[], None]],
-        explain: Callable[[Exception, bool], Exception],
+        explain: Callable[[Exception, float | None], Exception],
+        late: Callable[[float], Exception],
+        confirm: Callable[[], Exception | None],
         timeout_s: float,
         began: float | None,
     ) -> None:
         """The steps of `finish` are taken in wait(), or by Gloo's thread if nobody waits. `explain` gets Gloo's error,
-        and whether it is a time-out: `timeout_s` after `began`, or after the start of the wait if that is None."""
+        and the limit in seconds if it is a time-out: `timeout_s` after `began`, or after the start of the wait if that
+        is None. `late` makes the error of a wait that took so many seconds, and was too short. `confirm` is
+        called when Gloo is done, and returns the error if that is worth nothing."""
         super().__init__(result, finish)
         self._inner = inner
         self._explain = explain
+        self._late = late
+        self._confirm = confirm
         self._timeout_s = timeout_s
         self._began = began
         self.number: int | None = None
@@ -233,7 +236,7 @@ class GlooWork(_Work):
                 self._inner.wait(timeout) if timeout > NO_TIMEOUT else self._inner.wait()
             except Exception as error:
                 if timeout > NO_TIMEOUT and not self._inner.is_completed():
-                    raise WiresumTimeoutError(str(error)) from error
+                    raise self._late(timeout.total_seconds()) from error
                 self._settle(error, waits_since, timeout)
             else:
                 self._settle(None)
@@ -268,9 +271,13 @@ class GlooWork(_Work):
                 return
             if error is not None:
                 now = time.monotonic()
-                is_over = now - (waits_since if self._began is None else self._began) >= self._timeout_s
-                wait_is_over = wait_timeout > NO_TIMEOUT and now - waits_since >= wait_timeout.total_seconds()
-                self._error = self._explain(error, is_over or wait_is_over)
+                wait_s = wait_timeout.total_seconds() if wait_timeout > NO_TIMEOUT else math.inf
+                if now - (waits_since if self._began is None else self._began) >= self._timeout_s:
+                    self._error = self._explain(error, self._timeout_s)
+                else:
+                    self._error = self._explain(error, wait_s if now - waits_since >= wait_s else None)
+            elif (lack := self._confirm()) is not None:
+                self._error = lack
             else:
                 for step in self._finish:
                     step()
