@@ -29,7 +29,7 @@ from wiresum.torch.calls import KEPT
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.flight_recorder import Group
 from wiresum.torch.gloo import Gloo, device_of, group_of, make_gloo
-from wiresum.torch.network import Network
+from wiresum.torch.network import Network, looks
 from wiresum.torch.no_room import NoRoom
 from wiresum.torch.options import Options
 
