@@ -44,8 +44,9 @@ def gloo() -> Gloo:
     """Gloo with one worker, without a network."""
     store = dist.HashStore()
     options = ProcessGroupGloo._Options()
-    options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-    return Gloo(ProcessGroupGloo(store, 0, 1, options), store, 0, 1)
+    device = ProcessGroupGloo.create_device(hostname="127.0.0.1")
+    options._devices = [device]
+    return Gloo(ProcessGroupGloo(store, 0, 1, options), device, store, 0, 1)
 
 
 @pytest.mark.parametrize(
