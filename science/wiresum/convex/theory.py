@@ -46,7 +46,11 @@ class MeanRule:
 
 
 def diana_rule(*, smoothness: float, strong_convexity: float, omega: float, workers: int) -> Rule:
-    """DIANA with full gradients: arXiv 1901.09269, theorem 1 and corollary 1, with 1/alpha_p = 1 + omega."""
+    """DIANA with full gradients: arXiv 1901.09269, theorem 1 and corollary 1, with 1/alpha_p = 1 + omega.
+
+    The corollary has half of alpha_p. The default of `wiresum.compress` is alpha_p itself, the largest that a later
+    analysis allows (arXiv 1905.11261; `diana_convex_rule` and `isega_rule` have it too).
+    """
     alpha = 1 / (2 * (1 + omega))
     c = 4 * omega * (1 + omega) / workers
     step_size = min(alpha / strong_convexity, 2 / ((smoothness + strong_convexity) * (1 + c * alpha)))
