@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import wiresum.torch
 from wiresum_lab.processes import SwitchProcess, unused_port, wait_until
-from wiresum_lab.ranks.cluster import Cluster, environment, runs_in
+from wiresum_lab.ranks.cluster import Cluster, environment
 
 STEADY_S = 0.5
 
@@ -69,31 +69,36 @@ def a_round(rank: int, size: int, store: Path) -> None:
 def rounds(rank: int, size: int, folder: Path, count: int) -> None:
     """Groups are made, used and destroyed, and afterwards this process has no more than after the first time. The cycle
     collector is off: what it would have to find may stay for long."""
+    threads_before, _ = held_when_steady()
     a_round(rank, size, folder / "first")
     gc.collect()
     gc.disable()
     try:
         threads, descriptors = held_when_steady()
+        assert threads == threads_before
         for number in range(count):
             a_round(rank, size, folder / str(number))
         wait_until(
             lambda: held()[0] <= threads and held()[1] <= descriptors,
-            f"{threads} threads and {descriptors} descriptors are left, as after the first round; now there are "
+            f"{threads} threads and {descriptors} descriptors are left, as after the first round; at first there were "
             f"{held()}: {names_of_threads()}",
         )
     finally:
         gc.enable()
 
 
-@runs_in("make_cluster", 2, grouped=False)
-def test_groups_that_were_destroyed_leave_nothing_behind(rank: int, size: int, tmp_path: Path) -> None:
-    rounds(rank, size, tmp_path, 10)
+@pytest.mark.parametrize("compiler", ["c++", pytest.param("no-compiler", marks=pytest.mark.slow)])
+def test_groups_that_were_destroyed_leave_nothing_behind(
+    make_cluster: Callable[..., Cluster], tmp_path: Path, compiler: str
+) -> None:
+    variables = {"CXX": compiler, "TORCH_EXTENSIONS_DIR": str(tmp_path / "none")} if compiler != "c++" else {}
+    make_cluster(2, grouped=False, variables=variables).run(rounds, tmp_path, 10, timeout_s=100)
 
 
 @pytest.mark.slow
-@runs_in("make_cluster", 2, grouped=False)
-def test_a_hundred_rounds_leave_nothing_behind(rank: int, size: int, tmp_path: Path) -> None:
-    rounds(rank, size, tmp_path, 100)
+@pytest.mark.timeout(700)
+def test_a_hundred_rounds_leave_nothing_behind(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    make_cluster(2, grouped=False).run(rounds, tmp_path, 100, timeout_s=600)
 
 
 def has_groups(rank: int, size: int, count: int) -> Counter[str]:
@@ -130,6 +135,7 @@ naps.clear()
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_destroy_its_groups_lingers_once_for_all(switch: SwitchProcess) -> None:
     port = str(unused_port())
     variables = environment({"WIRESUM_SWITCH": switch.endpoint, "WIRESUM_SLOTS": "32"})
@@ -140,7 +146,7 @@ def test_a_process_that_does_not_destroy_its_groups_lingers_once_for_all(switch:
         for rank in range(2)
     ]
     try:
-        said = [process.communicate(timeout=60)[0] for process in processes]
+        said = [process.communicate(timeout=110)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

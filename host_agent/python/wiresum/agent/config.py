@@ -255,7 +255,7 @@ class AgentConfig:
     slots: int = _setting(
         0,
         "chunks in flight, at each aggregator",
-        default_shown="256, by the service",
+        default_shown="by the service: 256, for subgroups fewer",
         problem=_within(0, LEASE_SLOTS_MAX),
     )
     spin_us: int = _setting(

@@ -28,7 +28,7 @@ from wiresum.torch.backend import WiresumBackend
 from wiresum.torch.calls import KEPT
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.flight_recorder import Group
-from wiresum.torch.gloo import Gloo, group_of, make_gloo
+from wiresum.torch.gloo import Gloo, device_of, group_of, make_gloo
 from wiresum.torch.network import Network, looks
 from wiresum.torch.no_room import NoRoom
 from wiresum.torch.options import Options
@@ -95,7 +95,9 @@ def _make_backend(
     _job_names[subgroup] = job
     session = _join(config, store, job, rank, size, may_refuse=bool(subgroup)) if size > 1 else None
     try:
-        gloo = Gloo(make_gloo(PrefixStore("gloo", store), rank, size, timeout, config), dist_store, rank, size)
+        device = device_of(config)
+        made = make_gloo(PrefixStore("gloo", store), rank, size, timeout, device)
+        gloo = Gloo(made, device, dist_store, rank, size)
         if session is not None:
             its_gloo = weakref.proxy(gloo)  # which has the network
             gloo.network = Network(

@@ -9,11 +9,12 @@ import math
 import os
 import socket
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,10 +61,12 @@ class GlooCall:
 
 
 class Gloo:
-    """`network` is the same group's Network, if it has one: the two fail together."""
+    """`network` is the same group's Network, if it has one: the two fail together. `device`: what `device_of` returned,
+    to keep it."""
 
-    def __init__(self, backend: ProcessGroupGloo, store: Store, rank: int, size: int) -> None:
+    def __init__(self, backend: ProcessGroupGloo, device: Any, store: Store, rank: int, size: int) -> None:
         self.backend = backend
+        self._device = device
         self.network: Network | None = None
         self.collectives: Counter[str] = Counter()
         self._rank = rank
@@ -264,25 +267,36 @@ class Gloo:
         return self._failure
 
 
-def make_gloo(store: Store, rank: int, size: int, timeout: timedelta, config: AgentConfig) -> ProcessGroupGloo:
-    """Connects all workers with each other: at the first use, a send would have to wait for all workers.
-
-    Gloo listens at the data path's address, since a host's name often resolves to an address that other hosts cannot
-    reach. GLOO_SOCKET_IFNAME, if set, takes precedence.
-    """
-    if os.environ.get("GLOO_SOCKET_IFNAME"):
+def make_gloo(store: Store, rank: int, size: int, timeout: timedelta, device: Any) -> ProcessGroupGloo:
+    """Connects all workers with each other: at the first use, a send would have to wait for all workers. `device` is
+    what `device_of` returned."""
+    if device is None:
         return ProcessGroupGloo(store, rank, size, timeout)
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [_device(config.address or _source_address(config), os.getpid())]
+    options._devices = [device]
     options._timeout = timeout
     return ProcessGroupGloo(store, rank, size, options)
 
 
-@cache
-def _device(address: str, process: int) -> Any:
-    """What listens at this address and moves bytes, in a thread: one for all groups of a process. A forked child has no
-    such thread."""
-    return ProcessGroupGloo.create_device(hostname=address)
+def device_of(config: AgentConfig) -> Any:
+    """What Gloo listens with, which has a thread and sockets.
+
+    It listens at the data path's address, since a host's name often resolves to an address that other hosts cannot
+    reach. None if GLOO_SOCKET_IFNAME is set, which takes precedence.
+    """
+    return None if os.environ.get("GLOO_SOCKET_IFNAME") else _device_at(config.address or _source_address(config))
+
+
+def _device_at(address: str) -> Any:
+    """The same for all groups of a process, as long as one of them keeps it. A forked child has no thread of its
+    parent's."""
+    device = _devices.get((os.getpid(), address))
+    if device is None:
+        device = _devices[os.getpid(), address] = ProcessGroupGloo.create_device(hostname=address)
+    return device
+
+
+_devices: weakref.WeakValueDictionary[tuple[int, str], Any] = weakref.WeakValueDictionary()
 
 
 def tensors_in(arguments: Any) -> Tensors:
@@ -344,7 +358,7 @@ def _refuses(dtype: torch.dtype, operator: Any) -> bool:
     """Gloo's error does not tell that from broken connections, so the sum is tried in a group of one, which has no
     connections."""
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [_device("127.0.0.1", os.getpid())]
+    options._devices = [_device_at("127.0.0.1")]
     alone: Any = ProcessGroupGloo(HashStore(), 0, 1, options)
     asked: Any = AllreduceOptions()
     asked.reduceOp = operator
