@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import re
+import time
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroupGloo
 
 import wiresum.torch
 from wiresum.agent.config import AgentConfig
 from wiresum.join import name_problem
 from wiresum.torch import creation
+from wiresum_lab.ranks.cluster import runs_in
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +47,22 @@ def test_the_default_job_name_comes_from_the_launcher(
 def test_the_package_lists_lazily_imported_names_and_its_version() -> None:
     assert {"Options", "GroupStats", "WiresumTimeoutError", "stats", "__version__"} <= set(dir(wiresum.torch))
     assert wiresum.torch.__version__ == metadata.version("wiresum")
+
+
+@runs_in("make_cluster", 2, grouped=False)
+def test_no_member_has_its_group_before_all_are_connected(rank: int, size: int, tmp_path: Path) -> None:
+    """One that leaves at once would cut off those that still connect."""
+    connected = tmp_path / "connected"
+    if rank == 1:
+        make_gloo = creation.make_gloo
+
+        def make_slowly(*arguments: Any) -> ProcessGroupGloo:
+            made = make_gloo(*arguments)
+            time.sleep(0.5)
+            connected.touch()
+            return made
+
+        creation.make_gloo = make_slowly
+    dist.init_process_group("wiresum", init_method=f"file://{tmp_path}/store", rank=rank, world_size=size)
+    assert connected.exists()
+    dist.destroy_process_group()

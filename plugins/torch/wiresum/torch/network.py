@@ -166,8 +166,13 @@ class Network:
         return work
 
     def meet(self, timeout: timedelta) -> None:
-        """Waits for the other members, once, since one that leaves at once would cut off those that still connect."""
-        self.check(Call(0, "barrier", None, [], timeout.total_seconds()), plans.barrier()).wait()
+        """Waits for the other members, once, since one that leaves at once would cut off those that still connect.
+        Leaves the job if that fails."""
+        try:
+            self.check(Call(0, "barrier", None, [], timeout.total_seconds()), plans.barrier()).wait()
+        except BaseException:
+            self.close()
+            raise
 
     def _in_turn(self, work: NetworkWork, begin: Callable[[], None]) -> None:
         """Begins it now, or after the calls that wait to be submitted."""
