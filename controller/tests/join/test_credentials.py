@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from wiresum.controller.security import authority as authority_module
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
+from wiresum.join import credentials
 from wiresum.join.credentials import CredentialsError, add_port, is_loopback, load, open_channel
 
 Issue = Callable[..., Path]
@@ -127,6 +129,32 @@ def test_a_key_of_another_certificate_is_refused(issue: Issue) -> None:
     shutil.copy(issue("operator") / "tls.key", directory / "tls.key")
     with pytest.raises(CredentialsError, match="do not fit each other"):
         load(directory)
+
+
+def test_a_directory_whose_key_is_not_renewed_yet_is_read_again(issue: Issue, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, fresh = issue("worker"), issue("operator")
+    shutil.copy(fresh / "tls.crt", directory / "tls.crt")
+    monkeypatch.setattr(credentials.time, "sleep", lambda _: shutil.copy(fresh / "tls.key", directory / "tls.key"))
+    assert load(directory).names == ("wiresum:role/operator",)
+
+
+def test_what_is_returned_is_what_was_proven(issue: Issue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that are replaced after they were read, and before they are proven, are read again."""
+    directory, fresh, proven = issue("worker"), issue("operator"), []
+
+    def prove(*arguments: Any, **options: Any) -> Any:
+        if not proven:
+            for name in ("tls.crt", "tls.key"):
+                shutil.copy(fresh / name, directory / name)
+        proven.append(real(*arguments, **options))
+        return proven[-1]
+
+    real = credentials._prove
+    monkeypatch.setattr(credentials, "_prove", prove)
+    loaded = load(directory)
+    assert loaded.certificate == (fresh / "tls.crt").read_bytes()
+    assert loaded.key == (fresh / "tls.key").read_bytes()
+    assert len(proven) == 2
 
 
 def test_a_certificate_of_another_authority_is_refused(issue: Issue, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import logging
 import ssl
 import stat
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -36,6 +37,8 @@ REVOKED_FILE = "ca.crl"
 """Of a service: the list of revoked certificates."""
 FILE_BYTES_MAX = 1 << 20
 HANDSHAKE_TURNS_MAX = 10
+RENEWALS_MAX, RENEWAL_S = 3, 0.1
+"""Files are replaced one after the other, so a directory that cannot be used is read again so often, so much later."""
 EXPIRY_WARNED_PART = 0.1
 """When no more of a certificate's life is left, `load` warns."""
 
@@ -73,9 +76,19 @@ def load(directory: str | Path, *, serving: bool = False) -> Credentials:
     directory = Path(directory).expanduser()
     if not directory.is_dir():
         raise CredentialsError(f"{directory} is no directory: `wiresum ca init` makes TLS directories")
-    authority, certificate, key = (_read(directory / name) for name in (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE))
+    for _ in range(0 if serving else RENEWALS_MAX):  # a server keeps what it has, and reads again for the next one
+        with contextlib.suppress(CredentialsError):
+            return _load_once(directory, serving=serving)
+        time.sleep(RENEWAL_S)
+    return _load_once(directory, serving=serving)
+
+
+def _load_once(directory: Path, *, serving: bool) -> Credentials:
+    authority, certificate, key = read = _files(directory)
     _check_key_is_private(directory / KEY_FILE)
     shown = _prove(directory, serving=serving)
+    if read != _files(directory):
+        raise CredentialsError(f"{directory} changes while it is read: try again when it has its new files")
     begins_at, expires_at = (_moment(shown[end]) for end in ("notBefore", "notAfter"))
     left = expires_at - datetime.now(timezone.utc)
     if left < EXPIRY_WARNED_PART * (expires_at - begins_at):
@@ -190,6 +203,11 @@ def _server_credentials(tls: str | Path) -> grpc.ServerCredentials:
 
 
 # Proof.
+
+
+def _files(directory: Path) -> list[bytes]:
+    """The authority, the certificate and the key."""
+    return [_read(directory / name) for name in (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE)]
 
 
 def _read(path: Path) -> bytes:
