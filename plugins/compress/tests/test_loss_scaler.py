@@ -3,8 +3,10 @@ scaler, though a step is skipped and the scale changes."""
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -134,3 +136,34 @@ def skipped_for_another_reason(rank: int, size: int, plain: str) -> bool:
 @pytest.mark.parametrize("plain", ["left out", "rows"])
 def test_an_inf_in_what_is_not_compressed_changes_no_memory(switched: Cluster, plain: str) -> None:
     assert switched.run(skipped_for_another_reason, plain) == [True] * 3
+
+
+def repeated_after_failure(rank: int, size: int) -> bool:
+    """A pass whose first bucket has an Inf, and whose second bucket fails; then another pass, with a wrapper of DDP of
+    its own, since DDP makes none after one that failed."""
+    run = Run(METHODS["TopK"])
+    run.train(rank, range(2))
+    engine = run.attachment.engine
+    residuals, estimates, calls = engine.state_dict()["own"][0]["residual"], engine.estimates, []
+
+    def failing(segments: Any, gradients: Any, parameters: Any) -> Any:
+        calls.append(len(segments))
+        if len(calls) > 1:
+            raise ConnectionError("the second bucket fails")
+        gradients[0][0][0].fill(np.inf)
+        return estimates(segments, gradients, parameters)
+
+    engine.estimates = failing  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError, match="the second bucket fails"):
+        run.train(rank, range(2, 3))
+    engine.estimates = estimates  # type: ignore[method-assign]
+    run.model = torch.nn.parallel.DistributedDataParallel(run.model.module)
+    gc.collect()  # the old wrapper still has hooks at the parameters
+    run.model.register_comm_hook(run.attachment, wc.compression_hook)
+    run.train(rank, range(3, 4))
+    now = engine.state_dict()["own"][0]["residual"]
+    return all(bool((now[name] != residuals[name]).any()) for name in residuals)
+
+
+def test_a_pass_that_failed_does_not_keep_the_next_one_from_changing_memories(switched: Cluster) -> None:
+    assert switched.run(repeated_after_failure) == [True] * 3
