@@ -176,6 +176,23 @@ def test_a_standby_becomes_primary_when_the_primary_leaves(proxy: Proxy) -> None
         assert next_one.election_id == 6
 
 
+def test_standbys_do_not_wait_for_each_other(proxy: Proxy) -> None:
+    """With two switches, each would be primary of one, and all would wait for ever."""
+    with contextlib.ExitStack() as cleanup:
+        standbys = [
+            cleanup.enter_context(contextlib.closing(Client(proxy.address, DEVICE, election_id=STANDBY_ID)))
+            for _ in range(3)
+        ]
+        for standby in standbys:
+            standby.wait_ready()
+        with contextlib.closing(Client(proxy.address, DEVICE, election_id=5)) as active:
+            active.wait_ready()
+            wait_until(lambda: all(standby.outranked for standby in standbys), "they all stand by")
+        for standby in standbys:
+            standby.wait_ready()
+            assert not standby.outranked
+
+
 def test_a_controller_gets_past_its_own_dead_connection(proxy: Proxy) -> None:
     """After a partition the switch may still hold the old connection, with the same election id."""
     dead, alive = (Client(proxy.address, DEVICE, election_id=5) for _ in range(2))

@@ -9,7 +9,8 @@ An election id has 128 bits. The upper half is this controller's. The lower half
 keep a silently broken one for a minute, and only this client's next one has a higher id.
 
 A client with the id STANDBY_ID is a standby. It never takes the switch from another, and has no trouble when nobody
-programs it. The lower half of its bids is drawn, so that several can wait. To take over, connect anew with another id.
+programs it. The lower half of its bids is drawn, so that several can wait. A switch may make one of them primary; it
+programs nothing, so the others have no trouble either. To take over, connect anew with another id.
 
 Every call has a time limit and raises a `DriverError` that says what to do.
 """
@@ -199,9 +200,10 @@ class Client:
 
     def _stand(self, standing: Standing) -> None:
         standby = self.election_id == STANDBY_ID
-        self.outranked = not standing.primary and not standing.vacant
+        unprogrammed = standing.vacant or standing.election_id >> CONNECTION_BITS == STANDBY_ID
+        self.outranked = not standing.primary and not unprogrammed
         ids = f"election id {standing.election_id >> CONNECTION_BITS}, and ours is {self.election_id}"
-        if standing.primary or (standing.vacant and standby):
+        if standing.primary or (standby and unprogrammed):
             self._set_trouble("")
         elif standby:
             self._set_trouble(f"this controller stands by: another one programs {self} ({ids})")
