@@ -15,15 +15,16 @@ import contextlib
 import datetime
 import itertools
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 from wiresum import join
-from wiresum.cli.service import Service, ServiceError
+from wiresum.cli.service import TIMEOUT_S, Service, ServiceError
 from wiresum.controller.security import authority as authority_module
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
@@ -38,6 +39,8 @@ CONTROLLERS = ("active", "standby")
 LANES, SLOTS = 64, 256
 CERTIFIED_DAYS = 10
 STEPS_MORE = 3
+STEP_S_MAX = 120.0
+"""Longer than any fault lasts."""
 SOON_S = 40.0
 """For what needs a controller to take over, or a limit of the controller to pass."""
 
@@ -50,19 +53,39 @@ class Job:
 
     def lines(self, rank: int) -> list[dict[str, Any]]:
         """What a worker has printed, in JSON."""
-        said = self.programs[rank].said()
-        return [json.loads(line) for line in said.splitlines() if line.startswith("{") and line.endswith("}")]
+        return [json.loads(line) for line in self._printed(rank)]
+
+    def said(self, rank: int) -> dict[str, Any]:
+        """The last of it."""
+        return self._last(rank, "{")
 
     def steps(self) -> int:
         """Of the slowest worker."""
-        return min(max((line.get("steps", 0) for line in self.lines(r)), default=0) for r in range(len(self.programs)))
+        return min(int(self._last(rank, '"steps"').get("steps", 0)) for rank in range(len(self.programs)))
+
+    def _printed(self, rank: int) -> list[str]:
+        said = self.programs[rank].said()
+        return [line for line in said.splitlines() if line.startswith("{") and line.endswith("}")]
+
+    def _last(self, rank: int, text: str) -> dict[str, Any]:
+        """Reads one line only: after an hour there are thousands."""
+        return json.loads(next((line for line in reversed(self._printed(rank)) if text in line), "{}"))  # type: ignore[no-any-return]
+
+    def ended(self) -> list[int]:
+        """The ranks whose processes have ended."""
+        return [rank for rank, program in enumerate(self.programs) if program.exit_code is not None]
+
+    def check_sums(self) -> None:
+        """Raises an `AssertionError` if a worker has got a wrong sum."""
+        for rank, program in enumerate(self.programs):
+            wrong = re.search(r'.*"wrong": [1-9].*', program.said())
+            assert not wrong, f"{self.name}, rank {rank} got wrong sums: {wrong[0]}"
 
     def check(self) -> None:
         """Raises an `AssertionError` if a worker has ended, or has got a wrong sum."""
-        for rank, program in enumerate(self.programs):
-            wrong = [line for line in self.lines(rank) if line.get("wrong")]
-            assert not wrong, f"{self.name}, rank {rank} got wrong sums: {wrong[0]}"
-            assert program.exit_code is None, f"{self.name}, rank {rank} has ended: {program.tail()}"
+        self.check_sums()
+        for rank in self.ended():
+            raise AssertionError(f"{self.name}, rank {rank} has ended: {self.programs[rank].tail()}")
 
     def goes_on(self, patience_s: float = SOON_S) -> None:
         """Waits until each worker has made a few more steps."""
@@ -84,14 +107,14 @@ class Job:
         for rank, program in enumerate(self.programs):
             program.process.wait(SOON_S)
             assert program.exit_code == 0, program.tail()
-            assert self.lines(rank)[-1] == self.lines(rank)[-1] | {"wrong": 0, "done": True}
+            assert self.said(rank) == self.said(rank) | {"wrong": 0, "done": True}
 
     def error(self, rank: int, patience_s: float = SOON_S) -> str:
         """What a worker said when its job ended, which must come to that."""
         program = self.programs[rank]
         wait_until(lambda: program.exit_code is not None, f"rank {rank} of {self.name} has ended", patience_s)
-        said = self.lines(rank)[-1] if self.lines(rank) else {}
-        assert not any(line.get("wrong") for line in self.lines(rank)), program.tail()
+        self.check_sums()
+        said = self.said(rank)
         assert "error" in said, program.tail()
         return str(said["error"])
 
@@ -121,6 +144,9 @@ class Certificates:
         fresh = listed.with_name("fresh.crl")
         fresh.write_bytes((self.authority.directory / "ca.crl").read_bytes())
         fresh.replace(listed)
+
+
+AnyLaboratory = TypeVar("AnyLaboratory", bound="Laboratory")
 
 
 class Laboratory:
@@ -158,7 +184,7 @@ class Laboratory:
             self.await_switches("ready")
             self._cleanup = self._cleanup.pop_all()
 
-    def __enter__(self) -> Laboratory:
+    def __enter__(self: AnyLaboratory) -> AnyLaboratory:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -169,6 +195,17 @@ class Laboratory:
         """As in WIRESUM_SWITCH."""
         return ",".join(f"{HOST}:{port}" for port in self.ports.values())
 
+    def targets_of(self, job: str, rank: int) -> str:
+        """Those that a worker is told."""
+        return self.targets
+
+    def seen_by(self, controller: str) -> list[SwitchAt]:
+        """The switches as a controller is told."""
+        return list(self.at.values())
+
+    def log_of(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
     # Services.
 
     def start_switch(self, name: str) -> Program:
@@ -178,7 +215,7 @@ class Laboratory:
         sizes = ["--lanes", str(self.lanes), "--slots", str(self.slots), "--threads", "1"]
         program = Program(
             command("switch", *ends, *sizes, "--tls", str(self.pki.tls(name))),
-            self.folder / f"{name}.log",
+            self.log_of(name),
             self.variables,
             append=True,
         )
@@ -189,12 +226,18 @@ class Laboratory:
 
     def start_controller(self, name: str) -> Program:
         """It serves if no other does; otherwise it is the standby."""
+        program = self.launch_controller(name)
+        program.await_text(r"ready: control|standing by")
+        return program
+
+    def launch_controller(self, name: str) -> Program:
+        """Does not wait until it is ready."""
         config = self.folder / f"{name}.toml"
         config.write_text(
             controller_config(
                 listen=self.ports[name],
                 metrics=self.metrics[name],
-                switches=list(self.at.values()),
+                switches=self.seen_by(name),
                 slots=self.slots,
                 lanes=self.lanes,
                 tls=str(self.pki.tls("controller")),
@@ -202,10 +245,9 @@ class Laboratory:
                 more=self._tables,
             )
         )
-        options = ["--config", str(config), "--standby"]
-        program = Program(command("controller", *options), self.folder / f"{name}.log", self.variables, append=True)
+        options = ["--config", str(config), "--standby", "--verbose"]
+        program = Program(command("controller", *options), self.log_of(name), self.variables, append=True)
         self.controllers[name] = program
-        program.await_text(r"ready: control|standing by")
         return program
 
     def service(self, tls: str, *names: str) -> Service:
@@ -213,9 +255,10 @@ class Laboratory:
         targets = ",".join(f"{HOST}:{self.ports[name]}" for name in names or CONTROLLERS)
         return self._cleanup.enter_context(Service(targets, tls=str(self.pki.tls(tls))))
 
-    def report(self) -> join.Report | None:
+    def report(self, patience_s: float = TIMEOUT_S) -> join.Report | None:
+        """None if no controller serves: a standby knows no jobs."""
         with contextlib.suppress(ServiceError):
-            report = self.operator.report()
+            report = self.operator.report(patience_s)
             return report if report.service.role != "standby" else None
         return None
 
@@ -232,9 +275,9 @@ class Laboratory:
 
         return wait_until(found, what, patience_s)
 
-    def drain(self, switch_name: str, *, resume: bool = False) -> None:
+    def drain(self, switch_name: str, *, resume: bool = False, patience_s: float = PATIENCE_S) -> None:
         request = join.DrainRequest(switch_name=switch_name, resume=resume)
-        self.operator.tell(lambda stub: stub.Drain(request, timeout=PATIENCE_S))
+        self.operator.tell(lambda stub: stub.Drain(request, timeout=patience_s))
 
     def jobs_at(self) -> dict[str, str]:
         """The switch of each job."""
@@ -256,18 +299,19 @@ class Laboratory:
         tls: str = "worker",
         ranks: Sequence[int] | None = None,
         variables: Mapping[str, str] | None = None,
+        step_s_max: float = STEP_S_MAX,
     ) -> Job:
-        """`ranks`: of the workers that are started, if not all."""
+        """`ranks`: of the workers that are started, if not all. `step_s_max`: the time-out of a sum."""
         salt, stop = next(self._salts), self.folder / f"{name}.stop"
         own = {
-            "WIRESUM_SWITCH": self.targets, "WIRESUM_TLS": str(self.pki.tls(tls)), "WIRESUM_ADDRESS": HOST,
-            "WIRESUM_LANES": str(self.lanes), "WIRESUM_THREADS": "1", "WIRESUM_SLOTS": "32", "OMP_NUM_THREADS": "1",
+            "WIRESUM_TLS": str(self.pki.tls(tls)), "WIRESUM_ADDRESS": HOST, "WIRESUM_LANES": str(self.lanes),
+            "WIRESUM_THREADS": "1", "WIRESUM_SLOTS": "32", "OMP_NUM_THREADS": "1",
         } | dict(variables or {})  # fmt: skip
         programs = [
             Program(
-                [sys.executable, str(WORKER), name, str(rank), str(size), str(salt), str(stop), "120"],
-                self.folder / f"{name}-{rank}.log",
-                own,
+                [sys.executable, str(WORKER), name, str(rank), str(size), str(salt), str(stop), str(step_s_max)],
+                self.log_of(f"{name}-{rank}"),
+                {"WIRESUM_SWITCH": self.targets_of(name, rank)} | own,
             )
             for rank in (range(size) if ranks is None else ranks)
         ]

@@ -19,10 +19,10 @@ import grpc
 from wiresum import join
 from wiresum.join import credentials, join_pb2_grpc
 from wiresum.join.constants import THREADS_MAX, Header
+from wiresum_lab.laboratory import HOSTILE
 from wiresum_lab.proxies import HOST, TcpProxy
-from wiresum_lab.soaks.soak_cluster import SLOTS, Cluster, SoakError
+from wiresum_lab.soaks.proxied_laboratory import LANES, SLOTS, ProxiedLaboratory, SoakError
 
-ATTACKER = "127.0.0.66"
 TENANT = "hostile"
 CONNECT_S_MAX = 0.5
 CONNECTIONS = 1200
@@ -34,11 +34,11 @@ FLOOD_PACKETS_BURST = 200
 
 
 class Attacks:
-    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
-        self._cluster, self._chance = cluster, chance
+    def __init__(self, laboratory: ProxiedLaboratory, chance: random.Random) -> None:
+        self._laboratory, self._chance = laboratory, chance
         self._taken: list[str] = []
-        self._ways = [cluster.proxies.make(port, ATTACKER) for port in cluster.ports]
-        self._credentials = credentials.load(cluster.pki.issue(TENANT, "worker", tenants=(TENANT,))).of_channel()
+        self._ways = [laboratory.proxies.make(port, HOSTILE) for port in laboratory.ports.values()]
+        self._credentials = credentials.load(laboratory.pki.issue(TENANT, "worker", tenants=(TENANT,))).of_channel()
         self.kinds: dict[Callable[[], Iterator[float]], str] = {
             self.flood_with_jobs: "attack",
             self.take_all_slots: "attack",
@@ -84,7 +84,7 @@ class Attacks:
         for number in range(count):
             request = join.JoinRequest(
                 protocol_version=join.PROTOCOL_VERSION, job_name=f"{name}-{number}", rank=0,
-                endpoint=join.Endpoint(address=ATTACKER, port=1024), threads_max=1, lanes_max=360, timeout_ms=60_000,
+                endpoint=join.Endpoint(address=HOSTILE, port=1024), threads_max=1, lanes_max=LANES, timeout_ms=60_000,
                 **fields,  # type: ignore[arg-type]
             )  # fmt: skip
             calls.extend(join_pb2_grpc.JoinServiceStub(channel).Join(request, timeout=60) for channel in channels)
@@ -118,7 +118,7 @@ class Attacks:
         def guess(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
             stub = join_pb2_grpc.JoinServiceStub(channel)
             for number in range(40):
-                switch_name = list(self._cluster.switches)[number % 2]
+                switch_name = list(self._laboratory.at)[number % 2]
                 member = join.Member(job=number % 8, worker=number % 2, token=f"{number:032x}", switch_name=switch_name)
                 yield functools.partial(stub.Leave, join.LeaveRequest(member=member), timeout=1.0)
                 yield functools.partial(stub.Abort, join.AbortRequest(member=member, reason="mine now"), timeout=1.0)
@@ -139,9 +139,9 @@ class Attacks:
 
     def _send_packets(self, count: int) -> None:
         """With keys that are guessed, to any port of any switch."""
-        firsts = [switch.data for switch in self._cluster.switches.values()]
+        firsts = [switch.data for switch in self._laboratory.at.values()]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger:
-            forger.bind((ATTACKER, 0))
+            forger.bind((HOSTILE, 0))
             for _ in range(count):
                 header = Header(
                     kind=self._chance.randrange(8), job=self._chance.randrange(8), key=self._chance.getrandbits(32),
@@ -156,12 +156,12 @@ class Attacks:
 
     def flood_with_connections(self) -> Iterator[float]:
         """Of one port; those that end are made again."""
-        ports = [*self._cluster.ports, *(switch.p4runtime for switch in self._cluster.switches.values())]
+        ports = [*self._laboratory.ports.values(), *(switch.p4runtime for switch in self._laboratory.at.values())]
         port, first = self._chance.choice(ports), self._chance.choice((SILENT, STALLED))
         yield from self._hold(port, first, CONNECTIONS)
 
     def read_metrics_slowly(self) -> Iterator[float]:
-        yield from self._hold(self._chance.choice(self._cluster.metrics), SCRAPING, READERS)
+        yield from self._hold(self._chance.choice(list(self._laboratory.metrics.values())), SCRAPING, READERS)
 
     def _hold(self, port: int, first: bytes, count: int) -> Iterator[float]:
         held: list[socket.socket] = []
@@ -169,7 +169,7 @@ class Attacks:
         while time.monotonic() < until:
             for _ in range(min(100, count - len(held))):
                 try:  # it takes no more, or is stopped: do not wait for it
-                    made = socket.create_connection((HOST, port), CONNECT_S_MAX, (ATTACKER, 0))
+                    made = socket.create_connection((HOST, port), CONNECT_S_MAX, (HOSTILE, 0))
                     made.setblocking(False)
                     made.send(first)
                     held.append(made)

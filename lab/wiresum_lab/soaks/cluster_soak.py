@@ -1,11 +1,11 @@
 """Jobs train while faults and attacks come at random. No healthy job ends, no sum is wrong.
 
-Two software switches, two controllers with one state, and jobs whose workers check every element of every sum, all with
-certificates, which are renewed and revoked. Each worker, and each controller, has its ways to the others through
-proxies, which can be cut, silently or with a reset; where this process is root, all of it is in a network namespace of
-its own, and its packets are lost as well; and the state is on a small disk of its own, which fills up. Attacks are in
-attacks.py, and what becomes of the state's files in disk_faults.py: jobs may end then, but not for long, and not
-without a cause. Everything comes at random, from a seed that is printed.
+Two software switches, two controllers with one state, and jobs whose workers check every element of every sum
+(laboratory.py), all with certificates, which are renewed and revoked. Workers and controllers reach services through
+proxies (proxied_laboratory.py), which can be cut, silently or with a reset. Where this process is root, all of it is in
+a network namespace of its own, and its packets are lost as well; and the state is on a small disk of its own, which
+fills up. Attacks are in attacks.py, and what becomes of the state's files in disk_faults.py: jobs may end then, but not
+for long, and not without a cause. Everything comes at random, from a seed that is printed.
 
     python -m wiresum_lab.soaks.cluster_soak --seconds 3600
     python -m wiresum_lab.soaks.cluster_soak --seconds 25 --seed 7 --json
@@ -25,19 +25,25 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wiresum.join.constants import SWITCH_PORT, THREADS_MAX
-from wiresum_lab.processes import wait_until
+from wiresum.join.constants import THREADS_MAX
+from wiresum_lab.laboratory import STEP_S_MAX, SWITCHES, Job
+from wiresum_lab.processes import ProgramError, wait_until
+from wiresum_lab.proxies import TcpProxy
 from wiresum_lab.soaks.attacks import Attacks
 from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, disk_of_its_own
-from wiresum_lab.soaks.soak_cluster import SLOTS, SWITCHES, WAIT_S_MAX, WORKERS, Cluster, SoakError
+from wiresum_lab.soaks.proxied_laboratory import ANSWER_S_MAX, ProxiedLaboratory, SoakError
 
 JOBS = 2
+WORKERS = 2
+"""Of each job."""
+WORKER_SLOTS = 64
+WAIT_S_MAX = 90.0
 LOST_S_MAX = 60.0
 """From the death of a worker to its job's end at the others: more than any limit. A controller that was disturbed first
 waits for heartbeats, so the time counts from the last fault of a controller."""
@@ -76,12 +82,12 @@ table inet soak {{
 class Soak:
     """Faults and attacks. Each is a generator: it begins, yields how long it lasts, and ends."""
 
-    def __init__(self, cluster: Cluster, chance: random.Random, *, own: bool) -> None:
+    def __init__(self, laboratory: ProxiedLaboratory, chance: random.Random, *, own: bool) -> None:
         """`own`: network and disk are this program's own, so that it may disturb them."""
-        self.cluster, self.chance = cluster, chance
-        self.disk = DiskFaults(cluster, chance, own_disk=own)
+        self.laboratory, self.chance = laboratory, chance
+        self.disk = DiskFaults(laboratory, chance, own_disk=own)
         self.jobs_begun = 0
-        self.names = [self._begin_job() for _ in range(JOBS)]
+        self.jobs = [self._begin_job() for _ in range(JOBS)]
         self.steps = 0
         """The sum of the steps of jobs that have ended."""
         self.may_end: dict[str, float] = {}
@@ -105,113 +111,111 @@ class Soak:
             self.restart_a_switch: "switch",
         }
         """The kind of each. Of a kind there is one at a time."""
-        self.kinds |= Attacks(cluster, chance).kinds | self.disk.kinds
+        self.kinds |= Attacks(laboratory, chance).kinds | self.disk.kinds
         if own:
             self.kinds |= {self.spoil_the_links: "links", self.lose_packets_one_way: "links"}
 
     @property
     def _upsets(self) -> int:
         """How often something happened that may end jobs which have no part in it."""
-        return self.disk.damages + self.cluster.switches_restarted
-
-    def _begin_job(self) -> str:
-        self.jobs_begun += 1
-        name = f"job-{self.jobs_begun}"
-        for rank in range(WORKERS):
-            self.cluster.start_worker(name, rank, self.jobs_begun, self.cluster.stop)
-        return name
-
-    def members(self) -> list[tuple[str, int]]:
-        return [(name, rank) for name in self.names for rank in range(WORKERS)]
+        return self.disk.damages + self.laboratory.switches_restarted
 
     # Jobs.
+
+    def _begin_job(self) -> Job:
+        self.jobs_begun += 1
+        return self._start_job(f"job-{self.jobs_begun}")
+
+    def _start_job(self, name: str, step_s_max: float = STEP_S_MAX, tls: str = "worker") -> Job:
+        slots = {"WIRESUM_SLOTS": str(WORKER_SLOTS)}
+        return self.laboratory.start_job(name, WORKERS, tls=tls, variables=slots, step_s_max=step_s_max)
+
+    def _goes_on(self, job: Job) -> bool:
+        """Do all its workers? Raises if one has summed wrongly, or ended without a word."""
+        job.check_sums()
+        for rank in job.ended():
+            if not job.said(rank).get("error"):
+                raise SoakError(f"{job.name}, rank {rank}: {job.programs[rank].tail()}")
+        return not job.ended()
 
     def _check_jobs(self, damages: int) -> None:
         """Raises `SoakError` if a job that must go on does not. `damages`: how many faults the state had before."""
         now = time.monotonic()
         if self.disk.damages != damages:
-            self.may_end.update(dict.fromkeys(self.names, now))
-        for name in list(self.names):
-            goes_on = self.cluster.check(name)
-            since = self.may_end.get(name)
+            self.may_end.update({job.name: now for job in self.jobs})
+        for job in list(self.jobs):
+            goes_on = self._goes_on(job)
+            since = self.may_end.get(job.name)
             overdue = since is not None and now > max(since, self.disturbed_at) + LOST_S_MAX
             if goes_on and overdue:
-                del self.may_end[name]
+                del self.may_end[job.name]
             elif not goes_on and since is None:
-                raise SoakError(f"{name} has ended: {self._said(name)}; see {self.cluster.folder}")
-            elif not goes_on and all(self.cluster.workers[name, rank].poll() is not None for rank in range(WORKERS)):
-                self._begin_anew(name)
+                raise SoakError(f"{job.name} has ended: {_said(job)}")
+            elif len(job.ended()) == WORKERS:
+                self._begin_anew(job)
             elif not goes_on and overdue:
-                raise SoakError(f"a part of {name} has ended, and the others have not heard: {self._said(name)}")
+                raise SoakError(f"a part of {job.name} has ended, and the others have not heard: {_said(job)}")
 
-    def _begin_anew(self, name: str) -> None:
+    def _begin_anew(self, job: Job) -> None:
         """Begins a job in place of one that a fault of the state has ended."""
-        for said in self._said(name):
+        for said in _said(job):
             if not any(cause in said["error"] for cause in CAUSES):
-                raise SoakError(f"{name} has ended without a cause: {said}; see {self.cluster.folder}")
+                raise SoakError(f"{job.name} has ended without a cause: {said}")
             self.ended_by[next(cause for cause in CAUSES if cause in said["error"])] += 1
-        self.steps += self.cluster.steps(name)
-        del self.may_end[name]
-        for rank in range(WORKERS):
-            del self.cluster.ways[name, rank], self.cluster.workers[name, rank]
-        self.names[self.names.index(name)] = self._begin_job()
-
-    def _said(self, name: str) -> list[dict[str, Any]]:
-        return [self.cluster.said(name, rank) for rank in range(WORKERS)]
+        self.steps += job.steps()
+        del self.may_end[job.name]
+        self.laboratory.forget(job)
+        self.jobs[self.jobs.index(job)] = self._begin_job()
 
     # Faults.
 
     def freeze_a_controller(self) -> Iterator[float]:
-        process = self.chance.choice(self.cluster.controllers)
-        if process is None or process.poll() is not None:
+        program = self.chance.choice(list(self.laboratory.controllers.values()))
+        if program.exit_code is not None:
             return
-        process.send_signal(signal.SIGSTOP)
+        program.process.send_signal(signal.SIGSTOP)
         yield self.chance.uniform(1, 45)
-        process.send_signal(signal.SIGCONT)
+        program.process.send_signal(signal.SIGCONT)
 
     def kill_a_controller(self) -> Iterator[float]:
-        process = self.chance.choice(self.cluster.controllers)
-        if process is not None:
-            process.kill()
+        self.chance.choice(list(self.laboratory.controllers.values())).kill()
         yield self.chance.uniform(0.5, 20)
 
     def cut_controllers_off(self) -> Iterator[float]:
-        """From everybody: workers and switch."""
-        switch_ways = (way for ways in self.cluster.p4runtime_ways for way in ways.values())
-        ways = [*(way for ways in self.cluster.ways.values() for way in ways), *switch_ways]
-        for way in ways:
-            self.cluster.proxies.cut(way)
-        yield self.chance.uniform(1, 40)
-        for way in ways:
-            self.cluster.proxies.mend(way)
+        """From everybody: workers and switches."""
+        switch_ways = (way for ways in self.laboratory.p4runtime_ways.values() for way in ways.values())
+        yield from self._cut([*(way for ways in self.laboratory.ways.values() for way in ways), *switch_ways], 40)
 
     def cut_a_controller_from_a_switch(self) -> Iterator[float]:
-        way = self.chance.choice(self.cluster.p4runtime_ways)[self.chance.choice(SWITCHES)]
-        self.cluster.proxies.cut(way)
-        yield self.chance.uniform(1, 40)
-        self.cluster.proxies.mend(way)
+        ways = self.chance.choice(list(self.laboratory.p4runtime_ways.values()))
+        yield from self._cut([ways[self.chance.choice(SWITCHES)]], 40)
 
     def cut_a_worker_from_the_service(self) -> Iterator[float]:
-        ways = self.cluster.ways[self.chance.choice(self.names), self.chance.randrange(WORKERS)]
+        yield from self._cut(self.laboratory.ways[self._any_worker()], 60)
+
+    def _cut(self, ways: Sequence[TcpProxy], s_max: float) -> Iterator[float]:
         for way in ways:
-            self.cluster.proxies.cut(way)
-        yield self.chance.uniform(1, 60)
+            self.laboratory.proxies.cut(way)
+        yield self.chance.uniform(1, s_max)
         for way in ways:
-            self.cluster.proxies.mend(way)
+            self.laboratory.proxies.mend(way)
 
     def reset_connections(self) -> Iterator[float]:
-        for name in self.names:
-            for way in self.cluster.ways[name, self.chance.randrange(WORKERS)]:
-                self.cluster.proxies.reset(way)
+        for job in self.jobs:
+            for way in self.laboratory.ways[job.name, self.chance.randrange(WORKERS)]:
+                self.laboratory.proxies.reset(way)
         yield 0.5
 
     def freeze_a_worker(self) -> Iterator[float]:
         """For long only while all is calm: a worker that neither reconnects nor sends a packet counts as dead."""
-        process = self.cluster.workers[self.chance.choice(self.names), self.chance.randrange(WORKERS)]
+        process = self.chance.choice(self.jobs).programs[self.chance.randrange(WORKERS)].process
         process.send_signal(signal.SIGSTOP)
         calm = time.monotonic() > self.disturbed_at + RECONNECT_S_MAX
         yield self.chance.uniform(0.5, 15 if calm else 1.5)
         process.send_signal(signal.SIGCONT)
+
+    def _any_worker(self) -> tuple[str, int]:
+        return self.chance.choice(self.jobs).name, self.chance.randrange(WORKERS)
 
     def spoil_the_links(self) -> Iterator[float]:
         """A fraction of all packets is lost, those of the control plane too."""
@@ -221,8 +225,9 @@ class Soak:
 
     def lose_packets_one_way(self) -> Iterator[float]:
         """Those from the switches, or those to them; or what a service sends by TCP, all of it."""
-        switches = f"{SWITCH_PORT}-{SWITCH_PORT + len(SWITCHES) * THREADS_MAX - 1}"
-        ports = [*self.cluster.ports, *(switch.p4runtime for switch in self.cluster.switches.values())]
+        at = self.laboratory.at.values()
+        switches = "{" + ", ".join(f"{switch.data}-{switch.data + THREADS_MAX - 1}" for switch in at) + "}"
+        ports = [*self.laboratory.ports.values(), *(switch.p4runtime for switch in at)]
         kinds = [f"udp sport {switches}", f"udp dport {switches}"]
         some = [f"{kind} {part}" for kind in kinds for part in (_part(5), _part(30), "")]
         _nft(LOSS.format(packets=self.chance.choice([*some, f"tcp sport {self.chance.choice(ports)}"])))
@@ -232,76 +237,72 @@ class Soak:
     # What operators do.
 
     def drain_a_switch(self) -> Iterator[float]:
-        self.cluster.draining = {self.chance.choice(SWITCHES)}
-        self.cluster.tend_draining()
+        self.laboratory.draining = {self.chance.choice(SWITCHES)}
+        self.laboratory.tend_draining()
         yield self.chance.uniform(2, 20)
-        self.cluster.draining = set()
-        self.cluster.tend_draining()
+        self.laboratory.draining = set()
+        self.laboratory.tend_draining()
 
     def restart_a_switch(self) -> Iterator[float]:
-        """Jobs at the other switch go on; those that it had end."""
-        report = self.cluster.report()
+        """Jobs at the other switch go on; those that it had end, and those that begin may."""
+        report = self.laboratory.report(ANSWER_S_MAX)
         if report is None:
             return
         name = self.chance.choice(SWITCHES)
-        self.cluster.switches_restarted += 1
+        self.laboratory.switches_restarted += 1
         elsewhere = {job.name for job in report.jobs if job.switch_name not in ("", name)}
-        self.may_end.update({job: time.monotonic() for job in self.names if job not in elsewhere})
-        self.cluster.switch_processes[name].kill()
+        self.may_end.update({job.name: time.monotonic() for job in self.jobs if job.name not in elsewhere})
+        self.laboratory.switches[name].kill()
         yield self.chance.uniform(0.5, 5)
-        self.cluster.start_switch(name)
+        self.laboratory.start_switch(name)
         yield RECONNECT_S_MAX
 
     def renew_certificates(self) -> Iterator[float]:
         for name in self.chance.sample(("controller", "operator", "worker", *SWITCHES), 3):
-            self.cluster.pki.renew(name)
+            self.laboratory.pki.renew(name)
         yield 0.5
 
     # Jobs that lose a worker.
 
     def kill_a_worker_of_a_short_job(self) -> Iterator[float]:
-        yield from self._short_job("worker", lambda name: self.cluster.workers[name, 1].kill(), "rank 1")
+        yield from self._short_job("worker", lambda job: job.programs[1].kill(), "rank 1")
 
     def revoke_a_certificate(self) -> Iterator[float]:
         holder = f"guest-{self.victims + 1}"
-        self.cluster.pki.issue(holder, "worker", tenants=("guests",))
-        yield from self._short_job(holder, lambda _: self.cluster.pki.revoke(holder), "revoked")
+        self.laboratory.pki.issue(holder, "worker", tenants=("guests",))
+        yield from self._short_job(holder, lambda _: self.laboratory.pki.revoke(holder), "revoked")
 
-    def _short_job(self, tls: str, strike: Callable[[str], None], wanted: str) -> Iterator[float]:
+    def _short_job(self, tls: str, strike: Callable[[Job], None], wanted: str) -> Iterator[float]:
         """Rank 0 hears why its job ends, and the job's slots come back. If it was cut off when its job ended, and a
         standby took over meanwhile, it hears that the job is not known: why it ended is not on disk."""
         self.victims += 1
-        name = f"short-{self.victims}"
-        stop, upsets = self.cluster.folder / "never", self._upsets
-        for rank in range(WORKERS):
-            self.cluster.start_worker(name, rank, 1_000_000 + self.victims, stop, VICTIM_STEP_S_MAX, tls)
+        upsets = self._upsets
+        job = self._start_job(f"short-{self.victims}", VICTIM_STEP_S_MAX, tls)
         give_up_at = time.monotonic() + WAIT_S_MAX
-        while not all(self.cluster.steps(name, rank) for rank in range(WORKERS)):
-            if self.cluster.check(name) and time.monotonic() > max(give_up_at, self.disturbed_at + WAIT_S_MAX):
-                raise SoakError(f"{name} did not begin: {self.cluster.said(name, 0)}")
-            if not self.cluster.check(name):
+        while not job.steps():
+            if self._goes_on(job) and time.monotonic() > max(give_up_at, self.disturbed_at + WAIT_S_MAX):
+                raise SoakError(f"{job.name} did not begin: {_said(job)}")
+            if not self._goes_on(job):
                 if self._upsets == upsets:
-                    raise SoakError(f"{name} did not begin: {self._said(name)}")
+                    raise SoakError(f"{job.name} did not begin: {_said(job)}")
                 break
             yield 0.5
-        other = self.cluster.workers[name, 0]
-        strike(name)
-        struck_at, takeovers = time.monotonic(), self.cluster.takeovers()
-        while other.poll() is None:
+        strike(job)
+        struck_at, takeovers = time.monotonic(), self.laboratory.takeovers()
+        while 0 not in job.ended():
             if time.monotonic() > max(struck_at, self.disturbed_at) + LOST_S_MAX:
-                raise SoakError(f"in {LOST_S_MAX:.0f} s {name} did not hear that it has ended: {wanted}")
+                raise SoakError(f"in {LOST_S_MAX:.0f} s {job.name} did not hear that it has ended: {wanted}")
             yield 0.5
-        said = self.cluster.said(name, 0).get("error", "")
-        forgotten = "does not know job" in said and self.cluster.takeovers() > takeovers
+        said = job.said(0).get("error", "")
+        forgotten = "does not know job" in said and self.laboratory.takeovers() > takeovers
         lost = self._upsets != upsets and any(cause in said for cause in CAUSES)
         if wanted not in said and not forgotten and not lost:
-            raise SoakError(f"{name} heard something else than {wanted!r}: {said}")
-        while any(self.cluster.workers[name, rank].poll() is None for rank in range(WORKERS)):
+            raise SoakError(f"{job.name} heard something else than {wanted!r}: {said}")
+        while len(job.ended()) < WORKERS:
             if time.monotonic() > max(struck_at, self.disturbed_at) + 2 * LOST_S_MAX:
-                raise SoakError(f"a part of {name} has ended, and the others have not heard: {self._said(name)}")
+                raise SoakError(f"a part of {job.name} has ended, and the others have not heard: {_said(job)}")
             yield 0.5
-        for rank in range(WORKERS):
-            del self.cluster.ways[name, rank], self.cluster.workers[name, rank]
+        self.laboratory.forget(job)
 
     # All of it.
 
@@ -309,7 +310,7 @@ class Soak:
         """Waits until each job that a fault of the state may have ended has gone on for long enough, or has been
         replaced."""
         while self.may_end:
-            self.cluster.tend_controllers()
+            self.laboratory.tend_controllers()
             self._check_jobs(self.disk.damages)
             time.sleep(0.1)
 
@@ -343,11 +344,11 @@ class Soak:
                         under_way[kind] = steps, now + min(lasts_s, rest_s + 0.5)
             if now >= looked_at + LOOK_S:
                 looked_at = now
-                self.cluster.tend_draining()
-                self.cluster.check_sizes()
+                self.laboratory.tend_draining()
+                self.laboratory.check_sizes()
             if self.disk.disturbs or any(kind in under_way for kind in DISTURBING):
                 self.disturbed_at = now
-            self.cluster.tend_controllers()
+            self.laboratory.tend_controllers()
             self._check_jobs(damages)
             damages = self.disk.damages
             time.sleep(0.1)
@@ -368,56 +369,41 @@ def main(seconds: float, seed: int | None, as_json: bool, inside: bool) -> None:
     say(f"seed {seed}" + ("" if inside else "; not root, or no `ip` and `nft`: the links are not touched"))
     folder = Path(tempfile.mkdtemp(prefix="wiresum-soak-"))
     with disk_of_its_own(folder / "state") if inside else contextlib.nullcontext():
-        cluster = Cluster(folder)
         try:
-            outcome = _soak(cluster, seed, seconds, say, own=inside)
-        except (SoakError, DiskError) as error:
+            with ProxiedLaboratory(folder) as laboratory:
+                outcome = _soak(laboratory, seed, seconds, say, own=inside)
+        except (SoakError, DiskError, ProgramError, AssertionError) as error:
             shutil.copytree(folder / "state", folder / "left", dirs_exist_ok=True)
-            raise SoakError(f"seed {seed}: {error}") from error
-        finally:
-            cluster.close()
+            raise SoakError(f"seed {seed}: {error}; see {folder}") from error
     shutil.rmtree(folder)
     click.echo(json.dumps(outcome) if as_json else f"well: {outcome}")
 
 
-def _soak(cluster: Cluster, seed: int, seconds: float, say: Callable[[str], None], *, own: bool) -> dict[str, Any]:
-    cluster.start_controller(0, standby=False)
-    _await(lambda: cluster.report() is not None, "a controller serves")
-    cluster.start_controller(1, standby=True)
-    soak = Soak(cluster, random.Random(seed), own=own)
-    _await(lambda: all(cluster.steps(*member) for member in soak.members()), "the jobs train")
+def _soak(
+    laboratory: ProxiedLaboratory, seed: int, seconds: float, say: Callable[[str], None], *, own: bool
+) -> dict[str, Any]:
+    soak = Soak(laboratory, random.Random(seed), own=own)
+    _await(lambda: all(job.steps() for job in soak.jobs), "the jobs train")
     came = soak.run(seconds, say)
     soak.settle()
-    members = soak.members()
-    steps = [cluster.steps(*member) for member in members]
-    _await(lambda: all(cluster.steps(*m) > before for m, before in zip(members, steps, strict=True)),
-           "the jobs still train")  # fmt: skip
-    cluster.stop.touch()
-    _await(lambda: all(cluster.workers[member].poll() is not None for member in members), "the jobs end")
-    wrong = sum(cluster.said(*member).get("wrong", 1) for member in members)
-    if wrong or any(cluster.workers[member].returncode for member in members):
-        raise SoakError(
-            f"{wrong} wrong elements; {[cluster.said(*member) for member in members]}; see {cluster.folder}"
-        )
-
-    def nothing_left() -> bool:
-        cluster.tend_controllers()
-        report = cluster.report()
-        return (
-            report is not None
-            and not report.jobs
-            and [s.slots_free for s in report.switches] == [SLOTS] * len(SWITCHES)
-        )
-
-    _await(nothing_left, "no job and no slot is left behind")
-    _await(lambda: all(files <= CALM_FILES_MAX for _, files in cluster.sizes().values()), "few files are open")
-    steps_made = soak.steps + sum(cluster.steps(name) for name in soak.names)
-    return {"seed": seed, "seconds": seconds, "steps": steps_made, "wrong": wrong, "own": own, "came": dict(came),
-            "ended_by": dict(soak.ended_by),
-            "kib": {name: kib for name, (kib, _) in cluster.sizes().items()}}  # fmt: skip
+    for job in soak.jobs:
+        job.goes_on(WAIT_S_MAX)
+    for job in soak.jobs:
+        job.finish()
+    _await(
+        laboratory.all_switches_are_empty, "no job and no slot is left behind", meanwhile=laboratory.tend_controllers
+    )
+    _await(lambda: all(files <= CALM_FILES_MAX for _, files in laboratory.sizes().values()), "few files are open")
+    return {"seed": seed, "seconds": seconds, "steps": soak.steps + sum(job.steps() for job in soak.jobs), "own": own,
+            "came": dict(came), "ended_by": dict(soak.ended_by),
+            "kib": {name: kib for name, (kib, _) in laboratory.sizes().items()}}  # fmt: skip
 
 
-_await = functools.partial(wait_until, patience_s=WAIT_S_MAX, error=SoakError)
+_await = functools.partial(wait_until, patience_s=WAIT_S_MAX)
+
+
+def _said(job: Job) -> list[dict[str, Any]]:
+    return [job.said(rank) for rank in range(WORKERS)]
 
 
 def _in_namespace(arguments: list[str]) -> int:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from wiresum_lab.soaks.soak_cluster import Cluster
+from wiresum_lab.soaks.proxied_laboratory import ANSWER_S_MAX, ProxiedLaboratory
 
 DISK_BYTES = 24 << 20
 COPIES_MAX = 4
@@ -30,9 +30,9 @@ class DiskError(RuntimeError):
 
 
 class DiskFaults:
-    def __init__(self, cluster: Cluster, chance: random.Random, *, own_disk: bool) -> None:
+    def __init__(self, laboratory: ProxiedLaboratory, chance: random.Random, *, own_disk: bool) -> None:
         """`own_disk`: the state is on one that was mounted for it."""
-        self._cluster, self._chance = cluster, chance
+        self._laboratory, self._chance = laboratory, chance
         self._copies: list[Path] = []
         self._full_since_start: int | None = None
         """How many controllers had been started when the disk filled up; None: it is not full."""
@@ -50,7 +50,7 @@ class DiskFaults:
     @property
     def disturbs(self) -> bool:
         """Does a controller have to start that cannot, since the disk is full?"""
-        return self._full_since_start is not None and self._cluster.controllers_started > self._full_since_start
+        return self._full_since_start is not None and self._laboratory.controllers_started > self._full_since_start
 
     @property
     def _is_full(self) -> bool:
@@ -62,8 +62,8 @@ class DiskFaults:
     def fill_the_disk(self) -> Iterator[float]:
         if self._read_only:
             return
-        self._full_since_start = self._cluster.controllers_started
-        filler = self._cluster.state / "filler"
+        self._full_since_start = self._laboratory.controllers_started
+        filler = self._laboratory.state / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             while file.write(bytes(1 << 12)):
                 pass
@@ -77,9 +77,9 @@ class DiskFaults:
             return
         self._read_only = True
         with self._nobody_serving():
-            _mount("-o", "remount,ro", str(self._cluster.state))
+            _mount("-o", "remount,ro", str(self._laboratory.state))
         yield self._chance.uniform(1, 10)
-        _mount("-o", "remount,rw", str(self._cluster.state))
+        _mount("-o", "remount,rw", str(self._laboratory.state))
         self._read_only = False
         yield from self._until_served()
 
@@ -89,7 +89,7 @@ class DiskFaults:
         if self._is_full:
             return
         with self._nobody_serving():
-            path = self._cluster.state / self._chance.choice([name for name in FILES if self._size(name)])
+            path = self._laboratory.state / self._chance.choice([name for name in FILES if self._size(name)])
             contents = bytearray(path.read_bytes())
             if self._chance.random() < 0.5:
                 del contents[int(len(contents) * self._chance.choice((0.0, self._chance.random()))) :]
@@ -102,7 +102,7 @@ class DiskFaults:
         if self._is_full:
             return
         with self._nobody_serving():
-            (self._cluster.state / self._chance.choice([name for name in FILES if self._size(name)])).unlink()
+            (self._laboratory.state / self._chance.choice([name for name in FILES if self._size(name)])).unlink()
         yield from self._until_served()
 
     def put_an_old_copy_back(self) -> Iterator[float]:
@@ -113,38 +113,36 @@ class DiskFaults:
             copy = self._chance.choice(self._copies)
             names = FILES if self._chance.random() < 0.5 else [self._chance.choice(FILES)]
             for name in names:
-                (self._cluster.state / name).unlink(missing_ok=True)
+                (self._laboratory.state / name).unlink(missing_ok=True)
                 if (copy / name).exists():
-                    shutil.copy2(copy / name, self._cluster.state / name)
+                    shutil.copy2(copy / name, self._laboratory.state / name)
         yield from self._until_served()
 
     def _size(self, name: str) -> int:
-        path = self._cluster.state / name
+        path = self._laboratory.state / name
         return path.stat().st_size if path.exists() else 0
 
     @contextlib.contextmanager
     def _nobody_serving(self) -> Iterator[None]:
         """Both controllers are killed, and a copy of what they left is kept."""
-        self._cluster.controllers_wanted = False
-        for process in self._cluster.controllers:
-            if process is not None:
-                process.kill()
-                process.wait()
-        copy = self._cluster.folder / "copies" / str(self.damages)
-        shutil.copytree(self._cluster.state, copy, ignore=shutil.ignore_patterns("filler"))
+        self._laboratory.controllers_wanted = False
+        for program in self._laboratory.controllers.values():
+            program.kill()
+        copy = self._laboratory.folder / "copies" / str(self.damages)
+        shutil.copytree(self._laboratory.state, copy, ignore=shutil.ignore_patterns("filler"))
         self._copies.append(copy)
         if len(self._copies) > COPIES_MAX:
             shutil.rmtree(self._copies.pop(self._chance.randrange(COPIES_MAX)))
         self.damages += 1
         yield
-        self._cluster.controllers_wanted = True
+        self._laboratory.controllers_wanted = True
 
     def _until_served(self) -> Iterator[float]:
         """Waits until a controller serves. If one says that a file must be moved away, that is done."""
         give_up_at = time.monotonic() + MENDED_S_MAX
-        logs = [self._cluster.folder / f"controller{index}.log" for index in range(len(self._cluster.controllers))]
-        read = {log: log.stat().st_size for log in logs if log.exists()}
-        while self._cluster.report() is None:
+        logs = [self._laboratory.log_of(name) for name in self._laboratory.controllers]
+        read = {log: log.stat().st_size for log in logs}
+        while self._laboratory.report(ANSWER_S_MAX) is None:
             if time.monotonic() > give_up_at:
                 raise DiskError(f"in {MENDED_S_MAX:.0f} s no controller served after a fault of the state")
             for log in read:
@@ -152,7 +150,7 @@ class DiskFaults:
                 if "move it away" in said or "database away" in said:
                     read[log] = log.stat().st_size
                     for name in DATABASE:
-                        (self._cluster.state / name).unlink(missing_ok=True)
+                        (self._laboratory.state / name).unlink(missing_ok=True)
             yield 0.5
 
 
