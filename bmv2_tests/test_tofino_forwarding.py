@@ -185,6 +185,7 @@ def test_the_fault_injector_loses_the_selected_copies(network: TofinoNetwork) ->
     assert contribute(network, MEMBERS[1], QUESTION) == []
 
 
+@pytest.mark.slow
 def test_the_fault_injector_loses_about_the_given_fraction(network: TofinoNetwork) -> None:
     network.switch.program.tables["lose"].insert({}, "lose_copies", {"chance": 0x3FFF})
     complete(network)

@@ -77,6 +77,7 @@ def ask(python: Path, target: Target, *, election_id: int, stray: str = "") -> d
     return answer
 
 
+@pytest.mark.slow
 def test_an_independent_client_and_our_driver_see_each_others_entries(python: Path, target: Target) -> None:
     with contextlib.closing(P4RuntimeSwitch(target, election_id=2)) as switch:
         switch.wait_ready()

@@ -1,4 +1,4 @@
-"""Makes rig.py importable, and gives clusters of worker processes (wiresum_lab.ranks.cluster)."""
+"""Makes rig.py importable, and gives clusters of three worker processes (wiresum_lab.ranks.cluster)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ WORKERS = 3
 
 
 @pytest.fixture(scope="package")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Cluster]]:
-    """Three workers over Gloo, and three over a software switch."""
+def over_gloo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(None, WORKERS, tmp_path_factory.mktemp("gloo"), backend="gloo") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="package")
+def switched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Over a software switch."""
     with (
         SwitchProcess(tmp_path_factory.mktemp("switch")) as switch,
-        Cluster(None, WORKERS, tmp_path_factory.mktemp("gloo"), backend="gloo") as gloo,
-        Cluster(switch, WORKERS, tmp_path_factory.mktemp("wiresum")) as wiresum,
+        Cluster(switch, WORKERS, tmp_path_factory.mktemp("wiresum")) as cluster,
     ):
-        yield {"gloo": gloo, "wiresum": wiresum}
+        yield cluster
 
 
-@pytest.fixture(params=["gloo", "wiresum"])
-def trio(request: pytest.FixtureRequest, clusters: dict[str, Cluster]) -> Cluster:
-    return clusters[request.param]
-
-
-@pytest.fixture
-def switched(clusters: dict[str, Cluster]) -> Cluster:
-    return clusters["wiresum"]
+@pytest.fixture(
+    params=[pytest.param("over_gloo", marks=pytest.mark.slow, id="gloo"), pytest.param("switched", id="wiresum")]
+)
+def trio(request: pytest.FixtureRequest) -> Cluster:
+    cluster: Cluster = request.getfixturevalue(request.param)
+    return cluster

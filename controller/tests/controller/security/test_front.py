@@ -295,6 +295,7 @@ def test_who_has_proven_a_certificate_does_not_give_way(serve: Serve) -> None:
     server.connections(0)
 
 
+@pytest.mark.slow
 def test_handshakes_that_come_to_nothing_use_up_the_tokens_of_their_address_alone(serve: Serve) -> None:
     server = serve(handshakes_per_second=0.3, handshakes_burst=2, wait_s=60.0)
     with connections(server, 5, HONEST, b"PRI") as stalled:

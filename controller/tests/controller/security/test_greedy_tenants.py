@@ -110,6 +110,7 @@ def start(controller_tls: Path, operator_tls: Path, issue: Callable[..., Path], 
         yield start
 
 
+@pytest.mark.slow
 def test_eight_jobs_of_one_certificate_stop_nobody(start: Start) -> None:
     cluster = start()
     cluster.drain("right")
@@ -134,6 +135,7 @@ def test_eight_jobs_of_one_certificate_stop_nobody(start: Start) -> None:
     assert [(job.name, job.outcome) for job in ended] == [("greedy-3", "ended_by_operator")]
 
 
+@pytest.mark.slow
 def test_honest_jobs_that_fill_a_table_let_the_next_one_go_to_another_switch(start: Start) -> None:
     cluster = start()
     cluster.drain("right")
