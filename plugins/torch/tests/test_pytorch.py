@@ -137,7 +137,9 @@ def test_fake_and_meta_tensors_cause_no_communication(rank: int, size: int) -> N
         with FakeTensorMode():
             summed = functional_collectives.all_reduce(torch.ones(10), "sum", world())
             assert summed.shape == (10,)
-            gathered = functional_collectives.all_gather_single(torch.ones(10), 0, world())
+            gather = getattr(functional_collectives, "all_gather_single", None)
+            gather = gather or functional_collectives.all_gather_tensor  # its name up to PyTorch 2.12
+            gathered = gather(torch.ones(10), 0, world())
             assert gathered.shape == (10 * size,)
             dist.all_reduce(torch.ones(10))
         dist.all_reduce(torch.ones(10, device="meta"))

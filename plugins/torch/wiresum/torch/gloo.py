@@ -25,6 +25,7 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError, WorkerLeftError
 from wiresum.torch.calls import Call, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
+from wiresum.torch.names import installed_name
 from wiresum.torch.network import Network
 from wiresum.torch.plan import Tensors, copy_back, divide, in_place, through_gloo
 from wiresum.torch.work import GlooWork, NetworkWork
@@ -104,7 +105,7 @@ class Gloo:
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
         began = time.monotonic()
-        inner = getattr(self._group, method)(*arguments_staged)
+        inner = getattr(self._group, installed_name(method))(*arguments_staged)
         work = GlooWork(
             inner,
             written,
