@@ -137,7 +137,8 @@ class Gloo:
         return self.run(name, method, *tensors, opts, written=summed if written is None else written, finish=finish)
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
-        timeout = timeout if timeout > timedelta(0) else self.timeout
+        """Its error has Gloo's text, which says who is missing, even if another worker has ended the job by then."""
+        timeout = timeout if timeout >= timedelta(0) else self.timeout
         call = GlooCall(Call(0, "monitored_barrier", None, [], timeout.total_seconds()))
         self._require(call)
         self.collectives["monitored_barrier"] += 1
@@ -146,7 +147,10 @@ class Gloo:
             self._group.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[attr-defined]
         except RuntimeError as error:
             limit_s = call.said.timeout_s
-            raise self._explain(call, error, limit_s if time.monotonic() - began >= limit_s else None) from error
+            explained = self._explain(call, error, limit_s if time.monotonic() - began >= limit_s else None)
+            if str(error) in str(explained):
+                raise explained from explained.__cause__
+            raise type(explained)(f"{explained}. Gloo says: {error}") from explained.__cause__
 
     def require_connected(self) -> None:
         """Raises the error that broke the connections, if they are broken."""
