@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.session import Session
-from wiresum.join import name_problem
+from wiresum.join import Admission, name_problem
 from wiresum.join.constants import JOB_NAME_BYTES_MAX
 from wiresum.torch import extension
 from wiresum.torch.backend import WiresumBackend
@@ -211,7 +211,8 @@ def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, 
     session: Session | None = None
     cause: Exception | None = None
     try:
-        session = Session.join(config, job_name=job, rank=rank, world_size=size, further=may_refuse)
+        admission = Admission.FURTHER if may_refuse else Admission.QUEUE
+        session = Session.join(config, job_name=job, rank=rank, world_size=size, admission=admission)
     except Exception as error:
         cause = error
     with contextlib.ExitStack() as cleanup:
