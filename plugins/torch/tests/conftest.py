@@ -26,7 +26,7 @@ def compiled() -> None:
 @pytest.fixture
 def work_exceptions() -> None:
     """For tests that call Work.exception(), whose result PyTorch cannot hand to Python before 2.13."""
-    if torch.__version__ < (2, 13):
+    if torch.__version__ < "2.13":
         pytest.skip(f"Work.exception() raises a TypeError in PyTorch {torch.__version__}")
 
 

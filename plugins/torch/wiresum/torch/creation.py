@@ -17,6 +17,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
@@ -37,6 +38,9 @@ from wiresum.torch.options import Options
 
 log = logging.getLogger("wiresum")
 
+OLDEST = "2.11"
+"""The oldest PyTorch with which the tests pass; as in pyproject.toml."""
+
 MEETING_POLL_S = 0.005
 
 _generations: Counter[str] = Counter()
@@ -54,6 +58,10 @@ _FAILED = "failed "
 
 def create_group(backend_options: Any, pg_options: Any) -> Any:
     """Called by init_process_group, and by new_group at the new group's members."""
+    if torch.__version__ < OLDEST:
+        raise RuntimeError(
+            f"wiresum needs PyTorch {OLDEST} or later, and this is {torch.__version__}: pip install 'torch>={OLDEST}'"
+        )
     if pg_options is not None and not isinstance(pg_options, Options):
         raise TypeError(f"pg_options of the wiresum backend are a wiresum.torch.Options, not a {type(pg_options)}")
     members = [int(member) for member in backend_options.global_ranks_in_group]
