@@ -43,6 +43,8 @@ from wiresum.join.operator_pb2 import (
 )
 from wiresum.join.peers import describe_peer
 
+Admission = JoinRequest.Admission
+
 MESSAGE_BYTES_MAX = 16_384
 """Of a request; a larger one is refused before it is parsed."""
 
@@ -67,6 +69,7 @@ __all__ = [
     "STANDS_BY",
     "AbortReply",
     "AbortRequest",
+    "Admission",
     "CreateJobReply",
     "CreateJobRequest",
     "Diagnosis",

@@ -19,7 +19,15 @@ class Endpoint(_message.Message):
     def __init__(self, address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "key", "attempt", "tenant", "priority", "job_token", "no_queue", "agreed", "further")
+    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "key", "attempt", "tenant", "priority", "job_token", "admission", "agreed")
+    class Admission(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        QUEUE: _ClassVar[JoinRequest.Admission]
+        AT_ONCE: _ClassVar[JoinRequest.Admission]
+        FURTHER: _ClassVar[JoinRequest.Admission]
+    QUEUE: JoinRequest.Admission
+    AT_ONCE: JoinRequest.Admission
+    FURTHER: JoinRequest.Admission
     class AgreedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -44,9 +52,8 @@ class JoinRequest(_message.Message):
     TENANT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     JOB_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    NO_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    ADMISSION_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
-    FURTHER_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     job_name: str
     rank: int
@@ -64,10 +71,9 @@ class JoinRequest(_message.Message):
     tenant: str
     priority: int
     job_token: str
-    no_queue: bool
+    admission: JoinRequest.Admission
     agreed: _containers.ScalarMap[str, str]
-    further: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., key: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., job_token: _Optional[str] = ..., no_queue: _Optional[bool] = ..., agreed: _Optional[_Mapping[str, str]] = ..., further: _Optional[bool] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., key: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., job_token: _Optional[str] = ..., admission: _Optional[_Union[JoinRequest.Admission, str]] = ..., agreed: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class JoinEvent(_message.Message):
     __slots__ = ("waiting", "granted")

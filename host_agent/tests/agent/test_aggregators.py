@@ -22,6 +22,7 @@ from wiresum.agent.errors import (
 from wiresum.agent.job_membership import JobMembership
 from wiresum.controller import JoinServer, Limits
 from wiresum.controller.driver import SwitchSizes
+from wiresum.join import Admission
 from wiresum_lab.doubles.controller import Client, RecordingDriver
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
@@ -76,7 +77,7 @@ def join(
     world_size: int = 1,
     *,
     job_name: str = "a-job",
-    queue: bool = True,
+    admission: Admission = Admission.QUEUE,
     progress: Callable[[int], int] = lambda index: index,
 ) -> Aggregators:
     errors: list[WiresumError] = []
@@ -85,7 +86,7 @@ def join(
         job_name=job_name,
         rank=rank,
         world_size=world_size,
-        queue=queue,
+        admission=admission,
         bind=bind,
         on_ended=errors.append,
         progress=progress,
@@ -122,13 +123,13 @@ def test_a_job_is_joined_at_each_and_left_at_each(two: list[JoinServer]) -> None
 
 
 def test_if_one_aggregator_refuses_the_earlier_ones_are_left(two: list[JoinServer], start: Start) -> None:
-    in_the_way = join(config_of(two[1], slots=256), job_name="in-the-way", queue=False)
+    in_the_way = join(config_of(two[1], slots=256), job_name="in-the-way", admission=Admission.AT_ONCE)
     with pytest.raises(JoinError, match=f"127.0.0.1:{two[1].port}") as caught:
-        join(config_of(*two), queue=False)
+        join(config_of(*two), admission=Admission.AT_ONCE)
     assert caught.value.code == "RESOURCE_EXHAUSTED"
     assert states_at(two[0]) == []
     in_the_way.leave()
-    join(config_of(*two), queue=False).leave()
+    join(config_of(*two), admission=Admission.AT_ONCE).leave()
 
 
 def test_an_unreachable_aggregator_is_named_within_one_join_timeout(two: list[JoinServer]) -> None:

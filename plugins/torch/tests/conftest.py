@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from wiresum.torch import extension
 from wiresum_lab.processes import SwitchProcess
@@ -20,6 +21,13 @@ def compiled() -> None:
     if shutil.which("c++") is None:
         pytest.skip("the C++ part of the backend is not tested: there is no compiler")
     extension.build()
+
+
+@pytest.fixture
+def work_exceptions() -> None:
+    """For tests that call Work.exception(), whose result PyTorch cannot hand to Python before 2.13."""
+    if torch.__version__ < "2.13":
+        pytest.skip(f"Work.exception() raises a TypeError in PyTorch {torch.__version__}")
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroupGloo
+from torch.torch_version import TorchVersion
 
 import wiresum.torch
 from wiresum.agent.config import AgentConfig
@@ -47,6 +49,15 @@ def test_the_default_job_name_comes_from_the_launcher(
 def test_the_package_lists_lazily_imported_names_and_its_version() -> None:
     assert {"Options", "GroupStats", "WiresumTimeoutError", "stats", "__version__"} <= set(dir(wiresum.torch))
     assert wiresum.torch.__version__ == metadata.version("wiresum")
+
+
+def test_an_older_pytorch_is_refused_and_the_package_asks_for_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f'torch = ["torch>={creation.OLDEST}",' in Path(__file__).parents[3].joinpath("pyproject.toml").read_text()
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.9.1"))
+    with pytest.raises(
+        RuntimeError, match=rf"needs PyTorch {re.escape(creation.OLDEST)} or later, and this is 2\.9\.1"
+    ):
+        creation.create_group(None, None)
 
 
 @runs_in("make_cluster", 2, grouped=False)

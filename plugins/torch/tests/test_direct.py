@@ -72,6 +72,7 @@ def test_contiguous_dense_sums_go_direct_and_others_through_python(rank: int, si
         assert not goes_direct(others)
 
 
+@pytest.mark.usefixtures("work_exceptions")
 @runs_in("pair")
 def test_a_successful_direct_call_runs_no_python(rank: int, size: int) -> None:
     def refuse(*_: object) -> None:
@@ -194,6 +195,7 @@ def unawaited(rank: int, size: int) -> str:
     return str(failure)
 
 
+@pytest.mark.usefixtures("work_exceptions")
 def test_other_workers_hear_of_a_failure_that_was_not_waited_for(make_cluster: Any) -> None:
     noticed, told = make_cluster(2).run(unawaited)
     assert noticed == "noticed" and "rank 0" in told and "Timed out" in told

@@ -134,7 +134,7 @@ def await_marks_and_entry(marks: Path, ranks: int) -> None:
         reduces_for_ever,
         gathers_by_gloo_for_ever,
         receives_from_a_neighbour,
-        waits_for_a_future,
+        pytest.param(waits_for_a_future, marks=pytest.mark.usefixtures("work_exceptions")),
         trains_for_ever,
     ],
 )

@@ -137,7 +137,9 @@ def test_fake_and_meta_tensors_cause_no_communication(rank: int, size: int) -> N
         with FakeTensorMode():
             summed = functional_collectives.all_reduce(torch.ones(10), "sum", world())
             assert summed.shape == (10,)
-            gathered = functional_collectives.all_gather_single(torch.ones(10), 0, world())
+            gather = getattr(functional_collectives, "all_gather_single", None)
+            gather = gather or functional_collectives.all_gather_tensor  # its name up to PyTorch 2.12
+            gathered = gather(torch.ones(10), 0, world())
             assert gathered.shape == (10 * size,)
             dist.all_reduce(torch.ones(10))
         dist.all_reduce(torch.ones(10, device="meta"))
@@ -295,13 +297,50 @@ def test_without_a_compiler_the_group_trains_in_the_older_shape(
     assert "could not be compiled" in cluster.log(0)
 
 
-@runs_in("make_cluster", 2, grouped=False)
-def test_workers_with_and_without_a_compiler_train_together(rank: int, size: int, tmp_path: Path) -> None:
+def group_of_both_kinds(rank: int, size: int, folder: Path, backend: str = "wiresum") -> None:
+    """A default group whose rank 1 has no compiler."""
     if rank == 1:
-        os.environ.update(without_compiler(tmp_path))
-    dist.init_process_group("wiresum", init_method=f"file://{tmp_path}/store", rank=rank, world_size=size)
-    assert (type(world()) is dist.ProcessGroup) == (rank != 1)
+        os.environ.update(without_compiler(folder))
+    dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=size)
+
+
+@runs_in("make_cluster", 3, grouped=False)
+def test_workers_with_and_without_a_compiler_train_together(rank: int, size: int, tmp_path: Path) -> None:
+    group_of_both_kinds(rank, size, tmp_path)
+    assert type(world()) is not dist.ProcessGroup, "all do without what one lacks"
     assert_close(train(DistributedDataParallel(network()), rank, size), train(network(), 0, 1))
     assert wiresum.torch.stats().collectives_network["all_reduce"] >= STEPS
     dist.all_reduce(torch.ones(2, dtype=torch.float64))
+    others = dist.new_group([0, 2])
+    if rank != 1:
+        assert type(others) is dist.ProcessGroup
+        dist.all_reduce(torch.ones(2), group=others)
     dist.destroy_process_group()
+
+
+def test_the_first_rank_says_that_another_has_no_compiler(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster = make_cluster(2, grouped=False)
+    cluster.run(group_of_both_kinds, tmp_path)
+    assert "rank 1 has no C++ part of the backend" in cluster.log(0)
+    assert "could not be compiled" in cluster.log(1)
+
+
+def check_sums(rank: int, size: int, folder: Path, backend: str) -> None:
+    group_of_both_kinds(rank, size, folder, backend)
+    for device_sum in (torch.full((5000,), rank + 0.1), torch.full((3,), rank, dtype=torch.float64)):
+        dist.all_reduce(device_sum)
+        gathered = [torch.empty_like(device_sum) for _ in range(size)]
+        dist.all_gather(gathered, device_sum)
+        assert all(torch.equal(theirs, device_sum) for theirs in gathered)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("backend", "debugging"),
+    [("wiresum", "DETAIL"), ("cpu:gloo,cuda:wiresum", "OFF"), ("cpu:wiresum,cuda:gloo", "OFF")],
+)
+def test_debuggers_and_other_backends_are_the_same_with_and_without_a_compiler(
+    make_cluster: Callable[..., Cluster], tmp_path: Path, backend: str, debugging: str
+) -> None:
+    cluster = make_cluster(2, grouped=False, variables={"TORCH_DISTRIBUTED_DEBUG": debugging})
+    cluster.run(check_sums, tmp_path, backend)

@@ -16,6 +16,7 @@ from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
 
+@pytest.mark.usefixtures("work_exceptions")
 @runs_in("pair")
 def test_several_in_flight_may_be_awaited_in_any_order(rank: int, size: int) -> None:
     tensors = [torch.full((1 + 997 * k,), float(k + rank)) for k in range(40)]

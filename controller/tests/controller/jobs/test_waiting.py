@@ -17,6 +17,7 @@ from wiresum.controller.resources import Amounts
 from wiresum_lab.doubles.controller import JobsHarness, join_request, member, switch
 
 SIXTY_FOUR = SwitchSizes(slots=64, lanes_max=360, jobs_max=8)
+FURTHER = join.Admission.FURTHER
 PATIENT = Limits(slots_least=64, join_timeout_ms_default=3_600_000)
 """A job gets all the slots that it asks for, or waits."""
 
@@ -197,7 +198,8 @@ def test_a_job_that_prefers_not_to_wait_is_refused_at_once() -> None:
     harness = JobsHarness(SIXTY_FOUR, PATIENT)
     harness.ask(job_name="holder", slots=64)
     workers = [
-        harness.ask(job_name="other", rank=rank, world_size=2, slots=64, no_queue=rank == 1) for rank in range(2)
+        harness.ask(job_name="other", rank=rank, world_size=2, slots=64, admission=admission)
+        for rank, admission in enumerate((join.Admission.QUEUE, join.Admission.AT_ONCE))
     ]
     refused = harness.outputs(Refuse)
     assert [output.worker for output in refused] == workers
@@ -350,7 +352,7 @@ def test_further_jobs_take_less_as_the_switch_fills_and_leave_a_quarter_of_it() 
     harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=256))
     assert slots_of(harness.ask(job_name="first")) == 256
     granted = []
-    while (slots := slots_of(further := harness.ask(job_name=f"further-{len(granted)}", further=True))) > 0:
+    while (slots := slots_of(further := harness.ask(job_name=f"further-{len(granted)}", admission=FURTHER))) > 0:
         granted.append(slots)
     assert granted == sorted(granted, reverse=True) and (granted[0], granted[-1]) == (64, 16)
     assert len(granted) > 100
@@ -365,24 +367,24 @@ def test_two_programs_with_a_mesh_of_32_groups_each_fit() -> None:
     harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=256))
     for program in ("one", "other"):
         assert slots_of(harness.ask(job_name=program)) == 256
-        granted = [slots_of(harness.ask(job_name=f"{program}.{number}", further=True)) for number in range(32)]
+        granted = [slots_of(harness.ask(job_name=f"{program}.{number}", admission=FURTHER)) for number in range(32)]
         assert min(granted) >= 16
 
 
 def test_a_further_job_gets_the_slots_that_it_asks_for_but_not_those_that_are_kept() -> None:
     harness = JobsHarness(SwitchSizes(slots=1024, lanes_max=360, jobs_max=8))
-    granted = [slots_of(harness.ask(job_name=f"{n}", slots=512, further=True)) for n in range(3)]
+    granted = [slots_of(harness.ask(job_name=f"{n}", slots=512, admission=FURTHER)) for n in range(3)]
     assert granted == [512, 256, 0]
 
 
 def test_further_jobs_leave_job_numbers_and_room_in_tables_to_others() -> None:
     sizes = SwitchSizes(slots=4096, lanes_max=360, jobs_max=8)
     harness = JobsHarness(sizes)
-    assert sum(slots_of(harness.ask(job_name=f"{n}", further=True)) > 0 for n in range(8)) == 6
+    assert sum(slots_of(harness.ask(job_name=f"{n}", admission=FURTHER)) > 0 for n in range(8)) == 6
     assert slots_of(harness.ask(job_name="a-program")) == 256
     small = replace(sizes, jobs_max=64, tables=Amounts({"admit": 20}))
     harness = JobsHarness(switches=[switch(sizes=small, needs=lambda _shape: Amounts({"admit": 2}))])
-    further = [harness.ask(job_name=f"{n}", further=True) for n in range(8)]
+    further = [harness.ask(job_name=f"{n}", admission=FURTHER) for n in range(8)]
     assert [slots_of(worker) > 0 for worker in further] == [True] * 7 + [False]
     said = "table admit of leaf has room for 20 entries; 14 are taken and this job needs 2 (one in 4 is kept for other"
     assert said in harness.refused(further[-1])[1]

@@ -98,10 +98,8 @@ class Worker:
     presence: Presence = Presence.WAITING
     agreed: dict[str, str] = field(default_factory=dict, repr=False)
     """Its settings that must be those of the others, by name."""
-    no_queue: bool = False
-    """It rather does without the job than wait for slots."""
-    further: bool = False
-    """The job is not its program's first."""
+    admission: join.Admission = join.Admission.QUEUE
+    """Whether the job may wait for slots, and whether it is its program's first."""
     call: int = 0
     """Number of its newest Join; older ones do not count."""
     away_since: float | None = None
@@ -269,7 +267,7 @@ class Job:
     @property
     def further(self) -> bool:
         """It leaves a part of each switch to jobs that are their program's first."""
-        return any(worker.further for worker in self.workers.values())
+        return any(worker.admission == join.Admission.FURTHER for worker in self.workers.values())
 
     def is_complete(self) -> bool:
         """All have asked."""

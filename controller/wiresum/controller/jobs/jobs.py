@@ -453,7 +453,7 @@ class Jobs:
             self.waiting.add(job)
         if job.state is State.QUEUED:
             self.waiting.serve()
-        if job.state is State.QUEUED and any(worker.no_queue or worker.further for worker in job.workers.values()):
+        if job.state is State.QUEUED and any(w.admission != join.Admission.QUEUE for w in job.workers.values()):
             text = f"{self.waiting.what(job).reason}; its workers do without it"
             self._give_up(job, Refusal("RESOURCE_EXHAUSTED", text), now)
 

@@ -26,6 +26,7 @@ from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND, Membership
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
+from wiresum.join import Admission
 from wiresum.join.lanes import lanes_of_mtu
 
 Bind = Callable[[str, int, tuple[int, int]], int]
@@ -75,8 +76,7 @@ class Aggregators:
         on_ended: Callable[[WiresumError], None],
         progress: Callable[[int], int | None],
         traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC,
-        queue: bool = True,
-        further: bool = False,
+        admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
     ) -> Aggregators:
         """Returns when the job has been granted by all aggregators of the configuration. If one of them will not have
@@ -104,8 +104,7 @@ class Aggregators:
                     threads_max=threads,
                     lanes_max=config.lanes or min(lanes_of_mtu(mtu_bytes) for _, mtu_bytes in ways),
                     agreed=config.agreed,
-                    queue=queue,
-                    further=further,
+                    admission=admission,
                     interruption=joined._interruption,
                 )
                 joined._add(Aggregator(part.switch, address, membership))

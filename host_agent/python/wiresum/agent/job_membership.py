@@ -21,6 +21,7 @@ from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import spin_us_of
+from wiresum.join import Admission
 
 EXACT_ELEMENTS_MAX = {"auto": 4096, "adaptive": 4096, "exact": 2**64 - 1, "block": 0}
 """By AgentConfig.precision: the longest sum of floats that is rounded once (docs/numerics.md has the figures)."""
@@ -44,15 +45,14 @@ class JobMembership:
         job_name: str,
         rank: int,
         world_size: int,
-        queue: bool = True,
-        further: bool = False,
+        admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
     ) -> None:
         self._config = config
         self._job_name = job_name
         self._rank = rank
         self._world_size = world_size
-        self._queue, self._further = queue, further
+        self._admission = admission
         self._interruption = interruption
         self._aggregators: Aggregators | None = None
         self._causes: Causes | None = None
@@ -67,8 +67,7 @@ class JobMembership:
             job_name=self._job_name,
             rank=self._rank,
             world_size=self._world_size,
-            queue=self._queue,
-            further=self._further,
+            admission=self._admission,
             bind=bind,
             on_ended=lambda error: self._end(error, False),
             progress=self._round_newest,

@@ -40,6 +40,7 @@ from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import why_cut_off
+from wiresum.join import Admission
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 from wiresum.join.credentials import CredentialsError
 
@@ -104,14 +105,13 @@ class Membership:
         threads_max: int,
         lanes_max: int,
         agreed: Mapping[str, str] | None = None,
-        queue: bool = True,
-        further: bool = False,
+        admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
     ) -> Membership:
-        """Returns when all workers of the job have asked, and there is room for it; without `queue`, and for a
-        `further` job, which is not the program's first and takes less, there must be room at once. `config` names one
-        aggregator, and `address` and `port` are those of this worker's data sockets for it. `agreed` are the settings
-        that the service compares. Raises a `JoinError`, or what `interruption` says."""
+        """Returns when all workers of the job have asked, and there is room for it; there must be room at once unless
+        `admission` is QUEUE (join.proto says what the others are). `config` names one aggregator, and `address` and
+        `port` are those of this worker's data sockets for it. `agreed` are the settings that the service compares.
+        Raises a `JoinError`, or what `interruption` says."""
         request = messages.JoinRequest(
             protocol_version=messages.PROTOCOL_VERSION,
             job_name=job_name,
@@ -130,8 +130,7 @@ class Membership:
             priority=config.priority,
             job_token=config.job_token,
             agreed=agreed,
-            no_queue=further or not queue,  # services of older releases do not know the other
-            further=further,
+            admission=admission,
         )
         try:
             control = Control(config)

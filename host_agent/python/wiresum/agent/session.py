@@ -10,6 +10,7 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import WiresumError
 from wiresum.agent.job_membership import JobMembership
 from wiresum.agent.statistics import SessionStats, session_stats_of
+from wiresum.join import Admission
 
 Dtype = _native.Dtype
 Form = _native.Form
@@ -53,16 +54,16 @@ class Session:
         job_name: str,
         rank: int,
         world_size: int,
-        further: bool = False,
+        admission: Admission = Admission.QUEUE,
     ) -> Session:
         """Joins the job at all aggregators that the configuration names, opens the data path, and proves that full-size
-        packets pass it both ways. A `further` job is not the program's first: it takes few slots, unless the
-        configuration says how many, leaves a part of the switch to other programs, and does not wait for slots that
-        other jobs have: a JoinError with the code RESOURCE_EXHAUSTED.
+        packets pass it both ways. A job with an `admission` other than QUEUE does not wait for slots that other jobs
+        have: a JoinError with the code RESOURCE_EXHAUSTED. One that is FURTHER is not the program's first: it takes few
+        slots, unless the configuration says how many, and leaves a part of the switch to other programs.
 
         Raises JoinError if the job will not have us, SwitchUnreachableError if control or data do not get through.
         """
-        membership = JobMembership(config, job_name=job_name, rank=rank, world_size=world_size, further=further)
+        membership = JobMembership(config, job_name=job_name, rank=rank, world_size=world_size, admission=admission)
         return cls(_native.Session.join(membership, job_name), membership, job_name)
 
     @property

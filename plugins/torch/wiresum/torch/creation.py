@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -13,15 +14,17 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from types import ModuleType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.session import Session
-from wiresum.join import name_problem
+from wiresum.join import Admission, name_problem
 from wiresum.join.constants import JOB_NAME_BYTES_MAX
 from wiresum.torch import extension
 from wiresum.torch.backend import WiresumBackend
@@ -32,6 +35,11 @@ from wiresum.torch.gloo import Gloo, device_of, group_of, make_gloo
 from wiresum.torch.network import Network, looks
 from wiresum.torch.no_room import NoRoom
 from wiresum.torch.options import Options
+
+log = logging.getLogger("wiresum")
+
+OLDEST = "2.11"
+"""The oldest PyTorch with which the tests pass; as in pyproject.toml."""
 
 MEETING_POLL_S = 0.005
 
@@ -50,13 +58,17 @@ _FAILED = "failed "
 
 def create_group(backend_options: Any, pg_options: Any) -> Any:
     """Called by init_process_group, and by new_group at the new group's members."""
+    if torch.__version__ < OLDEST:
+        raise RuntimeError(
+            f"wiresum needs PyTorch {OLDEST} or later, and this is {torch.__version__}: pip install 'torch>={OLDEST}'"
+        )
     if pg_options is not None and not isinstance(pg_options, Options):
         raise TypeError(f"pg_options of the wiresum backend are a wiresum.torch.Options, not a {type(pg_options)}")
     members = [int(member) for member in backend_options.global_ranks_in_group]
     rank, size = int(backend_options.group_rank), int(backend_options.group_size)
     name, description = str(backend_options.group_id), "undefined" if members else "default_pg"
     store: Store = backend_options.store
-    backend = _make_backend(
+    backend, native = _make_backend(
         store,
         rank,
         size,
@@ -65,7 +77,7 @@ def create_group(backend_options: Any, pg_options: Any) -> Any:
         timeout=backend_options.timeout,
         options=pg_options or Options(),
     )
-    if (native := extension.load()) is not None:
+    if native is not None:
         return native.PythonBackend(backend, rank, size)
     from wiresum.torch.process_group import WiresumProcessGroup
 
@@ -83,8 +95,8 @@ def create_process_group(backend_options: Any) -> dist.ProcessGroup:
 
 def _make_backend(
     dist_store: Store, rank: int, size: int, group: Group, *, subgroup: str, timeout: timedelta, options: Options
-) -> WiresumBackend:
-    """`subgroup` is the group's name; "" for the default group."""
+) -> tuple[WiresumBackend, ModuleType | None]:
+    """And the extension, if all members have it. `subgroup` is the group's name; "" for the default group."""
     native = extension.load()  # may take a while, so before members wait for each other
     config = options.config()
     # A group's timeout also limits how long its creation may take.
@@ -95,6 +107,7 @@ def _make_backend(
     _job_names[subgroup] = job
     session = _join(config, store, job, rank, size, may_refuse=bool(subgroup)) if size > 1 else None
     try:
+        native = _if_all_have_it(native, store, rank, size)
         device = device_of(config)
         made = make_gloo(PrefixStore("gloo", store), rank, size, timeout, device)
         gloo = Gloo(made, device, dist_store, rank, size)
@@ -112,7 +125,7 @@ def _make_backend(
             )
             gloo.network.meet(timeout)
         make_part = partial(_make_part, options, rank, group)
-        return WiresumBackend(rank, size, gloo=gloo, network=gloo.network, make_part=make_part)
+        return WiresumBackend(rank, size, gloo=gloo, network=gloo.network, make_part=make_part), native
     except BaseException as error:
         if session is not None:
             session.abort(f"rank {rank} joined, but could not set up its process group: {error}")
@@ -128,7 +141,7 @@ def _make_part(
     part = PrefixStore(subgroup, store)
     group = Group(name, "undefined", [whole.ranks[member] for member in ranks])
     own = ranks.index(rank)
-    return _make_backend(part, own, len(ranks), group, subgroup=subgroup, timeout=timeout, options=options)
+    return _make_backend(part, own, len(ranks), group, subgroup=subgroup, timeout=timeout, options=options)[0]
 
 
 def _meet(store: Store, rank: int, size: int, name: str, aggregators: int, timeout: timedelta) -> tuple[Store, str]:
@@ -206,7 +219,8 @@ def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, 
     session: Session | None = None
     cause: Exception | None = None
     try:
-        session = Session.join(config, job_name=job, rank=rank, world_size=size, further=may_refuse)
+        admission = Admission.FURTHER if may_refuse else Admission.QUEUE
+        session = Session.join(config, job_name=job, rank=rank, world_size=size, admission=admission)
     except Exception as error:
         cause = error
     with contextlib.ExitStack() as cleanup:
@@ -218,6 +232,22 @@ def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, 
             raise as_torch_error(cause) if isinstance(cause, WiresumError) else cause
         cleanup.pop_all()
         return session
+
+
+def _if_all_have_it(native: ModuleType | None, store: Store, rank: int, size: int) -> ModuleType | None:
+    """None if a member lacks the extension. PyTorch connects what it puts around a group, and the group's other
+    backends, only at members that have it: they would wait for the others."""
+    if native is None:
+        store.set("without/rank", str(rank))
+    if store.add("without/asked", 1) == size:  # nobody sets the other any more
+        store.set("without", store.get("without/rank").decode() if store.check(["without/rank"]) else "")
+    without = store.get("without").decode()
+    if native is not None and without and rank == 0:
+        log.warning(
+            "wiresum: rank %s has no C++ part of the backend, and its log says why: all ranks of this group do without",
+            without,
+        )
+    return None if without else native
 
 
 def _outcome(cause: Exception | None) -> str:

@@ -3,7 +3,8 @@
 A C++ extension works only with the release of PyTorch that it was built with, so a wheel cannot contain this one. It is
 compiled once for each release of PyTorch, Python and Wiresum, and stored with PyTorch's own extensions, in
 TORCH_EXTENSIONS_DIR or ~/.cache/torch_extensions. For container images, `python -m wiresum.torch.extension` compiles it
-beforehand. Where it cannot be compiled (no compiler, no Python.h, an unsupported PyTorch) process_group.py replaces it.
+beforehand. Where it cannot be compiled (no compiler, no Python.h, an unsupported PyTorch) process_group.py replaces it,
+at all members of a group.
 """
 
 from __future__ import annotations

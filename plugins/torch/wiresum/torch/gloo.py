@@ -25,6 +25,7 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError, WorkerLeftError
 from wiresum.torch.calls import Call, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
+from wiresum.torch.names import installed_name
 from wiresum.torch.network import Network
 from wiresum.torch.plan import Tensors, copy_back, divide, in_place, through_gloo
 from wiresum.torch.work import GlooWork, NetworkWork
@@ -104,7 +105,7 @@ class Gloo:
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
         began = time.monotonic()
-        inner = getattr(self._group, method)(*arguments_staged)
+        inner = getattr(self._group, installed_name(method))(*arguments_staged)
         work = GlooWork(
             inner,
             written,
@@ -136,7 +137,8 @@ class Gloo:
         return self.run(name, method, *tensors, opts, written=summed if written is None else written, finish=finish)
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
-        timeout = timeout if timeout > timedelta(0) else self.timeout
+        """Its error has Gloo's text, which says who is missing, even if another worker has ended the job by then."""
+        timeout = timeout if timeout >= timedelta(0) else self.timeout
         call = GlooCall(Call(0, "monitored_barrier", None, [], timeout.total_seconds()))
         self._require(call)
         self.collectives["monitored_barrier"] += 1
@@ -145,7 +147,10 @@ class Gloo:
             self._group.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[attr-defined]
         except RuntimeError as error:
             limit_s = call.said.timeout_s
-            raise self._explain(call, error, limit_s if time.monotonic() - began >= limit_s else None) from error
+            explained = self._explain(call, error, limit_s if time.monotonic() - began >= limit_s else None)
+            if str(error) in str(explained):
+                raise explained from explained.__cause__
+            raise type(explained)(f"{explained}. Gloo says: {error}") from explained.__cause__
 
     def require_connected(self) -> None:
         """Raises the error that broke the connections, if they are broken."""

@@ -31,6 +31,7 @@ from torch._C._distributed_c10d import (
 )
 
 from wiresum.torch.backend import WiresumBackend
+from wiresum.torch.names import installed_name
 
 COLLECTIVES: dict[str, tuple[Any, int]] = {
     "allreduce": (AllreduceOptions, 1),
@@ -126,6 +127,6 @@ def _options(kind: Any, arguments: tuple[Any, ...], **named: Any) -> Any:
 
 
 for _name, (_kind, _count) in COLLECTIVES.items():
-    setattr(WiresumProcessGroup, _name, _collective(_name, _kind, _count))
-for _name in (*COLLECTIVES, "send", "recv", "recv_anysource", "monitored_barrier"):
+    setattr(WiresumProcessGroup, installed_name(_name), _collective(_name, _kind, _count))
+for _name in (*map(installed_name, COLLECTIVES), "send", "recv", "recv_anysource", "monitored_barrier"):
     setattr(WiresumProcessGroup, _name, torch.compiler.disable(getattr(WiresumProcessGroup, _name)))

@@ -36,7 +36,7 @@ from wiresum.agent.errors import SwitchUnreachableError, WiresumError
 from wiresum.agent.job_membership import Fields, JobMembership
 from wiresum.agent.joining import Interruption
 from wiresum.agent.sidecar.lines import Channel, Line, LineError
-from wiresum.join import name_problem
+from wiresum.join import Admission, name_problem
 from wiresum.join.constants import SIDECAR_VERSION
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class Service:
                 job_name=line.text("job"),
                 rank=line.number("rank"),
                 world_size=line.number("world_size"),
-                queue=line.number("queue", 1) == 1,
+                admission=Admission.QUEUE if line.number("queue", 1) == 1 else Admission.AT_ONCE,
                 interruption=self._interruption,
             )
             granted = self._membership.join(self._bind)

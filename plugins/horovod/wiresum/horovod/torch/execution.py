@@ -23,6 +23,7 @@ from wiresum.horovod.torch.handle import Handle
 from wiresum.horovod.torch.negotiation import Response
 from wiresum.horovod.torch.request import Op, RequestType
 from wiresum.torch.backend import backend_of
+from wiresum.torch.names import installed_name
 from wiresum.torch.plan import SUMMED, carries
 
 OPERATORS = {
@@ -157,7 +158,7 @@ class Execution:
         received = [request.splits[self._rank] for request in outcome.requests if request is not None]
         gathered = torch.empty((sum(received), *buffer.shape[1:]), dtype=buffer.dtype)
         row_bytes = math.prod(buffer.shape[1:]) * buffer.element_size()
-        work = self._group.all_to_all_single(
+        work: dist.Work = getattr(self._group, installed_name("all_to_all_single"))(
             _as_bytes(gathered),
             _as_bytes(buffer),
             [rows * row_bytes for rows in received],
