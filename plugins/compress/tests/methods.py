@@ -16,6 +16,8 @@ METHODS: dict[str, wc.Compressor] = {
     "quantised RandK": wc.QuantisedRandK(0.3),
     "TopK": wc.TopK(0.1),
     "TopK, EF21": wc.TopK(0.1, memory="ef21"),
+    "TopK, EF21 with momentum": wc.TopK(0.1, memory=wc.EF21Momentum(0.5)),
+    "ARC-Top-K": wc.ARCTopK(0.1, rank=2, memory="ef21-momentum"),
     "threshold": wc.Threshold(0.01),
     "adaptive threshold": wc.AdaptiveThreshold(0.3),
     "block top-k": wc.BlockTopK(0.1, block=16),

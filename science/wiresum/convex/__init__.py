@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from wiresum.convex.estimators import LSVRG, SAGA, Estimator, Plain
 from wiresum.convex.logistic import LogisticRegression
+from wiresum.convex.marina import MARINA
 from wiresum.convex.minimize import Minimum, Progress, distributed_minimize
 from wiresum.convex.problem import Problem
 from wiresum.convex.prox import L1, Box, Proximal
@@ -20,6 +21,7 @@ from wiresum.convex.theory import (
     diana_rule,
     ef21_step_size,
     isega_rule,
+    marina_rule,
     vr_diana_rule,
     vr_diana_step_size,
 )
@@ -27,6 +29,7 @@ from wiresum.convex.theory import (
 __all__ = [
     "L1",
     "LSVRG",
+    "MARINA",
     "SAGA",
     "Box",
     "Estimator",
@@ -45,6 +48,7 @@ __all__ = [
     "distributed_minimize",
     "ef21_step_size",
     "isega_rule",
+    "marina_rule",
     "vr_diana_rule",
     "vr_diana_step_size",
 ]
