@@ -10,7 +10,7 @@ import pytest
 
 from wiresum.compress import QSGD, Engine, InProcess, IntegerCompressor, Piece, Segment, Turn
 from wiresum.compress.arrays import Int32Array, Vector
-from wiresum.convex import MARINA, marina_rule
+from wiresum.convex import DASHA, MARINA, marina_rule
 
 SIZE, WORKERS = 40, 3
 SEGMENT = Segment((Piece("x", (SIZE,)),))
@@ -132,3 +132,25 @@ def test_options_that_make_no_sense_are_refused() -> None:
             MARINA(Coarse(), probability)
     with pytest.raises(ValueError, match='use memory="none"'):
         MARINA(Coarse(), 0.5, memory="diana")
+
+
+@pytest.mark.parametrize("a", [0.1, 0.5])
+def test_dasha_is_the_papers_algorithm(a: float) -> None:
+    engine = Engine(Coarse(memory=DASHA(a)), InProcess(WORKERS))
+    before, sent = np.zeros((2, WORKERS, SIZE))
+    for step in range(40):
+        now = gradients(step)
+        sent = sent + np.clip(np.rint(4 * (now - before - a * (sent - before))), -40, 40) / 4
+        before = now
+        assert engine.average([SEGMENT], [[one] for one in now])[0] == pytest.approx(sent.mean(axis=0), abs=1e-9)
+        engine.advance()
+
+
+def test_dashas_rate_follows_from_omega() -> None:
+    omega = QSGD().omega(SIZE, WORKERS)
+    assert omega is not None
+    assert DASHA().fitted(QSGD(), SIZE, WORKERS) == DASHA(1 / (1 + 2 * omega))
+    with pytest.raises(ValueError, match="Coarse declares no omega"):
+        DASHA().fitted(Coarse(), SIZE, WORKERS)
+    with pytest.raises(ValueError, match=r"in \(0, 1\], or None, not 2"):
+        DASHA(2)

@@ -16,8 +16,6 @@ METHODS: dict[str, wc.Compressor] = {
     "quantised RandK": wc.QuantisedRandK(0.3),
     "TopK": wc.TopK(0.1),
     "TopK, EF21": wc.TopK(0.1, memory="ef21"),
-    "TopK, EF21 with momentum": wc.TopK(0.1, memory=wc.EF21Momentum(0.5)),
-    "ARC-Top-K": wc.ARCTopK(0.1, rank=2, memory="ef21-momentum"),
     "threshold": wc.Threshold(0.01),
     "adaptive threshold": wc.AdaptiveThreshold(0.3),
     "block top-k": wc.BlockTopK(0.1, block=16),
@@ -35,4 +33,6 @@ METHODS: dict[str, wc.Compressor] = {
     "gTop-k": wc.GTopK(0.1),
     "gTop-k, tree": wc.GTopK(0.1, mode="tree"),
     "TopK, quantised down": wc.TopK(0.1, down=wc.QSGD(block=64)),
+    "TopK, EF21 with momentum": wc.TopK(0.1, memory=wc.EF21Momentum(0.5)),
+    "ARC-Top-K": wc.ARCTopK(0.1, rank=2, memory="ef21-momentum"),
 }

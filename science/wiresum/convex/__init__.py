@@ -6,6 +6,7 @@ over workers simulated in this process or over a process group. docs/science.md 
 
 from __future__ import annotations
 
+from wiresum.convex.dasha import DASHA
 from wiresum.convex.estimators import LSVRG, SAGA, Estimator, Plain
 from wiresum.convex.logistic import LogisticRegression
 from wiresum.convex.marina import MARINA
@@ -27,6 +28,7 @@ from wiresum.convex.theory import (
 )
 
 __all__ = [
+    "DASHA",
     "L1",
     "LSVRG",
     "MARINA",

@@ -30,6 +30,8 @@ Vectors: TypeAlias = tuple[Vector, ...]
 class Bounds(Protocol):
     """The part of Compressor that memories use."""
 
+    def omega(self, size: int, workers: int) -> float | None: ...
+
     def contraction(self, size: int) -> float | None: ...
 
     def shift_rate(self, size: int, workers: int) -> float | None: ...
@@ -40,6 +42,8 @@ class Memory(ABC):
     """The names of each worker's own vectors."""
     has_common: ClassVar[bool] = False
     """Whether it has a common vector: the mean over workers of their first own vector."""
+    has_momentum: ClassVar[bool] = False
+    """Whether it takes the place of the optimizer's momentum."""
 
     @property
     def follows_scale(self) -> bool:
@@ -151,6 +155,7 @@ class MomentumCorrection(ErrorFeedback):
     """Resets the velocity of values that were sent, so that stale momentum is not applied (section 3.2)."""
 
     keeps = ("residual", "velocity")
+    has_momentum = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -250,6 +255,7 @@ class EF21Momentum(Shift):
     weight: float = 0.1
 
     keeps = ("shift", "average")
+    has_momentum = True
 
     def __post_init__(self) -> None:
         if not 0 < self.weight <= 1:
