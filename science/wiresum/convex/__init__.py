@@ -7,7 +7,7 @@ over workers simulated in this process or over a process group. docs/science.md 
 from __future__ import annotations
 
 from wiresum.convex.dasha import DASHA
-from wiresum.convex.estimators import LSVRG, SAGA, Estimator, Plain
+from wiresum.convex.estimators import LSVRG, SAGA, SVRG, Estimator, Plain
 from wiresum.convex.logistic import LogisticRegression
 from wiresum.convex.marina import MARINA
 from wiresum.convex.minimize import Minimum, Progress, distributed_minimize
@@ -18,6 +18,7 @@ from wiresum.convex.theory import (
     Rule,
     decreasing_steps,
     diana_convex_rule,
+    diana_nonconvex_noise,
     diana_nonconvex_rule,
     diana_rule,
     ef21_step_size,
@@ -33,6 +34,7 @@ __all__ = [
     "LSVRG",
     "MARINA",
     "SAGA",
+    "SVRG",
     "Box",
     "Estimator",
     "LogisticRegression",
@@ -45,6 +47,7 @@ __all__ = [
     "Rule",
     "decreasing_steps",
     "diana_convex_rule",
+    "diana_nonconvex_noise",
     "diana_nonconvex_rule",
     "diana_rule",
     "distributed_minimize",

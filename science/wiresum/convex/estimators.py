@@ -93,6 +93,18 @@ class LSVRG(Estimator):
 
 
 @dataclass(frozen=True)
+class SVRG(LSVRG):
+    """The same with two nested loops: w becomes x after every `length` steps, m by default (SVRG-DIANA, arXiv
+    1904.05115, algorithm 4, with the last x of the inner loop)."""
+
+    length: int | None = None
+
+    def settle(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> State:
+        length = problem.rows(worker) if self.length is None else self.length
+        return self.start(problem, worker, x) if turn.step % length == length - 1 else state
+
+
+@dataclass(frozen=True)
 class SAGA(Estimator):
     """grad f_ij(x) - table_j + mean of the table; the table's rows j become grad f_ij(x) (arXiv 1407.0202).
 

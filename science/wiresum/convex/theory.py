@@ -101,6 +101,15 @@ def diana_nonconvex_rule(*, smoothness: float, omega: float, workers: int) -> Me
     return MeanRule(step_size, alpha, 2.0, 2 * smoothness * step_size**2 * omega / (workers * alpha))
 
 
+def diana_nonconvex_noise(*, smoothness: float, omega: float, workers: int, step_size: float, variance: float) -> float:
+    """With minibatches: added to the bound of `diana_nonconvex_rule`, with E|g_i - grad f_i(x)|^2 <= variance.
+
+    In the proof there, E|g|^2 grows by (1 + omega) variance/n, in both places, and the shift's step adds
+    (1 + alpha/2) alpha variance to D'. Together V grows by at most L gamma^2 (1 + 4 omega) variance/n in a step.
+    """
+    return 2 * smoothness * step_size * (1 + 4 * omega) * variance / workers
+
+
 def isega_rule(*, smoothness: float, strong_convexity: float, ratio: float, workers: int) -> Rule:
     """ISEGA (arXiv 1901.09437): with ratio = 1/n the step size is that of gradient descent up to a constant.
 
