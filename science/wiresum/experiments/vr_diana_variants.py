@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from matplotlib.figure import Figure
 
-from wiresum.compress import DIANA, IntegerCompressor, Shift, Turn
+from wiresum.compress import DIANA, IntegerCompressor, Memory, Shift, Turn
 from wiresum.compress.arrays import Int32Array, Vector
 from wiresum.convex import (
     LSVRG,
@@ -46,7 +46,7 @@ class Participation(IntegerCompressor):
 
     inner: IntegerCompressor
     probability: float
-    memory: str = field(default="diana", kw_only=True)
+    memory: str | Memory = field(default="diana", kw_only=True)
 
     def omega(self, size: int, workers: int) -> float | None:
         omega = self.inner.omega(size, workers)
@@ -71,7 +71,7 @@ def run(*, workers: int = 10, steps: int = 5000, every: int = 100) -> Report:
     ternary = DIANA(norm="inf")
     variants: dict[str, tuple[IntegerCompressor, Estimator]] = {
         LOOPLESS: (ternary, LSVRG(1)),
-        NESTED: (ternary, SVRG(1)),
+        NESTED: (ternary, SVRG(1, length=round(len(task.signed) / workers))),
         **{f"{p:.0%} of workers": (Participation(ternary, p), LSVRG(1)) for p in PROBABILITIES},
     }
     rules = {
