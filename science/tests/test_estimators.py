@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from wiresum.compress import DIANA, Turn
-from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Progress, distributed_minimize
+from wiresum.convex import LSVRG, SAGA, SVRG, Estimator, Plain, Progress, distributed_minimize
 
 from .problems import differing
 
-ALL = [Plain(3), LSVRG(3), SAGA(3), LSVRG(3, sampling="importance")]
+ALL = [Plain(3), LSVRG(3), SAGA(3), LSVRG(3, sampling="importance"), SVRG(3, length=10**6)]
 
 FLOAT = np.dtype(np.float64)
 
@@ -52,6 +52,19 @@ def test_lsvrg_refreshes_with_its_probability_and_at_all_workers_at_once() -> No
         fresh.append([bool((kept["w"] == 1).all()) for kept in after])
     assert fresh[0] == fresh[1]
     assert sum(fresh[0]) == pytest.approx(100, abs=6 * np.sqrt(75))
+
+
+def test_svrg_is_renewed_when_its_inner_loop_ends() -> None:
+    problem, estimator = differing(), SVRG(1, length=4)
+    state = estimator.start(problem, 1, np.zeros(8))
+    anchors = []
+    for step in range(10):
+        state = estimator.settle(problem, 1, np.full(8, step + 1.0), state, turn(step))
+        anchors.append(state["w"][0])
+        assert state["full"] == pytest.approx(problem.gradient(1, state["w"]))
+    assert anchors == [0, 0, 0, 4, 4, 4, 4, 8, 8, 8]
+    with pytest.raises(ValueError, match="at least 1 step, not 0"):
+        SVRG(length=0)
 
 
 def test_lsvrg_is_renewed_at_the_point_before_the_step() -> None:

@@ -29,7 +29,14 @@ SMALL: dict[str, tuple[dict[str, Any], int]] = {
     "growing-integers": ({"workers": 5, "steps": 500}, 13),
     "global-top-k": ({"workers": 4, "epochs": 30, "seeds": 1}, 8),
     "granularity": ({"points": 2, "draws": 10}, 21),
-    "compressed-training": ({"epochs": 6, "seeds": 1, "names": ["IntDIANA, 8 bits", "Top-k 1%"]}, 7),
+    "compressed-training": (
+        {
+            "epochs": 6,
+            "seeds": 1,
+            "names": ["plain sums, 16 bits", "plain sums, 8 bits", "IntDIANA, 8 bits", "Top-k 1%"],
+        },
+        9,
+    ),
     "momentum-correction": ({"workers": 4, "epochs": 1, "seeds": 1}, 6),
     "block-sparsifiers": ({"workers": 5, "steps": 200, "every": 10, "epochs": 1, "seeds": 1}, 19),
     "importance-sampling": ({"workers": 5, "steps": 1200, "every": 24}, 13),

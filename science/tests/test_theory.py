@@ -9,6 +9,7 @@ import pytest
 from wiresum.convex import (
     decreasing_steps,
     diana_convex_rule,
+    diana_nonconvex_noise,
     diana_nonconvex_rule,
     diana_rule,
     ef21_step_size,
@@ -105,3 +106,17 @@ def test_ef21s_step_size_is_its_theorems(contraction: float) -> None:
     root = math.sqrt(1 - contraction)
     expected = 1 / (2.0 + 5.0 * root / (1 - root))
     assert ef21_step_size(smoothness=2.0, worker_smoothness=5.0, contraction=contraction) == pytest.approx(expected)
+
+
+def test_the_noise_of_minibatches_covers_what_the_proof_adds_to_v_in_a_step() -> None:
+    smoothness, omega, workers, variance = 3.0, 5.0, 10, 0.7
+    rule = diana_nonconvex_rule(smoothness=smoothness, omega=omega, workers=workers)
+    gamma, alpha = rule.step_size, rule.alpha
+    c = rule.shift_weight  # of D in V
+    of_estimate = (1 + omega) * variance / workers
+    added = smoothness * gamma**2 / 2 * of_estimate
+    added += c * ((1 + alpha / 2) * alpha * variance + 3 / alpha * smoothness**2 * gamma**2 * of_estimate)
+    noise = diana_nonconvex_noise(
+        smoothness=smoothness, omega=omega, workers=workers, step_size=gamma, variance=variance
+    )
+    assert added <= noise * gamma / 2 <= 1.5 * added

@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 import wiresum.compress as wc
 from wiresum_lab.ranks.cluster import Cluster
 
+from .test_compressor import printed_in_the_guide
+
 NAMES = ["0.weight", "0.bias", "2.weight", "2.bias"]
 
 
@@ -164,6 +166,24 @@ def test_a_backward_pass_that_fails_leaves_the_group_in_order(trio: Cluster) -> 
     trio.run(failed_passes)
 
 
+def train_with_the_guides_compressor(rank: int, size: int) -> float:
+    ddp = model()
+    optimizer = optimizer_of(ddp)
+    wc.attach(ddp, optimizer, printed_in_the_guide()(memory="error-feedback"))
+    examples, losses = torch.randn(8, 30, generator=torch.Generator().manual_seed(rank)), []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = ddp(examples).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses[-1] / losses[0]
+
+
+def test_the_guides_compressor_trains(trio: Cluster) -> None:
+    assert max(trio.run(train_with_the_guides_compressor)) < 0.5
+
+
 def wrong(rank: int, size: int) -> None:
     plain = torch.nn.Linear(3, 3)
     with pytest.raises(TypeError, match="must be a DistributedDataParallel, not a Linear: wrap it"):
@@ -172,8 +192,9 @@ def wrong(rank: int, size: int) -> None:
     with pytest.raises(ValueError, match="layer, bucket or model, not 'tensor'"):
         wc.attach(ddp, optimizer_of(ddp), wc.QSGD(), granularity="tensor")  # type: ignore[arg-type]
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
-    with pytest.raises(ValueError, match=r"have momentum \(0\.9\)"):
-        wc.attach(ddp, optimizer, wc.GTopK(0.1, memory="momentum-correction"))
+    for memory in ("momentum-correction", "ef21-momentum"):
+        with pytest.raises(ValueError, match=r"have momentum \(0\.9\)"):
+            wc.attach(ddp, optimizer, wc.GTopK(0.1, memory=memory))
     attachment = wc.attach(ddp, optimizer_of(ddp), wc.SignMajority(memory="diana"))
     with pytest.raises(ValueError, match="declares neither omega nor a contraction"):
         gradients(ddp, rank)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from wiresum.compress import GatherCompressor, InProcess, IntegerCompressor, Sparse, SparseCompressor, Trait, Turn
+from wiresum.compress import (
+    Compressor,
+    Engine,
+    GatherCompressor,
+    InProcess,
+    IntegerCompressor,
+    Piece,
+    Segment,
+    Sparse,
+    SparseCompressor,
+    Trait,
+    Turn,
+)
 from wiresum.compress.compressor import require_indexable
 
 from .rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
@@ -109,3 +123,27 @@ def test_a_sparse_compressor_that_sends_another_number_than_its_count_is_an_erro
 
     with pytest.raises(ValueError, match=r"Wrong chose 2 values of 'x', but its count\(\) is 3"):
         exchange(Wrong(2), vectors(2))
+
+
+def printed_in_the_guide() -> type[Compressor]:
+    """The class that ends docs/compress.md's section on how to add a compressor."""
+    guide = (Path(__file__).parents[3] / "docs" / "compress.md").read_text()
+    section = guide.partition("## Add a compressor")[2].partition("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(program.splitlines()) <= 15
+    names: dict[str, type[Compressor]] = {"__name__": __name__}  # type: ignore[dict-item]
+    exec(program, names)
+    return names["ScaledSign"]
+
+
+def test_the_guides_compressor_sends_signs_and_error_feedback_the_rest() -> None:
+    scaled_sign, values = printed_in_the_guide(), vectors(3)
+    largest = max(np.abs(value).mean() for value in values)
+    outcome = exchange(scaled_sign(), values)
+    assert outcome.means[0] == pytest.approx(np.mean([largest * np.sign(value) for value in values], axis=0))
+    engine, total = Engine(scaled_sign(memory="error-feedback"), InProcess(3)), np.zeros(60)
+    for _ in range(1500):
+        total += engine.average([Segment((Piece("x", (60,)),))], [[value] for value in values])[0]
+        engine.advance()
+    assert total / 1500 == pytest.approx(np.mean(values, axis=0), abs=0.05 * np.abs(values).max())
+    assert engine.aggregator.traffic.sent_bytes == 1500 * (60 + 4 + 8), "8 bits each, two flags, and the mean"

@@ -57,7 +57,7 @@ class Run:
     def __init__(self, method: wc.Compressor, granularity: Granularity = "layer", **options: Any) -> None:
         torch.manual_seed(0)
         self.model = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET_MB, **options)
-        momentum = 0.0 if isinstance(memory_of(method.memory), wc.MomentumCorrection) else 0.5
+        momentum = 0.0 if memory_of(method.memory).has_momentum else 0.5
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=momentum)
         self.attachment = wc.attach(self.model, self.optimizer, method, granularity=granularity, seed=3)
 

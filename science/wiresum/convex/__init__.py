@@ -6,8 +6,10 @@ over workers simulated in this process or over a process group. docs/science.md 
 
 from __future__ import annotations
 
-from wiresum.convex.estimators import LSVRG, SAGA, Estimator, Plain
+from wiresum.convex.dasha import DASHA
+from wiresum.convex.estimators import LSVRG, SAGA, SVRG, Estimator, Plain
 from wiresum.convex.logistic import LogisticRegression
+from wiresum.convex.marina import MARINA
 from wiresum.convex.minimize import Minimum, Progress, distributed_minimize
 from wiresum.convex.problem import Problem
 from wiresum.convex.prox import L1, Box, Proximal
@@ -16,18 +18,23 @@ from wiresum.convex.theory import (
     Rule,
     decreasing_steps,
     diana_convex_rule,
+    diana_nonconvex_noise,
     diana_nonconvex_rule,
     diana_rule,
     ef21_step_size,
     isega_rule,
+    marina_rule,
     vr_diana_rule,
     vr_diana_step_size,
 )
 
 __all__ = [
+    "DASHA",
     "L1",
     "LSVRG",
+    "MARINA",
     "SAGA",
+    "SVRG",
     "Box",
     "Estimator",
     "LogisticRegression",
@@ -40,11 +47,13 @@ __all__ = [
     "Rule",
     "decreasing_steps",
     "diana_convex_rule",
+    "diana_nonconvex_noise",
     "diana_nonconvex_rule",
     "diana_rule",
     "distributed_minimize",
     "ef21_step_size",
     "isega_rule",
+    "marina_rule",
     "vr_diana_rule",
     "vr_diana_step_size",
 ]

@@ -6,7 +6,7 @@ Estimators are immutable. A worker keeps their `state`, which `settle` updates a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -90,6 +90,22 @@ class LSVRG(Estimator):
         if turn.common().uniform(1, stream=REFRESH_STREAM)[0] >= probability:
             return state
         return self.start(problem, worker, x)
+
+
+@dataclass(frozen=True)
+class SVRG(LSVRG):
+    """The same with two nested loops: w becomes x after every `length` steps (SVRG-DIANA, arXiv 1904.05115, algorithm
+    4, with the last x of the inner loop)."""
+
+    length: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length < 1:
+            raise ValueError(f"the inner loop has at least 1 step, not {self.length}")
+
+    def settle(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> State:
+        return self.start(problem, worker, x) if turn.step % self.length == self.length - 1 else state
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,15 @@ def diana_nonconvex_rule(*, smoothness: float, omega: float, workers: int) -> Me
     return MeanRule(step_size, alpha, 2.0, 2 * smoothness * step_size**2 * omega / (workers * alpha))
 
 
+def diana_nonconvex_noise(*, smoothness: float, omega: float, workers: int, step_size: float, variance: float) -> float:
+    """With minibatches: added to the bound of `diana_nonconvex_rule`, with E|g_i - grad f_i(x)|^2 <= variance.
+
+    In the proof there, E|g|^2 grows by (1 + omega) variance/n, in both places, and the shift's step adds
+    (1 + alpha/2) alpha variance to D'. Together V grows by at most L gamma^2 (1 + 4 omega) variance/n in a step.
+    """
+    return 2 * smoothness * step_size * (1 + 4 * omega) * variance / workers
+
+
 def isega_rule(*, smoothness: float, strong_convexity: float, ratio: float, workers: int) -> Rule:
     """ISEGA (arXiv 1901.09437): with ratio = 1/n the step size is that of gradient descent up to a constant.
 
@@ -144,6 +153,21 @@ def vr_diana_rule(*, smoothness: float, strong_convexity: float, omega: float, w
         4 * omega * step_size**2 / (workers * alpha),
         (4 + 20 * omega) * step_size**2 / (workers * refresh),
     )
+
+
+def marina_rule(
+    *, smoothness: float, strong_convexity: float, omega: float, workers: int, probability: float
+) -> tuple[float, float]:
+    """MARINA's step size, and the rate with E f(x_k) - f(x*) <= (1 - rate)^k (f(x_0) - f(x*)) (arXiv 2102.07845,
+    theorem 2.2). L is the largest of the workers'.
+
+    In short: with G = |g - grad f(x)|^2 and s the step's length, E G' <= (1 - p)(G + (omega/n) L^2 s^2), and
+    f' <= f - (gamma/2) |grad f|^2 - (1/(2 gamma) - L/2) s^2 + (gamma/2) G. In f + (gamma/p) G the terms in s vanish if
+    gamma L + 2 gamma^2 (1 - p)(omega/n) L^2/p <= 1, those in G shrink by p/2, and |grad f|^2 >= 2 mu (f - f(x*)).
+    """
+    spread = math.sqrt(2 * (1 - probability) * omega / (probability * workers))
+    step_size = min(1 / (smoothness * (1 + spread)), probability / (2 * strong_convexity))
+    return step_size, step_size * strong_convexity
 
 
 def ef21_step_size(*, smoothness: float, worker_smoothness: float, contraction: float) -> float:

@@ -72,7 +72,7 @@ class Case:
 
 def run(*, workers: int = 10, steps: int = 1500, seeds: int = 3) -> Report:
     table, claims, pictures = [], [], []
-    for case in (_convex(workers), _not_convex(workers)):
+    for case in (_convex(workers), not_convex(workers)):
         found, iterates = _runs(case, steps, seeds)
         means = np.cumsum(found.curve.values) / np.arange(1, steps + 1)
         mean = Curve("its mean so far", found.curve.steps, means.tolist())
@@ -125,7 +125,7 @@ def _convex(workers: int) -> Case:
     )
 
 
-def _not_convex(workers: int) -> Case:
+def not_convex(workers: int) -> Case:
     features, labels = rows(unit_rows=True)
     problem = Penalised(features, labels, workers=workers, l2=0.0)
     origin = np.zeros(problem.dimension)

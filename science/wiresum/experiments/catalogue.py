@@ -31,6 +31,12 @@ EXPERIMENTS = (
     "beyond-strong-convexity",
     "adaptive-optimizers",
     "scaling-factor",
+    "coordinate-sampling",
+    "cost-model",
+    "bidirectional",
+    "vr-diana-variants",
+    "block-density",
+    "newer-methods",
 )
 """Each is a module of this package, with a function `run`. The later ones take longer."""
 

@@ -92,7 +92,8 @@ def diana(
     measure: Callable[[Problem, Array], Array] = Problem.errors,
 ) -> Array:
     """DIANA; with estimator "row" one row a step, with "lsvrg" VR-DIANA, with "importance" VR-DIANA with importance
-    sampling. Returns the errors, or another measure of x, (records, seeds)."""
+    sampling, with "svrg" with an anchor that moves when so many steps are over as a worker has rows. Returns the
+    errors, or another measure of x, (records, seeds)."""
     problem = Problem(task)
     workers, dimension = len(problem.rows), problem.rows.shape[2]
     x = np.zeros((seeds, dimension))
@@ -110,12 +111,14 @@ def diana(
         else:
             chosen = (generator.random((seeds, workers)) * problem.counts).astype(np.int64)
             gradients = problem.row_gradients(x, chosen)
-        if estimator in ("lsvrg", "importance"):
+        if estimator in ("lsvrg", "svrg", "importance"):
             difference = gradients - problem.row_gradients(anchor, chosen)
             if estimator == "importance":
                 difference = difference / problem.over_uniform(chosen)[..., None]
             gradients = difference + at_anchor
             renewed = generator.random(seeds) < 1 / problem.counts.mean()
+            if estimator == "svrg":
+                renewed = np.full(seeds, (step + 1) % round(problem.counts.mean()) == 0)
             if renewed.any():
                 anchor = np.where(renewed[:, None], x, anchor)
                 at_anchor = np.where(renewed[:, None, None], problem.gradients(x), at_anchor)
@@ -123,6 +126,35 @@ def diana(
         x = x - step_size * (shift.mean(axis=1) + sent.mean(axis=1))
         shift = shift + alpha * sent
     return np.array(errors)
+
+
+def marina(
+    task: Task,
+    quantise: Quantise,
+    generator: np.random.Generator,
+    *,
+    step_size: float,
+    probability: float,
+    steps: int,
+    every: int,
+    seeds: int,
+    measure: Callable[[Problem, Array], Array],
+) -> Array:
+    """MARINA with full gradients (arXiv 2102.07845, algorithm 1): the measure of x, (records, seeds)."""
+    problem = Problem(task)
+    x = np.zeros((seeds, problem.rows.shape[2]))
+    before = problem.gradients(x)
+    estimate = before.mean(axis=1)
+    records: list[Any] = []
+    for step in range(steps + 1):
+        if step % every == 0:
+            records.append(measure(problem, x))
+        x = x - step_size * estimate
+        now = problem.gradients(x)
+        whole = generator.random(seeds) < probability
+        moved = estimate + quantise(now - before).mean(axis=1)
+        estimate, before = np.where(whole[:, None], now.mean(axis=1), moved), now
+    return np.array(records)
 
 
 def top_k(values: Array, count: int) -> Array:

@@ -12,6 +12,7 @@ import sys
 import torch
 
 from wiresum.experiments.compressed_training import METHODS, VALIDATION_IMAGES
+from wiresum.experiments.dense_sums import granularity_of
 from wiresum.experiments.network import convolutional_network, train
 
 FACTORS = (0.5, 1.0, 2.0)
@@ -27,7 +28,7 @@ def validation_accuracy(name: str, rate: float) -> float:
         epochs=EPOCHS,
         rate=rate,
         batch=BATCH,
-        granularity="layer",
+        granularity=granularity_of(METHODS[name].compressor),
         make=convolutional_network,
         validation=VALIDATION_IMAGES,
     ).validation_accuracy

@@ -19,8 +19,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from wiresum.compress import Compressor, Engine, aggregator_of
-from wiresum.experiments.network import Digits, convolutional_network, gradients_of_workers, segments_of
+from wiresum.compress import Compressor, Engine, InProcess, aggregator_of
+from wiresum.compress.arrays import Vector
+from wiresum.experiments.dense_sums import DenseSums, granularity_of
+from wiresum.experiments.network import Digits, arranged, convolutional_network, gradients_of_workers, segments_of
 from wiresum_lab.processes import SwitchProcess
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=60)
@@ -45,10 +47,12 @@ class Transfer:
     sent_counted: float
     """By the aggregator's own counters: payload without headers."""
     received_counted: float
+    differing: float
+    """Values of the means that are not those of simulated workers, bit for bit."""
 
 
 def measure(methods: Sequence[Compressor], *, workers: int = 4, steps: int = 5, batch: int = 8) -> list[Transfer]:
-    """By layer, with the gradients of the convolutional network."""
+    """With the gradients of the convolutional network."""
     with (
         tempfile.TemporaryDirectory() as folder,
         SwitchProcess(Path(folder)) as switch,
@@ -84,17 +88,46 @@ def _transfer(method: Compressor, rank: int, setup: Setup) -> tuple[float, ...]:
     import wiresum.torch
 
     digits, model = Digits.load(1), convolutional_network(1)
-    engine, segments = Engine(method, aggregator_of()), segments_of(model, "layer")
-    before = wiresum.torch.stats().network
+    granularity, group = granularity_of(method), _group_of(method, setup)
+    segments, differing = segments_of(model, granularity), 0
+    engine, simulated = Engine(method, aggregator_of(group)), Engine(method, InProcess(setup.workers))
+    before, traffic = wiresum.torch.stats(group).network, engine.aggregator.traffic
     for step in range(setup.steps):
-        gradients = gradients_of_workers(digits, model, seed=step, workers=setup.workers, batch=setup.batch)
-        engine.average(segments, [gradients[rank]])
+        by_worker = gradients_of_workers(digits, model, seed=step, workers=setup.workers, batch=setup.batch)
+        gradients = [arranged(mine, granularity) for mine in by_worker]
+        if isinstance(method, DenseSums):
+            means = [_plain_mean(gradients[rank][0], group)]
+            traffic.add(*[means[0].size * method.bits / 8] * 2)
+        else:
+            means = engine.average(segments, [gradients[rank]])
+        expected = simulated.average(segments, gradients)
+        differing += sum(int(np.count_nonzero(one != other)) for one, other in zip(means, expected, strict=True))
         engine.advance()
-    after, traffic = wiresum.torch.stats().network, engine.aggregator.traffic
+        simulated.advance()
+    after = wiresum.torch.stats(group).network
     assert before is not None and after is not None, "the job has a lease"
     return (
         after.bytes_sent - before.bytes_sent,
         after.bytes_received - before.bytes_received,
         traffic.sent_bytes,
         traffic.received_bytes,
+        differing,
     )
+
+
+def _group_of(method: Compressor, setup: Setup) -> dist.ProcessGroup | None:
+    """Plain sums have a group of their own, whose sums have so many bits. None: the default group."""
+    import wiresum.torch
+
+    if not isinstance(method, DenseSums):
+        return None
+    options: Any = wiresum.torch.Options(switch=setup.switch, bits=method.bits)
+    group: dist.ProcessGroup = dist.new_group(backend="wiresum", timeout=COLLECTIVE_TIMEOUT, pg_options=options)
+    return group
+
+
+def _plain_mean(gradient: Vector, group: dist.ProcessGroup | None) -> Vector:
+    mean = torch.from_numpy(gradient.copy())
+    dist.all_reduce(mean, dist.ReduceOp.AVG, group=group)
+    result: Vector = mean.numpy()
+    return result

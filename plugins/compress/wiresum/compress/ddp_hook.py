@@ -32,7 +32,7 @@ from wiresum.compress.checkpoint import differences, differing_tensors, mismatch
 from wiresum.compress.compressor import Compressor
 from wiresum.compress.engine import Engine, Piece, Segment, require_version
 from wiresum.compress.groups import aggregator_of
-from wiresum.compress.memory import MomentumCorrection, memory_of
+from wiresum.compress.memory import memory_of
 
 Granularity = Literal["layer", "bucket", "model"]
 Bucket = Any  # dist.GradBucket, which PyTorch's stubs do not export
@@ -358,9 +358,10 @@ def _require_trainable(optimizer: Optimizer) -> None:
 
 def _require_one_momentum(method: Compressor, optimizer: Optimizer) -> None:
     momenta = [group.get("momentum", 0) for group in optimizer.param_groups]
-    if isinstance(memory_of(method.memory), MomentumCorrection) and any(momenta):
+    memory = memory_of(method.memory)
+    if memory.has_momentum and any(momenta):
         raise ValueError(
-            f"both the memory (MomentumCorrection) and the optimizer have momentum ({max(momenta)}): create the "
+            f"both the memory ({type(memory).__name__}) and the optimizer have momentum ({max(momenta)}): create the "
             "optimizer with momentum=0"
         )
 

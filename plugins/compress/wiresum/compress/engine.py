@@ -38,8 +38,8 @@ from wiresum.compress.turn import Turn
 
 STATE_VERSION = 4
 STATE_ENTRIES = (
-    "version", "method", "world_size", "workers", "tensors", "step", "seed", "own", "common", "states", "squares",
-    "down",
+    "version", "method", "world_size", "workers", "tensors", "step", "seed", "own", "common", "states", "own_states",
+    "squares", "down",
 )  # fmt: skip
 CLAMPED_STEPS_MAX = 50
 """So many steps in a row may clamp integers before a warning: in the first ones a memory still approaches gradients."""
@@ -89,6 +89,8 @@ class _Update:
     segment: Segment
     dtype: np.dtype[Any]
     state: State
+    own_states: list[State]
+    """By local worker; empty if the compressor has none."""
     own: list[Vectors]
     """By local worker: its vectors."""
     spare: list[Vectors | None]
@@ -120,6 +122,8 @@ class Engine:
         self._common: dict[str, Vector] = {}
         self._states: dict[tuple[str, ...], State] = {}
         """By the pieces of a segment."""
+        self._own_states: list[dict[tuple[str, ...], State]] = [{} for _ in aggregator.local]
+        """By local worker, then by the pieces of a segment."""
         self._squares: dict[str, float] = {}
         """By piece: the moving average of its estimates' squared norms, for methods with `uses_length`."""
         self._tensors: dict[str, Tensor] = {}
@@ -161,23 +165,23 @@ class Engine:
         for i, row in enumerate(gradients):
             for segment, gradient in zip(segments, row, strict=True):
                 self._require_fit(segment, gradient, self.aggregator.local[i])
-        memories = [self._memory_for(segment.size) for segment in segments]
+        turns = self._turns(segments, gradients, parameters or {})
+        memories = each(lambda turn: self._memory_for(turn.size).at(turn), turns)
         own = [
             [
-                tuple(_load(mine[name], segment, _dtype_of(gradient)) for name in memory.keeps)
-                for segment, memory, gradient in zip(segments, memories, gradients[i], strict=True)
+                tuple(_load(mine[name], *one) for name in self._memory.keeps)
+                for one in zip(segments, map(_dtype_of, row), strict=True)
             ]
-            for i, mine in enumerate(self._own)
+            for mine, row in zip(self._own, gradients, strict=True)
         ]
         outgoing = [
-            [self._outgoing(i, *one) for one in zip(segments, memories, row, own[i], strict=True)]
+            [self._outgoing(i, *one) for one in zip(segments, memories[i], row, own[i], strict=True)]
             for i, row in enumerate(gradients)
         ]
-        compressed = each(lambda vectors: vectors[0], outgoing)
-        outcome = self.method.exchange(self._batch(segments, compressed, parameters or {}), self.aggregator)
+        outcome = self.method.exchange(self._batch(segments, turns, outgoing), self.aggregator)
         self._note_clamped(outcome.clamped)
         estimates = [
-            self._settle(s, segment, memories[s], outcome, [row[s] for row in outgoing], [row[s] for row in own])
+            self._settle(s, segment, turns[0][s], memories, outcome, outgoing, own)
             for s, segment in enumerate(segments)
         ]
         if self._down is None:
@@ -229,12 +233,14 @@ class Engine:
         self,
         s: int,
         segment: Segment,
-        memory: Memory,
+        turn: Turn,
+        memories: Sequence[Sequence[Memory]],
         outcome: Outcome,
-        outgoing: Sequence[Vectors],
-        own: Sequence[Vectors],
+        outgoing: Sequence[Sequence[Vectors]],
+        own: Sequence[Sequence[Vectors]],
     ) -> Vector | Sparse:
-        """Notes how the aggregate of segment s changes memories, and returns the estimate."""
+        """Notes how the aggregate of segment s changes memories, and returns the estimate. All but the segment and its
+        turn are of all segments, by local worker."""
         mean = outcome.means[s]
         values = mean.values if isinstance(mean, Sparse) else mean
         if not is_finite(values):
@@ -242,12 +248,13 @@ class Engine:
             return mean
         settled: list[Vectors] = []
         spare: list[Vectors | None] = []
-        for out, before, row in zip(outgoing, own, outcome.own, strict=True):
-            sent = row[s]
+        for i in range(len(own)):
+            memory, out, before, sent = memories[i][s], outgoing[i][s], own[i][s], outcome.own[i][s]
             settle = memory.settle_sparse if isinstance(sent, Sparse) else memory.settle
             settled.append(settle(out, sent, before))  # type: ignore[arg-type]
             in_place = memory.keeps and all(now is was for now, was in zip(settled[-1], out, strict=True))
             spare.append(before if in_place else None)
+        memory = self._memory_for(segment.size).at(turn.common())
         common = _load(self._common, segment, values.dtype) if memory.has_common else values[:0]
         if isinstance(mean, Sparse):
             estimate, common = memory.estimate_sparse(mean, segment.size, common)
@@ -255,8 +262,9 @@ class Engine:
             estimate, common = memory.estimate(mean, common)
         self._updates[segment.names] = _Update(
             segment,
-            outgoing[0][0].dtype,
+            outgoing[0][s][0].dtype,
             outcome.states[s],
+            [row[s] for row in outcome.own_states],
             settled,
             spare,
             common if memory.has_common else None,
@@ -267,6 +275,8 @@ class Engine:
     def _commit(self, update: _Update) -> None:
         segment = update.segment
         self._states[segment.names] = update.state
+        for of_worker, state in zip(self._own_states, update.own_states, strict=False):
+            of_worker[segment.names] = state
         for piece in segment.pieces:
             self._tensors[piece.name] = Tensor(piece.shape, update.dtype)
         for mine, vectors, spare, spares in zip(self._own, update.own, update.spare, self._spare, strict=True):
@@ -336,7 +346,8 @@ class Engine:
             "seed": self._seed,
             "own": [self._completed(mine) for mine in self._own],
             "common": _copied(self._common),
-            "states": [{"pieces": list(names), "state": _copied(state)} for names, state in self._states.items()],
+            "states": _listed(self._states),
+            "own_states": [_listed(states) for states in self._own_states],
             "squares": dict(self._squares),
             "down": None if self._down is None else self._down.state_dict(),
         }
@@ -369,8 +380,9 @@ class Engine:
         tensors = _tensors_of(state)
         refuse(found + differing_tensors(tensors, self._tensors))
         found = []
-        if len(state["own"]) != len(state["workers"]):
-            found.append(f"own is of {len(state['own'])} workers, not of {len(state['workers'])}")
+        for entry in ("own", "own_states"):
+            if len(state[entry]) != len(state["workers"]):
+                found.append(f"{entry} is of {len(state[entry])} workers, not of {len(state['workers'])}")
         for i, mine in enumerate(state["own"]):
             found += mismatched_names(mine, self._memory.keeps, f"own[{i}]")
             for name in self._memory.keeps:
@@ -403,7 +415,9 @@ class Engine:
         self._own = own + [self._no_vectors() for _ in self._own[len(own) :]]
         self._spare = [{} for _ in self._own]
         self._common = _copied(state["common"])
-        self._states = {tuple(one["pieces"]): _copied(one["state"]) for one in state["states"]}
+        self._states = _by_pieces(state["states"])
+        own_states = [_by_pieces(states) for states in state["own_states"]][: len(self._own)]
+        self._own_states = own_states + [{} for _ in self._own[len(own_states) :]]
         self._squares = dict(state["squares"])
         self._loaded_of = list(state["workers"])[: len(self._own)] if world_size_changed else None
         if self._down is not None:
@@ -419,7 +433,8 @@ class Engine:
         """Makes memories consistent after the group of workers has changed. A collective: all workers call it.
 
         Step, seed and common states become those of the worker with the highest step; a new worker starts with empty
-        memories; common vectors become the mean over workers. Returns that worker's `companion`, a state of the caller.
+        memories; common vectors become the mean over workers. A compressor with states of single workers begins anew,
+        since a new worker has none. Returns that worker's `companion`, a state of the caller.
 
         ValueError at all workers, before anything changes, if their methods or tensors differ, or if several have
         loaded the same worker's state.
@@ -430,7 +445,8 @@ class Engine:
         finally:
             self._loaded_of = loaded_of
         shared = {name: state[name] for name in ("method", "tensors", "step", "seed", "states", "squares", "down")}
-        parcel = packed({**shared, "loaded_of": loaded_of or [], "companion": companion})
+        alone = any(map(bool, state["own_states"]))
+        parcel = packed({**shared, "loaded_of": loaded_of or [], "alone": alone, "companion": companion})
         parcels = self.aggregator.gather([parcel] * len(self.aggregator.local), sizes_equal=False)
         states = [unpacked(parcel) for parcel in parcels]
         furthest = max(states, key=lambda other: int(other["step"]))
@@ -443,7 +459,11 @@ class Engine:
             for parcel in self.aggregator.gather([vector.view(np.uint8) for vector in mine]):
                 total += parcel.copy().view(tensor.dtype)
             common[piece] = (total / self.aggregator.workers).astype(tensor.dtype)
-        self._load({**state, **{name: furthest[name] for name in shared}, "common": common}, False)
+        merged = {**state, **{name: furthest[name] for name in shared}, "common": common}
+        if any(other["alone"] for other in states):
+            merged["states"] = [{"pieces": one["pieces"], "state": {}} for one in merged["states"]]
+            merged["own_states"] = [[] for _ in self._own]
+        self._load(merged, False)
         return furthest["companion"]
 
     def _require_alike(self, states: Sequence[Mapping[str, Any]], furthest: Mapping[str, Any]) -> None:
@@ -483,13 +503,10 @@ class Engine:
             if (before := self._tensors.get(piece.name, now)) != now:
                 raise ValueError(f"'{piece.name}' is {now}, and was {before} before")
 
-    def _batch(
-        self,
-        segments: Sequence[Segment],
-        vectors: list[list[Vector]],
-        parameters: Mapping[str, Vector],
-    ) -> Batch:
-        turns = [
+    def _turns(
+        self, segments: Sequence[Segment], gradients: Sequence[Sequence[Gradient]], parameters: Mapping[str, Vector]
+    ) -> list[list[Turn]]:
+        return [
             [
                 Turn(
                     seed=self._seed,
@@ -498,15 +515,24 @@ class Engine:
                     workers=self.aggregator.workers,
                     tensor=segment.name,
                     shape=segment.shape,
-                    dtype=vector.dtype,
+                    dtype=_dtype_of(gradient),
                     length=self._length(segment),
                     parameters=parameters.get(segment.name),
                 )
-                for segment, vector in zip(segments, mine, strict=True)
+                for segment, gradient in zip(segments, row, strict=True)
             ]
-            for worker, mine in zip(self.aggregator.local, vectors, strict=True)
+            for worker, row in zip(self.aggregator.local, gradients, strict=True)
         ]
-        return Batch(turns, vectors, [self._states.get(segment.names, {}) for segment in segments])
+
+    def _batch(
+        self, segments: Sequence[Segment], turns: list[list[Turn]], outgoing: Sequence[Sequence[Vectors]]
+    ) -> Batch:
+        return Batch(
+            turns,
+            each(lambda vectors: vectors[0], outgoing),
+            [self._states.get(segment.names, {}) for segment in segments],
+            [[states.get(segment.names, {}) for segment in segments] for states in self._own_states],
+        )
 
 
 def require_version(state: Any) -> None:
@@ -557,3 +583,13 @@ def _cut(vectors: Vectors, begin: int, end: int) -> Vectors:
 
 def _copied(vectors: Mapping[str, Vector]) -> dict[str, Vector]:
     return {name: vector.copy() for name, vector in vectors.items()}
+
+
+def _listed(states: Mapping[tuple[str, ...], State]) -> list[dict[str, Any]]:
+    """Compressors' states by segment, for a checkpoint."""
+    return [{"pieces": list(names), "state": _copied(state)} for names, state in states.items()]
+
+
+def _by_pieces(listed: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], State]:
+    """The inverse of _listed."""
+    return {tuple(one["pieces"]): _copied(one["state"]) for one in listed}

@@ -11,15 +11,15 @@ matrices would not be smaller is quantised itself.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from wiresum.compress.aggregator import Aggregator
 from wiresum.compress.arrays import Vector, is_finite
-from wiresum.compress.compressor import Batch, Compressor, Outcome, State, Trait, each
+from wiresum.compress.compressor import Batch, Compressor, Outcome, State, Trait
 from wiresum.compress.memory import Memory
-from wiresum.compress.quantise import Quantiser
+from wiresum.compress.quantise import means_of
 from wiresum.compress.turn import Turn
 
 START_STREAM = 2
@@ -47,13 +47,13 @@ class PowerSGD(Compressor):
                 [(v.reshape(sides[s]) @ starts[s]).reshape(-1) if s in starts else v for s, v in enumerate(row)]
                 for row in batch.vectors
             ]
-            means, own = _means("p", batch.turns, vectors, aggregator)
+            means, own = means_of("p", batch.turns, vectors, aggregator)
             if not thin:
                 return Outcome(means, own, batch.states)
             bases = {s: orthonormal(means[s].reshape(-1, self.rank)) for s in thin}
             factors = [[(row[s].reshape(sides[s]).T @ bases[s]).reshape(-1) for s in thin] for row in batch.vectors]
             turns = [[row[s] for s in thin] for row in batch.turns]
-            mean_factors, own_factors = _means("q", turns, factors, aggregator)
+            mean_factors, own_factors = means_of("q", turns, factors, aggregator)
         states = list(batch.states)
         for at, s in enumerate(thin):
             q = mean_factors[at].reshape(-1, self.rank)
@@ -81,18 +81,6 @@ def matrix_sides(shape: tuple[int, ...]) -> tuple[int, int]:
         return shape[0] if shape else 1, size // (shape[0] if shape else 1)
     rows = next(rows for rows in range(math.isqrt(size), 0, -1) if size % rows == 0)
     return rows, size // rows
-
-
-def _means(
-    stage: str, turns: list[list[Turn]], vectors: list[list[Vector]], aggregator: Aggregator
-) -> tuple[list[Vector], list[list[Vector]]]:
-    """The quantised means by segment, and the workers' own parts, by worker and segment."""
-
-    def renamed(turn: Turn, vector: Vector) -> Turn:
-        return replace(turn, tensor=f"{turn.tensor}:{stage}", shape=(len(vector),))
-
-    outcome = Quantiser().exchange(Batch(each(renamed, turns, vectors), vectors, [{} for _ in vectors[0]]), aggregator)
-    return list(map(np.asarray, outcome.means)), each(np.asarray, outcome.own)
 
 
 def orthonormal(columns: Vector) -> Vector:

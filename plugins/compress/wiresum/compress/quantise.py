@@ -26,15 +26,17 @@ There each worker has its own norm, which is n = 1 here (`OwnScale`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from wiresum.compress import native, packing
+from wiresum.compress.aggregator import Aggregator
 from wiresum.compress.arrays import Int32Array, Vector, blocks
-from wiresum.compress.compressor import IntegerCompressor
+from wiresum.compress.compressor import Batch, IntegerCompressor, each
 from wiresum.compress.memory import Memory
 from wiresum.compress.turn import Turn
 
@@ -168,3 +170,21 @@ class TernGrad(Quantiser):
             return vector
         bound = self.clip * float(np.std(vector, dtype=np.float64))
         return np.clip(vector, -bound, bound)
+
+
+def means_of(
+    stage: str,
+    turns: Sequence[Sequence[Turn]],
+    vectors: Sequence[Sequence[Vector]],
+    aggregator: Aggregator,
+    bits: int = 32,
+) -> tuple[list[Vector], list[list[Vector]]]:
+    """One round of a method that has several: quantised means by segment, and the workers' own parts, by worker and
+    segment. The vectors may have other sizes than the tensors. `stage` sets the rounds' random numbers apart."""
+
+    def renamed(turn: Turn, vector: Vector) -> Turn:
+        return replace(turn, tensor=f"{turn.tensor}:{stage}", shape=(len(vector),))
+
+    batch = Batch(each(renamed, turns, vectors), [list(row) for row in vectors], [{} for _ in vectors[0]])
+    outcome = Quantiser(bits=bits).exchange(batch, aggregator)
+    return list(map(np.asarray, outcome.means)), each(np.asarray, outcome.own)

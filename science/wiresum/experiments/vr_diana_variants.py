@@ -1,0 +1,151 @@
+"""Experiment 18: SVRG-DIANA, workers that take part now and then, and minibatches on a function that is not convex.
+
+Source: VR-DIANA (arXiv 1904.05115). SVRG-DIANA renews the anchor after a fixed number of steps. A worker that takes
+part with probability p sends C(v)/p or nothing. That is an unbiased compressor with (1 + omega)/p - 1 in place of
+omega, so VR-DIANA's bound holds with it. On the function of experiment 12 that is not convex, DIANA with one row a step
+has the bound of full gradients and one term for the noise (`diana_nonconvex_noise`). Curves are compared with plain
+NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from wiresum.compress import DIANA, IntegerCompressor, Memory, Shift, Turn
+from wiresum.compress.arrays import Int32Array, Vector
+from wiresum.convex import (
+    LSVRG,
+    SVRG,
+    Estimator,
+    Plain,
+    Progress,
+    diana_nonconvex_noise,
+    distributed_minimize,
+)
+from wiresum.experiments import figures
+from wiresum.experiments.beyond_strong_convexity import not_convex
+from wiresum.experiments.comparison import Runs
+from wiresum.experiments.datasets import breast_cancer, error_curve
+from wiresum.experiments.experiment import Claim, Curve, Report
+
+CONDITION = 10.0
+LOOPLESS, NESTED, NOT_CONVEX = "L-SVRG", "SVRG, nested", "not convex, one row a step"
+PROBABILITIES = (0.5, 0.25)
+COIN_STREAM = 9
+ROW_SQUARE = 2.0
+"""A row of length 1 and an intercept: the square of its loss's gradient is at most this."""
+
+
+@dataclass(frozen=True)
+class Participation(IntegerCompressor):
+    """`inner` at workers that take part in the step, which each does with `probability`; zeros at the others."""
+
+    inner: IntegerCompressor
+    probability: float
+    memory: str | Memory = field(default="diana", kw_only=True)
+
+    def omega(self, size: int, workers: int) -> float | None:
+        omega = self.inner.omega(size, workers)
+        return None if omega is None else (1 + omega) / self.probability - 1
+
+    def bits_at(self, turn: Turn) -> int:
+        return self.inner.bits_at(turn)
+
+    def statistic(self, vector: Vector, turn: Turn) -> Vector | None:
+        return self.inner.statistic(vector, turn)
+
+    def compress(self, vector: Vector, turn: Turn) -> Int32Array:
+        takes_part = turn.uniform(1, stream=COIN_STREAM)[0] < self.probability
+        return self.inner.compress(vector, turn) * np.int32(takes_part)
+
+    def decompress(self, integers: Int32Array, turn: Turn, contributors: int) -> Vector:
+        return self.inner.decompress(integers, turn, contributors) / turn.dtype.type(self.probability)
+
+
+def run(*, workers: int = 10, steps: int = 5000, every: int = 100) -> Report:
+    task = breast_cancer(workers, condition=CONDITION, unit_rows=True, by_row=True)
+    ternary = DIANA(norm="inf")
+    variants: dict[str, tuple[IntegerCompressor, Estimator]] = {
+        LOOPLESS: (ternary, LSVRG(1)),
+        NESTED: (ternary, SVRG(1, length=round(len(task.signed) / workers))),
+        **{f"{p:.0%} of workers": (Participation(ternary, p), LSVRG(1)) for p in PROBABILITIES},
+    }
+    rules = {
+        name: task.vr_diana_rule(smoothness=task.problem.row_smoothness, omega=task.omega(method))
+        for name, (method, _) in variants.items()
+    }
+    curves = {
+        name: error_curve(
+            name, task, method, estimator=estimator, step_size=rules[name].step_size, steps=steps, every=every
+        )
+        for name, (method, estimator) in variants.items()
+    }
+    bounds = {name: task.bound("bound", rules[name], curve.steps) for name, curve in curves.items() if name != NESTED}
+    nested = Runs.beside_diana([curves[NESTED]], task, norm="inf", draws=4, rule=rules[NESTED], estimator="svrg")
+    rate = {name: -math.log(curve.last / curve.values[0]) / steps for name, curve in curves.items()}
+    fewer = [name for name in curves if name not in (LOOPLESS, NESTED)]
+    mean, bound, rough_claims = _not_convex(workers, steps // 2)
+    claims = [
+        *(Claim(f"{name}: error / bound, maximum over steps", curves[name].over(one), at_most=1)
+          for name, one in bounds.items()),
+        *nested.claims(),
+        Claim(f"{NESTED}: rate / that of {LOOPLESS}", rate[NESTED] / rate[LOOPLESS], 0.7, 1.6),
+        *(Claim(f"{name}: rate / that of {LOOPLESS}, over the step sizes' ratio",
+                rate[name] / rate[LOOPLESS] / (rules[name].step_size / rules[LOOPLESS].step_size), 0.6, 1.7)
+          for name in fewer),
+        Claim.equal(f"{fewer[0]}: (1 + omega)/p", 1 + task.omega(variants[fewer[0]][0]),
+                    (1 + (math.sqrt(task.problem.dimension * workers) - 1) / 2) / PROBABILITIES[0]),
+        *rough_claims,
+    ]  # fmt: skip
+
+    def draw(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2)
+        shown = list(curves.values())
+        figures.logarithmic(left, shown, title="one row a step, ternary", unit=figures.ERROR)
+        figures.logarithmic(right, [mean], dashed=[bound], title=NOT_CONVEX, unit="mean of |grad f(x)|²")
+
+    return Report(
+        f"Variants of VR-DIANA: {workers} workers, one row a step",
+        ["method", f"error after {steps} steps", "the bound", "rate per step"],
+        [
+            [name, f"{curve.last:.1e}", f"{bounds[name].last:.1e}" if name in bounds else "-", f"{rate[name]:.5f}"]
+            for name, curve in curves.items()
+        ]
+        + [[f"{NOT_CONVEX}: mean of |grad f|²", f"{mean.last:.1e}", f"{bound.last:.1e}", "-"]],
+        claims,
+        draw,
+    )
+
+
+def _not_convex(workers: int, steps: int) -> tuple[Curve, Curve, list[Claim]]:
+    """The running mean of |grad f|^2 of DIANA with one row a step, and its bound."""
+    case = not_convex(workers)
+    problem, rule = case.task.problem, case.rule
+    omega = 1 / rule.alpha - 1
+    noise = diana_nonconvex_noise(
+        smoothness=problem.worker_smoothness,
+        omega=omega,
+        workers=workers,
+        step_size=rule.step_size,
+        variance=ROW_SQUARE,
+    )
+    squares: list[float] = []
+
+    def observe(progress: Progress) -> None:
+        squares.append(case.ours(progress.x))
+
+    method = replace(DIANA(norm="inf"), memory=Shift(rule.alpha))
+    distributed_minimize(problem, method, step_size=rule.step_size, steps=steps, estimator=Plain(1), observe=observe)
+    counts = np.arange(1, steps + 2)
+    mean = Curve("its mean so far", counts.tolist(), (np.cumsum(squares) / counts).tolist())
+    bound = Curve("bound of the mean", counts.tolist(), [case.bound(count) + noise for count in counts.tolist()])
+    return mean, bound, [
+        Claim(f"{NOT_CONVEX}: running mean of |grad f|^2 / its bound, maximum over steps", mean.over(bound), at_most=1),
+        Claim(f"{NOT_CONVEX}: last mean / first", mean.last / mean.values[0], at_most=0.3),
+        Claim.equal(f"{NOT_CONVEX}: the noise's term", noise,
+                    2 * ROW_SQUARE * problem.worker_smoothness * rule.step_size * (4 / rule.alpha - 3) / workers),
+    ]  # fmt: skip
