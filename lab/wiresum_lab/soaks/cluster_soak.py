@@ -66,6 +66,7 @@ CAUSES = (
     "was started anew",
     "after the controller's state was written",
     "was lost",
+    "is lost",
     "ended the job",
 )
 """What workers hear of a job that a fault of the state has ended."""
