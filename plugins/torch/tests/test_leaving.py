@@ -33,7 +33,7 @@ def service() -> Iterator[str]:
     switch.close()
 
 
-@pytest.fixture(params=["extension", "process group"])
+@pytest.fixture(params=["extension", pytest.param("process group", marks=pytest.mark.slow)])
 def make(
     request: pytest.FixtureRequest, make_cluster: MakeCluster, service: str, tmp_path: Path
 ) -> Callable[..., Cluster]:

@@ -304,9 +304,8 @@ def group_of_both_kinds(rank: int, size: int, folder: Path, backend: str = "wire
     dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=size)
 
 
-@runs_in("make_cluster", 3, grouped=False)
-def test_workers_with_and_without_a_compiler_train_together(rank: int, size: int, tmp_path: Path) -> None:
-    group_of_both_kinds(rank, size, tmp_path)
+def trains_with_others(rank: int, size: int, folder: Path) -> None:
+    group_of_both_kinds(rank, size, folder)
     assert type(world()) is not dist.ProcessGroup, "all do without what one lacks"
     assert_close(train(DistributedDataParallel(network()), rank, size), train(network(), 0, 1))
     assert wiresum.torch.stats().collectives_network["all_reduce"] >= STEPS
@@ -318,20 +317,24 @@ def test_workers_with_and_without_a_compiler_train_together(rank: int, size: int
     dist.destroy_process_group()
 
 
-def test_the_first_rank_says_that_another_has_no_compiler(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    cluster = make_cluster(2, grouped=False)
-    cluster.run(group_of_both_kinds, tmp_path)
+def test_workers_with_and_without_a_compiler_train_together_and_the_first_says_so(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster(3, grouped=False)
+    cluster.run(trains_with_others, tmp_path)
     assert "rank 1 has no C++ part of the backend" in cluster.log(0)
     assert "could not be compiled" in cluster.log(1)
+    assert "C++ part" not in cluster.log(2)
 
 
 def check_sums(rank: int, size: int, folder: Path, backend: str) -> None:
     group_of_both_kinds(rank, size, folder, backend)
-    for device_sum in (torch.full((5000,), rank + 0.1), torch.full((3,), rank, dtype=torch.float64)):
-        dist.all_reduce(device_sum)
-        gathered = [torch.empty_like(device_sum) for _ in range(size)]
-        dist.all_gather(gathered, device_sum)
-        assert all(torch.equal(theirs, device_sum) for theirs in gathered)
+    for tensor in (torch.full((5000,), rank + 0.1), torch.full((3,), rank + 0.1, dtype=torch.float64)):
+        dist.all_reduce(tensor)
+        torch.testing.assert_close(tensor, torch.full_like(tensor, 1.2), rtol=1e-6, atol=0)
+        gathered = [torch.empty_like(tensor) for _ in range(size)]
+        dist.all_gather(gathered, tensor)
+        assert all(torch.equal(theirs, tensor) for theirs in gathered)
     dist.destroy_process_group()
 
 

@@ -194,12 +194,13 @@ def test_the_reason_for_waiting_is_sent_once_and_again_when_it_changes() -> None
     assert len(harness.outputs(Wait)) == 3
 
 
-def test_a_job_that_prefers_not_to_wait_is_refused_at_once() -> None:
+@pytest.mark.parametrize("admission", [join.Admission.AT_ONCE, 7], ids=["as it says", "by a word of a later version"])
+def test_a_job_that_prefers_not_to_wait_is_refused_at_once(admission: join.Admission) -> None:
     harness = JobsHarness(SIXTY_FOUR, PATIENT)
     harness.ask(job_name="holder", slots=64)
     workers = [
-        harness.ask(job_name="other", rank=rank, world_size=2, slots=64, admission=admission)
-        for rank, admission in enumerate((join.Admission.QUEUE, join.Admission.AT_ONCE))
+        harness.ask(job_name="other", rank=rank, world_size=2, slots=64, admission=how)
+        for rank, how in enumerate((join.Admission.QUEUE, admission))
     ]
     refused = harness.outputs(Refuse)
     assert [output.worker for output in refused] == workers
