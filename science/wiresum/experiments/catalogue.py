@@ -39,7 +39,7 @@ EXPERIMENTS = (
     "newer-methods",
 )
 """Each is a module of this package, with a function `run`."""
-LONG = ("compressed-training", "adaptive-optimizers", "momentum-correction", "granularity-training", "block-sparsifiers")
+LONG = ("compressed-training", "adaptive-optimizers", "momentum-correction", "block-sparsifiers")
 """These begin first, so that none runs alone at the end."""
 
 
