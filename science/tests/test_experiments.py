@@ -50,6 +50,12 @@ SMALL: dict[str, tuple[dict[str, Any], int]] = {
         8,
     ),
     "scaling-factor": ({"epochs": 1, "exponents": [-1, 2, 3, 4, 5, 6, 7, 8, 12]}, 20),
+    "coordinate-sampling": ({"workers": 10, "steps": 1100}, 13),
+    "cost-model": ({"epochs": 2}, 23),
+    "bidirectional": ({"steps": 300}, 8),
+    "vr-diana-variants": ({"workers": 5, "steps": 1200, "every": 40}, 13),
+    "block-density": ({"draws": 3}, 11),
+    "newer-methods": ({"workers": 5, "steps": 700, "every": 20, "epochs": 1, "seeds": 1}, 13),
 }
 """The arguments, and the number of claims."""
 

@@ -9,7 +9,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from wiresum.experiments.catalogue import EXPERIMENTS, show
+from wiresum.experiments.catalogue import EXPERIMENTS, LONG, show
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -36,7 +36,7 @@ def main() -> None:
     names = options.names or list(EXPERIMENTS)
     held = True
     with ProcessPoolExecutor(min(options.jobs, len(names)), multiprocessing.get_context("spawn")) as pool:
-        longest_first = sorted(names, key=EXPERIMENTS.index, reverse=True)
+        longest_first = sorted(names, key=lambda name: LONG.index(name) if name in LONG else len(LONG))
         shown = {name: pool.submit(show, name, options.output) for name in longest_first}
         for name in names:
             result = shown[name].result()

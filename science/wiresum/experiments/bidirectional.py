@@ -20,11 +20,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from wiresum.compress import QSGD, Compressor, Engine, InProcess, Piece, Segment
+from wiresum.compress.arrays import Vector
 from wiresum.experiments import figures
 from wiresum.experiments.beyond_strong_convexity import Penalised
 from wiresum.experiments.datasets import rows
 from wiresum.experiments.experiment import Claim, Curve, Report
-from wiresum.experiments.numpy_reference import Array
 
 LEVELS = 3
 LAYERS = {"by layer": (11, 10, 10), "entire model": (31,)}
@@ -119,9 +119,8 @@ def _run(name: str, problem: Penalised, method: Compressor, sizes: tuple[int, ..
     )  # f(0) is log 2, and f is nowhere below 0
 
 
-def _noise(gradients: list[list[Array]], constants: list[Constants]) -> float:
+def _noise(gradients: list[list[Vector]], constants: list[Constants]) -> float:
     """N at one point."""
-    squares = [[float(np.sum(layer**2)) for layer in mine] for mine in gradients]
-    by_layer = np.mean(squares, axis=0)
-    workers = len(gradients)
-    return sum((1 + one.down) * one.up / workers * square for one, square in zip(constants, by_layer, strict=True))
+    squares = np.mean([[np.sum(layer**2) for layer in mine] for mine in gradients], axis=0)
+    factors = [(1 + one.down) * one.up / len(gradients) for one in constants]
+    return float(np.dot(factors, squares))

@@ -38,7 +38,9 @@ EXPERIMENTS = (
     "block-density",
     "newer-methods",
 )
-"""Each is a module of this package, with a function `run`. The later ones take longer."""
+"""Each is a module of this package, with a function `run`."""
+LONG = ("compressed-training", "adaptive-optimizers", "momentum-correction", "block-sparsifiers")
+"""These begin first, so that none runs alone at the end."""
 
 
 @dataclass(frozen=True)

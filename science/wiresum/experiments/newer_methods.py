@@ -1,14 +1,16 @@
 """Experiment 20: MARINA and DASHA, EF21 with momentum, ARC-Top-K.
 
 MARINA (arXiv 2102.07845) with full gradients: f(x_k) - f(x*) is below its theorem's bound (the proof is at
-`marina_rule`); DASHA (arXiv 2202.01268) never sends whole gradients and is as fast. EF21 with momentum (EF21-SGDM,
-arXiv 2305.15155): on the paper's example, |x|^2/2 in two dimensions with three gradients, the top 1 with EF21 stays
-away from x* for any step size, and with momentum it does not. ARC-Top-K (arXiv 2510.26709) on a network: as many bytes
-for any number of workers, since all send the same rows.
+`marina_rule`); DASHA (arXiv 2202.01268) never sends whole gradients. EF21 with momentum (EF21-SGDM, arXiv 2305.15155):
+on the paper's example, |x|^2/2 in two dimensions with three gradients, SGD with a step size gamma ends at an error of
+gamma/2 times the gradients' variance. The top 1 with EF21 ends at more, the smaller gamma the more; with momentum it
+ends where SGD does. ARC-Top-K (arXiv 2510.26709) on a network: as many bytes for any number of workers, since all send
+the same rows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,11 +36,11 @@ from wiresum.experiments.numpy_reference import marina, ternary
 
 CONDITION = 30.0
 PROBABILITY = 0.1
-STEP_SIZES = (0.1, 0.01, 0.001)
-"""Of EF21 on the example."""
-FLOOR = 1 / 60
-"""Of the paper's theorem 1: E|grad f(x)|^2 / the gradients' variance, whatever the step size."""
-WEIGHT = 0.01
+WORSE = {0.1: 1.4, 0.01: 1.7}
+"""By step size: at least so many times SGD's error has EF21 on the example."""
+WEIGHT = 0.1
+AS_SGD = (0.65, 1.4)
+EXAMPLE_STEPS = 8000
 ARC, TOP, DENSE = "ARC-Top-K, 5% of the rows", "Top-k 5%", "dense"
 METHODS: dict[str, wc.Compressor] = {DENSE: wc.Identity(), TOP: wc.TopK(0.05), ARC: wc.ARCTopK(0.05)}
 POINTS = 4.0
@@ -62,7 +64,7 @@ class Three(Problem):
 
 def run(*, workers: int = 10, steps: int = 1500, every: int = 50, epochs: int = 15, seeds: int = 2) -> Report:
     convex, bound, convex_claims = _convex(workers, steps, every)
-    example, example_claims = _example(10 * steps)
+    example, example_claims = _example()
     trainings = {
         name: train_with_seeds(method, seeds, workers=4, epochs=epochs, granularity="layer")
         for name, method in METHODS.items()
@@ -134,7 +136,7 @@ def _convex(workers: int, steps: int, every: int) -> tuple[list[Curve], Curve, l
             "MARINA: f(x) - f(x*) / the theorem's bound, maximum over steps", curves[0].over(bound), at_most=1 + 1e-9
         ),
         *Runs.of([curves[0]], reference).claims(),
-        Claim("DASHA: last value / MARINA's", curves[1].last / curves[0].last, 1e-3, 10),
+        Claim("DASHA: last value / that without memory", curves[1].last / curves[2].last, at_most=0.1),
         Claim("without memory: last value / MARINA's", curves[2].last / curves[0].last, at_least=10),
     ]
     return curves, bound, claims
@@ -159,19 +161,20 @@ def _values(
     return curve
 
 
-def _example(steps: int) -> tuple[list[Curve], list[Claim]]:
-    curves = [_of_three(f"EF21, step size {step_size:g}", "ef21", step_size, steps) for step_size in STEP_SIZES]
-    smallest = STEP_SIZES[-1]
-    curves.append(_of_three(f"with momentum, {smallest:g}", wc.EF21Momentum(WEIGHT), smallest, steps))
-    levels = [float(np.mean(one.values[len(one.values) * 3 // 4 :])) / Three.variance for one in curves]
-    return curves, [
-        *(Claim(f"{one.label}: |grad f|^2 / the gradients' variance, mean of the last quarter", level, at_least=FLOOR)
-          for one, level in zip(curves[:-1], levels, strict=False)),
-        Claim(f"{curves[-1].label}: the same", levels[-1], at_most=FLOOR / 10),
-    ]  # fmt: skip
+def _example() -> tuple[list[Curve], list[Claim]]:
+    memories: dict[str, wc.Memory] = {"EF21": wc.EF21(), "with momentum": wc.EF21Momentum(WEIGHT)}
+    curves, claims = [], []
+    for step_size, worse in WORSE.items():
+        for name, memory in memories.items():
+            curve = _of_three(f"{name}, step size {step_size:g}", memory, step_size)
+            level = float(np.mean(curve.values[len(curve.values) // 4 :])) / (Three.variance * step_size / 2)
+            allowed = (worse, math.inf) if name == "EF21" else AS_SGD
+            claims.append(Claim(f"{curve.label}: mean of |grad f|^2 / SGD's", level, *allowed))
+            curves.append(curve)
+    return curves, claims
 
 
-def _of_three(label: str, memory: str | wc.Memory, step_size: float, steps: int) -> Curve:
+def _of_three(label: str, memory: wc.Memory, step_size: float) -> Curve:
     curve = Curve(label)
 
     def observe(progress: Progress) -> None:
@@ -182,7 +185,7 @@ def _of_three(label: str, memory: str | wc.Memory, step_size: float, steps: int)
         Three(),
         wc.TopK(0.5, memory=memory),
         step_size=step_size,
-        steps=steps,
+        steps=EXAMPLE_STEPS,
         estimator=Plain(1),
         start=np.array([0.0, -1.0]),
         observe=observe,

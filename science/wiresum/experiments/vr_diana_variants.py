@@ -60,10 +60,11 @@ class Participation(IntegerCompressor):
 
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
         takes_part = turn.uniform(1, stream=COIN_STREAM)[0] < self.probability
-        return self.inner.compress(vector, turn) * np.int32(takes_part)
+        return self.inner.compress(vector, turn) if takes_part else np.zeros(turn.size, np.int32)
 
     def decompress(self, integers: Int32Array, turn: Turn, contributors: int) -> Vector:
-        return self.inner.decompress(integers, turn, contributors) / turn.dtype.type(self.probability)
+        mean: Vector = self.inner.decompress(integers, turn, contributors) / turn.dtype.type(self.probability)
+        return mean
 
 
 def run(*, workers: int = 10, steps: int = 5000, every: int = 100) -> Report:

@@ -246,7 +246,8 @@ class EF21(Shift):
 @dataclass(frozen=True)
 class EF21Momentum(Shift):
     """EF21 of a moving average v += weight (g - v) of the worker's gradients (EF21-SGDM, arXiv 2305.15155, algorithm
-    1). With minibatches EF21 alone may diverge for any step size; this does not. The first step's v is its gradient.
+    1). With minibatches the error of EF21 does not fall with the step size as SGD's does; with the average it does. The
+    first step's v is its gradient.
 
     It replaces the optimizer's momentum: weight = 1 - beta for a momentum of beta, with a rate 1/weight times as large.
     """
