@@ -9,8 +9,10 @@
 //
 // Packets that consist of a header only (EMPTY, META) are sent again themselves, in place of the question.
 //
-// How soon. A question costs little, and the wait holds up a slot at every worker. So an overtaken packet is asked
-// about soon after a round trip. The RTO, several deviations later, is for the probe and after a question.
+// How soon. A question costs little, and the wait holds up a slot at every worker. So no timer waits for the RTO, whose
+// floor is many round trips on a fast path. An overtaken packet is asked about soon after a round trip, the probe after
+// twice that time; the former again after a time that doubles, the latter after half of the silence so far. The RTO
+// only tells a silence from a pause.
 #include <algorithm>
 
 #include "worker/worker.hpp"
@@ -19,24 +21,22 @@ namespace wiresum::worker {
 
 TimeNs Worker::expiry(const Slot& slot) const noexcept {
   if (slot.list == Flight::kMissing) return slot.sent_at;
-  if (slot.list == Flight::kFresh) return not_before(slot, overtaken_after());
-  return not_before(slot, rtt_.rto(slot.expiries));
+  if (slot.list == Flight::kFresh) return not_before(slot, rtt_.soon());
+  return not_before(slot, std::min(rtt_.later() << slot.expiries, rtt_.rto_max()));
 }
 
 TimeNs Worker::not_before(const Slot& slot, TimeNs timeout) const noexcept {
-  return std::max(slot.sent_at + timeout, resumed_at_ + rtt_.rto());
-}
-
-TimeNs Worker::overtaken_after() const noexcept {
-  const TimeNs smoothed = rtt_.smoothed();
-  return smoothed == 0 ? rtt_.rto() : std::min(rtt_.rto(), smoothed + smoothed / 4);
+  return std::max(slot.sent_at + timeout, resumed_at_ + rtt_.later());
 }
 
 TimeNs Worker::probe_expiry(const Slot& slot) const noexcept {
   if (slot.list == Flight::kMissing) return expiry(slot);
+  // In step with the silence, and not twice the last timeout: so a probe that is lost costs half as much again, also if
+  // the silence before was a peer's.
+  const TimeNs silence = slot.sent_at - std::max(slot.first_sent_at, result_at_);
+  const TimeNs timeout = std::min(std::max(rtt_.later(), silence / 2), rtt_.rto_max());
   // Up to a quarter earlier, once probes repeat: eight random bits of it.
-  const TimeNs timeout = rtt_.rto(probes_);
-  const TimeNs earlier = probes_ == 0 ? 0 : timeout / 4 * (probe_random_ >> 24) / 256;
+  const TimeNs earlier = silence <= 0 ? 0 : timeout / 4 * (probe_random_ >> 24) / 256;
   return not_before(slot, timeout - earlier);
 }
 
@@ -77,12 +77,10 @@ void Worker::expire(std::uint32_t index, wire::Packet& packet) noexcept {
   Slot& slot = slots_[index];
   const bool missing = slot.list == Flight::kMissing;
   if (!missing) {
-    if (index == probe()) {
-      probes_ = std::min<unsigned>(probes_ + 1, Flight::kExpiriesMax);
-      probe_random_ = probe_random_ * 1664525U + 1013904223U;  // a linear congruential generator, high bits used
-    }
-    // A probe says nothing about the network: it may be a peer that is late.
-    if (known_lost(slot)) window_.on_loss(now_, rtt_.smoothed());
+    // A linear congruential generator, of which the high bits are used.
+    if (index == probe()) probe_random_ = probe_random_ * 1664525U + 1013904223U;
+    // A probe says nothing about the network: it may be a peer that is late. Nor does a question that is asked again.
+    if (known_lost(slot) && slot.expiries == 0) window_.on_loss(now_, rtt_.smoothed());
     slot.expiries = std::min<std::uint8_t>(slot.expiries + 1, Flight::kExpiriesMax);
   }
   flight_.remove(index);

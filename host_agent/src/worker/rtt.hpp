@@ -9,7 +9,7 @@
 //
 // The variation counts as rto_min at least (RFC 6298's G): behind a full queue of constant length the measured
 // variation goes to zero, and a timeout of just one round trip would fire at the first jitter, retransmit, make the
-// queue longer, and fire again.
+// queue longer, and fire again. What goes out sooner must be small: what soon() and later() are for.
 #pragma once
 
 #include <algorithm>
@@ -46,14 +46,18 @@ class RttEstimator {
   /// The shortest round trip so far: that of an empty path, about. Zero until the first sample.
   [[nodiscard]] TimeNs least() const noexcept { return least_; }
 
-  /// The timeout of a packet that has been retransmitted `expiries` times: doubled at each, capped.
-  [[nodiscard]] TimeNs rto(unsigned expiries = 0) const noexcept {
-    return expiries >= kDoublingsMax ? rto_max_ : std::min(rto_ << expiries, rto_max_);
+  [[nodiscard]] TimeNs rto() const noexcept { return rto_; }
+  [[nodiscard]] TimeNs rto_max() const noexcept { return rto_max_; }
+
+  /// Within this time the RESULT of a packet comes, most probably, if nothing was lost: a round trip and two
+  /// variations, which count as a quarter of it at least. At most the RTO, which it is before the first sample.
+  [[nodiscard]] TimeNs soon() const noexcept {
+    return smoothed_ == 0 ? rto_ : std::min(rto_, smoothed_ + std::max(2 * variation_, smoothed_ / 4));
   }
+  /// Twice that time, at most the RTO.
+  [[nodiscard]] TimeNs later() const noexcept { return std::min(rto_, 2 * soon()); }
 
  private:
-  static constexpr unsigned kDoublingsMax = 16;
-
   TimeNs smoothed_ = 0;
   TimeNs variation_ = 0;
   TimeNs least_ = 0;

@@ -345,7 +345,6 @@ void Worker::measure(const Slot& slot) noexcept {
   }
   if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
   result_at_ = now_;
-  probes_ = 0;
   send_number_complete_ = std::max(send_number_complete_, slot.send_number);
   window_.on_result(flight_.size() >= window_.size());
   publish_estimates();

@@ -32,9 +32,9 @@
 // question goes out in its place, and the payload follows if the switch answers that it is missing
 // (retransmission.cpp). After several timeouts without any RESULT ("silence") only the probe is sent: the last burst
 // overflowed a queue or waits for a peer, and repeating it would have the same result. The RESULT that ends a silence
-// gives all timers one more timeout, since the late peer's other packets are on their way. The timeout of probes
-// doubles until a RESULT comes, less a random part: otherwise senders that share a queue could keep colliding once all
-// timeouts are at their cap.
+// gives all timers one more timeout, since the late peer's other packets are on their way. The longer the silence, the
+// longer the time between probes, up to a cap, less a random part: otherwise senders that share a queue could keep
+// colliding once all are at the cap.
 //
 // Why every loss is repaired (worker and switch alive, some packets get through). Let T be the first packet, in
 // the agreed order, whose cell is not complete at the switch, and w a worker whose contribution the switch lacks.
@@ -154,10 +154,8 @@ class Worker {
   /// The next retransmission that is due if nothing comes.
   [[nodiscard]] Timer first_timer() const noexcept;
   [[nodiscard]] TimeNs expiry(const Slot& slot) const noexcept;
-  /// `timeout` after the slot's packet was sent; after a silence, not before one more RTO has passed.
+  /// `timeout` after the slot's packet was sent; after a silence, not before late peers had time to send more.
   [[nodiscard]] TimeNs not_before(const Slot& slot, TimeNs timeout) const noexcept;
-  /// How long after it was sent a packet is asked about, if a later one has had its RESULT.
-  [[nodiscard]] TimeNs overtaken_after() const noexcept;
   [[nodiscard]] TimeNs probe_expiry(const Slot& slot) const noexcept;
   [[nodiscard]] TimeNs silent_from() const noexcept;
   [[nodiscard]] bool known_lost(const Slot& slot) const noexcept;
@@ -227,7 +225,6 @@ class Worker {
   TimeNs now_ = 0;                          // the latest time seen; never goes back
   TimeNs result_at_ = 0;                    // the last new RESULT
   TimeNs resumed_at_ = 0;                   // the last new RESULT that ended a silence of more than an RTO
-  unsigned probes_ = 0;                     // since the last new RESULT
   std::uint32_t probe_random_ = 0;          // how much earlier than its timeout the next probe goes
   TimeNs deadline_ = kNever;                // not later than the first deadline of a pending collective
 };

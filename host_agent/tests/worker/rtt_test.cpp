@@ -49,12 +49,18 @@ TEST(RttEstimator, CapsASampleAndTheTimeout) {
   EXPECT_EQ(rtt.rto(), 200 * kMs);
 }
 
-TEST(RttEstimator, DoublesAtEachExpiryUpToTheCap) {
-  const RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
-  EXPECT_EQ(rtt.rto(1), 40 * kMs);
-  EXPECT_EQ(rtt.rto(3), 160 * kMs);
-  EXPECT_EQ(rtt.rto(4), 200 * kMs);
-  EXPECT_EQ(rtt.rto(255), 200 * kMs);
+TEST(RttEstimator, KnowsHowLongAResultTakesThatIsNotLost) {
+  RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
+  EXPECT_EQ(rtt.soon(), 20 * kMs) << "nothing is known of the path";
+  rtt.sample(8 * kMs);
+  rtt.sample(16 * kMs);
+  EXPECT_EQ(rtt.soon(), (9 + 2 * 5) * kMs);
+  EXPECT_EQ(rtt.later(), rtt.rto()) << "at most";
+  for (int i = 0; i < 10'000; ++i) rtt.sample(kMs / 10);
+  EXPECT_EQ(rtt.later(), 2 * rtt.soon());
+  EXPECT_NEAR(static_cast<double>(rtt.soon()), 1.25 * static_cast<double>(kMs) / 10, 1000) << "without the floor";
+  for (int i = 0; i < 10'000; ++i) rtt.sample(100 * kMs);
+  EXPECT_EQ(rtt.soon(), rtt.rto()) << "at most";
 }
 
 }  // namespace
