@@ -134,13 +134,15 @@ def await_marks_and_entry(marks: Path, ranks: int) -> None:
         reduces_for_ever,
         gathers_by_gloo_for_ever,
         receives_from_a_neighbour,
-        pytest.param(waits_for_a_future, marks=pytest.mark.usefixtures("work_exceptions")),
+        waits_for_a_future,
         trains_for_ever,
     ],
 )
 def test_a_killed_worker_is_named_at_every_other(
-    make_cluster: MakeCluster, marks: Path, function: Callable[..., float]
+    make_cluster: MakeCluster, marks: Path, function: Callable[..., float], request: pytest.FixtureRequest
 ) -> None:
+    if function is waits_for_a_future:
+        request.getfixturevalue("work_exceptions")
     cluster = make_cluster(4 if function is reduces_for_ever else 3)
     cluster.start(function, str(marks))
     await_marks_and_entry(marks, cluster.size)
