@@ -286,8 +286,8 @@ class PythonBackend final : public c10d::Backend {
 
   WorkPtr reduce_scatter_single_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) {
-    return run(c10d::OpType::COALESCED, "wiresum:reduce_scatter", inputs,
-               "reduce_scatter_single_coalesced", outputs, inputs, options);
+    return run(c10d::OpType::COALESCED, "wiresum:reduce_scatter", inputs, "reduce_scatter_single_coalesced", outputs,
+               inputs, options);
   }
 
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
