@@ -16,7 +16,7 @@ class Flight {
   // The lists: a packet's is the one with the number of how often its timer has expired, or the last one.
   // retransmission.cpp says what they are for.
   static constexpr std::uint8_t kFresh = 0;
-  /// So often or more: the timeout has stopped to double.
+  /// So often or more: the timeout no longer doubles.
   static constexpr std::uint8_t kExpiriesMax = 15;
   static constexpr std::uint8_t kMissing = kExpiriesMax + 1;  // the switch has asked for it
   static constexpr std::uint8_t kLists = kMissing + 1;

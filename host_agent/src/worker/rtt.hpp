@@ -9,7 +9,7 @@
 //
 // The variation counts as rto_min at least (RFC 6298's G): behind a full queue of constant length the measured
 // variation goes to zero, and a timeout of just one round trip would fire at the first jitter, retransmit, make the
-// queue longer, and fire again. What goes out sooner must be small: what soon() and later() are for.
+// queue longer, and fire again. soon() and later() have no such floor: they are for packets that are only a header.
 #pragma once
 
 #include <algorithm>
