@@ -279,6 +279,13 @@ TEST_F(FastPath, AProbeThatIsLostCostsHalfTheSilenceMore) {
   EXPECT_GT(wait, std::max(2 * kSoon, silence / 2) * 3 / 4 - 1);
 }
 
+TEST_F(FastPath, APeerThatIsASecondLateIsAskedForAFewTimesOnly) {
+  const TimeNs begun = slots.now;
+  const std::uint64_t before = slots.worker().stats().questions;
+  while (slots.worker().next_timeout() < begun + 1000 * kMillisecond) slots.poll_at(slots.worker().next_timeout());
+  EXPECT_LE(slots.worker().stats().questions - before, 30u) << "though a second has 2,500 round trips";
+}
+
 TEST_F(FastPath, ASilenceBeginsWithTheLastResult) {
   const TimeNs begun = slots.now;
   for (int i = 0; i < 8; ++i) slots.poll_at(slots.worker().next_timeout());
