@@ -95,7 +95,13 @@ def test_a_record_has_the_newest_collectives_with_their_states(rank: int, size: 
     dist.broadcast(torch.ones(5, dtype=torch.int64), src=1)
     works = [dist.all_reduce(torch.ones(9), async_op=True)] if rank == 0 else []
     record: dict[str, Any] = pickle.loads(wiresum.torch.flight_record())
-    dist.barrier() if rank == 0 else works.append(dist.all_reduce(torch.ones(9), async_op=True)) or dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.set("recorded", "")
+    else:  # not before: the sum would be complete in the record of rank 0
+        store.wait(["recorded"])
+        works.append(dist.all_reduce(torch.ones(9), async_op=True))
+    dist.barrier()
     entries = [entry for entry in record["entries"] if entry["time_created_ns"] >= before]
     assert [entry["profiling_name"] for entry in entries[:2]] == ["gloo:all_reduce", "gloo:broadcast"]
     assert [entry["input_sizes"] for entry in entries[:2]] == [[[7, 3]], [[5]]]
