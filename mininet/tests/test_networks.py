@@ -45,17 +45,16 @@ class Trainer:
         return self._process.stdout.readline()
 
     def train(self, workers: Sequence[tuple[int, Mapping[str, str]]], output: Path) -> Run:
-        output.mkdir()
+        run = Run("mininet")
         request = {
-            "argv": ["--output", str(output), *ARGUMENTS],
+            "argv": ["--output", str(output), "--run", run.name, run.backend, *ARGUMENTS],
             "workers": [{"pid": pid, "environment": dict(environment)} for pid, environment in workers],
         }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         assert json.loads(self._line()) == [0] * len(workers)
-        run = Run("mininet")
-        RunReader(run, output, len(workers)).read()
+        RunReader(run, output / run.name, len(workers)).read()
         return run
 
     def close(self) -> None:

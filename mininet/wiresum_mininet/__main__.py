@@ -147,8 +147,8 @@ def inside(options: argparse.Namespace, console: Console) -> int:
 def passage(net: WiresumNet, backend: str, options: argparse.Namespace) -> Passage:
     """Trains with all workers, and measures the traffic."""
     before = net.port_bytes()
-    name = "mininet" if backend == "wiresum" else backend
-    run = train(Run(name), [starter(host) for host in net.workers], {}, options, backend=backend)
+    run = Run("mininet" if backend == "wiresum" else backend, backend)
+    train([run], [starter(host) for host in net.workers], {}, options)
     after = net.port_bytes()
     return Passage(run, {port: (after[port][0] - before[port][0], after[port][1] - before[port][1]) for port in after})
 
@@ -208,7 +208,7 @@ def port_record(ports: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, int
 
 def training_table(passages: Sequence[Passage], loopback: Run) -> Table:
     table = Table("", "accuracy", "seconds", "goodput, Mbit/s", "packets sent again")
-    names = [("in Mininet", passages[0].run), *((f"over {one.run.backend}", one.run) for one in passages[1:])]
+    names = [("in Mininet", passages[0].run), *((f"over {one.run.name}", one.run) for one in passages[1:])]
     for name, one in (*names, ("on loopback", loopback)):
         again = "-" if one.backend == "gloo" else str(one.retransmissions)
         table.add_row(name, f"{one.accuracy:.2%}", f"{one.seconds:.1f}", f"{one.goodput_mbit:.1f}", again)
@@ -216,7 +216,7 @@ def training_table(passages: Sequence[Passage], loopback: Run) -> Table:
 
 
 def port_table(passages: Sequence[Passage]) -> Table:
-    beside = [f", {one.run.backend}" for one in passages[1:]]
+    beside = [f", {one.run.name}" for one in passages[1:]]
     table = Table("port", *(f"MB {way}{whose}" for whose in ("", *beside) for way in ("in", "out")))
     for port in passages[0].ports:
         table.add_row(port, *(f"{count / 1e6:.2f}" for one in passages for count in one.ports[port]))

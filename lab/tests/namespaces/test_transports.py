@@ -41,6 +41,7 @@ def digests(transport: str, folder: Path, threads: int = 1) -> list[str]:
         store |= {"WORLD_SIZE": str(WORKERS), "LOCAL_RANK": "0", "GLOO_SOCKET_IFNAME": MANAGEMENT_DEVICE}
         store |= {"WIRESUM_THREADS": str(threads)}
         command = ["-m", "wiresum_lab.demos.digits.train", "--epochs", "1", "--output", str(folder)]
+        command += ["--run", "run", "wiresum"]
         workers = [
             start_worker(star, host, transport, command, folder / f"{rank}.log", {**store, "RANK": str(rank)})
             for rank, host in enumerate(star.workers)
@@ -48,5 +49,5 @@ def digests(transport: str, folder: Path, threads: int = 1) -> list[str]:
         for worker in workers:
             code = worker.process.wait(PATIENCE_S)
             assert code == 0, f"{worker.said()}\n{(folder / 'switch.log').read_text()}"
-    lines = [(folder / f"rank-{rank}.jsonl").read_text().splitlines()[-1] for rank in range(WORKERS)]
+    lines = [(folder / "run" / f"rank-{rank}.jsonl").read_text().splitlines()[-1] for rank in range(WORKERS)]
     return [json.loads(line)["digest"] for line in lines]

@@ -41,7 +41,8 @@ def over_bmv2(options: argparse.Namespace, cleanup: ExitStack) -> tuple[Run, dic
         "GLOO_SOCKET_IFNAME": STAR_DEVICE,
     }
     frames_before, cpu_before_s = star.frames(), star.cpu_s()
-    run = train(Run("bmv2"), [partial(Program, at=worker.popen) for worker in star.workers], variables, options)
+    run = Run("bmv2")
+    train([run], [partial(Program, at=worker.popen) for worker in star.workers], variables, options)
     # While workers start, hardly anything goes over the network.
     frames_in, frames_out = (after - before for after, before in zip(star.frames(), frames_before, strict=True))
     measured = {

@@ -1,6 +1,6 @@
 """Trains on handwritten digits with gradients summed by a software switch, then over Gloo, and compares.
 
-Starts `wiresum switch` on this machine, four workers over init_process_group("wiresum"), and the same workers with the
+Starts `wiresum switch` on this machine, four workers over init_process_group("wiresum"), which then train with the
 same seed over Gloo. Shows progress, draws a picture, and writes what came out as JSON.
 """
 
@@ -29,10 +29,9 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     """Raises `ProgramError`."""
     with SwitchProcess(options.output) as switch:
         options.console.print(f"A software switch serves joins at {switch.endpoint}.", highlight=False)
-        variables = {"WIRESUM_SWITCH": switch.endpoint, "WIRESUM_ADDRESS": "127.0.0.1"}
-        wiresum = on_loopback(Run("wiresum"), variables, options)
-        gloo = on_loopback(Run("gloo"), {}, options, backend="gloo")
-    picture.draw([wiresum, gloo], options.output / "run.png", world_size=options.workers)
+        wiresum, gloo = runs = [Run("wiresum"), Run("gloo", "gloo")]
+        on_loopback(runs, switch, options)
+    picture.draw(runs, options.output / "run.png", world_size=options.workers)
     return {
         "accuracy": wiresum.accuracy,
         "accuracy_gloo": gloo.accuracy,

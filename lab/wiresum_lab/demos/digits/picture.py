@@ -22,12 +22,12 @@ def draw(runs: list[Run], path: Path, *, world_size: int) -> None:
     figure = Figure(figsize=(12, 3.8), dpi=120, layout="constrained")
     loss, accuracy, goodput = figure.subplots(1, 3)
     for run in runs:
-        look = {"color": COLOURS[run.backend], "linestyle": STYLES[run.backend], "linewidth": 1.6}
-        loss.plot(range(1, run.steps + 1), run.losses, label=run.backend, **look)
+        look = {"color": COLOURS[run.name], "linestyle": STYLES[run.name], "linewidth": 1.6}
+        loss.plot(range(1, run.steps + 1), run.losses, label=run.name, **look)
         steps = sorted(run.accuracies)
-        accuracy.plot(steps, [100 * run.accuracies[step] for step in steps], label=run.backend, **look)
+        accuracy.plot(steps, [100 * run.accuracies[step] for step in steps], label=run.name, **look)
         smooth = moving_median(run.goodputs_mbit, SMOOTHING_STEPS)
-        goodput.plot(range(1, run.steps + 1), smooth, label=f"{run.backend}, median {run.goodput_mbit:.0f}", **look)
+        goodput.plot(range(1, run.steps + 1), smooth, label=f"{run.name}, median {run.goodput_mbit:.0f}", **look)
     loss.set_yscale("log")
     label(loss, "Training loss", "cross-entropy")
     label(accuracy, "Test accuracy", "%")

@@ -26,7 +26,7 @@ class RunProgress:
                 TimeElapsedColumn(),
                 console=console,
             )
-            self._task = self._bar.add_task(run.backend, total=None, text="starting the workers")
+            self._task = self._bar.add_task(run.name, total=None, text="starting the workers")
 
     def __enter__(self) -> RunProgress:
         if self._bar:
@@ -47,7 +47,7 @@ class RunProgress:
             self._bar.update(self._task, total=run.steps_planned, completed=run.steps, text=summary(run))
         elif run.steps * LINES_OF_A_RUN >= run.steps_planned * (self._lines_shown + 1):
             self._lines_shown = run.steps * LINES_OF_A_RUN // run.steps_planned
-            self._console.print(f"{run.backend:8} {summary(run)}", highlight=False)
+            self._console.print(f"{run.name:8} {summary(run)}", highlight=False)
 
 
 def summary(run: Run) -> str:

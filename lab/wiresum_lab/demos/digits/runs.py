@@ -11,9 +11,11 @@ from typing import Any
 
 @dataclass
 class Run:
-    """One training run over one backend. Curves are those of rank 0; counts are sums over all workers."""
+    """One training run. Curves are those of rank 0; counts are sums over all workers."""
 
-    backend: str
+    name: str
+    backend: str = "wiresum"
+    """For init_process_group."""
     steps_planned: int = 0
     losses: list[float] = field(default_factory=list)  # one for each step
     goodputs_mbit: list[float] = field(default_factory=list)  # one for each step

@@ -1,7 +1,7 @@
 """One worker of the demo: trains a small convolutional network on handwritten digits with DistributedDataParallel.
 
 Started as one process for each worker, as torchrun would. Nothing here is about wiresum but the name given to
-`init_process_group`: the same file trains over Gloo, and the demo compares the two.
+`init_process_group`: the same processes train over Gloo, and the demo compares the two.
 
 Each worker writes a line of JSON for each step to its own file, and a last one with a digest of its parameters: whether
 all workers ended with the same bits is judged from these files, not by a collective of the backend under test.
@@ -160,7 +160,7 @@ def record(log: TextIO, event: str, **values: Any) -> None:
     log.flush()
 
 
-def train(options: argparse.Namespace, log: TextIO) -> None:
+def train(options: argparse.Namespace, backend: str, log: TextIO) -> None:
     digits = Digits(options.seed, dist.get_rank(), dist.get_world_size())
     steps = digits.steps(options.batch) * options.epochs
     torch.manual_seed(options.seed)
@@ -180,20 +180,27 @@ def train(options: argparse.Namespace, log: TextIO) -> None:
             schedule.step()
             step += 1
             values = {"loss": mean_over_workers(loss), "goodput_mbit": clock.take_goodput_mbit()}
-            record(log, "step", step=step, steps=steps, retransmissions=retransmissions(options.backend), **values)
+            record(log, "step", step=step, steps=steps, retransmissions=retransmissions(backend), **values)
         record(log, "epoch", step=step, accuracy=accuracy(net, digits))
     record(log, "end", seconds=time.perf_counter() - started_at, bytes=clock.bytes, digest=digest(net))
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
-    parser.add_argument("--backend", default="wiresum", help="name for init_process_group (default: %(default)s)")
+    parser.add_argument("--output", type=Path, required=True, help="folder for RUN/rank-K.jsonl")
+    parser.add_argument(
+        "--run",
+        nargs=2,
+        action="append",
+        required=True,
+        metavar=("RUN", "BACKEND"),
+        help="a training: its name, and that for init_process_group; several: one after the other",
+    )
     parser.add_argument("--epochs", type=int, default=20, help="passes over the training images (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=32, help="images a step and worker (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=0.1, help="highest learning rate (default: %(default)s)")
     parser.add_argument("--width", type=int, default=32, help="channels of the first layer (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of split, order and parameters (default: %(default)s)")
-    parser.add_argument("--output", type=Path, required=True, help="folder for rank-K.jsonl")
     return parser.parse_args()
 
 
@@ -201,12 +208,17 @@ def main() -> None:
     options = parse_arguments()
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
-    dist.init_process_group(options.backend, timeout=COLLECTIVE_TIMEOUT)
-    try:
-        with (options.output / f"rank-{dist.get_rank()}.jsonl").open("w") as log:
-            train(options, log)
-    finally:
-        dist.destroy_process_group()
+    store, rank, world_size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    for run, backend in options.run:
+        own = dist.PrefixStore(run, store)  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT)
+        try:
+            folder = options.output / run
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / f"rank-{rank}.jsonl").open("w") as log:
+                train(options, backend, log)
+        finally:
+            dist.destroy_process_group()
 
 
 if __name__ == "__main__":

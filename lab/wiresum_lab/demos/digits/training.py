@@ -15,7 +15,7 @@ from pathlib import Path
 from wiresum import compiled
 from wiresum_lab.demos.digits.progress import RunProgress
 from wiresum_lab.demos.digits.runs import Run, RunReader
-from wiresum_lab.processes import Program, ProgramError, SwitchProcess, stop_all, unused_port
+from wiresum_lab.processes import Program, ProgramError, SwitchProcess, stop_all, unused_port, wait_until
 
 STORE_PORT = 29_500
 RUN_S_MAX = 900.0
@@ -26,53 +26,65 @@ Start = Callable[[Sequence[str], Path, Mapping[str, str]], Program]
 
 
 def train(
-    run: Run,
-    starts: Sequence[Start],
-    variables: Mapping[str, str],
-    options: argparse.Namespace,
-    *,
-    backend: str = "wiresum",
-) -> Run:
-    """One worker for each of `starts`, to the end of the training. Raises `ProgramError`."""
-    folder: Path = options.output / run.backend
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("rank-*"):
-        old.unlink()
-    command = [sys.executable, "-m", "wiresum_lab.demos.digits.train", "--backend", backend, "--output", str(folder)]
+    runs: Sequence[Run], starts: Sequence[Start], variables: Mapping[str, str], options: argparse.Namespace
+) -> None:
+    """One worker for each of `starts`, which trains once for each of the runs. Raises `ProgramError`."""
+    command = [sys.executable, "-m", "wiresum_lab.demos.digits.train", "--output", str(options.output)]
     command += ["--epochs", str(options.epochs), "--seed", str(options.seed), "--width", str(options.width)]
-    reader = RunReader(run, folder, len(starts))
+    for run in runs:
+        command += ["--run", run.name, run.backend]
+        folder: Path = options.output / run.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("rank-*"):
+            old.unlink()
     workers: list[Program] = []
     try:
         for rank, start in enumerate(starts):
             # One thread each, so that workers do not fight for cores and sums inside a worker have one order.
             own = {"RANK": str(rank), "WORLD_SIZE": str(len(starts)), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
-            workers.append(start(command, folder / f"rank-{rank}.log", {**variables, **own}))
-        with RunProgress(options.console, run) as progress:
-            give_up_at = time.monotonic() + RUN_S_MAX
-            running = True
-            while running:
-                running = any(worker.exit_code is None for worker in workers)
-                if failed := next((worker for worker in workers if worker.exit_code), None):
-                    what = f"{failed.name} ended with exit code {failed.exit_code}\n{failed.tail()}"
-                    raise ProgramError(f"training over {run.backend} failed: {what}")
-                if time.monotonic() > give_up_at:
-                    raise ProgramError(f"training over {run.backend} took longer than {RUN_S_MAX:.0f} s")
-                time.sleep(POLL_S * running)
-                reader.read()
-                progress.update()
+            log = options.output / runs[0].name / f"rank-{rank}.log"
+            workers.append(start(command, log, {**variables, **own}))
+        for run in runs:
+            follow(run, workers, options)
+        wait_until(
+            lambda: all(worker.exit_code is not None for worker in workers),
+            "the workers have ended",
+            error=ProgramError,
+        )
+        check(runs[-1], workers)
     finally:
         stop_all(workers)
-    return run
+
+
+def follow(run: Run, workers: Sequence[Program], options: argparse.Namespace) -> None:
+    """Shows one run to its end."""
+    reader = RunReader(run, options.output / run.name, len(workers))
+    give_up_at = time.monotonic() + RUN_S_MAX
+    with RunProgress(options.console, run) as progress:
+        while len(run.digests) < len(workers):
+            check(run, workers)
+            if time.monotonic() > give_up_at:
+                raise ProgramError(f"training over {run.name} took longer than {RUN_S_MAX:.0f} s")
+            time.sleep(POLL_S)
+            reader.read()
+            progress.update()
+
+
+def check(run: Run, workers: Sequence[Program]) -> None:
+    if failed := next((worker for worker in workers if worker.exit_code), None):
+        what = f"{failed.name} ended with exit code {failed.exit_code}\n{failed.tail()}"
+        raise ProgramError(f"training over {run.name} failed: {what}")
 
 
 def over_software_switch(options: argparse.Namespace, name: str = "software") -> Run:
     """Raises `ProgramError`. The switch's packets have as many words as the switch program's."""
+    run = Run(name)
     with SwitchProcess(options.output, "--lanes", str(compiled.load("v1model").lanes)) as switch:
-        return on_loopback(Run(name), {"WIRESUM_SWITCH": switch.endpoint, "WIRESUM_ADDRESS": "127.0.0.1"}, options)
+        on_loopback([run], switch, options)
+    return run
 
 
-def on_loopback(
-    run: Run, variables: Mapping[str, str], options: argparse.Namespace, *, backend: str = "wiresum"
-) -> Run:
+def on_loopback(runs: Sequence[Run], switch: SwitchProcess, options: argparse.Namespace) -> None:
     store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port()), "GLOO_SOCKET_IFNAME": "lo"}
-    return train(run, [Program] * options.workers, {**store, **variables}, options, backend=backend)
+    variables = {**store, "WIRESUM_SWITCH": switch.endpoint, "WIRESUM_ADDRESS": "127.0.0.1"}
+    train(runs, [Program] * options.workers, variables, options)
