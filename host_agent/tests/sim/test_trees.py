@@ -10,13 +10,14 @@ import random
 
 import pytest
 
-from .native import sim
+from wiresum_lab.simulation import racks, sim
+
 from .reference import Format
 from .scenarios import Scenario, make_call, make_scenario, replay
 from .sparse_scenarios import make_scattered_scenario, make_sparse_call, make_sparse_scenario
 from .test_faults import make_faulty_scenario
 from .test_simulation import check_outputs
-from .trees import plant, racks
+from .trees import plant
 
 F32 = Format("f32", "block", 32)
 
