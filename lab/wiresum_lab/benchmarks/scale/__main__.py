@@ -2,7 +2,7 @@
 
     make scale                                  all tables, on as many cores as there are
     make scale ARGS='loss stragglers'           two of them
-    make scale ARGS=--quick                     a tenth of the bytes, and no more than 1,024 workers: for a first look
+    make scale ARGS=--quick                     a tenth of the bytes: for a first look
     make scale ARGS='--draw docs'               with the pictures of docs/scale.md
     make scale ARGS='case --workers 1024 --racks 16,2 --megabytes 100'       one sum of your own
     make scale ARGS=calibrate                   the same sums on a star of network namespaces (root), side by side
@@ -27,13 +27,13 @@ from typing import Any
 
 from rich.console import Console
 
+from wiresum.join.constants import JOB_WORKERS_MAX
 from wiresum_lab.benchmarks.program import REPORT_COLUMNS, table_of
 from wiresum_lab.benchmarks.scale import calibration, chart
 from wiresum_lab.benchmarks.scale.case import Case, Outcome, simulate
 from wiresum_lab.benchmarks.scale.studies import COLUMNS, STUDIES, Row, Study
 
 QUICK_DIVISOR = 10
-QUICK_WORKERS_MAX = 1024
 DRAWN = {"scale": "scale-workers.png", "loss": "scale-loss.png"}
 """The pictures, by study."""
 
@@ -42,12 +42,17 @@ Records = dict[str, list[tuple[Row, list[Outcome]]]]
 
 
 def quicker(study: Study) -> Study:
-    rows = tuple(
-        replace(row, case=replace(row.case, megabytes=row.case.megabytes / QUICK_DIVISOR), seeds=1)
-        for row in study.rows
-        if row.case.workers <= QUICK_WORKERS_MAX
+    return replace(
+        study,
+        rows=tuple(
+            replace(row, case=replace(row.case, megabytes=row.case.megabytes / QUICK_DIVISOR), seeds=1)
+            for row in study.rows
+        ),
     )
-    return replace(study, rows=rows)
+
+
+def smaller(study: Study, workers_max: int) -> Study:
+    return replace(study, rows=tuple(row for row in study.rows if row.case.workers <= workers_max))
 
 
 def run_all(cases: Sequence[Case], processes: int, console: Console) -> dict[Case, Outcome]:
@@ -137,14 +142,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     what = (*STUDIES, "case", "calibrate")
     add = parser.add_argument
     add("what", nargs="*", metavar="WHAT", help="tables, `case` or `calibrate` (default: all tables)")
-    add("--quick", action="store_true", help="a tenth of the bytes, one seed, no more than 1,024 workers")
+    add("--quick", action="store_true", help="a tenth of the bytes, one seed")
+    add("--workers-max", type=int, default=JOB_WORKERS_MAX, help="leave out larger jobs: 4,096 take 2 GB of memory")
     add("--processes", type=int, default=os.cpu_count(), help="that simulate at a time (default: %(default)s)")
     add("--draw", type=Path, metavar="FOLDER", help="also draw the pictures, there")
     add("--json", type=Path, default=Path("build/bench/scale.json"), help="where the records go (default: %(default)s)")
     one = parser.add_argument_group("of a case")
     add = one.add_argument
     default = Case()
-    add("--workers", type=int, default=default.workers, help="up to 32 below one switch, 4,096 in all (%(default)s)")
+    add("--workers", type=int, default=default.workers, help="4,096 at most; 32 at one switch (%(default)s)")
     add("--racks", type=sizes, default=(), metavar="N,N", help="workers at a leaf, leaves below a switch, ... (none)")
     add("--gbit", type=float, default=default.gbit, help="rate of every link (%(default)s)")
     add("--link-ns", type=int, default=default.link_ns, help="delay of every link and its switch (%(default)s)")
@@ -168,7 +174,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if options.what == ["calibrate"]:
         return calibration.run(console)
-    studies = {name: STUDIES[name] for name in options.what or STUDIES}
+    studies = {name: smaller(STUDIES[name], options.workers_max) for name in options.what or STUDIES}
     if options.quick:
         studies = {name: quicker(study) for name, study in studies.items()}
     records = measure(studies, options, console)
@@ -177,6 +183,7 @@ def main(arguments: Sequence[str]) -> int:
     for name, study in studies.items():
         print_study(study, records[name], console)
     if options.draw is not None:
+        options.draw.mkdir(parents=True, exist_ok=True)
         for name in DRAWN.keys() & studies.keys():
             chart.draw(name, records[name], options.draw / DRAWN[name])
     return 0

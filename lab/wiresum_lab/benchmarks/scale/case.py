@@ -32,6 +32,7 @@ class Cross:
     burst_us: float = 0.0
     """0: all the time."""
     period_us: float = 0.0
+    begin_us: float = 0.0
     of_rack: bool = False
 
 
@@ -47,7 +48,7 @@ class Case:
     """Of the last worker's link; 0: as the others'."""
     link_ns: int = 1000
     loss: float = 0.0
-    megabytes: float = 8.0
+    megabytes: float = 4.0
     tensors: int = 1
     bits: int = 32
     density: float = 1.0
@@ -173,7 +174,9 @@ def scenario_of(case: Case) -> Any:
     if case.cross is not None:
         cross = sim.CrossTraffic()
         cross.rate_bps = case.cross.gbit * 1e9
-        cross.burst, cross.period = int(case.cross.burst_us * 1e3), int(case.cross.period_us * 1e3)
+        cross.begin, cross.burst, cross.period = (
+            int(each * 1e3) for each in (case.cross.begin_us, case.cross.burst_us, case.cross.period_us)
+        )
         place = scenario.leaves[0] if case.cross.of_rack else 0
         scenario.add_cross_traffic(place, cross, up=case.cross.of_rack, of_switch=case.cross.of_rack)
     return scenario

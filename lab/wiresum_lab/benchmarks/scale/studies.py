@@ -122,28 +122,30 @@ def straggler_rows() -> tuple[Row, ...]:
 
 
 def cross_rows() -> tuple[Row, ...]:
+    others = 31
+    line_gbit = tree(128).gbit
+    once = Cross(others * line_gbit, burst_us=64e3 * 8e-3 / line_gbit)  # each sends 64 kB at the rate of its link
+    often = replace(once, burst_us=once.burst_us / 4, period_us=100)
     flows: tuple[tuple[str, Cross | None], ...] = (
         ("none", None),
-        ("25% of one host's link", Cross(25)),
-        ("50% of one host's link", Cross(50)),
-        ("75% of one host's link", Cross(75)),
-        ("50% of one rack's uplink", Cross(50, of_rack=True)),
-        ("to one host: 31 others, 64 kB each, once", Cross(3100, burst_us=5.1)),
-        ("to one host: 31 others, 16 kB each, every 100 us", Cross(3100, burst_us=1.3, period_us=100)),
+        ("25% of a host's link", Cross(25)),
+        ("50% of a host's link", Cross(50)),
+        ("75% of a host's link", Cross(75)),
+        ("50% of a rack's uplink", Cross(50, of_rack=True)),
+        ("31 x 16 kB, each 100 us", often),
+        ("31 x 64 kB, at 100 us", replace(once, begin_us=100)),
+        ("31 x 64 kB, at 0", once),
     )
     return tuple(
-        Row(
-            (name, "16 MB of buffer" if buffer else "1 MB for each port"),
-            replace(tree(128), cross=cross, buffer_kb=buffer),
-        )
-        for buffer in (0, 16_000)
+        Row((name, has), replace(tree(128), cross=cross, buffer_kb=buffer))
+        for buffer, has in ((0, "1 MB for each port"), (16_000, "16 MB for all ports"))
         for name, cross in flows
     )
 
 
 def job_rows() -> tuple[Row, ...]:
     return tuple(
-        Row((str(jobs), f"{gbit:g} Gbit/s, loss {loss:g}"), Case(gbit=gbit, loss=loss, megabytes=4, jobs=jobs), 3)
+        Row((str(jobs), f"{gbit:g} Gbit/s, loss {loss:g}"), Case(gbit=gbit, loss=loss, jobs=jobs), 3)
         for gbit, loss in ((100.0, 0.0), (100.0, 1e-3))
         for jobs in (1, 2, 4, 8)
     )
@@ -155,7 +157,7 @@ def buffer_rows() -> tuple[Row, ...]:
     return tuple(
         Row(
             (str(slots), f"{buffer / 1000:g} MB of buffer"),
-            Case(slots=slots, cross=bursts, buffer_kb=buffer, mark_kb=100),
+            Case(megabytes=25, slots=slots, cross=bursts, buffer_kb=buffer, mark_kb=100),
         )
         for buffer in (100, 500, 4000, 16_000)
         for slots in (32, 64, 128, 256, 512, 1024)
@@ -179,25 +181,25 @@ def sparse_rows() -> tuple[Row, ...]:
 
 STUDIES: Mapping[str, Study] = {
     "scale": Study(
-        "Time of 8 MB of fp32, by workers and rate, beside the bounds of other ways",
+        "Time of 4 MB of fp32, by workers and rate, beside the bounds of other ways",
         ("workers", "links"),
         ("ms", "of the bound", "times the first", "ring, ms", "halving, ms", "memory, GB", "simulated in, s"),
         scale_rows(),
     ),
     "loss": Study(
-        "Loss on every link, both directions: 8 MB, beside what other ways cost at best under the same loss",
+        "Loss on every link, both directions: 4 MB, beside what other ways cost at best under the same loss",
         ("loss", "workers"),
         ("ms", "worst ms", "times the first", "ring, ms", "halving, ms", "sent again", "asked"),
         loss_rows(),
     ),
     "stragglers": Study(
-        "One worker of 128 is late: 8 MB, 100 Gbit/s",
+        "One worker of 128 is late: 4 MB, 100 Gbit/s",
         ("worker 0", "links"),
         ("ms", "lost to it, us", "sent again", "asked"),
         straggler_rows(),
     ),
     "cross": Study(
-        "Traffic of others, which does not slow down: 128 workers, 8 MB, 100 Gbit/s",
+        "Traffic of others, which does not slow down: 128 workers, 4 MB, 100 Gbit/s",
         ("traffic", "switches have"),
         ("ms", "times the first", "dropped", "sent again", "buffer, kB"),
         cross_rows(),
@@ -209,13 +211,13 @@ STUDIES: Mapping[str, Study] = {
         job_rows(),
     ),
     "buffers": Study(
-        "Slots against buffers, with bursts of others at one port: eight workers, 8 MB, 100 Gbit/s",
+        "Slots against buffers, with bursts of others at one port: eight workers, 25 MB, 100 Gbit/s",
         ("slots", "switch has"),
         ("ms", "of the bound", "dropped", "marked", "buffer, kB", "sent again"),
         buffer_rows(),
     ),
     "sparse": Study(
-        "Fewer bits, and blocks that hold something: 8 MB of fp32, 100 Gbit/s",
+        "Fewer bits, and blocks that hold something: 4 MB of fp32, 100 Gbit/s",
         ("tensor", "workers"),
         ("ms", "of the bound", "times the first", "sent again"),
         sparse_rows(),
