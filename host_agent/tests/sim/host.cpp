@@ -14,13 +14,17 @@ constexpr TimeNs kWaitingPeriodNs = 100'000'000;
 }  // namespace
 
 Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random, PacketPool& packets,
-           const std::function<void(std::uint32_t, const Packet&)>& carry)
+           DeviceMemory& shared, const std::function<void(std::uint32_t, const Packet&)>& carry)
     : config_(config), clock_(clock), agenda_(agenda), random_(random), threads_(config.shards.size()) {
   std::vector<engine::Shard*> shards;
   for (std::uint32_t i = 0; i < threads_.size(); ++i) {
     const worker::WorkerConfig& worker = config.shards[i];
+    if (config.device_delay_max > 0) {
+      threads_[i].memory =
+          std::make_unique<DeviceMemory>(config.device_packets, wire::kHeaderBytes + worker.lanes * wire::kWordBytes);
+    }
     threads_[i].transport = std::make_unique<SimTransport>(
-        config.device_packets, wire::kHeaderBytes + worker.lanes * wire::kWordBytes, packets,
+        threads_[i].memory ? *threads_[i].memory : shared, packets,
         [this, i](SimTransport::Place place, const Packet& sent) { run_device(i, place, sent); },
         [carry, i](const Packet& packet) { carry(i, packet); });
     threads_[i].shard = std::make_unique<engine::Shard>(
@@ -57,8 +61,16 @@ TimeNs Host::interruption() {
 
 void Host::arrive(std::uint32_t thread, const Packet& packet) {
   if (dead_) return;
-  threads_[thread].transport->arrive(packet);
-  rouse(thread);
+  Thread& mine = threads_[thread];
+  mine.transport->arrive(packet);
+  if (mine.running || mine.ended || config_.interruption_max > 0 || after_stalls(clock_.now()) != clock_.now()) {
+    rouse(thread);
+    return;
+  }
+  // As an event it would happen at this very time, but after those of all other hosts: with thousands of them this
+  // one's memory would not be in the near caches any more.
+  mine.running = true;
+  run(thread, Step::kMail);
 }
 
 void Host::run_device(std::uint32_t thread, SimTransport::Place place, const Packet& sent) {

@@ -39,9 +39,9 @@ struct HostConfig {
 
 class Host {
  public:
-  /// `carry` is called when a shard's packet enters the network.
+  /// `carry` is called when a shard's packet enters the network. `shared`: the memory of all devices that read at once.
   Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random, PacketPool& packets,
-       const std::function<void(std::uint32_t thread, const Packet&)>& carry);
+       DeviceMemory& shared, const std::function<void(std::uint32_t thread, const Packet&)>& carry);
 
   /// Submits a request at `at`, but not before the earlier ones. Its time-out, if it has one, starts then.
   void submit_at(TimeNs at, schedule::Request request, std::optional<TimeNs> timeout);
@@ -67,6 +67,7 @@ class Host {
  private:
   enum class Step : std::uint8_t { kMail, kReceive, kTransmit, kReport, kEnd };
   struct Thread {
+    std::unique_ptr<DeviceMemory> memory;  // of a device that reads late
     std::unique_ptr<SimTransport> transport;
     std::unique_ptr<engine::Shard> shard;
     bool running = false;  // one of its events is on the agenda

@@ -4,8 +4,10 @@
 
 #include <cassert>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
@@ -29,16 +31,17 @@ class Packet {
   inline ~Packet();
 
   [[nodiscard]] std::size_t size() const noexcept { return buffer_->bytes; }
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {buffer_->data.get(), buffer_->bytes}; }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data_of(buffer_), buffer_->bytes}; }
 
  private:
   friend class PacketPool;
-  struct Buffer {
+  /// The bytes follow it.
+  struct alignas(std::max_align_t) Buffer {
     PacketPool* pool = nullptr;
-    std::unique_ptr<std::byte[]> data;
-    std::size_t bytes = 0;
-    std::size_t holders = 0;
+    std::uint32_t bytes = 0;
+    std::uint32_t holders = 0;
   };
+  static std::byte* data_of(Buffer* buffer) noexcept { return reinterpret_cast<std::byte*>(buffer + 1); }
   explicit Packet(Buffer* buffer) noexcept : buffer_(buffer) { ++buffer_->holders; }
 
   Buffer* buffer_ = nullptr;
@@ -54,13 +57,11 @@ class PacketPool {
   template <class Write>
   [[nodiscard]] Packet make(const Write& write) {
     if (free_.empty()) {
-      buffers_.push_back(std::make_unique<Packet::Buffer>());
-      buffers_.back()->pool = this;
-      buffers_.back()->data = std::make_unique_for_overwrite<std::byte[]>(bytes_max_);
-      free_.push_back(buffers_.back().get());
+      buffers_.push_back(std::make_unique_for_overwrite<std::byte[]>(sizeof(Packet::Buffer) + bytes_max_));
+      free_.push_back(new (buffers_.back().get()) Packet::Buffer{.pool = this});
     }
     Packet::Buffer* const buffer = free_.back();
-    buffer->bytes = write(buffer->data.get());
+    buffer->bytes = static_cast<std::uint32_t>(write(Packet::data_of(buffer)));
     assert(buffer->bytes <= bytes_max_);
     free_.pop_back();
     return Packet(buffer);
@@ -79,7 +80,7 @@ class PacketPool {
   friend class Packet;
 
   std::size_t bytes_max_;
-  std::vector<std::unique_ptr<Packet::Buffer>> buffers_;
+  std::vector<std::unique_ptr<std::byte[]>> buffers_;
   std::vector<Packet::Buffer*> free_;
 };
 

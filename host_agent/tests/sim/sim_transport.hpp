@@ -19,23 +19,53 @@
 
 namespace wiresum::sim {
 
-class SimTransport final : public transport::Transport {
+/// Memory of a network device, for packets that it has to read.
+class DeviceMemory {
  public:
-  using Place = std::byte*;
-  /// The device has been given a packet: the simulation calls read() with the same arguments, at once or later.
-  using DeviceModel = std::function<void(Place place, const Packet& sent)>;
-
-  SimTransport(std::size_t packets, std::size_t packet_bytes, PacketPool& pool, DeviceModel device,
-               std::function<void(const Packet&)> carry)
-      : packet_bytes_(packet_bytes), pool_(pool), device_(std::move(device)), carry_(std::move(carry)) {
+  DeviceMemory(std::size_t packets, std::size_t packet_bytes) : packet_bytes_(packet_bytes) {
     for (std::size_t i = 0; i < packets; ++i) {
       memory_.push_back(std::make_unique_for_overwrite<std::byte[]>(packet_bytes));
       free_.push_back({memory_.back().get(), 0});
     }
   }
 
-  void arrive(const Packet& packet) { arrived_.push_back(packet); }
   [[nodiscard]] bool has_buffer() const noexcept { return !free_.empty(); }
+  /// Nobody keeps them: who sends gets them again, with take().
+  [[nodiscard]] std::span<wire::Packet> offer(std::size_t wanted) noexcept {
+    // The last ones that were freed: they are in the near caches.
+    return std::span(free_).last(std::min(wanted, free_.size()));
+  }
+  /// Sets `taken` to the first `count` of the `offered` ones that offer() gave last.
+  void take(std::size_t count, std::size_t offered, std::vector<wire::Packet>& taken) {
+    const auto first = free_.end() - static_cast<std::ptrdiff_t>(offered);
+    taken.assign(first, first + static_cast<std::ptrdiff_t>(count));
+    free_.erase(first, first + static_cast<std::ptrdiff_t>(count));
+  }
+  void free(std::byte* place) {
+    std::memset(place, kPoison, packet_bytes_);
+    free_.push_back({place, 0});
+  }
+
+ private:
+  static constexpr int kPoison = 0xDD;
+
+  std::size_t packet_bytes_;
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<wire::Packet> free_;
+};
+
+class SimTransport final : public transport::Transport {
+ public:
+  using Place = std::byte*;
+  /// The device has been given a packet: the simulation calls read() with the same arguments, at once or later.
+  using DeviceModel = std::function<void(Place place, const Packet& sent)>;
+
+  /// `memory`: others may have the same if their devices read at once.
+  SimTransport(DeviceMemory& memory, PacketPool& pool, DeviceModel device, std::function<void(const Packet&)> carry)
+      : memory_(memory), pool_(pool), device_(std::move(device)), carry_(std::move(carry)) {}
+
+  void arrive(const Packet& packet) { arrived_.push_back(packet); }
+  [[nodiscard]] bool has_buffer() const noexcept { return memory_.has_buffer(); }
 
   /// The device reads a packet that is `sent`.
   void read(Place place, const Packet& sent) {
@@ -43,8 +73,7 @@ class SimTransport final : public transport::Transport {
       throw std::logic_error("a packet was written to while the device still had to read it");
     }
     carry_(sent);
-    std::memset(place, kPoison, packet_bytes_);
-    free_.push_back({place, 0});
+    memory_.free(place);
   }
 
   [[nodiscard]] const char* name() const noexcept override { return "simulated"; }
@@ -62,16 +91,13 @@ class SimTransport final : public transport::Transport {
   }
 
   std::span<wire::Packet> buffers(std::size_t wanted) noexcept override {
-    // The last ones that were freed: their memory is in the near caches.
-    offered_ = std::min(wanted, free_.size());
-    return std::span(free_).last(offered_);
+    const std::span<wire::Packet> offered = memory_.offer(wanted);
+    offered_ = offered.size();
+    return offered;
   }
 
   void send(std::size_t count, std::span<const wire::Endpoint> /*to*/, std::uint8_t /*port*/) noexcept override {
-    const auto first = free_.end() - static_cast<std::ptrdiff_t>(offered_);
-    sent_.assign(first, first + static_cast<std::ptrdiff_t>(count));
-    free_.erase(first, first + static_cast<std::ptrdiff_t>(count));
-    offered_ = 0;
+    memory_.take(count, std::exchange(offered_, 0), sent_);
     stats_.datagrams_sent += count;
     for (const wire::Packet& packet : sent_) device_(packet.data, pool_.copy({packet.data, packet.bytes}));
   }
@@ -82,13 +108,9 @@ class SimTransport final : public transport::Transport {
   int take_error() noexcept override { return 0; }
 
  private:
-  static constexpr int kPoison = 0xDD;
-
-  std::size_t packet_bytes_;
+  DeviceMemory& memory_;
   PacketPool& pool_;
-  std::vector<std::unique_ptr<std::byte[]>> memory_;
-  std::vector<wire::Packet> free_;
-  std::size_t offered_ = 0;  // the last ones of these
+  std::size_t offered_ = 0;
   std::vector<wire::Packet> sent_;
   DeviceModel device_;
   std::function<void(const Packet&)> carry_;

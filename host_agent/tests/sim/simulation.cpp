@@ -212,12 +212,15 @@ HostConfig Job::config_of(std::uint32_t worker) const {
 }
 
 void Job::build_hosts() {
+  DeviceMemory& devices =
+      world_.devices.try_emplace(scenario_.device_packets, scenario_.device_packets, world_.packet_bytes_max)
+          .first->second;
   for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
+    const auto carry = [this, host = host_of(worker)](std::uint32_t thread, const Packet& packet) {
+      network_->send_up(host, {this, thread, packet});
+    };
     hosts_.push_back(std::make_unique<Host>(config_of(worker), world_.clock, world_.agenda, world_.random,
-                                            world_.packets,
-                                            [this, host = host_of(worker)](std::uint32_t thread, const Packet& packet) {
-                                              network_->send_up(host, {this, thread, packet});
-                                            }));
+                                            world_.packets, devices, carry));
     for (const Task& task : tasks_) {
       hosts_.back()->submit_at(began_ + task.submit_at[worker], task.requests[worker], task.timeout);
     }

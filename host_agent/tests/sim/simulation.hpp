@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -113,9 +114,11 @@ struct JobPlan {
 
 /// Shared by all jobs: time, random numbers, and the switches.
 struct World {
-  World(std::uint64_t seed, std::size_t packet_bytes_max) : packets(packet_bytes_max), random(seed) {}
+  World(std::uint64_t seed, std::size_t bytes_max) : packet_bytes_max(bytes_max), packets(bytes_max), random(seed) {}
 
+  std::size_t packet_bytes_max;
   PacketPool packets;
+  std::map<std::uint32_t, DeviceMemory> devices;  // those that read at once, by the number of packets
   Random random;
   Agenda agenda;
   VirtualClock clock;

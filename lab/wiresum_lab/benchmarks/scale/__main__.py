@@ -1,6 +1,6 @@
 """How sums scale: the shipped machines in a simulated network, in virtual time (make scale).
 
-    make scale                                  all tables, on as many cores as there are
+    make scale                                  all tables but the last, on as many cores as there are
     make scale ARGS='loss stragglers'           two of them
     make scale ARGS=--quick                     a tenth of the bytes: for a first look
     make scale ARGS='--draw docs'               with the pictures of docs/scale.md
@@ -31,7 +31,7 @@ from wiresum.join.constants import JOB_WORKERS_MAX
 from wiresum_lab.benchmarks.program import REPORT_COLUMNS, table_of
 from wiresum_lab.benchmarks.scale import calibration, chart
 from wiresum_lab.benchmarks.scale.case import Case, Outcome, simulate
-from wiresum_lab.benchmarks.scale.studies import COLUMNS, STUDIES, Row, Study
+from wiresum_lab.benchmarks.scale.studies import BY_DEFAULT, COLUMNS, STUDIES, Row, Study
 
 QUICK_DIVISOR = 10
 DRAWN = {"scale": "scale-workers.png", "loss": "scale-loss.png"}
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if options.what == ["calibrate"]:
         return calibration.run(console)
-    studies = {name: smaller(STUDIES[name], options.workers_max) for name in options.what or STUDIES}
+    studies = {name: smaller(STUDIES[name], options.workers_max) for name in options.what or BY_DEFAULT}
     if options.quick:
         studies = {name: quicker(study) for name, study in studies.items()}
     records = measure(studies, options, console)

@@ -179,6 +179,10 @@ def sparse_rows() -> tuple[Row, ...]:
     )
 
 
+def large_rows() -> tuple[Row, ...]:
+    return tuple(Row((f"{workers:,}", "100 Gbit/s"), tree(workers, megabytes=100.0)) for workers in (8, 128, 1024))
+
+
 STUDIES: Mapping[str, Study] = {
     "scale": Study(
         "Time of 4 MB of fp32, by workers and rate, beside the bounds of other ways",
@@ -222,4 +226,11 @@ STUDIES: Mapping[str, Study] = {
         ("ms", "of the bound", "times the first", "sent again"),
         sparse_rows(),
     ),
+    "large": Study(
+        "100 MB of fp32, 100 Gbit/s (not by default: it takes as long as all others)",
+        ("workers", "links"),
+        ("ms", "of the bound", "times the first", "ring, ms", "halving, ms", "memory, GB", "simulated in, s"),
+        large_rows(),
+    ),
 }
+BY_DEFAULT = tuple(name for name in STUDIES if name != "large")
