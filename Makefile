@@ -3,7 +3,7 @@
 #   VENV=.venv       the virtual environment to use
 #   PYTHON=python3   the interpreter it is made from
 #   PYTHONS=...      the interpreters that wheels are built for, and tested with
-#   ARGS=...         arguments for the demos, mininet and bench
+#   ARGS=...         arguments for the demos, mininet, scale and bench
 #   JOBS=...         how many compilers and tests run at once
 
 VENV ?= .venv
@@ -38,7 +38,7 @@ installed := pyproject.toml lab/pyproject.toml CMakeLists.txt $(shell find host_
   -o -name 'py.typed' -o -name '*.map' -o -name '*.in' \))
 
 .PHONY: help
-help:  ##! say what can be made
+help:
 	@awk -F ':.*##! ' '/^[a-z0-9-]+:.*##! / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # ---- a ready machine -----------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo mininet demo-bmv2 demo-racks demo-clicks science shell bench
+.PHONY: demo mininet demo-bmv2 demo-racks demo-clicks science scale shell bench
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo
 	$(py) -m wiresum_lab.demos.digits.demo $(ARGS)
 
@@ -82,6 +82,11 @@ science: $(ready)-demo  ##! run the compression experiments
 
 demo-clicks: $(ready)-dev  ##! train a recommendation model with sparse embeddings (root)
 	$(py) -m wiresum_lab.demos.clicks_demo $(ARGS)
+
+scale: $(ready)-dev  ##! simulate sums of up to 4,096 workers: ARGS=--help
+	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
+	cmake --build --preset dev --target wiresum_sim
+	$(py) -m wiresum_lab.benchmarks.scale $(ARGS)
 
 shell: $(ready)-dev  ##! open p4runtime-shell on a switch: ARGS='--p4runtime HOST:PORT'
 	$(py) -m wiresum_lab.p4runtime_shell $(ARGS)

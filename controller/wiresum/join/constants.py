@@ -81,7 +81,7 @@ SWITCH_WORKERS_MAX = 32
 """Workers of a job at one switch, and switches right below it, together: the bits of a bitmap."""
 BELOW_ROOT_WORKERS_MAX = 31
 """Likewise of a switch with a parent, which has a bit of the bitmap."""
-JOB_WORKERS_MAX = 1024
+JOB_WORKERS_MAX = 4096
 """Workers of a job, at all its switches together."""
 AGGREGATORS_MAX = 8
 """Switches that a job may use side by side, each with a join service of its own; more would have threads wait."""

@@ -266,7 +266,7 @@ std::string name_by_default(const wiresum::session::Fields& settings) {
 wiresum::c::JoinRequest request_of(const char* job, int rank, int world_size, const char* const* settings,
                                    unsigned flags) {
   require(world_size >= 1 && world_size <= static_cast<int>(wiresum::wire::kJobWorkersMax),
-          "world_size must be 1 to 1024");
+          "world_size must be 1 to 4096");
   require(rank >= 0 && rank < world_size, "rank must be 0 to world_size - 1");
   require((flags & ~WIRESUM_NO_QUEUE) == 0, "no such flag: there is WIRESUM_NO_QUEUE");
   wiresum::c::JoinRequest request{.job = job == nullptr ? "" : job,

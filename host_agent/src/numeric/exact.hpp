@@ -30,7 +30,7 @@ using Planes = std::uint32_t;
 
 class ExactFormat {
  public:
-  static constexpr unsigned kLimbsMax = 14;  // of fp32 and kJobWorkersMax
+  static constexpr unsigned kLimbsMax = 15;  // of fp32 and kJobWorkersMax
 
   /// For a float dtype and 1..kJobWorkersMax workers.
   ExactFormat(Dtype dtype, unsigned workers) noexcept;

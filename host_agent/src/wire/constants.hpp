@@ -77,7 +77,7 @@ inline constexpr std::size_t kSwitchWorkersMax = 32;
 /// Likewise of a switch with a parent, which has a bit of the bitmap.
 inline constexpr std::size_t kBelowRootWorkersMax = 31;
 /// Workers of a job, at all its switches together.
-inline constexpr std::size_t kJobWorkersMax = 1024;
+inline constexpr std::size_t kJobWorkersMax = 4096;
 /// Switches that a job may use side by side, each with a join service of its own; more would have threads wait.
 inline constexpr std::size_t kAggregatorsMax = 8;
 /// Job numbers of a software switch, from 0 on, and so multicast groups that it may send to.

@@ -19,7 +19,7 @@ void require(bool condition, const char* what) {
 }
 
 WorkerConfig checked(const WorkerConfig& config) {
-  require(config.workers >= 1 && config.workers <= wire::kJobWorkersMax, "a job has 1 to 1024 workers");
+  require(config.workers >= 1 && config.workers <= wire::kJobWorkersMax, "a job has 1 to 4096 workers");
   require(config.worker < wire::kSwitchWorkersMax, "a switch has workers 0 to 31");
   require(config.lanes >= 1 && config.lanes <= wire::kLanesMax, "lanes must be 1 to what a UDP datagram holds");
   require(config.slots >= 1 && config.slot_first <= wire::kLeaseSlotsMax &&

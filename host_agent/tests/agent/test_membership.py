@@ -153,7 +153,7 @@ def test_refusals_keep_their_code_and_say_what_to_do(server: JoinServer) -> None
         expect_refusal("FAILED_PRECONDITION", "world size", config, 1, 3)
         expect_refusal("ALREADY_EXISTS", "rank", config, 0, 2)
         expect_refusal("PERMISSION_DENIED", "WIRESUM_KEY", config_of(server.port, key=5), 1, 2)
-        expect_refusal("INVALID_ARGUMENT", "workers", config, 0, 1025)
+        expect_refusal("INVALID_ARGUMENT", "workers", config, 0, 4097)
         second = join(config, 1, 2)
         expect_refusal("ALREADY_EXISTS", r"choose another name \(WIRESUM_JOB\)", config, 1, 2)
         first.result().leave()

@@ -77,7 +77,7 @@ struct Workload {
 std::vector<unsigned> job_sizes(unsigned bits) {
   std::vector<unsigned> sizes(32);
   std::iota(sizes.begin(), sizes.end(), 1U);
-  for (const unsigned workers : {33U, 64U, 127U, 128U, 129U, 700U, 1024U}) {
+  for (const unsigned workers : {33U, 64U, 127U, 128U, 129U, 700U, 1024U, 4096U}) {
     if (workers <= workers_max(bits)) sizes.push_back(workers);
   }
   return sizes;
@@ -360,6 +360,7 @@ TEST(Exponents, AreWideFromAGapOnThatLeavesTwoBits) {
   EXPECT_EQ(exponent_gap_max(32), 23u);
   EXPECT_EQ(exponent_gap_max(64), 23u) << "more workers, more elements that are small by chance";
   EXPECT_EQ(exponent_gap_max(1024), 27u);
+  EXPECT_EQ(exponent_gap_max(4096), 29u);
   const Exponents exponents{.largest = 120, .smallest = 100};
   EXPECT_FALSE(is_wide(exponents, 127, 27));
   EXPECT_TRUE(is_wide(exponents, 128, 27));

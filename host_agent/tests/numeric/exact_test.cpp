@@ -106,7 +106,7 @@ TEST(ExactSum, AveragesAreRoundedOnceToo) {
   EXPECT_EQ(sum({-0x1p-149F, -0x1p-149F, 0.0F}, 3), -0x1p-149F);
   EXPECT_EQ(sum({0x1p24F, 3.0F}, 2), 0x1p23F + 2.0F);  // 2^23 + 1.5: a tie to even, although 2^24 + 3 is no fp32 number
   EXPECT_EQ(sum({0x1p25F, 1.0F, 0.0F, 0.0F}, 4), 0x1p23F);
-  for (const unsigned workers : {31U, 32U, 127U, 1024U}) {
+  for (const unsigned workers : {31U, 32U, 127U, 1024U, 4096U}) {
     std::vector<float> terms(workers, 0.0F);
     for (terms[0] = 1.0F; terms[0] < 0x1p30F; terms[0] *= 3.0F) {
       EXPECT_EQ(sum(terms, workers), terms[0] / static_cast<float>(workers)) << workers;
@@ -147,7 +147,7 @@ TEST(ExactSum, HalfPrecisionIsRoundedOnce) {
 TEST(ExactSum, BothWaysGiveTheSameBitsForAnyElementsAndWorkers) {
   std::mt19937_64 random(1);
   for (const Dtype dtype : kFloatDtypes) {
-    for (const unsigned workers : {1U, 2U, 3U, 8U, 31U, 32U, 33U, 127U, 1024U}) {
+    for (const unsigned workers : {1U, 2U, 3U, 8U, 31U, 32U, 33U, 127U, 1024U, 4096U}) {
       Contributions contributions(workers, std::vector<std::uint32_t>(200));
       for (auto& elements : contributions) {
         for (auto& element : elements) element = static_cast<std::uint32_t>(random());
@@ -170,7 +170,7 @@ TEST(ExactSum, MemoryThatChangesAfterItsPlanesWereCountedOverflowsNothing) {
 }
 
 TEST(ExactSum, TheLargestElementsOfAllWorkersDoNotOverflowAWord) {
-  for (const unsigned workers : {1U, 2U, 32U, 1024U}) {
+  for (const unsigned workers : {1U, 2U, 32U, 1024U, 4096U}) {
     for (const std::uint32_t element : {0x7F7FFFFFU, 0xFF7FFFFFU, 0x7F800000U, 0xFF800000U, 0x7FC00000U}) {
       const Contributions contributions(workers, {element});
       EXPECT_TRUE(split_and_join(Dtype::kF32, contributions, workers) == stored(Dtype::kF32, {element})) << element;

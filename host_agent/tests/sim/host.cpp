@@ -13,16 +13,20 @@ constexpr TimeNs kWaitingPeriodNs = 100'000'000;
 
 }  // namespace
 
-Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random,
-           const std::function<void(std::uint32_t, Datagram)>& carry)
+Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random, PacketPool& packets,
+           DeviceMemory& shared, const std::function<void(std::uint32_t, const Packet&)>& carry)
     : config_(config), clock_(clock), agenda_(agenda), random_(random), threads_(config.shards.size()) {
   std::vector<engine::Shard*> shards;
   for (std::uint32_t i = 0; i < threads_.size(); ++i) {
     const worker::WorkerConfig& worker = config.shards[i];
+    if (config.device_delay_max > 0) {
+      threads_[i].memory =
+          std::make_unique<DeviceMemory>(config.device_packets, wire::kHeaderBytes + worker.lanes * wire::kWordBytes);
+    }
     threads_[i].transport = std::make_unique<SimTransport>(
-        config.device_packets, wire::kHeaderBytes + worker.lanes * wire::kWordBytes,
-        [this, i](std::function<void()> read) { run_device(i, std::move(read)); },
-        [carry, i](Datagram datagram) { carry(i, std::move(datagram)); });
+        threads_[i].memory ? *threads_[i].memory : shared, packets,
+        [this, i](SimTransport::Place place, const Packet& sent) { run_device(i, place, sent); },
+        [carry, i](const Packet& packet) { carry(i, packet); });
     threads_[i].shard = std::make_unique<engine::Shard>(
         worker, wire::Endpoint{}, clock, *threads_[i].transport,
         engine::Shard::Hooks{
@@ -34,7 +38,7 @@ Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, 
   dispatcher_ = std::make_unique<engine::Dispatcher>(config.scheduler, std::move(shards), [this] { start_tasks(); });
 }
 
-void Host::when_awake(TimeNs at, Agenda::Action action) {
+TimeNs Host::after_stalls(TimeNs at) const noexcept {
   for (bool moved = true; moved;) {
     moved = false;
     for (const Stall& stall : config_.stalls) {
@@ -44,9 +48,7 @@ void Host::when_awake(TimeNs at, Agenda::Action action) {
       }
     }
   }
-  agenda_.at(at, [this, action = std::move(action)] {
-    if (!dead_) action();
-  });
+  return at;
 }
 
 TimeNs Host::interruption() {
@@ -57,21 +59,30 @@ TimeNs Host::interruption() {
 
 // ---- Engine threads ----
 
-void Host::arrive(std::uint32_t thread, Datagram datagram) {
+void Host::arrive(std::uint32_t thread, const Packet& packet) {
   if (dead_) return;
-  threads_[thread].transport->arrive(std::move(datagram));
-  rouse(thread);
+  Thread& mine = threads_[thread];
+  mine.transport->arrive(packet);
+  if (mine.running || mine.ended || config_.interruption_max > 0 || after_stalls(clock_.now()) != clock_.now()) {
+    rouse(thread);
+    return;
+  }
+  // As an event it would happen at this very time, but after those of all other hosts: with thousands of them this
+  // one's memory would not be in the near caches any more.
+  mine.running = true;
+  run(thread, Step::kMail);
 }
 
-void Host::run_device(std::uint32_t thread, std::function<void()> read) {
+void Host::run_device(std::uint32_t thread, SimTransport::Place place, const Packet& sent) {
   if (config_.device_delay_max == 0) {
-    read();
+    threads_[thread].transport->read(place, sent);
     return;
   }
   // The network device goes on if its process is held up or dies.
-  agenda_.at(clock_.now() + random_.below(config_.device_delay_max), [this, thread, read = std::move(read)] {
-    const bool was_full = !threads_[thread].transport->has_buffer();
-    read();
+  agenda_.at(clock_.now() + random_.below(config_.device_delay_max), [this, thread, place, sent] {
+    SimTransport& transport = *threads_[thread].transport;
+    const bool was_full = !transport.has_buffer();
+    transport.read(place, sent);
     if (was_full && !dead_) rouse(thread);
   });
 }
@@ -123,7 +134,6 @@ void Host::run(std::uint32_t thread, Step step) {
 
 void Host::sleep(std::uint32_t thread) {
   Thread& mine = threads_[thread];
-  mine.shard->publish_stats();
   if (!mine.transport->has_buffer()) return;  // the device will wake the thread
   const TimeNs next = std::max(mine.shard->next_timeout(), clock_.now() + 1);
   if (next == worker::kNever || next >= mine.wake_at) return;
@@ -182,9 +192,9 @@ void Host::start_tasks() {
 
 void Host::run_task(const schedule::Task& task) {
   choring_ = true;
-  when_awake(clock_.now() + random_.below(config_.task_max), [this, task] {
+  when_awake(clock_.now() + random_.below(config_.task_max), [this, task = task] {
     task.run();
-    when_awake(clock_.now() + interruption(), [this, task] {
+    when_awake(clock_.now() + interruption(), [this, task = task] {
       dispatcher_->complete_task(task, worker::Status::kOk);
       choring_ = false;
       start_tasks();

@@ -11,22 +11,14 @@
 #include <optional>
 #include <vector>
 
+#include "agenda.hpp"
 #include "engine/dispatcher.hpp"
 #include "engine/shard.hpp"
-#include "network.hpp"
+#include "link.hpp"
+#include "packet.hpp"
 #include "sim_transport.hpp"
 
 namespace wiresum::sim {
-
-/// Virtual time: the time of the event that is being processed.
-class VirtualClock final : public engine::Clock {
- public:
-  [[nodiscard]] TimeNs now() const noexcept override { return now_; }
-  void advance(TimeNs now) noexcept { now_ = now; }
-
- private:
-  TimeNs now_ = 0;
-};
 
 /// From `begin` to `end` the worker receives nothing and sends nothing; what arrives meanwhile waits.
 struct Stall {
@@ -47,13 +39,13 @@ struct HostConfig {
 
 class Host {
  public:
-  /// `carry` is called when a shard's packet enters the network.
-  Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random,
-       const std::function<void(std::uint32_t thread, Datagram)>& carry);
+  /// `carry` is called when a shard's packet enters the network. `shared`: the memory of all devices that read at once.
+  Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random, PacketPool& packets,
+       DeviceMemory& shared, const std::function<void(std::uint32_t thread, const Packet&)>& carry);
 
   /// Submits a request at `at`, but not before the earlier ones. Its time-out, if it has one, starts then.
   void submit_at(TimeNs at, schedule::Request request, std::optional<TimeNs> timeout);
-  void arrive(std::uint32_t thread, Datagram datagram);
+  void arrive(std::uint32_t thread, const Packet& packet);
 
   void abort();
   /// Ends the session as its close() does: the dispatcher, then one engine thread after the other, then the tasks.
@@ -66,12 +58,16 @@ class Host {
   [[nodiscard]] bool idle() const;
   /// How each request ended, in order; none if it was not submitted or has not ended.
   [[nodiscard]] std::vector<std::optional<worker::Status>> results() const;
-  [[nodiscard]] engine::TrafficStats traffic(std::uint32_t thread) const { return threads_[thread].shard->stats(); }
+  [[nodiscard]] engine::TrafficStats traffic(std::uint32_t thread) const {
+    threads_[thread].shard->publish_stats();
+    return threads_[thread].shard->stats();
+  }
   [[nodiscard]] schedule::SparseStats sparse() const { return dispatcher_->stats(); }
 
  private:
   enum class Step : std::uint8_t { kMail, kReceive, kTransmit, kReport, kEnd };
   struct Thread {
+    std::unique_ptr<DeviceMemory> memory;  // of a device that reads late
     std::unique_ptr<SimTransport> transport;
     std::unique_ptr<engine::Shard> shard;
     bool running = false;  // one of its events is on the agenda
@@ -81,7 +77,7 @@ class Host {
   };
 
   /// The thread's network device has been given a packet, and reads it now or later.
-  void run_device(std::uint32_t thread, std::function<void()> read);
+  void run_device(std::uint32_t thread, SimTransport::Place place, const Packet& sent);
   void rouse(std::uint32_t thread);
   void run(std::uint32_t thread, Step step);
   void sleep(std::uint32_t thread);
@@ -91,8 +87,14 @@ class Host {
   void watch_deadlines();
   void end_threads(std::uint32_t next);
   void check_closed();
-  /// Runs `action` at `at`, or after the worker's stall, unless the worker has been killed by then.
-  void when_awake(TimeNs at, Agenda::Action action);
+  /// Calls `act` at `at`, or after the worker's stall, unless the worker has been killed by then.
+  template <class Act>
+  void when_awake(TimeNs at, Act act) {
+    agenda_.at(after_stalls(at), [this, act = std::move(act)]() mutable {
+      if (!dead_) act();
+    });
+  }
+  [[nodiscard]] TimeNs after_stalls(TimeNs at) const noexcept;
   [[nodiscard]] TimeNs interruption();
 
   HostConfig config_;

@@ -51,8 +51,8 @@ class Job {
 
   sim::Report run() { return sim::simulate(scenario_, std::exchange(tasks_, {})); }
 
-  [[nodiscard]] sim::JobPlan plan(std::optional<std::size_t> follows) {
-    return {.scenario = scenario_, .tasks = std::exchange(tasks_, {}), .follows = follows};
+  [[nodiscard]] sim::JobPlan plan(std::optional<std::size_t> follows, std::optional<std::size_t> shares) {
+    return {.scenario = scenario_, .tasks = std::exchange(tasks_, {}), .follows = follows, .shares = shares};
   }
 
  private:
@@ -61,9 +61,13 @@ class Job {
 };
 
 std::vector<sim::Report> run_together(const std::vector<Job*>& jobs,
-                                      const std::vector<std::optional<std::size_t>>& follows) {
+                                      const std::vector<std::optional<std::size_t>>& follows,
+                                      const std::vector<std::optional<std::size_t>>& shares) {
   std::vector<sim::JobPlan> plans;
-  for (std::size_t i = 0; i < jobs.size(); ++i) plans.push_back(jobs[i]->plan(follows.at(i)));
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    plans.push_back(
+        jobs[i]->plan(follows.empty() ? std::nullopt : follows.at(i), shares.empty() ? std::nullopt : shares.at(i)));
+  }
   return sim::Simulation(std::move(plans)).run();
 }
 
@@ -89,7 +93,17 @@ NB_MODULE(wiresum_sim, module) {
       .def_rw("delay_ns", &sim::LinkConfig::delay_ns)
       .def_rw("jitter_ns", &sim::LinkConfig::jitter_ns)
       .def_rw("rate_bps", &sim::LinkConfig::rate_bps)
-      .def_rw("queue_bytes", &sim::LinkConfig::queue_bytes);
+      .def_rw("burst_bytes", &sim::LinkConfig::burst_bytes)
+      .def_rw("queue_bytes", &sim::LinkConfig::queue_bytes)
+      .def_rw("mark_bytes", &sim::LinkConfig::mark_bytes);
+  nb::class_<sim::CrossTraffic>(module, "CrossTraffic")
+      .def(nb::init<>())
+      .def_rw("rate_bps", &sim::CrossTraffic::rate_bps)
+      .def_rw("packet_bytes", &sim::CrossTraffic::packet_bytes)
+      .def_rw("begin", &sim::CrossTraffic::begin)
+      .def_rw("end", &sim::CrossTraffic::end)
+      .def_rw("burst", &sim::CrossTraffic::burst)
+      .def_rw("period", &sim::CrossTraffic::period);
   nb::enum_<worker::Status>(module, "Status")
       .value("OK", worker::Status::kOk)
       .value("TIMED_OUT", worker::Status::kTimedOut)
@@ -108,8 +122,24 @@ NB_MODULE(wiresum_sim, module) {
       .def(nb::init<>())
       .def_rw("seed", &sim::Scenario::seed)
       .def_rw("workers", &sim::Scenario::workers)
+      .def_rw("hosts", &sim::Scenario::hosts)
       .def_rw("parents", &sim::Scenario::parents)
       .def_rw("leaves", &sim::Scenario::leaves)
+      .def_rw("buffer_bytes", &sim::Scenario::buffer_bytes)
+      .def_rw("buffer_factor", &sim::Scenario::buffer_factor)
+      .def(
+          "set_link",
+          [](sim::Scenario& scenario, std::uint32_t number, const sim::LinkConfig& up, const sim::LinkConfig& down,
+             bool of_switch) { scenario.other_links.push_back({{of_switch, number}, up, down}); },
+          "number"_a, "up"_a, "down"_a, "of_switch"_a = false,
+          "The link of a host, or of a switch to its parent, in place of `up` and `down`.")
+      .def(
+          "add_cross_traffic",
+          [](sim::Scenario& scenario, std::uint32_t number, const sim::CrossTraffic& traffic, bool up, bool of_switch) {
+            scenario.cross_traffic.push_back({{of_switch, number}, up, traffic});
+          },
+          "number"_a, "traffic"_a, "up"_a, "of_switch"_a = false,
+          "On the link of a host, or of a switch to its parent, in one direction.")
       .def_rw("threads", &sim::Scenario::threads)
       .def_rw("lanes", &sim::Scenario::lanes)
       .def_rw("slots", &sim::Scenario::slots)
@@ -156,6 +186,11 @@ NB_MODULE(wiresum_sim, module) {
       .def_ro("link_packets", &sim::Report::link_packets)
       .def_ro("link_lost", &sim::Report::link_lost)
       .def_ro("link_overflow", &sim::Report::link_overflow)
+      .def_ro("link_marked", &sim::Report::link_marked)
+      .def_ro("cross_packets", &sim::Report::cross_packets)
+      .def_ro("cross_overflow", &sim::Report::cross_overflow)
+      .def_ro("buffer_held_max", &sim::Report::buffer_held_max)
+      .def_ro("packets_max", &sim::Report::packets_max)
       .def_ro("sparse", &sim::Report::sparse);
   nb::class_<Job>(module, "Job")
       .def(nb::init<const sim::Scenario&>())
@@ -163,7 +198,9 @@ NB_MODULE(wiresum_sim, module) {
            "signature"_a, "regions"_a, "submit_at"_a, "timeout"_a = nb::none(),
            "Regions by worker; the memory they point to must live until run() returns.")
       .def("run", &Job::run, nb::call_guard<nb::gil_scoped_release>());
-  module.def("run_together", &run_together, "jobs"_a, "follows"_a, nb::call_guard<nb::gil_scoped_release>(),
-             "Runs jobs on the same switches. For each: None, or which one before it must have ended, whose slots and "
-             "number it takes.");
+  module.def("run_together", &run_together, "jobs"_a, "follows"_a = std::vector<std::optional<std::size_t>>(),
+             "shares"_a = std::vector<std::optional<std::size_t>>(), nb::call_guard<nb::gil_scoped_release>(),
+             "Runs jobs on the same switches. For each, in `follows`: None, or which one before it must have ended, "
+             "whose slots and number it takes. In `shares`: None, or which one before it has the hosts and links that "
+             "it uses, too. Empty: None for all.");
 }

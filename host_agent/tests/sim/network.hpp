@@ -1,114 +1,127 @@
-// A seeded network of point-to-point links under virtual time.
+// The simulated network: hosts and switches in a tree, and the two directions of each one's link to the switch above.
+//
+// A link without jitter and reordering delivers in order, so of the packets under way on a link only the first is an
+// event: with thousands of workers the agenda stays short.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <queue>
-#include <random>
+#include <deque>
+#include <memory>
+#include <vector>
 
-#include "worker/collective.hpp"
+#include "agenda.hpp"
+#include "link.hpp"
+#include "packet.hpp"
 
 namespace wiresum::sim {
 
-using worker::TimeNs;
-
-/// What one direction of a worker's link does to packets. All probabilities are independent for each packet.
-struct LinkConfig {
-  double loss = 0;
-  double duplicate = 0;
-  double reorder = 0;         // probability that a packet is held back ...
-  TimeNs reorder_ns_max = 0;  // ... by up to this long
-  TimeNs delay_ns = 50'000;
-  TimeNs jitter_ns = 0;  // uniform, on top of the delay
-  double rate_bps = 0;   // 0 means that serialisation takes no time
-  std::uint32_t queue_bytes = 1u << 20;
+/// One end of a link upwards: a host's, or that of a switch which is not the root.
+struct Place {
+  bool of_switch = false;
+  std::uint32_t number = 0;  // of the host, or of the switch
 };
 
-/// Gives the same numbers on every machine: the standard fixes the output of mt19937_64, but not of its distributions.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : engine_(seed) {}
-  /// Uniform in [0, 1).
-  double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
-  bool happens(double probability) { return probability > 0 && uniform() < probability; }
-  TimeNs below(TimeNs bound) { return bound <= 0 ? 0 : static_cast<TimeNs>(uniform() * static_cast<double>(bound)); }
-
- private:
-  std::mt19937_64 engine_;
-};
-
-struct LinkCounters {
-  std::uint64_t packets = 0;
-  std::uint64_t lost = 0;      // dropped at random
-  std::uint64_t overflow = 0;  // dropped because the queue was full
-};
-
-/// One direction of a link: a finite queue, a rate, then a delay, loss, duplication and reordering.
-class Link {
- public:
-  explicit Link(const LinkConfig& config) : config_(config) {}
-
-  /// Calls `arrive(time)` for each copy of a packet of `bytes` UDP payload that reaches the other end.
-  template <class Arrive>
-  void carry(TimeNs now, std::size_t bytes, Random& random, const Arrive& arrive) {
-    // IPv4 and UDP headers and the Ethernet header, as a shaper counts them.
-    constexpr std::size_t kOverheadBytes = 42;
-    ++counters_.packets;
-    TimeNs out = now;
-    if (config_.rate_bps > 0) {
-      const double ns_per_byte = 8e9 / config_.rate_bps;
-      const TimeNs start = free_at_ > now ? free_at_ : now;
-      if (static_cast<double>(start - now) > ns_per_byte * config_.queue_bytes) {
-        ++counters_.overflow;
-        return;
-      }
-      free_at_ = start + static_cast<TimeNs>(ns_per_byte * static_cast<double>(bytes + kOverheadBytes));
-      out = free_at_;
-    }
-    if (random.happens(config_.loss)) {
-      ++counters_.lost;
-      return;
-    }
-    const int copies = random.happens(config_.duplicate) ? 2 : 1;
-    for (int copy = 0; copy < copies; ++copy) {
-      TimeNs at = out + config_.delay_ns + random.below(config_.jitter_ns);
-      if (random.happens(config_.reorder)) at += random.below(config_.reorder_ns_max);
-      arrive(at);
-    }
-  }
-
-  [[nodiscard]] const LinkCounters& counters() const { return counters_; }
-
- private:
-  LinkConfig config_;
-  TimeNs free_at_ = 0;
-  LinkCounters counters_;
-};
-
-/// Events in order of time; those of the same time in the order in which they were scheduled.
-class Agenda {
- public:
-  using Action = std::function<void()>;
-  void at(TimeNs time, Action action) { events_.push({time, number_++, std::move(action)}); }
-  [[nodiscard]] bool empty() const { return events_.empty(); }
-  [[nodiscard]] TimeNs next() const { return events_.top().time; }
-  /// Runs the next event.
-  void step() {
-    const Action action = std::move(const_cast<Event&>(events_.top()).action);
-    events_.pop();
-    action();
-  }
-
- private:
-  struct Event {
-    TimeNs time;
-    std::uint64_t number;
-    Action action;
-    bool operator<(const Event& other) const { return time != other.time ? time > other.time : number > other.number; }
+struct NetworkConfig {
+  // The parent of each switch, which has a lower number; switch 0 is the root.
+  std::vector<std::uint32_t> parents = {0};
+  std::vector<std::uint32_t> leaves;  // the switch of each host; empty means that all hang on the root
+  LinkConfig up;                      // of all links ...
+  LinkConfig down;
+  struct OtherLink {
+    Place place;
+    LinkConfig up;
+    LinkConfig down;
   };
-  std::priority_queue<Event> events_;
-  std::uint64_t number_ = 0;
+  std::vector<OtherLink> other_links;  // ... but these
+  struct Cross {
+    Place place;
+    bool up = true;  // or down
+    CrossTraffic traffic;
+  };
+  std::vector<Cross> cross_traffic;
+  std::uint64_t buffer_bytes = 0;  // of each switch, shared by its ports; 0 means that each port has a queue of its own
+  double buffer_factor = 1;        // a port may hold so much times what is free
+};
+
+class Network {
+ public:
+  /// A host or a switch; hosts come first.
+  using Node = std::uint32_t;
+  /// Who a packet is for, at whichever node.
+  class Receiver {
+   public:
+    virtual ~Receiver() = default;
+    Receiver() = default;
+    Receiver(const Receiver&) = delete;
+    Receiver& operator=(const Receiver&) = delete;
+    /// At the switch above `node`, which sent it.
+    virtual void arrive_from(Node node, std::uint32_t thread, const Packet& packet) = 0;
+    /// At `node`, from the switch above.
+    virtual void arrive_at(Node node, std::uint32_t thread, const Packet& packet) = 0;
+  };
+  struct Delivery {
+    Receiver* receiver = nullptr;
+    std::uint32_t thread = 0;
+    Packet packet;
+  };
+
+  /// Throws std::invalid_argument if the configuration makes no sense.
+  Network(const NetworkConfig& config, std::uint32_t hosts, const VirtualClock& clock, Agenda& agenda, Random& random);
+
+  [[nodiscard]] std::uint32_t hosts() const noexcept { return hosts_; }
+  [[nodiscard]] std::uint32_t switches() const noexcept { return static_cast<std::uint32_t>(config_.parents.size()); }
+  [[nodiscard]] bool is_host(Node node) const noexcept { return node < hosts_; }
+  [[nodiscard]] Node node_of_switch(std::uint32_t number) const noexcept { return hosts_ + number; }
+  /// The switch above a node; the root's is the root itself.
+  [[nodiscard]] std::uint32_t above(Node node) const noexcept;
+
+  void send_up(Node from, Delivery delivery) { channels_[from].up->send(std::move(delivery)); }
+  void send_down(Node to, Delivery delivery) { channels_[to].down->send(std::move(delivery)); }
+
+  /// Of all links.
+  [[nodiscard]] LinkCounters counters() const;
+  /// The most bytes that a switch's shared buffer has held.
+  [[nodiscard]] std::uint64_t buffer_held_max() const;
+
+ private:
+  class Channel {
+   public:
+    Channel(Network& network, Node node, bool up, const LinkConfig& link, SharedBuffer* buffer)
+        : network_(network), node_(node), up_(up), link_(link, buffer) {}
+    void send(Delivery delivery);
+    [[nodiscard]] Link& link() noexcept { return link_; }
+    [[nodiscard]] const Link& link() const noexcept { return link_; }
+
+   private:
+    struct UnderWay {
+      TimeNs at;
+      Delivery delivery;
+    };
+    void deliver_first();
+    void deliver(const Delivery& delivery);
+
+    Network& network_;
+    Node node_;
+    bool up_;
+    Link link_;
+    std::deque<UnderWay> under_way_;
+  };
+  struct Channels {
+    std::unique_ptr<Channel> up;
+    std::unique_ptr<Channel> down;
+  };
+
+  void check() const;
+  [[nodiscard]] Channels& at(const Place& place);
+
+  const NetworkConfig config_;
+  const std::uint32_t hosts_;
+  const VirtualClock& clock_;
+  Agenda& agenda_;
+  Random& random_;
+  std::vector<std::unique_ptr<SharedBuffer>> buffers_;  // by switch; none if ports have queues of their own
+  std::vector<Channels> channels_;                      // by node
 };
 
 }  // namespace wiresum::sim

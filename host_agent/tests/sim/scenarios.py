@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .native import sim
+from wiresum_lab.simulation import sim
+
 from .reference import Array, Format, sum_exactly, sum_region
 
 MS = 1_000_000  # nanoseconds

@@ -5,31 +5,76 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "packet.hpp"
 #include "transport/transport.hpp"
 
 namespace wiresum::sim {
 
-using Datagram = std::vector<std::byte>;
+/// Memory of a network device, for packets that it has to read.
+class DeviceMemory {
+ public:
+  DeviceMemory(std::size_t packets, std::size_t packet_bytes) : packet_bytes_(packet_bytes) {
+    for (std::size_t i = 0; i < packets; ++i) {
+      memory_.push_back(std::make_unique_for_overwrite<std::byte[]>(packet_bytes));
+      free_.push_back({memory_.back().get(), 0});
+    }
+  }
+
+  [[nodiscard]] bool has_buffer() const noexcept { return !free_.empty(); }
+  /// Nobody keeps them: who sends gets them again, with take().
+  [[nodiscard]] std::span<wire::Packet> offer(std::size_t wanted) noexcept {
+    // The last ones that were freed: they are in the near caches.
+    return std::span(free_).last(std::min(wanted, free_.size()));
+  }
+  /// Sets `taken` to the first `count` of the `offered` ones that offer() gave last.
+  void take(std::size_t count, std::size_t offered, std::vector<wire::Packet>& taken) {
+    const auto first = free_.end() - static_cast<std::ptrdiff_t>(offered);
+    taken.assign(first, first + static_cast<std::ptrdiff_t>(count));
+    free_.erase(first, first + static_cast<std::ptrdiff_t>(count));
+  }
+  void free(std::byte* place) {
+    std::memset(place, kPoison, packet_bytes_);
+    free_.push_back({place, 0});
+  }
+
+ private:
+  static constexpr int kPoison = 0xDD;
+
+  std::size_t packet_bytes_;
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<wire::Packet> free_;
+};
 
 class SimTransport final : public transport::Transport {
  public:
-  /// When the device reads a packet: the simulation calls `read` at once or later, once for each packet.
-  using DeviceModel = std::function<void(std::function<void()> read)>;
+  using Place = std::byte*;
+  /// The device has been given a packet: the simulation calls read() with the same arguments, at once or later.
+  using DeviceModel = std::function<void(Place place, const Packet& sent)>;
 
-  SimTransport(std::size_t packets, std::size_t packet_bytes, DeviceModel device, std::function<void(Datagram)> carry)
-      : memory_(packets, Datagram(packet_bytes)), device_(std::move(device)), carry_(std::move(carry)) {
-    for (Datagram& place : memory_) free_.push_back(place);
+  /// `memory`: others may have the same if their devices read at once.
+  SimTransport(DeviceMemory& memory, PacketPool& pool, DeviceModel device, std::function<void(const Packet&)> carry)
+      : memory_(memory), pool_(pool), device_(std::move(device)), carry_(std::move(carry)) {}
+
+  void arrive(const Packet& packet) { arrived_.push_back(packet); }
+  [[nodiscard]] bool has_buffer() const noexcept { return memory_.has_buffer(); }
+
+  /// The device reads a packet that is `sent`.
+  void read(Place place, const Packet& sent) {
+    if (std::memcmp(sent.bytes().data(), place, sent.size()) != 0) {
+      throw std::logic_error("a packet was written to while the device still had to read it");
+    }
+    carry_(sent);
+    memory_.free(place);
   }
-
-  void arrive(Datagram datagram) { arrived_.push_back(std::move(datagram)); }
-  [[nodiscard]] bool has_buffer() const noexcept { return !free_.empty(); }
 
   [[nodiscard]] const char* name() const noexcept override { return "simulated"; }
   [[nodiscard]] std::size_t train_packets(std::size_t /*packet_bytes*/) const noexcept override { return 1; }
@@ -39,26 +84,22 @@ class SimTransport final : public transport::Transport {
     for (; lent_.size() < out.size() && !arrived_.empty(); arrived_.pop_front()) {
       lent_.push_back(std::move(arrived_.front()));
     }
-    for (std::size_t i = 0; i < lent_.size(); ++i) out[i] = {.bytes = lent_[i], .source = {}, .port = 0};
+    for (std::size_t i = 0; i < lent_.size(); ++i) out[i] = {.bytes = lent_[i].bytes(), .source = {}, .port = 0};
     stats_.datagrams_received += lent_.size();
     stats_.messages_received += lent_.size();
     return lent_.size();
   }
 
   std::span<wire::Packet> buffers(std::size_t wanted) noexcept override {
-    offered_.clear();
-    for (std::size_t i = 0; i < std::min(wanted, free_.size()); ++i) offered_.push_back({free_[i].data(), 0});
-    return offered_;
+    const std::span<wire::Packet> offered = memory_.offer(wanted);
+    offered_ = offered.size();
+    return offered;
   }
 
   void send(std::size_t count, std::span<const wire::Endpoint> /*to*/, std::uint8_t /*port*/) noexcept override {
-    for (const wire::Packet& packet : std::span(offered_).first(count)) {
-      const std::span<std::byte> place = free_.front();
-      free_.pop_front();
-      ++stats_.datagrams_sent;
-      device_([this, place, sent = Datagram(packet.data, packet.data + packet.bytes)] { read(place, sent); });
-    }
-    offered_.clear();
+    memory_.take(count, std::exchange(offered_, 0), sent_);
+    stats_.datagrams_sent += count;
+    for (const wire::Packet& packet : sent_) device_(packet.data, pool_.copy({packet.data, packet.bytes}));
   }
 
   void wait(std::int64_t /*timeout_ns*/) noexcept override {}
@@ -67,24 +108,14 @@ class SimTransport final : public transport::Transport {
   int take_error() noexcept override { return 0; }
 
  private:
-  static constexpr std::byte kPoison{0xDD};
-
-  void read(std::span<std::byte> place, const Datagram& sent) {
-    if (!std::equal(sent.begin(), sent.end(), place.begin())) {
-      throw std::logic_error("a packet was written to while the device still had to read it");
-    }
-    carry_(sent);
-    std::ranges::fill(place, kPoison);
-    free_.push_back(place);
-  }
-
-  std::vector<Datagram> memory_;
-  std::deque<std::span<std::byte>> free_;
-  std::vector<wire::Packet> offered_;
+  DeviceMemory& memory_;
+  PacketPool& pool_;
+  std::size_t offered_ = 0;
+  std::vector<wire::Packet> sent_;
   DeviceModel device_;
-  std::function<void(Datagram)> carry_;
-  std::deque<Datagram> arrived_;
-  std::deque<Datagram> lent_;
+  std::function<void(const Packet&)> carry_;
+  std::deque<Packet> arrived_;
+  std::vector<Packet> lent_;
   transport::TransportStats stats_;
 };
 

@@ -14,17 +14,27 @@ constexpr std::uint16_t kWorkerPort = 20'000;
 /// A switch never gets the same key twice.
 std::uint32_t next_key(World& world) { return kKey + 0x9E3779B9 * world.keys++; }
 
+std::uint32_t lanes_max(const std::vector<JobPlan>& plans) {
+  const auto lanes_of = [](const JobPlan& plan) { return plan.scenario.lanes; };
+  return lanes_of(*std::ranges::max_element(plans, {}, lanes_of));
+}
+
 }  // namespace
 
-Job::Job(World& world, JobPlan plan, const Lease& lease)
+Job::Job(World& world, JobPlan plan, const Lease& lease, std::shared_ptr<Network> network)
     : world_(world),
       scenario_(std::move(plan.scenario)),
       tasks_(std::move(plan.tasks)),
       lease_(lease),
       key_(next_key(world)),
       packet_bytes_(wire::kHeaderBytes + scenario_.lanes * wire::kWordBytes),
-      up_(scenario_.workers + scenario_.parents.size(), Link(scenario_.up)),
-      down_(scenario_.workers + scenario_.parents.size(), Link(scenario_.down)) {
+      network_(std::move(network)) {
+  if (network_ == nullptr) {
+    const std::vector<std::uint32_t>& hosts = scenario_.hosts;
+    const std::uint32_t used = hosts.empty() ? scenario_.workers : std::ranges::max(hosts) + 1;
+    const auto there = static_cast<std::uint32_t>(scenario_.leaves.size());
+    network_ = std::make_shared<Network>(scenario_, there == 0 ? used : there, world.clock, world.agenda, world.random);
+  }
   check();
   build_switches();
 }
@@ -35,37 +45,41 @@ void Job::check() const {
       throw std::invalid_argument("a task needs a request and a time of submission for each worker");
     }
   }
-  for (std::size_t i = 0; i < scenario_.parents.size(); ++i) {
-    if (i == 0 ? scenario_.parents[i] != 0 : scenario_.parents[i] >= i) {
-      throw std::invalid_argument("a switch's parent comes before it, and the root is its own");
-    }
-  }
-  const std::vector<std::uint32_t>& leaves = scenario_.leaves;
-  if (!leaves.empty() && (leaves.size() != scenario_.workers || std::ranges::max(leaves) >= scenario_.parents.size())) {
-    throw std::invalid_argument("each worker hangs on a switch");
+  std::vector<std::uint32_t> hosts = scenario_.hosts;
+  std::ranges::sort(hosts);
+  const bool shared = std::ranges::adjacent_find(hosts) != hosts.end();
+  if (shared || (!hosts.empty() && (hosts.size() != scenario_.workers || hosts.back() >= network_->hosts())) ||
+      scenario_.workers > network_->hosts()) {
+    throw std::invalid_argument("each worker of a job is on a host of its own in the network");
   }
 }
 
 // ---- The tree ----
 
-std::uint32_t Job::above(Node node) const noexcept {
-  if (!is_worker(node)) return scenario_.parents[node - scenario_.workers];
-  return scenario_.leaves.empty() ? 0 : scenario_.leaves[node];
+Network::Node Job::host_of(std::uint32_t worker) const noexcept {
+  return scenario_.hosts.empty() ? worker : scenario_.hosts[worker];
 }
 
 std::uint8_t Job::number_of(Node node) const noexcept {
-  const std::vector<Node>& children = switches_[above(node)].children;
+  const std::vector<Node>& children = switches_[network_->above(node)].children;
   return static_cast<std::uint8_t>(std::ranges::find(children, node) - children.begin());
 }
 
 wire::Endpoint Job::endpoint_of(Node node) const noexcept {
-  return {.address = 0x0A000001 + node, .port = is_worker(node) ? kWorkerPort : wire::kSwitchPort};
+  return {.address = 0x0A000001 + node, .port = network_->is_host(node) ? kWorkerPort : wire::kSwitchPort};
 }
 
 void Job::build_switches() {
-  switches_.resize(scenario_.parents.size());
-  for (Node node = 0; node < scenario_.workers + switches_.size(); ++node) {
-    if (node != node_of_switch(0)) switches_[above(node)].children.push_back(node);
+  switches_.resize(network_->switches());
+  worker_on_.resize(network_->hosts());
+  const auto add = [&](Node node) { switches_[network_->above(node)].children.push_back(node); };
+  for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
+    worker_on_[host_of(worker)] = worker;
+    add(host_of(worker));
+  }
+  // A switch's number is above its parent's: so when its turn comes, all that is below it has been added.
+  for (std::uint32_t index = network_->switches(); index-- > 1;) {
+    if (is_used(index)) add(network_->node_of_switch(index));
   }
 }
 
@@ -74,6 +88,7 @@ dataplane::Dataplane& Job::port(std::uint32_t index, std::uint32_t thread) const
 }
 
 void Job::admit_at(std::uint32_t index) {
+  if (!is_used(index)) return;
   const dataplane::JobEntry entry = entry_of(index);
   for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
     dataplane::Dataplane& machine = port(index, thread);
@@ -116,8 +131,8 @@ dataplane::JobEntry Job::entry_of(std::uint32_t index) const {
     entry.endpoints[i] = endpoint_of(children[i]);
   }
   if (index != 0) {
-    const Node node = node_of_switch(index);
-    entry.uplink = {.parent = endpoint_of(node_of_switch(above(node))), .worker = number_of(node)};
+    const Node node = network_->node_of_switch(index);
+    entry.uplink = {.parent = endpoint_of(network_->node_of_switch(network_->above(node))), .worker = number_of(node)};
   }
   return entry;
 }
@@ -126,7 +141,7 @@ dataplane::JobEntry Job::entry_of(std::uint32_t index) const {
 /// of them in rounds with which this job begins. The job must not be affected.
 void Job::leave_cells_used() const {
   for (std::uint32_t index = 0; index < switches_.size(); ++index) {
-    for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
+    for (std::uint32_t thread = 0; is_used(index) && thread < scenario_.threads; ++thread) {
       leave_cells_used(port(index, thread), entry_of(index));
     }
   }
@@ -179,7 +194,7 @@ HostConfig Job::config_of(std::uint32_t worker) const {
     worker::WorkerConfig& config = host.shards.emplace_back();
     config.job = lease_.job;
     config.key = key_;
-    config.worker = number_of(worker);
+    config.worker = number_of(host_of(worker));
     config.workers = static_cast<std::uint16_t>(scenario_.workers);
     config.lanes = static_cast<std::uint16_t>(scenario_.lanes);
     config.exact_when_wide = scenario_.exact_when_wide;
@@ -197,10 +212,15 @@ HostConfig Job::config_of(std::uint32_t worker) const {
 }
 
 void Job::build_hosts() {
+  DeviceMemory& devices =
+      world_.devices.try_emplace(scenario_.device_packets, scenario_.device_packets, world_.packet_bytes_max)
+          .first->second;
   for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
-    hosts_.push_back(std::make_unique<Host>(
-        config_of(worker), world_.clock, world_.agenda, world_.random,
-        [this, worker](std::uint32_t thread, const Datagram& datagram) { send_up(worker, thread, datagram); }));
+    const auto carry = [this, host = host_of(worker)](std::uint32_t thread, const Packet& packet) {
+      network_->send_up(host, {this, thread, packet});
+    };
+    hosts_.push_back(std::make_unique<Host>(config_of(worker), world_.clock, world_.agenda, world_.random,
+                                            world_.packets, devices, carry));
     for (const Task& task : tasks_) {
       hosts_.back()->submit_at(began_ + task.submit_at[worker], task.requests[worker], task.timeout);
     }
@@ -229,70 +249,57 @@ void Job::happen(const Fault& fault) {
       host.kill();
       return;
     case Fault::Kind::kSwitchRestart:
-      for (const auto& machine : world_.ports[above(fault.worker)]) machine->reset();
+      for (const auto& machine : world_.ports[network_->above(host_of(fault.worker))]) machine->reset();
       return;
     case Fault::Kind::kSwitchReturn:
-      if (stage_ == Stage::kRuns) admit_at(above(fault.worker));
+      if (stage_ == Stage::kRuns) admit_at(network_->above(host_of(fault.worker)));
       return;
   }
 }
 
 // ---- Running ----
 
-bool Job::is_done() const {
+bool Job::is_done() {
   if (stage_ == Stage::kWaits) return false;
-  return std::ranges::all_of(hosts_, [](const auto& host) { return host->idle(); });
+  while (idle_through_ < hosts_.size() && hosts_[idle_through_]->idle()) ++idle_through_;
+  return idle_through_ == hosts_.size();
 }
 
-void Job::send_up(Node from, std::uint32_t thread, const Datagram& datagram) {
-  up_[from].carry(world_.clock.now(), datagram.size(), world_.random, [&](TimeNs at) {
-    world_.agenda.at(at, [this, from, thread, datagram] { arrive_at_switch(above(from), from, thread, datagram); });
-  });
+void Job::arrive_from(Network::Node node, std::uint32_t thread, const Packet& packet) {
+  handle(network_->above(node), node, thread, packet);
 }
 
-void Job::send_down(Node to, std::uint32_t thread, const Datagram& datagram) {
-  down_[to].carry(world_.clock.now(), datagram.size(), world_.random, [&](TimeNs at) {
-    world_.agenda.at(at, [this, to, thread, datagram] {
-      if (is_worker(to)) {
-        hosts_[to]->arrive(thread, datagram);
-      } else {
-        arrive_at_switch(to - scenario_.workers, node_of_switch(above(to)), thread, datagram);
-      }
-    });
-  });
-}
-
-void Job::arrive_at_switch(std::uint32_t index, Node from, std::uint32_t thread, const Datagram& datagram) {
-  wire::Endpoint source = endpoint_of(from);
-  source.port = static_cast<std::uint16_t>(source.port + thread);
-  const Switch& there = switches_[index];
-  const dataplane::Decision decision =
-      port(index, thread)
-          .handle(dataplane::read(source, static_cast<std::uint8_t>(lease_.port_offset + thread), datagram));
-  const auto answer = [&] {
-    Datagram bytes(packet_bytes_);
-    wire::Packet packet{.data = bytes.data(), .bytes = 0};
-    decision.write(packet);
-    bytes.resize(packet.bytes);
-    return bytes;
-  };
-  switch (decision.verdict) {
-    case dataplane::Verdict::kMulticast:
-      for (const Node child : there.children) send_down(child, thread, answer());
-      return;
-    case dataplane::Verdict::kResend:
-      send_down(there.children[decision.worker], thread, answer());
-      return;
-    case dataplane::Verdict::kRaise:
-      send_up(node_of_switch(index), thread, answer());
-      return;
-    case dataplane::Verdict::kHold:
-    case dataplane::Verdict::kDrop:
-      return;
+void Job::arrive_at(Network::Node node, std::uint32_t thread, const Packet& packet) {
+  if (network_->is_host(node)) {
+    hosts_[worker_on_[node]]->arrive(thread, packet);
+  } else {
+    handle(node - network_->hosts(), network_->node_of_switch(network_->above(node)), thread, packet);
   }
 }
 
-Report Job::report(std::string failure) const {
+void Job::handle(std::uint32_t index, Node from, std::uint32_t thread, const Packet& packet) {
+  wire::Endpoint source = endpoint_of(from);
+  source.port = static_cast<std::uint16_t>(source.port + thread);
+  const dataplane::Decision decision =
+      port(index, thread)
+          .handle(dataplane::read(source, static_cast<std::uint8_t>(lease_.port_offset + thread), packet.bytes()));
+  if (decision.verdict == dataplane::Verdict::kDrop || decision.verdict == dataplane::Verdict::kHold) return;
+  const Packet answer = world_.packets.make([&](std::byte* data) {
+    wire::Packet written{.data = data, .bytes = 0};
+    decision.write(written);
+    return std::size_t{written.bytes};
+  });
+  const std::vector<Node>& children = switches_[index].children;
+  if (decision.verdict == dataplane::Verdict::kRaise) {
+    network_->send_up(network_->node_of_switch(index), {this, thread, answer});
+  } else if (decision.verdict == dataplane::Verdict::kResend) {
+    network_->send_down(children[decision.worker], {this, thread, answer});
+  } else {
+    for (const Node child : children) network_->send_down(child, {this, thread, answer});
+  }
+}
+
+Report Job::report(std::string failure) {
   Report report;
   report.finished = is_done();
   report.failure = std::move(failure);
@@ -315,21 +322,26 @@ Report Job::report(std::string failure) const {
     }
     report.sparse.push_back(host->sparse());
   }
-  for (const std::vector<Link>* links : {&up_, &down_}) {
-    for (const Link& link : *links) {
-      report.link_packets += link.counters().packets;
-      report.link_lost += link.counters().lost;
-      report.link_overflow += link.counters().overflow;
-    }
-  }
+  const LinkCounters links = network_->counters();
+  report.link_packets = links.packets;
+  report.link_lost = links.lost;
+  report.link_overflow = links.overflow;
+  report.link_marked = links.marked;
+  report.cross_packets = links.cross_packets;
+  report.cross_overflow = links.cross_overflow;
+  report.buffer_held_max = network_->buffer_held_max();
+  report.packets_max = world_.packets.packets_max();
   return report;
 }
 
 // ---- Several jobs ----
 
-Simulation::Simulation(std::vector<JobPlan> plans) : world_(plans.at(0).scenario.seed) {
+Simulation::Simulation(std::vector<JobPlan> plans)
+    : world_(plans.at(0).scenario.seed, wire::kHeaderBytes + lanes_max(plans) * wire::kWordBytes) {
   std::vector<Lease> leases;
-  dataplane::SwitchSizes sizes{.slots = 0, .lanes_max = 0, .jobs_max = static_cast<std::uint16_t>(kJob + plans.size())};
+  dataplane::SwitchSizes sizes{.slots = 0,
+                               .lanes_max = static_cast<std::uint16_t>(lanes_max(plans)),
+                               .jobs_max = static_cast<std::uint16_t>(kJob + plans.size())};
   std::uint32_t ports = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const Scenario& scenario = plans[i].scenario;
@@ -346,7 +358,9 @@ Simulation::Simulation(std::vector<JobPlan> plans) : world_(plans.at(0).scenario
     } else {
       sizes.slots += scenario.slots;
     }
-    sizes.lanes_max = std::max(sizes.lanes_max, static_cast<std::uint16_t>(scenario.lanes));
+    if (plans[i].shares.has_value() && *plans[i].shares >= i) {
+      throw std::invalid_argument("a job shares the network of one before it");
+    }
     ports = std::max(ports, lease.port_offset + scenario.threads);
     world_.ports.resize(std::max(world_.ports.size(), scenario.parents.size()));
   }
@@ -356,7 +370,8 @@ Simulation::Simulation(std::vector<JobPlan> plans) : world_(plans.at(0).scenario
   }
   for (std::size_t i = 0; i < plans.size(); ++i) {
     follows_.push_back(plans[i].follows);
-    jobs_.push_back(std::make_unique<Job>(world_, std::move(plans[i]), leases[i]));
+    std::shared_ptr<Network> network = plans[i].shares.has_value() ? jobs_[*plans[i].shares]->network() : nullptr;
+    jobs_.push_back(std::make_unique<Job>(world_, std::move(plans[i]), leases[i], std::move(network)));
     if (!follows_[i].has_value()) jobs_.back()->leave_cells_used();
   }
   for (std::size_t i = 0; i < jobs_.size(); ++i) {

@@ -2,15 +2,20 @@
 // in one thread under virtual time. Runs with the same seed are identical.
 //
 // The code under test is the code that ships: the session's dispatcher and shards (host.hpp replaces their threads) and
-// the data plane of the software switch. Only the network is simulated: each worker, and each switch but the root, has
-// a link upwards, whose two directions lose, duplicate, hold back and serialise packets. A RESULT for all workers
-// crosses each link as a separate copy, so that single copies can be lost. Faults are simulated too: workers abort,
-// close or die, and switches restart.
+// the data plane of the software switch. Only the network is simulated (network.hpp): each worker's host, and each
+// switch but the root, has a link upwards, whose two directions lose, duplicate, hold back and serialise packets. A
+// RESULT for all workers crosses each link as a separate copy, so that single copies can be lost. Faults are simulated
+// too: workers abort, close or die, and switches restart.
 //
-// Several jobs may share the switches, at the same time or one after the other on the same slots.
+// What a host needs to compute takes no time, unless a scenario says so (stalls, interruptions, tasks): times are those
+// of the network and the protocol.
+//
+// Several jobs may share the switches, at the same time or one after the other on the same slots. Each has links of its
+// own, or shares the hosts, and so the links, of another.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,12 +40,10 @@ struct Fault {
   TimeNs at = 0;
 };
 
-struct Scenario {
+struct Scenario : NetworkConfig {
   std::uint64_t seed = 0;
   std::uint32_t workers = 2;
-  // The parent of each switch, which has a lower number; switch 0 is the root.
-  std::vector<std::uint32_t> parents = {0};
-  std::vector<std::uint32_t> leaves;  // the switch of each worker; empty means that all hang on the root
+  std::vector<std::uint32_t> hosts;  // the host of each worker; empty means that worker i is on host i
   std::uint32_t threads = 1;
   std::uint32_t lanes = 360;
   std::uint32_t slots = 128;  // of the lease, shared by the threads
@@ -60,8 +63,6 @@ struct Scenario {
   TimeNs rto_min = 1'000'000;
   TimeNs rto_max = 200'000'000;
   TimeNs time_max = 600'000'000'000;  // a scenario that takes longer is reported as a hang
-  LinkConfig up;
-  LinkConfig down;
   std::vector<Stall> stalls;
   std::vector<Fault> faults;
 };
@@ -87,9 +88,15 @@ struct Report {
   std::uint64_t chunks_exact = 0;
   std::uint64_t chunks_wide = 0;
   std::uint64_t rto_ns = 0;  // the longest of any worker at the end
+  // Of the network, whose links other jobs may share.
   std::uint64_t link_packets = 0;
   std::uint64_t link_lost = 0;
   std::uint64_t link_overflow = 0;
+  std::uint64_t link_marked = 0;
+  std::uint64_t cross_packets = 0;
+  std::uint64_t cross_overflow = 0;
+  std::uint64_t buffer_held_max = 0;          // bytes, of the switch that held most; 0 where no buffer is shared
+  std::uint64_t packets_max = 0;              // in memory at a time, in this world; copies are not counted
   std::vector<schedule::SparseStats> sparse;  // by worker
 };
 
@@ -100,12 +107,18 @@ struct JobPlan {
   /// The earlier job whose slots this one takes over when that one has ended, and from whose end its times count. None:
   /// it has its own slots.
   std::optional<std::size_t> follows = std::nullopt;
+  /// The earlier job whose hosts and links this one's workers share; its own scenario's network does not count then.
+  /// None: it has its own.
+  std::optional<std::size_t> shares = std::nullopt;
 };
 
 /// Shared by all jobs: time, random numbers, and the switches.
 struct World {
-  explicit World(std::uint64_t seed) : random(seed) {}
+  World(std::uint64_t seed, std::size_t bytes_max) : packet_bytes_max(bytes_max), packets(bytes_max), random(seed) {}
 
+  std::size_t packet_bytes_max;
+  PacketPool packets;
+  std::map<std::uint32_t, DeviceMemory> devices;  // those that read at once, by the number of packets
   Random random;
   Agenda agenda;
   VirtualClock clock;
@@ -121,10 +134,10 @@ struct Lease {
 };
 
 /// One job in the world.
-class Job {
+class Job final : public Network::Receiver {
  public:
-  /// Throws std::invalid_argument if the scenario is invalid.
-  Job(World& world, JobPlan plan, const Lease& lease);
+  /// `network`: of an earlier job; none: one of its own. Throws std::invalid_argument if the scenario is invalid.
+  Job(World& world, JobPlan plan, const Lease& lease, std::shared_ptr<Network> network);
 
   /// Sets the job's cells as an earlier job of these workers would have left them. To be called before any job is
   /// admitted.
@@ -135,24 +148,26 @@ class Job {
   void evict();
 
   /// Whether every operation of the workers that live has ended.
-  [[nodiscard]] bool is_done() const;
+  [[nodiscard]] bool is_done();
   [[nodiscard]] bool is_over() const noexcept { return stage_ == Stage::kOver; }
   /// Operations that have not ended by then hang.
   [[nodiscard]] TimeNs time_max() const noexcept { return began_ + scenario_.time_max; }
-  [[nodiscard]] Report report(std::string failure) const;
+  [[nodiscard]] Report report(std::string failure);
+  [[nodiscard]] const std::shared_ptr<Network>& network() const noexcept { return network_; }
+
+  void arrive_from(Network::Node node, std::uint32_t thread, const Packet& packet) override;
+  void arrive_at(Network::Node node, std::uint32_t thread, const Packet& packet) override;
 
  private:
-  /// A worker or a switch, which hangs on a switch by the link of the same number.
-  using Node = std::uint32_t;
+  using Node = Network::Node;
   struct Switch {
-    std::vector<Node> children;  // in the order of the numbers by which the switch knows them
+    std::vector<Node> children;  // in the order of the numbers by which the switch knows them; none: not the job's
   };
 
   void check() const;
-  [[nodiscard]] bool is_worker(Node node) const noexcept { return node < scenario_.workers; }
-  [[nodiscard]] Node node_of_switch(std::uint32_t index) const noexcept { return scenario_.workers + index; }
-  /// The switch above a node; the root's is the root itself.
-  [[nodiscard]] std::uint32_t above(Node node) const noexcept;
+  [[nodiscard]] Node host_of(std::uint32_t worker) const noexcept;
+  /// Has the job workers below this switch?
+  [[nodiscard]] bool is_used(std::uint32_t index) const noexcept { return !switches_[index].children.empty(); }
   [[nodiscard]] std::uint8_t number_of(Node node) const noexcept;
   [[nodiscard]] wire::Endpoint endpoint_of(Node node) const noexcept;
 
@@ -165,9 +180,7 @@ class Job {
   [[nodiscard]] HostConfig config_of(std::uint32_t worker) const;
   void schedule_faults();
   void happen(const Fault& fault);
-  void send_up(Node from, std::uint32_t thread, const Datagram& datagram);
-  void send_down(Node to, std::uint32_t thread, const Datagram& datagram);
-  void arrive_at_switch(std::uint32_t index, Node from, std::uint32_t thread, const Datagram& datagram);
+  void handle(std::uint32_t index, Node from, std::uint32_t thread, const Packet& packet);
 
   World& world_;
   const Scenario scenario_;
@@ -179,10 +192,11 @@ class Job {
   Stage stage_ = Stage::kWaits;
   TimeNs began_ = 0;
   TimeNs ended_ = 0;
-  std::vector<Link> up_;  // by node
-  std::vector<Link> down_;
+  std::shared_ptr<Network> network_;
   std::vector<Switch> switches_;
-  std::vector<std::unique_ptr<Host>> hosts_;
+  std::vector<std::uint32_t> worker_on_;      // by host
+  std::vector<std::unique_ptr<Host>> hosts_;  // by worker
+  std::size_t idle_through_ = 0;              // the workers before this one have nothing left to do
 };
 
 class Simulation {

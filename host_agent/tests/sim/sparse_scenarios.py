@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .native import sim
+from wiresum_lab.simulation import sim
+
 from .reference import Format, sum_exactly, sum_region
 from .scenarios import FORMATS, MS, Buffers, Call, Guarded, Scenario, make_call, make_config, make_values
 

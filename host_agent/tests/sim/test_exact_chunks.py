@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from .native import sim
+from wiresum_lab.simulation import sim
+
 from .reference import Array, Format, sum_region
 from .scenarios import FORMATS, MS, PATTERNS, Buffers, Call, Guarded, Scenario, make_config, replay
 from .test_simulation import check_outputs

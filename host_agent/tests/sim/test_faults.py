@@ -12,7 +12,8 @@ import random
 import numpy as np
 import pytest
 
-from .native import sim
+from wiresum_lab.simulation import sim
+
 from .scenarios import MS, Scenario, make_scenario, replay
 from .sparse_scenarios import make_mixed_scenario, make_scattered_scenario, make_sparse_scenario
 from .test_simulation import check_outputs

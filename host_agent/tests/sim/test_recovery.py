@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from .native import sim
+from wiresum_lab.simulation import sim
 
 WORKERS = 8
 RTO_MIN_NS = 5_000_000

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 
-from .native import sim
+from wiresum_lab.simulation import sim
+
 from .scenarios import MS, Scenario, replay
 from .test_faults import KINDS, MAKERS
 from .test_simulation import check_outputs

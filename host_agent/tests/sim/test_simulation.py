@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from .native import sim
+from wiresum_lab.simulation import sim
+
 from .scenarios import Scenario, make_scenario, replay
 
 

@@ -12,8 +12,8 @@ import random
 import pytest
 
 from wiresum.join.constants import HEADER_BYTES
+from wiresum_lab.simulation import sim
 
-from .native import sim
 from .reference import Format
 from .scenarios import Scenario, replay
 from .sparse_scenarios import make_mixed_scenario, make_sparse_call, make_sparse_scenario

@@ -10,13 +10,15 @@ import random
 
 import pytest
 
-from .native import sim
+from wiresum.join.constants import JOB_WORKERS_MAX
+from wiresum_lab.simulation import racks, sim
+
 from .reference import Format
 from .scenarios import Scenario, make_call, make_scenario, replay
 from .sparse_scenarios import make_scattered_scenario, make_sparse_call, make_sparse_scenario
 from .test_faults import make_faulty_scenario
 from .test_simulation import check_outputs
-from .trees import plant, racks
+from .trees import plant
 
 F32 = Format("f32", "block", 32)
 
@@ -81,6 +83,18 @@ def test_a_job_may_have_a_thousand_workers() -> None:
     for format_ in FORMATS_OF_MANY:
         scenario.calls.append(make_sparse_call(rng, config, format_, [8], "independent", 0.5, [0] * 1024))
     run_and_check(scenario, 1024)
+
+
+def test_the_largest_job_sums_right() -> None:
+    workers = JOB_WORKERS_MAX
+    config = many_workers(workers, 16, 16)
+    config.up.loss = config.down.loss = 1e-5
+    config.collectives_max = 4
+    rng = random.Random(workers)
+    scenario = Scenario(config, [])
+    for format_, chunks in zip(FORMATS_OF_MANY, (2, 1, 1), strict=True):
+        scenario.calls.append(make_sparse_call(rng, config, format_, [chunks], "independent", 0.5, [0] * workers))
+    run_and_check(scenario, workers)
 
 
 def test_each_tensor_crosses_each_link_once_each_way() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 
 from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX
-
-from .native import sim
+from wiresum_lab.simulation import sim
 
 DEPTH_MAX = 3
 SWITCHES_MAX = 8
@@ -35,18 +34,3 @@ def without_barren(parents: list[int], leaves: list[int]) -> tuple[list[int], li
             switch = parents[switch]
     number = {switch: place for place, switch in enumerate(sorted(kept))}
     return [number[parents[switch]] for switch in sorted(kept)], [number[leaf] for leaf in leaves]
-
-
-def racks(workers: int, *sizes: int) -> tuple[list[int], list[int]]:
-    """A regular tree: leaves of sizes[0] workers, spines of sizes[1] leaves if given, and so on, below one root."""
-    tiers = []
-    count = workers
-    for size in sizes:
-        count = -(-count // size)
-        tiers.append(count)
-    parents, first = [0], 1
-    sizes_above = [*sizes[1:], tiers[-1]]
-    for tier, size, above in zip(reversed(tiers), reversed(sizes_above), [1, *reversed(tiers)], strict=False):
-        parents += [first - above + switch // size for switch in range(tier)]
-        first += tier
-    return parents, [len(parents) - tiers[0] + worker // sizes[0] for worker in range(workers)]

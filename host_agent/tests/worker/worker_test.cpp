@@ -28,7 +28,7 @@ TEST(WorkerConfigTest, RefusesInvalidConfigurations) {
   };
   EXPECT_NO_THROW(make([](WorkerConfig&) {}));
   EXPECT_THROW(make([](WorkerConfig& c) { c.workers = 0; }), std::invalid_argument);
-  EXPECT_THROW(make([](WorkerConfig& c) { c.workers = 1025; }), std::invalid_argument);
+  EXPECT_THROW(make([](WorkerConfig& c) { c.workers = 4097; }), std::invalid_argument);
   EXPECT_THROW(make([](WorkerConfig& c) { c.worker = 32; }), std::invalid_argument);
   EXPECT_THROW(make([](WorkerConfig& c) { c.lanes = 0; }), std::invalid_argument);
   EXPECT_THROW(make([](WorkerConfig& c) { c.slots = 0; }), std::invalid_argument);

@@ -37,7 +37,7 @@ def endpoint(address: str = "10.0.0.1", port: int = 5000) -> join.Endpoint:
         ({"priority": 1_000_001}, "priority"),
         ({"priority": -1_000_001}, "priority"),
         ({"world_size": 0}, "world_size"),
-        ({"world_size": 1025}, "world_size"),
+        ({"world_size": 4097}, "world_size"),
         ({"world_size": 4, "rank": 4}, "rank"),
         ({"world_size": 4, "rank": 2**32 - 1}, "rank"),
         ({"threads_max": 0}, "threads_max"),

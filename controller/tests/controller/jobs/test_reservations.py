@@ -62,7 +62,7 @@ def test_a_created_job_can_be_bound_to_a_switch() -> None:
         ({"job_name": "runs"}, "ALREADY_EXISTS", "there is a job 'runs'"),
         ({"job_name": "created"}, "ALREADY_EXISTS", "was created already"),
         ({"job_name": "two\nlines"}, "INVALID_ARGUMENT", "job_name must be letters"),
-        ({"world_size": 1025}, "INVALID_ARGUMENT", "1 to 1024"),
+        ({"world_size": 4097}, "INVALID_ARGUMENT", "1 to 4096"),
         ({"world_size": 33}, "RESOURCE_EXHAUSTED", "33 workers are more than the switches here sum for in one job, 32"),
         ({"slots": 8192}, "RESOURCE_EXHAUSTED", "8192 slots are more than a switch here has, 4096"),
         ({"switch_name": "spine"}, "RESOURCE_EXHAUSTED", "there is no switch 'spine' here; there are: leaf"),

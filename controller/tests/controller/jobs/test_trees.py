@@ -307,7 +307,7 @@ def test_a_job_larger_than_all_switches_is_refused_at_once() -> None:
     assert made.refusal_of(lambda: made.create(world_size=93))[0] == "RESOURCE_EXHAUSTED"
     alone = JobsHarness()
     assert "in one job, 32" in alone.refusal_of(lambda: alone.ask(world_size=33))[1]
-    assert alone.refusal_of(lambda: alone.ask(world_size=1025))[0] == "INVALID_ARGUMENT"
+    assert alone.refusal_of(lambda: alone.ask(world_size=4097))[0] == "INVALID_ARGUMENT"
 
 
 def test_workers_below_different_roots_cannot_form_a_job() -> None:

@@ -62,8 +62,8 @@ def test_every_refusal_has_its_status_code_and_says_what_to_do(client: Client) -
         ({"rank": 0, "world_size": 2}, "ALREADY_EXISTS", "give each worker a rank of its own"),
         ({"rank": 1, "world_size": 2, "key": 9}, "PERMISSION_DENIED", "set WIRESUM_KEY"),
         ({"rank": 2, "world_size": 2}, "INVALID_ARGUMENT", "rank is 2"),
-        ({"rank": 0, "world_size": 0}, "INVALID_ARGUMENT", "1 to 1024"),
-        ({"rank": 0, "world_size": 1025}, "INVALID_ARGUMENT", "1 to 1024"),
+        ({"rank": 0, "world_size": 0}, "INVALID_ARGUMENT", "1 to 4096"),
+        ({"rank": 0, "world_size": 4097}, "INVALID_ARGUMENT", "1 to 4096"),
         ({"job_name": "large", "world_size": 33}, "RESOURCE_EXHAUSTED", "sum for in one job, 32"),
     ):
         refused_code, text = client.refusal(**fields)

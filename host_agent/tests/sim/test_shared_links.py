@@ -1,0 +1,68 @@
+"""Jobs on the same hosts share their links, with each other and with cross traffic; the memory of packets is shared by
+all copies of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from wiresum_lab.benchmarks.scale.case import Case, Cross, scenario_of, simulate
+from wiresum_lab.simulation import sim
+
+SMALL = Case(megabytes=1.0)
+
+
+def test_jobs_on_the_same_hosts_share_their_links() -> None:
+    alone, together = simulate(SMALL), simulate(replace(SMALL, jobs=2))
+    assert together.seconds == pytest.approx(2 * alone.seconds, rel=0.05)
+    assert min(together.jobs_s) > 1.8 * alone.seconds, "neither has the links for itself"
+
+
+def test_a_job_on_other_hosts_of_the_network_does_not_slow_this_one_down() -> None:
+    def job(hosts: list[int]) -> sim.Job:
+        scenario = scenario_of(replace(SMALL, workers=16, racks=(8,)))
+        scenario.workers, scenario.hosts = len(hosts), hosts
+        job = sim.Job(scenario)
+        job.add(sim.Dtype.F32, sim.Scaling.BLOCK_EXPONENT, 32, 1.0, 1.0, False, 0, [[(0, 0, 250_000)]] * 8, [0] * 8)
+        return job
+
+    (alone,) = sim.run_together([job(list(range(8)))])
+    reports = sim.run_together([job(list(range(8))), job(list(range(15, 7, -1)))], shares=[None, 0])
+    assert [report.time_ns for report in reports] == [alone.time_ns, alone.time_ns]
+    crossing = sim.run_together([job([0, 1, 2, 3, 8, 9, 10, 11]), job([4, 5, 6, 7, 12, 13, 14, 15])], shares=[None, 0])
+    assert min(report.time_ns for report in crossing) > 1.8 * alone.time_ns, "both cross the racks' uplinks"
+
+
+@pytest.mark.parametrize("hosts", [[0, 0], [0, 9], [0]])
+def test_workers_of_a_job_are_on_different_hosts(hosts: list[int]) -> None:
+    scenario = sim.Scenario()
+    scenario.workers, scenario.hosts = 2, hosts
+    scenario.leaves = [0, 0, 0]
+    with pytest.raises(ValueError, match="host"):
+        sim.Job(scenario).run()
+
+
+def test_cross_traffic_takes_its_share_of_a_link() -> None:
+    quiet, busy = simulate(SMALL), simulate(replace(SMALL, cross=Cross(gbit=50)))
+    assert busy.seconds == pytest.approx(2 * quiet.seconds, rel=0.1)
+    assert busy.overflow == busy.cross_overflow == 0
+
+
+def test_a_switch_that_shares_a_buffer_holds_no_more_than_it_has() -> None:
+    burst = Cross(gbit=1000, burst_us=20, period_us=100)  # as of ten hosts that send to one
+    outcome = simulate(replace(SMALL, cross=burst, buffer_kb=300, mark_kb=50))
+    assert outcome.cross_overflow > 0 and outcome.marked > 0
+    assert 150_000 < outcome.buffer_held_max <= 300_000
+
+
+def test_a_result_for_many_workers_is_in_memory_once() -> None:
+    """The workers call one after the other, so that what they send does not wait in the network at the same time."""
+    workers, chunks = 128, 16
+    job = sim.Job(scenario_of(Case(workers=workers, racks=(16,), link_ns=10_000)))
+    regions = [[(0, 0, 360 * chunks)]] * workers
+    starts = [50_000 * worker for worker in range(workers)]
+    job.add(sim.Dtype.I32, sim.Scaling.NONE, 32, 1.0, 1.0, False, 0, regions, starts)
+    report = job.run()
+    assert report.finished and report.retransmissions == report.questions == 0
+    assert report.packets_max <= chunks * (1 + 8) + chunks, "one for each switch, and those of the worker that calls"

@@ -1,0 +1,1 @@
+"""How sums scale, in the simulated network: `make scale`."""

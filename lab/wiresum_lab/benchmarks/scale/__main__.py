@@ -1,0 +1,193 @@
+"""How sums scale: the shipped machines in a simulated network, in virtual time (make scale).
+
+    make scale                                  all tables but the last, on as many cores as there are
+    make scale ARGS='loss stragglers'           two of them
+    make scale ARGS=--quick                     a tenth of the bytes: for a first look
+    make scale ARGS='--draw docs'               with the pictures of docs/scale.md
+    make scale ARGS='case --workers 1024 --racks 16,2 --megabytes 100'       one sum of your own
+    make scale ARGS=calibrate                   the same sums on a star of network namespaces (root), side by side
+
+Workers, switches and their constants are those that ship; hosts, links and time are simulated, so the results do not
+depend on this machine, and the same seed gives the same run. A host's computing takes no time. Every element of every
+sum is checked. docs/scale.md says what is simulated and what the columns mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from wiresum.join.constants import JOB_WORKERS_MAX
+from wiresum_lab.benchmarks.program import REPORT_COLUMNS, table_of
+from wiresum_lab.benchmarks.scale import calibration, chart
+from wiresum_lab.benchmarks.scale.case import Case, Outcome, simulate
+from wiresum_lab.benchmarks.scale.studies import BY_DEFAULT, COLUMNS, STUDIES, Row, Study
+
+QUICK_DIVISOR = 10
+DRAWN = {"scale": "scale-workers.png", "loss": "scale-loss.png"}
+"""The pictures, by study."""
+
+Records = dict[str, list[tuple[Row, list[Outcome]]]]
+"""By study."""
+
+
+def quicker(study: Study) -> Study:
+    return replace(
+        study,
+        rows=tuple(
+            replace(row, case=replace(row.case, megabytes=row.case.megabytes / QUICK_DIVISOR), seeds=1)
+            for row in study.rows
+        ),
+    )
+
+
+def smaller(study: Study, workers_max: int) -> Study:
+    return replace(study, rows=tuple(row for row in study.rows if row.case.workers <= workers_max))
+
+
+def run_all(cases: Sequence[Case], processes: int, console: Console) -> dict[Case, Outcome]:
+    """Each case in a process of its own, since one with thousands of workers takes gigabytes; the longest first."""
+    outcomes: dict[Case, Outcome] = {}
+    longest_first = sorted(set(cases), key=lambda case: case.workers * case.megabytes * case.tensors, reverse=True)
+    began = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
+        for outcome in pool.imap_unordered(simulate, longest_first):
+            outcomes[outcome.case] = outcome
+            console.print(
+                f"{len(outcomes):>4} of {len(longest_first)}  {time.monotonic() - began:5.0f} s  {describe(outcome)}"
+            )
+    return outcomes
+
+
+def describe(outcome: Outcome) -> str:
+    case = outcome.case
+    return (
+        f"{case.workers:,} workers, {case.gbit:g} Gbit/s, loss {case.loss:g}, {case.megabytes:g} MB: "
+        f"{outcome.seconds * 1e3:.3f} ms, {case.bound_s / outcome.seconds:.3f} of the bound; "
+        f"simulated in {outcome.real_s:.1f} s, {outcome.memory_mb / 1e3:.2f} GB"
+    )
+
+
+def print_study(study: Study, rows: Sequence[tuple[Row, list[Outcome]]], console: Console) -> None:
+    table = table_of(study.title, (*study.labels, *study.columns))
+    first: dict[str, list[Outcome]] = {}
+    for row, outcomes in rows:
+        first.setdefault(row.labels[-1], outcomes)
+        cells = [COLUMNS[name](row, outcomes, first[row.labels[-1]]) for name in study.columns]
+        table.add_row(*row.labels, *cells)
+    console.print(table)
+
+
+def measure(studies: dict[str, Study], options: argparse.Namespace, console: Console) -> Records:
+    cases = [case for study in studies.values() for row in study.rows for case in row.cases]
+    outcomes = run_all(cases, options.processes, console)
+    return {
+        name: [(row, [outcomes[case] for case in row.cases]) for row in study.rows] for name, study in studies.items()
+    }
+
+
+def records_of(records: Records) -> Iterator[dict[str, Any]]:
+    for name, rows in records.items():
+        for row, outcomes in rows:
+            for outcome in outcomes:
+                yield {"study": name, "labels": row.labels, "bound_s": outcome.case.bound_s, **asdict(outcome)}
+
+
+def run_case(options: argparse.Namespace, console: Console) -> None:
+    case = Case(
+        workers=options.workers,
+        racks=options.racks,
+        gbit=options.gbit,
+        link_ns=options.link_ns,
+        loss=options.loss,
+        megabytes=options.megabytes,
+        slots=options.slots,
+        bits=options.bits,
+        jobs=options.jobs,
+        seed=options.seed,
+    )
+    outcome = simulate(case)
+    console.print(describe(outcome))
+    for name, value in asdict(outcome).items():
+        if name != "case":
+            console.print(f"  {name:<16} {value}")
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.split(",") if size)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} are no numbers: write 16,2 for racks of two switches") from None
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    description, _, examples = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="make scale ARGS='...'",
+        description=description,
+        epilog=examples + "\ntables:\n" + "\n".join(f"  {name:<11} {each.title}" for name, each in STUDIES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    what = (*STUDIES, "case", "calibrate")
+    add = parser.add_argument
+    add("what", nargs="*", metavar="WHAT", help="tables, `case` or `calibrate` (default: all tables)")
+    add("--quick", action="store_true", help="a tenth of the bytes, one seed")
+    add("--workers-max", type=int, default=JOB_WORKERS_MAX, help="leave out larger jobs: 4,096 take 2 GB of memory")
+    add("--processes", type=int, default=os.cpu_count(), help="that simulate at a time (default: %(default)s)")
+    add("--draw", type=Path, metavar="FOLDER", help="also draw the pictures, there")
+    add("--json", type=Path, default=Path("build/bench/scale.json"), help="where the records go (default: %(default)s)")
+    one = parser.add_argument_group("of a case")
+    add = one.add_argument
+    default = Case()
+    add("--workers", type=int, default=default.workers, help="4,096 at most; 32 at one switch (%(default)s)")
+    add("--racks", type=sizes, default=(), metavar="N,N", help="workers at a leaf, leaves below a switch, ... (none)")
+    add("--gbit", type=float, default=default.gbit, help="rate of every link (%(default)s)")
+    add("--link-ns", type=int, default=default.link_ns, help="delay of every link and its switch (%(default)s)")
+    add("--loss", type=float, default=default.loss, help="fraction of packets lost on every link (%(default)s)")
+    add("--megabytes", type=float, default=default.megabytes, help="of fp32 (%(default)s)")
+    add("--slots", type=int, default=default.slots, help="of the job (%(default)s)")
+    add("--bits", type=int, choices=(8, 16, 32), default=default.bits, help="of a float that travel (%(default)s)")
+    add("--jobs", type=int, default=default.jobs, help="at the same time on the same hosts (%(default)s)")
+    add("--seed", type=int, default=default.seed, help="of what is lost (%(default)s)")
+    options = parser.parse_args(arguments)
+    if unknown := [word for word in options.what if word not in what]:
+        parser.error(f"no {unknown[0]}: there are {', '.join(what)}")
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
+    if options.what == ["case"]:
+        run_case(options, console)
+        return 0
+    if options.what == ["calibrate"]:
+        return calibration.run(console)
+    studies = {name: smaller(STUDIES[name], options.workers_max) for name in options.what or BY_DEFAULT}
+    if options.quick:
+        studies = {name: quicker(study) for name, study in studies.items()}
+    records = measure(studies, options, console)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(list(records_of(records)), indent=1) + "\n")
+    for name, study in studies.items():
+        print_study(study, records[name], console)
+    if options.draw is not None:
+        options.draw.mkdir(parents=True, exist_ok=True)
+        for name in DRAWN.keys() & studies.keys():
+            chart.draw(name, records[name], options.draw / DRAWN[name])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

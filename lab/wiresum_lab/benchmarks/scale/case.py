@@ -1,0 +1,229 @@
+"""One case of the study: sums in a simulated network, with the constants that ship, all elements checked."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wiresum_lab.benchmarks.scale.bounds import Path, in_network_s
+from wiresum_lab.simulation import racks, sim
+
+LANES = 360
+RTO_MIN_NS = 5_000_000
+"""As in host_agent/src/engine/engine.cpp."""
+SPARSE_CHUNKS_MIN = 64
+"""As in host_agent/src/schedule/scheduler.hpp."""
+SOURCES = 4
+"""Tensors of different contents; worker i has that of number i mod SOURCES."""
+Values = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Cross:
+    """Traffic of others on the way down to worker 0's host, or, with `racks`, on the way up from its rack."""
+
+    gbit: float
+    burst_us: float = 0.0
+    """0: all the time."""
+    period_us: float = 0.0
+    begin_us: float = 0.0
+    of_rack: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is simulated. By default eight workers at one switch, 100 Gbit/s, a microsecond for each link."""
+
+    workers: int = 8
+    racks: tuple[int, ...] = ()
+    """Of a regular tree: workers at a leaf, leaves below a switch, and so on, all below one root."""
+    gbit: float = 100.0
+    slow_gbit: float = 0.0
+    """Of the last worker's link; 0: as the others'."""
+    link_ns: int = 1000
+    loss: float = 0.0
+    megabytes: float = 4.0
+    tensors: int = 1
+    bits: int = 32
+    density: float = 1.0
+    """Of blocks that hold something, the same at all workers. Below 1 a sum may leave out the others."""
+    slots: int = 512
+    jobs: int = 1
+    """On the same hosts and links, each with its slots."""
+    stall_us: float = 0.0
+    """Worker 0 does nothing for so long, from a quarter of the bound on."""
+    late_us: float = 0.0
+    """Worker 0 calls so much later than the others."""
+    cross: Cross | None = None
+    buffer_kb: int = 0
+    """Of each switch, shared by its ports; 0: a megabyte for each port."""
+    mark_kb: int = 0
+    """A packet that finds more than this at its port is marked; 0: none is."""
+    burst_bytes: int = 0
+    """Of each link's token bucket."""
+    queue_bytes: int = 1 << 20
+    """That may wait at a port which shares no buffer."""
+    seed: int = 1
+
+    @property
+    def tensor_bytes(self) -> float:
+        return self.megabytes * 1e6
+
+    @property
+    def path(self) -> Path:
+        return Path(self.gbit, self.link_ns, self.racks, self.loss)
+
+    @property
+    def bound_s(self) -> float:
+        """Of one tensor, or of one of each job, without loss."""
+        return in_network_s(self.workers, self.tensor_bytes * self.jobs, self.path, bits=self.bits)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    case: Case
+    seconds: float
+    """Virtual ones, for each tensor."""
+    jobs_s: tuple[float, ...]
+    retransmissions: int
+    questions: int
+    link_packets: int
+    lost: int
+    overflow: int
+    marked: int
+    cross_overflow: int
+    buffer_held_max: int
+    packets_sent: int
+    real_s: float
+    memory_mb: float
+    """The most that the process has had."""
+
+    @property
+    def of_bound(self) -> float:
+        return self.case.bound_s / self.seconds
+
+    @property
+    def goodput_gbit(self) -> float:
+        return self.case.tensor_bytes * 8e-9 / self.seconds
+
+
+class Tensors:
+    """Few sources and one destination, which the workers share: thousands of workers have no room for their own. Every
+    worker writes the same sum, so the destination is right only if all were told the same, and is checked whole."""
+
+    def __init__(self, case: Case) -> None:
+        self.elements = int(case.tensor_bytes) // 4
+        numbers = np.random.default_rng(case.seed)
+        # Whole numbers that all widths of a float on the wire carry exactly.
+        self.sources = [numbers.integers(-1, 2, self.elements).astype(np.float32) for _ in range(SOURCES)]
+        if case.density < 1:
+            block = LANES * 32 // case.bits
+            absent = numbers.random(-(-self.elements // block)) >= case.density
+            for source in self.sources:
+                source[np.repeat(absent, block)[: self.elements]] = 0
+        self.counts = np.bincount(np.arange(case.workers) % SOURCES, minlength=SOURCES)
+        self.destinations = [np.full(self.elements, np.nan, np.float32) for _ in range(case.jobs)]
+
+    @cached_property
+    def expected(self) -> Values:
+        total = np.zeros(self.elements, np.float32)
+        for source, count in zip(self.sources, self.counts, strict=True):
+            total += source * np.float32(count)
+        return total
+
+    def regions(self, worker: int, job: int) -> list[tuple[int, int, int]]:
+        source = self.sources[worker % SOURCES].ctypes.data
+        return [(source, self.destinations[job].ctypes.data, self.elements)]
+
+    def check(self) -> None:
+        for destination in self.destinations:
+            if wrong := int((destination != self.expected).sum()):
+                raise RuntimeError(f"{wrong} elements of a sum are wrong")
+
+
+def link_of(case: Case, gbit: float) -> Any:
+    link = sim.Link()
+    link.loss, link.delay_ns, link.rate_bps = case.loss, case.link_ns, gbit * 1e9
+    link.mark_bytes = case.mark_kb * 1000
+    link.burst_bytes, link.queue_bytes = case.burst_bytes, case.queue_bytes
+    return link
+
+
+def scenario_of(case: Case) -> Any:
+    scenario = sim.Scenario()
+    scenario.seed, scenario.workers, scenario.lanes, scenario.slots = case.seed, case.workers, LANES, case.slots
+    scenario.rto_min, scenario.sparse_chunks_min = RTO_MIN_NS, SPARSE_CHUNKS_MIN
+    scenario.vote_lag_chunks = 2 * case.slots
+    scenario.collectives_max = max(8, 4 * case.tensors)
+    scenario.exact_when_wide = True
+    scenario.parents, scenario.leaves = racks(case.workers, *case.racks)
+    scenario.up, scenario.down = link_of(case, case.gbit), link_of(case, case.gbit)
+    if case.slow_gbit:
+        slow = link_of(case, case.slow_gbit)
+        scenario.set_link(case.workers - 1, slow, slow)
+    scenario.buffer_bytes = case.buffer_kb * 1000
+    if case.stall_us:
+        begin = int(case.bound_s * 1e9 / 4)
+        scenario.stalls = [sim.Stall(0, begin, begin + int(case.stall_us * 1e3))]
+    if case.cross is not None:
+        cross = sim.CrossTraffic()
+        cross.rate_bps = case.cross.gbit * 1e9
+        cross.begin, cross.burst, cross.period = (
+            int(each * 1e3) for each in (case.cross.begin_us, case.cross.burst_us, case.cross.period_us)
+        )
+        place = scenario.leaves[0] if case.cross.of_rack else 0
+        scenario.add_cross_traffic(place, cross, up=case.cross.of_rack, of_switch=case.cross.of_rack)
+    return scenario
+
+
+def simulate(case: Case) -> Outcome:
+    """Raises RuntimeError if a sum is wrong or does not end."""
+    began = time.monotonic()
+    tensors = Tensors(case)
+    jobs = []
+    for number in range(case.jobs):
+        job = sim.Job(scenario_of(case))
+        regions = [tensors.regions(worker, number) for worker in range(case.workers)]
+        submit_at = [int(case.late_us * 1e3)] + [0] * (case.workers - 1)
+        for _ in range(case.tensors):
+            job.add(
+                sim.Dtype.F32,
+                sim.Scaling.BLOCK_EXPONENT,
+                case.bits,
+                1.0,
+                1.0,
+                case.density < 1,
+                0,
+                regions,
+                submit_at,
+            )
+        jobs.append(job)
+    reports = sim.run_together(jobs, shares=[None] + [0] * (case.jobs - 1))
+    for report in reports:
+        if not report.finished or any(status != sim.Status.OK for task in report.results for status in task):
+            raise RuntimeError(report.failure or "a sum has failed")
+    tensors.check()
+    jobs_s = tuple(report.time_ns * 1e-9 / case.tensors for report in reports)
+    first = reports[0]  # counts of links are of the network
+    return Outcome(
+        case=case,
+        seconds=max(jobs_s),
+        jobs_s=jobs_s,
+        retransmissions=sum(report.retransmissions for report in reports),
+        questions=sum(report.questions for report in reports),
+        link_packets=first.link_packets,
+        lost=first.link_lost,
+        overflow=first.link_overflow,
+        marked=first.link_marked,
+        cross_overflow=first.cross_overflow,
+        buffer_held_max=first.buffer_held_max,
+        packets_sent=sum(report.packets_sent for report in reports),
+        real_s=time.monotonic() - began,
+        memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
+    )
