@@ -94,13 +94,18 @@ void Worker::expire(std::uint32_t index, wire::Packet& packet) noexcept {
 }
 
 void Worker::ask(Slot& slot, wire::Packet& packet) noexcept {
-  slot.asked = true;
+  set_asked(slot, true);
   ++stats_.questions;
   write(slot, wire::Kind::kQuestion, wire::kFlagRetransmission, packet);
 }
 
+void Worker::set_asked(Slot& slot, bool asked) noexcept {
+  asked_ += static_cast<std::uint32_t>(asked) - static_cast<std::uint32_t>(slot.asked);
+  slot.asked = asked;
+}
+
 void Worker::retransmit(Slot& slot, wire::Packet& packet) noexcept {
-  slot.asked = false;
+  set_asked(slot, false);
   ++stats_.retransmissions;
   write(slot, slot.kind, wire::kFlagRetransmission, packet);
 }

@@ -41,22 +41,33 @@ class CongestionWindow {
     }
   }
 
+  /// A packet's RESULT took the time `rtt`, in which `results` came, itself among them; `least`: an empty path's.
+  void on_round_trip(std::uint32_t results, TimeNs rtt, TimeNs least) noexcept {
+    // The gain is the smoothed round trip's. Kept in eighths, since a difference below eight would else be nothing.
+    path_eighths_ += static_cast<std::uint32_t>(results * least / rtt) - path_eighths_ / 8;
+  }
+
   /// A packet was found lost.
   void on_loss(TimeNs now, TimeNs rtt) noexcept {
     if (reduced_ && now - reduced_at_ < rtt) return;
+    const bool doubles = size_ < slow_start_threshold_;
+    const std::uint32_t path = path_eighths_ / 8 * (doubles ? 2 : 1) + kQueued;
+    if (doubles && size_ <= path) return;
     reduced_ = true;
     reduced_at_ = now;
     results_since_growth_ = 0;
-    size_ = std::max(size_ / 2, minimum_);
+    size_ = std::clamp(std::max(size_ / 2, path), minimum_, size_);
     slow_start_threshold_ = size_;
   }
 
  private:
+  static constexpr std::uint32_t kQueued = 16;
   std::uint32_t minimum_;
   std::uint32_t maximum_;
   std::uint32_t size_;
   std::uint32_t slow_start_threshold_ = UINT32_MAX;
   std::uint32_t results_since_growth_ = 0;
+  std::uint32_t path_eighths_ = 0;  // of a packet: how many an empty path holds
   bool reduced_ = false;
   TimeNs reduced_at_ = 0;
 };
