@@ -344,6 +344,8 @@ void Worker::measure(const Slot& slot) noexcept {
     const TimeNs rtt = std::max<TimeNs>(now_ - slot.first_sent_at, 1);
     rtt_.sample(rtt);
     window_.on_round_trip(static_cast<std::uint32_t>(stats_.results - slot.results_before), rtt, rtt_.least());
+  } else if (slot.expiries > 0 && !slot.first_of_collective && !known_lost(slot)) {
+    rtt_.doubt();
   }
   if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
   result_at_ = now_;
