@@ -94,18 +94,13 @@ void Worker::expire(std::uint32_t index, wire::Packet& packet) noexcept {
 }
 
 void Worker::ask(Slot& slot, wire::Packet& packet) noexcept {
-  set_asked(slot, true);
+  slot.asked = true;
   ++stats_.questions;
   write(slot, wire::Kind::kQuestion, wire::kFlagRetransmission, packet);
 }
 
-void Worker::set_asked(Slot& slot, bool asked) noexcept {
-  asked_ += static_cast<std::uint32_t>(asked) - static_cast<std::uint32_t>(slot.asked);
-  slot.asked = asked;
-}
-
 void Worker::retransmit(Slot& slot, wire::Packet& packet) noexcept {
-  set_asked(slot, false);
+  slot.asked = false;
   ++stats_.retransmissions;
   write(slot, slot.kind, wire::kFlagRetransmission, packet);
 }

@@ -153,7 +153,7 @@ void Worker::start_next_collective(std::uint32_t index) noexcept {
 bool Worker::may_send() const noexcept {
   if (ready_.empty()) return false;
   // What comes before everything in flight must not wait for the window: peers may be waiting for it.
-  return in_network() < window_.size() || ready_.first() == current_.first();
+  return flight_.size() < window_.size() || ready_.first() == current_.first();
 }
 
 std::size_t Worker::poll_transmit(TimeNs now, std::span<wire::Packet> out) noexcept {
@@ -175,6 +175,7 @@ void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
   contribute(slot);
   write(slot, slot.kind, 0, packet);
   slot.state = SlotState::kInFlight;
+  slot.asked = false;
   slot.expiries = 0;
   slot.first_sent_at = slot.sent_at = now_;
   slot.results_before = stats_.results;
@@ -350,7 +351,7 @@ void Worker::measure(const Slot& slot) noexcept {
   if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
   result_at_ = now_;
   send_number_complete_ = std::max(send_number_complete_, slot.send_number);
-  window_.on_result(in_network() >= window_.size());
+  window_.on_result(flight_.size() >= window_.size());
   publish_estimates();
 }
 
@@ -358,7 +359,6 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
   Slot& slot = slots_[index];
   ++stats_.results;
   measure(slot);
-  set_asked(slot, false);
   flight_.remove(index);
   ++slot.round;
   slot.first_of_collective = false;
@@ -463,7 +463,6 @@ void Worker::fail(Status status) noexcept {
   while (pending_.oldest() != kNoCollective) pending_.complete(pending_.oldest(), status);
   for (Slot& slot : slots_) slot.state = SlotState::kIdle;
   flight_.clear();
-  asked_ = 0;
   ready_.clear();
   current_.clear();
   deadline_ = kNever;

@@ -163,15 +163,12 @@ class Worker {
   /// What goes out for a slot whose timer has expired.
   void expire(std::uint32_t index, wire::Packet& packet) noexcept;
   void ask(Slot& slot, wire::Packet& packet) noexcept;
-  void set_asked(Slot& slot, bool asked) noexcept;
   void retransmit(Slot& slot, wire::Packet& packet) noexcept;
   void hear_missing(std::uint32_t index) noexcept;
   void check_deadlines() noexcept;
 
   // Sending
   [[nodiscard]] bool may_send() const noexcept;
-  /// Packets in flight without those that have been asked about: these were lost, or have come and wait for a peer's.
-  [[nodiscard]] std::uint32_t in_network() const noexcept { return flight_.size() - asked_; }
   void transmit(std::uint32_t index, wire::Packet& packet) noexcept;
   /// Decides what the slot's next packet says: its kind, exponent and scale.
   void contribute(Slot& slot) noexcept;
@@ -225,7 +222,6 @@ class Worker {
   std::uint32_t slot_start_ = 0;            // of the next collective
   std::uint64_t send_number_ = 0;           // of the last first transmission
   std::uint64_t send_number_complete_ = 0;  // the largest whose RESULT has come
-  std::uint32_t asked_ = 0;                 // slots that have asked and have no answer
   TimeNs now_ = 0;                          // the latest time seen; never goes back
   TimeNs result_at_ = 0;                    // the last new RESULT
   TimeNs resumed_at_ = 0;                   // the last new RESULT that ended a silence of more than an RTO
