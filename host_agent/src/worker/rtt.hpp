@@ -38,7 +38,12 @@ class RttEstimator {
       smoothed_ += (rtt - smoothed_) / 8;
     }
     rto_ = std::clamp(smoothed_ + std::max(4 * variation_, rto_min_), rto_min_, rto_max_);
+    doublings_ = 0;
   }
+
+  /// A packet's timer expired, and its RESULT gives no sample. The round trip may have grown beyond the timer: then no
+  /// packet would ever give one if the next one's timer were not longer.
+  void doubt() noexcept { doublings_ = std::min(doublings_ + 1, kDoublingsMax); }
 
   /// Zero until the first sample.
   [[nodiscard]] TimeNs smoothed() const noexcept { return smoothed_; }
@@ -54,13 +59,16 @@ class RttEstimator {
   [[nodiscard]] TimeNs soon() const noexcept {
     return smoothed_ == 0 ? rto_ : std::min(rto_, smoothed_ + std::max(2 * variation_, smoothed_ / 4));
   }
-  /// Twice that time, at most the RTO.
-  [[nodiscard]] TimeNs later() const noexcept { return std::min(rto_, 2 * soon()); }
+  /// Twice that time, and after doubt() longer; at most the RTO.
+  [[nodiscard]] TimeNs later() const noexcept { return std::min(rto_, soon() << 1 << doublings_); }
 
  private:
+  static constexpr int kDoublingsMax = 15;
+
   TimeNs smoothed_ = 0;
   TimeNs variation_ = 0;
   TimeNs least_ = 0;
+  int doublings_ = 0;
   TimeNs rto_;
   TimeNs rto_min_;
   TimeNs rto_max_;

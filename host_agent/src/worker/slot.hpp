@@ -49,6 +49,7 @@ struct Slot {
   numeric::Scale scale;                  // of the chunk at hand, once the packet is made
   TimeNs first_sent_at = 0;              // when the packet in flight was first sent
   TimeNs sent_at = 0;                    // ... and last sent, or asked about, or called missing
+  std::uint64_t results_before = 0;      // RESULTs that had come by then
   std::uint64_t send_number = 0;         // counts first transmissions: who was sent before whom
   std::uint32_t older = kNoSlot;         // neighbours in flight.hpp's list
   std::uint32_t newer = kNoSlot;

@@ -4,15 +4,17 @@
 // ones that queue at its port, and a window of W packets never puts more than W into any one queue. Deep queues
 // take all slots; shallow ones drop, and then the window must come down.
 //
-// Why it has a floor: a chunk is complete only when all 2N link crossings succeed, so 1% random loss on
-// each direction of 8 links affects 1 - 0.99^16 = 15% of all chunks. A window that halved at each of those, as
-// TCP's does, would stay at one packet. The floor (32 packets, 46 kB at 1500 bytes) is what even the
-// shallow-buffered switches hold for each port, and is above the bandwidth-delay product of the links it has to
-// fill after a loss (1 Gbit/s at 0.3 ms is 26 packets).
+// How far: to what the path holds, and what a queue holds beside it. A chunk is complete only when all 2N link
+// crossings succeed, so 1% random loss on each direction of 8 links affects 1 - 0.99^16 = 15% of all chunks. A window
+// that halved at each of those, as TCP's does, would stay at one packet. The path holds as many packets as RESULTs came
+// during a round trip, less what was queued: times the least round trip over this one (TCP Westwood has the same
+// product). The window keeps so many, and 32 packets (46 kB at 1500 bytes), which even the shallow-buffered switches
+// hold for each port. While nothing is known of the path it keeps these 32.
 //
 // Growth is TCP's: one packet for each result in slow start, one for each window of results afterwards, and only
 // while the window is what holds the sender back. A loss halves it, at most once in a round trip, since the
-// packets lost together are one event.
+// packets lost together are one event. In slow start the window is twice what it was a round trip ago: if the path
+// delivered all that and nothing queued, then a loss is no sign that it is full, and slow start goes on.
 #pragma once
 
 #include <algorithm>
@@ -41,13 +43,22 @@ class CongestionWindow {
     }
   }
 
+  /// A round trip was measured, in which so many RESULTs came. `least`: the shortest one so far.
+  void on_round_trip(std::uint64_t results, TimeNs rtt, TimeNs least) noexcept {
+    const std::uint64_t path = results * static_cast<std::uint64_t>(least) / static_cast<std::uint64_t>(rtt);
+    path_eighths_ += static_cast<std::uint32_t>(path) - path_eighths_ / 8;
+  }
+
   /// A packet was found lost.
   void on_loss(TimeNs now, TimeNs rtt) noexcept {
     if (reduced_ && now - reduced_at_ < rtt) return;
+    const bool doubles = size_ < slow_start_threshold_;
+    const std::uint32_t kept = path_eighths_ / 8 * (doubles ? 2 : 1) + minimum_;
+    if (doubles && size_ <= kept) return;
     reduced_ = true;
     reduced_at_ = now;
     results_since_growth_ = 0;
-    size_ = std::max(size_ / 2, minimum_);
+    size_ = std::min(size_, std::max(size_ / 2, kept));
     slow_start_threshold_ = size_;
   }
 
@@ -57,6 +68,7 @@ class CongestionWindow {
   std::uint32_t size_;
   std::uint32_t slow_start_threshold_ = UINT32_MAX;
   std::uint32_t results_since_growth_ = 0;
+  std::uint32_t path_eighths_ = 0;  // what the path holds, smoothed as round trips are, in eighths of a packet
   bool reduced_ = false;
   TimeNs reduced_at_ = 0;
 };

@@ -178,6 +178,7 @@ void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
   slot.asked = false;
   slot.expiries = 0;
   slot.first_sent_at = slot.sent_at = now_;
+  slot.results_before = stats_.results;
   slot.send_number = ++send_number_;
   ready_.remove(index);
   flight_.append(index, Flight::kFresh);
@@ -341,7 +342,11 @@ void Worker::measure(const Slot& slot) noexcept {
   // overtaken also waits for a peer's timer: such samples would make timeouts raise each other.
   if (!slot.first_of_collective && !known_lost(slot) &&
       ((slot.list == Flight::kFresh && now_ < not_before(slot, rtt_.rto())) || spurious(slot))) {
-    rtt_.sample(now_ - slot.first_sent_at);
+    const TimeNs rtt = std::max<TimeNs>(now_ - slot.first_sent_at, 1);
+    rtt_.sample(rtt);
+    window_.on_round_trip(static_cast<std::uint32_t>(stats_.results - slot.results_before), rtt, rtt_.least());
+  } else if (slot.expiries > 0 && !slot.first_of_collective && !known_lost(slot)) {
+    rtt_.doubt();
   }
   if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
   result_at_ = now_;

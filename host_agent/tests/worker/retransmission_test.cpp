@@ -288,12 +288,12 @@ TEST_F(FastPath, APeerThatIsASecondLateIsAskedForAFewTimesOnly) {
 
 TEST_F(FastPath, ASilenceBeginsWithTheLastResult) {
   const TimeNs begun = slots.now;
-  for (int i = 0; i < 8; ++i) slots.poll_at(slots.worker().next_timeout());
-  ASSERT_GT(slots.now - begun, 10 * kSoon);
+  for (int i = 0; i < 12; ++i) slots.poll_at(slots.worker().next_timeout());
+  ASSERT_GT(slots.now - begun, 30 * kSoon);
   slots.echo(sent.at(0));  // the second packet becomes the probe
   slots.poll();
   slots.poll_at(slots.worker().next_timeout());
-  EXPECT_LE(slots.worker().next_timeout() - slots.now, 3 * kSoon);
+  EXPECT_LE(slots.worker().next_timeout() - slots.now, 4 * kSoon);
 }
 
 TEST_F(Timers, APacketCountsAsLostOnceForTheWindow) {
@@ -333,6 +333,40 @@ TEST_F(Timers, LaterPacketsGiveRttSamplesUnlessRetransmitted) {
   single.echo(sent.at(0));
   EXPECT_EQ(single.worker().stats().rtt_smoothed_ns, 3'000'000u);
 }
+
+/// One slot, so one packet in flight, on a path whose round trip was 0.4 ms and is now longer.
+class SlowerPath : public Timers, public ::testing::WithParamInterface<TimeNs> {
+ protected:
+  static constexpr int kRounds = 300;
+
+  SlowerPath() { EXPECT_TRUE(single.worker().submit(work.work)); }
+  /// One round. Returns how many questions went out before its RESULT came.
+  std::uint64_t round(TimeNs round_trip) {
+    const std::uint64_t before = single.worker().stats().questions;
+    const auto sent = single.poll().at(0);
+    const TimeNs comes = single.now + round_trip;
+    for (TimeNs at = single.worker().next_timeout(); at < comes; at = single.worker().next_timeout()) single.poll_at(at);
+    single.now = comes;
+    single.echo(sent);
+    return single.worker().stats().questions - before;
+  }
+
+  Rig single{config(1)};
+  Integers work{std::vector<std::int32_t>(4 * kRounds, 1)};
+};
+
+TEST_P(SlowerPath, IsNotAskedAboutForEver) {
+  for (int i = 0; i < 100; ++i) round(400'000);
+  ASSERT_EQ(single.worker().stats().rtt_smoothed_ns, 400'000u);
+  ASSERT_EQ(single.worker().stats().questions, 0u);
+  std::uint64_t questions = 0;
+  for (int i = 0; i < 20; ++i) questions += round(GetParam());
+  EXPECT_GT(questions, 0u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(round(GetParam()), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(ThreeTimesToThirtyTimes, SlowerPath,
+                         ::testing::Values(1'100'000, 1'400'000, 1'700'000, 2'400'000, 4'000'000, 12'000'000));
 
 TEST_F(Timers, APacketWithPayloadIsAskedAboutBeforeItIsSentAgain) {
   submit(1);

@@ -50,5 +50,72 @@ TEST(CongestionWindow, GrowsByOneForEachWindowAfterALoss) {
   EXPECT_EQ(window.size(), 33u);
 }
 
+constexpr TimeNs kLeast = 100;
+
+/// A window in congestion avoidance, on a path whose last round trips had so many RESULTs and took so long.
+CongestionWindow measured(std::uint32_t size, std::uint64_t results, TimeNs rtt) {
+  CongestionWindow window(size, 8, 512);
+  window.on_loss(0, 1);
+  while (window.size() < size) window.on_result(true);
+  for (int i = 0; i < 100; ++i) window.on_round_trip(results, rtt, kLeast);
+  return window;
+}
+
+TEST(CongestionWindow, KeepsWhatThePathHoldsAndItsFloor) {
+  CongestionWindow window = measured(120, 100, kLeast);
+  for (TimeNs now = 1000; now < 100'000; now += kLeast) window.on_loss(now, kLeast);
+  EXPECT_EQ(window.size(), 108u);
+}
+
+TEST(CongestionWindow, DoesNotKeepWhatWasQueued) {
+  CongestionWindow window = measured(400, 400, 4 * kLeast);
+  window.on_loss(1000, kLeast);
+  EXPECT_EQ(window.size(), 200u) << "halved, though the path holds 100";
+  window.on_loss(2000, kLeast);
+  EXPECT_EQ(window.size(), 108u);
+}
+
+TEST(CongestionWindow, ForgetsWhatAFasterPathHeld) {
+  CongestionWindow window = measured(120, 100, kLeast);
+  for (int i = 0; i < 100; ++i) window.on_round_trip(20, kLeast, kLeast);
+  window.on_loss(1000, kLeast);
+  EXPECT_EQ(window.size(), 60u);
+  window.on_loss(2000, kLeast);
+  EXPECT_EQ(window.size(), 30u);
+  window.on_loss(3000, kLeast);
+  EXPECT_EQ(window.size(), 28u);
+}
+
+TEST(CongestionWindow, ALossNeverWidensIt) {
+  CongestionWindow window = measured(40, 500, kLeast);
+  window.on_loss(1000, kLeast);
+  EXPECT_EQ(window.size(), 40u);
+}
+
+/// In slow start, when a round trip ago half of the window's packets were in flight, of which so many came.
+CongestionWindow doubled(std::uint32_t size, std::uint64_t results) {
+  CongestionWindow window(32, 8, 512);
+  while (window.size() < size) window.on_result(true);
+  for (int i = 0; i < 100; ++i) window.on_round_trip(results, kLeast, kLeast);
+  window.on_loss(1000, kLeast);
+  return window;
+}
+
+TEST(CongestionWindow, ALossDoesNotEndSlowStartIfThePathDeliveredAll) {
+  CongestionWindow window = doubled(128, 64);
+  EXPECT_EQ(window.size(), 128u);
+  window.on_result(true);
+  EXPECT_EQ(window.size(), 129u);
+}
+
+TEST(CongestionWindow, ALossEndsSlowStartIfThePathDeliveredLess) {
+  CongestionWindow window = doubled(256, 64);
+  EXPECT_EQ(window.size(), 136u) << "twice 64, and the floor";
+  window.on_result(true);
+  EXPECT_EQ(window.size(), 136u);
+  window.on_loss(2000, kLeast);
+  EXPECT_EQ(window.size(), 72u);
+}
+
 }  // namespace
 }  // namespace wiresum::worker
