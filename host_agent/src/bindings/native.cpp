@@ -243,6 +243,7 @@ NB_MODULE(_native, module) {
   bind_enums(module);
   bind_capi(module);
   bind_compression(module);
+  bind_digit_sums(module);
   module.def("instruction_set", &numeric::instruction_set);
   module.def("path_mtu", &path_mtu, "local"_a, "remote"_a);
   module.def("source_address", &source_address, "remote"_a);

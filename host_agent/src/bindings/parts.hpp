@@ -15,3 +15,6 @@ void bind_capi(nanobind::module_& module);
 
 /// Compressed gradients' kernels; every call releases the GIL.
 void bind_compression(nanobind::module_& module);
+
+/// Sums of gradients whatever the split; every call over elements releases the GIL.
+void bind_digit_sums(nanobind::module_& module);

@@ -1,6 +1,7 @@
 // One table of kernels for a vector type: what each kernels_<set>.cpp exports. Internal, like kernel_templates.hpp.
 #pragma once
 
+#include "numeric/digit_templates.hpp"
 #include "numeric/kernel_templates.hpp"
 #include "numeric/stochastic_templates.hpp"
 
@@ -39,6 +40,8 @@ constexpr Kernels make_kernels(const char* name) noexcept {
   fill.template operator()<V, Dtype::kBF16>();
   fill.template operator()<V, Dtype::kI32>();
   kernels.accumulate = accumulate_words<V>;
+  kernels.block_range = block_range;
+  kernels.add_digits = add_digits;
   kernels.random_words = draw_words<V>;
   kernels.float_gradients = {round_elements<V, float>, scale_elements<V, float>, square_distance_of<V, float>};
   kernels.double_gradients = {round_elements<V, double>, scale_elements<V, double>, square_distance_of<V, double>};

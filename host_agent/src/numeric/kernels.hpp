@@ -32,6 +32,16 @@ struct MagnitudeRange {
   std::uint32_t smallest = 0;  // of those that are not 0; 0 if all are
 };
 
+/// Elements of a block of digit_sums.hpp.
+inline constexpr std::size_t kDigitBlock = 256;
+
+/// Of a block's magnitudes, as bits without the sign: the largest, and the smallest less 1, where that of 0 is 2^32
+/// - 1.
+struct BlockRange {
+  std::uint32_t largest;
+  std::uint32_t smallest_less_1;
+};
+
 struct Kernels {
   using Quantise = void (*)(const QuantiseFactors&, const std::byte* source, std::size_t count, std::byte* payload,
                             std::size_t words) noexcept;
@@ -49,6 +59,11 @@ struct Kernels {
   Quantise quantise[4][3];
   Dequantise dequantise[4][3];
   void (*accumulate)(std::byte* cell, const std::byte* payload, std::size_t words) noexcept;
+
+  // Blocks of sums whatever the split (digit_sums.hpp, digit_templates.hpp).
+  BlockRange (*block_range)(const std::uint32_t* bits) noexcept;
+  void (*add_digits)(const std::uint32_t* bits, std::int32_t low, std::uint32_t digit_bits,
+                     std::int32_t* lanes) noexcept;
 
   // Compressed gradients (stochastic.hpp).
   /// Words `first` to `first + count` of a draw; first + count <= kDrawWordsMax.

@@ -1,7 +1,8 @@
 """`torch.distributed` over Wiresum: `init_process_group("wiresum")`.
 
 `Options` are a group's settings, `stats()` its counters, `flight_record()` its newest collectives.
-`WiresumTimeoutError` is raised at a time-out. The guide is docs/torch.md.
+`WiresumTimeoutError` is raised at a time-out. The guide is docs/torch.md. `reproducible` makes gradients the same bits
+for any number of workers (docs/reproducible.md).
 
 PyTorch finds this package by the entry point `torch.backends` and calls `_autoload` at the end of `import torch`, in
 every process. So this module imports only PyTorch: the native core, gRPC and the process group are loaded when a group
@@ -17,9 +18,19 @@ if TYPE_CHECKING:
 
     from wiresum.torch.errors import WiresumTimeoutError
     from wiresum.torch.options import Options
+    from wiresum.torch.reproducibility import reproducible
     from wiresum.torch.statistics import GroupStats
 
-__all__ = ["BACKEND_NAME", "GroupStats", "Options", "WiresumTimeoutError", "flight_record", "register", "stats"]
+__all__ = [
+    "BACKEND_NAME",
+    "GroupStats",
+    "Options",
+    "WiresumTimeoutError",
+    "flight_record",
+    "register",
+    "reproducible",
+    "stats",
+]
 
 BACKEND_NAME = "wiresum"
 
@@ -27,6 +38,7 @@ _LAZY = {
     "GroupStats": "wiresum.torch.statistics",
     "Options": "wiresum.torch.options",
     "WiresumTimeoutError": "wiresum.torch.errors",
+    "reproducible": "wiresum.torch.reproducibility",
 }
 
 

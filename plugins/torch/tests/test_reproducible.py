@@ -1,0 +1,343 @@
+"""Gradients by `wiresum.torch.reproducible`: the bits of the definition for any split and order, and one training for
+any number of workers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.parallel import DistributedDataParallel
+
+import wiresum.torch
+from wiresum.agent._native import DigitSums
+from wiresum_lab.ranks.cluster import Cluster, runs_in
+
+BLOCK = 256
+FLOATS = st.one_of(
+    st.floats(width=32),  # Inf, NaN and subnormals among them
+    st.floats(-1, 1, width=32),
+    st.sampled_from([0.0, -0.0, 2.0**-149, -(2.0**-126), 3.4028234663852886e38, 1.0, -1.0, 2.0**-30]),
+)
+PARTS = st.integers(1, 20).flatmap(
+    lambda parts: st.lists(st.lists(FLOATS, min_size=parts, max_size=parts), min_size=1, max_size=4)
+)
+"""For each element what each part has."""
+
+
+class Holder(torch.nn.Module):
+    """A parameter whose gradient is what forward gets."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.zeros(elements))
+
+    def forward(self, gradient: torch.Tensor) -> torch.Tensor:
+        return (self.weights * gradient).sum()
+
+
+def rounded(value: Fraction) -> np.float32:
+    """To nearest even, in integers."""
+    if value == 0:
+        return np.float32(0)
+    exponent = math.floor(math.log2(abs(value)))
+    exponent += (abs(value) >= Fraction(2) ** (exponent + 1)) - (abs(value) < Fraction(2) ** exponent)
+    unit = Fraction(2) ** max(exponent - 23, -149)
+    return np.float32(float(round(value / unit) * unit))
+
+
+def cut(value: float, words: int | None, largest: float, digit: int) -> Fraction:
+    """What a window of so many words keeps of a finite value in a block with that largest magnitude."""
+    if words is None or largest == 0:
+        return Fraction(value)
+    end = (max(math.frexp(largest)[1] - 1, -126) + 149) // digit + 1
+    unit = Fraction(2) ** (max(0, end - 4 * words) * digit - 149)
+    return math.trunc(Fraction(value) / unit) * unit
+
+
+def definition(elements: Sequence[Sequence[float]], words: int | None) -> np.ndarray[Any, Any]:
+    """The mean over parts of elements in one block, in fractions."""
+    digit = 7 if len(elements[0]) <= 8 else 6
+    largest = max((abs(value) for value in itertools.chain(*elements) if math.isfinite(value)), default=0.0)
+    means = []
+    for values in elements:
+        special = [value for value in values if not math.isfinite(value)]
+        if special:
+            means.append(np.float32(sum(special)))
+        else:
+            means.append(rounded(sum(cut(value, words, largest, digit) for value in values) / len(values)))
+    return np.array(means, np.float32)
+
+
+def same_bits(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    """NaN is NaN; +0 is not -0."""
+    nan = np.isnan(one) & np.isnan(other)
+    return bool(np.all(nan | (one.view(np.int32) == other.view(np.int32))))
+
+
+def mean_of(parts: np.ndarray[Any, Any], words: int | None) -> np.ndarray[Any, Any]:
+    """By `reproducible` in one process."""
+    model = Holder(parts.shape[1])
+    sums = wiresum.torch.reproducible(model, microbatches=len(parts), words=words)
+    for index in sums.mine():
+        model(torch.from_numpy(parts[index].copy())).backward()
+        assert model.weights.grad is None
+    sums.reduce()
+    assert model.weights.grad is not None
+    return model.weights.grad.numpy()
+
+
+@settings(deadline=None, max_examples=200)
+@given(PARTS, st.sampled_from([1, 2, 3, None]), st.randoms())
+def test_any_order_gives_the_bits_of_the_definition(
+    elements: list[list[float]], words: int | None, random: Any
+) -> None:
+    expected = definition(elements, words)
+    parts = np.array(elements, np.float32).T.copy()
+    for _ in range(2):
+        random.shuffle(order := list(range(len(parts))))
+        result = mean_of(parts[order], words)
+        assert same_bits(result, expected), (result, expected)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 2**32), st.integers(1, 20), st.sampled_from([1, 2, None]))
+def test_any_split_gives_the_same_bits(seed: int, count: int, words: int | None) -> None:
+    """Of parts over several blocks, with scales that move the windows; as workers would do it."""
+    random = np.random.default_rng(seed)
+    elements = int(random.integers(1, 700))
+    scales = 10.0 ** random.integers(-20, 20, (count, 3)).repeat(BLOCK, axis=1)[:, :elements]
+    parts = (random.standard_normal((count, elements)) * scales).astype(np.float32)
+    expected = mean_of(parts, words)
+    sums = DigitSums(count, words or 0)
+    owners = random.integers(0, random.integers(1, 5), count)
+    blocks = -(-elements // BLOCK)
+    workers = []
+    for owner in set(owners):
+        extents = np.zeros((2, blocks), np.uint8)
+        lanes = np.empty(sums.lanes(elements), np.int32)
+        for part in parts[owners == owner]:
+            assert not sums.add(part, extents[0], extents[1], lanes)
+        workers.append((extents, lanes))
+    agreed = np.maximum.reduce([extents for extents, _ in workers])
+    total = np.zeros(sums.packed(agreed[0], agreed[1], elements), np.int32)
+    for extents, lanes in workers:
+        words_of_one = np.empty_like(total)
+        sums.pack(agreed[0], agreed[1], extents[0], extents[1], lanes, elements, words_of_one)
+        total += words_of_one
+    result = np.empty(elements, np.float32)
+    sums.join(agreed[0], agreed[1], total, np.empty(0, np.int32), count, result)
+    assert same_bits(result, expected)
+
+
+def test_arrays_of_wrong_sizes_are_refused() -> None:
+    sums = DigitSums(8, 1)
+    part, extents, lanes = np.zeros(300, np.float32), np.zeros((2, 2), np.uint8), np.empty(sums.lanes(300), np.int32)
+    with pytest.raises(ValueError, match="lanes: 1023 elements instead of 1024"):
+        sums.add(part, extents[0], extents[1], lanes[:-1])
+    with pytest.raises(ValueError, match="ends: 1 elements instead of 2"):
+        sums.add(part, extents[0, :1], extents[1], lanes)
+    with pytest.raises(ValueError, match="counts"):
+        sums.count_special(part, np.empty(3, np.int32))
+    with pytest.raises(ValueError, match="129 parts"):
+        DigitSums(129, 1)
+
+
+# ---- trainings
+
+
+class Network(torch.nn.Module):
+    """A shared embedding, a branch that some micro-batches skip, a parameter that none uses, and a frozen one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(40, 24)
+        self.hidden = torch.nn.Linear(24, 50)
+        self.detour = torch.nn.Linear(50, 50)
+        self.back = torch.nn.Linear(50, 24)
+        self.unused = torch.nn.Linear(3, 3)
+        self.unused.bias.requires_grad_(False)
+
+    def forward(self, tokens: torch.Tensor, detour: bool) -> torch.Tensor:
+        hidden = torch.relu(self.hidden(self.embedding(tokens)))
+        if detour:
+            hidden = hidden + torch.relu(self.detour(hidden))
+        return self.back(hidden) @ self.embedding.weight.T
+
+
+def train(model: Network, microbatches: int, words: int | None = 1, steps: int = 6) -> list[bytes]:
+    """Returns the bits of all parameters after each step."""
+    sums = wiresum.torch.reproducible(model, microbatches, words=words)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    history = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for index in sums.mine():
+            generator = torch.Generator().manual_seed(1000 * step + index)
+            tokens = torch.randint(0, 40, (6, 9), generator=generator)
+            scores = model(tokens[:, :-1], detour=index % 3 == 0)
+            torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        sums.reduce()
+        assert model.unused.weight.grad is None
+        optimizer.step()
+        history.append(b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters()))
+    return history
+
+
+def train_here(rank: int, size: int, microbatches: int, words: int | None) -> list[bytes]:
+    torch.manual_seed(7 + rank)  # rank 0's parameters are those of all
+    return train(Network(), microbatches, words)
+
+
+@pytest.fixture
+def alone() -> Callable[[int, int | None], list[bytes]]:
+    return lambda microbatches, words: train_here(0, 1, microbatches, words)
+
+
+@pytest.mark.parametrize(("microbatches", "words"), [(8, 1), (5, 2), (11, None)])
+def test_two_workers_train_as_one(
+    pair: Cluster, alone: Callable[..., list[bytes]], microbatches: int, words: int | None
+) -> None:
+    expected = alone(microbatches, words)
+    assert len(set(expected)) == len(expected)
+    assert pair.run(train_here, microbatches, words) == [expected] * 2
+
+
+def test_three_workers_train_as_one(trio: Cluster, alone: Callable[..., list[bytes]]) -> None:
+    """Which do not divide the micro-batches."""
+    assert trio.run(train_here, 8, 1) == [alone(8, 1)] * 3
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_workers_over_gloo_train_as_one(
+    make_cluster: Callable[..., Cluster], alone: Callable[..., list[bytes]], size: int
+) -> None:
+    assert make_cluster(size, backend="gloo").run(train_here, 8, 1) == [alone(8, 1)] * size
+
+
+def test_more_workers_than_microbatches(quartet: Cluster, alone: Callable[..., list[bytes]]) -> None:
+    assert quartet.run(train_here, 3, 1) == [alone(3, 1)] * 4
+
+
+def with_ddp(rank: int, size: int) -> bytes:
+    """The same micro-batches, averaged by DDP."""
+    torch.manual_seed(7)
+    model = DistributedDataParallel(Network(), find_unused_parameters=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(6):
+        optimizer.zero_grad()
+        for place in range(8 // size):
+            index = rank * 8 // size + place
+            tokens = torch.randint(0, 40, (6, 9), generator=torch.Generator().manual_seed(1000 * step + index))
+            model.require_backward_grad_sync = place == 8 // size - 1
+            scores = model(tokens[:, :-1], detour=index % 3 == 0).flatten(0, 1)
+            loss = torch.nn.functional.cross_entropy(scores, tokens[:, 1:].flatten())
+            (loss * size / 8).backward()
+        optimizer.step()
+    return b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+
+
+@pytest.mark.slow
+def test_without_it_the_bits_depend_on_the_number_of_workers(make_cluster: Callable[..., Cluster]) -> None:
+    """So that the tests above could fail."""
+    two, four = (make_cluster(size, backend="gloo").run(with_ddp)[0] for size in (2, 4))
+    assert two != four
+    difference = np.frombuffer(two, np.float32) - np.frombuffer(four, np.float32)
+    assert np.abs(difference).max() < 1e-3
+
+
+# ---- errors
+
+
+@runs_in("pair")
+def test_a_missing_microbatch_is_an_error_at_all_workers(rank: int, size: int) -> None:
+    model = Holder(3)
+    sums = wiresum.torch.reproducible(model, microbatches=4)
+    for _ in range(2 - rank):
+        model(torch.ones(3)).backward()
+    with pytest.raises(RuntimeError, match="not all 4 micro-batches are there: rank 1 did 1 instead of 2"):
+        sums.reduce()
+    assert model.weights.grad is None
+    for index in sums.mine():
+        model(torch.full((3,), float(index))).backward()
+    sums.reduce()  # the step that failed has left nothing
+    assert model.weights.grad.tolist() == [1.5] * 3
+
+
+@runs_in("pair")
+def test_a_backward_pass_that_raises_is_an_error_at_all_workers(rank: int, size: int) -> None:
+    model = Holder(3)
+    sums = wiresum.torch.reproducible(model, microbatches=2)
+    if rank == 1:
+        model.weights.register_post_accumulate_grad_hook(lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model(torch.ones(3)).backward()
+        with pytest.raises(RuntimeError, match="a backward pass did not end"):
+            model(torch.ones(3)).backward()
+    else:
+        model(torch.ones(3)).backward()
+    with pytest.raises(RuntimeError, match=r"rank 1 failed \(.*did not end" if rank == 1 else "rank 1 failed"):
+        sums.reduce()
+
+
+def test_a_backward_pass_too_many() -> None:
+    model = Holder(3)
+    sums = wiresum.torch.reproducible(model, microbatches=2)
+    for _ in range(2):
+        model(torch.ones(3)).backward()
+    with pytest.raises(RuntimeError, match="this worker has 2 micro-batches a step"):
+        model(torch.ones(3)).backward()
+    with pytest.raises(RuntimeError, match=r"rank 0 failed .*a backward pass too many"):
+        sums.reduce()
+    sums.close()
+    model(torch.ones(3)).backward()
+    assert model.weights.grad is not None and model.weights.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+@runs_in("pair")
+def test_workers_that_disagree_are_told_so(rank: int, size: int) -> None:
+    with pytest.raises(ValueError, match=r"differ from those of rank 0 at ranks \[1\]"):
+        wiresum.torch.reproducible(Holder(3), microbatches=8 + rank)
+    with pytest.raises(ValueError, match="differ"):
+        wiresum.torch.reproducible(Holder(3), words=1 + rank)
+    with pytest.raises(ValueError, match="differ"):
+        wiresum.torch.reproducible(Holder(3 + rank))
+
+
+@runs_in("pair")
+def test_ddp_is_refused(rank: int, size: int) -> None:
+    with pytest.raises(TypeError, match=r"pass the module itself \(model.module\)"):
+        wiresum.torch.reproducible(DistributedDataParallel(Holder(3)))
+    dist.barrier()
+
+
+@pytest.mark.parametrize("microbatches", [0, 129])
+def test_too_many_microbatches(microbatches: int) -> None:
+    with pytest.raises(ValueError, match=f"microbatches is {microbatches} instead of 1 to 128"):
+        wiresum.torch.reproducible(Holder(1), microbatches)
+
+
+def test_parameters_and_gradients_that_cannot_be_summed_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"weights is a Parameter of torch\.bfloat16 on cpu"):
+        wiresum.torch.reproducible(Holder(1).bfloat16())
+    embedding = torch.nn.Embedding(5, 2, sparse=True)
+    sums = wiresum.torch.reproducible(embedding, microbatches=1)
+    with pytest.raises(TypeError, match=r"gradient of weight is of torch.float32 and torch.sparse_coo"):
+        embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(RuntimeError, match="rank 0 failed"):
+        sums.reduce()
+    model = torch.nn.Linear(2, 2)
+    model.bias.requires_grad_(False)
+    sums = wiresum.torch.reproducible(model, microbatches=1)
+    model.bias.requires_grad_(True)
+    model(torch.ones(2)).sum().backward()
+    with pytest.raises(RuntimeError, match="frozen when reproducible"):
+        sums.reduce()
