@@ -94,7 +94,7 @@ class Run:
         return min(reached, default=float("inf"))
 
 
-def run(*, workers: int = 4, epochs: int = 18, seeds: int = 3, names: Sequence[str] = COMPRESSED) -> Report:
+def run(*, workers: int = 4, epochs: int = 9, seeds: int = 3, names: Sequence[str] = COMPRESSED) -> Report:
     """Curves are of the first seed; each seed has its own split of the images."""
     dense = trained(METHODS[DENSE], workers=workers, epochs=epochs)
     size = sum(parameter.numel() for parameter in convolutional_network(1).parameters())

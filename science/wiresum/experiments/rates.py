@@ -17,7 +17,7 @@ from wiresum.experiments.network import convolutional_network, train
 
 FACTORS = (0.5, 1.0, 2.0)
 """Factors to a method's rate in METHODS; if an end is chosen, update METHODS and run again."""
-WORKERS, EPOCHS, BATCH = 4, 18, 8
+WORKERS, EPOCHS, BATCH = 4, 9, 8
 """As in the experiment: a rate that is too large may only fail in the second half."""
 
 
