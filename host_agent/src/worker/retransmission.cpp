@@ -11,8 +11,8 @@
 //
 // How soon. A question costs little, and the wait holds up a slot at every worker. So no timer waits for the RTO, whose
 // floor is many round trips on a fast path. An overtaken packet is asked about soon after a round trip, the probe after
-// twice that time; the former again after a time that doubles, the latter after half of the silence so far. The RTO
-// only tells a silence from a pause.
+// twice that time; the former again after twice that time too, which then doubles, the latter after half of the silence
+// so far. The RTO only tells a silence from a pause.
 #include <algorithm>
 
 #include "worker/worker.hpp"
@@ -22,7 +22,7 @@ namespace wiresum::worker {
 TimeNs Worker::expiry(const Slot& slot) const noexcept {
   if (slot.list == Flight::kMissing) return slot.sent_at;
   if (slot.list == Flight::kFresh) return not_before(slot, rtt_.soon());
-  return not_before(slot, std::min(rtt_.later() << slot.expiries, rtt_.rto_max()));
+  return not_before(slot, std::min(rtt_.later() << (slot.expiries - 1), rtt_.rto_max()));
 }
 
 TimeNs Worker::not_before(const Slot& slot, TimeNs timeout) const noexcept {

@@ -4,12 +4,12 @@
 // ones that queue at its port, and a window of W packets never puts more than W into any one queue. Deep queues
 // take all slots; shallow ones drop, and then the window must come down.
 //
-// How far: to what the path holds, and what a queue holds beside it. A chunk is complete only when all 2N link
-// crossings succeed, so 1% random loss on each direction of 8 links affects 1 - 0.99^16 = 15% of all chunks. A window
-// that halved at each of those, as TCP's does, would stay at one packet. The path holds as many packets as RESULTs came
-// during a round trip, less what was queued: times the least round trip over this one (TCP Westwood has the same
-// product). The window keeps so many, and 32 packets (46 kB at 1500 bytes), which even the shallow-buffered switches
-// hold for each port. While nothing is known of the path it keeps these 32.
+// How far: to what the path holds, and a short queue. A chunk is complete only when all 2N link crossings succeed, so
+// 1% random loss on each direction of 8 links affects 1 - 0.99^16 = 15% of all chunks. A window that halved at each of
+// those, as TCP's does, would stay at one packet. The path holds as many packets as RESULTs came during a round trip,
+// less what was queued: times the least round trip over this one (TCP Westwood has the same product). The window keeps
+// so many and 16 more, for the slots that wait for a peer's loss; a longer queue would make every timer longer. It
+// always keeps 32 packets (46 kB at 1500 bytes), which even the shallow-buffered switches hold for each port.
 //
 // Growth is TCP's: one packet for each result in slow start, one for each window of results afterwards, and only
 // while the window is what holds the sender back. A loss halves it, at most once in a round trip, since the
@@ -53,7 +53,7 @@ class CongestionWindow {
   void on_loss(TimeNs now, TimeNs rtt) noexcept {
     if (reduced_ && now - reduced_at_ < rtt) return;
     const bool doubles = size_ < slow_start_threshold_;
-    const std::uint32_t kept = path_eighths_ / 8 * (doubles ? 2 : 1) + minimum_;
+    const std::uint32_t kept = std::max(path_eighths_ / 8 * (doubles ? 2 : 1) + minimum_ / 2, minimum_);
     if (doubles && size_ <= kept) return;
     reduced_ = true;
     reduced_at_ = now;

@@ -61,10 +61,10 @@ CongestionWindow measured(std::uint32_t size, std::uint64_t results, TimeNs rtt)
   return window;
 }
 
-TEST(CongestionWindow, KeepsWhatThePathHoldsAndItsFloor) {
+TEST(CongestionWindow, KeepsWhatThePathHoldsAndHalfItsFloor) {
   CongestionWindow window = measured(120, 100, kLeast);
   for (TimeNs now = 1000; now < 100'000; now += kLeast) window.on_loss(now, kLeast);
-  EXPECT_EQ(window.size(), 108u);
+  EXPECT_EQ(window.size(), 104u);
 }
 
 TEST(CongestionWindow, DoesNotKeepWhatWasQueued) {
@@ -72,7 +72,7 @@ TEST(CongestionWindow, DoesNotKeepWhatWasQueued) {
   window.on_loss(1000, kLeast);
   EXPECT_EQ(window.size(), 200u) << "halved, though the path holds 100";
   window.on_loss(2000, kLeast);
-  EXPECT_EQ(window.size(), 108u);
+  EXPECT_EQ(window.size(), 104u);
 }
 
 TEST(CongestionWindow, ForgetsWhatAFasterPathHeld) {
@@ -83,7 +83,7 @@ TEST(CongestionWindow, ForgetsWhatAFasterPathHeld) {
   window.on_loss(2000, kLeast);
   EXPECT_EQ(window.size(), 30u);
   window.on_loss(3000, kLeast);
-  EXPECT_EQ(window.size(), 28u);
+  EXPECT_EQ(window.size(), 24u);
 }
 
 TEST(CongestionWindow, ALossNeverWidensIt) {
@@ -110,11 +110,11 @@ TEST(CongestionWindow, ALossDoesNotEndSlowStartIfThePathDeliveredAll) {
 
 TEST(CongestionWindow, ALossEndsSlowStartIfThePathDeliveredLess) {
   CongestionWindow window = doubled(256, 64);
-  EXPECT_EQ(window.size(), 136u) << "twice 64, and the floor";
+  EXPECT_EQ(window.size(), 132u) << "twice 64, and half the floor";
   window.on_result(true);
-  EXPECT_EQ(window.size(), 136u);
+  EXPECT_EQ(window.size(), 132u);
   window.on_loss(2000, kLeast);
-  EXPECT_EQ(window.size(), 72u);
+  EXPECT_EQ(window.size(), 68u);
 }
 
 }  // namespace
