@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, JOB_WORKERS_MAX, SWITCH_WORKERS_MAX
-from wiresum_lab.benchmarks.scale import bounds
+from wiresum_lab.benchmarks.scale import bounds, calibration
 from wiresum_lab.benchmarks.scale.__main__ import main, parse
 from wiresum_lab.benchmarks.scale.bounds import Path as LinkPath
 from wiresum_lab.benchmarks.scale.studies import RACKS, STUDIES
@@ -60,6 +60,18 @@ def test_loss_costs_packets_and_round_trips() -> None:
     for time_of in (bounds.ring_s, bounds.halving_doubling_s):
         assert time_of(8, MB, replace(FLAT, loss=1e-9)) == pytest.approx(time_of(8, MB, FLAT), rel=1e-5)
         assert time_of(8, MB, lossy) > time_of(8, MB, FLAT) / (1 - 0.01) ** 2
+
+
+MEASURED_MBIT = {(2, 0.0): 95.5, (4, 0.0): 94.4, (8, 0.0): 92.5, (8, 0.01): 90.4}
+"""By workers and loss: docs/benchmark.md, "What it shows", fp32 at 100 Mbit/s."""
+
+
+@pytest.mark.parametrize(("workers", "loss"), MEASURED_MBIT)
+def test_the_simulation_takes_as_long_as_a_star_of_namespaces_did(workers: int, loss: float) -> None:
+    record = {"workers": workers, "loss": loss, "link_mbit": calibration.LINK_MBIT, "bytes": 8_000_000}
+    measured_s = 8 * record["bytes"] / (MEASURED_MBIT[workers, loss] * 1e6)
+    # The star's eight workers and switch share two cores, so its own times vary by as much as that without loss.
+    assert calibration.simulated_s(record) == pytest.approx(measured_s, rel=calibration.DEVIATION_MAX[loss] + 0.005)
 
 
 def test_the_trees_of_the_study_are_such_as_switches_can_sum_for() -> None:
