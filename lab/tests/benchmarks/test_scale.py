@@ -111,3 +111,10 @@ def test_an_unknown_table_is_refused_with_those_that_there_are(capsys: pytest.Ca
         parse(["los"])
     refusal = capsys.readouterr().err
     assert all(name in refusal for name in STUDIES)
+
+
+def test_a_star_that_gives_no_figures_is_no_calibration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(calibration, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(calibration.sys, "executable", "/bin/false")
+    with pytest.raises(calibration.CalibrationError, match="star of 2 workers gave no figures"):
+        calibration.star_records(2)
