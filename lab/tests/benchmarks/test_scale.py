@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, JOB_WORKERS_MAX, SWITCH_WORKERS_MAX
-from wiresum_lab.benchmarks.scale import bounds
+from wiresum_lab.benchmarks.scale import bounds, calibration
 from wiresum_lab.benchmarks.scale.__main__ import main, parse
 from wiresum_lab.benchmarks.scale.bounds import Path as LinkPath
 from wiresum_lab.benchmarks.scale.studies import RACKS, STUDIES
@@ -62,6 +62,18 @@ def test_loss_costs_packets_and_round_trips() -> None:
         assert time_of(8, MB, lossy) > time_of(8, MB, FLAT) / (1 - 0.01) ** 2
 
 
+MEASURED_MBIT = {(2, 0.0): 95.5, (4, 0.0): 94.4, (8, 0.0): 92.5, (8, 0.01): 90.4}
+"""By workers and loss: docs/benchmark.md, "What it shows", fp32 at 100 Mbit/s."""
+
+
+@pytest.mark.parametrize(("workers", "loss"), MEASURED_MBIT)
+def test_the_simulation_takes_as_long_as_a_star_of_namespaces_did(workers: int, loss: float) -> None:
+    record = {"workers": workers, "loss": loss, "link_mbit": calibration.LINK_MBIT, "bytes": 8_000_000}
+    measured_s = 8 * record["bytes"] / (MEASURED_MBIT[workers, loss] * 1e6)
+    # The star's eight workers and switch share two cores, so its own times vary by as much as that without loss.
+    assert calibration.simulated_s(record) == pytest.approx(measured_s, rel=calibration.DEVIATION_MAX[loss] + 0.005)
+
+
 def test_the_trees_of_the_study_are_such_as_switches_can_sum_for() -> None:
     for workers, sizes in RACKS.items():
         parents, leaves = racks(workers, *sizes)
@@ -99,3 +111,10 @@ def test_an_unknown_table_is_refused_with_those_that_there_are(capsys: pytest.Ca
         parse(["los"])
     refusal = capsys.readouterr().err
     assert all(name in refusal for name in STUDIES)
+
+
+def test_a_star_that_gives_no_figures_is_no_calibration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(calibration, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(calibration.sys, "executable", "/bin/false")
+    with pytest.raises(calibration.CalibrationError, match="star of 2 workers gave no figures"):
+        calibration.star_records(2)
