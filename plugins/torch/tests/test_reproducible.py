@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +23,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
 from wiresum.agent._native import DigitSums
-from wiresum_lab.ranks.cluster import Cluster, runs_in
+from wiresum.torch.fingerprints import first_difference
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.cluster import Cluster, environment, runs_in
 
 BLOCK = 256
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "reproducible.py"
+EXAMPLE_S_MAX = 100.0
 FLOATS = st.one_of(
     st.floats(width=32),  # Inf, NaN and subnormals among them
     st.floats(-1, 1, width=32),
@@ -252,6 +260,47 @@ def test_without_it_the_bits_depend_on_the_number_of_workers(make_cluster: Calla
     assert two != four
     difference = np.frombuffer(two, np.float32) - np.frombuffer(four, np.float32)
     assert np.abs(difference).max() < 1e-3
+
+
+def run_example(switch: SwitchProcess, workers: int, *options: str) -> str:
+    """Returns the fingerprint that it prints."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers), str(EXAMPLE)]
+    done = subprocess.run(
+        [sys.executable, *command, "--width", "16", "--layers", "1", *options],
+        check=False,
+        env=environment({"WIRESUM_SWITCH": switch.endpoint}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=EXAMPLE_S_MAX,
+    )
+    assert done.returncode == 0, done.stdout
+    (found,) = re.findall(rf"^{workers} workers, .* s: (\w{{64}})$", done.stdout, re.MULTILINE)
+    return str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(8 * EXAMPLE_S_MAX)
+def test_the_example_ends_alike_however_its_workers_change(switch: SwitchProcess, tmp_path: Path) -> None:
+    log, checkpoint = ["--record", str(tmp_path / "one")], ["--checkpoint", str(tmp_path / "checkpoint")]
+    expected = run_example(switch, 1, "--until", "12", *log)
+    assert run_example(switch, 4, "--until", "12") == expected
+    assert run_example(switch, 2, "--until", "12", "--backend", "gloo") == expected
+    log = ["--record", str(tmp_path / "other")]
+    for workers, until in ((4, "4"), (1, "8"), (2, "12")):
+        last = run_example(switch, workers, "--until", until, *checkpoint, *log)
+    assert last == expected
+    assert first_difference(tmp_path / "one", tmp_path / "other") is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(8 * EXAMPLE_S_MAX)
+def test_the_example_shows_where_ddp_begins_to_differ(switch: SwitchProcess, tmp_path: Path) -> None:
+    for workers in (1, 4):
+        log = ["--record", str(tmp_path / str(workers))]
+        run_example(switch, workers, "--until", "12", "--ddp", "--backend", "gloo", *log)
+    difference = first_difference(tmp_path / "1", tmp_path / "4")
+    assert difference is not None and re.match(r"step \d+: layers", difference)
 
 
 # ---- errors
