@@ -3,8 +3,8 @@
 WIRESUM_SWITCH=... torchrun --nproc-per-node 4 reproducible.py --until 300
 
 Goes on from --checkpoint if that is there, also with another number of workers, and prints the hash at the end. With
---ddp, DistributedDataParallel averages the same micro-batches instead. With --record, every step's hashes are written, for
-`python -m wiresum.torch.fingerprints LOG LOG`.
+--ddp, DistributedDataParallel averages the same micro-batches instead. With --record, every step's hashes are written
+to a file, for `python -m wiresum.torch.fingerprints FILE FILE`.
 """
 
 import argparse
