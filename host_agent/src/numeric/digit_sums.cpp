@@ -4,7 +4,6 @@
 #include <array>
 #include <cassert>
 #include <cmath>
-#include <cstring>
 
 #include "numeric/codec.hpp"
 
@@ -15,10 +14,8 @@ constexpr std::uint32_t kInfinity = 0x7F800000U;
 constexpr unsigned kBitsMax = 277;  // of a float as an integer
 constexpr unsigned kWordsMax = DigitSums::kDigitsMax / 4;
 
-using BlockBits = std::array<std::uint32_t, DigitSums::kBlock>;
+using Elements = std::array<float, DigitSums::kBlock>;
 using Row = std::array<std::int32_t, DigitSums::kBlock>;
-
-constexpr bool is_special(std::uint32_t bits) noexcept { return (bits & kInfinity) == kInfinity; }
 
 /// The bit where the significand of a finite float begins.
 constexpr unsigned position_of(std::uint32_t magnitude) noexcept { return std::max(magnitude >> 23, 1U) - 1; }
@@ -63,14 +60,19 @@ bool DigitSums::add(std::span<const float> part, Extents extents, std::int32_t* 
   bool special = false;
   for (std::size_t block = 0; block < extents.ends.size(); ++block, lanes += block_lanes()) {
     const auto elements = part.subspan(block * kBlock, std::min(kBlock, part.size() - block * kBlock));
-    BlockBits bits;
-    std::memcpy(bits.data(), elements.data(), elements.size_bytes());
-    std::fill(bits.begin() + static_cast<std::ptrdiff_t>(elements.size()), bits.end(), 0U);
-    BlockRange range = kernels.block_range(bits.data());
+    Elements copy;
+    const float* source = elements.data();
+    if (elements.size() < kBlock) {
+      std::fill(std::ranges::copy(elements, copy.begin()).out, copy.end(), 0.0F);
+      source = copy.data();
+    }
+    BlockRange range = kernels.block_range(source);
     if (range.largest >= kInfinity) {
       special = true;
-      std::ranges::replace_if(bits, is_special, 0U);
-      range = kernels.block_range(bits.data());
+      std::replace_copy_if(
+          source, source + kBlock, copy.begin(), [](float value) { return !std::isfinite(value); }, 0.0F);
+      source = copy.data();
+      range = kernels.block_range(source);
     }
     if (range.largest == 0) continue;
 
@@ -88,7 +90,7 @@ bool DigitSums::add(std::span<const float> part, Extents extents, std::int32_t* 
     for (unsigned word = lowest > base ? (lowest - base) / 4 : 0; word < words_; ++word) {
       const unsigned low = (base + 4 * word) * digit_bits_;
       if (low > highest) break;
-      kernels.add_digits(bits.data(), static_cast<std::int32_t>(low), digit_bits_, lanes + 2 * word * kBlock);
+      kernels.add_digits(source, static_cast<std::int32_t>(low), digit_bits_, lanes + 2 * word * kBlock);
     }
   }
   return special;

@@ -61,9 +61,8 @@ struct Kernels {
   void (*accumulate)(std::byte* cell, const std::byte* payload, std::size_t words) noexcept;
 
   // Blocks of sums whatever the split (digit_sums.hpp, digit_templates.hpp).
-  BlockRange (*block_range)(const std::uint32_t* bits) noexcept;
-  void (*add_digits)(const std::uint32_t* bits, std::int32_t low, std::uint32_t digit_bits,
-                     std::int32_t* lanes) noexcept;
+  BlockRange (*block_range)(const float* elements) noexcept;
+  void (*add_digits)(const float* elements, std::int32_t low, std::uint32_t digit_bits, std::int32_t* lanes) noexcept;
 
   // Compressed gradients (stochastic.hpp).
   /// Words `first` to `first + count` of a draw; first + count <= kDrawWordsMax.

@@ -226,19 +226,19 @@ TEST(DigitSums, ExtremesTakeTheWordsTheyNeedAndNoMore) {
 TEST(DigitSums, AllInstructionSetsGiveTheSameLanes) {
   std::mt19937_64 random(4);
   for (int round = 0; round < 200; ++round) {
-    const Bits bits = bits_of(round % 2 == 0 ? any_bits(kDigitBlock, true, random)
-                                             : gradient(kDigitBlock, static_cast<int>(random() % 60) - 30, 30, random));
+    const Part part = round % 2 == 0 ? any_bits(kDigitBlock, true, random)
+                                     : gradient(kDigitBlock, static_cast<int>(random() % 60) - 30, 30, random);
     const auto digit_bits = static_cast<std::uint32_t>(6 + random() % 2);
     const auto low = static_cast<std::int32_t>(random() % 250);
     std::vector<std::int32_t> expected(2 * kDigitBlock, 100);
-    kKernelsScalar.add_digits(bits.data(), low, digit_bits, expected.data());
+    kKernelsScalar.add_digits(part.data(), low, digit_bits, expected.data());
     for (const Kernels* kernels : all_tables()) {
       std::vector<std::int32_t> lanes(2 * kDigitBlock, 100);
-      kernels->add_digits(bits.data(), low, digit_bits, lanes.data());
+      kernels->add_digits(part.data(), low, digit_bits, lanes.data());
       EXPECT_EQ(lanes, expected) << kernels->name;
-      const BlockRange range = kernels->block_range(bits.data());
-      EXPECT_EQ(range.largest, kKernelsScalar.block_range(bits.data()).largest) << kernels->name;
-      EXPECT_EQ(range.smallest_less_1, kKernelsScalar.block_range(bits.data()).smallest_less_1) << kernels->name;
+      const BlockRange range = kernels->block_range(part.data());
+      EXPECT_EQ(range.largest, kKernelsScalar.block_range(part.data()).largest) << kernels->name;
+      EXPECT_EQ(range.smallest_less_1, kKernelsScalar.block_range(part.data()).smallest_less_1) << kernels->name;
     }
   }
 }

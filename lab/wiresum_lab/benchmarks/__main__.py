@@ -22,6 +22,7 @@ BENCHMARKS = {
         "gradients",
         "real gradients in blocks, exactly and over Gloo: loss curves, and what exactness costs",
     ),
+    "reproducible": ("reproducible", "gradients that are the same for any number of workers: cost and error"),
     "callers": ("callers", "what an all-reduce costs its caller, over Wiresum and over Gloo"),
     "packets": ("packets", "what a packet costs, by layer and by transport (two cores to itself)"),
     "admission": ("cluster.admission", "admit and tear down jobs"),

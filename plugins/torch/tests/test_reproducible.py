@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +20,18 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import wiresum.torch
 from wiresum.agent._native import DigitSums
-from wiresum_lab.ranks.cluster import Cluster, runs_in
+from wiresum.torch import reproducibility
+from wiresum.torch.fingerprints import first_difference
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.cluster import Cluster, environment, runs_in
 
 BLOCK = 256
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "reproducible.py"
+EXAMPLE_S_MAX = 100.0
 FLOATS = st.one_of(
     st.floats(width=32),  # Inf, NaN and subnormals among them
     st.floats(-1, 1, width=32),
@@ -223,6 +233,31 @@ def test_workers_over_gloo_train_as_one(
     assert make_cluster(size, backend="gloo").run(train_here, 8, 1) == [alone(8, 1)] * size
 
 
+@runs_in("trio")
+def test_inf_and_nan_stay_in_their_element_at_all_workers(rank: int, size: int) -> None:
+    parts = np.arange(5 * 300, dtype=np.float32).reshape(5, 300)
+    parts[0, 7], parts[4, 7], parts[2, 8], parts[3, 299] = np.inf, -np.inf, np.nan, -np.inf
+    model = torch.nn.ModuleList([Holder(300), Holder(2)])
+    sums = wiresum.torch.reproducible(model, microbatches=5)
+    for index in sums.mine():
+        (model[0](torch.from_numpy(parts[index])) + model[1](torch.ones(2))).backward()
+    sums.reduce()
+    found = model[0].weights.grad.numpy()
+    blocks = parts[:, :BLOCK].T.tolist(), parts[:, BLOCK:].T.tolist()
+    assert same_bits(found, np.concatenate([definition(block, 1) for block in blocks]))
+    assert np.flatnonzero(~np.isfinite(found)).tolist() == [7, 8, 299]
+    assert model[1].weights.grad.tolist() == [1.0, 1.0]
+
+
+def train_in_small_buckets(rank: int, size: int) -> list[bytes]:
+    reproducibility.BUCKET_BYTES = 3000
+    return train_here(rank, size, 8, 1)
+
+
+def test_several_buckets_are_in_flight(make_cluster: Callable[..., Cluster], alone: Callable[..., list[bytes]]) -> None:
+    assert make_cluster(2).run(train_in_small_buckets) == [alone(8, 1)] * 2
+
+
 def test_more_workers_than_microbatches(quartet: Cluster, alone: Callable[..., list[bytes]]) -> None:
     assert quartet.run(train_here, 3, 1) == [alone(3, 1)] * 4
 
@@ -252,6 +287,47 @@ def test_without_it_the_bits_depend_on_the_number_of_workers(make_cluster: Calla
     assert two != four
     difference = np.frombuffer(two, np.float32) - np.frombuffer(four, np.float32)
     assert np.abs(difference).max() < 1e-3
+
+
+def run_example(switch: SwitchProcess, workers: int, *options: str) -> str:
+    """Returns the fingerprint that it prints."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers), str(EXAMPLE)]
+    done = subprocess.run(
+        [sys.executable, *command, "--width", "16", "--layers", "1", *options],
+        check=False,
+        env=environment({"WIRESUM_SWITCH": switch.endpoint}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=EXAMPLE_S_MAX,
+    )
+    assert done.returncode == 0, done.stdout
+    (found,) = re.findall(rf"^{workers} workers, .* s: (\w{{64}})$", done.stdout, re.MULTILINE)
+    return str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(8 * EXAMPLE_S_MAX)
+def test_the_example_ends_alike_however_its_workers_change(switch: SwitchProcess, tmp_path: Path) -> None:
+    log, saved = ["--record", str(tmp_path / "one")], ["--checkpoint", str(tmp_path / "checkpoint")]
+    expected = run_example(switch, 1, "--until", "12", *log)
+    assert run_example(switch, 4, "--until", "12") == expected
+    assert run_example(switch, 2, "--until", "12", "--backend", "gloo") == expected
+    log = ["--record", str(tmp_path / "other")]
+    for workers, until in ((4, "4"), (1, "8"), (2, "12")):
+        last = run_example(switch, workers, "--until", until, *saved, *log)
+    assert last == expected
+    assert first_difference(tmp_path / "one", tmp_path / "other") is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(8 * EXAMPLE_S_MAX)
+def test_the_example_shows_where_ddp_begins_to_differ(switch: SwitchProcess, tmp_path: Path) -> None:
+    for workers in (1, 4):
+        log = ["--record", str(tmp_path / str(workers))]
+        run_example(switch, workers, "--until", "12", "--ddp", "--backend", "gloo", *log)
+    difference = first_difference(tmp_path / "1", tmp_path / "4")
+    assert difference is not None and re.match(r"step \d+: layers", difference)
 
 
 # ---- errors
@@ -317,6 +393,16 @@ def test_ddp_is_refused(rank: int, size: int) -> None:
     with pytest.raises(TypeError, match=r"pass the module itself \(model.module\)"):
         wiresum.torch.reproducible(DistributedDataParallel(Holder(3)))
     dist.barrier()
+
+
+def test_activation_checkpoints_work_unless_they_are_reentrant() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+    sums = wiresum.torch.reproducible(model, microbatches=1)
+    inputs = torch.ones(2, 3, requires_grad=True)
+    model[1](checkpoint(model[0], inputs, use_reentrant=False)).sum().backward()
+    sums.reduce()
+    with pytest.raises(RuntimeError, match="nested in another one"):
+        model[1](checkpoint(model[0], inputs, use_reentrant=True)).sum().backward()
 
 
 @pytest.mark.parametrize("microbatches", [0, 129])

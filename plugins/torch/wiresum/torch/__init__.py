@@ -2,7 +2,7 @@
 
 `Options` are a group's settings, `stats()` its counters, `flight_record()` its newest collectives.
 `WiresumTimeoutError` is raised at a time-out. The guide is docs/torch.md. `reproducible` makes gradients the same bits
-for any number of workers (docs/reproducible.md).
+for any number of workers, and `fingerprint` hashes what came of it (docs/reproducible.md).
 
 PyTorch finds this package by the entry point `torch.backends` and calls `_autoload` at the end of `import torch`, in
 every process. So this module imports only PyTorch: the native core, gRPC and the process group are loaded when a group
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from wiresum.torch.errors import WiresumTimeoutError
+    from wiresum.torch.fingerprints import fingerprint
     from wiresum.torch.options import Options
     from wiresum.torch.reproducibility import reproducible
     from wiresum.torch.statistics import GroupStats
@@ -26,6 +27,7 @@ __all__ = [
     "GroupStats",
     "Options",
     "WiresumTimeoutError",
+    "fingerprint",
     "flight_record",
     "register",
     "reproducible",
@@ -38,6 +40,7 @@ _LAZY = {
     "GroupStats": "wiresum.torch.statistics",
     "Options": "wiresum.torch.options",
     "WiresumTimeoutError": "wiresum.torch.errors",
+    "fingerprint": "wiresum.torch.fingerprints",
     "reproducible": "wiresum.torch.reproducibility",
 }
 
