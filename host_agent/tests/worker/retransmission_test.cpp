@@ -345,7 +345,8 @@ class SlowerPath : public Timers, public ::testing::WithParamInterface<TimeNs> {
     const std::uint64_t before = single.worker().stats().questions;
     const auto sent = single.poll().at(0);
     const TimeNs comes = single.now + round_trip;
-    for (TimeNs at = single.worker().next_timeout(); at < comes; at = single.worker().next_timeout()) single.poll_at(at);
+    for (TimeNs at = single.worker().next_timeout(); at < comes; at = single.worker().next_timeout())
+      single.poll_at(at);
     single.now = comes;
     single.echo(sent);
     return single.worker().stats().questions - before;
