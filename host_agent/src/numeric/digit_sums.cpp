@@ -90,7 +90,9 @@ bool DigitSums::add(std::span<const float> part, Extents extents, std::int32_t* 
     for (unsigned word = lowest > base ? (lowest - base) / 4 : 0; word < words_; ++word) {
       const unsigned low = (base + 4 * word) * digit_bits_;
       if (low > highest) break;
-      kernels.add_digits(source, static_cast<std::int32_t>(low), digit_bits_, lanes + 2 * word * kBlock);
+      const bool top = word + 1 == words_ && low >= 24;
+      const auto add_digits = top ? kernels.add_top_digits : kernels.add_digits;
+      add_digits(source, static_cast<std::int32_t>(low), digit_bits_, lanes + 2 * word * kBlock);
     }
   }
   return special;

@@ -41,7 +41,8 @@ constexpr Kernels make_kernels(const char* name) noexcept {
   fill.template operator()<V, Dtype::kI32>();
   kernels.accumulate = accumulate_words<V>;
   kernels.block_range = block_range;
-  kernels.add_digits = add_digits;
+  kernels.add_digits = add_digits<false>;
+  kernels.add_top_digits = add_digits<true>;
   kernels.random_words = draw_words<V>;
   kernels.float_gradients = {round_elements<V, float>, scale_elements<V, float>, square_distance_of<V, float>};
   kernels.double_gradients = {round_elements<V, double>, scale_elements<V, double>, square_distance_of<V, double>};

@@ -48,6 +48,9 @@ struct Kernels {
   using Dequantise = void (*)(const DequantiseFactors&, const std::byte* payload, std::size_t words,
                               std::byte* destination, std::size_t count) noexcept;
 
+  using AddDigits = void (*)(const float* elements, std::int32_t low, std::uint32_t digit_bits,
+                             std::int32_t* lanes) noexcept;
+
   const char* name;
   /// The largest and the smallest magnitude of `count` elements. By dtype (kF32, kF16, kBF16).
   MagnitudeRange (*magnitudes[3])(const std::byte* source, std::size_t count) noexcept;
@@ -62,7 +65,8 @@ struct Kernels {
 
   // Blocks of sums whatever the split (digit_sums.hpp, digit_templates.hpp).
   BlockRange (*block_range)(const float* elements) noexcept;
-  void (*add_digits)(const float* elements, std::int32_t low, std::uint32_t digit_bits, std::int32_t* lanes) noexcept;
+  AddDigits add_digits;
+  AddDigits add_top_digits;
 
   // Compressed gradients (stochastic.hpp).
   /// Words `first` to `first + count` of a draw; first + count <= kDrawWordsMax.

@@ -236,6 +236,11 @@ TEST(DigitSums, AllInstructionSetsGiveTheSameLanes) {
       std::vector<std::int32_t> lanes(2 * kDigitBlock, 100);
       kernels->add_digits(part.data(), low, digit_bits, lanes.data());
       EXPECT_EQ(lanes, expected) << kernels->name;
+      if (low >= 24 && kernels->block_range(part.data()).largest >> 23 <= static_cast<std::uint32_t>(low) + 8) {
+        std::ranges::fill(lanes, 100);
+        kernels->add_top_digits(part.data(), low, digit_bits, lanes.data());
+        EXPECT_EQ(lanes, expected) << kernels->name;
+      }
       const BlockRange range = kernels->block_range(part.data());
       EXPECT_EQ(range.largest, kKernelsScalar.block_range(part.data()).largest) << kernels->name;
       EXPECT_EQ(range.smallest_less_1, kKernelsScalar.block_range(part.data()).smallest_less_1) << kernels->name;
