@@ -3,7 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "sim_transport.hpp"
@@ -38,31 +39,37 @@ class ShardTest : public testing::Test {
  protected:
   /// Answers all packets that were sent.
   void answer() {
-    for (sim::Datagram& datagram : sent) {
+    for (const sim::Packet& packet : sent) {
       wire::Header header;
-      ASSERT_EQ(wire::decode(datagram, header), wire::ParseError::kNone);
+      ASSERT_EQ(wire::decode(packet.bytes(), header), wire::ParseError::kNone);
       header.kind = wire::Kind::kResult;
-      wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
-      transport.arrive(std::move(datagram));
+      transport.arrive(pool.make([&](std::byte* data) {
+        std::ranges::copy(packet.bytes(), data);
+        wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(data, wire::kHeaderBytes));
+        return packet.size();
+      }));
     }
     sent.clear();
   }
 
   StandingClock clock;
-  std::vector<sim::Datagram> sent;
+  static constexpr std::size_t kPacketBytes = wire::kHeaderBytes + 4 * wire::kWordBytes;
+  sim::PacketPool pool{kPacketBytes};
+  sim::DeviceMemory memory{4, kPacketBytes};
+  std::vector<sim::Packet> sent;
   std::vector<worker::Completion> completions;
   int mails = 0;
-  std::vector<std::function<void()>> unread;  // packets that the device has not read yet
+  std::vector<std::pair<sim::SimTransport::Place, sim::Packet>> unread;  // what the device has not read yet
   bool device_is_late = false;
-  sim::SimTransport transport{4, wire::kHeaderBytes + 4 * wire::kWordBytes,
-                              [this](std::function<void()> read) {
+  sim::SimTransport transport{memory, pool,
+                              [this](sim::SimTransport::Place place, const sim::Packet& packet) {
                                 if (device_is_late) {
-                                  unread.push_back(std::move(read));
+                                  unread.emplace_back(place, packet);
                                 } else {
-                                  read();
+                                  transport.read(place, packet);
                                 }
                               },
-                              [this](sim::Datagram datagram) { sent.push_back(std::move(datagram)); }};
+                              [this](const sim::Packet& packet) { sent.push_back(packet); }};
   Shard shard{small_config(), wire::Endpoint{}, clock, transport,
               Shard::Hooks{.on_mail = [this] { ++mails; },
                            .on_completion =
@@ -118,7 +125,7 @@ TEST_F(ShardTest, PacketsWaitUntilTheDeviceHasRoom) {
     shard.transmit();
     EXPECT_LE(unread.size(), 4U);  // as many as the device has room for
     if (!unread.empty()) {
-      unread.back()();  // the device reads them in no particular order
+      transport.read(unread.back().first, unread.back().second);  // the device reads them in no particular order
       unread.pop_back();
     }
     answer();
