@@ -11,6 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from wiresum_lab.benchmarks.scale.bounds import halving_doubling_s, ring_s
 from wiresum_lab.benchmarks.scale.case import Case, Outcome
@@ -57,6 +58,9 @@ def _draw_panel(axis: Axes, rows: Rows, x_label: str, x_of: Callable[[Case], flo
         axis.plot(places, heights, color=colour, linestyle=style, marker=".", label=label)
     axis.set_xscale("log", base=2 if x_label == "workers" else 10)
     axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set_xticks(places, ["none" if place == NO_LOSS_AT else f"{place:g}" for place in places])
     axis.set_xlabel(x_label)
     axis.grid(visible=True, alpha=0.25)
