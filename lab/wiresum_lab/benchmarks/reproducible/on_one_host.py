@@ -99,8 +99,8 @@ def _means(batches: Sequence[Sequence[torch.Tensor]], words: int) -> tuple[torch
 
 
 def accumulate(words: int, elements: int) -> dict[str, float]:
-    """Seconds to add a micro-batch of normal numbers, by sums of digits and by PyTorch's own add_. The shortest of many,
-    which other work on the machine affects least."""
+    """Seconds to add a micro-batch of normal numbers, by sums of digits and by PyTorch's own add_. The shortest of
+    many, which other work on the machine affects least."""
     torch.set_num_threads(1)
     parts = [torch.randn(elements) * 1e-3 for _ in range(MICROBATCHES)]
     plain = torch.zeros(elements)
