@@ -1,8 +1,8 @@
 """Experiment 11: accuracy by layer and over the entire model, for each of the paper's compressors.
 
 Source: arXiv 1911.08250: the same training twice, compressed by layer and over the entire model, without a memory.
-Experiment 6 has the errors behind it. A threshold gives the same training twice, but for rounding; an adaptive one sends at least the
-largest value of each layer, or of the model.
+Experiment 6 has the errors behind it. A threshold gives the same training twice, but for rounding; an adaptive one
+sends at least the largest value of each layer, or of the model.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def run(*, workers: int = 4, epochs: int = EPOCHS, seeds: int = 3, names: Sequen
     ahead = {name: _accuracy(by_layer[name]) - _accuracy(of_model[name]) for name in names}
     claims = [
         Claim(f"{THRESHOLD}: largest difference between the losses of both trainings, first epoch",
-              max(_apart(*both, epochs) for both in zip(by_layer[THRESHOLD], of_model[THRESHOLD], strict=True)), at_most=SAME),
+              max(_apart(*both, epochs) for both in zip(by_layer[THRESHOLD], of_model[THRESHOLD], strict=True)),
+              at_most=SAME),
         Claim(f"{ADAPTIVE}: bytes sent by layer / of the entire model",
               _sent(by_layer[ADAPTIVE]) / _sent(of_model[ADAPTIVE]), at_least=5),
     ]  # fmt: skip
