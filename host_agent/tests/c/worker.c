@@ -268,7 +268,7 @@ static void arguments(void) {
   EXPECT(wiresum_join(NULL, 0, 1, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
   EXPECT(strstr(wiresum_error_text(), "set WIRESUM_JOB") != NULL);
   EXPECT(wiresum_join("a", 1, 1, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
-  EXPECT(wiresum_join("a", 0, 1025, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 4097, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
   EXPECT(wiresum_join("a", 0, 1, NULL, 2, &session) == WIRESUM_ERROR_ARGUMENT);
   EXPECT(wiresum_join("a", 0, 1, odd, 0, &session) == WIRESUM_ERROR_ARGUMENT);
   EXPECT(wiresum_join("a", 0, 1, NULL, 0, NULL) == WIRESUM_ERROR_ARGUMENT);
