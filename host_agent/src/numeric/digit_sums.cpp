@@ -92,7 +92,7 @@ bool DigitSums::add(std::span<const float> part, Extents extents, std::int32_t* 
       if (low > highest) break;
       const bool top = word + 1 == words_ && low >= 24;
       const auto add_digits = top ? kernels.add_top_digits : kernels.add_digits;
-      add_digits(source, static_cast<std::int32_t>(low), digit_bits_, lanes + 2 * word * kBlock);
+      add_digits(source, static_cast<std::int32_t>(low), digit_bits_, lanes + std::size_t{2} * word * kBlock);
     }
   }
   return special;
@@ -154,7 +154,7 @@ void DigitSums::pack(Extents own, Extents agreed, const std::int32_t* lanes, std
     assert(own.ends[block] <= agreed.ends[block]);
     const std::int32_t* from = lanes;
     if (exact()) {
-      from += window.base / 4 * 2 * kBlock;
+      from += window.base / 4 * std::size_t{2} * kBlock;
     } else if (const unsigned base = base_of(own.ends[block]); base != window.base) {
       move_up(lanes, window.base - base, moved.data());
       from = moved.data();
