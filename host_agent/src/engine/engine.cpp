@@ -22,8 +22,6 @@ using worker::TimeNs;
 
 /// Loop rounds between publications of statistics while busy.
 constexpr unsigned kStatsPeriod = 64;
-/// A datagram waits for other processes at both ends to give up a core: less than this is no sign of a loss.
-constexpr TimeNs kRtoMinNs = 5'000'000;
 /// How often the deadlines of requests that wait to be issued are checked.
 constexpr TimeNs kWaitingPeriodNs = 100'000'000;
 /// Longest sleep, so that a thread looks around even if an event were missed.

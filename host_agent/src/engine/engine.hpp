@@ -30,6 +30,9 @@
 
 namespace wiresum::engine {
 
+/// A datagram waits for other processes at both ends to give up a core: less than this is no sign of a loss.
+inline constexpr worker::TimeNs kRtoMinNs = 5'000'000;
+
 /// One of the switches that a job is at, and what the job has there.
 struct AggregatorConfig {
   /// slot_first and slots stand for the whole lease here; each thread gets its share.

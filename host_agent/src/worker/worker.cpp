@@ -344,7 +344,7 @@ void Worker::measure(const Slot& slot) noexcept {
       ((slot.list == Flight::kFresh && now_ < not_before(slot, rtt_.rto())) || spurious(slot))) {
     const TimeNs rtt = std::max<TimeNs>(now_ - slot.first_sent_at, 1);
     rtt_.sample(rtt);
-    window_.on_round_trip(static_cast<std::uint32_t>(stats_.results - slot.results_before), rtt, rtt_.least());
+    window_.on_round_trip(stats_.results - slot.results_before, rtt, rtt_.least());
   } else if (slot.expiries > 0 && !slot.first_of_collective && !known_lost(slot)) {
     rtt_.doubt();
   }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/engine.hpp"
 #include "simulation.hpp"
 
 namespace nb = nanobind;
@@ -192,6 +193,9 @@ NB_MODULE(wiresum_sim, module) {
       .def_ro("buffer_held_max", &sim::Report::buffer_held_max)
       .def_ro("packets_max", &sim::Report::packets_max)
       .def_ro("sparse", &sim::Report::sparse);
+  // What ships, which differs from a Scenario's defaults.
+  module.attr("RTO_MIN_NS") = engine::kRtoMinNs;
+  module.attr("SPARSE_CHUNKS_MIN") = schedule::SchedulerConfig{}.sparse_chunks_min;
   nb::class_<Job>(module, "Job")
       .def(nb::init<const sim::Scenario&>())
       .def("add", &Job::add, "dtype"_a, "scaling"_a, "bits"_a, "fixed_scale"_a, "divisor"_a, "may_be_sparse"_a,

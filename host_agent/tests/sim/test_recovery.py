@@ -9,14 +9,12 @@ import pytest
 from wiresum_lab.simulation import sim
 
 WORKERS = 8
-RTO_MIN_NS = 5_000_000
-"""As in host_agent/src/engine/engine.cpp."""
 
 
 def nanoseconds(*, gbit: float, link_ns: int, megabytes: float, loss: float, seed: int) -> int:
     """Of a sum whose elements are all checked."""
     scenario = sim.Scenario()
-    scenario.seed, scenario.workers, scenario.slots, scenario.rto_min = seed, WORKERS, 512, RTO_MIN_NS
+    scenario.seed, scenario.workers, scenario.slots, scenario.rto_min = seed, WORKERS, 512, sim.RTO_MIN_NS
     link = sim.Link()
     link.loss, link.delay_ns, link.rate_bps = loss, link_ns, gbit * 1e9
     scenario.up = scenario.down = link

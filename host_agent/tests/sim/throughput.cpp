@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "engine/engine.hpp"
 #include "simulation.hpp"
 
 namespace wiresum::sim {
@@ -34,7 +35,7 @@ ThroughputResult measure(const Setup& setup, double loss, std::uint64_t seed) {
   scenario.workers = setup.workers;
   scenario.slots = setup.slots;
   scenario.window_min = setup.window_min;
-  scenario.rto_min = 5'000'000;  // as the engine's
+  scenario.rto_min = engine::kRtoMinNs;
   LinkConfig link;
   link.loss = loss;
   link.delay_ns = static_cast<TimeNs>(setup.link_us * 1e3);

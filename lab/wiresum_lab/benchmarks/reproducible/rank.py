@@ -22,35 +22,25 @@ MICROBATCHES = 8
 WAYS = ("fp32", "1", "2", "0")
 
 
-class Holder(torch.nn.Module):
-    """A parameter whose gradient is what forward gets."""
-
-    def __init__(self, elements: int) -> None:
-        super().__init__()
-        self.weights = torch.nn.Parameter(torch.zeros(elements))
-
-    def forward(self, gradient: torch.Tensor) -> torch.Tensor:
-        return (self.weights * gradient).sum()
-
-
 class ReproducibleRank(Rank):
     def __init__(self, device: str) -> None:
         super().__init__(device)
-        self.holders: dict[str, tuple[Holder, Reproducible]] = {}
+        self.sums: dict[str, tuple[torch.nn.Parameter, Reproducible]] = {}
         self.tensor = torch.empty(0)
 
     def prepare(self, elements: int, draw: int) -> None:
-        if not self.holders:
+        if not self.sums:
             for way in WAYS[1:]:
-                holder = Holder(elements)
-                self.holders[way] = holder, wiresum.torch.reproducible(holder, MICROBATCHES, words=int(way) or None)
+                weights = torch.nn.Parameter(torch.zeros(elements))
+                model = torch.nn.ParameterList([weights])
+                self.sums[way] = weights, wiresum.torch.reproducible(model, MICROBATCHES, words=int(way) or None)
         generator = torch.Generator().manual_seed(1000 * draw + self.rank)
-        mine = self.holders[WAYS[1]][1].mine()
+        mine = self.sums[WAYS[1]][1].mine()
         parts = [torch.randn(elements, generator=generator) * 1e-3 for _ in mine]
         self.tensor = torch.stack(parts).sum(0)
-        for holder, _ in self.holders.values():
+        for weights, _ in self.sums.values():
             for part in parts:
-                holder(part).backward()
+                (weights * part).sum().backward()  # whose gradient is the part
 
     def go(self, way: str, start_ns: int) -> dict[str, Any]:
         before = wiresum.torch.stats().network
@@ -62,7 +52,7 @@ class ReproducibleRank(Rank):
             dist.all_reduce(self.tensor)
             self.tensor /= MICROBATCHES
         else:
-            self.holders[way][1].reduce()
+            self.sums[way][1].reduce()
         end_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns() - cpu_ns
         after = wiresum.torch.stats().network
         assert after is not None

@@ -15,10 +15,6 @@ from wiresum_lab.benchmarks.scale.bounds import Path, in_network_s
 from wiresum_lab.simulation import racks, sim
 
 LANES = 360
-RTO_MIN_NS = 5_000_000
-"""As in host_agent/src/engine/engine.cpp."""
-SPARSE_CHUNKS_MIN = 64
-"""As in host_agent/src/schedule/scheduler.hpp."""
 SOURCES = 4
 """Tensors of different contents; worker i has that of number i mod SOURCES."""
 Values = npt.NDArray[np.float32]
@@ -158,7 +154,7 @@ def link_of(case: Case, gbit: float) -> Any:
 def scenario_of(case: Case) -> Any:
     scenario = sim.Scenario()
     scenario.seed, scenario.workers, scenario.lanes, scenario.slots = case.seed, case.workers, LANES, case.slots
-    scenario.rto_min, scenario.sparse_chunks_min = RTO_MIN_NS, SPARSE_CHUNKS_MIN
+    scenario.rto_min, scenario.sparse_chunks_min = sim.RTO_MIN_NS, sim.SPARSE_CHUNKS_MIN
     scenario.vote_lag_chunks = 2 * case.slots
     scenario.collectives_max = max(8, 4 * case.tensors)
     scenario.exact_when_wide = True
