@@ -63,5 +63,20 @@ TEST(RttEstimator, KnowsHowLongAResultTakesThatIsNotLost) {
   EXPECT_EQ(rtt.soon(), rtt.rto()) << "at most";
 }
 
+TEST(RttEstimator, DoubtDoublesOneTimerUntilTheNextSample) {
+  RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
+  for (int i = 0; i < 10'000; ++i) rtt.sample(kMs / 100);
+  const TimeNs soon = rtt.soon();
+  for (int doublings = 1; doublings <= 3; ++doublings) {
+    rtt.doubt();
+    EXPECT_EQ(rtt.soon(), soon);
+    EXPECT_EQ(rtt.later(), 2 * soon << doublings);
+  }
+  for (int i = 0; i < 1000; ++i) rtt.doubt();
+  EXPECT_EQ(rtt.later(), rtt.rto()) << "at most";
+  rtt.sample(kMs / 100);
+  EXPECT_EQ(rtt.later(), 2 * rtt.soon());
+}
+
 }  // namespace
 }  // namespace wiresum::worker
