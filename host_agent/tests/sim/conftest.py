@@ -18,7 +18,6 @@ SEEDS_DEFAULT = {
     "shared_seed": 100,
     "long_seed": 60,
     "long_fault_seed": 60,
-    "recovery_seed": 3,
 }
 """By the name of a test's argument."""
 

@@ -3,6 +3,8 @@ constants."""
 
 from __future__ import annotations
 
+import statistics
+
 import numpy as np
 import pytest
 
@@ -29,19 +31,14 @@ def nanoseconds(*, gbit: float, link_ns: int, megabytes: float, loss: float, see
     return int(report.time_ns)
 
 
-@pytest.mark.parametrize(("loss", "share"), [(1e-4, 0.97), (1e-3, 0.9), (1e-2, 0.6)])
-def test_random_loss_does_not_close_the_window_below_what_a_fast_path_holds(
-    loss: float, share: float, recovery_seed: int
+# A round trip of the first holds 68 packets, more than twice the window's floor.
+@pytest.mark.parametrize(("gbit", "link_ns", "megabytes"), [(400, 1_000, 8), (100, 1_000, 4), (10, 10_000, 2)])
+@pytest.mark.parametrize(("loss", "share"), [(1e-4, 0.97), (1e-3, 0.95), (1e-2, 0.7)])
+def test_a_loss_costs_round_trips_and_neither_the_floor_of_the_rto_nor_the_window(
+    gbit: float, link_ns: int, megabytes: float, loss: float, share: float
 ) -> None:
-    """A round trip of 68 packets, more than twice the window's floor."""
-    path = {"gbit": 400, "link_ns": 1_000, "megabytes": 8, "seed": recovery_seed}
-    assert nanoseconds(loss=0, **path) >= share * nanoseconds(loss=loss, **path)
-
-
-@pytest.mark.parametrize(("loss", "share"), [(1e-4, 0.97), (1e-3, 0.9), (1e-2, 0.6)])
-@pytest.mark.parametrize(("gbit", "link_ns", "megabytes"), [(100, 1_000, 4), (10, 10_000, 2)])
-def test_a_loss_costs_round_trips_and_not_the_floor_of_the_rto(
-    gbit: float, link_ns: int, megabytes: float, loss: float, share: float, recovery_seed: int
-) -> None:
-    path = {"gbit": gbit, "link_ns": link_ns, "megabytes": megabytes, "seed": recovery_seed}
-    assert nanoseconds(loss=0, **path) >= share * nanoseconds(loss=loss, **path)  # type: ignore[arg-type]
+    """In the median of five seeds: one of them may lose nothing, or the last packet again and again."""
+    times = [nanoseconds(gbit=gbit, link_ns=link_ns, megabytes=megabytes, loss=loss, seed=seed) for seed in range(5)]
+    lossless = nanoseconds(gbit=gbit, link_ns=link_ns, megabytes=megabytes, loss=0, seed=0)
+    assert min(times) > lossless
+    assert statistics.median(times) <= lossless / share

@@ -3,6 +3,8 @@ so no machine's load decides."""
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
 from wiresum_lab.benchmarks.scale.case import Case, Outcome, simulate
@@ -28,9 +30,10 @@ def test_workers_in_racks_take_little_longer_than_eight_at_a_switch() -> None:
     assert many.seconds <= 1.1 * few.seconds
 
 
-@pytest.mark.parametrize(("loss", "share"), [(1e-4, 0.9), (1e-3, 0.85), (1e-2, 0.5)])
+@pytest.mark.parametrize(("loss", "share"), [(1e-4, 0.95), (1e-3, 0.93), (1e-2, 0.8)])
 @pytest.mark.parametrize("gbit", [10, 100])
-def test_loss_costs_little_at_any_rate(gbit: float, loss: float, share: float, recovery_seed: int) -> None:
-    outcome = sweep(workers=8, gbit=gbit, loss=loss, seed=recovery_seed)
-    assert outcome.lost > 0
-    assert outcome.of_bound >= share
+def test_loss_costs_little_at_any_rate(gbit: float, loss: float, share: float) -> None:
+    """In the median of five seeds: one of them may lose nothing, or the last packet again and again."""
+    outcomes = [sweep(workers=8, gbit=gbit, loss=loss, seed=seed) for seed in range(5)]
+    assert sum(outcome.lost for outcome in outcomes) > 0
+    assert statistics.median(outcome.of_bound for outcome in outcomes) >= share
