@@ -29,9 +29,6 @@ const char* word_of(Status status) {
   return "aborted";
 }
 
-/// Enough chunks that each engine thread sends full packets (SchedulerConfig::chunks_per_thread_min).
-constexpr std::size_t kGreetingChunksPerThread = 16;
-
 /// The first all-reduce of a session, times `factor`: full packets through every thread, with a number of its own for
 /// each chunk. It finds a blocked port or a small MTU at once, and workers whose chunks do not meet at the same
 /// aggregators.

@@ -181,6 +181,7 @@ void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
   slot.results_before = stats_.results;
   slot.send_number = ++send_number_;
   ready_.remove(index);
+  if (flight_.size() == 0) result_at_ = now_;
   flight_.append(index, Flight::kFresh);
   if (wire::newer(slot.round, static_cast<std::uint32_t>(stats_.round_newest))) stats_.round_newest = slot.round;
 }

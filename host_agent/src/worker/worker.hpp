@@ -223,7 +223,7 @@ class Worker {
   std::uint64_t send_number_ = 0;           // of the last first transmission
   std::uint64_t send_number_complete_ = 0;  // the largest whose RESULT has come
   TimeNs now_ = 0;                          // the latest time seen; never goes back
-  TimeNs result_at_ = 0;                    // the last new RESULT
+  TimeNs result_at_ = 0;                    // the last new RESULT, or the first packet sent since nothing was in flight
   TimeNs resumed_at_ = 0;                   // the last new RESULT that ended a silence of more than an RTO
   std::uint32_t probe_random_ = 0;          // how much earlier than its timeout the next probe goes
   TimeNs deadline_ = kNever;                // not later than the first deadline of a pending collective

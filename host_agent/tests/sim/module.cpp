@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "session/session.hpp"
 #include "simulation.hpp"
 
 namespace nb = nanobind;
@@ -195,6 +196,7 @@ NB_MODULE(wiresum_sim, module) {
       .def_ro("sparse", &sim::Report::sparse);
   // What ships, which differs from a Scenario's defaults.
   module.attr("RTO_MIN_NS") = engine::kRtoMinNs;
+  module.attr("GREETING_CHUNKS") = session::kGreetingChunksPerThread;
   module.attr("SPARSE_CHUNKS_MIN") = schedule::SchedulerConfig{}.sparse_chunks_min;
   nb::class_<Job>(module, "Job")
       .def(nb::init<const sim::Scenario&>())

@@ -13,7 +13,7 @@ from wiresum_lab.simulation import sim
 WORKERS = 8
 
 
-def nanoseconds(*, gbit: float, link_ns: int, megabytes: float, loss: float, seed: int) -> int:
+def nanoseconds(*, gbit: float, link_ns: int, megabytes: float, loss: float, seed: int, begin_ns: int = 0) -> int:
     """Of a sum whose elements are all checked."""
     scenario = sim.Scenario()
     scenario.seed, scenario.workers, scenario.slots, scenario.rto_min = seed, WORKERS, 512, sim.RTO_MIN_NS
@@ -23,12 +23,12 @@ def nanoseconds(*, gbit: float, link_ns: int, megabytes: float, loss: float, see
     job = sim.Job(scenario)
     tensors = [np.full(int(megabytes * 1e6) // 4, rank, np.float32) for rank in range(WORKERS)]
     regions = [[(tensor.ctypes.data, tensor.ctypes.data, tensor.size)] for tensor in tensors]
-    job.add(sim.Dtype.F32, sim.Scaling.BLOCK_EXPONENT, 32, 1.0, 1.0, False, 0, regions, [0] * WORKERS)
+    job.add(sim.Dtype.F32, sim.Scaling.BLOCK_EXPONENT, 32, 1.0, 1.0, False, 0, regions, [begin_ns] * WORKERS)
     report = job.run()
     assert report.finished, report.failure
     for tensor in tensors:
         assert (tensor == sum(range(WORKERS))).all()
-    return int(report.time_ns)
+    return int(report.time_ns) - begin_ns
 
 
 # A round trip of the first holds 68 packets, more than twice the window's floor.
@@ -42,3 +42,10 @@ def test_a_loss_costs_round_trips_and_neither_the_floor_of_the_rto_nor_the_windo
     lossless = nanoseconds(gbit=gbit, link_ns=link_ns, megabytes=megabytes, loss=0, seed=0)
     assert min(times) > lossless
     assert statistics.median(times) <= lossless / share
+
+
+def test_a_pause_makes_a_loss_cost_no_more() -> None:
+    """A training computes between its sums, for longer than any time-out."""
+    path = {"gbit": 100, "link_ns": 1_000, "megabytes": 4, "loss": 1e-2}
+    times = [nanoseconds(seed=seed, begin_ns=200_000_000, **path) for seed in range(6)]  # type: ignore[arg-type]
+    assert max(times) <= 1.2 * nanoseconds(seed=0, **path)  # type: ignore[arg-type]

@@ -296,6 +296,19 @@ TEST_F(FastPath, ASilenceBeginsWithTheLastResult) {
   EXPECT_LE(slots.worker().next_timeout() - slots.now, 4 * kSoon);
 }
 
+TEST_F(FastPath, WhileNothingIsInFlightThereIsNoSilence) {
+  while (slots.worker().in_flight() > 0) next();
+  slots.now += 1000 * kMillisecond;
+  Integers later{std::vector<std::int32_t>(4 * 3, 1)};
+  ASSERT_TRUE(slots.worker().submit(later.work));
+  sent = slots.poll();
+  const TimeNs begun = slots.now;
+  slots.now += kRoundTrip;
+  slots.echo(sent.at(2));
+  slots.poll();
+  EXPECT_EQ(slots.worker().next_timeout(), begun + kSoon) << "as without the pause";
+}
+
 TEST_F(Timers, APacketCountsAsLostOnceForTheWindow) {
   WorkerConfig wide = config();
   wide.window_min = 1;
