@@ -296,12 +296,14 @@ Worker::Subject Worker::subject_of(std::uint32_t index) const noexcept {
   const Slot& slot = slots_[index];
   if (has_result(slot.role)) {
     const KeptResults::Entry& kept = kept_[index];
-    return {.tensor = kept.tensor, .chunk = kept.chunk, .exponent = slot.role == Role::kRepeats ? kept.exponent : 0U};
+    return {.tensor = kept.tensor,
+            .chunk = kept.chunk,
+            .exponent = slot.role == Role::kRepeats ? kept.exponent : std::uint8_t{0}};
   }
   const Pending& pending = pending_[slot.collective];
   return {.tensor = pending.work.tensor,
           .chunk = pending.number(slot.chunk),
-          .exponent = slot.role == Role::kBehind ? 0U : slot.exponent_sent};
+          .exponent = slot.role == Role::kBehind ? std::uint8_t{0} : slot.exponent_sent};
 }
 
 // ---- Receiving ----

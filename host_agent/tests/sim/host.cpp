@@ -241,7 +241,7 @@ void Host::on_halted(std::uint32_t thread, Positions positions) {
 }
 
 void Host::move(std::uint32_t number, const engine::Destination& destination, const Roles& roles) {
-  when_awake(clock_.now(), [this, number, destination, roles] {
+  when_awake(clock_.now(), [this, number, destination, roles = roles] {
     if (number != move_number_) return;
     const auto slots = static_cast<std::ptrdiff_t>(roles.size() / threads_.size());
     for (std::size_t i = 0; i < threads_.size(); ++i) {

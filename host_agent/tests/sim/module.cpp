@@ -1,6 +1,5 @@
 // wiresum_sim: the Python module of the simulation, for tests only; it is not installed.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -20,6 +19,17 @@ using namespace nb::literals;
 namespace {
 
 using namespace wiresum;
+
+std::vector<sim::Roles> call(nb::handle roles_of, const std::vector<sim::Positions>& positions) {
+  const nb::gil_scoped_acquire locked;
+  std::vector<sim::Roles> roles;
+  for (const nb::handle mine : roles_of(positions)) {
+    const auto bytes = nb::cast<nb::bytes>(mine);
+    const auto* const first = static_cast<const std::uint8_t*>(bytes.data());
+    roles.emplace_back(first, first + bytes.size());
+  }
+  return roles;
+}
 
 /// Source address, destination address (0 means none), number of elements.
 using Region = std::tuple<std::uintptr_t, std::uintptr_t, std::uint64_t>;
@@ -51,9 +61,10 @@ class Job {
     tasks_.push_back(std::move(task));
   }
 
-  sim::Report run(sim::RolesOf roles_of) {
+  sim::Report run(nb::handle roles_of) {
     sim::JobPlan plan = this->plan(std::nullopt, std::nullopt);
-    plan.roles_of = std::move(roles_of);
+    if (!roles_of.is_none()) plan.roles_of = [roles_of](const auto& positions) { return call(roles_of, positions); };
+    const nb::gil_scoped_release unlocked;
     return sim::Simulation({std::move(plan)}).run().front();
   }
 
@@ -210,7 +221,7 @@ NB_MODULE(wiresum_sim, module) {
       .def("add", &Job::add, "dtype"_a, "scaling"_a, "bits"_a, "fixed_scale"_a, "divisor"_a, "may_be_sparse"_a,
            "signature"_a, "regions"_a, "submit_at"_a, "timeout"_a = nb::none(),
            "Regions by worker; the memory they point to must live until run() returns.")
-      .def("run", &Job::run, "roles_of"_a = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
+      .def("run", &Job::run, "roles_of"_a = nb::none(),
            "`roles_of` gives each worker's role in each slot from each worker's positions, where the job moves.");
   module.def("run_together", &run_together, "jobs"_a, "follows"_a = std::vector<std::optional<std::size_t>>(),
              "shares"_a = std::vector<std::optional<std::size_t>>(), nb::call_guard<nb::gil_scoped_release>(),
