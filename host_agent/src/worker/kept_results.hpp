@@ -4,6 +4,7 @@
 // complete, and rounding has lost bits of it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>

@@ -201,7 +201,9 @@ class Worker {
   void hear_missing(std::uint32_t index) noexcept;
   void check_deadlines() noexcept;
   /// So that workers which lose packets together do not ask again together.
-  void seed_probes() noexcept { probe_random_ = (config_.key ^ config_.slot_first << 8 ^ config_.worker) * 2654435761U; }
+  void seed_probes() noexcept {
+    probe_random_ = (config_.key ^ config_.slot_first << 8 ^ config_.worker) * 2654435761U;
+  }
 
   // Sending
   [[nodiscard]] bool may_send() const noexcept;

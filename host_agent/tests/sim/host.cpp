@@ -32,16 +32,14 @@ Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, 
     }
     threads_[i].transport = std::make_unique<SimTransport>(
         threads_[i].memory ? *threads_[i].memory : shared, packets,
-        [this, i](SimTransport::Place place, const Packet& sent, wire::Endpoint to) {
-          run_device(i, place, sent, to);
-        },
+        [this, i](SimTransport::Place place, const Packet& sent, wire::Endpoint to) { run_device(i, place, sent, to); },
         [this, i](const Packet& packet, wire::Endpoint to) { hooks_.carry(i, packet, to); });
     threads_[i].shard = std::make_unique<engine::Shard>(
         worker, wire::Endpoint{}, clock, *threads_[i].transport,
         engine::Shard::Hooks{
             .on_mail = [this, i] { rouse(i); },
-            .on_completion =
-                [this, i](const worker::Completion& completion) { dispatcher_->complete_share(i, completion); },
+            .on_completion = [this,
+                              i](const worker::Completion& completion) { dispatcher_->complete_share(i, completion); },
             .on_halted = [this, i](Positions positions) { on_halted(i, std::move(positions)); },
             .on_moved =
                 [](bool moved) {

@@ -69,7 +69,11 @@ class Job {
   }
 
   [[nodiscard]] sim::JobPlan plan(std::optional<std::size_t> follows, std::optional<std::size_t> shares) {
-    return {.scenario = scenario_, .tasks = std::exchange(tasks_, {}), .follows = follows, .shares = shares, .roles_of = nullptr};
+    return {.scenario = scenario_,
+            .tasks = std::exchange(tasks_, {}),
+            .follows = follows,
+            .shares = shares,
+            .roles_of = nullptr};
   }
 
  private:

@@ -50,7 +50,7 @@ class Mover {
   const RolesOf roles_of_;
   const Hooks hooks_;
   std::uint32_t number_ = 0;
-  bool is_over_ = true;  // is the latest move?
+  bool is_over_ = true;                          // is the latest move?
   std::vector<std::optional<Positions>> heard_;  // by worker
   std::vector<TimeNs> told_at_;                  // by worker: when its last message arrives
 };

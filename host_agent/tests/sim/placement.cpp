@@ -12,10 +12,7 @@ constexpr std::uint16_t kWorkerPort = 20'000;
 }  // namespace
 
 Tree::Tree(std::shared_ptr<Network> network, std::uint32_t workers, const std::vector<std::uint32_t>& hosts)
-    : network_(std::move(network)),
-      children_(network_->switches()),
-      hosts_(hosts),
-      worker_on_(network_->hosts()) {
+    : network_(std::move(network)), children_(network_->switches()), hosts_(hosts), worker_on_(network_->hosts()) {
   for (std::uint32_t worker = 0; hosts.empty() && worker < workers; ++worker) hosts_.push_back(worker);
   const auto add = [&](Node node) { children_[network_->above(node)].push_back(node); };
   for (std::uint32_t worker = 0; worker < workers; ++worker) {

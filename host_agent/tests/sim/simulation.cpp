@@ -132,14 +132,12 @@ void Job::build_hosts() {
           .first->second;
   for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
     const Network::Node host = scenario_.hosts.empty() ? worker : scenario_.hosts[worker];
-    Host::Hooks hooks{.carry =
-                          [this, host](std::uint32_t thread, const Packet& packet, wire::Endpoint to) {
-                            network_->send_up(host, {placements_[to.address].get(), thread, packet});
-                          },
-                      .halted =
-                          [this, worker](std::uint32_t number, Positions positions) {
-                            mover_->halted(worker, number, std::move(positions));
-                          }};
+    Host::Hooks hooks{
+        .carry = [this, host](
+                     std::uint32_t thread, const Packet& packet,
+                     wire::Endpoint to) { network_->send_up(host, {placements_[to.address].get(), thread, packet}); },
+        .halted = [this, worker](std::uint32_t number,
+                                 Positions positions) { mover_->halted(worker, number, std::move(positions)); }};
     hosts_.push_back(std::make_unique<Host>(config_of(worker), world_.clock, world_.agenda, world_.random,
                                             world_.packets, devices, std::move(hooks)));
     for (const Task& task : tasks_) {
@@ -222,7 +220,8 @@ void Job::place_anew() {
     lease.slot_base = left->lease().slot_base;
   }
   Placement* const before = placements_.back().get();
-  world_.agenda.at(world_.clock.now() + world_.random.below(scenario_.message_delay_max), [before] { before->evict(); });
+  world_.agenda.at(world_.clock.now() + world_.random.below(scenario_.message_delay_max),
+                   [before] { before->evict(); });
   place_at(lease);
   placement().admit();
 }
