@@ -67,11 +67,20 @@ void Shard::post_failure(Status status) noexcept {
 }
 
 void Shard::post_halt() {
-  post_order({.is_halt = true, .positions = std::vector<std::uint32_t>(slots_), .destination = {}, .roles = {}});
+  post_order({.is_halt = true,
+              .positions = std::vector<std::uint32_t>(slots_),
+              .destination = {},
+              .roles = {},
+              .group = std::nullopt});
 }
 
-void Shard::post_move(const Destination& destination, std::vector<std::uint8_t> roles) {
-  post_order({.is_halt = false, .positions = {}, .destination = destination, .roles = std::move(roles)});
+void Shard::post_move(Destination destination, std::vector<std::uint8_t> roles,
+                      std::optional<transport::UdpSocket> group) {
+  post_order({.is_halt = false,
+              .positions = {},
+              .destination = std::move(destination),
+              .roles = std::move(roles),
+              .group = std::move(group)});
 }
 
 void Shard::post_order(Order order) {
@@ -118,9 +127,21 @@ void Shard::carry_out(Order order) {
     hooks_.on_halted(std::move(order.positions));
     return;
   }
-  const bool moved = machine_.move(order.destination.lease, order.roles);
-  if (moved) switch_endpoint_ = order.destination.switch_endpoint;
-  hooks_.on_moved(moved);
+  hooks_.on_moved(move(order));
+}
+
+const char* Shard::move(Order& order) {
+  if (!machine_.move(order.destination.lease, order.roles)) {
+    return "it has not halted, or the roles are none for its positions";
+  }
+  transport::UdpSocket* const group = order.group.has_value() ? &*order.group : nullptr;
+  if (!transport_.hear(order.destination.peers, group)) return "its transport cannot hear the other switch";
+  switch_endpoint_ = order.destination.switch_endpoint;
+  // What the lost switch's host said of it is over.
+  static_cast<void>(transport_.take_error());
+  const std::lock_guard lock(stats_mutex_);
+  stats_.transport_error = 0;
+  return nullptr;
 }
 
 void Shard::submit_backlog() {

@@ -22,6 +22,7 @@
 #include "schedule/reserved_queue.hpp"
 #include "transport/moderation.hpp"
 #include "transport/transport.hpp"
+#include "transport/udp/socket.hpp"
 #include "worker/worker.hpp"
 
 namespace wiresum::engine {
@@ -42,6 +43,8 @@ class Clock {
 struct Destination {
   worker::Lease lease;
   wire::Endpoint switch_endpoint;
+  /// For Transport::hear().
+  std::vector<wire::Endpoint> peers;
 };
 
 class Shard {
@@ -53,8 +56,8 @@ class Shard {
     std::function<void(const worker::Completion&)> on_completion;
     /// Nothing is sent or accepted any more. With the position of each slot.
     std::function<void(std::vector<std::uint32_t>)> on_halted{};
-    /// It has moved; or not, since that cannot be (worker.hpp).
-    std::function<void(bool)> on_moved{};
+    /// It has moved; or cannot, for the reason given: null if it has.
+    std::function<void(const char*)> on_moved{};
   };
 
   /// The transport has room for a header and config.lanes words. Throws std::invalid_argument on a configuration that
@@ -73,7 +76,8 @@ class Shard {
   /// The next steps: Worker::halt() or Worker::move() with `roles`, and then the hook. Of several orders that have not
   /// been taken, the last one counts.
   void post_halt();
-  void post_move(const Destination& destination, std::vector<std::uint8_t> roles);
+  void post_move(Destination destination, std::vector<std::uint8_t> roles,
+                 std::optional<transport::UdpSocket> group = std::nullopt);
   [[nodiscard]] bool has_mail() const noexcept { return has_mail_.load(); }
   /// As of the last publish_stats().
   [[nodiscard]] TrafficStats stats() const;
@@ -104,9 +108,12 @@ class Shard {
     std::vector<std::uint32_t> positions;
     Destination destination;
     std::vector<std::uint8_t> roles;
+    std::optional<transport::UdpSocket> group;
   };
   void post_order(Order order);
   void carry_out(Order order);
+  /// Null if it has moved.
+  [[nodiscard]] const char* move(Order& order);
   void submit_backlog();
 
   const std::uint32_t slots_;

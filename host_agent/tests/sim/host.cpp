@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace wiresum::sim {
@@ -42,8 +43,8 @@ Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, 
                               i](const worker::Completion& completion) { dispatcher_->complete_share(i, completion); },
             .on_halted = [this, i](Positions positions) { on_halted(i, std::move(positions)); },
             .on_moved =
-                [](bool moved) {
-                  if (!moved) throw std::logic_error("a worker cannot have the role that it is given");
+                [](const char* objection) {
+                  if (objection != nullptr) throw std::logic_error(std::string("a worker cannot move: ") + objection);
                 }});
     shards.push_back(threads_[i].shard.get());
   }
@@ -239,12 +240,13 @@ void Host::on_halted(std::uint32_t thread, Positions positions) {
 }
 
 void Host::move(std::uint32_t number, const engine::Destination& destination, const Roles& roles) {
-  when_awake(clock_.now(), [this, number, destination, roles = roles] {
+  const auto kept = std::make_shared<const std::pair<engine::Destination, Roles>>(destination, roles);
+  when_awake(clock_.now(), [this, number, kept] {
     if (number != move_number_) return;
-    const auto slots = static_cast<std::ptrdiff_t>(roles.size() / threads_.size());
+    const auto slots = static_cast<std::ptrdiff_t>(kept->second.size() / threads_.size());
     for (std::size_t i = 0; i < threads_.size(); ++i) {
-      const auto first = roles.begin() + static_cast<std::ptrdiff_t>(i) * slots;
-      threads_[i].shard->post_move(destination, {first, first + slots});
+      const auto first = kept->second.begin() + static_cast<std::ptrdiff_t>(i) * slots;
+      threads_[i].shard->post_move(kept->first, {first, first + slots});
     }
   });
 }

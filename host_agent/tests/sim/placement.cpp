@@ -71,13 +71,10 @@ void Placement::evict() const {
   }
 }
 
-bool Placement::is_there() const {
-  for (std::uint32_t index = 0; index < tree_.switches(); ++index) {
-    for (std::uint32_t thread = 0; thread < shape_.threads; ++thread) {
-      if (port(index, thread).find(lease_.job) != nullptr) return true;
-    }
-  }
-  return false;
+bool Placement::is_there(std::uint32_t set) const {
+  return std::ranges::any_of(world_.ports[set], [this](const World::Ports& machines) {
+    return std::ranges::any_of(machines, [this](const auto& machine) { return machine->find(lease_.job) != nullptr; });
+  });
 }
 
 void Placement::restart(std::uint32_t index) const {

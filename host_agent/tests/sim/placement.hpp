@@ -91,8 +91,8 @@ class Placement final : public Network::Receiver {
   [[nodiscard]] std::uint8_t number_of(std::uint32_t worker) const noexcept {
     return tree_.number_of(tree_.host_of(worker));
   }
-  /// Is a job there, at any of its switches, whatever its key?
-  [[nodiscard]] bool is_there() const;
+  /// Has any of the switches of this set a job of that number?
+  [[nodiscard]] bool is_there(std::uint32_t set) const;
 
   /// Sets the job's cells as an earlier job of these workers would have left them: each in a different round, half
   /// summed, many of them in rounds with which this job begins. The job must not be affected.

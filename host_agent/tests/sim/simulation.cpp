@@ -195,7 +195,8 @@ std::unique_ptr<Mover> Job::make_mover(RolesOf roles_of) {
             const Lease& lease = placement().lease();
             const engine::Destination destination{
                 .lease = {.job = lease.job, .key = lease.key, .worker = placement().number_of(worker)},
-                .switch_endpoint = {.address = static_cast<std::uint32_t>(placements_.size() - 1), .port = 0}};
+                .switch_endpoint = {.address = static_cast<std::uint32_t>(placements_.size() - 1), .port = 0},
+                .peers = {}};
             hosts_[worker]->move(number, destination, roles);
           },
       .give_up =
@@ -208,14 +209,14 @@ std::unique_ptr<Mover> Job::make_mover(RolesOf roles_of) {
                                  world_.agenda, world_.random, std::move(roles_of), std::move(hooks));
 }
 
-/// At the same set of switches or another one; on the slots, and with the number, that an earlier lease had, where that
-/// one is gone.
+/// At the same set of switches or another one; on the slots, and with the number, that an earlier lease had, where
+/// these are free.
 void Job::place_anew() {
   Lease lease = leases_[placements_.size()];
   lease.set = static_cast<std::uint32_t>(world_.random.below(static_cast<TimeNs>(world_.ports.size())));
   lease.rotation = static_cast<std::uint32_t>(world_.random.below(wire::kSwitchWorkersMax));
   const Placement* const left = placements_[world_.random.below(static_cast<TimeNs>(placements_.size()))].get();
-  if (left->lease().set == lease.set && !left->is_there()) {
+  if (!left->is_there(lease.set)) {
     lease.job = left->lease().job;
     lease.slot_base = left->lease().slot_base;
   }
