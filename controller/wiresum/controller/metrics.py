@@ -184,6 +184,10 @@ def _service(report: join.Report) -> Iterator[Metric]:
     for reason, count in sorted(service.refusals.items()):
         refusals.add_metric([reason], count)
     yield refusals
+    moves = CounterMetricFamily("wiresum_moves", "Moves of jobs to other leases, by cause.", labels=["cause"])
+    for cause, count in sorted(service.moves.items()):
+        moves.add_metric([cause], count)
+    yield moves
 
 
 def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
