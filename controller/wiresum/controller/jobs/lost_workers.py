@@ -66,10 +66,10 @@ def look(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -
         case State.MOVING:
             return (
                 _dead_while_moving(job, limits, now)
-                or _unhalted(job, limits, now)
+                or _unhalted(job, switches, limits, now)
                 or _away(job, limits, now)
                 or _left(job, limits, now)
-                or _without_lease(job, limits, now)
+                or _without_lease(job, switches, limits, now)
             )
         case _:
             return None
@@ -257,11 +257,16 @@ def _dead_while_moving(job: Job, limits: Limits, now: float) -> End | None:
     return None
 
 
-def _unhalted(job: Job, limits: Limits, now: float) -> End | None:
+def _is_cut_off(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> bool:
+    """Is the service itself, as it seems: are a switch and all workers of the job out of its reach?"""
+    return any(switches[name].trouble for name in job.nodes) and not heard_of_lately(job, limits, now)
+
+
+def _unhalted(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> End | None:
     move = job.moving
     assert move is not None, "it moves"
     waited_s = now - move.halting_since
-    cut_off = not heard_of_lately(job, limits, now)
+    cut_off = _is_cut_off(job, switches, limits, now)
     for rank, worker in job.workers.items():
         stands = worker.presence is Presence.ATTENDING and worker.broken_at is None
         silent = stands and now - worker.heard_at > limits.suspect_ms / 1000
@@ -272,11 +277,11 @@ def _unhalted(job: Job, limits: Limits, now: float) -> End | None:
     return None
 
 
-def _without_lease(job: Job, limits: Limits, now: float) -> End | None:
+def _without_lease(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> End | None:
     move = job.moving
     assert move is not None, "it moves"
     waited_s = now - move.halting_since
-    most_ms = limits.switch_lost_ms_max if heard_of_lately(job, limits, now) else limits.deaf_ms_max
+    most_ms = limits.deaf_ms_max if _is_cut_off(job, switches, limits, now) else limits.switch_lost_ms_max
     there = move.lease is not None and move.lease.state is State.RUNNING
     if there or waited_s <= most_ms / 1000:
         return None
