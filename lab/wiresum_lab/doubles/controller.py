@@ -441,7 +441,7 @@ def member_of(reply: messages.JoinReply) -> messages.Member:
 
 
 class Attendance:
-    """One Attend stream, with heartbeats until it is hung up."""
+    """One Attend stream, with heartbeats until it is hung up. Halts and moves when it is told to, if it `obeys`."""
 
     def __init__(
         self, client: Client, reply: messages.JoinReply, interval_s: float = 0.1, round_newest: int = 1
@@ -449,6 +449,10 @@ class Attendance:
         self.member = member_of(reply)
         self.round_newest = round_newest
         self.pulses = 0
+        self.obeys = True
+        self.halted: messages.Halted | None = None
+        self.grant = reply
+        """The newest."""
         self.ended: messages.JobEnded | None = None
         self.status: grpc.StatusCode | None = None
         self._interval_s = interval_s
@@ -460,7 +464,7 @@ class Attendance:
 
     def _beats(self) -> Iterator[messages.Heartbeat]:
         while not self._over.is_set():
-            yield messages.Heartbeat(member=self.member, round_newest=self.round_newest)
+            yield messages.Heartbeat(member=self.member, round_newest=self.round_newest, halted=self.halted)
             self._over.wait(self._interval_s)
 
     def _read(self) -> None:
@@ -469,6 +473,11 @@ class Attendance:
                 self.pulses += event.HasField("pulse")
                 if event.HasField("ended"):
                     self.ended = event.ended
+                if event.HasField("halt") and self.obeys:
+                    positions = bytes(4 * self.grant.slots)
+                    self.halted = messages.Halted(move_number=event.halt.move_number, positions=positions)
+                if event.HasField("move") and self.obeys:
+                    self.grant, self.halted = event.move.grant, None
             self.status = grpc.StatusCode.OK
         except grpc.RpcError as error:
             self.status = error.code()

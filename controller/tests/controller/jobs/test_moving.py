@@ -130,6 +130,16 @@ def test_a_worker_that_cannot_move_keeps_its_job_from_moving() -> None:
     assert halts(made) == []
 
 
+def test_a_job_that_has_not_begun_does_not_move() -> None:
+    made = JobsHarness(SIZES)
+    made.switch_answers = False
+    worker = made.ask(can_move=True)
+    made.change("leaf", "")
+    made.jobs.reconciled(made.done[-1], Reconciled(reloaded=True), made.now)  # type: ignore[arg-type]
+    made.settle()
+    assert made.refused(worker)[0] == "UNAVAILABLE", "it is asked for again"
+
+
 def test_a_job_that_a_worker_has_left_does_not_move() -> None:
     made = JobsHarness(SIZES)
     workers = running(made)

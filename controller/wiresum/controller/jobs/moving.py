@@ -92,7 +92,7 @@ class Moving:
         """Its lease is of no use any more. False: it cannot move."""
         if job.state is State.MOVING:
             return True  # it has no use for that lease anyway
-        if not can_move(job):
+        if job.state is not State.RUNNING or not can_move(job):
             return False
         job.moving = job.moving or Move(cause, reason, now)
         job.moving.cause, job.moving.reason = cause, reason
