@@ -131,6 +131,8 @@ class World:
         node = job.nodes[output.switch_name]
         if entry.uplink is not None:
             above = job.nodes[node.branch.parent]
+            if job.state is State.ENDING:
+                return  # it was told before the one above was started anew, and is being told to forget it
             assert above.phase is Phase.HOLDING, "no switch sends its sums to one that does not know the job"
             assert above.entry is not None
             own, parent = ENDPOINTS[output.switch_name], ENDPOINTS[node.branch.parent]
