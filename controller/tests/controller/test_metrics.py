@@ -113,6 +113,18 @@ def test_a_report_is_exported(serving: Callable[[Callable[[], join.Report]], Met
     assert found["process_open_fds"][0][1] > 0
 
 
+def test_the_series_of_a_job_that_has_moved_are_not_those_of_the_lease_that_it_had(
+    serving: Callable[[Callable[[], join.Report]], MetricsServer],
+) -> None:
+    jobs = [
+        join.JobReport(name="night", switch_name="rack1", state=state, results=results)
+        for state, results in (("running", 7), ("ending", 9))
+    ]
+    for ordered in (jobs, jobs[::-1]):
+        found = scraped(serving(lambda ordered=ordered: join.Report(jobs=ordered)))  # type: ignore[misc]
+        assert found["wiresum_job_results_total"] == [({"job_name": "night", "switch": "rack1"}, 7.0)]
+
+
 def test_the_number_of_jobs_with_series_is_bounded(
     serving: Callable[[Callable[[], join.Report]], MetricsServer],
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint, Reconciled, SwitchSizes
-from wiresum.controller.jobs import report
+from wiresum.controller.jobs import moving, report
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import State, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
@@ -244,6 +244,15 @@ def test_a_switch_that_cannot_carry_the_lease_as_it_is_is_no_place(second: Switc
     made.change("first", "no answer")
     made.wait(31, beating=workers)
     assert why in end_of(made).reason or "first cannot be used now" in end_of(made).reason
+
+
+def test_a_job_with_more_slots_than_can_be_compared_does_not_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "POSITIONS_MAX", 3 * 256 - 1)
+    made = JobsHarness(switches=two())
+    workers = running(made, slots=256)
+    made.jobs.drain("first", resume=False)
+    made.wait(5, beating=workers)
+    assert halts(made) == []
 
 
 def test_a_wider_switch_gives_a_job_no_more_threads_than_it_has() -> None:

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 MOVES_MAX = ROUNDS - 1
 """Of a job: its moves are numbered with 32 bits."""
-POSITIONS_MAX = 1 << 24
+POSITIONS_MAX = 1 << 20
 """Of all workers of a job together. A larger one does not move: comparing more takes seconds."""
-POSITION_BYTES = 4
 
 
 class Cause(enum.Enum):

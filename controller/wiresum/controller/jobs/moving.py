@@ -28,7 +28,8 @@ import dataclasses
 import logging
 import math
 import secrets
-import struct
+import sys
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -38,7 +39,7 @@ from wiresum.controller.jobs.granting import reply_to, settle_entries
 from wiresum.controller.jobs.job import Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.lost_workers import heard_of_lately
-from wiresum.controller.jobs.move import MOVES_MAX, POSITION_BYTES, POSITIONS_MAX, Cause, Move, Moved
+from wiresum.controller.jobs.move import MOVES_MAX, POSITIONS_MAX, Cause, Move, Moved
 from wiresum.controller.jobs.outputs import Halt, Output
 from wiresum.controller.jobs.outputs import Move as TellMove
 from wiresum.controller.jobs.positions import roles
@@ -247,7 +248,7 @@ class Moving:
     def _note_positions(self, worker: Worker, positions: bytes, now: float) -> None:
         job = worker.job
         assert job.moving is not None, "it moves"
-        if len(positions) != POSITION_BYTES * job.slots:
+        if len(positions) != array("I").itemsize * job.slots:
             said = f"has halted, and says {len(positions)} bytes of positions for {job.slots} slots"
             return self._end_for(worker, said, now)
         if job.moving.positions.setdefault(worker.rank, positions) != positions:
@@ -271,9 +272,8 @@ class Moving:
         lease = move.lease
         if lease is None or lease.state is not State.RUNNING or len(move.positions) < job.world_size:
             return
-        form = struct.Struct(f">{job.slots}I")
         try:
-            found = roles([form.unpack(move.positions[rank]) for rank in range(job.world_size)])
+            found = roles([_unpacked(move.positions[rank]) for rank in range(job.world_size)])
         except ValueError as error:
             ended = join.JobEnded(cause=join.JobEnded.ABORTED_BY_WORKER, reason=f"{job} cannot move: {error}")
             self._end(job, ended, now)
@@ -369,6 +369,14 @@ def _next_lease(job: Job, cluster: Cluster, now: float) -> Job:
     if not lease.candidates:
         raise Refusal("FAILED_PRECONDITION", "the configuration has no switch any more that all its workers are at")
     return lease
+
+
+def _unpacked(positions: bytes) -> array[int]:
+    """As in join.proto. An array, since a job may have a million."""
+    unpacked = array("I", positions)
+    if sys.byteorder == "little":
+        unpacked.byteswap()
+    return unpacked
 
 
 def _named(workers: list[Worker]) -> str:
