@@ -18,14 +18,10 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint
 from wiresum.controller.jobs.tree import Node, Offer, in_words
-
-if TYPE_CHECKING:
-    from wiresum.controller.jobs.move import Move, Moved
 
 log = logging.getLogger(__name__)
 
@@ -185,6 +181,51 @@ class Asker:
 
 
 NOBODY = Asker()
+
+
+class Cause(enum.Enum):
+    SWITCH_LOST = "switch_lost"
+    SWITCH_RESTARTED = "switch_restarted"
+    SWITCH_DRAINED = "switch_drained"
+    INTERRUPTED = "interrupted"
+    """The service before has ended in the middle of a move."""
+
+
+@dataclass(eq=False)
+class Move:
+    """From its cause until the workers are told their new lease."""
+
+    cause: Cause
+    reason: str
+    """A clause for people."""
+    since: float
+    lease: Job | None = None
+    """The job's next lease: in the queue, being admitted, or there, as its state says; None: it is not asked for."""
+    obstacle: str = ""
+    """Why there is no such lease."""
+    again_at: float = 0.0
+    """When another one may be asked for."""
+    halting_since: float = 0.0
+    """When its workers were first told to halt."""
+    positions: dict[int, bytes] = field(default_factory=dict)
+    """By rank, of those that have halted, as they say them."""
+
+    def forgive(self, stalled: float) -> None:
+        """The service stood still for so many seconds."""
+        self.since += stalled
+        self.again_at += stalled
+        self.halting_since += stalled
+
+
+@dataclass(eq=False)
+class Moved:
+    """From then until all workers have gone on."""
+
+    at: float
+    roles: dict[int, bytes]
+    """By rank, of those that have not gone on yet, as far as is known: what each repeats first."""
+    told_on: dict[int, int] = field(default_factory=dict)
+    """By rank: the number of the stream on which it was told."""
 
 
 @dataclass(eq=False)

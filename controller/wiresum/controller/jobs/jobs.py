@@ -20,11 +20,10 @@ from wiresum.controller.jobs import asking, lost_workers, outputs
 from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch
 from wiresum.controller.jobs.granting import reply_to, settle, settle_entries
 from wiresum.controller.jobs.history import History
-from wiresum.controller.jobs.job import NOBODY, Asker, Event, Job, Presence, State, Worker
+from wiresum.controller.jobs.job import NOBODY, Asker, Cause, Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.members import Members
-from wiresum.controller.jobs.move import Cause
 from wiresum.controller.jobs.moving import Moving
 from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.records import StoredState, job_of, record_of

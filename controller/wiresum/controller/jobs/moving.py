@@ -36,10 +36,9 @@ from collections.abc import Callable, Iterator
 from wiresum import join
 from wiresum.controller.jobs.cluster import Cluster
 from wiresum.controller.jobs.granting import reply_to, settle_entries
-from wiresum.controller.jobs.job import Event, Job, Presence, State, Worker
+from wiresum.controller.jobs.job import Cause, Event, Job, Move, Moved, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.lost_workers import heard_of_lately
-from wiresum.controller.jobs.move import MOVES_MAX, POSITIONS_MAX, Cause, Move, Moved
 from wiresum.controller.jobs.outputs import Halt, Output
 from wiresum.controller.jobs.outputs import Move as TellMove
 from wiresum.controller.jobs.positions import roles
@@ -50,6 +49,9 @@ from wiresum.controller.jobs.waiting import WaitingRoom
 
 log = logging.getLogger(__name__)
 
+MOVE_NUMBER_MAX = (1 << 32) - 1
+POSITIONS_MAX = 1 << 20
+"""Of all workers of a job together. A larger one does not move: comparing more takes seconds."""
 WORKERS_NAMED_MAX = 3
 """Of those that a move waits for."""
 
@@ -235,7 +237,7 @@ class Moving:
 
     def _halted_unasked(self, worker: Worker, number: int, now: float) -> None:
         job = worker.job
-        if worker.rank not in job.may_be_halted or number >= MOVES_MAX:
+        if worker.rank not in job.may_be_halted or number >= MOVE_NUMBER_MAX:
             return self._end_for(worker, "says that it has halted, which it was not told to", now)
         job.may_be_halted.discard(worker.rank)
         job.move_number = number

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from wiresum import join
 from wiresum.controller.jobs.cluster import Cluster, Grounds
-from wiresum.controller.jobs.job import Job, Presence, State, Wants
+from wiresum.controller.jobs.job import Cause, Job, Presence, State, Wants
 from wiresum.controller.jobs.limits import Limits
-from wiresum.controller.jobs.move import Cause
 from wiresum.controller.jobs.outputs import Wait
 from wiresum.controller.jobs.quota import Quotas, used, whose_quota
 from wiresum.controller.jobs.refusal import Refusal

@@ -8,8 +8,8 @@ from typing import Any
 
 from wiresum import join
 from wiresum.controller.jobs import report
+from wiresum.controller.jobs.job import Cause
 from wiresum.controller.jobs.jobs import Jobs
-from wiresum.controller.jobs.move import Cause
 from wiresum.controller.security.caller import caller
 from wiresum.controller.service.answering import granted
 from wiresum.controller.service.effects import Effects
