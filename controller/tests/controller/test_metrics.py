@@ -47,7 +47,11 @@ def example_report() -> join.Report:
         room_taken={"slots": 256, "admit": 4000},
     )
     service = join.ServiceReport(
-        role="active", software_version="0.0.test", age_seconds=60, refusals={"permission_denied": 4}
+        role="active",
+        software_version="0.0.test",
+        age_seconds=60,
+        refusals={"permission_denied": 4},
+        moves={"switch_lost": 2},
     )
     return join.Report(jobs=[running, queued], switches=[switch], service=service)
 
@@ -104,8 +108,21 @@ def test_a_report_is_exported(serving: Callable[[Callable[[], join.Report]], Met
     ]
     assert found["wiresum_switch_stray_packets_total"] == [({"switch": "rack1", "reason": "unknown"}, 3.0)]
     assert found["wiresum_refusals_total"] == [({"reason": "permission_denied"}, 4.0)]
+    assert found["wiresum_moves_total"] == [({"cause": "switch_lost"}, 2.0)]
     assert found["wiresum_service_info"] == [({"role": "active", "version": "0.0.test"}, 1.0)]
     assert found["process_open_fds"][0][1] > 0
+
+
+def test_the_series_of_a_job_that_has_moved_are_not_those_of_the_lease_that_it_had(
+    serving: Callable[[Callable[[], join.Report]], MetricsServer],
+) -> None:
+    jobs = [
+        join.JobReport(name="night", switch_name="rack1", state=state, results=results)
+        for state, results in (("running", 7), ("ending", 9))
+    ]
+    for ordered in (jobs, jobs[::-1]):
+        found = scraped(serving(lambda ordered=ordered: join.Report(jobs=ordered)))  # type: ignore[misc]
+        assert found["wiresum_job_results_total"] == [({"job_name": "night", "switch": "rack1"}, 7.0)]
 
 
 def test_the_number_of_jobs_with_series_is_bounded(

@@ -268,7 +268,8 @@ def _matching(service: Service, names: Sequence[str]) -> list[str]:
 @json_option
 @service_options
 def drain(service: Service, as_json: bool, name: str, wait: bool, timeout_s: int) -> None:
-    """Stop a switch from taking new jobs; running jobs go on. NAME may be left out if there is only one switch.
+    """Stop a switch from taking new jobs. Running ones move away as other switches can take them, and go on there until
+    then. NAME may be left out if there is only one switch.
 
     With --wait --json it prints an object whenever something changes.
     """

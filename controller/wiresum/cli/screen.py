@@ -23,7 +23,7 @@ FEW_FREE = 0.1
 """A smaller share of what is most taken is a warning."""
 GOOD, WARN, BAD, DIM = "green", "yellow", "red", "dim"
 STATE_STYLE = {"running": GOOD, "ready": GOOD, "attending": GOOD, "ending": DIM, "left": DIM, "lost": BAD}
-STATE_STYLE |= {"unreachable": BAD, "slow": WARN, "draining": WARN, "queued": WARN, "standby": DIM}
+STATE_STYLE |= {"unreachable": BAD, "slow": WARN, "draining": WARN, "queued": WARN, "moving": WARN, "standby": DIM}
 
 SORTS: dict[str, Callable[[join.JobReport, JobRates | None], tuple[object, ...]]] = {
     "results": lambda job, rates: (-(rates.results if rates else 0.0), job.name),

@@ -184,6 +184,10 @@ def _service(report: join.Report) -> Iterator[Metric]:
     for reason, count in sorted(service.refusals.items()):
         refusals.add_metric([reason], count)
     yield refusals
+    moves = CounterMetricFamily("wiresum_moves", "Moves of jobs to other leases, by cause.", labels=["cause"])
+    for cause, count in sorted(service.moves.items()):
+        moves.add_metric([cause], count)
+    yield moves
 
 
 def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
@@ -226,8 +230,8 @@ def _jobs(report: join.Report) -> Iterator[Metric]:
     for state, count in sorted(Counter(job.state for job in report.jobs).items()):
         states.add_metric([state], count)
     yield states
-    # Two of one name would be a series twice, for which Prometheus refuses the whole scrape.
-    distinct = {(job.name, job.switch_name): job for job in report.jobs}
+    # Two of one name would be a series twice, for which Prometheus refuses the whole scrape. One that ends is none.
+    distinct = {(job.name, job.switch_name): job for job in sorted(report.jobs, key=lambda job: job.state != "ending")}
     listed = sorted(distinct.values(), key=lambda job: (-job.results, job.name))[:JOBS_MAX]
     yield GaugeMetricFamily(
         "wiresum_jobs_unlisted", "Jobs without series of their own.", len(report.jobs) - len(listed)

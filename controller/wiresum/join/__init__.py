@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from wiresum.join.constants import PROTOCOL_VERSION
+from wiresum.join.constants import LEASE_SLOTS_MAX, PROTOCOL_VERSION
 from wiresum.join.join_pb2 import (
     AbortReply,
     AbortRequest,
     Diagnosis,
     Endpoint,
+    Halt,
+    Halted,
     Heartbeat,
     JobEnded,
     JobEvent,
@@ -17,6 +19,7 @@ from wiresum.join.join_pb2 import (
     LeaveReply,
     LeaveRequest,
     Member,
+    Move,
     NodeReport,
     Peer,
     Pulse,
@@ -48,6 +51,9 @@ Admission = JoinRequest.Admission
 MESSAGE_BYTES_MAX = 16_384
 """Of a request; a larger one is refused before it is parsed."""
 
+HEARTBEAT_BYTES_MAX = MESSAGE_BYTES_MAX + 4 * LEASE_SLOTS_MAX
+"""The same of a heartbeat, which may have a number for each slot of a lease."""
+
 ANSWER_BYTES_MAX = 1 << 20
 """A Diagnosis names all workers of a job."""
 
@@ -62,6 +68,7 @@ STANDS_BY = "this controller stands by"
 
 __all__ = [
     "ANSWER_BYTES_MAX",
+    "HEARTBEAT_BYTES_MAX",
     "MESSAGE_BYTES_MAX",
     "PROTOCOL_VERSION",
     "REFUSED_KEY",
@@ -81,6 +88,8 @@ __all__ = [
     "EndedJobs",
     "Endpoint",
     "GetReportRequest",
+    "Halt",
+    "Halted",
     "Heartbeat",
     "JobEnded",
     "JobEvent",
@@ -92,6 +101,7 @@ __all__ = [
     "LeaveRequest",
     "ListEndedRequest",
     "Member",
+    "Move",
     "NodeReport",
     "Peer",
     "Pulse",

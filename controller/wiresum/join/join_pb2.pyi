@@ -19,7 +19,7 @@ class Endpoint(_message.Message):
     def __init__(self, address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "key", "attempt", "tenant", "priority", "job_token", "admission", "agreed")
+    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "key", "attempt", "tenant", "priority", "job_token", "admission", "agreed", "can_move")
     class Admission(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         QUEUE: _ClassVar[JoinRequest.Admission]
@@ -54,6 +54,7 @@ class JoinRequest(_message.Message):
     JOB_TOKEN_FIELD_NUMBER: _ClassVar[int]
     ADMISSION_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
+    CAN_MOVE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     job_name: str
     rank: int
@@ -73,7 +74,8 @@ class JoinRequest(_message.Message):
     job_token: str
     admission: JoinRequest.Admission
     agreed: _containers.ScalarMap[str, str]
-    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., key: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., job_token: _Optional[str] = ..., admission: _Optional[_Union[JoinRequest.Admission, str]] = ..., agreed: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    can_move: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., key: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., job_token: _Optional[str] = ..., admission: _Optional[_Union[JoinRequest.Admission, str]] = ..., agreed: _Optional[_Mapping[str, str]] = ..., can_move: _Optional[bool] = ...) -> None: ...
 
 class JoinEvent(_message.Message):
     __slots__ = ("waiting", "granted")
@@ -156,24 +158,56 @@ class Member(_message.Message):
     def __init__(self, job: _Optional[int] = ..., worker: _Optional[int] = ..., token: _Optional[str] = ..., switch_name: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("member", "round_newest")
+    __slots__ = ("member", "round_newest", "halted")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     ROUND_NEWEST_FIELD_NUMBER: _ClassVar[int]
+    HALTED_FIELD_NUMBER: _ClassVar[int]
     member: Member
     round_newest: int
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., round_newest: _Optional[int] = ...) -> None: ...
+    halted: Halted
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., round_newest: _Optional[int] = ..., halted: _Optional[_Union[Halted, _Mapping]] = ...) -> None: ...
+
+class Halted(_message.Message):
+    __slots__ = ("move_number", "positions")
+    MOVE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    move_number: int
+    positions: bytes
+    def __init__(self, move_number: _Optional[int] = ..., positions: _Optional[bytes] = ...) -> None: ...
 
 class JobEvent(_message.Message):
-    __slots__ = ("pulse", "ended")
+    __slots__ = ("pulse", "ended", "halt", "move")
     PULSE_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    HALT_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
     pulse: Pulse
     ended: JobEnded
-    def __init__(self, pulse: _Optional[_Union[Pulse, _Mapping]] = ..., ended: _Optional[_Union[JobEnded, _Mapping]] = ...) -> None: ...
+    halt: Halt
+    move: Move
+    def __init__(self, pulse: _Optional[_Union[Pulse, _Mapping]] = ..., ended: _Optional[_Union[JobEnded, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ...) -> None: ...
 
 class Pulse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Halt(_message.Message):
+    __slots__ = ("move_number", "reason")
+    MOVE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    move_number: int
+    reason: str
+    def __init__(self, move_number: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Move(_message.Message):
+    __slots__ = ("move_number", "grant", "roles")
+    MOVE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    move_number: int
+    grant: JoinReply
+    roles: bytes
+    def __init__(self, move_number: _Optional[int] = ..., grant: _Optional[_Union[JoinReply, _Mapping]] = ..., roles: _Optional[bytes] = ...) -> None: ...
 
 class JobEnded(_message.Message):
     __slots__ = ("cause", "worker", "reason")
@@ -222,7 +256,7 @@ class AbortReply(_message.Message):
     def __init__(self) -> None: ...
 
 class Diagnosis(_message.Message):
-    __slots__ = ("workers", "switches")
+    __slots__ = ("workers", "switches", "moving")
     class Worker(_message.Message):
         __slots__ = ("peer", "tensor_last", "contributions", "heartbeat_age_ms", "left", "uncounted", "switch_name")
         PEER_FIELD_NUMBER: _ClassVar[int]
@@ -242,9 +276,11 @@ class Diagnosis(_message.Message):
         def __init__(self, peer: _Optional[_Union[Peer, _Mapping]] = ..., tensor_last: _Optional[int] = ..., contributions: _Optional[int] = ..., heartbeat_age_ms: _Optional[int] = ..., left: _Optional[bool] = ..., uncounted: _Optional[bool] = ..., switch_name: _Optional[str] = ...) -> None: ...
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    MOVING_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[Diagnosis.Worker]
     switches: _containers.RepeatedCompositeFieldContainer[NodeReport]
-    def __init__(self, workers: _Optional[_Iterable[_Union[Diagnosis.Worker, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[NodeReport, _Mapping]]] = ...) -> None: ...
+    moving: str
+    def __init__(self, workers: _Optional[_Iterable[_Union[Diagnosis.Worker, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[NodeReport, _Mapping]]] = ..., moving: _Optional[str] = ...) -> None: ...
 
 class NodeReport(_message.Message):
     __slots__ = ("switch_name", "parent", "workers", "slot_base", "phase", "packets", "results", "contributions", "uncounted")

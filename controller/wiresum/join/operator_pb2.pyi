@@ -27,7 +27,7 @@ class Report(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchReport, _Mapping]]] = ..., service: _Optional[_Union[ServiceReport, _Mapping]] = ..., tenants: _Optional[_Iterable[_Union[TenantReport, _Mapping]]] = ...) -> None: ...
 
 class JobReport(_message.Message):
-    __slots__ = ("job", "name", "world_size", "joined", "slot_base", "slots", "state", "packets", "results", "age_seconds", "switch_name", "tenant", "priority", "queue_position", "waiting", "lanes", "threads", "workers", "caller", "uncounted", "switches")
+    __slots__ = ("job", "name", "world_size", "joined", "slot_base", "slots", "state", "packets", "results", "age_seconds", "switch_name", "tenant", "priority", "queue_position", "waiting", "lanes", "threads", "workers", "caller", "uncounted", "switches", "moves")
     class PacketsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class JobReport(_message.Message):
     CALLER_FIELD_NUMBER: _ClassVar[int]
     UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
     job: int
     name: str
     world_size: int
@@ -77,7 +78,8 @@ class JobReport(_message.Message):
     caller: str
     uncounted: bool
     switches: _containers.RepeatedCompositeFieldContainer[_join_pb2.NodeReport]
-    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ..., switch_name: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., queue_position: _Optional[int] = ..., waiting: _Optional[str] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerReport, _Mapping]]] = ..., caller: _Optional[str] = ..., uncounted: _Optional[bool] = ..., switches: _Optional[_Iterable[_Union[_join_pb2.NodeReport, _Mapping]]] = ...) -> None: ...
+    moves: int
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ..., switch_name: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., queue_position: _Optional[int] = ..., waiting: _Optional[str] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerReport, _Mapping]]] = ..., caller: _Optional[str] = ..., uncounted: _Optional[bool] = ..., switches: _Optional[_Iterable[_Union[_join_pb2.NodeReport, _Mapping]]] = ..., moves: _Optional[int] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
     __slots__ = ("peer", "endpoint", "state", "heartbeat_age_ms", "contributions", "tensor_last", "switch_name")
@@ -181,8 +183,15 @@ class TenantReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., slots: _Optional[int] = ..., slots_max: _Optional[int] = ..., worker_threads: _Optional[int] = ..., worker_threads_max: _Optional[int] = ..., waiting_jobs: _Optional[int] = ..., waiting_jobs_max: _Optional[int] = ..., forming_seconds_max: _Optional[float] = ..., priority_max: _Optional[int] = ...) -> None: ...
 
 class ServiceReport(_message.Message):
-    __slots__ = ("role", "software_version", "age_seconds", "refusals", "trouble", "past")
+    __slots__ = ("role", "software_version", "age_seconds", "refusals", "trouble", "past", "moves")
     class RefusalsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class MovesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -195,13 +204,15 @@ class ServiceReport(_message.Message):
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     PAST_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
     role: str
     software_version: str
     age_seconds: float
     refusals: _containers.ScalarMap[str, int]
     trouble: str
     past: str
-    def __init__(self, role: _Optional[str] = ..., software_version: _Optional[str] = ..., age_seconds: _Optional[float] = ..., refusals: _Optional[_Mapping[str, int]] = ..., trouble: _Optional[str] = ..., past: _Optional[str] = ...) -> None: ...
+    moves: _containers.ScalarMap[str, int]
+    def __init__(self, role: _Optional[str] = ..., software_version: _Optional[str] = ..., age_seconds: _Optional[float] = ..., refusals: _Optional[_Mapping[str, int]] = ..., trouble: _Optional[str] = ..., past: _Optional[str] = ..., moves: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ListEndedRequest(_message.Message):
     __slots__ = ("job_name", "count_max")
@@ -218,7 +229,7 @@ class EndedJobs(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[EndedJob, _Mapping]]] = ...) -> None: ...
 
 class EndedJob(_message.Message):
-    __slots__ = ("name", "outcome", "reason", "world_size", "tenant", "caller", "switch_name", "slots", "created_at", "ended_at", "switches")
+    __slots__ = ("name", "outcome", "reason", "world_size", "tenant", "caller", "switch_name", "slots", "created_at", "ended_at", "switches", "moves")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +241,7 @@ class EndedJob(_message.Message):
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
     name: str
     outcome: str
     reason: str
@@ -241,7 +253,8 @@ class EndedJob(_message.Message):
     created_at: float
     ended_at: float
     switches: int
-    def __init__(self, name: _Optional[str] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., world_size: _Optional[int] = ..., tenant: _Optional[str] = ..., caller: _Optional[str] = ..., switch_name: _Optional[str] = ..., slots: _Optional[int] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., switches: _Optional[int] = ...) -> None: ...
+    moves: int
+    def __init__(self, name: _Optional[str] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., world_size: _Optional[int] = ..., tenant: _Optional[str] = ..., caller: _Optional[str] = ..., switch_name: _Optional[str] = ..., slots: _Optional[int] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., switches: _Optional[int] = ..., moves: _Optional[int] = ...) -> None: ...
 
 class CreateJobRequest(_message.Message):
     __slots__ = ("job_name", "world_size", "slots", "tenant", "priority", "switch_name", "keep_seconds")

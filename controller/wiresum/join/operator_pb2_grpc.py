@@ -76,7 +76,8 @@ class OperatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """A switch takes no new jobs, or takes them again. Running ones go on. NOT_FOUND: no such switch.
+        """A switch takes no new jobs, or takes them again. Running ones move away if another switch can take them, and go on
+        there if not. NOT_FOUND: no such switch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

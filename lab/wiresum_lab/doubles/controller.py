@@ -4,6 +4,7 @@ switch that records its calls, and a client; the service between them is real, o
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,19 @@ from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Output, Reconcile, Refuse, Wait, Write
+from wiresum.controller.jobs.outputs import (
+    Admit,
+    Count,
+    Evict,
+    Grant,
+    Halt,
+    Move,
+    Output,
+    Reconcile,
+    Refuse,
+    Wait,
+    Write,
+)
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.resources import NOTHING, Amounts, JobShape
 from wiresum.controller.store import Store
@@ -61,7 +74,8 @@ def member(worker: Worker) -> messages.Member:
 
 
 class JobsHarness:
-    """`Jobs`, a clock that the test sets, and switches that carry out everything unless told to wait."""
+    """`Jobs`, a clock that the test sets, switches that carry out everything unless told to wait, and workers that halt
+    and move when they are told to."""
 
     def __init__(
         self,
@@ -87,6 +101,12 @@ class JobsHarness:
         """By job number, what its switch has counted for each worker: nothing, unless given. Empty: it cannot say."""
         self.results: dict[int, int] = {}
         """By job number, how many sums its switch has counted."""
+        self.halted: dict[str, messages.Halted] = {}
+        """By token, what workers say that have halted."""
+        self.ahead: dict[int, set[int]] = {}
+        """By rank, the slots where a worker is a round ahead of those who are not."""
+        self.deaf: set[str] = set()
+        """Tokens of workers that do nothing that they are told."""
         self.done: list[Output] = []
         if store is not None:
             self.jobs.restore(store.load(), self.now)
@@ -107,7 +127,7 @@ class JobsHarness:
             for _ in range(len(outputs)):
                 output = outputs.popleft()
                 self.done.append(output)
-                if self.switch_answers:
+                if self.switch_answers or isinstance(output, Halt | Move):
                     self.answer(output)
             outputs.extend(self.jobs.take_outputs())
 
@@ -115,6 +135,8 @@ class JobsHarness:
         match output:
             case Admit(name, entry):
                 self.jobs.admitted(name, entry.job, self.now)
+            case Evict(name, number) if self.jobs.cluster.switches[name].trouble:
+                self.jobs.evict_failed(name, number, self.now)
             case Evict(name, number):
                 self.jobs.evicted(name, number, self.now)
             case Count(name, number):
@@ -123,6 +145,23 @@ class JobsHarness:
             case Reconcile():
                 reloaded, self.reloaded = self.reloaded, False
                 self.jobs.reconciled(output, Reconciled(reloaded=reloaded), self.now)
+            case Halt(worker, event) | Move(worker, event) if worker.token not in self.deaf:
+                self.obey(worker, event)
+
+    def obey(self, worker: Worker, event: messages.JobEvent) -> None:
+        """As a worker does that is told this."""
+        if event.HasField("halt"):
+            ahead = self.ahead.get(worker.rank, set())
+            rounds = [7 + (slot in ahead) for slot in range(worker.job.slots)]
+            positions = struct.pack(f">{worker.job.slots}I", *rounds)
+            halted = messages.Halted(move_number=event.halt.move_number, positions=positions)
+            self.halted[worker.token] = halted
+        else:
+            del self.halted[worker.token]
+        self.beat(worker, worker.round_newest)
+
+    def beat(self, worker: Worker, round_newest: int = 1) -> None:
+        self.jobs.beat(worker, round_newest, self.now, self.halted.get(worker.token))
 
     def ask(self, **fields: object) -> Worker:
         worker = self.jobs.ask(join_request(**fields), self.now)
@@ -164,7 +203,7 @@ class JobsHarness:
         for _ in range(round(10 * seconds)):
             self.now += 0.1
             for worker in beating:
-                self.jobs.beat(worker, round_newest, self.now)
+                self.beat(worker, round_newest)
             self.jobs.tick(self.now)
             self.settle()
 
@@ -402,7 +441,7 @@ def member_of(reply: messages.JoinReply) -> messages.Member:
 
 
 class Attendance:
-    """One Attend stream, with heartbeats until it is hung up."""
+    """One Attend stream, with heartbeats until it is hung up. Halts and moves when it is told to, if it `obeys`."""
 
     def __init__(
         self, client: Client, reply: messages.JoinReply, interval_s: float = 0.1, round_newest: int = 1
@@ -410,6 +449,10 @@ class Attendance:
         self.member = member_of(reply)
         self.round_newest = round_newest
         self.pulses = 0
+        self.obeys = True
+        self.halted: messages.Halted | None = None
+        self.grant = reply
+        """The newest."""
         self.ended: messages.JobEnded | None = None
         self.status: grpc.StatusCode | None = None
         self._interval_s = interval_s
@@ -421,7 +464,7 @@ class Attendance:
 
     def _beats(self) -> Iterator[messages.Heartbeat]:
         while not self._over.is_set():
-            yield messages.Heartbeat(member=self.member, round_newest=self.round_newest)
+            yield messages.Heartbeat(member=self.member, round_newest=self.round_newest, halted=self.halted)
             self._over.wait(self._interval_s)
 
     def _read(self) -> None:
@@ -430,6 +473,11 @@ class Attendance:
                 self.pulses += event.HasField("pulse")
                 if event.HasField("ended"):
                     self.ended = event.ended
+                if event.HasField("halt") and self.obeys:
+                    positions = bytes(4 * self.grant.slots)
+                    self.halted = messages.Halted(move_number=event.halt.move_number, positions=positions)
+                if event.HasField("move") and self.obeys:
+                    self.grant, self.halted = event.move.grant, None
             self.status = grpc.StatusCode.OK
         except grpc.RpcError as error:
             self.status = error.code()

@@ -44,6 +44,19 @@ def test_a_queued_job_says_what_it_waits_for() -> None:
     assert "number 1 in the queue: " in finding.what
 
 
+def test_a_job_that_moves_says_what_it_waits_for() -> None:
+    report = healthy()
+    report.jobs[0].waiting = "it moves when another place can take it, since an operator drains leaf, 5 s ago: full"
+    (finding,) = findings(later(report, packets=600, results=300), before=report)
+    assert (finding.check, finding.level) == ("moving", Level.NOTE)
+    assert "since an operator drains leaf" in finding.what
+    report.jobs[0].state = "moving"
+    report.jobs[0].waiting = "it moves, since leaf is lost (no answer), 2 s ago, and waits for rank 1 to halt"
+    (finding,) = findings(report)
+    assert (finding.check, finding.level) == ("moving", Level.WARNING)
+    assert "waits for rank 1 to halt" in finding.what
+
+
 def test_a_late_heartbeat_names_its_worker() -> None:
     report = healthy()
     report.jobs[0].workers[1].heartbeat_age_ms = 3400

@@ -1,6 +1,6 @@
 """Random operations on jobs, with switches that come and go and a service that is killed: nothing is lost, leaked or
-assigned twice. Two of the switches are racks below a third, so a job has one switch or three, depending on its
-workers."""
+assigned twice, and workers that have moved are where their job is. Two of the switches are racks below a third, so a
+job has one switch or three, depending on its workers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from wiresum.controller.driver import Endpoint, Reconciled, SwitchSizes
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import TRANSITIONS, Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.outputs import Admit, Count, Evict, Output, Reconcile
+from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Halt, Move, Output, Reconcile
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import FOLLOWING, Node, Phase
 from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
 
-SIZES = SwitchSizes(slots=24, lanes_max=64, jobs_max=2)
+SIZES = SwitchSizes(slots=24, lanes_max=64, jobs_max=3)
 RACKS = {"left": "10.0.1.1", "right": "10.0.2.1"}
 ENDPOINTS = {
     name: Endpoint(f"10.9.0.{number}", 43488) for number, name in enumerate(("spine", "left", "right", "spare"))
 }
 LIMITS = Limits(slots_least=8, slots_default=16, overtaken_max=2, join_timeout_ms_default=20_000)
 NAMES = ("a", "b", "c", "d", "e", "f")
+MOVES = ("a", "b", "c", "d")
+"""Their workers can."""
 STEPS = 400
 SEEDS = range(5)
 
@@ -54,6 +56,11 @@ class World:
         """Whether a switch reports at its next reconciliation that it was restarted."""
         self.keys: dict[int, set[str]] = {}
         """All keys that a switch ever got, each with the switches that have it."""
+        self.leases: dict[str, int] = {}
+        """By token, the key of the newest grant of each worker."""
+        self.halted: dict[str, join.Halted] = {}
+        """By token; workers outlive the service."""
+        self.moved = 0
         self.now = 0.0
         self.start()
 
@@ -62,11 +69,16 @@ class World:
         quotas = [Quota("poor", slots=48, jobs=1)]
         self.harness = JobsHarness(switches=switches(), limits=LIMITS, quotas=quotas, store=self.store, now=self.now)
         self.harness.answer = self.answer  # type: ignore[method-assign]
+        self.harness.halted, self.harness.ahead = self.halted, {0: {0, 3}, 1: {5}}
         for name in self.trouble:
             self.harness.change(name, "no answer")
 
     def answer(self, output: Output) -> None:
-        """Answers as switches do; some cannot be reached, and some take time."""
+        """Answers as switches and workers do; some cannot be reached, and some take time."""
+        if isinstance(output, Grant):
+            self.leases[output.worker.token] = output.reply.key
+        if isinstance(output, Halt | Move) and output.worker.broken_at is None:
+            self.tell(output)
         if not isinstance(output, Admit | Count | Evict | Reconcile):
             return
         name = output.switch_name
@@ -74,6 +86,18 @@ class World:
             self.late.setdefault(name, []).append(output)
         else:
             self.answer_now(output)
+
+    def tell(self, output: Halt | Move) -> None:
+        """Or else the stream breaks, and the worker hears of it later."""
+        worker = output.worker
+        if self.chance.random() < 0.2:
+            self.harness.break_streams(worker)
+            return
+        if isinstance(output, Move):
+            assert self.halted[worker.token].move_number == output.event.move.move_number, "it answered this halt"
+            self.leases[worker.token] = output.event.move.grant.key
+            self.moved += 1
+        self.harness.obey(worker, output.event)
 
     def catch_up(self) -> None:
         late, self.late = self.late, {}
@@ -103,10 +127,12 @@ class World:
         entry, told = output.entry, self.keys.setdefault(output.entry.key, set())
         assert output.switch_name not in told, "a key is used once"
         told.add(output.switch_name)
-        (job,) = (job for job in self.harness.jobs.all() if job.key == entry.key)
+        (job,) = (job for job in self.harness.jobs.cluster.holders() if job.key == entry.key)
         node = job.nodes[output.switch_name]
         if entry.uplink is not None:
             above = job.nodes[node.branch.parent]
+            if job.state is State.ENDING:
+                return  # it was told before the one above was started anew, and is being told to forget it
             assert above.phase is Phase.HOLDING, "no switch sends its sums to one that does not know the job"
             assert above.entry is not None
             own, parent = ENDPOINTS[output.switch_name], ENDPOINTS[node.branch.parent]
@@ -130,11 +156,12 @@ class World:
             self.ask: 4,
             self.ask_all: 10,
             self.hang_up: 3,
-            self.attend: 8,
-            self.go: 6,
+            self.attend: 14,
+            self.go: 3,
             self.wait: 8,
             self.lose_or_find: 2,
             self.fail: 2,
+            self.restart: 2,
             self.drain: 2,
             self.catch_up: 14,
             self.end: 2,
@@ -156,6 +183,7 @@ class World:
                 attempt=self.chance.choice("xxy"),
                 tenant=tenant,
                 priority=priority,
+                can_move=name in MOVES,
             )
         except Refusal as refusal:
             assert refusal.code in ("ALREADY_EXISTS", "UNAVAILABLE"), refusal.text
@@ -174,9 +202,10 @@ class World:
             self.harness.jobs.hung_up(worker, worker.call, self.harness.now)
 
     def attend(self) -> None:
-        for worker in self.workers(Presence.GRANTED):
+        broken = [worker for worker in self.workers(Presence.ATTENDING) if worker.broken_at is not None]
+        for worker in self.workers(Presence.GRANTED) + broken:
             self.harness.jobs.attend(member(worker), self.harness.now)
-            self.harness.jobs.beat(worker, 5, self.harness.now)
+            self.harness.beat(worker, 5)
         self.harness.settle()
 
     def go(self) -> None:
@@ -194,12 +223,21 @@ class World:
                 self.harness.settle()
 
     def wait(self) -> None:
-        self.harness.wait(self.chance.choice((0.5, 0.5, 4.0, 12.0)), beating=self.workers(Presence.ATTENDING))
+        beating = [worker for worker in self.workers(Presence.ATTENDING) if worker.broken_at is None]
+        self.harness.wait(self.chance.choice((0.5, 0.5, 4.0, 12.0)), beating=beating)
 
     def lose_or_find(self, name: str = "") -> None:
         name = name or self.chance.choice(list(ENDPOINTS))
         self.trouble ^= {name}
         self.harness.change(name, "no answer" if name in self.trouble else "")
+
+    def restart(self) -> None:
+        """A switch loses what it holds."""
+        if reachable := sorted(ENDPOINTS.keys() - self.trouble):
+            name = self.chance.choice(reachable)
+            self.lose_or_find(name)
+            self.reloaded = True
+            self.lose_or_find(name)
 
     def drain(self) -> None:
         self.harness.jobs.drain(self.chance.choice(list(ENDPOINTS)), resume=self.chance.random() < 0.7)
@@ -220,6 +258,7 @@ class World:
         self.each_slot_and_number_has_one_job()
         self.jobs_are_consistent_with_their_states()
         self.running_jobs_are_on_disk()
+        self.workers_are_where_their_job_is()
 
     def each_slot_and_number_has_one_job(self) -> None:
         for each in self.harness.switches:
@@ -234,7 +273,7 @@ class World:
         for job in jobs.all():
             held = [each.name for each in self.harness.switches if job in each.numbered.values()]
             assert set(held) == job.nodes.keys(), job
-            assert bool(held) == (job.state in (State.ADMITTING, State.RUNNING, State.ENDING)), job
+            assert bool(held) == (job.state is State.ADMITTING or job.has_begun or job.state is State.ENDING), job
             assert {node.phase for node in job.nodes.values()} == {Phase.HOLDING} or job.state is not State.RUNNING, job
             assert all(node.lease.count == job.slots for node in job.nodes.values() if node.lease), job
             assert bool(jobs.waiting.position(job)) == (job.state is State.QUEUED), job
@@ -249,7 +288,11 @@ class World:
             )
             for record in self.store.load().jobs
         }
-        jobs = [job for job in self.harness.jobs.cluster.holders() if job.state is not State.ADMITTING]
+        jobs = [
+            job
+            for job in self.harness.jobs.cluster.holders()
+            if job.state is not State.ADMITTING and not (job.moves is not None and job.state is State.RUNNING)
+        ]
         leases = [
             [n.lease and {"base": n.lease.base, "count": n.lease.count} for n in job.nodes.values()] for job in jobs
         ]
@@ -257,6 +300,15 @@ class World:
             (job.switch_name, job.number, job.state.value, str(of_job))
             for job, of_job in zip(jobs, leases, strict=True)
         }
+
+    def workers_are_where_their_job_is(self) -> None:
+        for worker in self.workers(Presence.ATTENDING):
+            job, halted = worker.job, self.halted.get(worker.token)
+            if job.state is State.RUNNING and worker.broken_at is None:
+                waits = job.moved is not None and worker.rank in job.moved.roles
+                assert (halted is None and self.leases[worker.token] == job.key) or waits, worker
+            if halted is not None and job.has_begun:
+                assert halted.move_number <= job.move_number or worker.rank in job.may_be_halted, worker
 
     def finish(self) -> None:
         """Checks that all resources are free again once all workers are gone and all switches are back."""
@@ -281,7 +333,8 @@ def switches() -> list[Switch]:
     return [spine, *racks, spare]
 
 
-def run(folder: Path, seed: int) -> None:
+def run(folder: Path, seed: int) -> int:
+    """Returns how often a worker has moved."""
     with contextlib.closing(Store(folder)) as store:
         store._database.execute("PRAGMA synchronous = OFF")  # here nobody cuts the power
         world = World(store, random.Random(seed))
@@ -291,6 +344,7 @@ def run(folder: Path, seed: int) -> None:
             step()
             world.check()
         world.finish()
+        return world.moved
 
 
 def test_nothing_is_lost_leaked_or_assigned_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,9 +364,11 @@ def test_nothing_is_lost_leaked_or_assigned_twice(tmp_path: Path, monkeypatch: p
         change(node, phase)
 
     monkeypatch.setattr(Node, "move", note_phase)
+    moved = 0
     for seed in SEEDS:
         print(f"seed {seed}")  # noqa: T201 - shown if it fails
-        run(tmp_path / str(seed), seed)
+        moved += run(tmp_path / str(seed), seed)
+    assert moved > 0
     assert passed == set(TRANSITIONS), "every operation has happened"
     possible = {(before, after) for before, afters in FOLLOWING.items() for after in afters}
     assert phases | {(Phase.HOLDING, Phase.FORGOTTEN)} == possible, "the missing one is rare; test_trees.py covers it"

@@ -395,21 +395,6 @@ def test_a_created_job_can_be_restricted_to_a_subtree() -> None:
     assert list(workers[0].job.nodes) == ["leaf2", "leaf3"]
 
 
-def test_a_member_is_identified_by_its_number_at_its_own_switch() -> None:
-    made = harness()
-    workers = run_at(made, ["leaf1", "leaf2", "leaf2"])
-    job = workers[0].job
-    for wrong in (
-        join.Member(job=job.number, worker=2, token=workers[2].token, switch_name="leaf2"),
-        join.Member(job=job.number, worker=1, token=workers[2].token, switch_name="leaf1"),
-        join.Member(job=job.number, worker=0, token=workers[0].token, switch_name="spine"),
-        join.Member(job=job.number, worker=0, token=workers[0].token, switch_name="leaf3"),
-        join.Member(job=job.number, worker=0, token=workers[1].token, switch_name="leaf1"),
-    ):
-        assert made.refusal_of(lambda wrong=wrong: made.jobs.find(wrong))[0] == "NOT_FOUND"  # type: ignore[misc]
-    assert made.jobs.find(join.Member(job=job.number, worker=1, token=workers[2].token, switch_name="leaf2")).job is job
-
-
 def test_jobs_over_trees_survive_a_restart(tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path)) as store:
         store.begin()
@@ -522,10 +507,12 @@ def test_a_report_says_which_switch_lags_behind_its_siblings() -> None:
     assert [worker.contributions for worker in of_job.workers] == [17, 17, 17]
     assert packets_behind(of_job.switches, of_job.workers) == {"leaf1": 0, "leaf2": 7, "leaf3": 0}
     assert [switch.parent for switch in found.switches] == ["", "spine", "spine", "leaf2"]
-    said = report.diagnosis(job, {name: counted[name] for name in ("leaf1", "leaf2", "leaf3")}, made.now)
+    said = report.diagnosis(
+        job, {name: counted[name] for name in ("leaf1", "leaf2", "leaf3")}, made.now, made.jobs.moving
+    )
     assert packets_behind(said.switches, said.workers) == {"leaf3": 0}, "the spine gave no counters"
     assert [worker.uncounted for worker in said.workers] == [False] * 3
-    assert report.diagnosis(job, {}, made.now).workers[0].uncounted
+    assert report.diagnosis(job, {}, made.now, made.jobs.moving).workers[0].uncounted
 
 
 def pipes(parent: str = "tofino/0") -> list[Switch]:

@@ -178,3 +178,31 @@ def test_a_job_that_ended_while_the_disk_failed_also_ends_after_a_restart(
         wait_until(lambda: other.slots_free() == driver.sizes.slots, "no slot is lost")
         assert other.jobs() == []
     again.stop(0.2)
+
+
+def test_nobody_hears_of_a_move_before_it_is_written_down(
+    client: Client, driver: RecordingDriver, store: Store, broken: Disk
+) -> None:
+    """A service that is killed meanwhile leaves a job whose workers have halted, and none that has gone on."""
+    streams = [Attendance(client, reply) for reply in client.join_all(2, can_move=True)]
+    key = streams[0].grant.key
+    streams[1].obeys = False
+    driver.change("it was killed", forgetting=True)
+    driver.change("")
+    wait_until(lambda: streams[0].halted is not None, "one worker has halted")
+    wait_until(lambda: len(driver.entries) == 2, "the switch has the next lease")
+    with broken(store):
+        streams[1].halted = messages_halted(streams[1])
+        time.sleep(0.5)
+        assert streams[0].halted is not None
+        assert streams[0].grant.key == key
+    streams[1].obeys = True
+    wait_until(lambda: streams[0].halted is None, "it has moved")
+    assert streams[0].grant.key == driver.entries[-1].key != key
+    for stream in streams:
+        assert stream.ended is None
+        stream.hang_up()
+
+
+def messages_halted(stream: Attendance) -> join.Halted:
+    return join.Halted(move_number=1, positions=bytes(4 * stream.grant.slots))

@@ -64,6 +64,8 @@ def _amiss(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding
             "its workers have all asked and wait for slots",
             "wait, end another job (wiresum jobs end), give it a priority, or ask for fewer slots (WIRESUM_SLOTS)",
         )
+    if job.state == "moving" or (job.state == "running" and job.waiting):
+        yield _moving(job)
     if job.state == "running":
         yield from _heartbeats(job)
         if job.uncounted:
@@ -75,6 +77,22 @@ def _amiss(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding
             lagging = list(_lagging_switches(job, earlier, watched_s))
             yield from lagging or _deaf_without_laggard(job, earlier, watched_s)
         yield from _packets(job)
+
+
+def _moving(job: join.JobReport) -> Finding:
+    if job.state == "running":
+        return note(
+            "moving",
+            f"'{job.name}': {job.waiting}",
+            "the job goes on meanwhile, unless its switch is lost",
+            "wait, or make room: end another job (wiresum jobs end), or resume a switch (wiresum jobs resume)",
+        )
+    return warning(
+        "moving",
+        f"'{job.name}': {job.waiting}",
+        "its workers stand still until the job has another lease; a move that takes too long ends it",
+        "look at what it waits for: at those workers, or at the switches (wiresum doctor --check switch)",
+    )
 
 
 def _missing(job: join.JobReport) -> Finding:

@@ -26,6 +26,7 @@ def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | 
         priority=terms.priority,
         reserved=reservation is not None,
         slots_reserved=reservation.slots if reservation else 0,
+        within=reservation.switch_name if reservation else "",
         job_token=terms.job_token,
         asker=asker,
     )
@@ -52,6 +53,7 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
         lanes_max=request.lanes_max,
         slots_wanted=request.slots,
         agreed=dict(request.agreed),
+        can_move=request.can_move,
         admission=request.admission,
         host_name=request.host_name,
         process_id=request.process_id,
@@ -91,7 +93,7 @@ def check_secrets(job: Job, request: join.JoinRequest) -> None:
 
 def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
     """Can this worker be the next one of a job that exists?"""
-    if job.state in (State.ADMITTING, State.RUNNING):
+    if job.state is State.ADMITTING or job.has_begun:
         raise Refusal(
             "ALREADY_EXISTS",
             f"{job} is complete, all {job.world_size} workers have joined: choose another name (WIRESUM_JOB), or wait "

@@ -189,6 +189,16 @@ class Cluster:
             return switches
         return [switch for switch in switches if switch_name and switch_name in (switch.name, switch.part_of)]
 
+    def drain(self, switch_name: str, *, resume: bool) -> list[Switch]:
+        """Raises a `Refusal` if there is no such switch."""
+        switches = self.named(switch_name)
+        if not switches:
+            there = ", ".join(self.switches)
+            raise Refusal("NOT_FOUND", f"there is no switch {switch_name!r} here; there are: {there}")
+        for switch in switches:
+            switch.draining = not resume
+        return switches
+
     def within(self, switch_name: str) -> frozenset[str]:
         """This switch, all its pipes, and all below."""
         tops = {switch_name, *(switch.name for switch in self.named(switch_name))}
@@ -253,6 +263,20 @@ class Cluster:
         for name, node in job.nodes.items():
             self.switches[name].take_number(job.number, job)
             self.switches[name].room.take(job, name, self._need(node.branch, job.threads))
+
+    def exchange(self, job: Job, lease: Job) -> None:
+        """Each gets what the other has: number, key and switches. They have equally many slots, threads and lanes."""
+        assert (job.slots, job.threads, job.lanes) == (lease.slots, lease.threads, lease.lanes), "a move changes none"
+        job.number, lease.number = lease.number, job.number
+        job.key, lease.key = lease.key, job.key
+        job.keys_reserved, lease.keys_reserved = lease.keys_reserved, job.keys_reserved
+        job.port_offset, lease.port_offset = lease.port_offset, job.port_offset
+        job.nodes, lease.nodes = lease.nodes, job.nodes
+        switches = [(self.switches[name], each) for each in (job, lease) for name in each.nodes]
+        for switch, each in switches:
+            switch.numbered[each.number] = each
+        for room in {switch.room for switch, _ in switches}:
+            room.exchange(job, lease)
 
     def give_back(self, job: Job, node: Node) -> None:
         """What the job has at this switch, but its number."""

@@ -76,6 +76,7 @@ class History:
             created_at=job.created_at + self._unix_offset,
             ended_at=now + self._unix_offset,
             switches=max(1, len(job.nodes)),
+            moves=job.move_number,
         )
         record = EndedRecord(self._sequence + 1, ended)
         self._add(record)

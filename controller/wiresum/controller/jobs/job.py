@@ -4,6 +4,7 @@ forming    workers are asking; no switch knows of it yet
 queued     all have asked; it waits for slots
 admitting  slots are leased, and their switches are being told
 running    all have their grants
+moving     its workers halt, its switches are told to forget it, and it waits for another lease (moving.py)
 ending     its switches are told to forget it, and its workers why it ended
 gone       the name, the number and the leases are free
 """
@@ -33,6 +34,7 @@ class State(enum.Enum):
     QUEUED = "queued"
     ADMITTING = "admitting"
     RUNNING = "running"
+    MOVING = "moving"
     ENDING = "ending"
     GONE = "gone"
 
@@ -42,6 +44,8 @@ class Event(enum.Enum):
     GIVEN_UP = "a worker went away before the job began, or the time was up, or an operator ended it"
     LEASED = "it has its slots"
     ADMITTED = "all its switches have the job"
+    MOVES = "its workers are told to halt"
+    MOVED = "it has another lease, and its workers are told"
     ENDED = "a worker was lost or ended the job, or all have left, or a switch does not take it, or was lost"
     CLEARED = "its switches have forgotten the job, and the workers know"
 
@@ -53,7 +57,10 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.QUEUED, Event.GIVEN_UP): State.GONE,
     (State.ADMITTING, Event.ADMITTED): State.RUNNING,
     (State.ADMITTING, Event.ENDED): State.ENDING,
+    (State.RUNNING, Event.MOVES): State.MOVING,
     (State.RUNNING, Event.ENDED): State.ENDING,
+    (State.MOVING, Event.MOVED): State.RUNNING,
+    (State.MOVING, Event.ENDED): State.ENDING,
     (State.ENDING, Event.CLEARED): State.GONE,
 }
 
@@ -98,6 +105,8 @@ class Worker:
     presence: Presence = Presence.WAITING
     agreed: dict[str, str] = field(default_factory=dict, repr=False)
     """Its settings that must be those of the others, by name."""
+    can_move: bool = False
+    """It says so."""
     admission: join.Admission = join.Admission.QUEUE
     """Whether the job may wait for slots, and whether it is its program's first."""
     call: int = 0
@@ -174,6 +183,51 @@ class Asker:
 NOBODY = Asker()
 
 
+class Cause(enum.Enum):
+    SWITCH_LOST = "switch_lost"
+    SWITCH_RESTARTED = "switch_restarted"
+    SWITCH_DRAINED = "switch_drained"
+    INTERRUPTED = "interrupted"
+    """The service before has ended in the middle of a move."""
+
+
+@dataclass(eq=False)
+class Move:
+    """From its cause until the workers are told their new lease."""
+
+    cause: Cause
+    reason: str
+    """A clause for people."""
+    since: float
+    lease: Job | None = None
+    """The job's next lease: in the queue, being admitted, or there, as its state says; None: it is not asked for."""
+    obstacle: str = ""
+    """Why there is no such lease."""
+    again_at: float = 0.0
+    """When another one may be asked for."""
+    halting_since: float = 0.0
+    """When its workers were first told to halt."""
+    positions: dict[int, bytes] = field(default_factory=dict)
+    """By rank, of those that have halted, as they say them."""
+
+    def forgive(self, stalled: float) -> None:
+        """The service stood still for so many seconds."""
+        self.since += stalled
+        self.again_at += stalled
+        self.halting_since += stalled
+
+
+@dataclass(eq=False)
+class Moved:
+    """From then until all workers have gone on."""
+
+    at: float
+    roles: dict[int, bytes]
+    """By rank, of those that have not gone on yet, as far as is known: what each repeats first."""
+    told_on: dict[int, int] = field(default_factory=dict)
+    """By rank: the number of the stream on which it was told."""
+
+
 @dataclass(eq=False)
 class Job:
     name: str
@@ -192,6 +246,8 @@ class Job:
     """Workers must show it; empty: they need not."""
     asker: Asker = NOBODY
     """Its first worker."""
+    within: str = ""
+    """An operator created it for this switch, or those below it; empty: for any."""
     candidates: frozenset[str] = frozenset()
     """Names of the switches that all its workers hang on, or below."""
     complete_by: float = math.inf
@@ -230,8 +286,18 @@ class Job:
     results: int | None = None
     """The root's newest count."""
     count_asked_at: float = 0.0
+    move_number: int = 0
+    """Of its newest move; 0: it has never moved."""
+    moving: Move | None = None
+    """It moves, or looks for a place to move to."""
+    moved: Moved | None = None
+    """It has moved, and not all of its workers have gone on."""
+    moves: Job | None = None
+    """This is no job, but the next lease of that one, or, once it has moved, the lease that it had."""
     restored: bool = False
     """It ran before the service was started."""
+    may_be_halted: set[int] = field(default_factory=set)
+    """Ranks that the service before may have told to halt, and that have not said anything yet."""
     attend_s_max: float = 0.0
     """How long a granted worker may take to its first heartbeat."""
     unsaved: bool = False
@@ -242,7 +308,7 @@ class Job:
     left_at: float = 0.0
 
     def __str__(self) -> str:
-        return f"job {self.name!r}"
+        return f"job {self.name!r}" if self.moves is None else f"a lease of job {self.name!r}"
 
     @property
     def root(self) -> Node:
@@ -281,6 +347,11 @@ class Job:
             if worker.away_since is not None:
                 return False
         return True
+
+    @property
+    def has_begun(self) -> bool:
+        """Its workers have their grants, and it has not ended."""
+        return self.state in (State.RUNNING, State.MOVING)
 
     def all_left(self) -> bool:
         return all(worker.presence is Presence.LEFT for worker in self.workers.values())

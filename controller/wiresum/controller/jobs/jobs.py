@@ -2,7 +2,7 @@
 
 The owner of a `Jobs` tells it what happened (a request came, a stream broke, a switch answered, time passed) and when,
 in seconds of a monotonic clock. Then it carries out what `take_outputs` gives, in order. The states of a job are in
-job.py, who gets slots next in waiting.py, and where in cluster.py.
+job.py, who gets slots next in waiting.py, where in cluster.py, and how a job moves in moving.py.
 
 A lease returns to its pool only when its switch has forgotten the job and every worker has left, was lost, or has been
 told; the last for a bounded time, since a worker may not be listening. What the job leaves in the cells means nothing
@@ -18,12 +18,13 @@ from wiresum import join
 from wiresum.controller.driver import Reconciled
 from wiresum.controller.jobs import asking, lost_workers, outputs
 from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch
-from wiresum.controller.jobs.ended_jobs import Gone, worker_of
 from wiresum.controller.jobs.granting import reply_to, settle, settle_entries
 from wiresum.controller.jobs.history import History
-from wiresum.controller.jobs.job import NOBODY, Asker, Event, Job, Presence, State, Worker
+from wiresum.controller.jobs.job import NOBODY, Asker, Cause, Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits, Quota
+from wiresum.controller.jobs.members import Members
+from wiresum.controller.jobs.moving import Moving
 from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.records import StoredState, job_of, record_of
 from wiresum.controller.jobs.refusal import Refusal, check_join
@@ -56,14 +57,18 @@ class Jobs:
         self.quotas = Quotas(quotas)
         self.waiting = WaitingRoom(self.cluster, self.quotas, self.limits, self._give)
         self._outputs: list[outputs.Output] = []
-        self._telling = Telling(self.cluster, self.limits, self._outputs.append)
-        self.reservations = Reservations(self.limits, self._outputs.append, unix_offset)
-        self.history = History(self._outputs.append, unix_offset)
+        emit = self._outputs.append
+        self._telling = Telling(self.cluster, self.limits, emit)
+        self.moving = Moving(
+            self.cluster, self.waiting, self._telling, self.limits, emit, self._save, self._clear, self._end
+        )
+        self.reservations = Reservations(self.limits, emit, unix_offset)
+        self.history = History(emit, unix_offset)
         self._jobs: dict[Job, None] = {}
         """The oldest first."""
         self._named: dict[str, Job] = {}
         """Those that still hold their name."""
-        self._gone = Gone()
+        self._members = Members()
         self._unix_offset = unix_offset
         self._ticked_at: float | None = None
         self._resumed_at: float | None = None
@@ -117,7 +122,7 @@ class Jobs:
     def attend(self, member: join.Member, now: float, asker: Asker = NOBODY) -> Worker:
         """A worker opens an Attend stream; `stream` then numbers it. A worker that was cut off while its job ended is
         told why, as long as that is remembered. Raises a `Refusal`."""
-        worker = self._gone.find(member) or self.find(member)
+        worker = self.find(member, gone=True)
         if worker.presence in (Presence.LEFT, Presence.LOST) and worker.job.ended is None:
             raise _not_a_member()
         worker.stream += 1
@@ -125,25 +130,30 @@ class Jobs:
         worker.away_since = worker.broken_at = None
         if asker.certificate != worker.certificate:
             worker.certificate, worker.holder, worker.job.unsaved = asker.certificate, asker.holder, True
-        if worker.job.state is State.RUNNING:
+        if worker.job.has_begun:
             worker.presence = Presence.ATTENDING
+            self.moving.remind(worker)
         elif worker.job.ended is not None:
             self._outputs.append(outputs.Tell(worker, worker.job.ended))
         return worker
 
-    def beat(self, worker: Worker, round_newest: int, now: float) -> None:
+    def beat(self, worker: Worker, round_newest: int, now: float, halted: join.Halted | None = None) -> None:
         worker.heard_at = now
         worker.contributions = None
         if round_newest != worker.round_newest:
             worker.round_newest = round_newest
             worker.job.progress_at = now
+        if halted is None:
+            self.moving.goes_on(worker)
+        else:
+            self.moving.halted(worker, halted, now)
 
     def broken(self, worker: Worker, stream: int, now: float) -> None:
         """An Attend stream ended: the process has died, or its connection broke. After a silence, or a stall of the
         service, it says little."""
         if stream != worker.stream or worker.presence is not Presence.ATTENDING:
             return
-        if worker.job.state is State.RUNNING:
+        if worker.job.has_begun:
             resumed = self._resumed_at is not None and now - self._resumed_at < self.limits.resumed_ms / 1000
             worker.broken_at = now
             worker.broken_in_silence = resumed or now - worker.heard_at > self.limits.suspect_ms / 1000
@@ -163,7 +173,7 @@ class Jobs:
         self._outputs.append(outputs.Close(worker))
         if job.left_first is None:
             job.left_first, job.left_at = worker, now
-        if job.state is State.RUNNING and job.all_left():
+        if job.has_begun and job.all_left():
             self._end(job, join.JobEnded(reason="all workers have left"), now)
         else:
             job.unsaved = True
@@ -171,7 +181,7 @@ class Jobs:
 
     def abort(self, request: join.AbortRequest, now: float) -> None:
         worker = self.find(request.member)
-        if worker.job.state is State.RUNNING:
+        if worker.job.has_begun:
             said = request.reason[:REASON_CHARACTERS_MAX] or "it gave no reason"
             ended = join.JobEnded(
                 cause=join.JobEnded.ABORTED_BY_WORKER, worker=worker.peer(), reason=f"{worker} ended the job: {said}"
@@ -182,11 +192,7 @@ class Jobs:
 
     def create(self, request: join.CreateJobRequest, now: float) -> str:
         """Returns the token; raises a `Refusal`."""
-        if request.job_name in self._named:
-            raise Refusal(
-                "ALREADY_EXISTS", f"there is a job {request.job_name!r}: choose another name, or end that one"
-            )
-        return self.reservations.create(request, self.cluster, self.quotas, now)
+        return self.reservations.create(request, self._named, self.cluster, self.quotas, now)
 
     def end(self, job_name: str, reason: str, now: float) -> None:
         """Raises a `Refusal` if there is no such job."""
@@ -200,13 +206,8 @@ class Jobs:
 
     def drain(self, switch_name: str, *, resume: bool) -> int:
         """Returns how many jobs the switch has. Raises a `Refusal` if there is no such switch."""
-        switches = self.cluster.named(switch_name)
-        if not switches:
-            there = ", ".join(self.cluster.switches)
-            raise Refusal("NOT_FOUND", f"there is no switch {switch_name!r} here; there are: {there}")
-        for switch in switches:
-            switch.draining = not resume
-            self._outputs.append(outputs.SaveDraining(switch.name, switch.draining))
+        switches = self.cluster.drain(switch_name, resume=resume)
+        self._outputs.extend(outputs.SaveDraining(switch.name, switch.draining) for switch in switches)
         self.waiting.serve()
         return len({job for switch in switches for job in switch.jobs_with_slots()})
 
@@ -233,28 +234,16 @@ class Jobs:
         if not trouble:
             for job in switch.held():  # it was cut off: workers get time to be heard
                 job.progress_at = now
+                if job.moving is not None:  # it looked for another place, and may not need it now
+                    self.moving.look(job, now)
             self._telling.reconcile(switch)
 
     def counted(
         self, switch_name: str, number: int, contributions: Sequence[int], now: float, results: int = 0
     ) -> None:
         """What the switch has counted for a job: packets by contributor, and sums. Empty if it could not say."""
-        job = self._telling.numbered(switch_name, number)
-        if job is None:
-            return
-        node = job.nodes[switch_name]
-        node.counting = False
-        if node is job.root:
-            if not contributions or results != job.results:
-                job.active_at = now
-            job.results = results if contributions else None
-        for rank, count in zip(node.branch.ranks, contributions, strict=False):
-            worker = job.workers[rank]
-            if worker.contributions != count:
-                if worker.contributions is not None:
-                    worker.counted_at = now
-                worker.contributions, worker.said_first_at = count, now
-            worker.said_last_at = now
+        if job := self._telling.numbered(switch_name, number):
+            lost_workers.note_counted(job, job.nodes[switch_name], contributions, results, now)
 
     def reconciled(self, asked: outputs.Reconcile, found: Reconciled, now: float) -> None:
         """The switch holds what it was asked to, unless it has lost its cells and with them its jobs."""
@@ -263,16 +252,23 @@ class Jobs:
         if found.reloaded and asked.entries:
             reason = f"{switch.name} was started anew, and what it had summed is lost"
             for job in switch.held():
-                self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
+                self._lose(job, reason, now, Cause.SWITCH_RESTARTED)
             self._telling.reconcile(switch)
             return
         switch.reconciled = not switch.trouble
         for job in self._telling.reconciled(asked):
             self._clear_if_done(job, now)
         for job, reason in self._telling.strangers(asked, found):
-            log.error("%s ends: %s", job, reason)
-            self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
+            log.error("%s cannot go on: %s", job, reason)
+            self._lose(job, reason, now)
         self.waiting.serve()
+
+    def _lose(self, job: Job, reason: str, now: float, cause: Cause | None = None) -> None:
+        """A switch has lost what it had of a job. `cause`: for which it may move."""
+        if job.moves is not None:
+            self.moving.abandon(job, reason, now)
+        elif cause is None or not self.moving.must_move(job, cause, reason, now):
+            self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
 
     def reconcile_failed(self, switch_name: str, now: float) -> None:
         """It is tried again, at the latest when the switch is out of trouble."""
@@ -280,14 +276,19 @@ class Jobs:
 
     def admitted(self, switch_name: str, number: int, now: float) -> None:
         job = self._telling.admitted(switch_name, number)
-        if job is None:
-            return
+        if job is not None and job.moves is not None:
+            self.moving.admitted(job, now)
+        elif job is not None:
+            self._begin(job, now)
+
+    def _begin(self, job: Job, now: float) -> None:
         job.move(Event.ADMITTED)
         job.attend_s_max = self.limits.attend_ms_max / 1000
         job.progress_at = now
         for worker in job.workers.values():
             worker.presence = Presence.GRANTED
             worker.heard_at = now
+        self._members.add(job)
         self._save(job)
         self.reservations.forget(job.name)
         for worker in job.workers.values():
@@ -298,8 +299,10 @@ class Jobs:
         job = self._telling.refused(switch_name, number)
         if job is None:
             return
-        trouble = self.cluster.switches[switch_name].trouble
-        if trouble:
+        if job.moves is not None:
+            self.moving.abandon(job, f"{switch_name} did not take it: {text}", now)
+            return
+        if trouble := self.cluster.switches[switch_name].trouble:
             refusal = Refusal("UNAVAILABLE", f"{switch_name} was lost when it was given {job}: {trouble}")
         else:
             refusal = Refusal("INTERNAL", f"{switch_name} did not take {job}: {text}. Its log says more")
@@ -314,13 +317,14 @@ class Jobs:
         self._telling.evict_failed(switch_name, number, now)
 
     def hold_up(self, why: str) -> None:
-        """From now on no job gets slots, since the state cannot be written. Empty: they do again."""
+        """From now on no job gets slots, since the state cannot be written; empty: they do again."""
         self.waiting.held_up = why
         self.waiting.serve()
 
     def grant_waits(self, worker: Worker, now: float) -> None:
-        """The grant is not on disk yet, so the worker is not late."""
+        """The grant, or the move, is not on disk yet, so the worker is not late."""
         worker.heard_at = now
+        self.moving.waits(worker, now)
 
     # What time does.
 
@@ -345,11 +349,11 @@ class Jobs:
 
     def close(self, reason: str, now: float, *, keep_jobs: bool = False) -> None:
         """No job can form any more. Those that run end, unless they are kept for the next controller."""
-        self._closing = f"{reason}: start it again, and the worker will find it"
+        self._closing = self.waiting.held_up = f"{reason}: start it again, and the worker will find it"
         for job in list(self._jobs):
             if job.state in (State.FORMING, State.QUEUED):
                 self._give_up(job, Refusal("UNAVAILABLE", self._closing), now)
-            elif job.state in (State.ADMITTING, State.RUNNING) and not keep_jobs:
+            elif (job.state is State.ADMITTING or job.has_begun) and not keep_jobs:
                 self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
 
     # What was before.
@@ -369,9 +373,8 @@ class Jobs:
         for record in state.jobs:
             self._restore_job(job_of(record, now, self._unix_offset), now)
         if state.keys_lost:
-            for job in self.all():
-                if job.state is State.RUNNING:
-                    self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=state.past), now)
+            for job in filter(lambda job: job.has_begun, self.all()):
+                self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=state.past), now)
 
     def _restore_job(self, job: Job, now: float) -> None:
         try:
@@ -382,19 +385,20 @@ class Jobs:
         settle_entries(job, lambda name: self.cluster.switches[name].endpoint)
         job.attend_s_max = self.limits.reattend_ms_max / 1000
         self._jobs[job] = None
+        self._members.add(job)
         if job.state is not State.ENDING or job.name not in self._named:
             self._named[job.name] = job
         if job.state is State.ENDING:
             job.drained_at = now + self.limits.drain_ms_max / 1000
             self._telling.evict(job)
+        else:
+            self.moving.restore(job, now)
 
     # What people ask.
 
-    def find(self, member: join.Member) -> Worker:
-        """Raises a `Refusal` if it is not a member."""
-        switch = self.cluster.switches.get(member.switch_name)
-        job = switch.numbered.get(member.job) if switch else None
-        worker = worker_of(job, member) if job else None
+    def find(self, member: join.Member, *, gone: bool = False) -> Worker:
+        """`gone`: also one of a job that is over. Raises a `Refusal` if it is not a member."""
+        worker = self._members.find(member, gone=gone)
         if worker is None:
             raise _not_a_member()
         return worker
@@ -409,16 +413,9 @@ class Jobs:
         if job is None:
             reservation = self.reservations.get(request.job_name)
             job = asking.new_job(request, asker, reservation, now)
-            if reservation is not None and reservation.switch_name:
-                job.candidates = self.cluster.within(reservation.switch_name)
             waiting = [other for other in self._jobs if other.state in (State.FORMING, State.QUEUED)]
             self.waiting.check_can_form(job, waiting)
-            if self._keys.left <= len(waiting):
-                raise Refusal(
-                    "RESOURCE_EXHAUSTED",
-                    "all keys have been used: when no job runs, start the controller without its state, or the switch "
-                    "anew",
-                )
+            self._keys.check_left(len(waiting))
             job.candidates = self.waiting.candidates(job, request.endpoint.address)
             self._jobs[job], self._named[job.name] = None, job
             log.info("%s forms: %d workers, asked for by %s", job, job.world_size, asker.name or "this host")
@@ -435,7 +432,7 @@ class Jobs:
         worker.heard_waiting = ""
         if worker.presence is Presence.GRANTED:
             worker.heard_at = now
-        if worker.job.state is State.RUNNING:
+        if worker.job.has_begun:
             self._grant(worker)
         self._queue_if_whole(worker.job, now)
 
@@ -514,8 +511,12 @@ class Jobs:
                 if ended.cause == join.JobEnded.WORKER_LOST:
                     log.warning("%s: %s", job, ended.reason)
                     job.workers[ended.worker.rank].presence = Presence.LOST
+                elif ended.cause == join.JobEnded.SWITCH_LOST and (why := self.moving.why_not(job)):
+                    ended.reason += f". No other switch could take it: {why}"
                 self._end(job, ended, now, refusal)
-        if job.unsaved and job.state is State.RUNNING:
+        if job.has_begun:
+            self.moving.look(job, now)
+        if job.unsaved and job.has_begun:
             self._save(job)
         crowded = self.waiting.crowded
         if not crowded:
@@ -525,7 +526,7 @@ class Jobs:
             self._outputs.append(outputs.Count(node.branch.switch_name, job.number))
         if job.state in (State.FORMING, State.QUEUED, State.ADMITTING):
             self._outputs.extend(self.waiting.news(job, now))
-        elif job.state is State.ENDING:
+        elif job.state in (State.MOVING, State.ENDING):
             self._telling.try_again(job, now)
             self._clear_if_done(job, now)
 
@@ -538,7 +539,8 @@ class Jobs:
 
     def _end(self, job: Job, ended: join.JobEnded, now: float, refusal: Refusal | None = None) -> None:
         """`refusal`: to those who wait for a grant, if the usual one does not do."""
-        has_begun = job.state is State.RUNNING
+        has_begun = job.has_begun
+        self.moving.drop(job, now)
         job.move(Event.ENDED, ended.reason)
         job.ended = ended
         job.drained_at = now + self.limits.drain_ms_max / 1000
@@ -555,24 +557,32 @@ class Jobs:
         self._outputs.extend(outputs.Tell(w, ended) for w in job.workers.values() if w.presence is Presence.ATTENDING)
         self._telling.evict(job)
 
+    def _clear(self, lease: Job, now: float) -> None:
+        self._jobs[lease] = None
+        self._clear_if_done(lease, now)
+
     def _clear_if_done(self, job: Job, now: float) -> None:
+        if job.state is State.MOVING and self._telling.give_back(job):
+            self._save(job)
+            self.waiting.serve()
         settled = all(w.told or w.presence in (Presence.LEFT, Presence.LOST) for w in job.workers.values())
         if job.state is not State.ENDING or not (settled or now >= job.drained_at):
             return
         held_up = [name for name, node in job.nodes.items() if node.phase is not Phase.FORGOTTEN]
         if any(self.cluster.switches[name].trouble for name in held_up):
             self._release_name(job)  # that may take long, and the job may begin elsewhere meanwhile
-        if not self._telling.give_back(job):
-            return
+        changed = self._telling.give_back(job)
         if self._telling.has_given_back(job):
             job.move(Event.CLEARED)
             self._outputs.extend(outputs.Close(worker) for worker in job.workers.values())
             self._forget(job)
-            self._gone.add(job)
+            if job.moves is None:
+                self._members.note_gone(job)
             self._outputs.append(outputs.Forget(record_of(job, self._unix_offset)))
-        else:
+            self.waiting.serve()
+        elif changed:
             self._save(job)
-        self.waiting.serve()
+            self.waiting.serve()
 
     def _release_name(self, job: Job) -> None:
         if self._named.get(job.name) is job:
@@ -580,6 +590,7 @@ class Jobs:
 
     def _forget(self, job: Job) -> None:
         self._release_name(job)
+        self._members.forget(job)
         del self._jobs[job]
 
 

@@ -23,6 +23,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 
+from wiresum.controller.jobs.refusal import Refusal
+
 KEY_BITS = 32
 SECRET_BYTES = 16
 FEISTEL_ROUNDS = 10
@@ -83,6 +85,14 @@ class Keys:
     @property
     def left(self) -> int:
         return self._sequence.length - self._drawn
+
+    def check_left(self, waiting: int) -> None:
+        """Raises a `Refusal` if there is none for a job besides the `waiting` ones."""
+        if self.left <= waiting:
+            raise Refusal(
+                "RESOURCE_EXHAUSTED",
+                "all keys have been used: when no job runs, start the controller without its state, or the switch anew",
+            )
 
     @property
     def must_reserve(self) -> bool:

@@ -48,7 +48,10 @@ class Limits:
     evict_retry_ms: int = 1000
     """Between two attempts to evict a job, or to reconcile a switch."""
     switch_lost_ms_max: int = 30_000
-    """How long a job may make no progress while one of its switches is out of reach, before that one is lost."""
+    """How long a job may make no progress while one of its switches is out of reach, before that one is lost; and how
+    long a job that moves may have no lease."""
+    move_after_ms: int = 1000
+    """The same, before it looks for another switch."""
     stall_ms_max: int = 1000
     """A longer gap between two ticks means that the service itself stood still."""
     join_timeout_ms_default: int = 300_000

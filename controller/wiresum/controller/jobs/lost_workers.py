@@ -1,4 +1,4 @@
-"""Which worker or switch of a job is lost, late or away. Pure: it changes nothing.
+"""Which worker or switch of a job is lost, late or away. Pure.
 
 Every state has a bound, so that no worker waits for ever.
 
@@ -8,11 +8,14 @@ need its packets. As long as the connection stands, the process lives, even if i
 threads answer pings, and without an answer the connection breaks (service/join_server.py). If a switch and all workers
 are out of reach, the service is cut off. In a tree each worker's switch is its witness, and a job is lost with any of
 its switches.
+
+While a job moves no worker sends packets, so no switch is a witness. A worker that sends heartbeats must halt within
+the time that one is given which is silent; one that is silent, though its connection stands, is given longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,11 +56,20 @@ def look(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -
             return _slow_switch(job, now) or _away(job, limits, now)
         case State.RUNNING:
             return (
-                _silent(job, switches, limits, now)
+                _not_gone_on(job, limits, now)
+                or _silent(job, switches, limits, now)
                 or _away(job, limits, now)
                 or _left(job, limits, now)
                 or _lost_switch(job, (switches[name] for name in job.nodes), limits, now)
                 or _idle(job, limits, now)
+            )
+        case State.MOVING:
+            return (
+                _dead_while_moving(job, limits, now)
+                or _unhalted(job, switches, limits, now)
+                or _away(job, limits, now)
+                or _left(job, limits, now)
+                or _without_lease(job, switches, limits, now)
             )
         case _:
             return None
@@ -121,6 +133,22 @@ def to_count(job: Job, limits: Limits, now: float, *, crowded: bool) -> list[Nod
         if crowded:
             wanted.add(job.switch_name)
     return [node for name, node in job.nodes.items() if name in wanted and not node.counting]
+
+
+def note_counted(job: Job, node: Node, contributions: Sequence[int], results: int, now: float) -> None:
+    """What a switch of the job has counted: packets by contributor, and sums. Empty if it could not say."""
+    node.counting = False
+    if node is job.root:
+        if not contributions or results != job.results:
+            job.active_at = now
+        job.results = results if contributions else None
+    for rank, count in zip(node.branch.ranks, contributions, strict=False):
+        worker = job.workers[rank]
+        if worker.contributions != count:
+            if worker.contributions is not None:
+                worker.counted_at = now
+            worker.contributions, worker.said_first_at = count, now
+        worker.said_last_at = now
 
 
 def _is_suspect(worker: Worker, limits: Limits, now: float) -> bool:
@@ -213,6 +241,63 @@ def _lost_switch(job: Job, switches: Iterable[Switch], limits: Limits, now: floa
     if suspects := [str(worker) for worker in job.workers.values() if _is_suspect(worker, limits, now)]:
         reason += f"; of {' and '.join(suspects)} nothing has been heard either"
     return _ended(join.JobEnded.SWITCH_LOST, reason)
+
+
+def heard_of_lately(job: Job, limits: Limits, now: float) -> bool:
+    """Has any of its workers sent a heartbeat?"""
+    return now - max(worker.heard_at for worker in job.workers.values()) <= limits.suspect_ms / 1000
+
+
+def _dead_while_moving(job: Job, limits: Limits, now: float) -> End | None:
+    for worker in job.workers.values():
+        gone_s = now - worker.broken_at if worker.broken_at is not None else 0.0
+        if gone_s > limits.connection_lost_ms / 1000 and _broke_alone(worker):
+            how = "its connection to the service broke, so its process has probably died"
+            return _lost(worker, f"was lost while the job moved: {how}; it did not come back in {gone_s:.1f} s")
+    return None
+
+
+def _is_cut_off(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> bool:
+    """Is the service itself, as it seems: are a switch and all workers of the job out of its reach?"""
+    return any(switches[name].trouble for name in job.nodes) and not heard_of_lately(job, limits, now)
+
+
+def _unhalted(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> End | None:
+    move = job.moving
+    assert move is not None, "it moves"
+    waited_s = now - move.halting_since
+    cut_off = _is_cut_off(job, switches, limits, now)
+    for rank, worker in job.workers.items():
+        stands = worker.presence is Presence.ATTENDING and worker.broken_at is None
+        silent = stands and now - worker.heard_at > limits.suspect_ms / 1000
+        most_ms = limits.deaf_ms_max if cut_off or silent else limits.heartbeat_lost_ms
+        if rank not in move.positions and waited_s > most_ms / 1000:
+            how = f"it has not halted for {waited_s:.0f} s, so the job cannot move"
+            return _lost(worker, f"was lost: {how} ({move.reason})")
+    return None
+
+
+def _without_lease(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> End | None:
+    move = job.moving
+    assert move is not None, "it moves"
+    waited_s = now - move.halting_since
+    most_ms = limits.deaf_ms_max if _is_cut_off(job, switches, limits, now) else limits.switch_lost_ms_max
+    there = move.lease is not None and move.lease.state is State.RUNNING
+    if there or waited_s <= most_ms / 1000:
+        return None
+    return _ended(join.JobEnded.SWITCH_LOST, f"{move.reason}, and for {waited_s:.0f} s no switch has taken the job")
+
+
+def _not_gone_on(job: Job, limits: Limits, now: float) -> End | None:
+    """One that says so: without heartbeats it counts as any other that is silent."""
+    moved = job.moved
+    if moved is None or now - moved.at <= limits.heartbeat_lost_ms / 1000:
+        return None
+    late = (job.workers[rank] for rank in moved.roles)
+    worker = next((worker for worker in late if now - worker.heard_at <= limits.suspect_ms / 1000), None)
+    if worker is None:
+        return None
+    return _lost(worker, f"was lost: for {now - moved.at:.0f} s it has not gone on after the job has moved")
 
 
 def _idle(job: Job, limits: Limits, now: float) -> End | None:

@@ -1,8 +1,8 @@
 """What `Jobs` wants done, to be carried out in order.
 
 A `Write` must be on disk before any later output takes effect. If the disk fails, two kinds of outputs still wait for
-it: a `Grant`, which must not be forgotten, and what switches are told after a `SaveKeys`, since a key must be recorded
-before it is used. The others do not wait, above all not the end of a job.
+it: a `Grant` or a `Move`, which must not be forgotten, and what switches are told after a `SaveKeys`, since a key must
+be recorded before it is used. The others do not wait, above all not the end of a job.
 """
 
 from __future__ import annotations
@@ -48,6 +48,22 @@ class Tell:
 
     worker: Worker
     ended: join.JobEnded
+
+
+@dataclass(frozen=True)
+class Halt:
+    """Send this on the worker's Attend stream, if there is one."""
+
+    worker: Worker
+    event: join.JobEvent
+
+
+@dataclass(frozen=True)
+class Move:
+    """Send this on the worker's Attend stream, if there is one."""
+
+    worker: Worker
+    event: join.JobEvent
 
 
 @dataclass(frozen=True)
@@ -127,4 +143,4 @@ class SaveDraining:
 
 
 Write = Save | Forget | SaveKeys | CheckServing | SaveDraining
-Output = Wait | Grant | Refuse | Tell | Close | Admit | Evict | Count | Reconcile | Write
+Output = Wait | Grant | Refuse | Tell | Halt | Move | Close | Admit | Evict | Count | Reconcile | Write

@@ -19,7 +19,7 @@ from wiresum.controller.jobs.tree import Branch, Node, Phase
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job that runs, or is ending."""
+    """A job that runs, moves, or is ending."""
 
     switch_name: str
     """The root's."""
@@ -85,6 +85,8 @@ _JOB_FIELDS = (
     "lanes",
 )
 """What is written of a job as it is."""
+_LATER_JOB_FIELDS = {"move_number": 0, "within": ""}
+"""The same, with what a record of an earlier release means, which does not have it."""
 _WORKER_FIELDS = (
     "threads_max",
     "lanes_max",
@@ -106,7 +108,7 @@ class RecordError(ValueError):
 def record_of(job: Job, unix_offset: float) -> JobRecord:
     """Of a job that has slots."""
     body: dict[str, Any] = {
-        **{name: getattr(job, name) for name in _JOB_FIELDS},
+        **{name: getattr(job, name) for name in (*_JOB_FIELDS, *_LATER_JOB_FIELDS)},
         "created_at": job.created_at + unix_offset,
         "nodes": [_of_node(node) for node in job.nodes.values()],
         "slots": job.slots,
@@ -124,11 +126,12 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
         job = Job(
             record.name,
             **{name: body[name] for name in _JOB_FIELDS},
+            **{name: body.get(name, meant) for name, meant in _LATER_JOB_FIELDS.items()},
             created_at=body["created_at"] - unix_offset,
             state=State(record.state),
             nodes={node.branch.switch_name: node for node in nodes},
             number=record.number,
-            slots=next(node.lease.count for node in nodes if node.lease is not None),
+            slots=body["slots"],
             progress_at=now,
             restored=True,
             ended=join.JobEnded.FromString(base64.b64decode(body["ended"])) if body["ended"] else None,
@@ -139,7 +142,7 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
         ranks = sorted(rank for node in nodes for rank in node.branch.ranks)
         if ranks != list(range(job.world_size)) or job.switch_name != record.switch_name:
             raise ValueError("its switches and its workers do not belong together")
-    except (ValueError, KeyError, TypeError, StopIteration) as error:
+    except (ValueError, KeyError, TypeError) as error:
         where = f"job {record.name!r}, number {record.number} at {record.switch_name}"
         raise RecordError(
             f"what is written down of {where} makes no sense ({error!r}): run the release that wrote it, or move the "
@@ -169,6 +172,7 @@ def _node_of(fields: dict[str, Any]) -> Node:
 def _of_worker(worker: Worker) -> dict[str, Any]:
     return {
         **{name: getattr(worker, name) for name in _WORKER_FIELDS},
+        "can_move": worker.can_move,
         "endpoint": list(worker.endpoint),
         "presence": worker.presence.value,
     }
@@ -185,5 +189,6 @@ def _worker_of(job: Job, rank: int, fields: dict[str, Any], now: float) -> Worke
         asked_at=now,
         deadline=now,
         presence=presence if gone else Presence.GRANTED,
+        can_move=fields.get("can_move", False),
         heard_at=now,
     )

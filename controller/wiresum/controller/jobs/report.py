@@ -11,6 +11,7 @@ from wiresum.controller.driver import JobCounters, SwitchDriver
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Job, Presence, State, Worker
 from wiresum.controller.jobs.jobs import Jobs
+from wiresum.controller.jobs.moving import Moving
 from wiresum.controller.jobs.quota import used
 from wiresum.controller.jobs.records import Reservation
 from wiresum.controller.jobs.tree import Phase
@@ -19,9 +20,9 @@ Counted = Mapping[str, tuple[JobCounters, Mapping[int, JobCounters]]]
 """By switch: packets of no job, and counters by job number. Without switches that do not answer."""
 
 
-def diagnosis(job: Job, counted: Mapping[str, JobCounters], now: float) -> join.Diagnosis:
+def diagnosis(job: Job, counted: Mapping[str, JobCounters], now: float, moving: Moving) -> join.Diagnosis:
     """`counted`: by switch, of those that answer."""
-    answer = join.Diagnosis(switches=_nodes(job, counted))
+    answer = join.Diagnosis(switches=_nodes(job, counted), moving=moving.describe(job, now))
     for _, worker in sorted(job.workers.items()):
         counters = counted.get(worker.switch_name)
         answer.workers.add(
@@ -106,7 +107,8 @@ def _job(jobs: Jobs, job: Job, counted: Mapping[str, JobCounters], now: float) -
         priority=job.priority,
         caller=job.asker.name,
         queue_position=jobs.waiting.position(job),
-        waiting=_waiting(jobs, job, now) if waits else "",
+        waiting=_waiting(jobs, job, now) if waits else jobs.moving.describe(job, now),
+        moves=job.move_number,
         lanes=job.lanes,
         threads=job.threads,
         workers=[_worker(job.workers[rank], counted, now) for rank in sorted(job.workers)],

@@ -33,8 +33,13 @@ class Reservations:
     def age_s(self, reservation: Reservation, now: float) -> float:
         return max(0.0, now + self._unix_offset - reservation.created_at)
 
-    def create(self, request: join.CreateJobRequest, cluster: Cluster, quotas: Quotas, now: float) -> str:
-        """Returns the token; raises a `Refusal`."""
+    def create(
+        self, request: join.CreateJobRequest, named: Container[str], cluster: Cluster, quotas: Quotas, now: float
+    ) -> str:
+        """`named`: names of jobs. Returns the token; raises a `Refusal`."""
+        if request.job_name in named:
+            text = f"there is a job {request.job_name!r}: choose another name, or end that one"
+            raise Refusal("ALREADY_EXISTS", text)
         check_create(request)
         if request.job_name in self._kept:
             raise Refusal("ALREADY_EXISTS", f"a job {request.job_name!r} was created already: choose another name")

@@ -31,6 +31,11 @@ class Room:
     def give_back(self, job: Job, switch_name: str) -> None:
         self.taken -= self._takers.pop((job, switch_name))
 
+    def exchange(self, one: Job, other: Job) -> None:
+        """Each gets what the other has."""
+        new = {one: other, other: one}
+        self._takers = {(new.get(job, job), name): need for (job, name), need in self._takers.items()}
+
     def lacks(self, need: Amounts, *, further: bool = False) -> str:
         """The first resource that is too short for this besides what is taken, and, for a `further` job, kept; empty:
         it fits."""

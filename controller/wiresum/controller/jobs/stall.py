@@ -23,6 +23,10 @@ def forgive(stalled: float, now: float, jobs: Iterable[Job], switches: Iterable[
             job.active_at += stalled
         job.left_at += stalled
         job.drained_at += stalled
+        if job.moving is not None:
+            job.moving.forgive(stalled)
+        if job.moved is not None:
+            job.moved.at += stalled
         for worker in job.workers.values():
             worker.heard_at += stalled
             worker.counted_at += stalled

@@ -73,7 +73,7 @@ class Telling:
             self.evict(job)
 
     def try_again(self, job: Job, now: float) -> None:
-        """To be called now and then, for a job that ends."""
+        """To be called now and then, for a job that ends or moves."""
         for node in job.nodes.values():
             if node.evict_again_at is not None and now >= node.evict_again_at:
                 node.evict_again_at = None
@@ -93,7 +93,7 @@ class Telling:
         for number, job in switch.numbered.items():
             node = job.nodes[switch.name]
             is_idle = node.phase is Phase.HOLDING or node.evict_again_at is not None
-            if job.state is State.ENDING and number not in kept and is_idle:
+            if job.state in (State.MOVING, State.ENDING) and number not in kept and is_idle:
                 node.move(Phase.FORGOTTEN)
                 self.evict(job)
                 forgotten.append(job)
@@ -122,11 +122,12 @@ class Telling:
         return result
 
     def give_back(self, job: Job) -> bool:
-        """Frees the slots at switches that have forgotten the job, with the last ones its number. Were there any?"""
+        """Frees the slots at switches that have forgotten the job, with the last ones its number if it ends. Were there
+        any?"""
         nodes = [node for node in job.nodes.values() if node.phase is Phase.FORGOTTEN and node.lease is not None]
         for node in nodes:
             self._cluster.give_back(job, node)
-        if nodes and self.has_given_back(job):
+        if job.state is State.ENDING and self.has_given_back(job):
             for name in job.nodes:
                 del self._cluster.switches[name].numbered[job.number]
         return bool(nodes)

@@ -1,26 +1,29 @@
 """The jobs that have no slots yet: which may form, where, which gets slots next, and what their workers hear. Pure.
 
-The larger priority comes first, then the job that has waited longer. A job that finds no room does not stop those
-behind it: they may need less, or another switch. But each job that gets slots which an earlier one might have used
-overtakes it, and after `overtaken_max` times a job is overtaken no more: its switches are kept for it until it has its
-slots. So a large job waits for a bounded number of smaller ones. A job of a larger priority does not overtake.
+Jobs that move (moving.py) come first, then the larger priority, then the job that has waited longer. A job that finds
+no room does not stop those behind it: they may need less, or another switch. But each job that gets slots which an
+earlier one might have used overtakes it, and after `overtaken_max` times a job is overtaken no more: its switches are
+kept for it until it has its slots. So a large job waits for a bounded number of smaller ones. A job of a larger
+priority does not overtake.
 
 Only a job that waits for room can be overtaken. For one that waits for its tenant's quota, or for a switch that cannot
-be used, nothing is kept.
+be used, nothing is kept. For a job that moves and stands still everything is kept at once, since it has no time; for
+one that runs on, at a drained switch, nothing ever.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from wiresum import join
 from wiresum.controller.jobs.cluster import Cluster, Grounds
-from wiresum.controller.jobs.job import Job, Presence, State, Wants
+from wiresum.controller.jobs.job import Cause, Job, Presence, State, Wants
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.outputs import Wait
 from wiresum.controller.jobs.quota import Quotas, used, whose_quota
 from wiresum.controller.jobs.refusal import Refusal
-from wiresum.controller.jobs.tree import Branch, Offer, Tree, Wish, in_words
+from wiresum.controller.jobs.tree import Branch, Offer, Tree, Wish, in_words, names
 from wiresum.join.constants import LEASE_SLOTS_MAX
 
 KINDS_MAX = 4096
@@ -37,8 +40,8 @@ class WaitingRoom:
         self._queue: list[Job] = []
         """The next one first."""
         self._tickets = 0
-        self._kinds: dict[tuple[str, tuple[Offer, ...]], int] = {}
-        """By tenant and offers: jobs of one kind lack the same."""
+        self._kinds: dict[tuple[str, bool, tuple[Offer, ...]], int] = {}
+        """By tenant, whether it moves, and offers: jobs of one kind lack the same."""
         self._kinds_seen = 0
         self.held_up = ""
         """Why no job gets slots now; empty: they do."""
@@ -78,6 +81,8 @@ class WaitingRoom:
                 f"set WIRESUM_ADDRESS to one that is there",
             )
         reaching = self._cluster.at_or_above(address)
+        if job.within and not job.candidates:
+            job.candidates = self._cluster.within(job.within)
         shared = reaching & job.candidates if job.candidates else reaching
         if not shared:
             raise Refusal(
@@ -110,10 +115,12 @@ class WaitingRoom:
         if len(self._kinds) >= KINDS_MAX:
             self._kinds.clear()
         self._kinds_seen += 1
-        job.kind = self._kinds.setdefault((job.tenant, job.offers), self._kinds_seen)
+        job.kind = self._kinds.setdefault((job.tenant, job.moves is not None, job.offers), self._kinds_seen)
 
     def _never(self, job: Job, tree: Tree) -> str:
         """Why it can never run at these switches, though they have bits for all its workers; empty: it can."""
+        if job.moves is not None:
+            return self._unlike(job, tree) or self._cluster.never(self._offer(job, tree))
         quota = self._quotas.of(job.tenant)
         if quota.slots is not None and quota.slots < len(tree):
             return (
@@ -131,11 +138,23 @@ class WaitingRoom:
         never = self._cluster.never(offer)
         return f"{job} can never run here: {never}. Give its workers fewer threads (WIRESUM_THREADS)" if never else ""
 
+    def _unlike(self, job: Job, tree: Tree) -> str:
+        """What a job that moves cannot have there as it has it now; empty: it can have all."""
+        where, switches, slots = in_words(names(tree)), self._cluster.of(tree), job.slots
+        there = min(switch.sizes.slots for switch in switches)
+        if there < slots:
+            return f"it has {slots} slots, and {where} could give it {there} at most"
+        threads = self._cluster.threads(self._offer(job, tree), slots)
+        if threads != job.threads:
+            return f"it has {job.threads} threads, and would have {threads} at {where}"
+        lanes = min(*(switch.sizes.lanes_max for switch in switches), *(w.lanes_max for w in job.workers.values()))
+        return f"its packets have {job.lanes} words, and would have {lanes} at {where}" if lanes != job.lanes else ""
+
     def add(self, job: Job) -> None:
         self._tickets += 1
         job.ticket = self._tickets
         self._queue.append(job)
-        self._queue.sort(key=lambda waiting: (-waiting.priority, waiting.ticket))
+        self._queue.sort(key=lambda waiting: (waiting.moves is None, -waiting.priority, waiting.ticket))
 
     def remove(self, job: Job) -> None:
         """No error if it is not in the queue."""
@@ -165,8 +184,16 @@ class WaitingRoom:
                 passed.setdefault(job.kind, []).append(job)
                 changed = [job]
             for waits in changed:
-                if waits.overtaken >= self._limits.overtaken_max:
+                if waits.overtaken >= self._overtaken_max(waits):
                     kept |= self._rivals(waits)
+
+    def _overtaken_max(self, job: Job) -> float:
+        moves = job.moves
+        if moves is None:
+            return self._limits.overtaken_max
+        assert moves.moving is not None, "it moves"
+        runs_on = moves.state is State.RUNNING and moves.moving.cause is Cause.SWITCH_DRAINED
+        return math.inf if runs_on else 0
 
     def _overtaken_by(self, job: Job, passed: Iterable[Sequence[Job]]) -> list[Job]:
         """Those before it that might have used what it has got. `passed`: all that wait for room, by kind."""
@@ -177,8 +204,8 @@ class WaitingRoom:
 
     @property
     def crowded(self) -> bool:
-        """Does anybody wait for slots?"""
-        return len(self._queue) > 0
+        """Does anybody wait for slots, besides jobs that have some and move?"""
+        return bool(self._queue) and self._queue[-1].moves is None
 
     def position(self, job: Job) -> int:
         """In the queue, from 1; 0: it is not there."""
@@ -209,9 +236,12 @@ class WaitingRoom:
             told = "which is being told" if len(job.nodes) == 1 else "which are being told"
             return join.Waiting(reason=f"{job} has its slots at {job.where()}, {told}")
         place = f"{job} is number {position} of {len(self._queue)} in the queue for slots"
-        return join.Waiting(reason=f"{place}: {self.held_up or self._why(job)}", queue_position=position)
+        return join.Waiting(reason=f"{place}: {self.why(job)}", queue_position=position)
 
-    def _why(self, job: Job) -> str:
+    def why(self, job: Job) -> str:
+        """Why a job in the queue has no slots yet."""
+        if self.held_up:
+            return self.held_up
         quota = self._quotas.of(job.tenant)
         match job.wants:
             case Wants.WORKER:
@@ -239,6 +269,8 @@ class WaitingRoom:
     def _find_place(self, job: Job, kept: Set[str]) -> Grounds | Wants:
         if not job.is_whole():
             return Wants.WORKER
+        if job.moves is not None:  # its quota has room for it
+            return self._cluster.place(job.offers, kept)
         allowance = self._quotas.allowance(job.tenant, self._cluster.holders)
         if allowance.jobs is not None and allowance.jobs < 1:
             return Wants.QUOTA
@@ -260,6 +292,8 @@ class WaitingRoom:
         return {name for offer in job.offers for name in self._cluster.rivals(offer)}
 
     def _offer(self, job: Job, tree: Tree) -> Offer:
+        if job.moves is not None:
+            return Offer(tree, Wish(job.slots, job.slots), job.threads)
         threads_max = min(worker.threads_max for worker in job.workers.values())
         return Offer(tree, self._wish(job, tree), threads_max, job.further)
 

@@ -142,11 +142,12 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         await context.take_first()
 
     async def parse(self, context: _Context, raw: bytes) -> Any:
-        if len(raw) > join.MESSAGE_BYTES_MAX:
+        bytes_max = join.HEARTBEAT_BYTES_MAX if context.method.name == "Attend" else join.MESSAGE_BYTES_MAX
+        if len(raw) > bytes_max:
             await context.refuse(
                 "oversized",
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the message has {len(raw)} bytes, and no message of this service has over {join.MESSAGE_BYTES_MAX}",
+                f"the message has {len(raw)} bytes, and no message of this method has over {bytes_max}",
             )
         try:
             return context.method.handler.request_deserializer(raw)

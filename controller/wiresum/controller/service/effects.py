@@ -242,7 +242,7 @@ class Effects:
                     pass  # what is being written finds out
                 case outputs.Admit() | outputs.Evict() | outputs.Reconcile() if behind_keys:
                     kept.append(output)
-                case outputs.Grant(worker):
+                case outputs.Grant(worker) | outputs.Move(worker):
                     self._jobs.grant_waits(worker, self._clock())
                     kept.append(output)
                 case _ if isinstance(output, outputs.Write):
@@ -262,6 +262,9 @@ class Effects:
             case outputs.Tell(worker, ended):
                 if worker in self._streams:
                     self._streams[worker].end(ended)
+            case outputs.Halt(worker, event) | outputs.Move(worker, event):
+                if worker in self._streams:
+                    self._streams[worker].order(event)
             case outputs.Close(worker):
                 if worker in self._streams:
                     self._streams[worker].close()

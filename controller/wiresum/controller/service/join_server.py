@@ -14,7 +14,6 @@ import grpc.aio
 from wiresum import join
 from wiresum.controller.driver import SwitchDriver
 from wiresum.controller.jobs.cluster import Switch
-from wiresum.controller.jobs.job import State as JobState
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits, Quota
@@ -177,7 +176,7 @@ class JoinServer(ServerThread):
         effects.carry_out()
         give_up_at = time.monotonic() + self._grace_s
         while time.monotonic() < give_up_at and not effects.deposed:
-            if effects.idle and (len(jobs) == 0 or (keep and all(job.state is JobState.RUNNING for job in jobs.all()))):
+            if effects.idle and (len(jobs) == 0 or (keep and all(job.has_begun for job in jobs.all()))):
                 return
             await asyncio.sleep(0.01)
 

@@ -68,7 +68,6 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
         mailbox = self._effects.open_stream(worker)
         stream = worker.stream
         self._hear(worker, mailbox, first)
-        self._effects.carry_out()
         reader = asyncio.create_task(self._read(worker, mailbox, context))
         try:
             await self._write(worker, mailbox, context)
@@ -94,18 +93,20 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
         counted = {
             name: answer[1][job.number] for name, answer in zip(names, answers, strict=True) if answer is not None
         }
-        return report.diagnosis(job, counted, self._clock())
+        return report.diagnosis(job, counted, self._clock(), self._jobs.moving)
 
     # Streams.
 
     def _hear(self, worker: Worker, mailbox: AttendMailbox, heartbeat: join.Heartbeat) -> None:
-        self._jobs.beat(worker, heartbeat.round_newest, self._clock())
+        halted = heartbeat.halted if heartbeat.HasField("halted") else None
+        self._jobs.beat(worker, heartbeat.round_newest, self._clock(), halted)
         mailbox.pulse()
+        self._effects.carry_out()
 
     async def _read(self, worker: Worker, mailbox: AttendMailbox, context: Any) -> None:
         """Until the worker closes its side, or is gone."""
         try:
-            while (heartbeat := await context.read()) is not grpc.aio.EOF:
+            while (heartbeat := await context.read()) is not grpc.aio.EOF and not mailbox.closed:
                 self._hear(worker, mailbox, heartbeat)
         except Exception as error:
             log.debug("the stream of %s broke: %s", worker, error)

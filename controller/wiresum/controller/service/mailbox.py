@@ -38,14 +38,21 @@ class JoinMailbox:
 
 
 class AttendMailbox:
-    """Of an Attend stream: the end, or else a pulse. Pulses that pile up count as one."""
+    """Of an Attend stream: the end, or what the worker is told to do, or else a pulse. Pulses that pile up count as
+    one."""
 
     def __init__(self) -> None:
         self._ended: join.JobEnded | None = None
-        self._closed = False
+        self._order: join.JobEvent | None = None
+        self.closed = False
         self._filled = asyncio.Event()
 
     def pulse(self) -> None:
+        self._filled.set()
+
+    def order(self, event: join.JobEvent) -> None:
+        """The newest one counts: a worker that is to halt for another move need not hear of the one before."""
+        self._order = event
         self._filled.set()
 
     def end(self, ended: join.JobEnded) -> None:
@@ -54,7 +61,7 @@ class AttendMailbox:
         self._filled.set()
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self._filled.set()
 
     async def next_event(self) -> join.JobEvent | None:
@@ -63,4 +70,7 @@ class AttendMailbox:
         self._filled.clear()
         if self._ended is not None:
             return join.JobEvent(ended=self._ended)
-        return None if self._closed else join.JobEvent(pulse=join.Pulse())
+        if self.closed:
+            return None
+        order, self._order = self._order, None
+        return order or join.JobEvent(pulse=join.Pulse())

@@ -8,6 +8,7 @@ from typing import Any
 
 from wiresum import join
 from wiresum.controller.jobs import report
+from wiresum.controller.jobs.job import Cause
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.security.caller import caller
 from wiresum.controller.service.answering import granted
@@ -54,4 +55,5 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         answer.service.refusals.update(self._refusals)
         answer.service.trouble = self._effects.trouble
         answer.service.past = self._jobs.past
+        answer.service.moves.update({cause.value: self._jobs.moving.count[cause] for cause in Cause})
         return answer

@@ -13,11 +13,13 @@ lease and rounds at each. That all of them serve one job is the workers' busines
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.diagnosis import describe
@@ -26,12 +28,21 @@ from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND, Membership
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
-from wiresum.join import Admission
+from wiresum.join import Admission, JoinReply
 from wiresum.join.lanes import lanes_of_mtu
 
 Bind = Callable[[str, int, tuple[int, int]], int]
 """Binds so many consecutive UDP ports at an address of this host, from the first to the last if these are not 0, and
 returns the first. Before the job is joined, since joining says where they are."""
+
+
+class Moving(Protocol):
+    """Halts the data path to the aggregator of that index, where the job has so many slots, and moves it: as in
+    membership.py."""
+
+    def halt(self, aggregator: int, slots: int) -> bytes: ...
+
+    def move(self, aggregator: int, grant: JoinReply, roles: bytes) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,7 @@ class Aggregators:
         on_ended: Callable[[WiresumError], None],
         progress: Callable[[int], int | None],
         traffic: Callable[[int], TrafficStats],
+        moving: Moving | None,
     ) -> None:
         self.ended: WiresumError | None = None
         """Why the job has ended at one of them."""
@@ -63,6 +75,7 @@ class Aggregators:
         self._on_ended = on_ended
         self._progress = progress
         self._traffic = traffic
+        self._moving = moving
 
     @classmethod
     def join(
@@ -78,6 +91,7 @@ class Aggregators:
         traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC,
         admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
+        moving: Moving | None = None,
     ) -> Aggregators:
         """Returns when the job has been granted by all aggregators of the configuration. If one of them will not have
         it, those before it have been left. Raises a `JoinError`, why the job ended meanwhile, what `bind` raises, or
@@ -85,12 +99,13 @@ class Aggregators:
 
         `progress` gives this worker's newest round at the aggregator of that index (None if it is stopped), and
         `traffic` what went to and came from it. `on_ended` is called at most once, in another thread, when the job has
-        ended at any of them for a reason that is not ours. All three may be called before this returns."""
+        ended at any of them for a reason that is not ours. `moving`: what moves the data path to another lease; None:
+        nothing does. All of them may be called before this returns."""
         give_up_at = time.monotonic() + config.join_timeout_s
         parts = config.aggregators
         threads = config.threads or (default_threads(len(parts)) if config.transport == "udp" else 1)
         ways = [way_out(part) for part in parts]
-        joined = cls(interruption or Interruption(), on_ended, progress, traffic)
+        joined = cls(interruption or Interruption(), on_ended, progress, traffic, moving)
         try:
             for part, (address, _) in zip(parts, ways, strict=True):
                 port = bind(ports_address(part, address), threads, part.port_range)
@@ -106,6 +121,7 @@ class Aggregators:
                     agreed=config.agreed,
                     admission=admission,
                     interruption=joined._interruption,
+                    can_move=moving is not None,
                 )
                 joined._add(Aggregator(part.switch, address, membership))
             joined._check(job_name)
@@ -146,14 +162,17 @@ class Aggregators:
             aggregator.membership.leave()
         self._on_ended = lambda _: None  # the old one refers to our owner, and so do these
         self._progress, self._traffic = lambda _: NO_ROUND, lambda _: NO_TRAFFIC
+        self._moving = None
 
     def _add(self, aggregator: Aggregator) -> None:
-        index = len(self._joined)
+        index, moving = len(self._joined), self._moving
         self._joined.append(aggregator)
         aggregator.membership.attend(
             on_ended=self._hear,
             progress=lambda: self._progress(index),
             traffic=lambda: self._traffic(index),
+            halt=(lambda: moving.halt(index, aggregator.membership.grant.slots)) if moving else None,
+            move=functools.partial(moving.move, index) if moving else None,
         )
 
     def _hear(self, error: WiresumError) -> None:

@@ -48,6 +48,9 @@ def describe(diagnoses: Mapping[str, messages.Diagnosis], tensor: int) -> str:
             for finding in _laggards(diagnosis.workers, newest)
         ]
     findings += _silent_switches(diagnoses.values())
+    findings = [
+        f"at {where}, {diagnosis.moving}" for where, diagnosis in diagnoses.items() if diagnosis.moving
+    ] + findings
     if findings:
         return "; ".join(findings)
     return (

@@ -12,6 +12,9 @@ that goes on is absence.py's matter.
 
 Heartbeats wait while somebody holds the interpreter's lock. That is no loss: gRPC's own threads, which do without the
 lock, answer the service's pings meanwhile, and for the service a worker lives for as long as its connection does.
+
+The service may move the job to another lease (docs/protocol.md, section 9). From a Halt to the Move of the same number
+each heartbeat, the first one at once, says where the data path stands still; what the service tells twice is done once.
 """
 
 from __future__ import annotations
@@ -56,6 +59,19 @@ ATTEMPT_BYTES = 16
 NO_ROUND = 0
 """Nothing was sent yet: rounds begin at 1."""
 
+Halt = Callable[[], bytes]
+"""Stops the data path where it is, and returns its positions, as in join.proto. Idempotent, and bounded in time."""
+Move = Callable[[messages.JoinReply, bytes], None]
+"""Lets it go on at another lease, with the roles of join.proto. Raises a ValueError for what cannot be."""
+
+
+def _cannot_halt() -> bytes:
+    raise RuntimeError("the service tells a worker to halt that did not say it can")
+
+
+def _cannot_move(_grant: messages.JoinReply, _roles: bytes) -> None:
+    raise AssertionError("it has not halted")
+
 
 class Membership:
     """Made by `join`. Any thread may call any method."""
@@ -63,18 +79,15 @@ class Membership:
     def __init__(
         self, config: AgentConfig, job_name: str, address: str, control: Control, reply: messages.JoinReply
     ) -> None:
-        self.grant = reply
-        if reply.switch_endpoint.address in ("", "0.0.0.0"):  # a switch at every address of its host
-            reply.switch_endpoint.address = socket.gethostbyname(control.endpoint.rpartition(":")[0])
+        self.grant = _with_address(reply, control)
+        """The newest."""
         self.where = f"the switch at {config.switch}"
         """For people."""
         self._config = config
         self._address = address
         self._job_name = job_name
         self._control = control
-        self._member = messages.Member(
-            job=reply.job, worker=reply.worker, token=reply.token, switch_name=reply.switch_name
-        )
+        self._member = _member_of(reply)
         self._lock = threading.Lock()
         self._awake = AwakeClock()
         self._group_watch = GroupWatch(self.grant, self.where)
@@ -85,6 +98,13 @@ class Membership:
         self._call: Any = None
         self._progress: Callable[[], int | None] = lambda: NO_ROUND
         self._traffic: Callable[[], TrafficStats] = lambda: NO_TRAFFIC
+        self._halt: Halt = _cannot_halt
+        self._move: Move = _cannot_move
+        self._halted: messages.Halted | None = None
+        self._move_number = 0
+        """Of the newest move that was completed."""
+        self._beat_now = threading.Event()
+        """A heartbeat is due before its time, or there is nobody to send one to."""
         self._heard_at = 0.0
         self._events = 0
         self._ended = False
@@ -107,11 +127,12 @@ class Membership:
         agreed: Mapping[str, str] | None = None,
         admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
+        can_move: bool = False,
     ) -> Membership:
         """Returns when all workers of the job have asked, and there is room for it; there must be room at once unless
         `admission` is QUEUE (join.proto says what the others are). `config` names one aggregator, and `address` and
         `port` are those of this worker's data sockets for it. `agreed` are the settings that the service compares.
-        Raises a `JoinError`, or what `interruption` says."""
+        `can_move`: `attend` will be given `halt` and `move`. Raises a `JoinError`, or what `interruption` says."""
         request = messages.JoinRequest(
             protocol_version=messages.PROTOCOL_VERSION,
             job_name=job_name,
@@ -131,6 +152,7 @@ class Membership:
             job_token=config.job_token,
             agreed=agreed,
             admission=admission,
+            can_move=can_move,
         )
         try:
             control = Control(config)
@@ -149,16 +171,20 @@ class Membership:
         on_ended: Callable[[WiresumError], None],
         progress: Callable[[], int | None],
         traffic: Callable[[], TrafficStats] = lambda: NO_TRAFFIC,
+        halt: Halt | None = None,
+        move: Move | None = None,
     ) -> None:
         """Starts the heartbeats. `progress` gives the newest round of this worker, None if it is stopped and so shall
         have no connection, and `traffic` what went to and came from the switch; `on_ended` is called at most once, from
-        another thread, when the job has ended for a reason that is not ours."""
+        another thread, when the job has ended for a reason that is not ours. `halt` and `move` are called from that
+        thread; if one raises, the job ends."""
         with self._lock:
             if self._thread is not None:
                 raise RuntimeError("this membership attends already")
             if self._leaving.is_set():
                 return
             self._progress, self._traffic = progress, traffic
+            self._halt, self._move = halt or _cannot_halt, move or _cannot_move
             self._awake.watch()
             self._thread = threading.Thread(
                 target=self._attend, args=(on_ended,), name="wiresum-membership", daemon=True
@@ -213,6 +239,7 @@ class Membership:
             self._control.close()
             self._left.set()
             self._progress, self._traffic = lambda: NO_ROUND, lambda: NO_TRAFFIC  # the old ones refer to our owner
+            self._halt, self._move = _cannot_halt, _cannot_move
             _alive.discard(self)
 
     def _tell(self, what: str, request: messages.LeaveRequest | messages.AbortRequest) -> None:
@@ -276,6 +303,8 @@ class Membership:
                     if stop := self.own_stop():
                         event.ended.reason += f"; {stop}"
                     return error_of(event.ended, self._job_name, self.where)
+                if (failure := self._obey(event)) is not None:
+                    return failure
         except grpc.RpcError as error:
             if code_of(error) == "NOT_FOUND" and (stop := self.own_stop()):
                 return WorkerLostError(
@@ -298,6 +327,7 @@ class Membership:
             log.debug("the stream to %s broke: %s", self._control.endpoint, absence.cause)
         finally:
             hung_up.set()
+            self._beat_now.set()
             call.cancel()
             call.with_traceback(None)  # the error that it raises is the call itself, which this frame refers to
         return None
@@ -310,9 +340,10 @@ class Membership:
             if round_newest is None:
                 self._hang_up()
                 return
-            yield messages.Heartbeat(member=self._member, round_newest=round_newest & 0xFFFFFFFF)
+            self._beat_now.clear()
+            yield messages.Heartbeat(member=self._member, round_newest=round_newest & 0xFFFFFFFF, halted=self._halted)
             self._group_watch.look(self._traffic)
-            hung_up.wait(self.grant.heartbeat_interval_ms / 1000)
+            self._beat_now.wait(self.grant.heartbeat_interval_ms / 1000)
             if self._awake.now() - self._heard_at > silence_s_max:
                 log.info("%s has been silent for %.1f s: a fresh connection is made", self.where, silence_s_max)
                 self._hang_up()
@@ -320,6 +351,48 @@ class Membership:
         # To end here would tell the service that we close our side, and it would take that for a loss before it has
         # our Leave: the stream ends when it is cancelled.
         hung_up.wait(LEAVE_S_MAX + THREAD_END_S_MAX)
+
+    # Moving.
+
+    def _obey(self, event: messages.JobEvent) -> WiresumError | None:
+        """What the service tells this worker to do. Returns why it cannot, of which the others have been told."""
+        try:
+            if event.HasField("halt"):
+                self._halt_for(event.halt)
+            elif event.HasField("move"):
+                self._move_to(event.move)
+        except Exception as error:
+            if self._leaving.is_set():
+                return None
+            log.exception("the job cannot move")
+            text = f"the job cannot move to another lease: {error}"
+            self.abort(text)
+            return WiresumError(f"job '{self._job_name}' has ended: {text}")
+        return None
+
+    def _halt_for(self, halt: messages.Halt) -> None:
+        newest = self._halted.move_number if self._halted is not None else self._move_number
+        if halt.move_number <= newest:
+            return
+        if self._halted is None:
+            log.warning("job '%s' moves to another lease, since %s", self._job_name, halt.reason)
+        self._halted = messages.Halted(move_number=halt.move_number, positions=self._halt())
+        self._beat_now.set()
+
+    def _move_to(self, move: messages.Move) -> None:
+        if self._halted is None or move.move_number != self._halted.move_number:
+            return
+        grant, before = _with_address(move.grant, self._control), self.grant
+        for name in ("slots", "threads", "lanes", "workers", "rank"):
+            if getattr(grant, name) != getattr(before, name):
+                raise ValueError(f"{name} would be {getattr(grant, name)}, and must be {getattr(before, name)}")
+        self._move(grant, move.roles)
+        self.grant, self._member = grant, _member_of(grant)
+        self._group_watch = GroupWatch(grant, self.where, self._traffic())
+        self._move_number, self._halted = move.move_number, None
+        self._beat_now.set()
+        endpoint = grant.switch_endpoint
+        log.warning("job '%s' goes on at %s, %s:%d", self._job_name, grant.switch_name, endpoint.address, endpoint.port)
 
     def _move_on(self, turns: int) -> bool:
         """To a fresh connection. False: not with what the TLS directory holds now."""
@@ -378,6 +451,17 @@ def _make_all_inert() -> None:
 
 atexit.register(_leave_all)
 os.register_at_fork(after_in_child=_make_all_inert)
+
+
+def _with_address(grant: messages.JoinReply, control: Control) -> messages.JoinReply:
+    """The same, changed in place, with an address of its switch."""
+    if grant.switch_endpoint.address in ("", "0.0.0.0"):  # a switch at every address of its host
+        grant.switch_endpoint.address = socket.gethostbyname(control.endpoint.rpartition(":")[0])
+    return grant
+
+
+def _member_of(grant: messages.JoinReply) -> messages.Member:
+    return messages.Member(job=grant.job, worker=grant.worker, token=grant.token, switch_name=grant.switch_name)
 
 
 def _software_version() -> str:

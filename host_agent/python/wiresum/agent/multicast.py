@@ -23,14 +23,15 @@ RESULTS_MIN = 64
 class GroupWatch:
     """Says it once, and once more when the group is heard again. Used by one thread; `silent` by any."""
 
-    def __init__(self, grant: JoinReply, where: str) -> None:
+    def __init__(self, grant: JoinReply, where: str, before: TrafficStats = NO_TRAFFIC) -> None:
+        """`before`: what was counted under other grants."""
         self.silent = False
         """Does nothing come by the group?"""
         self._group = grant.results_group.address
         """Empty: there is none."""
         self._where = where
         self._slots = grant.slots
-        self._heard = NO_TRAFFIC
+        self._before = self._heard = before
 
     def look(self, read_traffic: Callable[[], TrafficStats]) -> None:
         if not self._group:
@@ -43,7 +44,7 @@ class GroupWatch:
             return
         asked_for = traffic.results - self._heard.results
         # A worker that slept has missed a result for each slot at most: others do not go on without it.
-        missed_max = self._slots if self._heard.by_group else 0
+        missed_max = self._slots if self._heard is not self._before else 0
         if asked_for > missed_max + RESULTS_MIN and not self.silent:
             self.silent = True
             log.warning(

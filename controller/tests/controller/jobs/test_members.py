@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from wiresum.controller.driver import SwitchSizes
-from wiresum.controller.jobs.ended_jobs import GONE_MAX
 from wiresum.controller.jobs.job import State
+from wiresum.controller.jobs.members import GONE_MAX
 from wiresum.controller.jobs.outputs import Tell
 from wiresum_lab.doubles.controller import JobsHarness, member
 
@@ -38,9 +38,6 @@ def test_a_wrong_token_is_told_nothing_of_an_ended_job() -> None:
     stranger = member(worker)
     stranger.token = "0" * len(stranger.token)
     assert harness.refusal_of(lambda: harness.jobs.attend(stranger, harness.now))[0] == "NOT_FOUND"
-    beyond = member(worker)
-    beyond.worker = 1
-    assert harness.refusal_of(lambda: harness.jobs.attend(beyond, harness.now))[0] == "NOT_FOUND"
 
 
 def test_the_number_of_remembered_ended_jobs_is_bounded() -> None:

@@ -1,0 +1,192 @@
+"""A service that is killed while a job moves, and the next one that goes on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from wiresum import join
+from wiresum.controller.jobs.job import State, Worker
+from wiresum.controller.jobs.outputs import Admit, Evict, Halt, Move, Save
+from wiresum.controller.store import Store
+from wiresum_lab.doubles.controller import JobsHarness, member
+from wiresum_lab.doubles.moving import (
+    SIZES,
+    end_of,
+    ends,
+    moves,
+    positions,
+    restart,
+    running,
+    two,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with contextlib.closing(Store(tmp_path)) as store:
+        store.begin()
+        yield store
+
+
+def comes_back(after: JobsHarness, workers: Sequence[Worker]) -> list[Worker]:
+    """All attend at the next service, and say what they said before."""
+    restored = [after.jobs.attend(member(worker), after.now) for worker in workers]
+    after.settle()
+    for worker in restored:
+        after.beat(worker)
+    after.settle()
+    return restored
+
+
+def until_halted(made: JobsHarness, workers: Sequence[Worker], deaf: Sequence[int]) -> None:
+    """Ranks that are `deaf` do not hear the halt."""
+    made.deaf = {workers[rank].token for rank in deaf}
+    made.jobs.drain("first", resume=False)
+    made.wait(0.2, beating=workers)
+
+
+def nothing(made: JobsHarness, workers: Sequence[Worker]) -> None:
+    made.jobs.drain("first", resume=False)
+    made.settle()
+
+
+def in_the_queue(made: JobsHarness, workers: Sequence[Worker]) -> None:
+    made.jobs.drain("second", resume=False)
+    made.jobs.drain("first", resume=False)
+    made.wait(0.2, beating=workers)
+
+
+def being_admitted(made: JobsHarness, workers: Sequence[Worker]) -> None:
+    made.switch_answers = False
+    made.jobs.drain("first", resume=False)
+    made.wait(0.2, beating=workers)
+
+
+def none_halted(made: JobsHarness, workers: Sequence[Worker]) -> None:
+    until_halted(made, workers, [0, 1, 2])
+
+
+def some_halted(made: JobsHarness, workers: Sequence[Worker]) -> None:
+    until_halted(made, workers, [1])
+
+
+def none_told(made: JobsHarness, workers: Sequence[Worker]) -> None:
+    """All have halted and the exchange is on disk, but the service dies before anybody hears of it."""
+    told, made.obey = made.obey, lambda worker, event: told(worker, event) if event.HasField("halt") else None  # type: ignore[method-assign]
+    until_halted(made, workers, [])
+
+
+def some_told(made: JobsHarness, workers: Sequence[Worker]) -> None:
+    told = made.obey
+
+    def obey(worker: Worker, event: join.JobEvent) -> None:
+        if event.HasField("halt") or worker.rank != 2:
+            told(worker, event)
+
+    made.obey = obey  # type: ignore[method-assign]
+    until_halted(made, workers, [])
+
+
+def all_told(made: JobsHarness, workers: Sequence[Worker]) -> None:
+    until_halted(made, workers, [])
+
+
+POINTS = [nothing, in_the_queue, being_admitted, none_halted, some_halted, none_told, some_told, all_told]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_service_that_is_killed_at_any_point_lets_the_next_one_go_on(
+    point: Callable[[JobsHarness, Sequence[Worker]], None], store: Store
+) -> None:
+    before = JobsHarness(switches=two(), store=store)
+    workers = running(before)
+    point(before, workers)
+    said = dict(before.halted)
+    numbers = {halted.move_number for halted in said.values()} | {
+        output.event.halt.move_number for output in before.outputs(Halt)
+    }
+    keys = {admit.entry.key for admit in before.outputs(Admit)} | {workers[0].job.key}
+    store.begin()
+    after = JobsHarness(switches=two(), store=store, now=7.0)
+    after.halted = said
+    after.jobs.drain("second", resume=True)
+    restored = comes_back(after, workers)
+    after.wait(5, beating=restored)
+    (job,) = after.jobs.all()
+    assert (job.state, job.switch_name, job.moving, job.moved) == (State.RUNNING, "second", None, None)
+    assert after.halted == {}
+    if point is not all_told:
+        assert job.key not in keys
+        assert min(move.move_number for move in moves(after)) > max(numbers, default=0)
+    assert after.slots_free == 1024 - job.slots
+    assert len(store.load().jobs) == 1
+    after.wait(60, beating=restored)
+    assert ends(after) == set()
+    for worker in restored:
+        after.leave(worker)
+    assert (after.slots_free, store.load().jobs) == (1024, [])
+
+
+def test_a_service_that_is_killed_while_a_switch_comes_back_lets_the_next_one_go_on(store: Store) -> None:
+    """Its lease is back in the pool, and the switch holds nothing: other jobs may get the slots."""
+    before = JobsHarness(SIZES, store=store)
+    workers = running(before, slots=256)
+    other = running(before, "other", 1, slots=256)[0]
+    before.deaf = {workers[1].token}
+    restart(before, "leaf")
+    assert (workers[0].job.state, other.job.state) == (State.MOVING, State.RUNNING)
+    store.begin()
+    after = JobsHarness(SIZES, store=store, now=3.0)
+    after.halted = dict(before.halted)
+    restored = comes_back(after, [*workers, other])
+    after.wait(0.3, beating=restored)
+    assert {worker.job.state for worker in restored} == {State.RUNNING}
+    assert {worker.job.move_number for worker in restored[:3]} == {2}
+    assert after.slots_free == 0
+    after.wait(10, beating=restored)
+    assert ends(after) == set()
+
+
+def test_every_number_from_before_a_restart_is_exceeded_and_later_ones_end_the_job(store: Store) -> None:
+    """Its disk did not take what the service before had told."""
+    workers = running(JobsHarness(SIZES, store=store), slots=16)
+    store.begin()
+    after = JobsHarness(SIZES, store=store)
+    after.halted = {
+        workers[0].token: join.Halted(move_number=4, positions=positions()),
+        workers[1].token: join.Halted(move_number=9, positions=positions()),
+    }
+    restored = comes_back(after, workers)
+    assert ends(after) == set()
+    assert {move.move_number for move in moves(after)} == {10}
+    after.jobs.beat(restored[2], 1, after.now, join.Halted(move_number=20, positions=positions()))
+    after.settle()
+    assert "says that it has halted, which it was not told to" in end_of(after).reason
+
+
+def test_moves_are_written_down_before_anybody_hears_of_them(store: Store) -> None:
+    made = JobsHarness(SIZES, store=store)
+    running(made)
+    restart(made, "leaf")
+    order = [output for output in made.done if isinstance(output, Save | Halt | Move | Evict | Admit)]
+    kinds = [type(output) for output in order]
+    assert kinds.index(Save) < kinds.index(Halt)
+    states = [output.record.state for output in order if isinstance(output, Save)]  # type: ignore[union-attr]
+    assert states[0] == "moving"
+    last = max(n for n, output in enumerate(order) if isinstance(output, Save) and output.record.state == "running")  # type: ignore[union-attr]
+    assert last < kinds.index(Move)
+
+
+def test_a_service_that_is_stopped_keeps_jobs_that_move_for_the_next_one(store: Store) -> None:
+    before = JobsHarness(SIZES, store=store)
+    workers = running(before)
+    before.deaf = {workers[1].token}
+    restart(before, "leaf")
+    before.jobs.close("it is restarted", before.now, keep_jobs=True)
+    before.settle()
+    assert ends(before) == set()
+    assert [record.state for record in store.load().jobs] == ["moving"]

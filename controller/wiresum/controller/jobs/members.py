@@ -1,0 +1,51 @@
+"""Who calls: workers by their tokens. Pure.
+
+A token is random, secret, and of one membership. Job numbers, switches and numbers at them are used again, and a job
+that moves has others; a worker that was cut off meanwhile still says the old ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+
+from wiresum import join
+from wiresum.controller.jobs.job import Job, Worker
+
+GONE_MAX = 256
+"""How many jobs that are over are remembered, with their workers, for those that come back after they were cut off. Not
+kept across a restart."""
+
+
+class Members:
+    def __init__(self) -> None:
+        self._there: dict[bytes, Worker] = {}
+        self._gone: dict[bytes, Worker] = {}
+        self._gone_jobs: deque[Job] = deque()
+
+    def add(self, job: Job) -> None:
+        """All workers of the job."""
+        self._there.update((_digest(worker.token), worker) for worker in job.workers.values())
+
+    def forget(self, job: Job) -> None:
+        """No error if it was not added."""
+        for worker in job.workers.values():
+            self._there.pop(_digest(worker.token), None)
+
+    def note_gone(self, job: Job) -> None:
+        """It is over, and its workers may come back to hear why."""
+        self._gone_jobs.append(job)
+        self._gone.update((_digest(worker.token), worker) for worker in job.workers.values())
+        while len(self._gone_jobs) > GONE_MAX:
+            for worker in self._gone_jobs.popleft().workers.values():
+                del self._gone[_digest(worker.token)]
+
+    def find(self, member: join.Member, *, gone: bool = False) -> Worker | None:
+        """None: no worker has this token. `gone`: also one of a job that is over."""
+        digest = _digest(member.token)
+        return self._there.get(digest) or (self._gone.get(digest) if gone else None)
+
+
+def _digest(token: str) -> bytes:
+    """How long it takes to look this up says nothing about a token."""
+    return hashlib.blake2s(token.encode()).digest()

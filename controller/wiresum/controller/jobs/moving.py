@@ -1,0 +1,388 @@
+"""Moves: a job that runs goes on with another lease, at the same switch or another one. Pure.
+
+Theory of operation. Workers stop where they are and say for each slot which round they wait for. What one has and
+another lacks is repeated first (positions.py), under the new lease's key. docs/protocol.md, section 9, says why no sum
+is lost; this is what the service does.
+
+1. There is a cause. A switch is lost, and the job's rounds have stood still since; or an operator drains it; or it was
+   started again and has lost its cells; or the service before has ended in the middle of a move.
+2. The next lease is asked for. It is a `Job` of its own in the same queue, admitted by the same code, with as many
+   slots, threads and lanes; only workers it has none. Where the present lease may still serve (a lost or drained
+   switch), the job runs on meanwhile, and stays if there is no place. Where it does not, step 3 comes at once.
+3. The job is MOVING: that and the move's number are on disk, its workers are told to halt, and its switches to forget
+   it, which frees its slots.
+4. When the next lease is there and all have halted, the job and its lease exchange what they have: number, key, slots.
+   Both are on disk before a worker hears of it. The old lease ends as a job does whose workers have all gone.
+5. A worker that still says it has halted is told again on its next stream, until all have gone on.
+
+A service that is killed leaves on disk a job that runs, or one that moves. The next one begins a new move, with a
+larger number, when it reads that the job was moving or when a worker says that it has halted. What the one before gave
+to switches in step 2 is not on disk, and is removed from them.
+
+Every phase has a bound: lost_workers.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import secrets
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from wiresum import join
+from wiresum.controller.jobs.cluster import Cluster
+from wiresum.controller.jobs.granting import reply_to, settle_entries
+from wiresum.controller.jobs.job import Cause, Event, Job, Move, Moved, Presence, State, Worker
+from wiresum.controller.jobs.limits import Limits
+from wiresum.controller.jobs.lost_workers import heard_of_lately
+from wiresum.controller.jobs.outputs import Halt, Output
+from wiresum.controller.jobs.outputs import Move as TellMove
+from wiresum.controller.jobs.positions import roles
+from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.jobs.telling import Telling
+from wiresum.controller.jobs.tree import in_words
+from wiresum.controller.jobs.waiting import WaitingRoom
+
+log = logging.getLogger(__name__)
+
+MOVE_NUMBER_MAX = (1 << 32) - 1
+POSITIONS_MAX = 1 << 20
+"""Of all workers of a job together. A larger one does not move: comparing more takes seconds."""
+WORKERS_NAMED_MAX = 3
+"""Of those that a move waits for."""
+
+
+class Moving:
+    def __init__(
+        self,
+        cluster: Cluster,
+        waiting: WaitingRoom,
+        telling: Telling,
+        limits: Limits,
+        emit: Callable[[Output], None],
+        save: Callable[[Job], None],
+        clear: Callable[[Job, float], None],
+        end: Callable[[Job, join.JobEnded, float], None],
+    ) -> None:
+        """`save` writes a job down; `clear` takes a lease that is over, to free it when its switches have forgotten it;
+        `end` ends a job."""
+        self._cluster, self._waiting, self._telling, self._limits = cluster, waiting, telling, limits
+        self._emit, self._save, self._clear, self._end = emit, save, clear, end
+        self.count: Counter[Cause] = Counter()
+        """Of moves that were completed."""
+
+    # Whether it moves.
+
+    def look(self, job: Job, now: float) -> None:
+        """To be called several times a second for each job that has begun."""
+        if job.state is State.RUNNING:
+            found = self._cause(job, now)
+            if found is None or not can_move(job):
+                self._stay(job)
+                return
+            cause, reason = found
+            if job.moving is None:
+                log.info("%s looks for another place, since %s", job, reason)
+                job.moving = Move(cause, reason, now)
+            job.moving.cause, job.moving.reason = cause, reason
+        self._seek(job, now)
+
+    def must_move(self, job: Job, cause: Cause, reason: str, now: float) -> bool:
+        """Its lease is of no use any more. False: it cannot move."""
+        if job.state is State.MOVING:
+            return True  # it has no use for that lease anyway
+        if job.state is not State.RUNNING or not can_move(job):
+            return False
+        job.moving = job.moving or Move(cause, reason, now)
+        job.moving.cause, job.moving.reason = cause, reason
+        self._begin(job, now)
+        return True
+
+    def restore(self, job: Job, now: float) -> None:
+        """After a restart of the service."""
+        job.may_be_halted = set(job.workers)
+        if job.state is State.MOVING:
+            job.moving = Move(Cause.INTERRUPTED, "the service was started again while it moved", now, halting_since=now)
+            self._tell_to_halt(job, above=job.move_number)
+            self._telling.evict(job)
+
+    def drop(self, job: Job, now: float) -> None:
+        """The job ends."""
+        if job.moving is not None and job.moving.lease is not None:
+            self._dismiss(job.moving.lease, now)
+        job.moving = job.moved = None
+
+    def _cause(self, job: Job, now: float) -> tuple[Cause, str] | None:
+        switches = [self._cluster.switches[name] for name in job.nodes]
+        if lost := [switch for switch in switches if switch.trouble]:
+            switch = min(lost, key=lambda switch: switch.trouble_since)
+            still_s = now - max(switch.trouble_since, job.progress_at)
+            if still_s >= self._limits.move_after_ms / 1000 and heard_of_lately(job, self._limits, now):
+                return Cause.SWITCH_LOST, f"{switch.name} is lost ({switch.trouble})"
+        if drained := [switch.name for switch in switches if switch.draining]:
+            return Cause.SWITCH_DRAINED, f"an operator drains {in_words(drained)}"
+        return None
+
+    def _stay(self, job: Job) -> None:
+        """Of a job that runs. A lease that is just being admitted will be used: that is a matter of a moment."""
+        lease = job.moving.lease if job.moving is not None else None
+        if lease is not None and lease.state is not State.QUEUED:
+            return
+        if lease is not None:
+            self._waiting.remove(lease)
+            lease.move(Event.GIVEN_UP, "the job stays where it is")
+        job.moving = None
+
+    def _seek(self, job: Job, now: float) -> None:
+        move = job.moving
+        assert move is not None, "there is a cause"
+        if move.lease is not None or now < move.again_at:
+            return
+        try:
+            lease = _next_lease(job, self._cluster, now)
+            self._waiting.look_for_offers(lease)
+        except Refusal as refusal:
+            move.obstacle, move.again_at = refusal.text, math.inf  # that does not change while this service runs
+            return
+        move.lease = lease
+        lease.move(Event.COMPLETED)
+        self._waiting.add(lease)
+        self._waiting.serve()
+
+    # The next lease.
+
+    def admitted(self, lease: Job, now: float) -> None:
+        """All its switches have it."""
+        job = lease.moves
+        assert job is not None and job.moving is not None and job.moving.lease is lease, "a job has one next lease"
+        lease.move(Event.ADMITTED)
+        if job.state is State.RUNNING:
+            if not can_move(job):  # one of its workers has left meanwhile
+                self.abandon(lease, "the job stays where it is", now)
+                return
+            self._begin(job, now)
+        self._go_if_ready(job, now)
+
+    def abandon(self, lease: Job, why: str, now: float) -> None:
+        """A switch did not take it, or has lost it."""
+        job = lease.moves
+        assert job is not None and job.moving is not None and job.moving.lease is lease, "a job has one next lease"
+        log.warning("%s is of no use: %s", lease, why)
+        job.moving.lease, job.moving.obstacle = None, why
+        job.moving.again_at = now + self._limits.evict_retry_ms / 1000
+        self._dismiss(lease, now)
+
+    def _dismiss(self, lease: Job, now: float) -> None:
+        if lease.state is State.QUEUED:
+            self._waiting.remove(lease)
+            lease.move(Event.GIVEN_UP)
+            return
+        lease.move(Event.ENDED)
+        lease.ended = join.JobEnded(reason="it has moved to another lease")
+        self._save(lease)
+        self._telling.evict(lease)
+        self._clear(lease, now)
+
+    # The workers.
+
+    def _begin(self, job: Job, now: float) -> None:
+        move = job.moving
+        assert move is not None, "there is a cause"
+        job.move(Event.MOVES, move.reason)
+        job.moved = None
+        move.halting_since = now
+        self._tell_to_halt(job, above=job.move_number)
+        self._telling.evict(job)
+        self._seek(job, now)
+
+    def _tell_to_halt(self, job: Job, *, above: int) -> None:
+        assert job.moving is not None, "it moves"
+        job.move_number = above + 1
+        job.moving.positions.clear()
+        self._save(job)
+        for worker in job.workers.values():
+            self.remind(worker)
+
+    def remind(self, worker: Worker) -> None:
+        """Tells it to halt, if its job moves; to be called when it has opened a stream."""
+        job = worker.job
+        if job.state is State.MOVING and job.moving is not None and worker.presence is Presence.ATTENDING:
+            halt = join.Halt(move_number=job.move_number, reason=job.moving.reason)
+            self._emit(Halt(worker, join.JobEvent(halt=halt)))
+
+    def goes_on(self, worker: Worker) -> None:
+        """It has said that it has not halted."""
+        worker.job.may_be_halted.discard(worker.rank)
+        moved = worker.job.moved
+        if moved is not None and worker.job.state is State.RUNNING:
+            moved.roles.pop(worker.rank, None)
+            if not moved.roles:
+                worker.job.moved = None
+
+    def halted(self, worker: Worker, said: join.Halted, now: float) -> None:
+        """It has said that it has halted, and where."""
+        job, number = worker.job, said.move_number
+        if not job.has_begun or number < job.move_number:
+            return  # it has yet to hear what it is told
+        if number > job.move_number or (job.state is State.RUNNING and job.moved is None):
+            self._halted_unasked(worker, number, now)
+        elif job.state is State.RUNNING:
+            self._tell_move(worker)
+        else:
+            self._note_positions(worker, said.positions, now)
+
+    def _halted_unasked(self, worker: Worker, number: int, now: float) -> None:
+        job = worker.job
+        if worker.rank not in job.may_be_halted or number >= MOVE_NUMBER_MAX:
+            return self._end_for(worker, "says that it has halted, which it was not told to", now)
+        job.may_be_halted.discard(worker.rank)
+        job.move_number = number
+        if job.state is State.MOVING:
+            self._tell_to_halt(job, above=number)
+        elif not self.must_move(job, Cause.INTERRUPTED, "the service was started again while it moved", now):
+            self._end_for(worker, "had halted for a move, and the job cannot move any more", now)
+        return None
+
+    def _note_positions(self, worker: Worker, positions: bytes, now: float) -> None:
+        job = worker.job
+        assert job.moving is not None, "it moves"
+        if len(positions) != array("I").itemsize * job.slots:
+            said = f"has halted, and says {len(positions)} bytes of positions for {job.slots} slots"
+            return self._end_for(worker, said, now)
+        if job.moving.positions.setdefault(worker.rank, positions) != positions:
+            return self._end_for(worker, "has halted, and then says other positions", now)
+        self._go_if_ready(job, now)
+        return None
+
+    def _end_for(self, worker: Worker, what: str, now: float) -> None:
+        ended = join.JobEnded(
+            cause=join.JobEnded.ABORTED_BY_WORKER,
+            worker=worker.peer(),
+            reason=f"{worker} {what}, which no release of wiresum does: look at what runs there",
+        )
+        self._end(worker.job, ended, now)
+
+    # The exchange.
+
+    def _go_if_ready(self, job: Job, now: float) -> None:
+        move = job.moving
+        assert move is not None, "it moves"
+        lease = move.lease
+        if lease is None or lease.state is not State.RUNNING or len(move.positions) < job.world_size:
+            return
+        try:
+            found = roles([_unpacked(move.positions[rank]) for rank in range(job.world_size)])
+        except ValueError as error:
+            ended = join.JobEnded(cause=join.JobEnded.ABORTED_BY_WORKER, reason=f"{job} cannot move: {error}")
+            self._end(job, ended, now)
+            return
+        self._cluster.exchange(job, lease)
+        settle_entries(job, lambda name: self._cluster.switches[name].endpoint)
+        job.move(Event.MOVED, f"it has moved to {job.where()}, since {move.reason}")
+        job.moving, job.moved = None, Moved(now, dict(enumerate(found)))
+        job.progress_at = now
+        job.may_be_halted.clear()
+        self.count[move.cause] += 1
+        self._save(job)
+        self._dismiss(lease, now)
+        for worker in job.workers.values():
+            if worker.presence is Presence.ATTENDING:
+                self._tell_move(worker)
+
+    def _tell_move(self, worker: Worker) -> None:
+        """Once on each stream."""
+        job = worker.job
+        moved = job.moved
+        assert moved is not None, "not all have gone on"
+        if worker.rank not in moved.roles or moved.told_on.get(worker.rank) == worker.stream:
+            return
+        moved.told_on[worker.rank] = worker.stream
+        grant = reply_to(worker, self._cluster.switches[worker.switch_name], self._limits)
+        move = join.Move(move_number=job.move_number, grant=grant, roles=moved.roles[worker.rank])
+        self._emit(TellMove(worker, join.JobEvent(move=move)))
+
+    def waits(self, worker: Worker, now: float) -> None:
+        """Its move is not on disk yet, so the worker is not late."""
+        if worker.job.moved is not None:
+            worker.job.moved.at = now
+
+    # What people hear.
+
+    def describe(self, job: Job, now: float) -> str:
+        """That a job moves, why, and what it waits for; empty: it does not."""
+        if job.moving is not None:
+            since = f"since {job.moving.reason}, {now - job.moving.since:.0f} s ago"
+            if job.state is State.RUNNING:
+                return f"it moves when another place can take it, {since}: {self.why_not(job)}"
+            return f"it moves, {since}, and waits for {' and '.join(self._waits_for(job))}"
+        if job.moved is not None:
+            return f"it has moved, and waits for {_named([job.workers[r] for r in job.moved.roles])} to go on"
+        return ""
+
+    def why_not(self, job: Job) -> str:
+        """Why a job that looks for another lease has none."""
+        move = job.moving
+        if move is None:
+            return ""
+        if move.lease is None:
+            return move.obstacle
+        return self._waiting.why(move.lease) if move.lease.state is State.QUEUED else "its switches are being told"
+
+    def _waits_for(self, job: Job) -> Iterator[str]:
+        assert job.moving is not None, "it moves"
+        if unhalted := [worker for rank, worker in sorted(job.workers.items()) if rank not in job.moving.positions]:
+            yield f"{_named(unhalted)} to halt"
+        if job.moving.lease is None or job.moving.lease.state is not State.RUNNING:
+            yield f"another lease ({self.why_not(job)})"
+
+
+def can_move(job: Job) -> bool:
+    """Can all its workers, and are they still there?"""
+    return (
+        job.left_first is None
+        and job.world_size * job.slots <= POSITIONS_MAX
+        and all(worker.can_move for worker in job.workers.values())
+    )
+
+
+def _next_lease(job: Job, cluster: Cluster, now: float) -> Job:
+    """It asks for what the job has, with copies of its workers, which nobody is. Raises a `Refusal`."""
+    lease = Job(job.name, 0, job.world_size, created_at=now, tenant=job.tenant, priority=job.priority, moves=job)
+    lease.slots, lease.threads, lease.lanes = job.slots, job.threads, job.lanes
+    lease.workers = {
+        rank: dataclasses.replace(
+            worker,
+            job=lease,
+            token=secrets.token_hex(16),
+            presence=Presence.LOST,
+            away_since=None,
+            admission=join.Admission.QUEUE,
+        )
+        for rank, worker in job.workers.items()
+    }
+    addresses = {worker.endpoint.address for worker in job.workers.values()}
+    lease.candidates = frozenset.intersection(*map(cluster.at_or_above, addresses))
+    if job.within:
+        lease.candidates &= cluster.within(job.within)
+    if not lease.candidates:
+        raise Refusal("FAILED_PRECONDITION", "the configuration has no switch any more that all its workers are at")
+    return lease
+
+
+def _unpacked(positions: bytes) -> array[int]:
+    """As in join.proto. An array, since a job may have a million."""
+    unpacked = array("I", positions)
+    if sys.byteorder == "little":
+        unpacked.byteswap()
+    return unpacked
+
+
+def _named(workers: list[Worker]) -> str:
+    named = [str(worker) for worker in workers[:WORKERS_NAMED_MAX]]
+    if more := len(workers) - len(named):
+        named.append(f"{more} more")
+    return in_words(named)

@@ -1,0 +1,74 @@
+"""Jobs that move, for tests of their state machine: a harness, workers that can, and what they were told."""
+
+from __future__ import annotations
+
+import struct
+
+from wiresum import join
+from wiresum.controller.driver import Endpoint, SwitchSizes
+from wiresum.controller.jobs import report
+from wiresum.controller.jobs.cluster import Switch
+from wiresum.controller.jobs.job import Worker
+from wiresum.controller.jobs.outputs import Halt, Move, Tell
+from wiresum_lab.doubles.controller import JobsHarness, member, switch
+
+SIZES = SwitchSizes(slots=512, lanes_max=360, jobs_max=8)
+
+
+def two(first: SwitchSizes = SIZES, second: SwitchSizes = SIZES) -> list[Switch]:
+    """Switches that reach all hosts. With more slots the second one is where jobs go first."""
+    return [
+        switch("first", first, endpoint=Endpoint("10.0.0.1", 43488)),
+        switch("second", second, endpoint=Endpoint("10.0.0.2", 43488)),
+    ]
+
+
+def running(made: JobsHarness, name: str = "a-job", world_size: int = 3, **fields: object) -> list[Worker]:
+    """Of a job that can move."""
+    return made.running(world_size, job_name=name, can_move=True, **fields)
+
+
+def in_the_way(made: JobsHarness, name: str, slots: int) -> Worker:
+    """Of a job at the second switch that cannot move."""
+    made.jobs.drain("first", resume=False)
+    (worker,) = made.ask_all(1, job_name=name, slots=slots)
+    made.jobs.drain("first", resume=True)
+    assert worker.job.switch_name == "second"
+    made.jobs.attend(member(worker), made.now)
+    return worker
+
+
+def restart(made: JobsHarness, name: str) -> None:
+    """A switch loses what it holds."""
+    made.change(name, "it was killed")
+    made.reloaded = True
+    made.change(name, "")
+
+
+def moves(made: JobsHarness) -> list[join.Move]:
+    return [output.event.move for output in made.outputs(Move)]
+
+
+def halts(made: JobsHarness) -> list[tuple[int, int]]:
+    """Ranks, and the number of the move."""
+    return [(output.worker.rank, output.event.halt.move_number) for output in made.outputs(Halt)]
+
+
+def ends(made: JobsHarness) -> set[str]:
+    """The reasons that workers were told."""
+    return {tell.ended.reason for tell in made.outputs(Tell)}
+
+
+def end_of(made: JobsHarness) -> join.JobEnded:
+    return made.outputs(Tell)[0].ended
+
+
+def positions(*rounds: int, slots: int = 16) -> bytes:
+    """As a worker says them: of the first slots, and 7 of the others."""
+    return struct.pack(f">{slots}I", *rounds, *[7] * (slots - len(rounds)))
+
+
+def said_of(made: JobsHarness) -> str:
+    """What the report says that the only job waits for."""
+    (job,) = (job for job in report.report(made.jobs, {}, made.now).jobs if job.state != "ending")
+    return str(job.waiting)
