@@ -37,6 +37,7 @@ from wiresum import join
 from wiresum.controller.jobs.cluster import Cluster
 from wiresum.controller.jobs.granting import reply_to, settle_entries
 from wiresum.controller.jobs.job import Cause, Event, Job, Move, Moved, Presence, State, Worker
+from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.lost_workers import heard_of_lately
 from wiresum.controller.jobs.outputs import Halt, Output
@@ -62,6 +63,7 @@ class Moving:
         cluster: Cluster,
         waiting: WaitingRoom,
         telling: Telling,
+        keys: Keys,
         limits: Limits,
         emit: Callable[[Output], None],
         save: Callable[[Job], None],
@@ -70,7 +72,8 @@ class Moving:
     ) -> None:
         """`save` writes a job down; `clear` takes a lease that is over, to free it when its switches have forgotten it;
         `end` ends a job."""
-        self._cluster, self._waiting, self._telling, self._limits = cluster, waiting, telling, limits
+        self._cluster, self._waiting, self._telling, self._keys = cluster, waiting, telling, keys
+        self._limits = limits
         self._emit, self._save, self._clear, self._end = emit, save, clear, end
         self.count: Counter[Cause] = Counter()
         """Of moves that were completed."""
@@ -143,6 +146,7 @@ class Moving:
         if move.lease is not None or now < move.again_at:
             return
         try:
+            self._keys.check_left(self._limits.waiting_max + len(self._waiting))
             lease = _next_lease(job, self._cluster, now)
             self._waiting.look_for_offers(lease)
         except Refusal as refusal:
@@ -193,7 +197,6 @@ class Moving:
         move = job.moving
         assert move is not None, "there is a cause"
         job.move(Event.MOVES, move.reason)
-        job.moved = None
         move.halting_since = now
         self._tell_to_halt(job, above=job.move_number)
         self._telling.evict(job)

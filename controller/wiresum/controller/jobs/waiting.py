@@ -46,6 +46,10 @@ class WaitingRoom:
         self.held_up = ""
         """Why no job gets slots now; empty: they do."""
 
+    def __len__(self) -> int:
+        """Of the queue."""
+        return len(self._queue)
+
     def check_can_form(self, job: Job, waiting: Sequence[Job]) -> None:
         """Sets how long it may form. Raises a `Refusal` if it could never run, or if too many jobs form or wait.
         `waiting`: all of those."""
