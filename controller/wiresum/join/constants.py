@@ -11,7 +11,7 @@ from enum import IntEnum
 
 WIRE_VERSION = 1
 """Of the header, in its first four bits."""
-SIDECAR_VERSION = 8
+SIDECAR_VERSION = 9
 """Of the lines between a program in C and its sidecar."""
 
 CONTROL_PORT = 43487
@@ -122,8 +122,8 @@ PRIORITY_MAX = 1_000_000
 REASON_CHARACTERS_MAX = 1000
 """Characters of why a job was ended that are kept."""
 
-SIDECAR_LINE_BYTES_MAX = 65536
-"""Bytes of a line between a program in C and its sidecar."""
+SIDECAR_LINE_BYTES_MAX = 524_288
+"""Bytes of a line between a program in C and its sidecar: the positions of all slots fit."""
 SIDECAR_FIELDS_MAX = 256
 """Fields of a line."""
 

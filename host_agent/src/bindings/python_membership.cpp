@@ -69,6 +69,14 @@ void PythonMembership::attend(std::shared_ptr<wiresum::session::Session> session
                            const Failure failure = failure_of(error);
                            const nb::gil_scoped_release unlocked;
                            session->end(failure, tell_others);
+                         }),
+                         nb::cpp_function([session](std::size_t aggregator) {
+                           const nb::gil_scoped_release unlocked;
+                           return session->halt(aggregator);
+                         }),
+                         nb::cpp_function([session](Fields to) {
+                           const nb::gil_scoped_release unlocked;
+                           session->move({.word = "move", .fields = std::move(to)});
                          }));
 }
 

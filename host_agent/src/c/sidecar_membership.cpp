@@ -210,6 +210,8 @@ void SidecarMembership::take(const Line& line) {
     session::Fields state = session_->state();
     state["id"] = line.text("id");
     channel_.send({.word = "state", .fields = std::move(state)});
+  } else if (line.word == "ask-halt" || line.word == "ask-move") {
+    channel_.send(moving(line));
   } else if (line.word == "explained") {
     const std::lock_guard lock(mutex_);
     if (line.number("id", 1, UINT64_MAX) != asked_) return;  // nobody waits for it any more
@@ -220,6 +222,24 @@ void SidecarMembership::take(const Line& line) {
   } else {
     throw LineError("'" + line.word + "' is nothing that a sidecar says");
   }
+}
+
+Line SidecarMembership::moving(const Line& line) {
+  Line answer{.word = "halted", .fields = {{"id", line.text("id")}}};
+  try {
+    if (line.word == "ask-halt") {
+      answer.fields["positions"] = session_->halt(line.number("aggregator", 0, wire::kAggregatorsMax - 1));
+    } else {
+      session_->move(line);
+      answer.word = "moved";
+    }
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    answer.word = "unmoved";
+    answer.fields["text"] = error.what();
+  }
+  return answer;
 }
 
 void SidecarMembership::hang_up(const Failure& failure) {

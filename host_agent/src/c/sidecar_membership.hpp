@@ -46,6 +46,8 @@ class SidecarMembership final : public session::Membership {
   /// Why the conversation is over.
   std::string converse();
   void take(const session::Line& line);
+  /// What a move wants of the session, and the answer.
+  [[nodiscard]] session::Line moving(const session::Line& line);
   /// It will say no more.
   void hang_up(const session::Failure& failure);
   /// That the sidecar `has` gone, or makes no sense.

@@ -20,10 +20,15 @@ namespace {
 using worker::Status;
 using worker::TimeNs;
 
+constexpr const char* kGroupOverDevice =
+    "the switch sends results to a multicast group, which only UDP sockets hear: a switch without --multicast sends to "
+    "each worker";
 /// Loop rounds between publications of statistics while busy.
 constexpr unsigned kStatsPeriod = 64;
 /// How often the deadlines of requests that wait to be issued are checked.
 constexpr TimeNs kWaitingPeriodNs = 100'000'000;
+/// Within which a thread does what a move wants. It looks for orders between its steps, none of which waits.
+constexpr std::chrono::seconds kOrderMax{5};
 /// Longest sleep, so that a thread looks around even if an event were missed.
 constexpr TimeNs kSleepMaxNs = 1'000'000'000;
 
@@ -65,9 +70,7 @@ EngineConfig checked(EngineConfig config, const std::vector<std::vector<transpor
       throw std::invalid_argument("a transport over a device serves one aggregator");
     }
     if (over_a_device && aggregator.results_group.port != 0) {
-      throw std::invalid_argument(
-          "the switch sends results to a multicast group, which only UDP sockets hear: a switch without --multicast "
-          "sends to each worker");
+      throw std::invalid_argument(kGroupOverDevice);
     }
     if (aggregator.worker.lanes != aggregators.front().worker.lanes) {
       throw std::invalid_argument("the packets of all aggregators must have the same number of lanes");
@@ -93,6 +96,27 @@ schedule::SchedulerConfig scheduler_config(const EngineConfig& config) {
 
 wire::Endpoint thread_port(wire::Endpoint base, unsigned index) {
   return {.address = base.address, .port = static_cast<std::uint16_t>(base.port + index)};
+}
+
+/// What moves takes a lease like the one before. Throws std::invalid_argument.
+void check_move(const AggregatorConfig& from, const AggregatorConfig& to, std::size_t roles, bool over_a_device) {
+  if (to.threads != from.threads || to.worker.slots != from.worker.slots || to.worker.lanes != from.worker.lanes ||
+      to.worker.workers != from.worker.workers) {
+    throw std::invalid_argument("a job moves to a lease of as many slots, threads, lanes and workers");
+  }
+  if (roles != from.worker.slots) throw std::invalid_argument("a move has a role for each slot");
+  if (over_a_device && to.results_group.port != 0) throw std::invalid_argument(kGroupOverDevice);
+}
+
+/// Sockets in the multicast group that RESULTs come to, for each thread; none if there is no group.
+std::vector<transport::UdpSocket> open_groups(const AggregatorConfig& aggregator) {
+  std::vector<transport::UdpSocket> sockets;
+  for (unsigned thread = 0; aggregator.results_group.port != 0 && thread < aggregator.threads; ++thread) {
+    const wire::Endpoint group = thread_port(aggregator.results_group, thread);
+    sockets.push_back(transport::UdpSocket::in_group(group, aggregator.own_address));
+    sockets.back().connect(thread_port(aggregator.switch_endpoint, thread));
+  }
+  return sockets;
 }
 
 /// For each thread at one aggregator, over its own socket, which all packets leave by, and one in the group if there is
@@ -137,6 +161,10 @@ struct Engine::Parts {
 
   /// Throws std::system_error if there cannot be so many.
   void start_threads();
+  [[nodiscard]] std::vector<std::uint32_t> halt(std::size_t aggregator);
+  void move(std::size_t aggregator, const AggregatorConfig& to, std::span<const std::uint8_t> roles);
+  /// An aggregator's threads, in order. Throws std::invalid_argument if there is no such aggregator.
+  [[nodiscard]] std::vector<EngineThread*> threads_of(std::size_t aggregator);
   void close() noexcept;
 
   const EngineConfig config;
@@ -144,6 +172,7 @@ struct Engine::Parts {
   std::vector<std::unique_ptr<EngineThread>> threads;
   std::unique_ptr<Dispatcher> dispatcher;
 
+  std::mutex moving_mutex;  // one order at a time
   std::mutex close_mutex;
   bool closed = false;
 };
@@ -160,15 +189,37 @@ class Engine::EngineThread {
   [[nodiscard]] transport::Transport& transport() const noexcept { return *path_.transport; }
 
   void start() {
-    thread_ = process::start_thread("engine thread " + std::to_string(place_.index + 1) + " of " +
-                                        std::to_string(engine_.threads.size()) + " of this session",
-                                    [this] { run(); });
+    thread_ = process::start_thread(name(), [this] { run(); });
   }
 
   void stop() noexcept {
     stopping_.store(true);
     rouse();
     if (thread_.joinable()) thread_.join();
+    const std::lock_guard lock(answer_mutex_);
+    stopped_ = true;
+    answered_.notify_all();
+  }
+
+  /// Orders of a move; each is answered before the next.
+  void post_halt() {
+    forget_answer();
+    shard_.post_halt();
+  }
+  void post_move(Destination destination, std::vector<std::uint8_t> roles, std::optional<transport::UdpSocket> group) {
+    forget_answer();
+    shard_.post_move(std::move(destination), std::move(roles), std::move(group));
+  }
+  /// Throws std::runtime_error if there is none in time.
+  [[nodiscard]] std::vector<std::uint32_t> await_positions() {
+    std::unique_lock lock(answer_mutex_);
+    await(lock, "halted", [this] { return positions_.has_value(); });
+    return std::move(*positions_);
+  }
+  void await_moved() {
+    std::unique_lock lock(answer_mutex_);
+    await(lock, "moved", [this] { return objection_.has_value(); });
+    if (*objection_ != nullptr) throw std::runtime_error(name() + " cannot move: " + *objection_);
   }
 
  private:
@@ -182,7 +233,38 @@ class Engine::EngineThread {
                 .on_completion =
                     [this](const worker::Completion& completion) {
                       engine_.dispatcher->complete_share(place_.index, completion);
+                    },
+                .on_halted =
+                    [this](std::vector<std::uint32_t> positions) {
+                      const std::lock_guard lock(answer_mutex_);
+                      positions_ = std::move(positions);
+                      answered_.notify_all();
+                    },
+                .on_moved =
+                    [this](const char* objection) {
+                      const std::lock_guard lock(answer_mutex_);
+                      objection_ = objection;
+                      answered_.notify_all();
                     }}) {}
+
+  [[nodiscard]] std::string name() const {
+    return "engine thread " + std::to_string(place_.index + 1) + " of " + std::to_string(engine_.threads.size()) +
+           " of this session";
+  }
+
+  void forget_answer() {
+    const std::lock_guard lock(answer_mutex_);
+    positions_.reset();
+    objection_.reset();
+  }
+
+  template <class Answered>
+  void await(std::unique_lock<std::mutex>& lock, const char* done, Answered answered) {
+    answered_.wait_for(lock, kOrderMax, [&] { return answered() || stopped_; });
+    if (!answered()) {
+      throw std::runtime_error(name() + (stopped_ ? " has ended, and so has not " : " has not ") + done);
+    }
+  }
 
   /// Pairs with sleep(): either the sleeper sees the mail, or that it is to stop, or we see that it sleeps.
   void rouse() noexcept {
@@ -244,6 +326,11 @@ class Engine::EngineThread {
   std::atomic<bool> stopping_{false};
   std::mutex nap_mutex_;
   std::condition_variable nap_over_;  // before its time, since there is mail
+  std::mutex answer_mutex_;           // of the answer to the last order
+  std::condition_variable answered_;
+  std::optional<std::vector<std::uint32_t>> positions_;
+  std::optional<const char*> objection_;
+  bool stopped_ = false;
   Shard shard_;
   std::thread thread_;
 };
@@ -335,6 +422,47 @@ void Engine::Parts::start_threads() {
   tasks->start();
 }
 
+std::vector<Engine::EngineThread*> Engine::Parts::threads_of(std::size_t aggregator) {
+  if (aggregator >= config.aggregators.size()) throw std::invalid_argument("there is no such aggregator");
+  std::vector<EngineThread*> found;
+  for (const auto& thread : threads) {
+    if (thread->aggregator() == aggregator) found.push_back(thread.get());
+  }
+  return found;
+}
+
+std::vector<std::uint32_t> Engine::Parts::halt(std::size_t aggregator) {
+  const std::vector<EngineThread*> mine = threads_of(aggregator);
+  const std::lock_guard one_at_a_time(moving_mutex);
+  for (EngineThread* const thread : mine) thread->post_halt();
+  std::vector<std::uint32_t> all;
+  for (EngineThread* const thread : mine) {
+    const std::vector<std::uint32_t> positions = thread->await_positions();
+    all.insert(all.end(), positions.begin(), positions.end());
+  }
+  return all;
+}
+
+void Engine::Parts::move(std::size_t aggregator, const AggregatorConfig& to, std::span<const std::uint8_t> roles) {
+  const std::vector<EngineThread*> mine = threads_of(aggregator);
+  const bool over_a_device = config.transport.kind != transport::TransportKind::kUdp;
+  check_move(config.aggregators[aggregator], to, roles.size(), over_a_device);
+  std::vector<transport::UdpSocket> groups = open_groups(to);
+  const std::lock_guard one_at_a_time(moving_mutex);
+  for (unsigned i = 0; i < mine.size(); ++i) {
+    Destination destination{.lease = {.job = to.worker.job, .key = to.worker.key, .worker = to.worker.worker},
+                            .switch_endpoint = thread_port(to.switch_endpoint, i),
+                            .peers = {}};
+    for (unsigned peer = over_a_device ? 0 : i; peer < (over_a_device ? to.threads : i + 1); ++peer) {
+      destination.peers.push_back(thread_port(to.switch_endpoint, peer));
+    }
+    const auto share = roles.subspan(i * roles.size() / mine.size(), roles.size() / mine.size());
+    mine[i]->post_move(std::move(destination), {share.begin(), share.end()},
+                       groups.empty() ? std::nullopt : std::optional(std::move(groups[i])));
+  }
+  for (EngineThread* const thread : mine) thread->await_moved();
+}
+
 void Engine::Parts::close() noexcept {
   const std::lock_guard closing(close_mutex);
   if (closed) return;
@@ -391,6 +519,16 @@ std::shared_ptr<Operation> Engine::failed() const {
 Standing Engine::standing() const {
   check_process();
   return parts_->dispatcher->standing();
+}
+
+std::vector<std::uint32_t> Engine::halt(std::size_t aggregator) {
+  check_process();
+  return parts_->halt(aggregator);
+}
+
+void Engine::move(std::size_t aggregator, const AggregatorConfig& to, std::span<const std::uint8_t> roles) {
+  check_process();
+  parts_->move(aggregator, to, roles);
 }
 
 void Engine::abort() noexcept {

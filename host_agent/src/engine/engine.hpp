@@ -10,12 +10,13 @@
 //
 // A job may be at several aggregators, each a switch with a lease, rounds and a job number of its own. An engine thread
 // talks to one of them. The chunks of a collective are divided among all threads of all aggregators, alike at all
-// workers.
+// workers. At each of them the job may move to another lease while the others go on.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -100,6 +101,16 @@ class Engine {
 
   [[nodiscard]] Standing standing() const;
 
+  // Moves: docs/protocol.md, section 9.
+  /// Halts the threads of an aggregator, and says the position of each slot, by thread in order: the round whose RESULT
+  /// this worker does not have yet. Nothing is sent there, or accepted, until move(); deadlines go on. Idempotent.
+  /// Throws std::runtime_error if a thread does not halt within a few seconds, or in a forked child.
+  [[nodiscard]] std::vector<std::uint32_t> halt(std::size_t aggregator);
+  /// What halted goes on at another lease of as many slots, threads and lanes. `roles` (worker::Role): one for each
+  /// slot, in that order. Throws std::invalid_argument if the lease is another one, std::system_error, or
+  /// std::runtime_error if a thread cannot move; then the job cannot go on.
+  void move(std::size_t aggregator, const AggregatorConfig& to, std::span<const std::uint8_t> roles);
+
   /// Ends all pending and later operations with Status::kAborted. Idempotent.
   void abort() noexcept;
 
@@ -109,6 +120,7 @@ class Engine {
   /// As of a few milliseconds ago at most while traffic flows; exact when idle.
   [[nodiscard]] EngineStats stats() const;
 
+  /// As it was opened.
   [[nodiscard]] const EngineConfig& config() const noexcept;
 
  private:

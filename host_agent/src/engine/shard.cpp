@@ -25,7 +25,8 @@ constexpr std::size_t kNapWorthMax = 64;
 
 Shard::Shard(const worker::WorkerConfig& config, wire::Endpoint switch_endpoint, const Clock& clock,
              transport::Transport& transport, Hooks hooks)
-    : clock_(clock),
+    : slots_(config.slots),
+      clock_(clock),
       switch_endpoint_(switch_endpoint),
       transport_(transport),
       hooks_(std::move(hooks)),
@@ -65,6 +66,32 @@ void Shard::post_failure(Status status) noexcept {
   hooks_.on_mail();
 }
 
+void Shard::post_halt() {
+  post_order({.is_halt = true,
+              .positions = std::vector<std::uint32_t>(slots_),
+              .destination = {},
+              .roles = {},
+              .group = std::nullopt});
+}
+
+void Shard::post_move(Destination destination, std::vector<std::uint8_t> roles,
+                      std::optional<transport::UdpSocket> group) {
+  post_order({.is_halt = false,
+              .positions = {},
+              .destination = std::move(destination),
+              .roles = std::move(roles),
+              .group = std::move(group)});
+}
+
+void Shard::post_order(Order order) {
+  {
+    const std::lock_guard lock(mail_mutex_);
+    order_ = std::move(order);
+    has_mail_.store(true);
+  }
+  hooks_.on_mail();
+}
+
 TrafficStats Shard::stats() const {
   const std::lock_guard lock(stats_mutex_);
   return stats_;
@@ -74,6 +101,7 @@ TrafficStats Shard::stats() const {
 
 bool Shard::take_mail() {
   if (!has_mail_.load(std::memory_order_relaxed)) return false;
+  std::optional<Order> order;
   {
     const std::lock_guard lock(mail_mutex_);
     has_mail_.store(false);
@@ -83,11 +111,37 @@ bool Shard::take_mail() {
     }
     for (const worker::Collective& collective : mail_) backlog_.push(collective);
     mail_.clear();
+    order = std::exchange(order_, std::nullopt);
   }
   assert(backlog_.size() <= kOperationsMax);
   if (const Status failure = failure_.load(); failure != Status::kOk) machine_.fail(failure);
   submit_backlog();
+  if (order.has_value()) carry_out(std::move(*order));
   return true;
+}
+
+void Shard::carry_out(Order order) {
+  if (order.is_halt) {
+    machine_.halt();
+    for (std::uint32_t slot = 0; slot < slots_; ++slot) order.positions[slot] = machine_.position(slot);
+    hooks_.on_halted(std::move(order.positions));
+    return;
+  }
+  hooks_.on_moved(move(order));
+}
+
+const char* Shard::move(Order& order) {
+  if (!machine_.move(order.destination.lease, order.roles)) {
+    return "it has not halted, or the roles are none for its positions";
+  }
+  transport::UdpSocket* const group = order.group.has_value() ? &*order.group : nullptr;
+  if (!transport_.hear(order.destination.peers, group)) return "its transport cannot hear the other switch";
+  switch_endpoint_ = order.destination.switch_endpoint;
+  // What the lost switch's host said of it is over.
+  static_cast<void>(transport_.take_error());
+  const std::lock_guard lock(stats_mutex_);
+  stats_.transport_error = 0;
+  return nullptr;
 }
 
 void Shard::submit_backlog() {

@@ -1,9 +1,9 @@
 // One thread's part of an engine: a mailbox, a state machine (worker/) and a transport, joined in steps.
 //
 // It has no thread and no clock. An engine thread (engine.cpp) or the simulation calls the steps in any order, all from
-// one thread; only post(), post_failure() and stats() may be called from others.
+// one thread; only post...() and stats() may be called from others.
 //
-//   take_mail   what the dispatcher has issued, and a failure
+//   take_mail   what the dispatcher has issued, a failure, and the orders of a move
 //   receive     packets in
 //   transmit    packets out
 //   report      what is complete goes to the dispatcher, which may post again
@@ -15,12 +15,14 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "engine/counters.hpp"
 #include "schedule/reserved_queue.hpp"
 #include "transport/moderation.hpp"
 #include "transport/transport.hpp"
+#include "transport/udp/socket.hpp"
 #include "worker/worker.hpp"
 
 namespace wiresum::engine {
@@ -37,12 +39,25 @@ class Clock {
   [[nodiscard]] virtual TimeNs now() const noexcept = 0;
 };
 
+/// Where a shard's part of a job goes on.
+struct Destination {
+  worker::Lease lease;
+  wire::Endpoint switch_endpoint;
+  /// For Transport::hear().
+  std::vector<wire::Endpoint> peers;
+};
+
 class Shard {
  public:
-  /// `on_mail` is called, from whoever posts, after there is mail; `on_completion` by report().
+  /// `on_mail` is called, from whoever posts, after there is mail; `on_completion` by report(); the others by
+  /// take_mail().
   struct Hooks {
     std::function<void()> on_mail;
     std::function<void(const worker::Completion&)> on_completion;
+    /// Nothing is sent or accepted any more. With the position of each slot.
+    std::function<void(std::vector<std::uint32_t>)> on_halted{};
+    /// It has moved; or cannot, for the reason given: null if it has.
+    std::function<void(const char*)> on_moved{};
   };
 
   /// The transport has room for a header and config.lanes words. Throws std::invalid_argument on a configuration that
@@ -58,6 +73,11 @@ class Shard {
   void post(const worker::Collective& collective);
   /// Ends what is pending, and whatever comes later. The first failure stays.
   void post_failure(worker::Status status) noexcept;
+  /// The next steps: Worker::halt() or Worker::move() with `roles`, and then the hook. Of several orders that have not
+  /// been taken, the last one counts.
+  void post_halt();
+  void post_move(Destination destination, std::vector<std::uint8_t> roles,
+                 std::optional<transport::UdpSocket> group = std::nullopt);
   [[nodiscard]] bool has_mail() const noexcept { return has_mail_.load(); }
   /// As of the last publish_stats().
   [[nodiscard]] TrafficStats stats() const;
@@ -82,8 +102,21 @@ class Shard {
   /// Of the transport's ports: the first is the thread's own, and the only other the group's.
   static constexpr std::uint8_t kGroupPort = 1;
 
+  /// With all the memory that it takes to carry it out.
+  struct Order {
+    bool is_halt = false;
+    std::vector<std::uint32_t> positions;
+    Destination destination;
+    std::vector<std::uint8_t> roles;
+    std::optional<transport::UdpSocket> group;
+  };
+  void post_order(Order order);
+  void carry_out(Order order);
+  /// Null if it has moved.
+  [[nodiscard]] const char* move(Order& order);
   void submit_backlog();
 
+  const std::uint32_t slots_;
   const Clock& clock_;
   wire::Endpoint switch_endpoint_;
   transport::Transport& transport_;
@@ -99,6 +132,7 @@ class Shard {
   std::vector<worker::Collective> mail_;
   schedule::ReservedQueue<worker::Collective> larger_backlog_;  // for the driver to take its own's place
   bool has_larger_backlog_ = false;
+  std::optional<Order> order_;
   std::atomic<bool> has_mail_{false};
   std::atomic<worker::Status> failure_{worker::Status::kOk};
 

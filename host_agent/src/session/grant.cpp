@@ -13,8 +13,7 @@ void read(const Line& line, const char* name, Number& value, std::uint64_t least
 
 }  // namespace
 
-void Grant::add_aggregator(const Line& line) {
-  if (engine.aggregators.size() >= wire::kAggregatorsMax) throw LineError("there are too many aggregators");
+engine::AggregatorConfig aggregator_of(const Line& line) {
   engine::AggregatorConfig config;
   read(line, "job", config.worker.job, 0, UINT16_MAX);
   read(line, "key", config.worker.key, 0, UINT32_MAX);
@@ -28,7 +27,12 @@ void Grant::add_aggregator(const Line& line) {
   read(line, "switch_port", config.switch_endpoint.port, 1, UINT16_MAX);
   config.results_group.address = transport::parse_ipv4(line.text("group_address"));
   read(line, "group_port", config.results_group.port, 0, UINT16_MAX);
-  engine.aggregators.push_back(config);
+  return config;
+}
+
+void Grant::add_aggregator(const Line& line) {
+  if (engine.aggregators.size() >= wire::kAggregatorsMax) throw LineError("there are too many aggregators");
+  engine.aggregators.push_back(aggregator_of(line));
   switches.push_back(line.text("switch"));
 }
 

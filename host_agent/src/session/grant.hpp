@@ -11,6 +11,9 @@
 
 namespace wiresum::session {
 
+/// What an `aggregator` line says of the data path. Throws LineError.
+[[nodiscard]] engine::AggregatorConfig aggregator_of(const Line& line);
+
 struct Grant {
   engine::EngineConfig engine;
   std::vector<std::string> switches;  // the aggregators' control endpoints, in the order of engine.aggregators

@@ -30,7 +30,7 @@ class Membership {
 
   /// Returns when the job has been granted by all aggregators. `bind` is called for each of them, in their order.
   [[nodiscard]] virtual Grant join(const Bind& bind) = 0;
-  /// From now on `session` is asked for its state, and told of the job's end.
+  /// From now on `session` is asked for its state, halted and moved, and told of the job's end.
   virtual void attend(std::shared_ptr<Session> session) = 0;
   /// Why the data path failed, in words: `explain` with a state, `greeting-unanswered` with a state, or
   /// `greeting-wrong` with `found` and `expected`. Takes a bounded while.

@@ -43,6 +43,9 @@ std::vector<std::int32_t> greeting(const Grant& grant, std::int32_t factor) {
   return values;
 }
 
+/// Of a slot's position, as text.
+constexpr unsigned kPositionDigits = 8;
+
 void add_outcome(Fields& fields, const engine::Operation& operation) {
   fields["status"] = word_of(operation.status());
   fields["tensor"] = std::to_string(operation.tensor());
@@ -92,13 +95,22 @@ void Session::begin(const std::function<void()>& pause) {
     sockets.push_back(transport::bind_within(transport::parse_ipv4(address), {.first = first, .last = last}, count));
     return sockets.back().at(0).local().port;
   });
+  halted_early_.resize(grant_.engine.aggregators.size());
   // First, since to open a device may take longer than a worker may be silent.
   membership_->attend(shared_from_this());
-  own_engine_ = std::make_unique<engine::Engine>(grant_.engine, std::move(sockets));
-  // Either this sees a failure that came before, or fail() sees the engine.
-  engine_.store(own_engine_.get());
+  open(std::move(sockets));
   if (failure_.load() != nullptr) own_engine_->abort();
   greet(pause);
+}
+
+void Session::open(std::vector<std::vector<transport::UdpSocket>> sockets) {
+  const std::lock_guard lock(moving_);
+  own_engine_ = std::make_unique<engine::Engine>(grant_.engine, std::move(sockets));
+  for (std::size_t i = 0; i < halted_early_.size(); ++i) {
+    if (halted_early_[i]) static_cast<void>(own_engine_->halt(i));
+  }
+  // Either begin() sees a failure that came before, or fail() sees the engine.
+  engine_.store(own_engine_.get());
 }
 
 void Session::greet(const std::function<void()>& pause) {
@@ -158,6 +170,48 @@ void Session::check_process() const {
     throw Failure(Failure::kForked, "this session of job '" + job_ + "' belongs to the process that joined (" +
                                         std::to_string(owner_) + "): a forked child must join by itself");
   }
+}
+
+// ---- Moves ----
+
+std::string Session::halt(std::size_t aggregator) {
+  check_process();
+  const std::lock_guard lock(moving_);
+  if (aggregator >= grant_.engine.aggregators.size()) throw LineError("there is no such aggregator");
+  std::vector<std::uint32_t> positions;
+  if (own_engine_ != nullptr) {
+    positions = own_engine_->halt(aggregator);
+  } else {
+    halted_early_[aggregator] = true;
+    const worker::WorkerConfig& worker = grant_.engine.aggregators[aggregator].worker;
+    positions.assign(worker.slots, worker.round_first);
+  }
+  std::string text;
+  text.reserve(kPositionDigits * positions.size());
+  for (const std::uint32_t position : positions) {
+    for (unsigned digit = kPositionDigits; digit-- > 0;) text += "0123456789abcdef"[position >> 4 * digit & 15];
+  }
+  return text;
+}
+
+void Session::move(const Line& to) {
+  check_process();
+  const std::lock_guard lock(moving_);
+  const std::size_t index = to.number("aggregator", 0, grant_.engine.aggregators.size() - 1);
+  std::vector<std::uint8_t> roles;
+  for (const char digit : to.text("roles")) roles.push_back(static_cast<std::uint8_t>(digit - '0'));
+  engine::AggregatorConfig config = aggregator_of(to);
+  if (own_engine_ != nullptr) {
+    own_engine_->move(index, config, roles);
+    return;
+  }
+  engine::AggregatorConfig& granted = grant_.engine.aggregators[index];
+  if (!halted_early_[index] || roles != std::vector<std::uint8_t>(granted.worker.slots)) {
+    throw LineError("a worker that has sent nothing has nothing to repeat");
+  }
+  config.worker.exact_when_wide = granted.worker.exact_when_wide;
+  granted = config;
+  halted_early_[index] = false;
 }
 
 // ---- Failures ----

@@ -85,6 +85,13 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// What the data path says of itself: each counter for each aggregator (`results.0`), whether it was `greeted`, and
   /// the `status` and `tensor` of a collective that has failed, if nobody has said why. Empty before it is open.
   [[nodiscard]] Fields state() const;
+  /// Halts an aggregator's part of the data path, in a move (docs/protocol.md, section 9). Returns the position of each
+  /// slot, in eight hexadecimal digits each. Idempotent; takes a few seconds at most. Throws Failure, or what the engine
+  /// throws.
+  [[nodiscard]] std::string halt(std::size_t aggregator);
+  /// What has halted goes on at another lease: `to` has the fields of an `aggregator` line, the number of the
+  /// `aggregator`, and `roles`, a digit for each slot. Throws Failure, LineError, or what the engine throws.
+  void move(const Line& to);
   /// The job is over. `tell_others`: they do not know it yet.
   void end(const Failure& failure, bool tell_others);
 
@@ -93,6 +100,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   Session(const std::string& job, process::Owned<Membership> membership);
 
   void begin(const std::function<void()>& pause);
+  /// With the sockets of each aggregator.
+  void open(std::vector<std::vector<transport::UdpSocket>> sockets);
   void greet(const std::function<void()>& pause);
   /// Records the first failure; returns whether this call did.
   bool fail(const Failure& failure) noexcept;
@@ -106,6 +115,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   process::Owned<Membership> membership_;
   Grant grant_;
   std::unique_ptr<engine::Engine> own_engine_;
+  std::mutex moving_;
+  std::vector<bool> halted_early_;  // by aggregator: before there was an engine
   std::atomic<engine::Engine*> engine_{nullptr};  // once it is there
   std::mutex failing_;
   std::optional<Failure> first_failure_;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,11 +21,12 @@ struct DeviceConfig {
   /// How many transports drive the device, each in a thread of its own with queues of its own. Where the device steers,
   /// packets for port i come to the transport i modulo their number; otherwise to any of them (exchange.hpp).
   unsigned threads = 1;
-
-  /// Are packets from there to port number `port` taken?
-  [[nodiscard]] bool hears(std::size_t port, wire::Endpoint source) const noexcept {
-    return peers.empty() || peers[port] == source;
-  }
 };
+
+/// Are packets from there to port number `port` taken, where these are the peers?
+[[nodiscard]] inline bool hears(std::span<const wire::Endpoint> peers, std::size_t port,
+                                wire::Endpoint source) noexcept {
+  return peers.empty() || peers[port] == source;
+}
 
 }  // namespace wiresum::transport

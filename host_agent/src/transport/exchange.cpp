@@ -104,6 +104,10 @@ class ThreadTransport final : public Transport {
     mailbox_.sleeps.store(false);
   }
   void wake() noexcept override { own_.wake(); }
+  /// Peers of all threads' ports: whichever thread's queue a packet comes by decides whether it is taken.
+  bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override {
+    return own_.hear(peers, group);
+  }
 
   const TransportStats& stats() const noexcept override {
     stats_ = own_.stats();

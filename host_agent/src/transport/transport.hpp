@@ -45,6 +45,8 @@ inline std::size_t whole_trains(std::size_t packets_max, std::size_t train_packe
   return train_packets < packets_max ? packets_max - packets_max % train_packets : packets_max;
 }
 
+class UdpSocket;
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -71,6 +73,13 @@ class Transport {
   /// from the transport's port number `port`; the packets of one endpoint stay in order. Gives them all away: none of
   /// buffers()'s packets may be looked at any more. Never blocks for long: what the system refuses is lost and counted.
   virtual void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept = 0;
+
+  /// From now on only these peers are heard, by port. `group`, unless it is null, is taken over: a socket in the
+  /// multicast group that they send to as well, in place of any such socket before. False if that cannot be: it is not
+  /// a worker's transport, or take_error() says why.
+  [[nodiscard]] virtual bool hear(std::span<const wire::Endpoint> /*peers*/, UdpSocket* /*group*/) noexcept {
+    return false;
+  }
 
   /// Sleeps until a datagram is there, wake() was called, or `timeout_ns` has passed (negative: no timeout).
   virtual void wait(std::int64_t timeout_ns) noexcept = 0;

@@ -9,7 +9,7 @@ namespace wiresum::wire {
 /// Of the header, in its first four bits.
 inline constexpr std::uint8_t kWireVersion = 1;
 /// Of the lines between a program in C and its sidecar.
-inline constexpr std::uint8_t kSidecarVersion = 8;
+inline constexpr std::uint8_t kSidecarVersion = 9;
 
 /// TCP: the join service.
 inline constexpr std::uint16_t kControlPort = 43487;
@@ -97,8 +97,8 @@ inline constexpr std::uint8_t kParent = 0xFF;
 /// The switch above, in bitmaps of workers.
 inline constexpr std::uint32_t kParentBit = 0x80000000;
 
-/// Bytes of a line between a program in C and its sidecar.
-inline constexpr std::size_t kSidecarLineBytesMax = 65536;
+/// Bytes of a line between a program in C and its sidecar: the positions of all slots fit.
+inline constexpr std::size_t kSidecarLineBytesMax = 524288;
 /// Fields of a line.
 inline constexpr std::size_t kSidecarFieldsMax = 256;
 

@@ -24,12 +24,9 @@ numeric::Exponents Pending::exponents(std::uint32_t chunk, ChunkView& view) cons
 }
 
 std::uint64_t Pending::key(const Slot& slot) const noexcept {
-  // 2^32 chunks and a META round of at most 2^15 slots fit 33 bits. What remains for `order` may wrap, since keys
-  // are compared as serial numbers and only collectives_max orders are alive at one time.
-  constexpr unsigned kPositionBits = 33;
   // The rounds of an exact sum have the place of their chunk: a slot sends one after the other.
   const std::uint64_t position = slot.phase == Phase::kExponent ? slot.chunk : std::uint64_t{slot.chunk} + stride;
-  return (order << kPositionBits) + position;
+  return order_key(order, position);
 }
 
 PendingPool::PendingPool(std::uint32_t capacity) : entries_(capacity) {

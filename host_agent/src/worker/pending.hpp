@@ -10,7 +10,13 @@
 
 namespace wiresum::worker {
 
-inline constexpr std::uint32_t kNoCollective = UINT32_MAX;
+/// A packet's place in the order that all workers share. Keys are compared as serial numbers: `order` may wrap.
+[[nodiscard]] constexpr std::uint64_t order_key(std::uint64_t order, std::uint64_t position) noexcept {
+  // 2^32 chunks and a META round of at most 2^15 slots fit 33 bits. Of what remains for `order`, only collectives_max
+  // numbers are alive at one time.
+  constexpr unsigned kPositionBits = 33;
+  return (order << kPositionBits) + position;
+}
 
 struct Pending {
   Collective work;
@@ -38,7 +44,7 @@ struct Pending {
   /// The exponents of local chunk `chunk`, which lies at `view`: reads its elements. If all are zero, the view has no
   /// source any more: the chunk is sent EMPTY.
   [[nodiscard]] numeric::Exponents exponents(std::uint32_t chunk, ChunkView& view) const noexcept;
-  /// The place of a slot's packet in the order that all workers share: submission, then round, then slot.
+  /// The place of a slot's packet in the agreed order: submission, then round, then slot.
   [[nodiscard]] std::uint64_t key(const Slot& slot) const noexcept;
 };
 

@@ -68,7 +68,8 @@ Worker::Timer Worker::first_timer() const noexcept {
 }
 
 TimeNs Worker::next_timeout() const noexcept {
-  if (failure_.has_value() || pending_.oldest() == kNoCollective) return kNever;
+  if (failure_.has_value() || current_.empty()) return kNever;
+  if (halted_) return deadline_;
   if (may_send()) return now_;
   return std::min(deadline_, first_timer().at);
 }

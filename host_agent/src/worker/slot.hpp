@@ -25,33 +25,47 @@ enum class Phase : std::uint8_t {
   kPlane,     // a plane of it, or a part of one
 };
 
+/// In a move (move.cpp): what this worker has of a RESULT that is given again. On the wire of the control plane, as
+/// numbers.
+enum class Role : std::uint8_t {
+  kNone,     // all workers have the slot's last RESULT: nothing is given again
+  kBehind,   // lacks it
+  kAhead,    // has it, and another worker gives it again
+  kRepeats,  // has it, and gives it again
+};
+
+[[nodiscard]] constexpr bool has_result(Role role) noexcept { return role == Role::kAhead || role == Role::kRepeats; }
+
 [[nodiscard]] constexpr bool is_meta(Phase phase) noexcept {
   return phase == Phase::kExponent || phase == Phase::kPlanes;
 }
 
+inline constexpr std::uint32_t kNoCollective = UINT32_MAX;
+
 struct Slot {
   SlotState state = SlotState::kIdle;
   Phase phase = Phase::kSum;
-  bool first_of_collective = false;      // measures how far apart the workers are, not the path
-  bool asked = false;                    // the last that went out for the packet in flight was a question
-  std::uint8_t expiries = 0;             // how often its timer has expired
-  std::uint8_t list = 0;                 // of flight.hpp's, while in flight
-  std::uint8_t exponent_agreed = 0;      // block floating point: of the chunk at hand
-  std::uint8_t exponent_sent = 0;        // what the packet in flight says; its RESULT cannot say less
-  std::uint32_t round = 0;               // of the packet in flight, or of the next one
-  std::uint32_t collective = 0;          // the pending collective it works on
-  std::uint32_t chunk = 0;               // within this thread's share
-  wire::Kind kind = wire::Kind::kEmpty;  // of the packet in flight: DATA, EMPTY or META
-  ChunkView view;                        // the chunk at hand
-  ChunkView ahead;                       // the chunk after it in this slot, once the packet is made
-  numeric::Exponents exponents;          // of the chunk at hand, at this worker
-  numeric::Exponents exponents_ahead;    // of the chunk after it
-  numeric::Scale scale;                  // of the chunk at hand, once the packet is made
-  TimeNs first_sent_at = 0;              // when the packet in flight was first sent
-  TimeNs sent_at = 0;                    // ... and last sent, or asked about, or called missing
-  std::uint64_t results_before = 0;      // RESULTs that had come by then
-  std::uint64_t send_number = 0;         // counts first transmissions: who was sent before whom
-  std::uint32_t older = kNoSlot;         // neighbours in flight.hpp's list
+  Role role = Role::kNone;                   // while a RESULT is given again; what follows is of the packet after that
+  bool waits_for_peers = false;              // its RESULT measures how far apart the workers are, not the path
+  bool asked = false;                        // the last that went out for the packet in flight was a question
+  std::uint8_t expiries = 0;                 // how often its timer has expired
+  std::uint8_t list = 0;                     // of flight.hpp's, while in flight
+  std::uint8_t exponent_agreed = 0;          // block floating point: of the chunk at hand
+  std::uint8_t exponent_sent = 0;            // what the packet in flight says; its RESULT cannot say less
+  std::uint32_t round = 0;                   // whose RESULT has not come: of the packet in flight, or of the next one
+  std::uint32_t collective = kNoCollective;  // the pending collective it works on
+  std::uint32_t chunk = 0;                   // within this thread's share
+  wire::Kind kind = wire::Kind::kEmpty;      // of the packet in flight: DATA, EMPTY or META
+  ChunkView view;                            // the chunk at hand
+  ChunkView ahead;                           // the chunk after it in this slot, once the packet is made
+  numeric::Exponents exponents;              // of the chunk at hand, at this worker
+  numeric::Exponents exponents_ahead;        // of the chunk after it
+  numeric::Scale scale;                      // of the chunk at hand, once the packet is made
+  TimeNs first_sent_at = 0;                  // when the packet in flight was first sent
+  TimeNs sent_at = 0;                        // ... and last sent, or asked about, or called missing
+  std::uint64_t results_before = 0;          // RESULTs that had come by then
+  std::uint64_t send_number = 0;             // counts first transmissions: who was sent before whom
+  std::uint32_t older = kNoSlot;             // neighbours in flight.hpp's list
   std::uint32_t newer = kNoSlot;
 };
 

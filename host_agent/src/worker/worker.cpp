@@ -56,13 +56,14 @@ Worker::Worker(const WorkerConfig& config)
       scratch_(config.lanes),
       exponent_gap_max_(numeric::exponent_gap_max(config.workers)),
       pending_(config.collectives_max),
+      kept_(config.slots, config.lanes),
       ready_(config.slots),
       current_(config.slots),
       flight_(slots_.data()),
       rtt_(config.rto_initial, config.rto_min, config.rto_max),
       window_(config.window_initial, config.window_min, config.slots) {
   for (Slot& slot : slots_) slot.round = config.round_first;
-  probe_random_ = (config.key ^ config.slot_first << 8 ^ config.worker) * 2654435761U;
+  seed_probes();
   stats_.round_newest = config.round_first - 1;
   publish_estimates();
 }
@@ -99,7 +100,7 @@ bool Worker::submit(const Collective& collective) noexcept {
   for (std::uint32_t i = 0; i < pending.stride; ++i) {
     const std::uint32_t slot = (pending.slot_start + i) % config_.slots;
     // A busy slot gets here when it has finished the earlier collectives.
-    if (slots_[slot].state == SlotState::kIdle) start(slot, index);
+    if (slots_[slot].collective == kNoCollective) start(slot, index);
   }
   return true;
 }
@@ -123,10 +124,10 @@ void Worker::start(std::uint32_t index, std::uint32_t collective) noexcept {
   slot.collective = collective;
   slot.chunk = (index + config_.slots - pending.slot_start) % config_.slots;
   slot.phase = pending.exponent_round || pending.barrier ? Phase::kExponent : Phase::kSum;
-  slot.first_of_collective = true;
+  slot.waits_for_peers = true;
   slot.exponent_agreed = 0;
   slot.view = pending.view(slot.chunk);
-  make_ready(index);
+  if (slot.role == Role::kNone) make_ready(index);
 }
 
 void Worker::make_ready(std::uint32_t index) noexcept {
@@ -144,7 +145,12 @@ void Worker::start_next_collective(std::uint32_t index) noexcept {
     start(index, collective);
     return;
   }
+  make_idle(index);
+}
+
+void Worker::make_idle(std::uint32_t index) noexcept {
   slots_[index].state = SlotState::kIdle;
+  slots_[index].collective = kNoCollective;
   current_.remove(index);
 }
 
@@ -159,7 +165,7 @@ bool Worker::may_send() const noexcept {
 std::size_t Worker::poll_transmit(TimeNs now, std::span<wire::Packet> out) noexcept {
   now_ = std::max(now_, now);
   check_deadlines();
-  if (failure_.has_value()) return 0;
+  if (failure_.has_value() || halted_) return 0;
   std::size_t count = 0;
   // Whatever goes out moves the slot's timer ahead of now_, and there are `slots` of them.
   for (Timer timer = first_timer(); timer.at <= now_ && count < out.size(); timer = first_timer()) {
@@ -172,7 +178,11 @@ std::size_t Worker::poll_transmit(TimeNs now, std::span<wire::Packet> out) noexc
 
 void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
   Slot& slot = slots_[index];
-  contribute(slot);
+  if (slot.role == Role::kNone) {
+    contribute(slot);
+  } else {
+    slot.kind = kind_of_repeat(index);
+  }
   write(slot, slot.kind, 0, packet);
   slot.state = SlotState::kInFlight;
   slot.asked = false;
@@ -182,7 +192,9 @@ void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
   slot.send_number = ++send_number_;
   ready_.remove(index);
   flight_.append(index, Flight::kFresh);
-  if (wire::newer(slot.round, static_cast<std::uint32_t>(stats_.round_newest))) stats_.round_newest = slot.round;
+  if (wire::newer(round_in_flight(slot), static_cast<std::uint32_t>(stats_.round_newest))) {
+    stats_.round_newest = round_in_flight(slot);
+  }
 }
 
 void Worker::contribute(Slot& slot) noexcept {
@@ -249,26 +261,30 @@ bool Worker::wants_exact(const Slot& slot) noexcept {
 }
 
 void Worker::write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::Packet& packet) noexcept {
-  const Pending& pending = pending_[slot.collective];
   const auto index = static_cast<std::uint32_t>(&slot - slots_.data());
+  const std::uint32_t round = round_in_flight(slot);
+  const Subject subject = subject_of(index);
   const wire::Header header{.kind = kind,
                             .flags = flags,
                             .job = config_.job,
                             .key = config_.key,
                             .worker = config_.worker,
-                            .exponent = slot.exponent_sent,
-                            .cell = wire::cell_of(config_.slot_first + index, slot.round),
-                            .round = slot.round,
-                            .tensor = pending.work.tensor,
-                            .chunk = pending.number(slot.chunk)};
+                            .exponent = subject.exponent,
+                            .cell = wire::cell_of(config_.slot_first + index, round),
+                            .round = round,
+                            .tensor = subject.tensor,
+                            .chunk = subject.chunk};
   wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(packet.data, wire::kHeaderBytes));
   packet.bytes = wire::kHeaderBytes;
   if (kind == wire::Kind::kData) {
     std::byte* const payload = packet.data + wire::kHeaderBytes;
-    if (slot.phase == Phase::kPlane) {
+    if (slot.role == Role::kRepeats) {
+      std::ranges::copy(kept_.payload(index), payload);
+    } else if (slot.phase == Phase::kPlane) {
       exact_[index].write(payload, scratch_);
     } else {
-      numeric::quantise(pending.work.format, slot.scale, slot.view.source, slot.view.elements, payload, config_.lanes);
+      numeric::quantise(pending_[slot.collective].work.format, slot.scale, slot.view.source, slot.view.elements,
+                        payload, config_.lanes);
     }
     packet.bytes += config_.lanes * static_cast<std::uint32_t>(wire::kWordBytes);
   }
@@ -276,12 +292,26 @@ void Worker::write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::
   stats_.bytes_sent += packet.bytes;
 }
 
+Worker::Subject Worker::subject_of(std::uint32_t index) const noexcept {
+  const Slot& slot = slots_[index];
+  if (has_result(slot.role)) {
+    const KeptResults::Entry& kept = kept_[index];
+    return {.tensor = kept.tensor,
+            .chunk = kept.chunk,
+            .exponent = slot.role == Role::kRepeats ? kept.exponent : std::uint8_t{0}};
+  }
+  const Pending& pending = pending_[slot.collective];
+  return {.tensor = pending.work.tensor,
+          .chunk = pending.number(slot.chunk),
+          .exponent = slot.role == Role::kBehind ? std::uint8_t{0} : slot.exponent_sent};
+}
+
 // ---- Receiving ----
 
 void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram) noexcept {
   now_ = std::max(now_, now);
   stats_.bytes_received += datagram.size();
-  if (failure_.has_value()) return;
+  if (failure_.has_value() || halted_) return;
   wire::Header header;
   if (wire::decode(datagram, header) != wire::ParseError::kNone) {
     ++stats_.rejected;
@@ -289,7 +319,7 @@ void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram) no
   }
   const std::span<const std::byte> payload = datagram.subspan(wire::kHeaderBytes);
   const std::uint32_t index = header.cell / 2U - config_.slot_first;  // wraps to a huge number when below
-  switch (match(index, header, payload.size())) {
+  switch (match(index, header, payload)) {
     case Match::kMine:
       accept(index, header, payload);
       return;
@@ -308,7 +338,8 @@ void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram) no
   }
 }
 
-Worker::Match Worker::match(std::uint32_t index, const wire::Header& header, std::size_t payload_bytes) const noexcept {
+Worker::Match Worker::match(std::uint32_t index, const wire::Header& header,
+                            std::span<const std::byte> payload) const noexcept {
   const bool missing = header.kind == wire::Kind::kMissing;
   if ((header.kind != wire::Kind::kResult && !missing) || header.job != config_.job || header.key != config_.key ||
       header.worker >= wire::kSwitchWorkersMax || (missing && header.worker != config_.worker)) {
@@ -316,19 +347,20 @@ Worker::Match Worker::match(std::uint32_t index, const wire::Header& header, std
   }
   if (index >= config_.slots || header.cell != wire::cell_of(header.cell / 2u, header.round)) return Match::kForeign;
   const Slot& slot = slots_[index];
-  if (wire::newer(slot.round, header.round)) return Match::kDuplicate;
-  if (slot.state != SlotState::kInFlight || header.round != slot.round) return Match::kForeign;
-  const Pending& pending = pending_[slot.collective];
-  if ((header.flags & wire::kFlagDiverged) != 0 || header.tensor != pending.work.tensor ||
-      header.chunk != pending.number(slot.chunk)) {
+  const std::uint32_t round = round_in_flight(slot);
+  if (wire::newer(round, header.round)) return Match::kDuplicate;
+  if (slot.state != SlotState::kInFlight || header.round != round) return Match::kForeign;
+  const Subject subject = subject_of(index);
+  if ((header.flags & wire::kFlagDiverged) != 0 || header.tensor != subject.tensor || header.chunk != subject.chunk) {
     return missing ? Match::kForeign : Match::kDiverged;
   }
   // An answer to a question is late if something else has been sent since.
   if (missing) return slot.asked ? Match::kMissing : Match::kDuplicate;
+  if (has_result(slot.role)) return kept_.is_same(index, header, payload) ? Match::kMine : Match::kDiverged;
   // The agreed exponent is a maximum over workers, and this one is among them.
   const std::size_t lanes = is_meta(slot.phase) ? 0 : config_.lanes;
   const bool is_code = slot.phase == Phase::kPlanes || slot.phase == Phase::kPlane;
-  const bool possible = payload_bytes == lanes * wire::kWordBytes && header.exponent >= slot.exponent_sent &&
+  const bool possible = payload.size() == lanes * wire::kWordBytes && header.exponent >= slot.exponent_sent &&
                         (!is_code || exact_[index].is_possible(header.exponent));
   return possible ? Match::kMine : Match::kForeign;
 }
@@ -340,12 +372,12 @@ bool Worker::spurious(const Slot& slot) const noexcept {
 void Worker::measure(const Slot& slot) noexcept {
   // Only packets that measure the path give a sample. A slot's first packet also waits for late workers. One that was
   // overtaken also waits for a peer's timer: such samples would make timeouts raise each other.
-  if (!slot.first_of_collective && !known_lost(slot) &&
+  if (!slot.waits_for_peers && !known_lost(slot) &&
       ((slot.list == Flight::kFresh && now_ < not_before(slot, rtt_.rto())) || spurious(slot))) {
     const TimeNs rtt = std::max<TimeNs>(now_ - slot.first_sent_at, 1);
     rtt_.sample(rtt);
     window_.on_round_trip(stats_.results - slot.results_before, rtt, rtt_.least());
-  } else if (slot.expiries > 0 && !slot.first_of_collective && !known_lost(slot)) {
+  } else if (slot.expiries > 0 && !slot.waits_for_peers && !known_lost(slot)) {
     rtt_.doubt();
   }
   if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
@@ -360,8 +392,14 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
   ++stats_.results;
   measure(slot);
   flight_.remove(index);
+  if (has_result(slot.role)) {
+    end_repeat(index);
+    return;
+  }
+  slot.role = Role::kNone;
+  kept_.keep(index, header, payload);
   ++slot.round;
-  slot.first_of_collective = false;
+  slot.waits_for_peers = false;
   const Pending& pending = pending_[slot.collective];
   switch (slot.phase) {
     case Phase::kExponent:
@@ -461,7 +499,10 @@ void Worker::fail(Status status) noexcept {
   if (failure_.has_value()) return;
   failure_ = status;
   while (pending_.oldest() != kNoCollective) pending_.complete(pending_.oldest(), status);
-  for (Slot& slot : slots_) slot.state = SlotState::kIdle;
+  for (Slot& slot : slots_) {
+    slot.state = SlotState::kIdle;
+    slot.collective = kNoCollective;
+  }
   flight_.clear();
   ready_.clear();
   current_.clear();

@@ -48,6 +48,13 @@
 // Only a RESULT postpones the probe's timer, and there are finitely many RESULTs before T completes. After the last of
 // them each worker sends nothing but its probe, so congestion cannot keep the probe from getting through.
 // Therefore T completes, and by induction everything does.
+//
+// Moves. When a switch is lost, the job goes on at another lease, without its cells (move.cpp). Each worker's packets
+// follow from the RESULTs that it has had, and in a slot no worker is more than one round ahead of another, since a
+// round is complete only with everybody's packet. So nothing is lost with the switch but RESULTs that some workers have
+// and others lack, one for each slot. Therefore a worker keeps each slot's last RESULT. After a move, slots where
+// workers differ repeat it in one more round, which comes before all else in the agreed order; then all are where they
+// would have been.
 #pragma once
 
 #include <array>
@@ -61,6 +68,7 @@
 #include "worker/collective.hpp"
 #include "worker/exact_chunk.hpp"
 #include "worker/flight.hpp"
+#include "worker/kept_results.hpp"
 #include "worker/pending.hpp"
 #include "worker/rtt.hpp"
 #include "worker/slot.hpp"
@@ -85,6 +93,13 @@ struct WorkerConfig {
   TimeNs rto_max = 200'000'000;
   std::uint32_t collectives_max = 256;  // submitted, and completion not yet taken
   bool exact_when_wide = false;         // chunks whose exponents lie too far apart are summed exactly
+};
+
+/// Who a worker is at its switch: all that a move changes for its state machine.
+struct Lease {
+  std::uint16_t job = 0;
+  std::uint32_t key = 0;
+  std::uint8_t worker = 0;
 };
 
 struct WorkerStats {
@@ -138,12 +153,31 @@ class Worker {
   /// Ends every pending collective with `status`, and all later ones too. Only the first failure is recorded.
   void fail(Status status) noexcept;
 
+  // Moves (move.cpp)
+  /// From now on nothing is sent or accepted, and positions do not change, until move(). Deadlines go on. Idempotent.
+  void halt() noexcept { halted_ = true; }
+  [[nodiscard]] bool is_halted() const noexcept { return halted_; }
+  /// Of a slot: the round whose RESULT this worker does not have yet.
+  [[nodiscard]] std::uint32_t position(std::uint32_t slot) const noexcept { return slots_[slot].round; }
+  /// Goes on at another lease, with these roles (`Role`), one for each slot. False if that cannot be: it is not halted,
+  /// or the roles are none for its positions; then nothing has changed.
+  [[nodiscard]] bool move(const Lease& lease, std::span<const std::uint8_t> roles) noexcept;
+
   /// Packets sent whose RESULT has not come.
   [[nodiscard]] std::uint32_t in_flight() const noexcept { return flight_.size(); }
 
   [[nodiscard]] const WorkerStats& stats() const noexcept { return stats_; }
 
  private:
+  // Moves (move.cpp)
+  [[nodiscard]] bool may_have(std::uint32_t index, std::uint8_t role) const noexcept;
+  void begin_again(std::uint32_t index, Role role) noexcept;
+  /// With what the slot has to do, if it has anything to do.
+  void go_on(std::uint32_t index) noexcept;
+  [[nodiscard]] wire::Kind kind_of_repeat(std::uint32_t index) const noexcept;
+  /// The RESULT that this worker has was given again.
+  void end_repeat(std::uint32_t index) noexcept;
+
   // Timers (retransmission.cpp)
   /// After this many timeouts without a RESULT only the probe is retransmitted.
   static constexpr TimeNs kSilenceTimeouts = 4;
@@ -166,6 +200,10 @@ class Worker {
   void retransmit(Slot& slot, wire::Packet& packet) noexcept;
   void hear_missing(std::uint32_t index) noexcept;
   void check_deadlines() noexcept;
+  /// So that workers which lose packets together do not ask again together.
+  void seed_probes() noexcept {
+    probe_random_ = (config_.key ^ config_.slot_first << 8 ^ config_.worker) * 2654435761U;
+  }
 
   // Sending
   [[nodiscard]] bool may_send() const noexcept;
@@ -175,12 +213,24 @@ class Worker {
   void choose_scale(Slot& slot) noexcept;
   /// Must the chunk at hand be summed exactly, as far as this worker knows? Its scale has been chosen.
   [[nodiscard]] bool wants_exact(const Slot& slot) noexcept;
+  /// The round of the packet that the slot has in flight, or sends next.
+  [[nodiscard]] static std::uint32_t round_in_flight(const Slot& slot) noexcept {
+    return slot.round - (has_result(slot.role) ? 1 : 0);
+  }
+  /// What that packet is about, and the exponent that it says.
+  struct Subject {
+    std::uint32_t tensor = 0;
+    std::uint32_t chunk = 0;
+    std::uint8_t exponent = 0;
+  };
+  [[nodiscard]] Subject subject_of(std::uint32_t index) const noexcept;
   /// Writes the packet that the slot has in flight, as one of this kind.
   void write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::Packet& packet) noexcept;
 
   // Receiving
   enum class Match : std::uint8_t { kMine, kMissing, kDuplicate, kForeign, kDiverged };
-  [[nodiscard]] Match match(std::uint32_t index, const wire::Header& header, std::size_t payload_bytes) const noexcept;
+  [[nodiscard]] Match match(std::uint32_t index, const wire::Header& header,
+                            std::span<const std::byte> payload) const noexcept;
   /// Was the slot's only retransmission unnecessary? Then its RESULT answers the first copy, and is a valid sample.
   /// With Karn's rule alone, a round trip that has grown beyond the timeout would never be measured.
   [[nodiscard]] bool spurious(const Slot& slot) const noexcept;
@@ -197,6 +247,7 @@ class Worker {
   /// The vote travels in the exponent field of the last chunk's packets, which has no next chunk's exponent to carry.
   [[nodiscard]] static bool carries_vote(const Pending& pending, const Slot& slot) noexcept;
   void make_ready(std::uint32_t index) noexcept;
+  void make_idle(std::uint32_t index) noexcept;
   void start(std::uint32_t index, std::uint32_t collective) noexcept;
   void start_next_collective(std::uint32_t index) noexcept;
   /// How many slots a collective of so many chunks uses; the same at all workers.
@@ -211,6 +262,7 @@ class Worker {
   std::vector<std::int32_t> scratch_;                  // a packet's words
   unsigned exponent_gap_max_;                          // numeric::exponent_gap_max
   PendingPool pending_;
+  KeptResults kept_;
   SlotOrder ready_;    // slots in SlotState::kReady
   SlotOrder current_;  // slots that are not idle
   Flight flight_;
@@ -218,6 +270,7 @@ class Worker {
   CongestionWindow window_;
   WorkerStats stats_;
   std::optional<Status> failure_;
+  bool halted_ = false;
   std::uint64_t submissions_ = 0;
   std::uint32_t slot_start_ = 0;            // of the next collective
   std::uint64_t send_number_ = 0;           // of the last first transmission

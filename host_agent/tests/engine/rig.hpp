@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "roles.hpp"
 #include "server.hpp"
 
 namespace wiresum::engine {
@@ -60,6 +61,7 @@ class Job {
       configs[i].rank = i;
       configs[i].exact_elements_max = exact_elements_max;
       configs[i].transport.offload = offload;
+      at_.push_back(configs[i].aggregators);
       engines_.push_back(std::make_unique<Engine>(configs[i], std::move(sockets[i])));
     }
   }
@@ -69,19 +71,36 @@ class Job {
   /// Stops the switch as if its process had been killed.
   void kill(std::size_t aggregator) { servers_[aggregator].reset(); }
 
+  [[nodiscard]] std::vector<std::vector<std::uint32_t>> halt(std::size_t aggregator) {
+    std::vector<std::vector<std::uint32_t>> positions;
+    for (const auto& engine : engines_) positions.push_back(engine->halt(aggregator));
+    return positions;
+  }
+  /// What has halted goes on at another switch, which is started now, with another job number, key and numbers of the
+  /// workers.
+  void move(std::size_t aggregator, const std::vector<std::vector<std::uint32_t>>& positions) {
+    dataplane::JobEntry& entry = entries_[aggregator];
+    entry.job ^= 4;
+    entry.key += 0x10000;
+    std::reverse(entry.endpoints.begin(), entry.endpoints.begin() + entry.workers);
+    servers_[aggregator] = start(entry);
+    const std::vector<std::vector<std::uint8_t>> roles = roles_of(positions);
+    for (std::size_t i = 0; i < engines_.size(); ++i) {
+      AggregatorConfig& to = at_[i][aggregator];
+      to.worker.job = entry.job;
+      to.worker.key = entry.key;
+      to.worker.worker = static_cast<std::uint8_t>(entry.workers - 1 - to.worker.worker);
+      to.switch_endpoint = servers_[aggregator]->local();
+      engines_[i]->move(aggregator, to, roles[i]);
+    }
+  }
+
  private:
   /// At each switch the job has a different number, key and first round.
   void add_aggregator(const At& at, bool offload, std::vector<EngineConfig>& configs,
                       std::vector<std::vector<std::vector<transport::UdpSocket>>>& sockets) {
     const auto number = static_cast<std::uint16_t>(servers_.size());
-    transport::Spec transport;
-    transport.offload = offload;
-    servers_.push_back(std::make_unique<soft_switch::SwitchServer>(
-        soft_switch::ServerConfig{.local = {.address = kLoopback, .port = 0},
-                                  .ports = at.threads,
-                                  .threads = std::min(at.threads, 2U),
-                                  .sizes = {.slots = at.slots, .lanes_max = kLanes, .jobs_max = 8},
-                                  .transport = transport}));
+    offload_ = offload;
     dataplane::JobEntry entry{.job = static_cast<std::uint16_t>(kJob + number),
                               .key = kKey + number,
                               .workers = static_cast<std::uint8_t>(configs.size()),
@@ -93,6 +112,9 @@ class Job {
     for (std::size_t i = 0; i < configs.size(); ++i) {
       sockets[i].push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, at.threads));
       entry.endpoints[i] = sockets[i].back().front().local();
+    }
+    servers_.push_back(start(entry));
+    for (std::size_t i = 0; i < configs.size(); ++i) {
       AggregatorConfig& config = configs[i].aggregators.emplace_back();
       config.worker.job = entry.job;
       config.worker.key = entry.key;
@@ -104,9 +126,25 @@ class Job {
       config.threads = at.threads;
       config.switch_endpoint = servers_.back()->local();
     }
-    servers_.back()->admit(entry);
+    entries_.push_back(entry);
   }
 
+  [[nodiscard]] std::unique_ptr<soft_switch::SwitchServer> start(const dataplane::JobEntry& entry) const {
+    transport::Spec transport;
+    transport.offload = offload_;
+    auto server = std::make_unique<soft_switch::SwitchServer>(
+        soft_switch::ServerConfig{.local = {.address = kLoopback, .port = 0},
+                                  .ports = entry.threads,
+                                  .threads = std::min<unsigned>(entry.threads, 2U),
+                                  .sizes = {.slots = entry.slots, .lanes_max = kLanes, .jobs_max = 8},
+                                  .transport = transport});
+    server->admit(entry);
+    return server;
+  }
+
+  bool offload_ = true;
+  std::vector<dataplane::JobEntry> entries_;       // by aggregator
+  std::vector<std::vector<AggregatorConfig>> at_;  // by worker: where it is
   std::vector<std::unique_ptr<soft_switch::SwitchServer>> servers_;
   std::vector<std::unique_ptr<Engine>> engines_;
 };

@@ -62,14 +62,14 @@ class ShardTest : public testing::Test {
   std::vector<std::pair<sim::SimTransport::Place, sim::Packet>> unread;  // what the device has not read yet
   bool device_is_late = false;
   sim::SimTransport transport{memory, pool,
-                              [this](sim::SimTransport::Place place, const sim::Packet& packet) {
+                              [this](sim::SimTransport::Place place, const sim::Packet& packet, wire::Endpoint to) {
                                 if (device_is_late) {
                                   unread.emplace_back(place, packet);
                                 } else {
-                                  transport.read(place, packet);
+                                  transport.read(place, packet, to);
                                 }
                               },
-                              [this](const sim::Packet& packet) { sent.push_back(packet); }};
+                              [this](const sim::Packet& packet, wire::Endpoint) { sent.push_back(packet); }};
   Shard shard{small_config(), wire::Endpoint{}, clock, transport,
               Shard::Hooks{.on_mail = [this] { ++mails; },
                            .on_completion =
@@ -125,7 +125,7 @@ TEST_F(ShardTest, PacketsWaitUntilTheDeviceHasRoom) {
     shard.transmit();
     EXPECT_LE(unread.size(), 4U);  // as many as the device has room for
     if (!unread.empty()) {
-      transport.read(unread.back().first, unread.back().second);  // the device reads them in no particular order
+      transport.read(unread.back().first, unread.back().second, {});  // the device reads them in no particular order
       unread.pop_back();
     }
     answer();

@@ -15,6 +15,8 @@ SEEDS_DEFAULT = {
     "return_seed": 100,
     "tree_seed": 200,
     "tree_fault_seed": 50,
+    "move_seed": 200,
+    "move_fault_seed": 100,
     "shared_seed": 100,
     "long_seed": 60,
     "long_fault_seed": 60,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace wiresum::sim {
@@ -10,12 +11,19 @@ namespace {
 constexpr double kInterruptionProbability = 0.2;
 /// The same number as in a session.
 constexpr TimeNs kWaitingPeriodNs = 100'000'000;
+/// What callers write.
+constexpr std::byte kWritten{0xE7};
 
 }  // namespace
 
 Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random, PacketPool& packets,
-           DeviceMemory& shared, const std::function<void(std::uint32_t, const Packet&)>& carry)
-    : config_(config), clock_(clock), agenda_(agenda), random_(random), threads_(config.shards.size()) {
+           DeviceMemory& shared, Hooks hooks)
+    : config_(config),
+      clock_(clock),
+      agenda_(agenda),
+      random_(random),
+      hooks_(std::move(hooks)),
+      threads_(config.shards.size()) {
   std::vector<engine::Shard*> shards;
   for (std::uint32_t i = 0; i < threads_.size(); ++i) {
     const worker::WorkerConfig& worker = config.shards[i];
@@ -25,14 +33,19 @@ Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, 
     }
     threads_[i].transport = std::make_unique<SimTransport>(
         threads_[i].memory ? *threads_[i].memory : shared, packets,
-        [this, i](SimTransport::Place place, const Packet& sent) { run_device(i, place, sent); },
-        [carry, i](const Packet& packet) { carry(i, packet); });
+        [this, i](SimTransport::Place place, const Packet& sent, wire::Endpoint to) { run_device(i, place, sent, to); },
+        [this, i](const Packet& packet, wire::Endpoint to) { hooks_.carry(i, packet, to); });
     threads_[i].shard = std::make_unique<engine::Shard>(
         worker, wire::Endpoint{}, clock, *threads_[i].transport,
         engine::Shard::Hooks{
             .on_mail = [this, i] { rouse(i); },
-            .on_completion =
-                [this, i](const worker::Completion& completion) { dispatcher_->complete_share(i, completion); }});
+            .on_completion = [this,
+                              i](const worker::Completion& completion) { dispatcher_->complete_share(i, completion); },
+            .on_halted = [this, i](Positions positions) { on_halted(i, std::move(positions)); },
+            .on_moved =
+                [](const char* objection) {
+                  if (objection != nullptr) throw std::logic_error(std::string("a worker cannot move: ") + objection);
+                }});
     shards.push_back(threads_[i].shard.get());
   }
   dispatcher_ = std::make_unique<engine::Dispatcher>(config.scheduler, std::move(shards), [this] { start_tasks(); });
@@ -73,16 +86,16 @@ void Host::arrive(std::uint32_t thread, const Packet& packet) {
   run(thread, Step::kMail);
 }
 
-void Host::run_device(std::uint32_t thread, SimTransport::Place place, const Packet& sent) {
+void Host::run_device(std::uint32_t thread, SimTransport::Place place, const Packet& sent, wire::Endpoint to) {
   if (config_.device_delay_max == 0) {
-    threads_[thread].transport->read(place, sent);
+    threads_[thread].transport->read(place, sent, to);
     return;
   }
   // The network device goes on if its process is held up or dies.
-  agenda_.at(clock_.now() + random_.below(config_.device_delay_max), [this, thread, place, sent] {
+  agenda_.at(clock_.now() + random_.below(config_.device_delay_max), [this, thread, place, sent, to] {
     SimTransport& transport = *threads_[thread].transport;
     const bool was_full = !transport.has_buffer();
-    transport.read(place, sent);
+    transport.read(place, sent, to);
     if (was_full && !dead_) rouse(thread);
   });
 }
@@ -119,6 +132,7 @@ void Host::run(std::uint32_t thread, Step step) {
         break;
       case Step::kReport:
         mine.again |= mine.shard->report();
+        let_callers_write();
         break;
       case Step::kEnd:
         break;
@@ -179,6 +193,64 @@ void Host::watch_deadlines() {
   });
 }
 
+void Host::let_callers_write() {
+  if (!config_.callers_write) return;
+  for (Call& call : calls_) {
+    if (call.written || call.operation == nullptr || !call.operation->done()) continue;
+    call.written = true;
+    const std::size_t bytes = numeric::element_bytes(call.request.format.dtype);
+    for (const worker::Region& region : call.request.regions) {
+      for (std::byte* const memory : {const_cast<std::byte*>(region.source), region.destination}) {
+        if (memory == nullptr) continue;
+        const std::span<std::byte> all(memory, region.elements * bytes);
+        written_.push_back({memory, {all.begin(), all.end()}});
+        std::ranges::fill(all, kWritten);
+      }
+    }
+  }
+}
+
+Host::~Host() {
+  // For whoever compares. An in-place collective's memory was written to twice: what was before the first time is last.
+  for (auto each = written_.rbegin(); each != written_.rend(); ++each) {
+    std::ranges::copy(each->before, each->memory);
+  }
+}
+
+// ---- Moves ----
+
+void Host::halt(std::uint32_t number) {
+  when_awake(clock_.now(), [this, number] {
+    move_number_ = number;
+    for (Thread& thread : threads_) {
+      thread.positions.reset();
+      thread.shard->post_halt();
+    }
+  });
+}
+
+void Host::on_halted(std::uint32_t thread, Positions positions) {
+  threads_[thread].positions = std::move(positions);
+  Positions all;
+  for (const Thread& each : threads_) {
+    if (!each.positions.has_value()) return;
+    all.insert(all.end(), each.positions->begin(), each.positions->end());
+  }
+  hooks_.halted(move_number_, std::move(all));
+}
+
+void Host::move(std::uint32_t number, const engine::Destination& destination, const Roles& roles) {
+  const auto kept = std::make_shared<const std::pair<engine::Destination, Roles>>(destination, roles);
+  when_awake(clock_.now(), [this, number, kept] {
+    if (number != move_number_) return;
+    const auto slots = static_cast<std::ptrdiff_t>(kept->second.size() / threads_.size());
+    for (std::size_t i = 0; i < threads_.size(); ++i) {
+      const auto first = kept->second.begin() + static_cast<std::ptrdiff_t>(i) * slots;
+      threads_[i].shard->post_move(kept->first, {first, first + slots});
+    }
+  });
+}
+
 // ---- Tasks ----
 
 void Host::start_tasks() {
@@ -196,6 +268,7 @@ void Host::run_task(const schedule::Task& task) {
     task.run();
     when_awake(clock_.now() + interruption(), [this, task = task] {
       dispatcher_->complete_task(task, worker::Status::kOk);
+      let_callers_write();
       choring_ = false;
       start_tasks();
     });

@@ -15,6 +15,7 @@
 #include "engine/dispatcher.hpp"
 #include "engine/shard.hpp"
 #include "link.hpp"
+#include "mover.hpp"
 #include "packet.hpp"
 #include "sim_transport.hpp"
 
@@ -35,17 +36,31 @@ struct HostConfig {
   TimeNs task_max = 0;                       // a task takes up to so long, drawn each time
   TimeNs device_delay_max = 0;               // the network device reads a packet up to so long after it got it
   std::uint32_t device_packets = 64;         // ... and has room for so many packets
+  bool callers_write = false;                // callers write to a collective's memory as soon as it has ended
 };
 
 class Host {
  public:
-  /// `carry` is called when a shard's packet enters the network. `shared`: the memory of all devices that read at once.
+  struct Hooks {
+    /// A shard's packet enters the network.
+    std::function<void(std::uint32_t thread, const Packet&, wire::Endpoint to)> carry;
+    /// All threads have halted, as halt() with that number said.
+    std::function<void(std::uint32_t number, Positions)> halted;
+  };
+  /// `shared`: the memory of all devices that read at once.
   Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random, PacketPool& packets,
-       DeviceMemory& shared, const std::function<void(std::uint32_t thread, const Packet&)>& carry);
+       DeviceMemory& shared, Hooks hooks);
+  ~Host();
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
 
   /// Submits a request at `at`, but not before the earlier ones. Its time-out, if it has one, starts then.
   void submit_at(TimeNs at, schedule::Request request, std::optional<TimeNs> timeout);
   void arrive(std::uint32_t thread, const Packet& packet);
+
+  /// Of a move: halts the threads, or sends those that have halted to another lease.
+  void halt(std::uint32_t number);
+  void move(std::uint32_t number, const engine::Destination& destination, const Roles& roles);
 
   void abort();
   /// Ends the session as its close() does: the dispatcher, then one engine thread after the other, then the tasks.
@@ -74,14 +89,18 @@ class Host {
     bool again = false;    // something arrived while it was running
     bool ended = false;
     TimeNs wake_at = worker::kNever;
+    std::optional<Positions> positions;  // since it has halted
   };
 
   /// The thread's network device has been given a packet, and reads it now or later.
-  void run_device(std::uint32_t thread, SimTransport::Place place, const Packet& sent);
+  void run_device(std::uint32_t thread, SimTransport::Place place, const Packet& sent, wire::Endpoint to);
   void rouse(std::uint32_t thread);
   void run(std::uint32_t thread, Step step);
   void sleep(std::uint32_t thread);
+  void on_halted(std::uint32_t thread, Positions positions);
   void submit_next();
+  /// Callers write to the memory of operations that have ended.
+  void let_callers_write();
   void start_tasks();
   void run_task(const schedule::Task& task);
   void watch_deadlines();
@@ -101,6 +120,7 @@ class Host {
   const VirtualClock& clock_;
   Agenda& agenda_;
   Random& random_;
+  Hooks hooks_;
   std::vector<Thread> threads_;
   std::unique_ptr<engine::Dispatcher> dispatcher_;
 
@@ -109,8 +129,15 @@ class Host {
     schedule::Request request;
     std::optional<TimeNs> timeout;
     std::shared_ptr<engine::Operation> operation;
+    bool written = false;
+  };
+  struct Written {
+    std::byte* memory = nullptr;
+    std::vector<std::byte> before;
   };
   std::vector<Call> calls_;
+  std::vector<Written> written_;
+  std::uint32_t move_number_ = 0;  // the latest that it was halted for
   std::size_t submitted_ = 0;
   bool submitting_ = false;
   bool choring_ = false;

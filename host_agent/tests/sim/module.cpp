@@ -20,6 +20,17 @@ namespace {
 
 using namespace wiresum;
 
+std::vector<sim::Roles> call(nb::handle roles_of, const std::vector<sim::Positions>& positions) {
+  const nb::gil_scoped_acquire locked;
+  std::vector<sim::Roles> roles;
+  for (const nb::handle mine : roles_of(positions)) {
+    const auto bytes = nb::cast<nb::bytes>(mine);
+    const auto* const first = static_cast<const std::uint8_t*>(bytes.data());
+    roles.emplace_back(first, first + bytes.size());
+  }
+  return roles;
+}
+
 /// Source address, destination address (0 means none), number of elements.
 using Region = std::tuple<std::uintptr_t, std::uintptr_t, std::uint64_t>;
 
@@ -50,10 +61,19 @@ class Job {
     tasks_.push_back(std::move(task));
   }
 
-  sim::Report run() { return sim::simulate(scenario_, std::exchange(tasks_, {})); }
+  sim::Report run(nb::handle roles_of) {
+    sim::JobPlan plan = this->plan(std::nullopt, std::nullopt);
+    if (!roles_of.is_none()) plan.roles_of = [roles_of](const auto& positions) { return call(roles_of, positions); };
+    const nb::gil_scoped_release unlocked;
+    return sim::Simulation({std::move(plan)}).run().front();
+  }
 
   [[nodiscard]] sim::JobPlan plan(std::optional<std::size_t> follows, std::optional<std::size_t> shares) {
-    return {.scenario = scenario_, .tasks = std::exchange(tasks_, {}), .follows = follows, .shares = shares};
+    return {.scenario = scenario_,
+            .tasks = std::exchange(tasks_, {}),
+            .follows = follows,
+            .shares = shares,
+            .roles_of = nullptr};
   }
 
  private:
@@ -116,7 +136,8 @@ NB_MODULE(wiresum_sim, module) {
       .value("CLOSE", sim::Fault::Kind::kClose)
       .value("DEATH", sim::Fault::Kind::kDeath)
       .value("SWITCH_RESTART", sim::Fault::Kind::kSwitchRestart)
-      .value("SWITCH_RETURN", sim::Fault::Kind::kSwitchReturn);
+      .value("SWITCH_RETURN", sim::Fault::Kind::kSwitchReturn)
+      .value("MOVE", sim::Fault::Kind::kMove);
   nb::class_<sim::Fault>(module, "Fault").def(nb::init<sim::Fault::Kind, std::uint32_t, worker::TimeNs>());
   nb::class_<sim::Stall>(module, "Stall").def(nb::init<std::uint32_t, worker::TimeNs, worker::TimeNs>());
   nb::class_<sim::Scenario>(module, "Scenario")
@@ -154,6 +175,9 @@ NB_MODULE(wiresum_sim, module) {
       .def_rw("task_max", &sim::Scenario::task_max)
       .def_rw("device_delay_max", &sim::Scenario::device_delay_max)
       .def_rw("device_packets", &sim::Scenario::device_packets)
+      .def_rw("callers_write", &sim::Scenario::callers_write)
+      .def_rw("message_delay_max", &sim::Scenario::message_delay_max)
+      .def_rw("move_max", &sim::Scenario::move_max)
       .def_rw("vote_lag_chunks", &sim::Scenario::vote_lag_chunks)
       .def_rw("exact_elements_max", &sim::Scenario::exact_elements_max)
       .def_rw("exact_when_wide", &sim::Scenario::exact_when_wide)
@@ -201,7 +225,8 @@ NB_MODULE(wiresum_sim, module) {
       .def("add", &Job::add, "dtype"_a, "scaling"_a, "bits"_a, "fixed_scale"_a, "divisor"_a, "may_be_sparse"_a,
            "signature"_a, "regions"_a, "submit_at"_a, "timeout"_a = nb::none(),
            "Regions by worker; the memory they point to must live until run() returns.")
-      .def("run", &Job::run, nb::call_guard<nb::gil_scoped_release>());
+      .def("run", &Job::run, "roles_of"_a = nb::none(),
+           "`roles_of` gives each worker's role in each slot from each worker's positions, where the job moves.");
   module.def("run_together", &run_together, "jobs"_a, "follows"_a = std::vector<std::optional<std::size_t>>(),
              "shares"_a = std::vector<std::optional<std::size_t>>(), nb::call_guard<nb::gil_scoped_release>(),
              "Runs jobs on the same switches. For each, in `follows`: None, or which one before it must have ended, "

@@ -58,21 +58,22 @@ class SimTransport final : public transport::Transport {
  public:
   using Place = std::byte*;
   /// The device has been given a packet: the simulation calls read() with the same arguments, at once or later.
-  using DeviceModel = std::function<void(Place place, const Packet& sent)>;
+  using DeviceModel = std::function<void(Place place, const Packet& sent, wire::Endpoint to)>;
 
   /// `memory`: others may have the same if their devices read at once.
-  SimTransport(DeviceMemory& memory, PacketPool& pool, DeviceModel device, std::function<void(const Packet&)> carry)
+  SimTransport(DeviceMemory& memory, PacketPool& pool, DeviceModel device,
+               std::function<void(const Packet&, wire::Endpoint to)> carry)
       : memory_(memory), pool_(pool), device_(std::move(device)), carry_(std::move(carry)) {}
 
   void arrive(const Packet& packet) { arrived_.push_back(packet); }
   [[nodiscard]] bool has_buffer() const noexcept { return memory_.has_buffer(); }
 
   /// The device reads a packet that is `sent`.
-  void read(Place place, const Packet& sent) {
+  void read(Place place, const Packet& sent, wire::Endpoint to) {
     if (std::memcmp(sent.bytes().data(), place, sent.size()) != 0) {
       throw std::logic_error("a packet was written to while the device still had to read it");
     }
-    carry_(sent);
+    carry_(sent, to);
     memory_.free(place);
   }
 
@@ -96,12 +97,15 @@ class SimTransport final : public transport::Transport {
     return offered;
   }
 
-  void send(std::size_t count, std::span<const wire::Endpoint> /*to*/, std::uint8_t /*port*/) noexcept override {
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t /*port*/) noexcept override {
     memory_.take(count, std::exchange(offered_, 0), sent_);
     stats_.datagrams_sent += count;
-    for (const wire::Packet& packet : sent_) device_(packet.data, pool_.copy({packet.data, packet.bytes}));
+    for (const wire::Packet& packet : sent_) device_(packet.data, pool_.copy({packet.data, packet.bytes}), to.front());
   }
 
+  bool hear(std::span<const wire::Endpoint> /*peers*/, transport::UdpSocket* /*group*/) noexcept override {
+    return true;  // keys tell old packets from new ones
+  }
   void wait(std::int64_t /*timeout_ns*/) noexcept override {}
   void wake() noexcept override {}
   [[nodiscard]] const transport::TransportStats& stats() const noexcept override { return stats_; }
@@ -113,7 +117,7 @@ class SimTransport final : public transport::Transport {
   std::size_t offered_ = 0;
   std::vector<wire::Packet> sent_;
   DeviceModel device_;
-  std::function<void(const Packet&)> carry_;
+  std::function<void(const Packet&, wire::Endpoint)> carry_;
   std::deque<Packet> arrived_;
   std::vector<Packet> lent_;
   transport::TransportStats stats_;

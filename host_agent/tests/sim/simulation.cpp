@@ -1,6 +1,8 @@
 #include "simulation.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -9,7 +11,8 @@ namespace {
 
 constexpr std::uint16_t kJob = 3;
 constexpr std::uint32_t kKey = 0x5EED5EED;
-constexpr std::uint16_t kWorkerPort = 20'000;
+/// Sets of switches, if a job moves.
+constexpr std::size_t kSetsMax = 2;
 
 /// A switch never gets the same key twice.
 std::uint32_t next_key(World& world) { return kKey + 0x9E3779B9 * world.keys++; }
@@ -19,15 +22,18 @@ std::uint32_t lanes_max(const std::vector<JobPlan>& plans) {
   return lanes_of(*std::ranges::max_element(plans, {}, lanes_of));
 }
 
+std::size_t moves_in(const JobPlan& plan) {
+  return static_cast<std::size_t>(
+      std::ranges::count(plan.scenario.faults, Fault::Kind::kMove, [](const Fault& fault) { return fault.kind; }));
+}
+
 }  // namespace
 
-Job::Job(World& world, JobPlan plan, const Lease& lease, std::shared_ptr<Network> network)
+Job::Job(World& world, JobPlan plan, std::vector<Lease> leases, std::shared_ptr<Network> network)
     : world_(world),
       scenario_(std::move(plan.scenario)),
       tasks_(std::move(plan.tasks)),
-      lease_(lease),
-      key_(next_key(world)),
-      packet_bytes_(wire::kHeaderBytes + scenario_.lanes * wire::kWordBytes),
+      leases_(std::move(leases)),
       network_(std::move(network)) {
   if (network_ == nullptr) {
     const std::vector<std::uint32_t>& hosts = scenario_.hosts;
@@ -36,7 +42,8 @@ Job::Job(World& world, JobPlan plan, const Lease& lease, std::shared_ptr<Network
     network_ = std::make_shared<Network>(scenario_, there == 0 ? used : there, world.clock, world.agenda, world.random);
   }
   check();
-  build_switches();
+  if (leases_.size() > 1) mover_ = make_mover(std::move(plan.roles_of));
+  place_at(leases_.front());
 }
 
 void Job::check() const {
@@ -54,52 +61,19 @@ void Job::check() const {
   }
 }
 
-// ---- The tree ----
-
-Network::Node Job::host_of(std::uint32_t worker) const noexcept {
-  return scenario_.hosts.empty() ? worker : scenario_.hosts[worker];
+void Job::place_at(const Lease& lease) {
+  const Tree tree(network_, scenario_.workers, scenario_.hosts);
+  const Shape shape{.threads = scenario_.threads, .lanes = scenario_.lanes, .slots = scenario_.slots};
+  placements_.push_back(std::make_unique<Placement>(
+      world_, tree, shape, lease, [this](std::uint32_t worker, std::uint32_t thread, const Packet& packet) {
+        hosts_[worker]->arrive(thread, packet);
+      }));
 }
 
-std::uint8_t Job::number_of(Node node) const noexcept {
-  const std::vector<Node>& children = switches_[network_->above(node)].children;
-  return static_cast<std::uint8_t>(std::ranges::find(children, node) - children.begin());
-}
-
-wire::Endpoint Job::endpoint_of(Node node) const noexcept {
-  return {.address = 0x0A000001 + node, .port = network_->is_host(node) ? kWorkerPort : wire::kSwitchPort};
-}
-
-void Job::build_switches() {
-  switches_.resize(network_->switches());
-  worker_on_.resize(network_->hosts());
-  const auto add = [&](Node node) { switches_[network_->above(node)].children.push_back(node); };
-  for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
-    worker_on_[host_of(worker)] = worker;
-    add(host_of(worker));
-  }
-  // A switch's number is above its parent's: so when its turn comes, all that is below it has been added.
-  for (std::uint32_t index = network_->switches(); index-- > 1;) {
-    if (is_used(index)) add(network_->node_of_switch(index));
-  }
-}
-
-dataplane::Dataplane& Job::port(std::uint32_t index, std::uint32_t thread) const {
-  return *world_.ports[index][lease_.port_offset + thread];
-}
-
-void Job::admit_at(std::uint32_t index) {
-  if (!is_used(index)) return;
-  const dataplane::JobEntry entry = entry_of(index);
-  for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
-    dataplane::Dataplane& machine = port(index, thread);
-    if (machine.find(lease_.job) == nullptr && !machine.admit(entry)) {
-      throw std::invalid_argument("a switch does not admit this job");
-    }
-  }
-}
+// ---- Workers ----
 
 void Job::admit() {
-  for (std::uint32_t index = 0; index < switches_.size(); ++index) admit_at(index);
+  placement().admit();
   stage_ = Stage::kRuns;
   began_ = world_.clock.now();
   build_hosts();
@@ -107,69 +81,9 @@ void Job::admit() {
 }
 
 void Job::evict() {
-  for (std::size_t index = switches_.size(); index-- > 0;) {
-    for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
-      port(static_cast<std::uint32_t>(index), thread).evict(lease_.job);
-    }
-  }
+  for (const auto& each : placements_) each->evict();
   stage_ = Stage::kOver;
   ended_ = world_.clock.now();
-}
-
-dataplane::JobEntry Job::entry_of(std::uint32_t index) const {
-  const std::vector<Node>& children = switches_[index].children;
-  dataplane::JobEntry entry{.job = lease_.job,
-                            .key = key_,
-                            .workers = static_cast<std::uint8_t>(children.size()),
-                            .threads = static_cast<std::uint8_t>(scenario_.threads),
-                            .port_offset = lease_.port_offset,
-                            .lanes = static_cast<std::uint16_t>(scenario_.lanes),
-                            .slot_base = lease_.slot_base,
-                            .slots = scenario_.slots,
-                            .endpoints = {}};
-  for (std::size_t i = 0; i < children.size() && i < entry.endpoints.size(); ++i) {
-    entry.endpoints[i] = endpoint_of(children[i]);
-  }
-  if (index != 0) {
-    const Node node = network_->node_of_switch(index);
-    entry.uplink = {.parent = endpoint_of(network_->node_of_switch(network_->above(node))), .worker = number_of(node)};
-  }
-  return entry;
-}
-
-/// Sets the cells as an earlier job of these workers would have left them: each in a different round, half summed, many
-/// of them in rounds with which this job begins. The job must not be affected.
-void Job::leave_cells_used() const {
-  for (std::uint32_t index = 0; index < switches_.size(); ++index) {
-    for (std::uint32_t thread = 0; is_used(index) && thread < scenario_.threads; ++thread) {
-      leave_cells_used(port(index, thread), entry_of(index));
-    }
-  }
-}
-
-void Job::leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry entry) const {
-  entry.key = ~key_;
-  entry.threads = 1;
-  entry.uplink = {};
-  if (!machine.admit(entry)) throw std::invalid_argument("the switch does not admit the job before this one");
-  std::vector<std::byte> datagram(packet_bytes_, std::byte{0xA5});
-  Random random(scenario_.seed);
-  for (std::uint32_t cell = 0; cell < 2 * scenario_.slots; ++cell) {
-    const std::uint32_t first = scenario_.round_first + ((scenario_.round_first ^ cell) & 1);
-    const std::uint64_t ahead = random.below(3) == 0 ? random.below(std::uint64_t{1} << 31) : random.below(3);
-    const std::uint32_t round = first + 2 * static_cast<std::uint32_t>(ahead) - 2;
-    const wire::Header header{.job = entry.job,
-                              .key = entry.key,
-                              .worker = static_cast<std::uint8_t>(random.below(entry.workers)),
-                              .exponent = 255,
-                              .cell = static_cast<std::uint16_t>(cell),
-                              .round = round};
-    wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
-    const dataplane::Decision decision =
-        machine.handle(dataplane::read(entry.endpoints[header.worker], entry.port_offset, datagram));
-    if (decision.reason != dataplane::Reason::kAdmitted) throw std::logic_error("the job before this one is refused");
-  }
-  machine.evict(entry.job);
 }
 
 HostConfig Job::config_of(std::uint32_t worker) const {
@@ -186,15 +100,16 @@ HostConfig Job::config_of(std::uint32_t worker) const {
   host.task_max = scenario_.task_max;
   host.device_delay_max = scenario_.device_delay_max;
   host.device_packets = scenario_.device_packets;
+  host.callers_write = scenario_.callers_write;
   for (const Stall& stall : scenario_.stalls) {
     if (stall.worker == worker) host.stalls.push_back({worker, began_ + stall.begin, began_ + stall.end});
   }
   const std::uint32_t slots = scenario_.slots / scenario_.threads;
   for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
     worker::WorkerConfig& config = host.shards.emplace_back();
-    config.job = lease_.job;
-    config.key = key_;
-    config.worker = number_of(host_of(worker));
+    config.job = placement().lease().job;
+    config.key = placement().lease().key;
+    config.worker = placement().number_of(worker);
     config.workers = static_cast<std::uint16_t>(scenario_.workers);
     config.lanes = static_cast<std::uint16_t>(scenario_.lanes);
     config.exact_when_wide = scenario_.exact_when_wide;
@@ -216,11 +131,15 @@ void Job::build_hosts() {
       world_.devices.try_emplace(scenario_.device_packets, scenario_.device_packets, world_.packet_bytes_max)
           .first->second;
   for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
-    const auto carry = [this, host = host_of(worker)](std::uint32_t thread, const Packet& packet) {
-      network_->send_up(host, {this, thread, packet});
-    };
+    const Network::Node host = scenario_.hosts.empty() ? worker : scenario_.hosts[worker];
+    Host::Hooks hooks{
+        .carry = [this, host](
+                     std::uint32_t thread, const Packet& packet,
+                     wire::Endpoint to) { network_->send_up(host, {placements_[to.address].get(), thread, packet}); },
+        .halted = [this, worker](std::uint32_t number,
+                                 Positions positions) { mover_->halted(worker, number, std::move(positions)); }};
     hosts_.push_back(std::make_unique<Host>(config_of(worker), world_.clock, world_.agenda, world_.random,
-                                            world_.packets, devices, carry));
+                                            world_.packets, devices, std::move(hooks)));
     for (const Task& task : tasks_) {
       hosts_.back()->submit_at(began_ + task.submit_at[worker], task.requests[worker], task.timeout);
     }
@@ -249,12 +168,63 @@ void Job::happen(const Fault& fault) {
       host.kill();
       return;
     case Fault::Kind::kSwitchRestart:
-      for (const auto& machine : world_.ports[network_->above(host_of(fault.worker))]) machine->reset();
+      placement().restart(switch_of(fault.worker));
       return;
     case Fault::Kind::kSwitchReturn:
-      if (stage_ == Stage::kRuns) admit_at(network_->above(host_of(fault.worker)));
+      if (stage_ == Stage::kRuns) placement().admit_at(switch_of(fault.worker));
+      return;
+    case Fault::Kind::kMove:
+      if (stage_ == Stage::kRuns) mover_->begin();
       return;
   }
+}
+
+std::uint32_t Job::switch_of(std::uint32_t worker) const noexcept {
+  return network_->above(scenario_.hosts.empty() ? worker : scenario_.hosts[worker]);
+}
+
+// ---- Moves ----
+
+std::unique_ptr<Mover> Job::make_mover(RolesOf roles_of) {
+  if (roles_of == nullptr) throw std::invalid_argument("a move needs somebody who decides who repeats what");
+  Mover::Hooks hooks{
+      .halt = [this](std::uint32_t worker, std::uint32_t number) { hosts_[worker]->halt(number); },
+      .place = [this] { place_anew(); },
+      .move =
+          [this](std::uint32_t worker, std::uint32_t number, const Roles& roles) {
+            const Lease& lease = placement().lease();
+            const engine::Destination destination{
+                .lease = {.job = lease.job, .key = lease.key, .worker = placement().number_of(worker)},
+                .switch_endpoint = {.address = static_cast<std::uint32_t>(placements_.size() - 1), .port = 0},
+                .peers = {}};
+            hosts_[worker]->move(number, destination, roles);
+          },
+      .give_up =
+          [this] {
+            for (const auto& host : hosts_) {
+              if (!host->dead()) host->abort();
+            }
+          }};
+  return std::make_unique<Mover>(scenario_.workers, scenario_.message_delay_max, scenario_.move_max, world_.clock,
+                                 world_.agenda, world_.random, std::move(roles_of), std::move(hooks));
+}
+
+/// At the same set of switches or another one; on the slots, and with the number, that an earlier lease had, where
+/// these are free.
+void Job::place_anew() {
+  Lease lease = leases_[placements_.size()];
+  lease.set = static_cast<std::uint32_t>(world_.random.below(static_cast<TimeNs>(world_.ports.size())));
+  lease.rotation = static_cast<std::uint32_t>(world_.random.below(wire::kSwitchWorkersMax));
+  const Placement* const left = placements_[world_.random.below(static_cast<TimeNs>(placements_.size()))].get();
+  if (!left->is_there(lease.set)) {
+    lease.job = left->lease().job;
+    lease.slot_base = left->lease().slot_base;
+  }
+  Placement* const before = placements_.back().get();
+  world_.agenda.at(world_.clock.now() + world_.random.below(scenario_.message_delay_max),
+                   [before] { before->evict(); });
+  place_at(lease);
+  placement().admit();
 }
 
 // ---- Running ----
@@ -263,40 +233,6 @@ bool Job::is_done() {
   if (stage_ == Stage::kWaits) return false;
   while (idle_through_ < hosts_.size() && hosts_[idle_through_]->idle()) ++idle_through_;
   return idle_through_ == hosts_.size();
-}
-
-void Job::arrive_from(Network::Node node, std::uint32_t thread, const Packet& packet) {
-  handle(network_->above(node), node, thread, packet);
-}
-
-void Job::arrive_at(Network::Node node, std::uint32_t thread, const Packet& packet) {
-  if (network_->is_host(node)) {
-    hosts_[worker_on_[node]]->arrive(thread, packet);
-  } else {
-    handle(node - network_->hosts(), network_->node_of_switch(network_->above(node)), thread, packet);
-  }
-}
-
-void Job::handle(std::uint32_t index, Node from, std::uint32_t thread, const Packet& packet) {
-  wire::Endpoint source = endpoint_of(from);
-  source.port = static_cast<std::uint16_t>(source.port + thread);
-  const dataplane::Decision decision =
-      port(index, thread)
-          .handle(dataplane::read(source, static_cast<std::uint8_t>(lease_.port_offset + thread), packet.bytes()));
-  if (decision.verdict == dataplane::Verdict::kDrop || decision.verdict == dataplane::Verdict::kHold) return;
-  const Packet answer = world_.packets.make([&](std::byte* data) {
-    wire::Packet written{.data = data, .bytes = 0};
-    decision.write(written);
-    return std::size_t{written.bytes};
-  });
-  const std::vector<Node>& children = switches_[index].children;
-  if (decision.verdict == dataplane::Verdict::kRaise) {
-    network_->send_up(network_->node_of_switch(index), {this, thread, answer});
-  } else if (decision.verdict == dataplane::Verdict::kResend) {
-    network_->send_down(children[decision.worker], {this, thread, answer});
-  } else {
-    for (const Node child : children) network_->send_down(child, {this, thread, answer});
-  }
 }
 
 Report Job::report(std::string failure) {
@@ -338,40 +274,50 @@ Report Job::report(std::string failure) {
 
 Simulation::Simulation(std::vector<JobPlan> plans)
     : world_(plans.at(0).scenario.seed, wire::kHeaderBytes + lanes_max(plans) * wire::kWordBytes) {
-  std::vector<Lease> leases;
+  std::vector<std::vector<Lease>> leases(plans.size());
+  const std::size_t moves = std::transform_reduce(plans.begin(), plans.end(), std::size_t{0}, std::plus(), moves_in);
   dataplane::SwitchSizes sizes{.slots = 0,
                                .lanes_max = static_cast<std::uint16_t>(lanes_max(plans)),
-                               .jobs_max = static_cast<std::uint16_t>(kJob + plans.size())};
+                               .jobs_max = static_cast<std::uint16_t>(kJob + plans.size() + moves)};
   std::uint32_t ports = 0;
+  std::size_t switches = 0;
+  std::uint16_t next_job = kJob;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const Scenario& scenario = plans[i].scenario;
-    // Every other job begins at a different port, so that jobs share only some ports.
-    Lease& lease = leases.emplace_back(Lease{.job = static_cast<std::uint16_t>(kJob + i),
-                                             .port_offset = static_cast<std::uint8_t>(i % 2 * scenario.threads),
-                                             .slot_base = sizes.slots});
+    for (std::size_t move = 0; move <= moves_in(plans[i]); ++move) {
+      // Every other job begins at a different port, so that jobs share only some ports.
+      leases[i].push_back({.job = next_job++,
+                           .key = next_key(world_),
+                           .port_offset = static_cast<std::uint8_t>(i % 2 * scenario.threads),
+                           .slot_base = sizes.slots});
+      sizes.slots += scenario.slots;
+    }
     if (const std::optional<std::size_t> before = plans[i].follows) {
       if (*before >= i || plans[*before].scenario.slots != scenario.slots) {
         throw std::invalid_argument("a job takes the slots, and as many, of one before it");
       }
-      lease.job = leases[*before].job;
-      lease.slot_base = leases[*before].slot_base;
-    } else {
-      sizes.slots += scenario.slots;
+      leases[i].front().job = leases[*before].front().job;
+      leases[i].front().slot_base = leases[*before].front().slot_base;
     }
     if (plans[i].shares.has_value() && *plans[i].shares >= i) {
       throw std::invalid_argument("a job shares the network of one before it");
     }
-    ports = std::max(ports, lease.port_offset + scenario.threads);
-    world_.ports.resize(std::max(world_.ports.size(), scenario.parents.size()));
+    ports = std::max(ports, leases[i].front().port_offset + scenario.threads);
+    switches = std::max(switches, scenario.parents.size());
   }
-  for (auto& machines : world_.ports) {
-    for (std::uint32_t port = 0; port < ports; ++port)
-      machines.push_back(std::make_unique<dataplane::Dataplane>(sizes));
+  world_.ports.resize(moves == 0 ? 1 : kSetsMax);
+  for (auto& set : world_.ports) {
+    set.resize(switches);
+    for (World::Ports& machines : set) {
+      for (std::uint32_t port = 0; port < ports; ++port) {
+        machines.push_back(std::make_unique<dataplane::Dataplane>(sizes));
+      }
+    }
   }
   for (std::size_t i = 0; i < plans.size(); ++i) {
     follows_.push_back(plans[i].follows);
     std::shared_ptr<Network> network = plans[i].shares.has_value() ? jobs_[*plans[i].shares]->network() : nullptr;
-    jobs_.push_back(std::make_unique<Job>(world_, std::move(plans[i]), leases[i], std::move(network)));
+    jobs_.push_back(std::make_unique<Job>(world_, std::move(plans[i]), std::move(leases[i]), std::move(network)));
     if (!follows_[i].has_value()) jobs_.back()->leave_cells_used();
   }
   for (std::size_t i = 0; i < jobs_.size(); ++i) {

@@ -5,7 +5,7 @@
 // the data plane of the software switch. Only the network is simulated (network.hpp): each worker's host, and each
 // switch but the root, has a link upwards, whose two directions lose, duplicate, hold back and serialise packets. A
 // RESULT for all workers crosses each link as a separate copy, so that single copies can be lost. Faults are simulated
-// too: workers abort, close or die, and switches restart.
+// too: workers abort, close or die, switches restart, and the job moves to other leases.
 //
 // What a host needs to compute takes no time, unless a scenario says so (stalls, interruptions, tasks): times are those
 // of the network and the protocol.
@@ -15,15 +15,15 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "dataplane.hpp"
 #include "host.hpp"
+#include "mover.hpp"
 #include "network.hpp"
+#include "placement.hpp"
 
 namespace wiresum::sim {
 
@@ -33,7 +33,8 @@ struct Fault {
     kClose,          // the worker closes its session
     kDeath,          // the worker is killed
     kSwitchRestart,  // the worker's switch loses all jobs and cells
-    kSwitchReturn    // the job is admitted there again with the same key, if it is gone
+    kSwitchReturn,   // the job is admitted there again with the same key, if it is gone
+    kMove            // the job moves to another lease
   };
   Kind kind = Kind::kAbort;
   std::uint32_t worker = 0;
@@ -59,6 +60,9 @@ struct Scenario : NetworkConfig {
   TimeNs task_max = 0;
   TimeNs device_delay_max = 0;
   std::uint32_t device_packets = 64;
+  bool callers_write = false;            // see HostConfig
+  TimeNs message_delay_max = 1'000'000;  // of each message in a move
+  TimeNs move_max = 60'000'000'000;      // within which all workers have halted, or the job ends
   TimeNs rto_initial = 20'000'000;
   TimeNs rto_min = 1'000'000;
   TimeNs rto_max = 200'000'000;
@@ -110,38 +114,20 @@ struct JobPlan {
   /// The earlier job whose hosts and links this one's workers share; its own scenario's network does not count then.
   /// None: it has its own.
   std::optional<std::size_t> shares = std::nullopt;
-};
-
-/// Shared by all jobs: time, random numbers, and the switches.
-struct World {
-  World(std::uint64_t seed, std::size_t bytes_max) : packet_bytes_max(bytes_max), packets(bytes_max), random(seed) {}
-
-  std::size_t packet_bytes_max;
-  PacketPool packets;
-  std::map<std::uint32_t, DeviceMemory> devices;  // those that read at once, by the number of packets
-  Random random;
-  Agenda agenda;
-  VirtualClock clock;
-  std::vector<std::vector<std::unique_ptr<dataplane::Dataplane>>> ports;  // by switch and port
-  std::uint32_t keys = 0;                                                 // the number of keys drawn so far
-};
-
-/// What the controller assigns to a job.
-struct Lease {
-  std::uint16_t job = 0;
-  std::uint8_t port_offset = 0;
-  std::uint32_t slot_base = 0;
+  /// For moves.
+  RolesOf roles_of = nullptr;
 };
 
 /// One job in the world.
-class Job final : public Network::Receiver {
+class Job {
  public:
-  /// `network`: of an earlier job; none: one of its own. Throws std::invalid_argument if the scenario is invalid.
-  Job(World& world, JobPlan plan, const Lease& lease, std::shared_ptr<Network> network);
+  /// `leases`: the first, and one for each move; `network`: of an earlier job; none: one of its own. Throws
+  /// std::invalid_argument if the scenario is invalid.
+  Job(World& world, JobPlan plan, std::vector<Lease> leases, std::shared_ptr<Network> network);
 
   /// Sets the job's cells as an earlier job of these workers would have left them. To be called before any job is
   /// admitted.
-  void leave_cells_used() const;
+  void leave_cells_used() const { placement().leave_cells_used(scenario_.round_first, scenario_.seed); }
   /// Admits the job at the switches; from now on its workers call.
   void admit();
   /// Evicts the job from the switches. Its late packets still arrive there.
@@ -155,48 +141,34 @@ class Job final : public Network::Receiver {
   [[nodiscard]] Report report(std::string failure);
   [[nodiscard]] const std::shared_ptr<Network>& network() const noexcept { return network_; }
 
-  void arrive_from(Network::Node node, std::uint32_t thread, const Packet& packet) override;
-  void arrive_at(Network::Node node, std::uint32_t thread, const Packet& packet) override;
-
  private:
-  using Node = Network::Node;
-  struct Switch {
-    std::vector<Node> children;  // in the order of the numbers by which the switch knows them; none: not the job's
-  };
-
   void check() const;
-  [[nodiscard]] Node host_of(std::uint32_t worker) const noexcept;
-  /// Has the job workers below this switch?
-  [[nodiscard]] bool is_used(std::uint32_t index) const noexcept { return !switches_[index].children.empty(); }
-  [[nodiscard]] std::uint8_t number_of(Node node) const noexcept;
-  [[nodiscard]] wire::Endpoint endpoint_of(Node node) const noexcept;
-
-  void build_switches();
-  [[nodiscard]] dataplane::JobEntry entry_of(std::uint32_t index) const;
-  [[nodiscard]] dataplane::Dataplane& port(std::uint32_t index, std::uint32_t thread) const;
-  void admit_at(std::uint32_t index);
-  void leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry entry) const;
+  /// Where the job is, or is going to be.
+  [[nodiscard]] const Placement& placement() const noexcept { return *placements_.back(); }
+  void place_at(const Lease& lease);
   void build_hosts();
   [[nodiscard]] HostConfig config_of(std::uint32_t worker) const;
   void schedule_faults();
   void happen(const Fault& fault);
-  void handle(std::uint32_t index, Node from, std::uint32_t thread, const Packet& packet);
+  /// To which a worker is attached.
+  [[nodiscard]] std::uint32_t switch_of(std::uint32_t worker) const noexcept;
+  [[nodiscard]] std::unique_ptr<Mover> make_mover(RolesOf roles_of);
+  /// In a move, once all workers have halted.
+  void place_anew();
 
   World& world_;
   const Scenario scenario_;
   std::vector<Task> tasks_;
-  const Lease lease_;
-  const std::uint32_t key_;
-  std::size_t packet_bytes_;
+  const std::vector<Lease> leases_;
   enum class Stage : std::uint8_t { kWaits, kRuns, kOver };
   Stage stage_ = Stage::kWaits;
   TimeNs began_ = 0;
   TimeNs ended_ = 0;
   std::shared_ptr<Network> network_;
-  std::vector<Switch> switches_;
-  std::vector<std::uint32_t> worker_on_;      // by host
-  std::vector<std::unique_ptr<Host>> hosts_;  // by worker
-  std::size_t idle_through_ = 0;              // the workers before this one have nothing left to do
+  std::vector<std::unique_ptr<Placement>> placements_;  // those before the last one were left
+  std::vector<std::unique_ptr<Host>> hosts_;            // by worker
+  std::unique_ptr<Mover> mover_;
+  std::size_t idle_through_ = 0;  // the workers before this one have nothing left to do
 };
 
 class Simulation {

@@ -32,6 +32,9 @@ class Around : public transport::Transport {
   void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override {
     inner_->send(count, to, port);
   }
+  [[nodiscard]] bool hear(std::span<const wire::Endpoint> peers, transport::UdpSocket* group) noexcept override {
+    return inner_->hear(peers, group);
+  }
   void wait(std::int64_t timeout_ns) noexcept override { inner_->wait(timeout_ns); }
   void wake() noexcept override { inner_->wake(); }
   [[nodiscard]] const transport::TransportStats& stats() const noexcept override { return inner_->stats(); }

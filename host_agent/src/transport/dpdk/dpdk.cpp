@@ -230,6 +230,7 @@ class DpdkTransport final : public Transport {
   DpdkTransport(std::shared_ptr<const Shared> shared, unsigned thread)
       : shared_(std::move(shared)),
         config_(shared_->config),
+        peers_(config_.peers),
         ports_(shared_->ports),
         thread_(thread),
         send_pool_(shared_->pools[thread].send.get()),
@@ -255,6 +256,12 @@ class DpdkTransport final : public Transport {
   void wake() noexcept override { woken_.store(true); }
   const TransportStats& stats() const noexcept override { return stats_; }
   int take_error() noexcept override { return error_.exchange(0, std::memory_order_relaxed); }
+
+  bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override {
+    if (peers.size() != peers_.size() || group != nullptr) return false;
+    std::ranges::copy(peers, peers_.begin());
+    return true;
+  }
 
   std::size_t receive(std::span<RxDatagram> out) noexcept override {
     adopt_thread();
@@ -388,7 +395,7 @@ class DpdkTransport final : public Transport {
     if (udp.destination_mac != ports_[port]->mac() || udp.destination.address != config_.address) return false;
     const auto ours = std::find(config_.ports.begin(), config_.ports.end(), udp.destination.port);
     const auto number = static_cast<std::size_t>(ours - config_.ports.begin());
-    if (ours == config_.ports.end() || !config_.hears(number, udp.source)) return false;
+    if (ours == config_.ports.end() || !hears(peers_, number, udp.source)) return false;
     neighbours_.heard(udp.source.address, {.mac = udp.source_mac, .port = static_cast<std::uint8_t>(port)}, now_);
     out = {.bytes = udp.payload, .source = udp.source, .port = static_cast<std::uint8_t>(number)};
     return true;
@@ -418,7 +425,7 @@ class DpdkTransport final : public Transport {
   /// Sends the ARP requests that are due.
   void ask() noexcept {
     // The peers' addresses are requested before anybody sends to them.
-    for (const wire::Endpoint& peer : config_.peers) static_cast<void>(neighbours_.find(peer.address, now_));
+    for (const wire::Endpoint& peer : peers_) static_cast<void>(neighbours_.find(peer.address, now_));
     for (Neighbours::Question question; neighbours_.poll_question(now_, question);) {
       for (std::size_t port = 0; port != ports_.size(); ++port) {
         if (!question.everybody && port != question.to.port) continue;
@@ -561,6 +568,7 @@ class DpdkTransport final : public Transport {
   process::Home home_;
   std::shared_ptr<const Shared> shared_;  // left alone in a forked child, too
   const DeviceConfig& config_;
+  std::vector<wire::Endpoint> peers_;  // by port; empty: anybody's packets are taken
   const std::vector<std::unique_ptr<Port>>& ports_;
   unsigned thread_;
   rte_mempool* send_pool_;

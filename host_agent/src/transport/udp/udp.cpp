@@ -127,7 +127,8 @@ std::size_t ReceiveQueue::drain(std::span<RxDatagram> out) noexcept {
 }
 
 UdpTransport::UdpTransport(const UdpConfig& config, std::vector<UdpSocket> sockets)
-    : sockets_(std::move(sockets)),
+    : config_(config),
+      sockets_(std::move(sockets)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       stride_(round_up(config.datagram_bytes_max, kPacketAlignmentBytes)),
@@ -142,14 +143,36 @@ UdpTransport::UdpTransport(const UdpConfig& config, std::vector<UdpSocket> socke
   connected_ = sockets_.front().connected();
   for (std::size_t i = 0; i < kBuffersMax; ++i) packets_[i].data = memory_.data() + i * stride_;
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
-    sockets_[i].set_buffers(config.receive_buffer_bytes, config.send_buffer_bytes);
-    // Where there is no GRO, every message is one datagram; nothing else changes.
-    if (config.offload) static_cast<void>(sockets_[i].enable_receive_offload());
-    epoll_event event{.events = EPOLLIN, .data = {.u64 = i}};
-    if (sockets_.size() > 1 && epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, sockets_[i].descriptor(), &event) != 0) {
-      throw std::system_error(errno, std::generic_category(), "cannot watch a socket");
-    }
+    if (!prepare(i)) throw std::system_error(errno, std::generic_category(), "cannot watch a socket");
   }
+  sockets_.reserve(sockets_.size() + 1);  // for a group's
+}
+
+bool UdpTransport::prepare(std::size_t index) noexcept {
+  UdpSocket& socket = sockets_[index];
+  socket.set_buffers(config_.receive_buffer_bytes, config_.send_buffer_bytes);
+  // Where there is no GRO, every message is one datagram; nothing else changes.
+  if (config_.offload) static_cast<void>(socket.enable_receive_offload());
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = index}};
+  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.descriptor(), &event) == 0;
+}
+
+bool UdpTransport::hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept {
+  if (peers.size() != 1 || !connected_) return false;
+  try {
+    sockets_.front().connect(peers.front());
+  } catch (const std::system_error& error) {
+    error_.store(error.code().value(), std::memory_order_relaxed);
+    return false;
+  }
+  sockets_.erase(sockets_.begin() + 1, sockets_.end());  // closed, and so not watched any more
+  ready_next_ = ready_count_ = 0;
+  recent_ = 0;
+  if (group == nullptr) return true;
+  sockets_.push_back(std::move(*group));
+  if (prepare(1)) return true;
+  error_.store(errno, std::memory_order_relaxed);
+  return false;
 }
 
 std::size_t UdpTransport::receive(std::span<RxDatagram> out) noexcept {

@@ -161,9 +161,22 @@ class XdpTransport final : public Transport {
         throw std::system_error(-error, std::generic_category(), "cannot give an AF_XDP socket to the XDP program");
       }
     }
-    for (const wire::Endpoint& peer : config.peers) {
+    for (const wire::Endpoint& peer : peers) {
       find(peer.address);
     }
+  }
+
+  bool hear(std::span<const wire::Endpoint> others, UdpSocket* group) noexcept override {
+    if (others.size() != peers.size() || group != nullptr) {
+      return false;
+    }
+    std::ranges::copy(others, peers.begin());
+    // So that the kernel looks for them; what is sent before it has found them is lost, and sent again.
+    ethernet::MacAddress mac;
+    for (const wire::Endpoint& peer : peers) {
+      static_cast<void>(neighbours->find(peer.address, mac));
+    }
+    return true;
   }
 
   const char* name() const noexcept override { return label.c_str(); }
@@ -293,7 +306,7 @@ class XdpTransport final : public Transport {
     }
     const auto found = std::find(config.ports.begin(), config.ports.end(), datagram.destination.port);
     const auto port = static_cast<std::size_t>(found - config.ports.begin());
-    if (found == config.ports.end() || !config.hears(port, datagram.source)) {
+    if (found == config.ports.end() || !hears(peers, port, datagram.source)) {
       return false;
     }
     out = {.bytes = datagram.payload, .source = datagram.source, .port = static_cast<std::uint8_t>(port)};
@@ -501,6 +514,7 @@ class XdpTransport final : public Transport {
 
   std::shared_ptr<const Interface> shared;
   const DeviceConfig& config{shared->config};
+  std::vector<wire::Endpoint> peers{config.peers};  // by port; empty: anybody's packets are taken
   const xdp::InterfaceInfo& device{shared->device};
   const xdp::Layout& layout{shared->layout};
   const xdp::Filter& filter{shared->filter};

@@ -1,0 +1,67 @@
+// The last RESULT of each slot. Another worker may lack it when the switch is lost; then it is given again (move.cpp).
+//
+// It cannot be made again from what the caller has of it: a sum's memory is the caller's once the collective is
+// complete, and rounding has lost bits of it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "wire/packet.hpp"
+
+namespace wiresum::worker {
+
+class KeptResults {
+ public:
+  /// `lanes`: words of a RESULT that has a payload.
+  KeptResults(std::uint32_t slots, std::size_t lanes)
+      : entries_(slots),
+        lines_((lanes * wire::kWordBytes + sizeof(Line) - 1) / sizeof(Line)),
+        words_(std::make_unique_for_overwrite<Line[]>(slots * lines_)) {}
+
+  struct Entry {
+    std::uint32_t tensor = 0;
+    std::uint32_t chunk = 0;
+    std::uint32_t bytes = 0;  // of its payload; none: of a META round
+    std::uint8_t exponent = 0;
+    bool is_there = false;  // has the slot had a RESULT?
+  };
+  [[nodiscard]] const Entry& operator[](std::uint32_t slot) const noexcept { return entries_[slot]; }
+  [[nodiscard]] std::span<const std::byte> payload(std::uint32_t slot) const noexcept {
+    return {words_[slot * lines_].bytes.data(), entries_[slot].bytes};
+  }
+
+  void keep(std::uint32_t slot, const wire::Header& header, std::span<const std::byte> payload) noexcept {
+    entries_[slot] = {.tensor = header.tensor,
+                      .chunk = header.chunk,
+                      .bytes = static_cast<std::uint32_t>(payload.size()),
+                      .exponent = header.exponent,
+                      .is_there = true};
+    if (!payload.empty()) std::memcpy(words_[slot * lines_].bytes.data(), payload.data(), payload.size());
+  }
+
+  /// Does a RESULT say what the slot's last one said?
+  [[nodiscard]] bool is_same(std::uint32_t slot, const wire::Header& header,
+                             std::span<const std::byte> payload) const noexcept {
+    const Entry& entry = entries_[slot];
+    return header.tensor == entry.tensor && header.chunk == entry.chunk && header.exponent == entry.exponent &&
+           payload.size() == entry.bytes && std::ranges::equal(payload, this->payload(slot));
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::array<std::byte, 64> bytes;
+  };
+
+  std::vector<Entry> entries_;
+  std::size_t lines_;              // that a slot's words take
+  std::unique_ptr<Line[]> words_;  // no page of it is in memory before it is used
+};
+
+}  // namespace wiresum::worker

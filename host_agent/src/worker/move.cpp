@@ -1,0 +1,94 @@
+// A job goes on at another lease, and every collective in flight ends with the sum that it would have had. worker.hpp
+// says why that is possible, docs/protocol.md, section 9, who does what.
+//
+// What a move repeats. Workers' positions in a slot are equal, or one apart. Where they are equal, the round in flight
+// begins anew: nobody has its RESULT, so nobody has written its sum, and each worker's contribution is made again from
+// its source. Where they differ, some workers have written the sum of round r, and the source of an in-place collective
+// with it. So round r is not summed again. One of those that have its RESULT says that (REPEATS), all others say
+// nothing (EMPTY or META, exponent 0), and the sum is the RESULT. Those that lack it (BEHIND) take it as the RESULT of
+// the packet that they have in flight. To the others it says what they have: if it does not, the job ends.
+//
+// A slot's round, phase, chunk and so on are meanwhile those of the packet after it, at a worker that has the RESULT:
+// that worker may be halted again at any time, and its position is then the same as before.
+#include <algorithm>
+
+#include "worker/worker.hpp"
+
+namespace wiresum::worker {
+
+bool Worker::move(const Lease& lease, std::span<const std::uint8_t> roles) noexcept {
+  if (!halted_ || roles.size() != slots_.size()) return false;
+  for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+    if (!failure_.has_value() && !may_have(index, roles[index])) return false;
+  }
+  halted_ = false;
+  if (failure_.has_value()) return true;
+  config_.job = lease.job;
+  config_.key = lease.key;
+  config_.worker = lease.worker;
+  // Another path, perhaps.
+  rtt_ = RttEstimator(config_.rto_initial, config_.rto_min, config_.rto_max);
+  window_ = CongestionWindow(config_.window_initial, config_.window_min, config_.slots);
+  seed_probes();
+  publish_estimates();
+  flight_.clear();
+  ready_.clear();
+  current_.clear();
+  for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+    slots_[index].waits_for_peers = true;
+    begin_again(index, static_cast<Role>(roles[index]));
+  }
+  return true;
+}
+
+bool Worker::may_have(std::uint32_t index, std::uint8_t role) const noexcept {
+  const Slot& slot = slots_[index];
+  switch (static_cast<Role>(role)) {
+    case Role::kNone:
+      return true;
+    case Role::kBehind:
+      // Its packet of this round has been made: in an earlier lease, if this is the second move that repeats the round.
+      return slot.role == Role::kBehind || (slot.role == Role::kNone && slot.state == SlotState::kInFlight);
+    case Role::kAhead:
+    case Role::kRepeats:
+      return kept_[index].is_there;
+  }
+  return false;
+}
+
+void Worker::begin_again(std::uint32_t index, Role role) noexcept {
+  Slot& slot = slots_[index];
+  slot.role = role;
+  if (role == Role::kNone) {
+    go_on(index);
+    return;
+  }
+  slot.state = SlotState::kReady;
+  // Before all else in the agreed order, and by slot.
+  const std::uint64_t oldest = pending_.oldest() == kNoCollective ? submissions_ : pending_[pending_.oldest()].order;
+  const std::uint64_t key = order_key(oldest - 1, index);
+  ready_.set(index, key);
+  current_.set(index, key);
+}
+
+wire::Kind Worker::kind_of_repeat(std::uint32_t index) const noexcept {
+  const Slot& slot = slots_[index];
+  const bool meta = slot.role == Role::kBehind ? is_meta(slot.phase) : kept_[index].bytes == 0;
+  if (meta) return wire::Kind::kMeta;
+  return slot.role == Role::kRepeats ? wire::Kind::kData : wire::Kind::kEmpty;
+}
+
+void Worker::go_on(std::uint32_t index) noexcept {
+  if (slots_[index].collective == kNoCollective) {
+    make_idle(index);
+  } else {
+    make_ready(index);
+  }
+}
+
+void Worker::end_repeat(std::uint32_t index) noexcept {
+  slots_[index].role = Role::kNone;
+  go_on(index);
+}
+
+}  // namespace wiresum::worker
