@@ -260,6 +260,19 @@ def test_a_worker_that_says_after_the_move_that_it_has_halted_is_named() -> None
     assert "for 30 s it has not gone on after the job has moved" in end_of(made).reason
 
 
+def test_a_worker_that_has_gone_on_is_not_told_again() -> None:
+    made = JobsHarness(SIZES)
+    workers = running(made)
+    made.deaf = {workers[1].token}
+    restart(made, "leaf")
+    made.obey(workers[1], join.JobEvent(halt=join.Halt(move_number=1)))
+    made.settle()
+    made.jobs.attend(member(workers[0]), made.now)
+    made.jobs.beat(workers[0], 1, made.now, join.Halted(move_number=1, positions=bytes(4 * 256)))
+    made.settle()
+    assert [output.worker.rank for output in made.outputs(Move)] == [0, 1, 2]
+
+
 def test_a_switch_that_does_not_take_the_job_is_asked_again_and_the_job_runs_on() -> None:
     made = JobsHarness(switches=two())
     workers = running(made)
