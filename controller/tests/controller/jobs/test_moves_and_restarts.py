@@ -169,6 +169,21 @@ def test_every_number_from_before_a_restart_is_exceeded_and_later_ones_end_the_j
     assert "says that it has halted, which it was not told to" in end_of(after).reason
 
 
+def test_a_lease_at_a_lost_switch_is_remembered_after_the_job_has_moved(store: Store) -> None:
+    before = JobsHarness(switches=two(), store=store)
+    workers = running(before)
+    before.change("first", "no answer")
+    before.wait(1.5, beating=workers)
+    found = {record.switch_name: record.state for record in store.load().jobs}
+    assert found == {"first": "ending", "second": "running"}
+    store.begin()
+    after = JobsHarness(switches=two(), store=store)
+    restored = comes_back(after, workers)
+    after.wait(40, beating=restored)
+    assert [job.switch_name for job in after.jobs.all()] == ["second"]
+    assert (ends(after), len(store.load().jobs), after.slots_free) == (set(), 1, 1024 - 256)
+
+
 def test_a_worker_that_has_gone_on_after_a_restart_cannot_say_that_it_had_halted(store: Store) -> None:
     workers = running(JobsHarness(SIZES, store=store), slots=16)
     after = JobsHarness(SIZES, store=store)
