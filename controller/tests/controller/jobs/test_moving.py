@@ -170,6 +170,21 @@ def test_a_job_stays_if_its_switch_comes_back_before_there_is_a_place() -> None:
     assert (job.switch_name, ends(made)) == ("first", set())
 
 
+def test_a_job_that_another_switch_is_just_being_told_of_moves_though_its_cause_is_gone() -> None:
+    made = JobsHarness(switches=two())
+    workers = running(made)
+    made.jobs.drain("first", resume=False)
+    made.switch_answers = False
+    made.wait(0.2, beating=workers)
+    (admit,) = made.outputs(Admit)
+    made.jobs.drain("first", resume=True)
+    made.wait(0.2, beating=workers)
+    made.switch_answers = True
+    made.jobs.admitted("second", admit.entry.job, made.now)
+    made.settle()
+    assert (workers[0].job.switch_name, workers[0].job.state) == ("second", State.RUNNING)
+
+
 def test_a_job_that_no_other_switch_takes_ends_and_hears_why() -> None:
     made = JobsHarness(switches=two(second=SwitchSizes(slots=64, lanes_max=360, jobs_max=8)))
     workers = running(made, slots=256)
@@ -248,6 +263,7 @@ def test_jobs_that_wait_for_a_drained_one_to_find_a_place_are_not_held_up() -> N
     made.jobs.drain("first", resume=False)
     made.wait(5, beating=[*large, other])
     assert made.jobs.waiting.position(large[0].job.moving.lease) == 1  # type: ignore[union-attr, arg-type]
+    assert not made.jobs.waiting.crowded, "idle jobs need not end for it"
     next_one = made.ask(job_name="next", slots=64)
     assert (next_one.job.state, next_one.job.switch_name) == (State.RUNNING, "second")
 
