@@ -86,8 +86,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// the `status` and `tensor` of a collective that has failed, if nobody has said why. Empty before it is open.
   [[nodiscard]] Fields state() const;
   /// Halts an aggregator's part of the data path, in a move (docs/protocol.md, section 9). Returns the position of each
-  /// slot, in eight hexadecimal digits each. Idempotent; takes a few seconds at most. Throws Failure, or what the engine
-  /// throws.
+  /// slot, in eight hexadecimal digits each. Idempotent; takes a few seconds at most. Throws Failure, or what the
+  /// engine throws.
   [[nodiscard]] std::string halt(std::size_t aggregator);
   /// What has halted goes on at another lease: `to` has the fields of an `aggregator` line, the number of the
   /// `aggregator`, and `roles`, a digit for each slot. Throws Failure, LineError, or what the engine throws.
@@ -116,7 +116,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   Grant grant_;
   std::unique_ptr<engine::Engine> own_engine_;
   std::mutex moving_;
-  std::vector<bool> halted_early_;  // by aggregator: before there was an engine
+  std::vector<bool> halted_early_;                // by aggregator: before there was an engine
   std::atomic<engine::Engine*> engine_{nullptr};  // once it is there
   std::mutex failing_;
   std::optional<Failure> first_failure_;

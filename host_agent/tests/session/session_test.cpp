@@ -11,6 +11,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "server.hpp"
@@ -31,6 +32,44 @@ struct Script {
   Fields joined{};  // replace fields of the real grant
   bool admitted = true;
   std::function<void(Session&)> on_attend{};
+
+  dataplane::JobEntry entry{.job = kJob,
+                            .key = 7,
+                            .workers = 1,
+                            .threads = 1,
+                            .lanes = kLanes,
+                            .slot_base = 0,
+                            .slots = kSlots,
+                            .endpoints = {}};
+  soft_switch::SwitchServer* at = nullptr;  // the membership's
+
+  /// Where the job is, as Python says it.
+  [[nodiscard]] Line place() const {
+    return {.word = "aggregator",
+            .fields = {{"job", std::to_string(entry.job)},
+                       {"key", std::to_string(entry.key)},
+                       {"worker", "0"},
+                       {"workers", "1"},
+                       {"lanes", std::to_string(kLanes)},
+                       {"slots", std::to_string(kSlots)},
+                       {"threads", "1"},
+                       {"switch", "a:1"},
+                       {"own_address", "127.0.0.1"},
+                       {"switch_address", "127.0.0.1"},
+                       {"switch_port", std::to_string(at->local().port)},
+                       {"group_address", "0.0.0.0"},
+                       {"group_port", "0"}}};
+  }
+  /// The job's next place, with these roles: at the same switch, with another key. It is not admitted at the old one.
+  [[nodiscard]] Line next_place(const std::string& roles) {
+    at->evict(entry.job);
+    ++entry.key;
+    at->admit(entry);
+    Line to = place();
+    to.fields["aggregator"] = "0";
+    to.fields["roles"] = roles;
+    return to;
+  }
 
   Strings calls{};
   std::vector<Line> questions{};
@@ -53,31 +92,11 @@ class ScriptedMembership final : public Membership {
 
   Grant join(const Bind& bind) override {
     script_.calls.emplace_back("join");
-    dataplane::JobEntry entry{.job = kJob,
-                              .key = 7,
-                              .workers = 1,
-                              .threads = 1,
-                              .lanes = kLanes,
-                              .slot_base = 0,
-                              .slots = kSlots,
-                              .endpoints = {}};
-    entry.endpoints[0] = {.address = kLoopback, .port = bind("127.0.0.1", 1, 0, 0)};
-    if (script_.admitted) switch_.admit(entry);
+    script_.entry.endpoints[0] = {.address = kLoopback, .port = bind("127.0.0.1", 1, 0, 0)};
+    script_.at = &switch_;
+    if (script_.admitted) switch_.admit(script_.entry);
     Grant grant;
-    grant.add_aggregator({.word = "aggregator",
-                          .fields = {{"job", std::to_string(kJob)},
-                                     {"key", "7"},
-                                     {"worker", "0"},
-                                     {"workers", "1"},
-                                     {"lanes", std::to_string(kLanes)},
-                                     {"slots", std::to_string(kSlots)},
-                                     {"threads", "1"},
-                                     {"switch", "a:1"},
-                                     {"own_address", "127.0.0.1"},
-                                     {"switch_address", "127.0.0.1"},
-                                     {"switch_port", std::to_string(switch_.local().port)},
-                                     {"group_address", "0.0.0.0"},
-                                     {"group_port", "0"}}});
+    grant.add_aggregator(script_.place());
     Line joined{.word = "joined", .fields = script_.joined};
     joined.fields.merge(Fields{{"rank", "0"},
                                {"spin_ns", "0"},
@@ -225,6 +244,48 @@ TEST(Session, AGreetingCanBeInterrupted) {
   Script script{.admitted = false};
   EXPECT_EQ(why_not(script, [] { throw std::runtime_error("interrupted"); }), "interrupted");
   EXPECT_EQ(script.calls, (Strings{"join", "attend", "leave", "destroyed"}));
+}
+
+std::string repeated(const std::string& text) {
+  std::string all;
+  for (std::uint32_t slot = 0; slot < kSlots; ++slot) all += text;
+  return all;
+}
+
+TEST(Session, GoesOnAtAnotherLease) {
+  Script script;
+  const auto session = join(script);
+  EXPECT_EQ(session->halt(0).substr(0, 16), "0000000200000001") << "the greeting took a round of the first slots";
+  std::vector<std::int32_t> values(10'000, 5);
+  const Call call = session->submit(sum_of(values));
+  EXPECT_FALSE(call.operation->wait(std::chrono::milliseconds(20)));
+  session->move(script.next_place(repeated("0")));
+  EXPECT_TRUE(call.operation->wait(kPatience));
+  EXPECT_EQ(call.failure(), nullptr);
+  EXPECT_THROW(session->move(script.next_place(repeated("0"))), std::runtime_error) << "it has not halted";
+  EXPECT_THROW(static_cast<void>(session->halt(1)), LineError);
+}
+
+TEST(Session, AHaltOrAMoveMayComeBeforeThereIsADataPath) {
+  for (const bool moves_at_once : {true, false}) {
+    Script script;
+    std::thread later;
+    script.on_attend = [&](Session& session) {
+      EXPECT_EQ(session.halt(0), repeated("00000001"));
+      EXPECT_THROW(session.move(script.next_place(repeated("2"))), LineError) << "there is nothing to repeat";
+      const Line to = script.next_place(repeated("0"));
+      if (moves_at_once) {
+        session.move(to);
+      } else {
+        later = std::thread([&session, to] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          session.move(to);
+        });
+      }
+    };
+    EXPECT_EQ(join(script)->state().at("greeted"), "1");
+    if (later.joinable()) later.join();
+  }
 }
 
 TEST(Session, IsRefusedInAForkedChildWhileTheParentGoesOn) {

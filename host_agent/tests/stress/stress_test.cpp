@@ -1,8 +1,8 @@
 // Engines and software switches with their threads and sockets, over loopback, where datagrams are lost, duplicated and
 // reordered. This covers the threads, which the simulation replaces. Several jobs at a time share one switch, a tree of
 // them, or several aggregators; collectives of all kinds overlap; jobs are aborted, closed and evicted in the middle,
-// and the next job takes their slots at once. Every operation must end, and every result that is reported as good must
-// be right bit for bit.
+// and the next job takes their slots at once; jobs lose a switch and move to another one. Every operation must end, and
+// every result that is reported as good must be right bit for bit.
 //
 //   WIRESUM_STRESS_SEED=7 stress_test --gtest_filter='Stress.*'      repeats a seed, but not the order of threads
 //   WIRESUM_STRESS_SEEDS=100 stress_test --gtest_filter='Stress.*'   runs more seeds
@@ -16,6 +16,8 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,6 +26,7 @@
 #include "engine/engine.hpp"
 #include "lossy_transport.hpp"
 #include "programs.hpp"
+#include "roles.hpp"
 #include "server.hpp"
 
 namespace wiresum::stress {
@@ -40,10 +43,12 @@ using worker::Status;
 constexpr std::uint32_t kLoopback = 0x7F000001;
 constexpr std::uint32_t kSlots = 64;  // of a lease
 constexpr std::size_t kJobsAtATime = 3;
-constexpr std::size_t kSwitches = 3;  // the first may be the root of the others
+constexpr std::size_t kSwitches = 3;  // the first may be the root of the others; and as many to move to
 constexpr std::size_t kLives = 6;     // the number of jobs that use the same slots one after the other
 constexpr std::size_t kCallsMax = 24;
-constexpr auto kPatience = 30s;  // for operations that normally take milliseconds
+constexpr std::size_t kMovesMax = 4;
+constexpr std::uint16_t kJobNumbers = 16;  // a job that has moved may have the number of before plus this
+constexpr auto kPatience = 30s;            // for operations that normally take milliseconds
 
 std::string replay(std::uint64_t seed) {
   return "; replay: WIRESUM_STRESS_SEED=" + std::to_string(seed) + " stress_test --gtest_filter='Stress.*'";
@@ -58,11 +63,11 @@ class Network {
     spec_.around = [this](std::unique_ptr<transport::Transport> inner) {
       return std::make_unique<LossyTransport>(std::move(inner), mishaps_, ++seeds_);
     };
-    for (std::size_t i = 0; i < kSwitches; ++i) {
+    for (std::size_t i = 0; i < 2 * kSwitches; ++i) {
       soft_switch::ServerConfig config;
       config.local = {.address = kLoopback, .port = 0};
       config.threads = static_cast<unsigned>(1 + below(random_, 3));
-      config.sizes = {.slots = kJobsAtATime * kSlots, .lanes_max = 360, .jobs_max = 16};
+      config.sizes = {.slots = 2 * kJobsAtATime * kSlots, .lanes_max = 360, .jobs_max = 2 * kJobNumbers};
       config.spin_us = happens(random_, 0.3) ? 20 : 0;
       config.transport = spec_;
       switches_.push_back(std::make_unique<SwitchServer>(config));
@@ -123,13 +128,17 @@ class Life {
       engines_.push_back(std::make_unique<Engine>(configs_[i], std::move(sockets_[i])));
     }
     is_cut_short_ = happens(random_, 0.4);
+    const std::size_t moves = happens(random_, 0.5) ? 1 + below(random_, kMovesMax) : 0;
+    std::thread mover([this, moves, own = random_()] { move_now_and_then(moves, Random(own)); });
     std::vector<std::thread> callers;
     for (std::size_t i = 0; i < workers_; ++i) {
       callers.emplace_back([this, i, own = random_()] { call(i, Random(own)); });
     }
     if (is_cut_short_) cut_short();
     for (std::thread& caller : callers) caller.join();
-    if (!is_cut_short_ && !testing::Test::HasFailure()) {
+    is_over_.store(true);
+    mover.join();
+    if (!is_cut_short_ && moves == 0 && !testing::Test::HasFailure()) {
       expect_that_all_came_to_the_last();
       for (const auto& engine : engines_) {
         EXPECT_EQ(engine->stats().rejected, 0U) << "it rejected packets of a switch" << replay(seed_);
@@ -153,16 +162,20 @@ class Life {
   void add_tree() {
     std::vector<Node> all;
     for (std::size_t at = 0; at < kSwitches; ++at) all.push_back(new_node(at));
-    for (std::size_t i = 0; i < workers_; ++i) join(i, all[below(random_, kSwitches)]);
-    for (std::size_t at = 1; at < kSwitches; ++at) {
-      if (all[at].entry.workers == 0) continue;
+    std::vector<std::size_t> at;  // by worker
+    for (std::size_t i = 0; i < workers_; ++i) join(i, all[at.emplace_back(below(random_, kSwitches))]);
+    for (std::size_t leaf = 1; leaf < kSwitches; ++leaf) {
+      if (all[leaf].entry.workers == 0) continue;
       dataplane::JobEntry& root = all[0].entry;
-      all[at].entry.uplink = {.parent = port_of(0), .worker = root.workers};
-      root.endpoints[root.workers++] = port_of(at);
+      all[leaf].entry.uplink = {.parent = port_of(0), .worker = root.workers};
+      root.endpoints[root.workers++] = port_of(leaf);
     }
-    for (const Node& node : all) {
-      if (node.entry.workers != 0) nodes_.push_back(node);
+    std::vector<std::size_t> place(kSwitches);  // in nodes_
+    for (std::size_t index = 0; index < kSwitches; ++index) {
+      place[index] = nodes_.size();
+      if (all[index].entry.workers != 0) nodes_.push_back(all[index]);
     }
+    for (const std::size_t index : at) leaf_of_.push_back(place[index]);
     is_tree_ = true;
     for (EngineConfig& config : configs_) config.aggregators.front().worker.key = all[0].entry.key;
     for (Node& node : nodes_) node.entry.key = all[0].entry.key;
@@ -262,7 +275,79 @@ class Life {
 
   /// Evicts the leaves first.
   void evict() {
-    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) network_.at(node->at).evict(number_);
+    const std::lock_guard lock(moving_);
+    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) network_.at(node->at).evict(node->entry.job);
+  }
+
+  // ---- Moves ----
+
+  void move_now_and_then(std::size_t moves, Random random) {
+    for (std::size_t i = 0; i < moves && !is_over_.load(); ++i) {
+      const std::uint64_t moment = below(random, workers_ * program_.size());
+      for (int step = 0; submitted_.load() < moment && step < 100; ++step) std::this_thread::sleep_for(100us);
+      std::this_thread::sleep_for(std::chrono::microseconds(below(random, 2000)));
+      try {
+        move(is_tree_ ? 0 : below(random, nodes_.size()), random);
+      } catch (const std::exception& error) {
+        // A closed engine does not move.
+        EXPECT_TRUE(is_cut_short_) << error.what() << replay(seed_);
+        return;
+      }
+    }
+  }
+
+  /// As the controller does it: an aggregator's switch, or the whole tree, is left for others, with another key.
+  void move(std::size_t aggregator, Random& random) {
+    const std::lock_guard lock(moving_);
+    const std::span<Node> moving = is_tree_ ? std::span(nodes_) : std::span(nodes_).subspan(aggregator, 1);
+    const std::vector<Node> before(moving.begin(), moving.end());
+    const auto leave = [&] {
+      for (auto node = before.rbegin(); node != before.rend(); ++node) network_.at(node->at).evict(node->entry.job);
+    };
+    const bool is_lost = happens(random, 0.5);  // else the old switch goes on, also with packets under way
+    if (is_lost) leave();
+    try {
+      std::vector<std::vector<std::uint32_t>> positions;
+      for (const auto& engine : engines_) {
+        pause(random);
+        positions.push_back(engine->halt(aggregator));
+      }
+      place_anew(moving, random);
+      const auto roles = engine::roles_of(positions);
+      for (std::size_t i = 0; i < workers_; ++i) {
+        pause(random);
+        const Node& node = moving[is_tree_ ? leaf_of_[i] : 0];
+        AggregatorConfig& to = configs_[i].aggregators[aggregator];
+        to.worker.key = node.entry.key;
+        to.worker.job = node.entry.job;
+        to.switch_endpoint = port_of(node.at);
+        engines_[i]->move(aggregator, to, roles[i]);
+      }
+    } catch (...) {
+      if (!is_lost) leave();
+      throw;
+    }
+    if (!is_lost) leave();
+  }
+
+  static void pause(Random& random) {
+    if (happens(random, 0.3)) std::this_thread::sleep_for(std::chrono::microseconds(below(random, 500)));
+  }
+
+  void place_anew(std::span<Node> moving, Random& random) {
+    const std::uint32_t key = network_.new_key();
+    constexpr std::uint32_t kSlotsOfAll = kJobsAtATime * kSlots;
+    for (Node& node : moving) {
+      if (is_tree_ || happens(random, 0.7)) node.at = (node.at + kSwitches) % (2 * kSwitches);
+      node.entry.key = key;
+      node.entry.job = static_cast<std::uint16_t>((node.entry.job + kJobNumbers) % (2 * kJobNumbers));
+      node.entry.slot_base = (node.entry.slot_base + kSlotsOfAll) % (2 * kSlotsOfAll);
+      if (node.entry.uplink.exists()) node.entry.uplink.parent = port_of(moving.front().at);
+    }
+    for (std::size_t i = 1; i < moving.size(); ++i) {
+      moving.front().entry.endpoints[moving[i].entry.uplink.worker] = port_of(moving[i].at);
+    }
+    for (const Node& node : moving) network_.at(node.at).admit(node.entry);
   }
 
   /// A switch that sees all of a worker's packets has seen the packets of its last collective.
@@ -286,7 +371,10 @@ class Life {
   std::uint32_t round_first_ = 1;
   bool is_tree_ = false;
   bool is_cut_short_ = false;
-  std::vector<Node> nodes_;  // the root first
+  std::atomic<bool> is_over_{false};
+  std::mutex moving_;                 // of where the job is
+  std::vector<Node> nodes_;           // the root first
+  std::vector<std::size_t> leaf_of_;  // by worker, in a tree: the node that it is at
   std::vector<EngineConfig> configs_;
   std::vector<std::vector<std::vector<transport::UdpSocket>>> sockets_;
   std::vector<Call> program_;

@@ -37,9 +37,10 @@ returns the first. Before the job is joined, since joining says where they are."
 
 
 class Moving(Protocol):
-    """Halts the data path to the aggregator of that index, and moves it: as in membership.py."""
+    """Halts the data path to the aggregator of that index, where the job has so many slots, and moves it: as in
+    membership.py."""
 
-    def halt(self, aggregator: int) -> bytes: ...
+    def halt(self, aggregator: int, slots: int) -> bytes: ...
 
     def move(self, aggregator: int, grant: JoinReply, roles: bytes) -> None: ...
 
@@ -164,14 +165,14 @@ class Aggregators:
         self._moving = None
 
     def _add(self, aggregator: Aggregator) -> None:
-        index = len(self._joined)
+        index, moving = len(self._joined), self._moving
         self._joined.append(aggregator)
         aggregator.membership.attend(
             on_ended=self._hear,
             progress=lambda: self._progress(index),
             traffic=lambda: self._traffic(index),
-            halt=functools.partial(self._moving.halt, index) if self._moving else None,
-            move=functools.partial(self._moving.move, index) if self._moving else None,
+            halt=(lambda: moving.halt(index, aggregator.membership.grant.slots)) if moving else None,
+            move=functools.partial(moving.move, index) if moving else None,
         )
 
     def _hear(self, error: WiresumError) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 
 from wiresum.agent import causes
-from wiresum.agent.aggregators import Aggregators, Bind
+from wiresum.agent.aggregators import Aggregator, Aggregators, Bind
 from wiresum.agent.causes import TOO_LARGE, Causes
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import WiresumError
@@ -21,12 +21,16 @@ from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import spin_us_of
-from wiresum.join import Admission
+from wiresum.join import Admission, JoinReply
 
 EXACT_ELEMENTS_MAX = {"auto": 4096, "adaptive": 4096, "exact": 2**64 - 1, "block": 0}
 """By AgentConfig.precision: the longest sum of floats that is rounded once (docs/numerics.md has the figures)."""
 _OF_THE_DATA_PATH = ("job", "key", "worker", "workers", "lanes", "slots", "threads")
 """Of a JoinReply's fields."""
+
+_POSITION_BYTES = 4
+_ROUND_FIRST = 1
+"""In every lease, and so the position of a slot by which nothing has come."""
 
 Fields = Mapping[str, str]
 
@@ -58,6 +62,14 @@ class JobMembership:
         self._causes: Causes | None = None
         self._ask: Callable[[], Fields | None] = dict
         self._end: Callable[[WiresumError, bool], None] = lambda error, tell_others: None
+        self._moving = threading.Lock()
+        """Of what follows."""
+        self._halt_session: Callable[[int], str] | None = None
+        self._move_session: Callable[[Fields], None] | None = None
+        self._halted: set[int] = set()
+        """Aggregators where the job was halted before there was a session."""
+        self._moved: dict[int, JoinReply] = {}
+        """Grants of moves before there was a session, which it does not have yet."""
 
     def join(self, bind: Bind) -> list[tuple[str, dict[str, str]]]:
         """Returns when the job has been granted by all aggregators: what by each, and what is the session's own. `bind`
@@ -73,23 +85,14 @@ class JobMembership:
             progress=self._round_newest,
             traffic=self._traffic,
             interruption=self._interruption,
+            moving=self,
         )
         self._causes = Causes(aggregators, self._job_name)
-        said: list[tuple[str, dict[str, object]]] = []
-        for aggregator in aggregators:
-            grant = aggregator.membership.grant
-            said.append((
-                "aggregator",
-                {name: getattr(grant, name) for name in _OF_THE_DATA_PATH}
-                | {
-                    "switch": aggregator.switch,
-                    "own_address": aggregator.address,
-                    "switch_address": grant.switch_endpoint.address,
-                    "switch_port": grant.switch_endpoint.port,
-                    "group_address": grant.results_group.address or "0.0.0.0",
-                    "group_port": grant.results_group.port,
-                },
-            ))  # fmt: skip
+        with self._moving:
+            said: list[tuple[str, dict[str, object]]] = [
+                ("aggregator", _place(aggregator, self._moved.pop(index, aggregator.membership.grant)))
+                for index, aggregator in enumerate(aggregators)
+            ]
         config = self._config
         joined: dict[str, object] = {
             "rank": self._rank,
@@ -106,13 +109,53 @@ class JobMembership:
         said.append(("joined", joined))
         return [(word, {name: str(value) for name, value in values.items()}) for word, values in said]
 
-    def attend(self, ask: Callable[[], Fields | None], end: Callable[[WiresumError, bool], None]) -> None:
+    def attend(
+        self,
+        ask: Callable[[], Fields | None],
+        end: Callable[[WiresumError, bool], None],
+        halt: Callable[[int], str],
+        move: Callable[[Fields], None],
+    ) -> None:
         """`ask` gives the session's state: empty before there is a data path, None if the worker is stopped. `end` is
-        called, in any thread, when the job is over, and with whether the others are to be told."""
+        called, in any thread, when the job is over, and with whether the others are to be told. `halt` and `move` are
+        those of session.hpp; what they raise ends the job."""
         self._ask, self._end = ask, end
         assert self._aggregators is not None, "it has joined"
+        with self._moving:
+            self._halt_session, self._move_session = halt, move
+            for aggregator, grant in self._moved.items():
+                halt(aggregator)
+                self._move_to(aggregator, grant, bytes(grant.slots))
+            for aggregator in self._halted:
+                halt(aggregator)
         if self._aggregators.ended is not None:
             end(self._aggregators.ended, False)
+
+    def halt(self, aggregator: int, slots: int) -> bytes:
+        """Halts the data path to an aggregator, where the job has so many slots; returns their positions as in
+        join.proto."""
+        with self._moving:
+            if self._halt_session is None:
+                self._halted.add(aggregator)
+                return _ROUND_FIRST.to_bytes(_POSITION_BYTES, "big") * slots
+            return bytes.fromhex(self._halt_session(aggregator))
+
+    def move(self, aggregator: int, grant: JoinReply, roles: bytes) -> None:
+        """What has halted goes on at another lease. Raises a ValueError for what cannot be."""
+        with self._moving:
+            if self._move_session is not None:
+                self._move_to(aggregator, grant, roles)
+            elif any(roles):
+                raise ValueError("a worker that has sent nothing has nothing to repeat")
+            else:
+                self._moved[aggregator] = grant
+                self._halted.discard(aggregator)
+
+    def _move_to(self, aggregator: int, grant: JoinReply, roles: bytes) -> None:
+        assert self._aggregators is not None and self._move_session is not None
+        place = _place(list(self._aggregators)[aggregator], grant)
+        place |= {"aggregator": aggregator, "roles": "".join(map(str, roles))}
+        self._move_session({name: str(value) for name, value in place.items()})
 
     def explain(self, what: str, told: Fields) -> WiresumError:
         """Why the data path has failed. Raises a ValueError or a KeyError if that makes no sense."""
@@ -181,6 +224,18 @@ class JobMembership:
             TrafficStats(**{name: int(told[f"{name}.{index}"]) for name in names})
             for index in range(len(self._aggregators))
         ]
+
+
+def _place(aggregator: Aggregator, grant: JoinReply) -> dict[str, object]:
+    """What the data path must know of an aggregator, and of its grant."""
+    return {name: getattr(grant, name) for name in _OF_THE_DATA_PATH} | {
+        "switch": aggregator.switch,
+        "own_address": aggregator.address,
+        "switch_address": grant.switch_endpoint.address,
+        "switch_port": grant.switch_endpoint.port,
+        "group_address": grant.results_group.address or "0.0.0.0",
+        "group_port": grant.results_group.port,
+    }
 
 
 def _warn_of_lost_digits(stats: TrafficStats) -> None:

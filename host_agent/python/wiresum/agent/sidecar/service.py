@@ -14,6 +14,8 @@
 
     the sidecar says                         the worker answers
     ask-state id                             state id ...: empty before there is a data path
+    ask-halt id aggregator                   halted id positions, or unmoved id text
+    ask-move id aggregator roles ...         moved id, or unmoved id text
     ended error text tell_others             nothing, or abort: it is over
 
 `settings` is what the program gave for this session, and `environment` what variables it has that may be settings:
@@ -97,7 +99,7 @@ class Service:
 
     def _take(self, line: Line) -> None:
         """What the worker says once it is there. Raises LineError."""
-        if line.word in ("bound", "unbound", "state"):
+        if line.word in ("bound", "unbound", "state", "halted", "moved", "unmoved"):
             self._answers.put(line)
         elif line.word == "abort" and self._membership is not None:
             self._is_told = True
@@ -134,7 +136,7 @@ class Service:
             self._answer_s_max = min(ANSWER_S_MAX, self._membership.heartbeat_lost_s / 2)
             for word, fields in granted:
                 self._channel.send(word, **fields)
-            self._membership.attend(self._state, self._end)
+            self._membership.attend(self._state, self._end, self._halt, self._move)
 
     def _config_of(self, line: Line) -> AgentConfig:
         """Raises a ValueError."""
@@ -165,6 +167,21 @@ class Service:
         if answer is None:
             return {} if self._over.is_set() else None
         return {name: value for name, value in answer.fields.items() if name != "id"}
+
+    def _halt(self, aggregator: int) -> str:
+        return self._must("ask-halt", "halted", aggregator=aggregator).text("positions")
+
+    def _move(self, to: Fields) -> None:
+        self._must("ask-move", "moved", **to)
+
+    def _must(self, word: str, done: str, **fields: object) -> Line:
+        """The worker's answer. Raises a WiresumError if it has not done what it must."""
+        answer = self._ask(word, **fields)
+        if answer is None:
+            raise WiresumError("the worker does not answer")
+        if answer.word != done:
+            raise WiresumError(answer.fields.get("text", f"the worker answers '{answer.word}'"))
+        return answer
 
     def _ask(self, word: str, **fields: object) -> Line | None:
         """The worker's answer; None if it gives none."""
