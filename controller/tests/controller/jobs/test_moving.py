@@ -18,6 +18,7 @@ from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Halt, Move, Reconcile
 from wiresum.controller.jobs.positions import Role
 from wiresum.controller.store import Store
+from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
 from wiresum_lab.doubles.moving import (
     SIZES,
@@ -93,7 +94,7 @@ def test_what_a_job_has_at_its_new_switch_is_what_that_was_told() -> None:
     assert job.root.entry == entry
     assert job.keys_reserved == job.root.entry.keys_reserved == entry.keys_reserved > 1000
     assert entry.port_offset == 4, "the other job has the first ports"
-    assert moves(made)[0].grant.switch_endpoint.port == 43488 + 4
+    assert moves(made)[0].grant.switch_endpoint.port == SWITCH_PORT + 4
 
 
 def test_all_jobs_of_a_full_switch_that_was_started_anew_get_their_slots_back() -> None:

@@ -106,12 +106,11 @@ class Moving:
         return True
 
     def restore(self, job: Job, now: float) -> None:
-        """After a restart of the service."""
+        """After a restart of the service. Its switches are reconciled without a job that moves."""
         job.may_be_halted = set(job.workers)
         if job.state is State.MOVING:
             job.moving = Move(Cause.INTERRUPTED, "the service was started again while it moved", now, halting_since=now)
             self._tell_to_halt(job, above=job.move_number)
-            self._telling.evict(job)
 
     def drop(self, job: Job, now: float) -> None:
         """The job ends."""
