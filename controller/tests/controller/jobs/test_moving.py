@@ -186,6 +186,16 @@ def test_a_job_whose_rounds_move_keeps_its_lease() -> None:
     assert (halts(made), ends(made)) == ([], set())
 
 
+def test_a_service_that_is_cut_off_from_a_switch_and_its_workers_moves_no_job() -> None:
+    """Perhaps their rounds move."""
+    made = JobsHarness(switches=two())
+    workers = running(made)
+    made.change("first", "no answer")
+    made.break_streams(*workers)
+    made.wait(60)
+    assert (made.outputs(Admit), halts(made), ends(made)) == ([], [], set())
+
+
 def test_a_job_stays_if_its_switch_comes_back_before_there_is_a_place() -> None:
     made = JobsHarness(switches=two(second=SwitchSizes(slots=64, lanes_max=360, jobs_max=1)))
     workers = running(made, slots=64)
