@@ -39,7 +39,6 @@ from wiresum.controller.jobs.granting import reply_to, settle_entries
 from wiresum.controller.jobs.job import Cause, Event, Job, Move, Moved, Presence, State, Worker
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits
-from wiresum.controller.jobs.lost_workers import heard_of_lately
 from wiresum.controller.jobs.outputs import Halt, Output
 from wiresum.controller.jobs.outputs import Move as TellMove
 from wiresum.controller.jobs.positions import roles
@@ -83,7 +82,7 @@ class Moving:
     def look(self, job: Job, now: float) -> None:
         """To be called several times a second for each job that has begun."""
         if job.state is State.RUNNING:
-            found = self._cause(job, now)
+            found = self._cause(job)
             if found is None or not can_move(job):
                 self._stay(job)
                 return
@@ -118,12 +117,14 @@ class Moving:
             self._dismiss(job.moving.lease, now)
         job.moving = job.moved = None
 
-    def _cause(self, job: Job, now: float) -> tuple[Cause, str] | None:
+    def _cause(self, job: Job) -> tuple[Cause, str] | None:
         switches = [self._cluster.switches[name] for name in job.nodes]
         if lost := [switch for switch in switches if switch.trouble]:
             switch = min(lost, key=lambda switch: switch.trouble_since)
-            still_s = now - max(switch.trouble_since, job.progress_at)
-            if still_s >= self._limits.move_after_ms / 1000 and heard_of_lately(job, self._limits, now):
+            heard_at = max(worker.heard_at for worker in job.workers.values())
+            # A silence says nothing: perhaps the service is cut off from all of them, and their rounds move.
+            still_s = heard_at - max(switch.trouble_since, job.progress_at)
+            if still_s >= self._limits.move_after_ms / 1000:
                 return Cause.SWITCH_LOST, f"{switch.name} is lost ({switch.trouble})"
         if drained := [switch.name for switch in switches if switch.draining]:
             return Cause.SWITCH_DRAINED, f"an operator drains {in_words(drained)}"
