@@ -280,8 +280,8 @@ class Laboratory:
         self.operator.tell(lambda stub: stub.Drain(request, timeout=patience_s))
 
     def jobs_at(self) -> dict[str, str]:
-        """The switch of each job."""
-        return {job.name: job.switch_name for job in self.operator.report().jobs}
+        """The switch of each job that has not ended."""
+        return {job.name: job.switch_name for job in self.operator.report().jobs if job.state != "ending"}
 
     # Jobs.
 

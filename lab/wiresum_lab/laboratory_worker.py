@@ -1,7 +1,8 @@
 """One worker of laboratory.py and of cluster_soak.py: sums what every worker can compute by itself, and compares every
 element, until all have been told to stop.
 
-Prints a line of JSON a second, and one at its end; ends with status 1 if its job ended before it was to.
+Prints a line of JSON a second, with the longest sum since the line before, and one at its end; ends with status 1 if
+its job ended before it was to.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def contribution(salt: int, rank: int, step: int, size: int) -> np.ndarray[tuple
 def train(session: Session, salt: int, stop: Path, step_s_max: float) -> tuple[int, int]:
     """Returns steps and wrong elements. Each job has its own `salt`: a sum of another job would be wrong."""
     step = wrong = 0
-    said_at = 0.0
+    said_at = slowest_s = 0.0
     while True:
         step += 1
         size = SIZES[step % len(SIZES)]
@@ -39,11 +40,14 @@ def train(session: Session, salt: int, stop: Path, step_s_max: float) -> tuple[i
         )
         stopping = np.array([stop.exists()], dtype=np.int32)  # summed too, so that all stop at the same step
         regions = [Region(array.ctypes.data, array.ctypes.data, array.size) for array in (mine, stopping)]
+        submitted_at = time.monotonic()
         session.submit(regions, dtype=Dtype.I32, notify=False, timeout_s=step_s_max).wait()
+        slowest_s = max(slowest_s, time.monotonic() - submitted_at)
         wrong += int(np.count_nonzero(mine != expected))
         if time.monotonic() > said_at + 1:
             said_at = time.monotonic()
-            click.echo(json.dumps({"steps": step, "wrong": wrong}))
+            click.echo(json.dumps({"steps": step, "wrong": wrong, "slowest_s": round(slowest_s, 3)}))
+            slowest_s = 0.0
         if stopping[0]:
             return step, wrong
         time.sleep(PAUSE_S)

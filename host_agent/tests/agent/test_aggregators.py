@@ -219,7 +219,7 @@ def test_an_end_before_attend_is_reported_by_attend(two: list[JoinServer]) -> No
     other.abort("too soon")
     wait_until(lambda: early._aggregators is not None and early._aggregators.ended is not None, "it has heard")
     told: list[WiresumError] = []
-    early.attend(dict, lambda error, tell_others: told.append(error))
+    early.attend(dict, lambda error, tell_others: told.append(error), halt=lambda _: "", move=lambda _: None)
     assert isinstance(told[0], JobAbortedError)
     early.leave()
     other.leave()

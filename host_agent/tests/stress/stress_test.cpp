@@ -47,8 +47,8 @@ constexpr std::size_t kSwitches = 3;  // the first may be the root of the others
 constexpr std::size_t kLives = 6;     // the number of jobs that use the same slots one after the other
 constexpr std::size_t kCallsMax = 24;
 constexpr std::size_t kMovesMax = 4;
-constexpr std::uint16_t kJobNumbers = 16;  // a job that has moved may have the number of before plus this
-constexpr auto kPatience = 30s;            // for operations that normally take milliseconds
+constexpr std::uint16_t kNumbers = 16;  // a job that has moved may have the number of before plus this
+constexpr auto kPatience = 30s;         // for operations that normally take milliseconds
 
 std::string replay(std::uint64_t seed) {
   return "; replay: WIRESUM_STRESS_SEED=" + std::to_string(seed) + " stress_test --gtest_filter='Stress.*'";
@@ -67,7 +67,7 @@ class Network {
       soft_switch::ServerConfig config;
       config.local = {.address = kLoopback, .port = 0};
       config.threads = static_cast<unsigned>(1 + below(random_, 3));
-      config.sizes = {.slots = 2 * kJobsAtATime * kSlots, .lanes_max = 360, .jobs_max = 2 * kJobNumbers};
+      config.sizes = {.slots = 2 * kJobsAtATime * kSlots, .lanes_max = 360, .jobs_max = 2 * kNumbers};
       config.spin_us = happens(random_, 0.3) ? 20 : 0;
       config.transport = spec_;
       switches_.push_back(std::make_unique<SwitchServer>(config));
@@ -306,35 +306,48 @@ class Life {
     };
     const bool is_lost = happens(random, 0.5);  // else the old switch goes on, also with packets under way
     if (is_lost) leave();
-    std::vector<std::vector<std::uint32_t>> positions;
-    for (const auto& engine : engines_) {
-      if (happens(random, 0.3)) std::this_thread::sleep_for(std::chrono::microseconds(below(random, 500)));
-      positions.push_back(engine->halt(aggregator));
+    try {
+      std::vector<std::vector<std::uint32_t>> positions;
+      for (const auto& engine : engines_) {
+        pause(random);
+        positions.push_back(engine->halt(aggregator));
+      }
+      place_anew(moving, random);
+      const auto roles = engine::roles_of(positions);
+      for (std::size_t i = 0; i < workers_; ++i) {
+        pause(random);
+        const Node& node = moving[is_tree_ ? leaf_of_[i] : 0];
+        AggregatorConfig& to = configs_[i].aggregators[aggregator];
+        to.worker.key = node.entry.key;
+        to.worker.job = node.entry.job;
+        to.switch_endpoint = port_of(node.at);
+        engines_[i]->move(aggregator, to, roles[i]);
+      }
+    } catch (...) {
+      if (!is_lost) leave();
+      throw;
     }
+    if (!is_lost) leave();
+  }
+
+  static void pause(Random& random) {
+    if (happens(random, 0.3)) std::this_thread::sleep_for(std::chrono::microseconds(below(random, 500)));
+  }
+
+  void place_anew(std::span<Node> moving, Random& random) {
     const std::uint32_t key = network_.new_key();
+    constexpr std::uint32_t kSlotsOfAll = kJobsAtATime * kSlots;
     for (Node& node : moving) {
-      if (happens(random, 0.7) || is_tree_) node.at = (node.at + kSwitches) % (2 * kSwitches);
+      if (is_tree_ || happens(random, 0.7)) node.at = (node.at + kSwitches) % (2 * kSwitches);
       node.entry.key = key;
-      node.entry.job = static_cast<std::uint16_t>((node.entry.job + kJobNumbers) % (2 * kJobNumbers));
-      node.entry.slot_base =
-          static_cast<std::uint32_t>((node.entry.slot_base + kJobsAtATime * kSlots) % (2 * kJobsAtATime * kSlots));
+      node.entry.job = static_cast<std::uint16_t>((node.entry.job + kNumbers) % (2 * kNumbers));
+      node.entry.slot_base = (node.entry.slot_base + kSlotsOfAll) % (2 * kSlotsOfAll);
       if (node.entry.uplink.exists()) node.entry.uplink.parent = port_of(moving.front().at);
     }
-    for (std::size_t i = 1; is_tree_ && i < moving.size(); ++i) {
+    for (std::size_t i = 1; i < moving.size(); ++i) {
       moving.front().entry.endpoints[moving[i].entry.uplink.worker] = port_of(moving[i].at);
     }
     for (const Node& node : moving) network_.at(node.at).admit(node.entry);
-    const auto roles = engine::roles_of(positions);
-    for (std::size_t i = 0; i < workers_; ++i) {
-      if (happens(random, 0.3)) std::this_thread::sleep_for(std::chrono::microseconds(below(random, 500)));
-      AggregatorConfig& to = configs_[i].aggregators[aggregator];
-      const std::size_t node = is_tree_ ? leaf_of_[i] : 0;
-      to.worker.key = key;
-      to.worker.job = moving[node].entry.job;
-      to.switch_endpoint = port_of(moving[node].at);
-      engines_[i]->move(aggregator, to, roles[i]);
-    }
-    if (!is_lost) leave();
   }
 
   /// A switch that sees all of a worker's packets has seen the packets of its last collective.

@@ -121,6 +121,7 @@ TEST(Move, WhoRepeatsGivesTheResultAgainThoughTheCallerHasItsMemory) {
   ASSERT_EQ(ended(rig), Status::kOk);
   std::ranges::fill(sum.values, 0.0F);
   ASSERT_TRUE(move(rig, {kRepeats}));
+  EXPECT_LE(rig.worker().next_timeout(), rig.now);
   const Sent repeat = only(rig);
   wire::Header expected = data.header;
   expected.job = kElsewhere.job;

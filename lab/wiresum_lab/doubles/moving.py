@@ -10,6 +10,7 @@ from wiresum.controller.jobs import report
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.outputs import Halt, Move, Tell
+from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.controller import JobsHarness, member, switch
 
 SIZES = SwitchSizes(slots=512, lanes_max=360, jobs_max=8)
@@ -18,8 +19,8 @@ SIZES = SwitchSizes(slots=512, lanes_max=360, jobs_max=8)
 def two(first: SwitchSizes = SIZES, second: SwitchSizes = SIZES) -> list[Switch]:
     """Switches that reach all hosts. With more slots the second one is where jobs go first."""
     return [
-        switch("first", first, endpoint=Endpoint("10.0.0.1", 43488)),
-        switch("second", second, endpoint=Endpoint("10.0.0.2", 43488)),
+        switch("first", first, endpoint=Endpoint("10.0.0.1", SWITCH_PORT)),
+        switch("second", second, endpoint=Endpoint("10.0.0.2", SWITCH_PORT)),
     ]
 
 

@@ -245,7 +245,7 @@ class Soak:
         self.laboratory.tend_draining()
 
     def restart_a_switch(self) -> Iterator[float]:
-        """Jobs at the other switch go on; those that it had end, and those that begin may."""
+        """Jobs at the other switch go on; those that it had move, or end if another fault comes between."""
         report = self.laboratory.report(ANSWER_S_MAX)
         if report is None:
             return

@@ -17,6 +17,7 @@ from wiresum_lab.doubles.moving import (
     SIZES,
     end_of,
     ends,
+    halts,
     moves,
     positions,
     restart,
@@ -166,6 +167,70 @@ def test_every_number_from_before_a_restart_is_exceeded_and_later_ones_end_the_j
     after.jobs.beat(restored[2], 1, after.now, join.Halted(move_number=20, positions=positions()))
     after.settle()
     assert "says that it has halted, which it was not told to" in end_of(after).reason
+
+
+def test_a_lease_at_a_lost_switch_is_remembered_after_the_job_has_moved(store: Store) -> None:
+    before = JobsHarness(switches=two(), store=store)
+    workers = running(before)
+    before.change("first", "no answer")
+    before.wait(1.5, beating=workers)
+    found = {record.switch_name: record.state for record in store.load().jobs}
+    assert found == {"first": "ending", "second": "running"}
+    store.begin()
+    after = JobsHarness(switches=two(), store=store)
+    restored = comes_back(after, workers)
+    after.wait(40, beating=restored)
+    assert [job.switch_name for job in after.jobs.all()] == ["second"]
+    assert (ends(after), len(store.load().jobs), after.slots_free) == (set(), 1, 1024 - 256)
+
+
+def test_a_worker_that_has_gone_on_after_a_restart_cannot_say_that_it_had_halted(store: Store) -> None:
+    workers = running(JobsHarness(SIZES, store=store), slots=16)
+    after = JobsHarness(SIZES, store=store)
+    restored = comes_back(after, workers)
+    after.jobs.beat(restored[2], 1, after.now, join.Halted(move_number=3, positions=positions()))
+    after.settle()
+    assert "says that it has halted, which it was not told to" in end_of(after).reason
+
+
+def test_a_worker_names_a_number_from_before_a_restart_once(store: Store) -> None:
+    workers = running(JobsHarness(SIZES, store=store), slots=16)
+    after = JobsHarness(SIZES, store=store)
+    after.deaf = {workers[0].token}
+    restored = [after.jobs.attend(member(worker), after.now) for worker in workers]
+    for number in (4, 9):
+        after.jobs.beat(restored[0], 1, after.now, join.Halted(move_number=number, positions=positions()))
+        after.settle()
+    assert end_of(after).worker.rank == 0
+    assert {number for _, number in halts(after)} == {5}
+
+
+def test_the_last_number_of_all_ends_the_job(store: Store) -> None:
+    workers = running(JobsHarness(SIZES, store=store), slots=16)
+    after = JobsHarness(SIZES, store=store)
+    after.halted = {workers[0].token: join.Halted(move_number=(1 << 32) - 1, positions=positions())}
+    comes_back(after, workers)
+    assert end_of(after).worker.rank == 0
+
+
+def test_all_must_have_heard_of_the_newest_halt(store: Store) -> None:
+    """Those that have not would not hear of the move."""
+    workers = running(JobsHarness(SIZES, store=store), slots=16)
+    after = JobsHarness(SIZES, store=store)
+    restored = [after.jobs.attend(member(worker), after.now) for worker in workers]
+    after.jobs.beat(restored[0], 1, after.now, join.Halted(move_number=4, positions=positions()))
+    after.deaf = {workers[1].token}
+    after.settle()
+    after.deaf |= {workers[0].token}
+    after.jobs.beat(restored[1], 1, after.now, join.Halted(move_number=9, positions=positions()))
+    after.settle()
+    after.obey(restored[1], join.JobEvent(halt=join.Halt(move_number=10)))
+    after.settle()
+    assert halts(after)[3:] == [(0, 10), (1, 10), (2, 10)]
+    assert moves(after) == []
+    after.obey(restored[0], join.JobEvent(halt=join.Halt(move_number=10)))
+    after.settle()
+    assert {move.move_number for move in moves(after)} == {10}
 
 
 def test_moves_are_written_down_before_anybody_hears_of_them(store: Store) -> None:

@@ -9,6 +9,8 @@ import pytest
 from wiresum import join
 from wiresum.controller.driver import Reconciled
 from wiresum.controller.jobs.job import State
+from wiresum.controller.jobs.keys import Keys, KeySequence
+from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.outputs import Admit, Grant, Move
 from wiresum_lab.doubles.controller import JobsHarness, member
 from wiresum_lab.doubles.moving import (
@@ -152,6 +154,51 @@ def test_workers_that_leave_or_abort_in_the_middle_end_the_job() -> None:
     assert (made.jobs.all(), made.slots_free) == ([], 512)
 
 
+def test_a_job_that_a_worker_leaves_before_another_switch_has_it_stays() -> None:
+    made = JobsHarness(switches=two())
+    workers = running(made)
+    made.jobs.drain("first", resume=False)
+    made.switch_answers = False
+    made.wait(0.2, beating=workers)
+    (admit,) = made.outputs(Admit)
+    made.switch_answers = True
+    made.leave(workers[1])
+    made.jobs.admitted("second", admit.entry.job, made.now)
+    made.settle()
+    made.wait(2, beating=[workers[0], workers[2]])
+    assert (workers[0].job.state, halts(made), ends(made)) == (State.RUNNING, [], set())
+    assert made.switches[1].leases.slots_free == 512
+
+
+def test_a_service_that_stood_still_gives_its_workers_time_to_halt_and_to_go_on() -> None:
+    made = JobsHarness(SIZES)
+    workers = running(made)
+    made.deaf = {workers[1].token}
+    restart(made, "leaf")
+    made.wait(20, beating=workers)
+    made.now += 100
+    made.wait(9, beating=workers)
+    assert ends(made) == set()
+    made.obey(workers[1], join.JobEvent(halt=join.Halt(move_number=1)))
+    made.settle()
+    made.wait(20, beating=workers)
+    made.now += 100
+    made.wait(9, beating=workers)
+    assert ends(made) == set()
+    made.wait(2, beating=workers)
+    assert "it has not gone on after the job has moved" in end_of(made).reason
+
+
+def test_a_job_does_not_move_when_the_keys_are_needed_for_new_jobs() -> None:
+    keys = Keys(KeySequence(bytes(16), bits=16))
+    made = JobsHarness(switches=two(), keys=keys)
+    workers = running(made)
+    keys.skip(2**16 - 1 - Limits().waiting_max)
+    restart(made, "first")
+    made.wait(31, beating=workers)
+    assert "all keys have been used" in end_of(made).reason
+
+
 def test_a_job_whose_workers_all_leave_in_the_middle_has_completed() -> None:
     made = JobsHarness(SIZES)
     workers = running(made)
@@ -211,6 +258,19 @@ def test_a_worker_that_says_after_the_move_that_it_has_halted_is_named() -> None
     made.wait(2, beating=workers)
     assert end_of(made).worker.rank == 1
     assert "for 30 s it has not gone on after the job has moved" in end_of(made).reason
+
+
+def test_a_worker_that_has_gone_on_is_not_told_again() -> None:
+    made = JobsHarness(SIZES)
+    workers = running(made)
+    made.deaf = {workers[1].token}
+    restart(made, "leaf")
+    made.obey(workers[1], join.JobEvent(halt=join.Halt(move_number=1)))
+    made.settle()
+    made.jobs.attend(member(workers[0]), made.now)
+    made.jobs.beat(workers[0], 1, made.now, join.Halted(move_number=1, positions=bytes(4 * 256)))
+    made.settle()
+    assert [output.worker.rank for output in made.outputs(Move)] == [0, 1, 2]
 
 
 def test_a_switch_that_does_not_take_the_job_is_asked_again_and_the_job_runs_on() -> None:

@@ -13,10 +13,12 @@ from wiresum.controller.driver import Reconciled, SwitchSizes
 from wiresum.controller.jobs import moving, report
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Cause, State, Worker
+from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Halt, Move
+from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Halt, Move, Reconcile
 from wiresum.controller.jobs.positions import Role
 from wiresum.controller.store import Store
+from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
 from wiresum_lab.doubles.moving import (
     SIZES,
@@ -62,6 +64,37 @@ def test_a_job_goes_on_at_a_switch_that_was_started_anew() -> None:
     for worker in workers:
         made.leave(worker)
     assert made.slots_free == 512
+
+
+def test_a_switch_that_is_not_yet_made_ready_need_not_be_told_to_forget_a_job() -> None:
+    """It refuses that until it is, and then holds nothing."""
+    made = JobsHarness(SIZES)
+    workers = running(made, slots=512)
+    made.switch_answers = False
+    made.change("leaf", "")
+    made.jobs.reconciled(made.done[-1], Reconciled(reloaded=True), made.now)  # type: ignore[arg-type]
+    made.settle()
+    (evict,) = made.outputs(Evict)
+    made.jobs.evict_failed("leaf", evict.number, made.now)
+    made.switch_answers = True
+    made.jobs.reconciled(made.outputs(Reconcile)[-1], Reconciled(), made.now)
+    made.settle()
+    assert (workers[0].job.state, len(moves(made))) == (State.RUNNING, 3)
+
+
+def test_what_a_job_has_at_its_new_switch_is_what_that_was_told() -> None:
+    keys = Keys(KeySequence(bytes(16)))
+    made = JobsHarness(switches=two(), keys=keys)
+    workers, _ = running(made), in_the_way(made, "other", 64)
+    job = workers[0].job
+    keys.skip(1000)
+    made.jobs.drain("first", resume=False)
+    made.wait(0.3, beating=workers)
+    entry = made.outputs(Admit)[-1].entry
+    assert job.root.entry == entry
+    assert job.keys_reserved == job.root.entry.keys_reserved == entry.keys_reserved > 1000
+    assert entry.port_offset == 4, "the other job has the first ports"
+    assert moves(made)[0].grant.switch_endpoint.port == SWITCH_PORT + 4
 
 
 def test_all_jobs_of_a_full_switch_that_was_started_anew_get_their_slots_back() -> None:
@@ -153,6 +186,16 @@ def test_a_job_whose_rounds_move_keeps_its_lease() -> None:
     assert (halts(made), ends(made)) == ([], set())
 
 
+def test_a_service_that_is_cut_off_from_a_switch_and_its_workers_moves_no_job() -> None:
+    """Perhaps their rounds move."""
+    made = JobsHarness(switches=two())
+    workers = running(made)
+    made.change("first", "no answer")
+    made.break_streams(*workers)
+    made.wait(60)
+    assert (made.outputs(Admit), halts(made), ends(made)) == ([], [], set())
+
+
 def test_a_job_stays_if_its_switch_comes_back_before_there_is_a_place() -> None:
     made = JobsHarness(switches=two(second=SwitchSizes(slots=64, lanes_max=360, jobs_max=1)))
     workers = running(made, slots=64)
@@ -168,6 +211,21 @@ def test_a_job_stays_if_its_switch_comes_back_before_there_is_a_place() -> None:
     made.leave(other)
     made.wait(30, beating=workers)
     assert (job.switch_name, ends(made)) == ("first", set())
+
+
+def test_a_job_that_another_switch_is_just_being_told_of_moves_though_its_cause_is_gone() -> None:
+    made = JobsHarness(switches=two())
+    workers = running(made)
+    made.jobs.drain("first", resume=False)
+    made.switch_answers = False
+    made.wait(0.2, beating=workers)
+    (admit,) = made.outputs(Admit)
+    made.jobs.drain("first", resume=True)
+    made.wait(0.2, beating=workers)
+    made.switch_answers = True
+    made.jobs.admitted("second", admit.entry.job, made.now)
+    made.settle()
+    assert (workers[0].job.switch_name, workers[0].job.state) == ("second", State.RUNNING)
 
 
 def test_a_job_that_no_other_switch_takes_ends_and_hears_why() -> None:
@@ -248,6 +306,7 @@ def test_jobs_that_wait_for_a_drained_one_to_find_a_place_are_not_held_up() -> N
     made.jobs.drain("first", resume=False)
     made.wait(5, beating=[*large, other])
     assert made.jobs.waiting.position(large[0].job.moving.lease) == 1  # type: ignore[union-attr, arg-type]
+    assert not made.jobs.waiting.crowded, "idle jobs need not end for it"
     next_one = made.ask(job_name="next", slots=64)
     assert (next_one.job.state, next_one.job.switch_name) == (State.RUNNING, "second")
 

@@ -60,7 +60,7 @@ class Jobs:
         emit = self._outputs.append
         self._telling = Telling(self.cluster, self.limits, emit)
         self.moving = Moving(
-            self.cluster, self.waiting, self._telling, self.limits, emit, self._save, self._clear, self._end
+            self.cluster, self.waiting, self._telling, keys, self.limits, emit, self._save, self._clear, self._end
         )
         self.reservations = Reservations(self.limits, emit, unix_offset)
         self.history = History(emit, unix_offset)

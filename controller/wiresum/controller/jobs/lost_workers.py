@@ -243,11 +243,6 @@ def _lost_switch(job: Job, switches: Iterable[Switch], limits: Limits, now: floa
     return _ended(join.JobEnded.SWITCH_LOST, reason)
 
 
-def heard_of_lately(job: Job, limits: Limits, now: float) -> bool:
-    """Has any of its workers sent a heartbeat?"""
-    return now - max(worker.heard_at for worker in job.workers.values()) <= limits.suspect_ms / 1000
-
-
 def _dead_while_moving(job: Job, limits: Limits, now: float) -> End | None:
     for worker in job.workers.values():
         gone_s = now - worker.broken_at if worker.broken_at is not None else 0.0
@@ -259,7 +254,8 @@ def _dead_while_moving(job: Job, limits: Limits, now: float) -> End | None:
 
 def _is_cut_off(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> bool:
     """Is the service itself, as it seems: are a switch and all workers of the job out of its reach?"""
-    return any(switches[name].trouble for name in job.nodes) and not heard_of_lately(job, limits, now)
+    unheard_s = now - max(worker.heard_at for worker in job.workers.values())
+    return unheard_s > limits.suspect_ms / 1000 and any(switches[name].trouble for name in job.nodes)
 
 
 def _unhalted(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> End | None:

@@ -37,8 +37,8 @@ from wiresum import join
 from wiresum.controller.jobs.cluster import Cluster
 from wiresum.controller.jobs.granting import reply_to, settle_entries
 from wiresum.controller.jobs.job import Cause, Event, Job, Move, Moved, Presence, State, Worker
+from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits
-from wiresum.controller.jobs.lost_workers import heard_of_lately
 from wiresum.controller.jobs.outputs import Halt, Output
 from wiresum.controller.jobs.outputs import Move as TellMove
 from wiresum.controller.jobs.positions import roles
@@ -62,6 +62,7 @@ class Moving:
         cluster: Cluster,
         waiting: WaitingRoom,
         telling: Telling,
+        keys: Keys,
         limits: Limits,
         emit: Callable[[Output], None],
         save: Callable[[Job], None],
@@ -70,7 +71,8 @@ class Moving:
     ) -> None:
         """`save` writes a job down; `clear` takes a lease that is over, to free it when its switches have forgotten it;
         `end` ends a job."""
-        self._cluster, self._waiting, self._telling, self._limits = cluster, waiting, telling, limits
+        self._cluster, self._waiting, self._telling, self._keys = cluster, waiting, telling, keys
+        self._limits = limits
         self._emit, self._save, self._clear, self._end = emit, save, clear, end
         self.count: Counter[Cause] = Counter()
         """Of moves that were completed."""
@@ -80,7 +82,7 @@ class Moving:
     def look(self, job: Job, now: float) -> None:
         """To be called several times a second for each job that has begun."""
         if job.state is State.RUNNING:
-            found = self._cause(job, now)
+            found = self._cause(job)
             if found is None or not can_move(job):
                 self._stay(job)
                 return
@@ -103,12 +105,11 @@ class Moving:
         return True
 
     def restore(self, job: Job, now: float) -> None:
-        """After a restart of the service."""
+        """After a restart of the service. Its switches are reconciled without a job that moves."""
         job.may_be_halted = set(job.workers)
         if job.state is State.MOVING:
             job.moving = Move(Cause.INTERRUPTED, "the service was started again while it moved", now, halting_since=now)
             self._tell_to_halt(job, above=job.move_number)
-            self._telling.evict(job)
 
     def drop(self, job: Job, now: float) -> None:
         """The job ends."""
@@ -116,12 +117,14 @@ class Moving:
             self._dismiss(job.moving.lease, now)
         job.moving = job.moved = None
 
-    def _cause(self, job: Job, now: float) -> tuple[Cause, str] | None:
+    def _cause(self, job: Job) -> tuple[Cause, str] | None:
         switches = [self._cluster.switches[name] for name in job.nodes]
         if lost := [switch for switch in switches if switch.trouble]:
             switch = min(lost, key=lambda switch: switch.trouble_since)
-            still_s = now - max(switch.trouble_since, job.progress_at)
-            if still_s >= self._limits.move_after_ms / 1000 and heard_of_lately(job, self._limits, now):
+            heard_at = max(worker.heard_at for worker in job.workers.values())
+            # A silence says nothing: perhaps the service is cut off from all of them, and their rounds move.
+            still_s = heard_at - max(switch.trouble_since, job.progress_at)
+            if still_s >= self._limits.move_after_ms / 1000:
                 return Cause.SWITCH_LOST, f"{switch.name} is lost ({switch.trouble})"
         if drained := [switch.name for switch in switches if switch.draining]:
             return Cause.SWITCH_DRAINED, f"an operator drains {in_words(drained)}"
@@ -143,6 +146,7 @@ class Moving:
         if move.lease is not None or now < move.again_at:
             return
         try:
+            self._keys.check_left(self._limits.waiting_max + len(self._waiting))
             lease = _next_lease(job, self._cluster, now)
             self._waiting.look_for_offers(lease)
         except Refusal as refusal:
@@ -193,7 +197,6 @@ class Moving:
         move = job.moving
         assert move is not None, "there is a cause"
         job.move(Event.MOVES, move.reason)
-        job.moved = None
         move.halting_since = now
         self._tell_to_halt(job, above=job.move_number)
         self._telling.evict(job)

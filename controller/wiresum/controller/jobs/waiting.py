@@ -40,11 +40,15 @@ class WaitingRoom:
         self._queue: list[Job] = []
         """The next one first."""
         self._tickets = 0
-        self._kinds: dict[tuple[str, bool, tuple[Offer, ...]], int] = {}
-        """By tenant, whether it moves, and offers: jobs of one kind lack the same."""
+        self._kinds: dict[tuple[str, tuple[Offer, ...]], int] = {}
+        """By tenant and offers: jobs of one kind lack the same."""
         self._kinds_seen = 0
         self.held_up = ""
         """Why no job gets slots now; empty: they do."""
+
+    def __len__(self) -> int:
+        """Of the queue."""
+        return len(self._queue)
 
     def check_can_form(self, job: Job, waiting: Sequence[Job]) -> None:
         """Sets how long it may form. Raises a `Refusal` if it could never run, or if too many jobs form or wait.
@@ -115,7 +119,7 @@ class WaitingRoom:
         if len(self._kinds) >= KINDS_MAX:
             self._kinds.clear()
         self._kinds_seen += 1
-        job.kind = self._kinds.setdefault((job.tenant, job.moves is not None, job.offers), self._kinds_seen)
+        job.kind = self._kinds.setdefault((job.tenant, job.offers), self._kinds_seen)
 
     def _never(self, job: Job, tree: Tree) -> str:
         """Why it can never run at these switches, though they have bits for all its workers; empty: it can."""
