@@ -99,7 +99,8 @@ class Moving:
             return True  # it has no use for that lease anyway
         if job.state is not State.RUNNING or not can_move(job):
             return False
-        job.moving = job.moving or Move(cause, reason, now)
+        if job.moving is None or job.moving.lease is None:
+            job.moving = Move(cause, reason, now)
         job.moving.cause, job.moving.reason = cause, reason
         self._begin(job, now)
         return True
