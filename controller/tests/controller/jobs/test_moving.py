@@ -257,9 +257,10 @@ def test_a_switch_that_cannot_carry_the_lease_as_it_is_is_no_place(second: Switc
     made.jobs.drain("first", resume=False)
     made.wait(60, beating=workers)
     assert (halts(made), ends(made)) == ([], set())
+    assert said_of(made).endswith(f": first takes no new jobs, since an operator drains it; {why}")
     made.change("first", "no answer")
     made.wait(31, beating=workers)
-    assert why in end_of(made).reason or "first cannot be used now" in end_of(made).reason
+    assert f"No other switch could take it: first cannot be used now (no answer); {why}" in end_of(made).reason
 
 
 def test_a_job_with_more_slots_than_can_be_compared_does_not_move(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,6 +254,8 @@ class Job:
     """When it gives up if a worker is still missing."""
     offers: tuple[Offer, ...] = ()
     """Where it may get slots, once all its workers have asked: at most one in each tree of the configuration."""
+    unfit: tuple[str, ...] = ()
+    """Of a lease: why other trees can never have it."""
     kind: int = 0
     """Jobs of one kind are of one tenant and have the same offers."""
     state: State = State.FORMING

@@ -84,7 +84,7 @@ class Moving:
         if job.state is State.RUNNING:
             found = self._cause(job)
             if found is None or not can_move(job):
-                self._stay(job)
+                self._stay(job, now)
                 return
             cause, reason = found
             if job.moving is None:
@@ -99,7 +99,8 @@ class Moving:
             return True  # it has no use for that lease anyway
         if job.state is not State.RUNNING or not can_move(job):
             return False
-        job.moving = job.moving or Move(cause, reason, now)
+        if job.moving is None or job.moving.lease is None:
+            job.moving = Move(cause, reason, now)
         job.moving.cause, job.moving.reason = cause, reason
         self._begin(job, now)
         return True
@@ -114,7 +115,7 @@ class Moving:
     def drop(self, job: Job, now: float) -> None:
         """The job ends."""
         if job.moving is not None and job.moving.lease is not None:
-            self._dismiss(job.moving.lease, now)
+            self._dismiss(job.moving.lease, "the job has ended", now)
         job.moving = job.moved = None
 
     def _cause(self, job: Job) -> tuple[Cause, str] | None:
@@ -130,14 +131,13 @@ class Moving:
             return Cause.SWITCH_DRAINED, f"an operator drains {in_words(drained)}"
         return None
 
-    def _stay(self, job: Job) -> None:
+    def _stay(self, job: Job, now: float) -> None:
         """Of a job that runs. A lease that is just being admitted will be used: that is a matter of a moment."""
         lease = job.moving.lease if job.moving is not None else None
         if lease is not None and lease.state is not State.QUEUED:
             return
         if lease is not None:
-            self._waiting.remove(lease)
-            lease.move(Event.GIVEN_UP, "the job stays where it is")
+            self._dismiss(lease, "the job stays where it is", now)
         job.moving = None
 
     def _seek(self, job: Job, now: float) -> None:
@@ -153,7 +153,7 @@ class Moving:
             move.obstacle, move.again_at = refusal.text, math.inf  # that does not change while this service runs
             return
         move.lease = lease
-        lease.move(Event.COMPLETED)
+        lease.move(Event.COMPLETED, f"the job is to move, since {move.reason}")
         self._waiting.add(lease)
         self._waiting.serve()
 
@@ -175,18 +175,17 @@ class Moving:
         """A switch did not take it, or has lost it."""
         job = lease.moves
         assert job is not None and job.moving is not None and job.moving.lease is lease, "a job has one next lease"
-        log.warning("%s is of no use: %s", lease, why)
         job.moving.lease, job.moving.obstacle = None, why
         job.moving.again_at = now + self._limits.evict_retry_ms / 1000
-        self._dismiss(lease, now)
+        self._dismiss(lease, why, now)
 
-    def _dismiss(self, lease: Job, now: float) -> None:
+    def _dismiss(self, lease: Job, why: str, now: float) -> None:
         if lease.state is State.QUEUED:
             self._waiting.remove(lease)
-            lease.move(Event.GIVEN_UP)
+            lease.move(Event.GIVEN_UP, why)
             return
-        lease.move(Event.ENDED)
-        lease.ended = join.JobEnded(reason="it has moved to another lease")
+        lease.move(Event.ENDED, why)
+        lease.ended = join.JobEnded(reason=why)
         self._save(lease)
         self._telling.evict(lease)
         self._clear(lease, now)
@@ -291,7 +290,7 @@ class Moving:
         job.may_be_halted.clear()
         self.count[move.cause] += 1
         self._save(job)
-        self._dismiss(lease, now)
+        self._dismiss(lease, "the job has moved to another one", now)
         for worker in job.workers.values():
             if worker.presence is Presence.ATTENDING:
                 self._tell_move(worker)

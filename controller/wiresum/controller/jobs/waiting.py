@@ -116,6 +116,7 @@ class WaitingRoom:
         if all(problems.values()):
             raise Refusal("RESOURCE_EXHAUSTED", problems[min(problems, key=len)])
         job.offers = tuple(self._offer(job, tree) for tree in fitting if not problems[tree])
+        job.unfit = tuple(filter(None, problems.values())) if job.moves is not None else ()
         if len(self._kinds) >= KINDS_MAX:
             self._kinds.clear()
         self._kinds_seen += 1
@@ -260,7 +261,7 @@ class WaitingRoom:
                 return "slots are kept for jobs before it, which have been overtaken often enough"
             case _:
                 obstacles = [self._cluster.obstacle(offer, job.tenant) for offer in job.offers]
-                return "; ".join(filter(None, obstacles)) or "it is its turn"
+                return "; ".join(filter(None, [*obstacles, *job.unfit])) or "it is its turn"
 
     def _place(self, job: Job, kept: Set[str]) -> bool:
         found = self._find_place(job, kept)

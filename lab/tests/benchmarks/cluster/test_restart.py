@@ -26,3 +26,13 @@ def test_a_training_gives_the_same_bits_however_often_its_controller_is_killed(
     assert outcome["failures"] == []
     assert outcome["visits"] > 0
     assert 0 < outcome["steps_without_controller"] < outcome["steps"]
+
+
+@pytest.mark.slow
+def test_a_training_gives_the_same_bits_however_often_its_switch_is_killed(run_bench: Run, tmp_path: Path) -> None:
+    finished = run_bench("benchmarks.cluster.restart", "--switch", "--kills", "3", "--folder", str(tmp_path), "--json")
+    logs = "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(tmp_path.glob("*.log")))
+    assert finished.returncode == 0, finished.stdout + finished.stderr + logs
+    outcome = json.loads(finished.stdout)
+    assert (outcome["kills"], len(outcome["digests"])) == (3, 1)
+    assert (tmp_path / "controller0.log").read_text().count("it has moved to leaf, since leaf was started anew") == 3

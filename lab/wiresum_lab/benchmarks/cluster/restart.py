@@ -1,15 +1,17 @@
-"""Kills a controller (SIGKILL) and starts it again, many times during one training. Are the parameters bit for bit the
-same as without kills?
+"""Kills a controller, or the switch (SIGKILL), and starts it again, many times during one training. Are the parameters
+bit for bit the same as without kills?
 
 `wiresum switch --p4runtime`, `wiresum controller` and the workers (`restart_worker.py`, in PyTorch) are processes of
 this host; so are the workers of short jobs, which come and go all the time (`restart_visitor.py`). A kill comes when
 the controller serves and all workers attend, the next at a random moment while it starts again. With `--standby` two
 controllers share the state, and each kill is of the active one; the other takes over, and the one that was killed is
 started again as the standby. When all kills are done the training ends after some step; then the same workers train
-again for as many steps, and nobody is killed.
+again for as many steps, and nobody is killed. With `--switch` each kill is of the switch, and the next one comes when
+the training has gone on; there are no short jobs, since one whose worker has left just then would rightly fail.
 
     python -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart
     python -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart --standby
+    python -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart --switch
 
 Prints a line, or with --json an object; exits with status 1 if a digest differs or a job failed. Logs are in the
 folder.
@@ -52,25 +54,25 @@ class RestartResult:
     steps_without_controller: int
     """Steps that the workers made between a kill and the moment when a controller served them again."""
     back_s_median: float
-    """Time from a kill to that moment, if no second kill came in between."""
+    """Time from a kill to that moment, if no second kill came in between; of a switch, to the end of a step."""
     back_s_max: float
     digests: list[str]
     """Different digests of all workers and both trainings: one, if all is well."""
-    visits: int
-    """Short jobs that came and went meanwhile."""
+    visits: int | None
+    """Short jobs that came and went meanwhile; None: there were to be none."""
     failures: list[str]
     """What failed in the short jobs: nothing, if all is well."""
 
     @property
     def well(self) -> bool:
-        return len(self.digests) == 1 and not self.failures and self.visits > 0
+        return len(self.digests) == 1 and not self.failures and self.visits != 0
 
 
 class Processes:
     """The processes of both trainings, from `with` to its end."""
 
-    def __init__(self, folder: Path, workers: int, *, standby: bool) -> None:
-        self._folder, self._workers = folder, workers
+    def __init__(self, folder: Path, workers: int, *, standby: bool, visits: bool) -> None:
+        self._folder, self._workers, self._visits = folder, workers, visits
         folder.mkdir(parents=True, exist_ok=True)
         for left in (*folder.glob("*.json"), *folder.glob("*.log"), *folder.glob("state/*"), *folder.glob("st[eo]p*")):
             left.unlink()
@@ -79,6 +81,7 @@ class Processes:
         self._cleanup = contextlib.ExitStack()
         self._controllers: list[Program | None] = [None] * len(self._listen)
         self._trainers: list[Program] = []
+        self._switch: Program | None = None
         self.service = Service(",".join(f"127.0.0.1:{port}" for port in self._listen))
 
     def __enter__(self) -> Processes:
@@ -94,13 +97,11 @@ class Processes:
 
     def _start_all(self) -> None:
         self._cleanup.enter_context(self.service)
-        ends = ["--p4runtime", f"127.0.0.1:{self._p4runtime}", "--bind", "127.0.0.1", "--port", str(self._data)]
-        switch = self._start("switch", [*wiresum("switch"), *ends, "--slots", str(SLOTS)])
+        self.start_switch()
         for index, listen in enumerate(self._listen):
             leaf = SwitchAt("leaf", self._p4runtime, self._data)
             text = controller_config(listen=listen, switches=[leaf], slots=SLOTS)
             (self._folder / f"cluster{index}.toml").write_text(text)
-        switch.await_text("ready")
         self.start_controller(0, standby=False)
         self.await_report(lambda report: report.service.role == "active", "the controller serves")
         for index in range(1, len(self._listen)):
@@ -109,10 +110,23 @@ class Processes:
         switches = {"WIRESUM_SWITCH": ",".join(self.service.targets), "LOCAL_WORLD_SIZE": str(self._workers)}
         arguments = ["--world-size", self._workers, "--port", store, "--folder", self._folder]
         self._trainers.append(self._start("workers", [sys.executable, str(WORKER), *map(str, arguments)], switches))
-        visit = [sys.executable, str(VISITOR), "--folder", str(self._folder)]
-        self._trainers.append(self._start("visitor", visit, switches))
+        if self._visits:
+            visit = [sys.executable, str(VISITOR), "--folder", str(self._folder)]
+            self._trainers.append(self._start("visitor", visit, switches))
         self.await_report(self._all_attend, "all workers attend")
         self._await(lambda: self.steps() or None, "the training has begun")
+
+    def start_switch(self) -> None:
+        """The one before is killed, if there is one."""
+        if self._switch is not None:
+            self._check_alive()
+            self._switch.kill()
+        ends = ["--p4runtime", f"127.0.0.1:{self._p4runtime}", "--bind", "127.0.0.1", "--port", str(self._data)]
+        self._switch = self._start("switch", [*wiresum("switch"), *ends, "--slots", str(SLOTS)])
+        self._switch.await_text("ready")
+
+    def await_step(self, beyond: int) -> None:
+        self._await(lambda: self.steps() > beyond or None, "the training goes on")
 
     def start_controller(self, index: int, *, standby: bool) -> None:
         command = [*wiresum("controller"), "--config", str(self._folder / f"cluster{index}.toml"), "--verbose"]
@@ -144,7 +158,7 @@ class Processes:
         return int((self._folder / "steps").read_text()) if (self._folder / "steps").exists() else 0
 
     def end(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Ends the training. Returns what the workers found, in both trainings, and the visitor."""
+        """Ends the training. Returns what the workers found, in both trainings, and the visitor, if there is one."""
         (self._folder / "stop").touch()
         for trainer in self._trainers:
             try:
@@ -154,7 +168,9 @@ class Processes:
             if status:
                 raise click.ClickException(f"a worker failed: see the logs in {self._folder}")
         trainings = [json.loads((self._folder / f"{rank}.json").read_text()) for rank in range(self._workers)]
-        visits: dict[str, Any] = json.loads((self._folder / "visitor.json").read_text())
+        visits: dict[str, Any] = {"jobs": None, "failures": []}
+        if self._visits:
+            visits = json.loads((self._folder / "visitor.json").read_text())
         return [training for of_worker in trainings for training in of_worker], visits
 
     def await_report(self, condition: Callable[[Report], bool], what: str) -> None:
@@ -220,11 +236,24 @@ def _kill(processes: Processes, most: int, chance: random.Random, learnt: _Learn
     return 1 + again
 
 
-def run(folder: Path, kills: int, workers: int, seed: int, *, standby: bool) -> RestartResult:
+def _kill_switch(processes: Processes, chance: random.Random, learnt: _Learnt) -> None:
+    """Starts it again, and waits until the training goes on."""
+    time.sleep(chance.uniform(0, 0.5))
+    killed_at = time.monotonic()
+    processes.start_switch()
+    processes.await_step(processes.steps())
+    learnt.back_s.append(time.monotonic() - killed_at)
+
+
+def run(folder: Path, kills: int, workers: int, seed: int, *, standby: bool, switch: bool) -> RestartResult:
     chance, learnt, done = random.Random(seed), _Learnt(), 0
-    with Processes(folder, workers, standby=standby) as processes:
+    with Processes(folder, workers, standby=standby, visits=not switch) as processes:
         while done < kills:
-            done += _kill(processes, kills - done, chance, learnt, standby=standby)
+            if switch:
+                _kill_switch(processes, chance, learnt)
+                done += 1
+            else:
+                done += _kill(processes, kills - done, chance, learnt, standby=standby)
         trainings, visits = processes.end()
     return RestartResult(
         kills=done,
@@ -252,11 +281,12 @@ def _free_block() -> int:
 @click.option("--kills", default=50, type=click.IntRange(1), show_default=True, help="How many.")
 @click.option("--workers", default=2, type=click.IntRange(1, 8), show_default=True, help="Of the training.")
 @click.option("--standby", is_flag=True, help="Let a standby take over.")
+@click.option("--switch", is_flag=True, help="Kill the switch, not a controller.")
 @click.option("--seed", default=1, show_default=True, help="Of the moments of the kills.")
 @click.option("--folder", required=True, type=click.Path(path_type=Path), help="For logs and state.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def main(kills: int, workers: int, standby: bool, seed: int, folder: Path, as_json: bool) -> None:
-    outcome = run(folder.resolve(), kills, workers, seed, standby=standby)
+def main(kills: int, workers: int, standby: bool, switch: bool, seed: int, folder: Path, as_json: bool) -> None:
+    outcome = run(folder.resolve(), kills, workers, seed, standby=standby, switch=switch)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(outcome), indent=2))
     else:
@@ -264,8 +294,8 @@ def main(kills: int, workers: int, standby: bool, seed: int, folder: Path, as_js
             f"{outcome.kills} kills in a training of {outcome.steps} steps, {outcome.steps_without_controller} of them "
             f"without a controller; served again after {outcome.back_s_median:.2f} s (median; longest "
             f"{outcome.back_s_max:.2f} s); parameters: "
-            f"{'the same bits as' if len(outcome.digests) == 1 else 'NOT THOSE'} without kills; {outcome.visits} short "
-            f"jobs meanwhile; failures: {outcome.failures or 'none'}"
+            f"{'the same bits as' if len(outcome.digests) == 1 else 'NOT THOSE'} without kills; {outcome.visits or 0} "
+            f"short jobs meanwhile; failures: {outcome.failures or 'none'}"
         )
     sys.exit(0 if outcome.well else 1)
 
