@@ -56,8 +56,8 @@ def make_moving_scenario(seed: int) -> Scenario:
     at = rng.randrange(moment)
     faults = []
     for _ in range(rng.choice([1, 1, 2, 3, 4])):
-        for _ in range(rng.choice([0, 1, 1, 2])):
-            faults.append(sim.Fault(sim.FaultKind.SWITCH_RESTART, rng.randrange(config.workers), at))
+        lost = [rng.randrange(config.workers) for _ in range(rng.choice([0, 1, 1, 2]))]
+        faults += [sim.Fault(sim.FaultKind.SWITCH_RESTART, worker, at) for worker in lost]
         faults.append(sim.Fault(sim.FaultKind.MOVE, 0, at + rng.choice([0, rng.randrange(1 + delay)])))
         at += rng.choice([0, rng.randrange(4 * delay), rng.randrange(4 * delay), rng.randrange(moment)])
     config.faults = faults
@@ -134,6 +134,20 @@ def test_a_second_switch_is_lost_while_results_are_given_again(apart_ns: int) ->
             for kind in (sim.FaultKind.SWITCH_RESTART, sim.FaultKind.MOVE)
         ]
         assert statuses(run_and_check(scenario, moment)) == OK
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_comes_late_from_an_old_lease_does_not_count(seed: int) -> None:
+    """A worker that took it would send nothing more for a round that the others still sum at the new lease."""
+    scenario = lossy_overlapping_scenario(seed)
+    config = scenario.config
+    config.up.loss, config.down.loss = 0.2, 0.1
+    config.down.reorder, config.down.reorder_ns_max, config.down.duplicate = 0.5, 30 * MS, 0.2
+    config.message_delay_max, config.time_max = 2 * MS, 60_000 * MS
+    config.faults = [sim.Fault(sim.FaultKind.MOVE, 0, at * MS) for at in range(10 + seed, 300, 20)]
+    report = run_and_check(scenario, seed)
+    assert statuses(report) == OK
+    assert report.rejected > 0
 
 
 def test_a_halted_worker_holds_its_deadlines() -> None:
