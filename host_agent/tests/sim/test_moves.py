@@ -56,8 +56,8 @@ def make_moving_scenario(seed: int) -> Scenario:
     at = rng.randrange(moment)
     faults = []
     for _ in range(rng.choice([1, 1, 2, 3, 4])):
-        for _ in range(rng.choice([0, 1, 1, 2])):
-            faults.append(sim.Fault(sim.FaultKind.SWITCH_RESTART, rng.randrange(config.workers), at))
+        lost = [rng.randrange(config.workers) for _ in range(rng.choice([0, 1, 1, 2]))]
+        faults += [sim.Fault(sim.FaultKind.SWITCH_RESTART, worker, at) for worker in lost]
         faults.append(sim.Fault(sim.FaultKind.MOVE, 0, at + rng.choice([0, rng.randrange(1 + delay)])))
         at += rng.choice([0, rng.randrange(4 * delay), rng.randrange(4 * delay), rng.randrange(moment)])
     config.faults = faults

@@ -47,8 +47,8 @@ constexpr std::size_t kSwitches = 3;  // the first may be the root of the others
 constexpr std::size_t kLives = 6;     // the number of jobs that use the same slots one after the other
 constexpr std::size_t kCallsMax = 24;
 constexpr std::size_t kMovesMax = 4;
-constexpr std::uint16_t kJobNumbers = 16;  // a job that has moved may have the number of before plus this
-constexpr auto kPatience = 30s;            // for operations that normally take milliseconds
+constexpr std::uint16_t kNumbers = 16;  // a job that has moved may have the number of before plus this
+constexpr auto kPatience = 30s;         // for operations that normally take milliseconds
 
 std::string replay(std::uint64_t seed) {
   return "; replay: WIRESUM_STRESS_SEED=" + std::to_string(seed) + " stress_test --gtest_filter='Stress.*'";
@@ -67,7 +67,7 @@ class Network {
       soft_switch::ServerConfig config;
       config.local = {.address = kLoopback, .port = 0};
       config.threads = static_cast<unsigned>(1 + below(random_, 3));
-      config.sizes = {.slots = 2 * kJobsAtATime * kSlots, .lanes_max = 360, .jobs_max = 2 * kJobNumbers};
+      config.sizes = {.slots = 2 * kJobsAtATime * kSlots, .lanes_max = 360, .jobs_max = 2 * kNumbers};
       config.spin_us = happens(random_, 0.3) ? 20 : 0;
       config.transport = spec_;
       switches_.push_back(std::make_unique<SwitchServer>(config));
@@ -340,7 +340,7 @@ class Life {
     for (Node& node : moving) {
       if (is_tree_ || happens(random, 0.7)) node.at = (node.at + kSwitches) % (2 * kSwitches);
       node.entry.key = key;
-      node.entry.job = static_cast<std::uint16_t>((node.entry.job + kJobNumbers) % (2 * kJobNumbers));
+      node.entry.job = static_cast<std::uint16_t>((node.entry.job + kNumbers) % (2 * kNumbers));
       node.entry.slot_base = (node.entry.slot_base + kSlotsOfAll) % (2 * kSlotsOfAll);
       if (node.entry.uplink.exists()) node.entry.uplink.parent = port_of(moving.front().at);
     }
