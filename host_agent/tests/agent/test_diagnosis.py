@@ -47,6 +47,13 @@ def test_a_diagnosis_names_the_lagging_workers_and_the_reason(
     assert said in describe({"the switch": messages.Diagnosis(workers=workers)}, SIGNED + 7)
 
 
+def test_a_diagnosis_says_first_that_the_job_moves() -> None:
+    moving = "it moves, since leaf is lost (no answer), 9 s ago, and waits for another lease (leaf cannot be used now)"
+    diagnosis = messages.Diagnosis(workers=[worker(0), worker(1, contributions=0)], moving=moving)
+    said = describe({"the switch": diagnosis}, SIGNED + 7)
+    assert said.startswith(f"at the switch, {moving}; nothing of {RANK_1} has reached the switch")
+
+
 def tree(*nodes: messages.NodeReport, uncounted: str = "") -> str:
     workers = [
         worker(rank, tensor_last=None, switch_name=leaf, uncounted=leaf == uncounted)

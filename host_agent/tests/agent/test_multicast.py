@@ -75,6 +75,16 @@ def test_a_program_that_stops_answering_does_not_end_the_silence(caplog: pytest.
     assert len(watched.says(results=1, by_group=1)) == 1
 
 
+def test_what_came_before_a_move_says_nothing_of_the_group_after_it(caplog: pytest.LogCaptureFixture) -> None:
+    before = TrafficStats(results=90_000, by_group=7)
+    watch = GroupWatch(JoinReply(results_group=GROUP, slots=SLOTS), "the switch at x", before)
+    watch.look(lambda: before)
+    watch.look(lambda: TrafficStats(results=90_064, by_group=7))
+    assert caplog.records == []
+    watch.look(lambda: TrafficStats(results=90_065, by_group=7))
+    assert len(caplog.records) == 1
+
+
 def test_a_job_without_a_group_is_not_watched(caplog: pytest.LogCaptureFixture) -> None:
     watch = GroupWatch(JoinReply(slots=1), "the switch at x")
     watch.look(lambda: pytest.fail("nobody needs to know"))

@@ -449,6 +449,8 @@ class Attendance:
         self.member = member_of(reply)
         self.round_newest = round_newest
         self.pulses = 0
+        self.orders = 0
+        """How often it was told to halt or to move."""
         self.obeys = True
         self.halted: messages.Halted | None = None
         self.grant = reply
@@ -471,6 +473,7 @@ class Attendance:
         try:
             for event in self._call:
                 self.pulses += event.HasField("pulse")
+                self.orders += event.HasField("halt") or event.HasField("move")
                 if event.HasField("ended"):
                     self.ended = event.ended
                 if event.HasField("halt") and self.obeys:

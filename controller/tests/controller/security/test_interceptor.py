@@ -17,6 +17,7 @@ from wiresum import join
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.security import OPTIONS, Security, caller, interceptor
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
+from wiresum.join.constants import LEASE_SLOTS_MAX
 from wiresum.join.credentials import CredentialsError, open_channel
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
@@ -197,6 +198,20 @@ def test_oversized_messages_are_refused_before_parsing(serve: Serve, connect: Co
     assert (code, f"{len(large)} bytes" in text) == ("RESOURCE_EXHAUSTED", True)
     server.expect_refusals({"oversized": 1})
     assert refusal(lambda: client.send("JoinService/Join", bytes(1 << 20)))[0] == "RESOURCE_EXHAUSTED"
+
+
+def test_a_heartbeat_may_have_a_position_for_each_slot_of_the_largest_lease(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    client = connect(server)
+
+    def heartbeat(bytes_more: int) -> bytes:
+        halted = join.Halted(move_number=1, positions=bytes(4 * LEASE_SLOTS_MAX + bytes_more))
+        return join.Heartbeat(halted=halted).SerializeToString()
+
+    client.send("JoinService/Attend", heartbeat(0))
+    larger = heartbeat(join.MESSAGE_BYTES_MAX)
+    assert refusal(lambda: client.send("JoinService/Attend", larger))[0] == "RESOURCE_EXHAUSTED"
+    server.expect_refusals({"oversized": 1})
 
 
 def test_a_call_without_a_message_is_ended(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,8 +199,10 @@ def test_nobody_hears_of_a_move_before_it_is_written_down(
     streams[1].obeys = True
     wait_until(lambda: streams[0].halted is None, "it has moved")
     assert streams[0].grant.key == driver.entries[-1].key != key
+    pulses = streams[0].pulses + 5
+    wait_until(lambda: streams[0].pulses > pulses, "there was time to tell it again")
+    assert [(stream.ended, stream.orders) for stream in streams] == [(None, 2), (None, 2)]
     for stream in streams:
-        assert stream.ended is None
         stream.hang_up()
 
 
