@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <set>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -374,6 +375,49 @@ TEST(UdpSocket, NamesTheAddressItCannotBind) {
     EXPECT_EQ(error.code().value(), EADDRINUSE);
     EXPECT_NE(std::string(error.what()).find(to_string(taken.local())), std::string::npos) << error.what();
   }
+}
+
+TEST(UdpTransport, HearsAnotherPeerAndItsGroupFromNowOn) {
+  const wire::Endpoint group{.address = 0xEFC10000U | (static_cast<std::uint32_t>(getpid()) & 0xFFFFU), .port = 47'113};
+  std::vector<UdpSocket> mine = one(UdpSocket(kAnyPort));
+  const wire::Endpoint here = mine.front().local();
+  UdpSocket before_socket(kAnyPort);
+  UdpSocket after_socket(kAnyPort);
+  for (UdpSocket* const socket : {&before_socket, &after_socket}) socket->send_groups_by(kLoopback);
+  const std::array<wire::Endpoint, 2> peers{before_socket.local(), after_socket.local()};
+  mine.front().connect(peers[0]);
+  UdpTransport transport({}, std::move(mine));
+  UdpTransport before({}, one(std::move(before_socket)));
+  UdpTransport after({}, one(std::move(after_socket)));
+  const auto in_group_of = [&](wire::Endpoint peer) {
+    UdpSocket socket = UdpSocket::in_group(group, kLoopback);
+    socket.connect(peer);
+    return socket;
+  };
+  // What should not be heard and is comes in between, or is found next time.
+  const auto heard = [&](std::size_t count) {
+    for (UdpTransport* const peer : {&before, &after}) {
+      const std::string name = peer == &before ? "before" : "after";
+      send_all(*peer, {name}, {&here, 1});
+      send_all(*peer, {name + " to all"}, {&group, 1});
+    }
+    std::multiset<std::string> texts;
+    for (const Datagram& datagram : take(transport, count)) texts.insert(datagram.text);
+    return texts;
+  };
+  EXPECT_EQ(heard(1), (std::multiset<std::string>{"before"}));
+  UdpSocket of_group = in_group_of(peers[1]);
+  ASSERT_TRUE(transport.hear({&peers[1], 1}, &of_group));
+  EXPECT_EQ(heard(2), (std::multiset<std::string>{"after", "after to all"}));
+  send_all(transport, {"answer"}, {&peers[1], 1});
+  EXPECT_EQ(take(after, 1).size(), 1U);
+  of_group = in_group_of(peers[0]);
+  ASSERT_TRUE(transport.hear({&peers[0], 1}, &of_group));
+  EXPECT_EQ(heard(2), (std::multiset<std::string>{"before", "before to all"}));
+  ASSERT_TRUE(transport.hear({&peers[1], 1}, nullptr));
+  EXPECT_EQ(heard(1), (std::multiset<std::string>{"after"}));
+  EXPECT_FALSE(transport.hear(peers, nullptr)) << "it has one socket of its own";
+  EXPECT_FALSE(before.hear({&here, 1}, nullptr)) << "it has no peer";
 }
 
 TEST(UdpSocket, NamesTheGroupItCannotJoin) {
