@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from concurrent import futures
 
 import pytest
 
-from wiresum.agent.sidecar.lines import Channel, LineError, decode, encode
+from wiresum.agent.errors import WiresumError
+from wiresum.agent.sidecar.lines import Channel, Line, LineError, decode, encode
 from wiresum.agent.sidecar.process import serve
+from wiresum.agent.sidecar.service import Service
 from wiresum.join.constants import SIDECAR_FIELDS_MAX, SIDECAR_LINE_BYTES_MAX, SIDECAR_VERSION
 from wiresum_lab.processes import PATIENCE_S
 
@@ -47,6 +50,30 @@ def test_a_number_outside_its_limits_is_refused() -> None:
             line.number(name)
     with pytest.raises(LineError):
         line.number("count", 15)
+
+
+def test_a_worker_is_halted_and_moved_and_says_why_it_cannot_be() -> None:
+    ours, theirs = socket.socketpair()
+    service, worker = Service(Channel(ours)), Channel(theirs)
+
+    def answer(word: str, **fields: str) -> Line:
+        """The worker's, to what it is asked."""
+        asked = worker.receive()
+        assert asked is not None
+        service._take(Line(word, {"id": asked.text("id"), **fields}))
+        return asked
+
+    with futures.ThreadPoolExecutor() as pool:
+        halted = pool.submit(service._halt, 1)
+        assert answer("halted", positions="00000007").text("aggregator") == "1"
+        assert halted.result(PATIENCE_S) == "00000007"
+        moved = pool.submit(service._move, {"aggregator": "1", "roles": "2"})
+        assert answer("moved").text("roles") == "2"
+        moved.result(PATIENCE_S)
+        unmoved = pool.submit(service._move, {"aggregator": "1", "roles": "9"})
+        answer("unmoved", text="it has not halted")
+        with pytest.raises(WiresumError, match="it has not halted"):
+            unmoved.result(PATIENCE_S)
 
 
 @pytest.fixture

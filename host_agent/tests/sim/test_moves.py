@@ -136,16 +136,16 @@ def test_a_second_switch_is_lost_while_results_are_given_again(apart_ns: int) ->
         assert statuses(run_and_check(scenario, moment)) == OK
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_what_comes_late_from_an_old_lease_does_not_count(seed: int) -> None:
+@pytest.mark.parametrize("number", range(8))
+def test_what_comes_late_from_an_old_lease_does_not_count(number: int) -> None:
     """A worker that took it would send nothing more for a round that the others still sum at the new lease."""
-    scenario = lossy_overlapping_scenario(seed)
+    scenario = lossy_overlapping_scenario(number)
     config = scenario.config
     config.up.loss, config.down.loss = 0.2, 0.1
     config.down.reorder, config.down.reorder_ns_max, config.down.duplicate = 0.5, 30 * MS, 0.2
     config.message_delay_max, config.time_max = 2 * MS, 60_000 * MS
-    config.faults = [sim.Fault(sim.FaultKind.MOVE, 0, at * MS) for at in range(10 + seed, 300, 20)]
-    report = run_and_check(scenario, seed)
+    config.faults = [sim.Fault(sim.FaultKind.MOVE, 0, at * MS) for at in range(10 + number, 300, 20)]
+    report = run_and_check(scenario, number)
     assert statuses(report) == OK
     assert report.rejected > 0
 
