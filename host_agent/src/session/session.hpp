@@ -32,8 +32,8 @@ namespace wiresum::session {
 
 class Session;
 
-/// Of a session's first all-reduce. Full packets through each thread, and two rounds in half of the slots that it takes:
-/// a slot's first round says how late the workers are, the second one measures the path.
+/// Of a session's first all-reduce. Full packets through each thread, and two rounds in half of the slots that it
+/// takes: a slot's first round says how late the workers are, the second one measures the path.
 inline constexpr std::size_t kGreetingChunksPerThread = worker::kSlotsSpreadMax * 3 / 2;
 
 /// A collective that was started, as callers hold it. The memory of its regions must stay valid until it is done.
