@@ -108,7 +108,7 @@ class Program {
   }
 
   void step() {
-    switch (input_.byte() % 8) {
+    switch (input_.byte() % 9) {
       case 0:
         return submit();
       case 1:
@@ -128,7 +128,16 @@ class Program {
         take_completions();
         if (input_.byte() == 0xFF) worker_.fail(Status::kAborted);
         return;
+      case 8:
+        return input_.byte() % 2 == 0 ? worker_.halt() : move();
     }
+  }
+
+  /// With any roles; the worker must refuse those that cannot be.
+  void move() {
+    std::array<std::uint8_t, kSlots> roles{};
+    for (std::uint8_t& role : roles) role = input_.byte() % 5;
+    (void)worker_.move({.job = input_.byte(), .key = input_.word(), .worker = 1}, roles);
   }
 
   void submit() {
@@ -247,7 +256,10 @@ class Program {
   /// From now on all answers are honest: after any earlier steps, every collective must complete.
   void finish() {
     constexpr int kStepsMax = 100'000;
-    for (int i = 0; i < kStepsMax && completed_ < submitted_; ++i) {
+    // Nobody gives again what this worker may have been told that it lacks: all rounds begin anew.
+    worker_.halt();
+    require(worker_.move({.job = 1, .key = 1, .worker = 1}, std::array<std::uint8_t, kSlots>{}));
+    for (int i = 0; i < kStepsMax && (completed_ < submitted_ || worker_.next_timeout() != kNever); ++i) {
       now_ = std::max(now_, worker_.next_timeout() == kNever ? now_ : worker_.next_timeout());
       poll();
       for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
