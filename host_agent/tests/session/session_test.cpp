@@ -255,8 +255,8 @@ std::string repeated(const std::string& text, std::uint32_t slots = kSlots) {
 TEST(Session, GoesOnAtAnotherLease) {
   Script script;
   const auto session = join(script);
-  constexpr std::uint32_t kGreeted = 16;  // chunks, and so slots
-  EXPECT_EQ(session->halt(0), repeated("00000002", kGreeted) + repeated("00000001", kSlots - kGreeted));
+  constexpr std::uint32_t kTwice = kGreetingChunksPerThread - kSlots;
+  EXPECT_EQ(session->halt(0), repeated("00000003", kTwice) + repeated("00000002", kSlots - kTwice));
   std::vector<std::int32_t> values(10'000, 5);
   const Call call = session->submit(sum_of(values));
   EXPECT_FALSE(call.operation->wait(std::chrono::milliseconds(20)));
