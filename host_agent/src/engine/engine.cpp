@@ -211,15 +211,10 @@ class Engine::EngineThread {
     shard_.post_move(std::move(destination), std::move(roles), std::move(group));
   }
   /// Throws std::runtime_error if there is none in time.
-  [[nodiscard]] std::vector<std::uint32_t> await_positions() {
-    std::unique_lock lock(answer_mutex_);
-    await(lock, "halted", [this] { return positions_.has_value(); });
-    return std::move(*positions_);
-  }
+  [[nodiscard]] std::vector<std::uint32_t> await_positions() { return await(positions_, "halted"); }
   void await_moved() {
-    std::unique_lock lock(answer_mutex_);
-    await(lock, "moved", [this] { return objection_.has_value(); });
-    if (*objection_ != nullptr) throw std::runtime_error(name() + " cannot move: " + *objection_);
+    const char* const objection = await(objection_, "moved");
+    if (objection != nullptr) throw std::runtime_error(name() + " cannot move: " + objection);
   }
 
  private:
@@ -258,12 +253,14 @@ class Engine::EngineThread {
     objection_.reset();
   }
 
-  template <class Answered>
-  void await(std::unique_lock<std::mutex>& lock, const char* done, Answered answered) {
-    answered_.wait_for(lock, kOrderMax, [&] { return answered() || stopped_; });
-    if (!answered()) {
+  template <class Answer>
+  [[nodiscard]] Answer await(std::optional<Answer>& answer, const char* done) {
+    std::unique_lock lock(answer_mutex_);
+    answered_.wait_for(lock, kOrderMax, [&] { return answer.has_value() || stopped_; });
+    if (!answer.has_value()) {
       throw std::runtime_error(name() + (stopped_ ? " has ended, and so has not " : " has not ") + done);
     }
+    return std::move(*answer);
   }
 
   /// Pairs with sleep(): either the sleeper sees the mail, or that it is to stop, or we see that it sleeps.

@@ -55,9 +55,9 @@ class Shard {
     std::function<void()> on_mail;
     std::function<void(const worker::Completion&)> on_completion;
     /// Nothing is sent or accepted any more. With the position of each slot.
-    std::function<void(std::vector<std::uint32_t>)> on_halted{};
+    std::function<void(std::vector<std::uint32_t>)> on_halted = nullptr;
     /// It has moved; or cannot, for the reason given: null if it has.
-    std::function<void(const char*)> on_moved{};
+    std::function<void(const char*)> on_moved = nullptr;
   };
 
   /// The transport has room for a header and config.lanes words. Throws std::invalid_argument on a configuration that
