@@ -111,10 +111,14 @@ def test_it_cannot_touch_a_running_job(laboratory: Laboratory, victim: Job, host
     own = hostile.ask(job_name="own").result()
     for rank in range(2):
         assert hostile.ask(job_name="victim", rank=rank, world_size=2).refusal()[0] == "ALREADY_EXISTS"
-        for token in ("", own.token, f"{random.Random(rank).getrandbits(128):032x}"):
+        for token in ("", f"{random.Random(rank).getrandbits(128):032x}"):
             member = join.Member(job=number, worker=rank, token=token, switch_name=switch_name)
             for call in member_calls(hostile.client, member):
                 assert hostile.refusal(call) == "NOT_FOUND"
+        # Its own token with the victim's place is its own job's: the token alone says who calls.
+        member = join.Member(job=number, worker=rank, token=own.token, switch_name=switch_name)
+        assert [each.peer.address for each in hostile.client.stub.Diagnose(member).workers] == [HOSTILE]
+    hostile.client.stub.Abort(join.AbortRequest(member=member, reason="mine"))
     operator, until = hostile.client.operator, {"timeout": PATIENCE_S}
     for call in (
         lambda: operator.EndJob(join.EndJobRequest(job_name="victim"), **until),
