@@ -9,7 +9,7 @@ from wiresum.controller.driver import Endpoint, SwitchSizes
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Worker
-from wiresum.controller.jobs.outputs import Halt, Move, Tell
+from wiresum.controller.jobs.outputs import Admit, Halt, Move, Tell
 from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.controller import JobsHarness, member, switch
 
@@ -44,6 +44,26 @@ def restart(made: JobsHarness, name: str) -> None:
     made.change(name, "it was killed")
     made.reloaded = True
     made.change(name, "")
+
+
+def halting(*, deaf: int) -> tuple[JobsHarness, list[Worker]]:
+    """A job of three moves, since its switch was started anew; the worker of rank `deaf` does not hear that."""
+    made = JobsHarness(SIZES)
+    workers = running(made)
+    made.deaf = {workers[deaf].token}
+    restart(made, "leaf")
+    return made, workers
+
+
+def being_admitted() -> tuple[JobsHarness, list[Worker], Admit]:
+    """A job runs at the first switch, which is drained, and the second one is being told of it."""
+    made = JobsHarness(switches=two())
+    workers = running(made)
+    made.jobs.drain("first", resume=False)
+    made.switch_answers = False
+    made.wait(0.2, beating=workers)
+    (admit,) = made.outputs(Admit)
+    return made, workers, admit
 
 
 def moves(made: JobsHarness) -> list[join.Move]:

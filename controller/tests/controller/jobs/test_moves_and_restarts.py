@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -24,13 +22,6 @@ from wiresum_lab.doubles.moving import (
     running,
     two,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with contextlib.closing(Store(tmp_path)) as store:
-        store.begin()
-        yield store
 
 
 def comes_back(after: JobsHarness, workers: Sequence[Worker]) -> list[Worker]:

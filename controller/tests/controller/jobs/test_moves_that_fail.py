@@ -15,8 +15,10 @@ from wiresum.controller.jobs.outputs import Admit, Grant, Move
 from wiresum_lab.doubles.controller import JobsHarness, member
 from wiresum_lab.doubles.moving import (
     SIZES,
+    being_admitted,
     end_of,
     ends,
+    halting,
     halts,
     moves,
     positions,
@@ -87,10 +89,7 @@ def test_what_a_worker_said_before_it_heard_of_a_second_halt_does_not_count() ->
 
 
 def test_a_worker_that_never_halts_is_named() -> None:
-    made = JobsHarness(SIZES)
-    workers = running(made)
-    made.deaf = {workers[1].token}
-    restart(made, "leaf")
+    made, workers = halting(deaf=1)
     made.wait(29, beating=workers)
     assert ends(made) == set()
     assert "waits for rank 1 (127.0.0.1, process 1001 on 'host-1') to halt" in said_of(made)
@@ -101,10 +100,7 @@ def test_a_worker_that_never_halts_is_named() -> None:
 
 def test_a_worker_whose_heartbeats_are_late_is_given_longer_to_halt() -> None:
     """Something holds its interpreter's lock, and its connection stands."""
-    made = JobsHarness(SIZES)
-    workers = running(made)
-    made.deaf = {workers[1].token}
-    restart(made, "leaf")
+    made, workers = halting(deaf=1)
     made.wait(300, beating=[workers[0], workers[2]])
     assert ends(made) == set()
     made.deaf.clear()
@@ -133,10 +129,7 @@ def test_a_worker_that_dies_in_the_middle_is_named(after_it_halted: bool) -> Non
 
 
 def test_workers_that_leave_or_abort_in_the_middle_end_the_job() -> None:
-    made = JobsHarness(SIZES)
-    workers = running(made)
-    made.deaf = {workers[1].token}
-    restart(made, "leaf")
+    made, workers = halting(deaf=1)
     made.abort(workers[0], "the loss is NaN")
     assert end_of(made).reason.endswith("ended the job: the loss is NaN")
     assert end_of(made).cause == join.JobEnded.ABORTED_BY_WORKER
@@ -155,12 +148,7 @@ def test_workers_that_leave_or_abort_in_the_middle_end_the_job() -> None:
 
 
 def test_a_job_that_a_worker_leaves_before_another_switch_has_it_stays() -> None:
-    made = JobsHarness(switches=two())
-    workers = running(made)
-    made.jobs.drain("first", resume=False)
-    made.switch_answers = False
-    made.wait(0.2, beating=workers)
-    (admit,) = made.outputs(Admit)
+    made, workers, admit = being_admitted()
     made.switch_answers = True
     made.leave(workers[1])
     made.jobs.admitted("second", admit.entry.job, made.now)
@@ -171,10 +159,7 @@ def test_a_job_that_a_worker_leaves_before_another_switch_has_it_stays() -> None
 
 
 def test_a_service_that_stood_still_gives_its_workers_time_to_halt_and_to_go_on() -> None:
-    made = JobsHarness(SIZES)
-    workers = running(made)
-    made.deaf = {workers[1].token}
-    restart(made, "leaf")
+    made, workers = halting(deaf=1)
     made.wait(20, beating=workers)
     made.now += 100
     made.wait(9, beating=workers)
@@ -200,10 +185,7 @@ def test_a_job_does_not_move_when_the_keys_are_needed_for_new_jobs() -> None:
 
 
 def test_a_job_whose_workers_all_leave_in_the_middle_has_completed() -> None:
-    made = JobsHarness(SIZES)
-    workers = running(made)
-    made.deaf = {workers[1].token}
-    restart(made, "leaf")
+    made, workers = halting(deaf=1)
     for worker in workers:
         made.leave(worker)
     assert [ended.outcome for ended in made.jobs.history.find(None, "", 0)] == ["completed"]
@@ -247,10 +229,7 @@ def test_a_worker_that_was_cut_off_hears_of_the_move_when_it_comes_back() -> Non
 
 
 def test_a_worker_that_says_after_the_move_that_it_has_halted_is_named() -> None:
-    made = JobsHarness(SIZES)
-    workers = running(made)
-    made.deaf = {workers[1].token}
-    restart(made, "leaf")
+    made, workers = halting(deaf=1)
     made.obey(workers[1], join.JobEvent(halt=join.Halt(move_number=1)))
     made.settle()
     made.wait(29, beating=workers)
@@ -261,10 +240,7 @@ def test_a_worker_that_says_after_the_move_that_it_has_halted_is_named() -> None
 
 
 def test_a_worker_that_has_gone_on_is_not_told_again() -> None:
-    made = JobsHarness(SIZES)
-    workers = running(made)
-    made.deaf = {workers[1].token}
-    restart(made, "leaf")
+    made, workers = halting(deaf=1)
     made.obey(workers[1], join.JobEvent(halt=join.Halt(move_number=1)))
     made.settle()
     made.jobs.attend(member(workers[0]), made.now)
@@ -274,12 +250,7 @@ def test_a_worker_that_has_gone_on_is_not_told_again() -> None:
 
 
 def test_a_switch_that_does_not_take_the_job_is_asked_again_and_the_job_runs_on() -> None:
-    made = JobsHarness(switches=two())
-    workers = running(made)
-    made.jobs.drain("first", resume=False)
-    made.switch_answers = False
-    made.wait(0.2, beating=workers)
-    (admit,) = made.outputs(Admit)
+    made, workers, admit = being_admitted()
     made.switch_answers = True
     made.jobs.refused("second", admit.entry.job, "table admit is full", made.now)
     made.settle()

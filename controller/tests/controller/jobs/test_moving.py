@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from wiresum import join
@@ -22,6 +18,7 @@ from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
 from wiresum_lab.doubles.moving import (
     SIZES,
+    being_admitted,
     end_of,
     ends,
     halts,
@@ -32,13 +29,6 @@ from wiresum_lab.doubles.moving import (
     said_of,
     two,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with contextlib.closing(Store(tmp_path)) as store:
-        store.begin()
-        yield store
 
 
 def test_a_job_goes_on_at_a_switch_that_was_started_anew() -> None:
@@ -162,12 +152,7 @@ def test_a_job_whose_rounds_stand_still_moves_from_a_lost_switch_to_another() ->
 
 
 def test_workers_hear_of_a_move_only_when_another_switch_has_the_job() -> None:
-    made = JobsHarness(switches=two())
-    workers = running(made)
-    made.jobs.drain("first", resume=False)
-    made.switch_answers = False
-    made.wait(1, beating=workers)
-    (admit,) = made.outputs(Admit)
+    made, workers, admit = being_admitted()
     assert halts(made) == []
     made.switch_answers = True
     made.jobs.admitted("second", admit.entry.job, made.now)
@@ -214,12 +199,7 @@ def test_a_job_stays_if_its_switch_comes_back_before_there_is_a_place() -> None:
 
 
 def test_a_job_that_another_switch_is_just_being_told_of_moves_though_its_cause_is_gone() -> None:
-    made = JobsHarness(switches=two())
-    workers = running(made)
-    made.jobs.drain("first", resume=False)
-    made.switch_answers = False
-    made.wait(0.2, beating=workers)
-    (admit,) = made.outputs(Admit)
+    made, workers, admit = being_admitted()
     made.jobs.drain("first", resume=True)
     made.wait(0.2, beating=workers)
     made.switch_answers = True

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from wiresum import join
@@ -14,13 +10,6 @@ from wiresum.controller.jobs.keys import BLOCK
 from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Output, Reconcile, Tell, Write
 from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import JobsHarness, join_request, member, switch
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with contextlib.closing(Store(tmp_path)) as store:
-        store.begin()
-        yield store
 
 
 def test_a_created_job_remembers_its_members_and_who_may_join_after_a_restart(store: Store) -> None:

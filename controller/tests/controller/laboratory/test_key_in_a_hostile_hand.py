@@ -108,7 +108,7 @@ def member_calls(client: Client, member: join.Member) -> list[Callable[[], objec
 def test_it_cannot_touch_a_running_job(laboratory: Laboratory, victim: Job, hostile: Hostile) -> None:
     number, _, _ = secrets_of(laboratory, "victim")
     switch_name = laboratory.jobs_at()["victim"]
-    own = hostile.ask(job_name="own").result()
+    own, until = hostile.ask(job_name="own").result(), {"timeout": PATIENCE_S}
     for rank in range(2):
         assert hostile.ask(job_name="victim", rank=rank, world_size=2).refusal()[0] == "ALREADY_EXISTS"
         for token in ("", f"{random.Random(rank).getrandbits(128):032x}"):
@@ -117,9 +117,9 @@ def test_it_cannot_touch_a_running_job(laboratory: Laboratory, victim: Job, host
                 assert hostile.refusal(call) == "NOT_FOUND"
         # Its own token with the victim's place is its own job's: the token alone says who calls.
         member = join.Member(job=number, worker=rank, token=own.token, switch_name=switch_name)
-        assert [each.peer.address for each in hostile.client.stub.Diagnose(member).workers] == [HOSTILE]
-    hostile.client.stub.Abort(join.AbortRequest(member=member, reason="mine"))
-    operator, until = hostile.client.operator, {"timeout": PATIENCE_S}
+        assert [each.peer.address for each in hostile.client.stub.Diagnose(member, **until).workers] == [HOSTILE]
+    hostile.client.stub.Abort(join.AbortRequest(member=member, reason="mine"), **until)
+    operator = hostile.client.operator
     for call in (
         lambda: operator.EndJob(join.EndJobRequest(job_name="victim"), **until),
         lambda: operator.Drain(join.DrainRequest(switch_name=switch_name), **until),
