@@ -15,7 +15,6 @@
 #include <rte_ether.h>
 #include <rte_ip.h>
 #include <rte_mbuf.h>
-#include <rte_mempool.h>
 #include <rte_pause.h>
 #include <rte_prefetch.h>
 #include <sched.h>
@@ -27,14 +26,11 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
-#include <stdexcept>
 
 #include "process/home.hpp"
-#include "transport/dpdk/arguments.hpp"
-#include "transport/dpdk/eal.hpp"
 #include "transport/dpdk/neighbours.hpp"
 #include "transport/dpdk/port.hpp"
+#include "transport/dpdk/shared.hpp"
 #include "transport/ethernet/arp.hpp"
 #include "transport/ethernet/checksum.hpp"
 #include "transport/plugin.hpp"
@@ -47,17 +43,7 @@ constexpr std::size_t kPrefetch = 4;  // packets ahead of the one that is read
 using ethernet::kEthernetBytes;
 using ethernet::kHeadersBytes;
 
-/// Where a payload starts in a buffer that is sent: aligned to a cache line, with place in front for the headers and
-/// for what a driver may put before them.
-constexpr std::size_t kPayloadAt = RTE_PKTMBUF_HEADROOM;
-static_assert(kPayloadAt >= kHeadersBytes + 64);
-
-constexpr unsigned kCachePackets = 128;        // in a thread's cache of a pool
-constexpr std::size_t kRoundMax = 1024;        // frames that one receive() examines, ours or not
-constexpr std::size_t kBufferBytesMin = 2048;  // what drivers like to find
-constexpr std::size_t kSlackBytes = 64;        // net_af_packet wants some
-constexpr std::size_t kBufferBytesMax = UINT16_MAX - RTE_PKTMBUF_HEADROOM;
-constexpr std::size_t kHeaderBufferBytes = RTE_PKTMBUF_HEADROOM + 64;
+constexpr std::size_t kRoundMax = 1024;  // frames that one receive() examines, ours or not
 
 // How long wait() polls before it sleeps, and the longest single sleep after that. A worker that waits for a chunk to
 // come back should not sleep; an idle one should not burn a core. See wait().
@@ -72,47 +58,6 @@ TimeNs clock_now() noexcept {
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-std::size_t frame_bytes(const DeviceConfig& config) { return config.datagram_bytes_max + kHeadersBytes; }
-
-/// How many packets and descriptors a transport has, and how large they are.
-struct PoolSizes {
-  PoolSizes(const DeviceConfig& config, std::size_t ports)
-      : buffer(std::min((frame_bytes(config) + kSlackBytes + kBufferBytesMin - 1) / kBufferBytesMin * kBufferBytesMin,
-                        kBufferBytesMax)),
-        spare(std::clamp(kPoolBytesMax / buffer, kSpareMin, kSpareMax)),
-        descriptors(std::clamp(2 * spare / ports, kDescriptorsMin, kDescriptorsMax)),
-        packets(descriptors * ports + spare) {}
-
-  /// What a --no-huge memory has to hold, for each thread.
-  [[nodiscard]] std::size_t memory_bytes() const { return packets * (2 * buffer + kHeaderBufferBytes + kOverhead); }
-
-  std::size_t buffer;       // of a packet, in bytes
-  std::size_t spare;        // packets each way that may be lent, offered, or in a thread's cache
-  std::size_t descriptors;  // of a port's ring
-  std::size_t packets;      // each way
-
- private:
-  static constexpr std::size_t kPoolBytesMax = 8u << 20;
-  static constexpr std::size_t kSpareMin = 512;
-  static constexpr std::size_t kSpareMax = 2048;
-  static constexpr std::size_t kDescriptorsMax = 1024;
-  static constexpr std::size_t kDescriptorsMin = 64;
-  static constexpr std::size_t kOverhead = 1024;  // of three buffers' own structures
-};
-
-DeviceConfig checked(const DeviceConfig& config) {
-  assert(config.threads != 0 && config.threads <= wire::kThreadsMax);
-  if (config.ports.empty() || config.ports.size() > wire::kThreadsMax) {
-    throw std::invalid_argument("a DPDK transport serves 1 to 16 UDP ports");
-  }
-  if (frame_bytes(config) > kBufferBytesMax) {
-    throw std::invalid_argument("datagrams of " + std::to_string(config.datagram_bytes_max) +
-                                " bytes do not fit a buffer of DPDK's: at most " +
-                                std::to_string(kBufferBytesMax - kHeadersBytes));
-  }
-  return config;
-}
-
 std::span<std::byte> data_of(rte_mbuf& packet) noexcept {
   return {rte_pktmbuf_mtod(&packet, std::byte*), rte_pktmbuf_data_len(&packet)};
 }
@@ -120,109 +65,6 @@ std::span<std::byte> data_of(rte_mbuf& packet) noexcept {
 void set_length(rte_mbuf& packet, std::size_t bytes) noexcept {
   packet.data_len = static_cast<std::uint16_t>(bytes);
   packet.pkt_len = static_cast<std::uint32_t>(bytes);
-}
-
-/// A pool with a name that no other has.
-rte_mempool* new_pool(std::size_t packets, std::size_t buffer_bytes) {
-  static std::atomic<unsigned> made{0};
-  const std::string name = "wiresum_" + std::to_string(made.fetch_add(1));
-  rte_mempool* const pool = rte_pktmbuf_pool_create(name.c_str(), static_cast<unsigned>(packets), kCachePackets, 0,
-                                                    static_cast<std::uint16_t>(buffer_bytes), SOCKET_ID_ANY);
-  if (pool == nullptr) {
-    throw std::runtime_error("no memory for " + std::to_string(packets) + " packets of " +
-                             std::to_string(buffer_bytes) + " bytes in DPDK: " + last_error() +
-                             "; give it more (hugepages, or -m MEGABYTES with --no-huge)");
-  }
-  return pool;
-}
-
-struct FreePool {
-  void operator()(rte_mempool* pool) const noexcept { rte_mempool_free(pool); }
-};
-using Pool = std::unique_ptr<rte_mempool, FreePool>;
-
-/// What an ARP packet says of its sender's address: the arguments of Neighbours::claimed().
-struct Claim {
-  std::uint32_t address = 0;
-  NextHop by;
-  bool answer = false;
-};
-
-/// Claims that other threads have received. One that does not fit is dropped, and asked for again.
-class Claims {
- public:
-  void put(const Claim& claim) noexcept {
-    const std::lock_guard lock(mutex_);
-    if (count_ != kClaimsMax) claims_[count_++] = claim;
-    any_.store(true, std::memory_order_relaxed);
-  }
-  /// Calls `visit` with each, once.
-  template <class Visit>
-  void take(Visit visit) noexcept {
-    if (!any_.load(std::memory_order_relaxed)) return;
-    const std::lock_guard lock(mutex_);
-    for (std::size_t i = 0; i != count_; ++i) visit(claims_[i]);
-    count_ = 0;
-    any_.store(false, std::memory_order_relaxed);
-  }
-
- private:
-  static constexpr std::size_t kClaimsMax = 64;
-
-  std::mutex mutex_;
-  std::array<Claim, kClaimsMax> claims_{};
-  std::size_t count_ = 0;
-  std::atomic<bool> any_{false};
-};
-
-/// What the threads of one configuration share.
-struct Shared {
-  /// Throws std::invalid_argument on a configuration that makes no sense, std::runtime_error if DPDK refuses it.
-  explicit Shared(const DeviceConfig& config);
-
-  struct Pools {
-    Pool receive;
-    Pool send;
-    Pool header;
-  };
-
-  DeviceConfig config;
-  // Ended last, after the devices that may still hold their buffers.
-  std::vector<Pools> pools;  // by thread
-  std::unique_ptr<Devices> devices;
-  std::vector<std::unique_ptr<Port>> ports;
-  std::vector<std::unique_ptr<Claims>> claims;  // by thread
-  std::string name;
-  std::size_t lent_max = 0;
-};
-
-Shared::Shared(const DeviceConfig& settings) : config(checked(settings)) {
-  const Arguments arguments = parse_arguments(config.device);
-  const std::size_t ports_expected = std::max<std::size_t>(arguments.devices.size(), 1);
-  devices = std::make_unique<Devices>(arguments, config.threads * PoolSizes(config, ports_expected).memory_bytes());
-  const PoolSizes sizes(config, devices->ports().size());
-  lent_max = sizes.spare / 2;
-  std::vector<rte_mempool*> receive_pools;
-  for (unsigned thread = 0; thread != config.threads; ++thread) {
-    pools.push_back({.receive = Pool(new_pool(sizes.packets, RTE_PKTMBUF_HEADROOM + sizes.buffer)),
-                     .send = Pool(new_pool(sizes.packets, kPayloadAt + sizes.buffer)),
-                     .header = Pool(new_pool(sizes.packets, kHeaderBufferBytes))});
-    receive_pools.push_back(pools.back().receive.get());
-    claims.push_back(std::make_unique<Claims>());
-  }
-  for (const Devices::Port& port : devices->ports()) {
-    ports.push_back(
-        std::make_unique<Port>(port, PortConfig{.address = config.address,
-                                                .udp_ports = config.ports,
-                                                .ip_bytes_max = frame_bytes(config) - kEthernetBytes,
-                                                .buffer_bytes = sizes.buffer,
-                                                .descriptors = static_cast<std::uint16_t>(sizes.descriptors),
-                                                .receive_pools = receive_pools}));
-    const std::string& driver = ports.back()->driver();
-    if (name.find(driver) == std::string::npos) name += (name.empty() ? "" : ", ") + driver;
-    if (config.threads > 1) name += std::string(", ") + ports.back()->steering();
-  }
-  name = "dpdk (" + name + ")";
 }
 
 class DpdkTransport final : public Transport {
