@@ -28,7 +28,16 @@ from wiresum.cli.service import TIMEOUT_S, Service, ServiceError
 from wiresum.controller.security import authority as authority_module
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
-from wiresum_lab.processes import PATIENCE_S, Program, SwitchAt, controller_config, stop_all, unused_port, wait_until
+from wiresum_lab.processes import (
+    PATIENCE_S,
+    POLL_S,
+    Program,
+    SwitchAt,
+    controller_config,
+    stop_all,
+    unused_port,
+    wait_until,
+)
 from wiresum_lab.processes import wiresum as command
 
 WORKER = Path(__file__).with_name("laboratory_worker.py")
@@ -187,8 +196,12 @@ class Laboratory:
     def __enter__(self: AnyLaboratory) -> AnyLaboratory:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._cleanup.close()
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Raises a `ProgramError` if a controller has ended by itself: the other one may have hidden it."""
+        with self._cleanup:
+            for program in self.controllers.values():
+                if error is None and not program.was_stopped:
+                    program.check()
 
     @property
     def targets(self) -> str:
@@ -276,8 +289,18 @@ class Laboratory:
         return wait_until(found, what, patience_s)
 
     def drain(self, switch_name: str, *, resume: bool = False, patience_s: float = PATIENCE_S) -> None:
+        """During a takeover nobody serves, and nothing has changed: it asks again."""
         request = join.DrainRequest(switch_name=switch_name, resume=resume)
-        self.operator.tell(lambda stub: stub.Drain(request, timeout=patience_s))
+        give_up_at = time.monotonic() + patience_s
+        while True:
+            try:
+                self.operator.tell(lambda stub: stub.Drain(request, timeout=patience_s))
+            except ServiceError as error:
+                if error.code != "UNAVAILABLE" or time.monotonic() > give_up_at:
+                    raise
+                time.sleep(POLL_S)
+            else:
+                return
 
     def jobs_at(self) -> dict[str, str]:
         """The switch of each job that has not ended."""

@@ -105,7 +105,8 @@ class Program:
         `append`: keep what the log has."""
         self.log, self.name = log, name or log.stem
         self._log_begin = log.stat().st_size if append and log.exists() else 0
-        self._is_over = False
+        self.was_stopped = False
+        """By `stop` or `kill`."""
         with log.open("ab" if append else "wb") as output:
             self.process = at(
                 command,
@@ -160,13 +161,13 @@ class Program:
 
     def kill(self) -> None:
         """Kills it, and all that is left of its session if it has one of its own. Idempotent."""
-        if self._is_over:
+        if self.was_stopped:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait(STOP_S_MAX)
-        self._is_over = True
+        self.was_stopped = True
 
     def tail(self, lines: int = LOG_LINES_SHOWN) -> str:
         """The end of its log."""

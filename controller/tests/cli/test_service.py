@@ -82,6 +82,16 @@ def test_a_refused_change_is_not_tried_at_another_endpoint(service: WrittenServi
     assert (caught.value.code, other.asked) == ("NOT_FOUND", [])
 
 
+def test_a_standby_does_not_hide_why_the_other_one_does_not_answer(service: WrittenService) -> None:
+    service.refusal = (grpc.StatusCode.UNAVAILABLE, f"{join.STANDS_BY}: another controller serves")
+    for targets in (f"{service.target},127.0.0.1:1", f"127.0.0.1:1,{service.target}"):
+        with Service(targets) as both, pytest.raises(ServiceError, match=r"at 127\.0\.0\.1:1 ") as error:
+            both.tell(lambda stub: stub.EndJob(join.EndJobRequest()))
+        assert error.value.code == "UNAVAILABLE"
+    with Service(service.target) as one, pytest.raises(ServiceError, match=join.STANDS_BY):
+        one.tell(lambda stub: stub.EndJob(join.EndJobRequest()))
+
+
 def test_a_foreign_service_and_an_unreachable_one_give_different_errors() -> None:
     stranger = grpc.server(None, handlers=[])
     port = stranger.add_insecure_port("127.0.0.1:0")

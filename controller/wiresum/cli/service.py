@@ -156,17 +156,18 @@ class Service:
 
         After UNAVAILABLE it tries the next one: a service that cannot be reached, or a standby, has changed nothing.
         """
-        error: ServiceError | None = None
+        from wiresum import join
+
+        errors: list[ServiceError] = []
         for target in self.targets:
             try:
                 return call(self._channel(target))
             except Exception as caught:
-                explained = self._explain(target, caught)
-                if explained.code != "UNAVAILABLE":
-                    raise explained from None
-                error = error or explained
-        assert error is not None, "there is at least one target, and it either answered or failed"
-        raise error
+                errors.append(self._explain(target, caught))
+                if errors[-1].code != "UNAVAILABLE":
+                    raise errors[-1] from None
+        # A standby says only that another one serves: why that one does not answer says more.
+        raise next((error for error in errors if join.STANDS_BY not in str(error)), errors[0])
 
     def _channel(self, target: str) -> grpc.Channel:
         from wiresum import join
