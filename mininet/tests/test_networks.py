@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 
 from wiresum import compiled
 from wiresum_lab.demos.digits.runs import Run, RunReader
-from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.processes import Program, SwitchProcess
 from wiresum_mininet import topology
 from wiresum_mininet.topology import Shape
 
@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.usefixtures("mininet_here"), pytest.mark.timeout(180)]
 
 WORKERS = (4, 8)
 STORE_PORT = 29_501
+REPRODUCIBLE = Path(__file__).resolve().parents[2] / "plugins" / "torch" / "examples" / "reproducible.py"
+REPRODUCIBLE_S_MAX = 120.0
 ARGUMENTS = ("--epochs", "1", "--seed", "7", "--width", "4", "--batch", "64")
 
 
@@ -141,6 +143,28 @@ def test_a_training_in_a_tree_of_both_kinds_of_switch_equals_the_one_on_loopback
         run = trainer.train([(host.pid, host.variables) for host in net.workers], tmp_path / "run")
     assert run.parameters_identical(4)
     assert set(run.digests.values()) == set(on_loopback[4].digests.values())
+
+
+def run_reproducible(start: Callable[[Sequence[str]], list[Program]], backend: str) -> str:
+    """The hash of weights and optimizer after some steps of the example of docs/reproducible.md."""
+    options = ["--backend", backend, "--until", "4", "--width", "16", "--layers", "1"]
+    programs = start([sys.executable, str(REPRODUCIBLE), *options])
+    for program in programs:
+        assert program.process.wait(REPRODUCIBLE_S_MAX) == 0, program.tail()
+    (found,) = re.findall(rf"^{len(programs)} workers, .* s: (\w{{64}})$", programs[0].said(), re.MULTILINE)
+    return str(found)
+
+
+@pytest.mark.slow
+def test_a_reproducible_training_in_two_racks_ends_as_that_of_one_process(kind: str, tmp_path: Path) -> None:
+    from wiresum_mininet.nodes import Workplace
+    from wiresum_mininet.wiresum_net import WiresumNet
+
+    alone = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(STORE_PORT)}
+    expected = run_reproducible(lambda argv: [Program(argv, tmp_path / "alone.log", alone)], "gloo")
+    workplace = Workplace(tmp_path / "net", keeps_packets=False)
+    with WiresumNet(topology.find("racks"), kind=kind, workplace=workplace, shape=Shape(loss=0.005)) as net:
+        assert run_reproducible(net.start_workers, "wiresum") == expected
 
 
 @pytest.fixture
