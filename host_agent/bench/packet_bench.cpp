@@ -351,7 +351,7 @@ class Workers {
       transport::Transport& transport = *paths_[shared ? 0 : i].transport;
       for (std::size_t count = kBurst; count == kBurst;) {
         count = machines_[i]->poll_transmit(now_ns(), transport.buffers(kBurst));
-        if (count != 0) transport.send(count, {&switch_at_, 1}, static_cast<std::uint8_t>(shared ? i : 0));
+        if (count != 0) transport.send(count, {&switch_at_, 1}, static_cast<std::uint8_t>(shared ? i : 0), false);
       }
     }
   }

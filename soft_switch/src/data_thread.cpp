@@ -4,7 +4,7 @@
 // one job and one port leave in a single call (a batch), so that the kernel can cut them from one buffer (GSO) and a
 // multicast costs a message for each receiver, not one for each packet. A batch never waits for more: it leaves at the
 // end of the burst at the latest. Each RESULT is copied into a buffer of the transport as it is made, since the next
-// datagram may change its cell. A parent's packets in a burst are handled first, so that packets down to workers and
+// datagram may change its cell. Marked ones (ECN) leave apart from the others. A parent's packets in a burst are handled first, so that packets down to workers and
 // packets up to the parent make two batches rather than many short ones. If a device stays behind for too long, RESULTs
 // are lost, as in a network.
 //
@@ -158,24 +158,27 @@ void DataThread::handle(std::size_t count, bool answers) noexcept {
     if (dataplane::is_answer(arrivals_[i]) != answers) continue;
     const dataplane::Decision decision = plane_.handle(arrivals_[i]);
     if (decision.verdict != dataplane::Verdict::kDrop && decision.verdict != dataplane::Verdict::kHold) {
-      queue(decision, burst_[i].port);
+      queue(decision, burst_[i]);
     }
   }
 }
 
-void DataThread::queue(const dataplane::Decision& decision, std::uint8_t port) noexcept {
+/// An answer is marked as what it answers is, as a hardware switch turns the one into the other.
+void DataThread::queue(const dataplane::Decision& decision, const transport::RxDatagram& trigger) noexcept {
   const std::uint8_t receiver = decision.verdict == dataplane::Verdict::kMulticast ? wire::kEveryone
                                 : decision.verdict == dataplane::Verdict::kRaise   ? wire::kParent
                                                                                    : decision.worker;
-  const bool fits = batch_.job == decision.job && batch_.port == port && batch_.receiver == receiver;
+  const bool fits = batch_.job == decision.job && batch_.port == trigger.port && batch_.receiver == receiver &&
+                    batch_.marked == trigger.marked;
   if (!fits || batch_.count == batch_.buffers.size()) flush();
   if (batch_.count == 0) {
     // The rest of a train would leave as a message of its own.
     const std::size_t train = transport_.train_packets(wire::kHeaderBytes + decision.payload.size());
     batch_.buffers = find_buffers(transport::whole_trains(kBatchMax, train));
     batch_.job = decision.job;
-    batch_.port = port;
+    batch_.port = trigger.port;
     batch_.receiver = receiver;
+    batch_.marked = trigger.marked;
   }
   if (batch_.buffers.empty()) {
     ++results_lost_;
@@ -217,7 +220,7 @@ void DataThread::flush() noexcept {
       if (wanted && base.port != 0) add(base);
     }
   }
-  if (count != 0) transport_.send(batch_.count, std::span(receivers).first(count), batch_.port);
+  if (count != 0) transport_.send(batch_.count, std::span(receivers).first(count), batch_.port, batch_.marked);
   batch_.count = 0;
 }
 

@@ -54,6 +54,7 @@ class DataThread {
     std::uint16_t job = 0;
     std::uint8_t port = 0;
     std::uint8_t receiver = 0;  // a worker's index, wire::kEveryone or wire::kParent
+    bool marked = false;
     std::size_t count = 0;
     std::span<wire::Packet> buffers;  // the transport's, of which the first `count` are written
   };
@@ -61,7 +62,7 @@ class DataThread {
   void serve() noexcept;
   void serve_burst(std::size_t count) noexcept;
   void handle(std::size_t count, bool answers) noexcept;
-  void queue(const dataplane::Decision& decision, std::uint8_t port) noexcept;
+  void queue(const dataplane::Decision& decision, const transport::RxDatagram& trigger) noexcept;
   [[nodiscard]] std::span<wire::Packet> find_buffers(std::size_t wanted) noexcept;
   void flush() noexcept;
   void idle(std::chrono::steady_clock::time_point busy_last) noexcept;

@@ -81,6 +81,29 @@ TEST_F(LateDataThread, AnUnreadResultIsUnchangedWhenItsCellMovesOn) {
   }
 }
 
+/// Of the packets of a round, only the one that completes it counts: it has waited for longest.
+TEST_F(LateDataThread, AResultIsMarkedIfThePacketThatCompletesItWas) {
+  constexpr std::array<std::array<bool, 2>, kBuffers> kMarks{{{true, false}, {false, true}, {true, true}}};
+  for (std::uint32_t slot = 0; slot < kBuffers; ++slot) {
+    for (const std::uint8_t worker : {std::uint8_t{0}, std::uint8_t{1}}) {
+      const Header header{.kind = Kind::kData,
+                          .job = entry_.job,
+                          .key = entry_.key,
+                          .worker = worker,
+                          .cell = wire::cell_of(slot, 1),
+                          .round = 1};
+      device_->arrive(entry_.endpoints[worker], dataplane::datagram_of(header, Words(kLanes, 1)), 0,
+                      kMarks[slot][worker]);
+    }
+  }
+  while (device_->unread() != kBuffers) std::this_thread::yield();
+  while (const std::optional<LateDevice::Sent> sent = device_->read()) {
+    Header header;
+    ASSERT_EQ(wire::decode(sent->bytes, header), wire::ParseError::kNone);
+    EXPECT_EQ(sent->marked, kMarks[header.cell / 2U][1]) << "slot " << header.cell / 2U;
+  }
+}
+
 TEST_F(LateDataThread, ResultsWithoutABufferAreCountedAsLostAndSentOnRequest) {
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) contribute(slot, 1, slot + 1);
   std::uint64_t lost = 0;

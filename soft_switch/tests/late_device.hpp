@@ -23,6 +23,7 @@ class LateDevice final : public transport::Transport {
     std::vector<std::byte> bytes;  // at the time when the device read them
     std::vector<wire::Endpoint> to;
     std::uint8_t port = 0;     // the port that it leaves by
+    bool marked = false;       // (ECN)
     bool was_changed = false;  // between send() and the read
   };
 
@@ -31,9 +32,9 @@ class LateDevice final : public transport::Transport {
   }
 
   // For the test
-  void arrive(wire::Endpoint source, std::vector<std::byte> datagram, std::uint8_t port = 0) {
+  void arrive(wire::Endpoint source, std::vector<std::byte> datagram, std::uint8_t port = 0, bool marked = false) {
     const std::lock_guard lock(mutex_);
-    arrived_.push_back({source, std::move(datagram), port});
+    arrived_.push_back({source, std::move(datagram), port, marked});
     event_.notify_all();
   }
   [[nodiscard]] std::size_t unread() {
@@ -49,11 +50,12 @@ class LateDevice final : public transport::Transport {
   std::optional<Sent> read() {
     const std::lock_guard lock(mutex_);
     if (unread_.empty()) return std::nullopt;
-    auto [place, as_sent, to, port] = std::move(unread_.back());
+    auto [place, as_sent, to, port, marked] = std::move(unread_.back());
     unread_.pop_back();
     Sent sent{.bytes = {place.begin(), place.begin() + static_cast<std::ptrdiff_t>(as_sent.size())},
               .to = std::move(to),
-              .port = port};
+              .port = port,
+              .marked = marked};
     sent.was_changed = sent.bytes != as_sent;
     std::ranges::fill(place, kPoison);
     free_.push_back(place);
@@ -69,7 +71,8 @@ class LateDevice final : public transport::Transport {
     lent_ = std::exchange(arrived_, {});
     const std::size_t count = std::min(lent_.size(), out.size());
     for (std::size_t i = 0; i < count; ++i) {
-      out[i] = {.bytes = lent_[i].bytes, .source = lent_[i].source, .port = lent_[i].port};
+      out[i] = {
+          .bytes = lent_[i].bytes, .source = lent_[i].source, .port = lent_[i].port, .marked = lent_[i].marked};
     }
     return count;
   }
@@ -81,11 +84,13 @@ class LateDevice final : public transport::Transport {
     return offered_;
   }
 
-  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override {
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port,
+            bool marked) noexcept override {
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < count; ++i) {
       const std::span<std::byte> place = free_[i];
-      unread_.push_back({place, {place.begin(), place.begin() + offered_[i].bytes}, {to.begin(), to.end()}, port});
+      unread_.push_back(
+          {place, {place.begin(), place.begin() + offered_[i].bytes}, {to.begin(), to.end()}, port, marked});
     }
     free_.erase(free_.begin(), free_.begin() + static_cast<std::ptrdiff_t>(count));
     offered_.clear();
@@ -112,11 +117,13 @@ class LateDevice final : public transport::Transport {
     std::vector<std::byte> as_sent;
     std::vector<wire::Endpoint> to;
     std::uint8_t port = 0;
+    bool marked = false;
   };
   struct Arrived {
     wire::Endpoint source;
     std::vector<std::byte> bytes;
     std::uint8_t port = 0;
+    bool marked = false;
   };
 
   std::mutex mutex_;

@@ -26,11 +26,12 @@ struct Counter {
   Sum sum = Sum::kAdd;
 };
 
-inline constexpr std::array<Counter, 19> kCounters{{
+inline constexpr std::array<Counter, 20> kCounters{{
     {"packets_sent", &TrafficStats::packets_sent},
     {"bytes_sent", &TrafficStats::bytes_sent},
     {"bytes_received", &TrafficStats::bytes_received},
     {"results", &TrafficStats::results},
+    {"results_marked", &TrafficStats::results_marked},
     {"by_group", &TrafficStats::by_group},
     {"retransmissions", &TrafficStats::retransmissions},
     {"questions", &TrafficStats::questions},

@@ -158,7 +158,7 @@ bool Shard::receive() noexcept {
     moderator_.on_datagrams(now, count, transport_.stats().messages_received);
     for (const transport::RxDatagram& datagram : std::span(datagrams_).first(count)) {
       by_group_ += datagram.port == kGroupPort ? 1 : 0;
-      machine_.handle_datagram(now, datagram.bytes);
+      machine_.handle_datagram(now, datagram.bytes, datagram.marked);
     }
   }
   return received;
@@ -171,7 +171,7 @@ bool Shard::transmit() noexcept {
     // If the device is behind there are fewer buffers, or none; the rest goes at the next step.
     count = machine_.poll_transmit(clock_.now(), transport_.buffers(burst));
     if (count != 0) {
-      transport_.send(count, {&switch_endpoint_, 1}, 0);
+      transport_.send(count, {&switch_endpoint_, 1}, 0, false);
       sent = true;
     }
   }

@@ -26,7 +26,8 @@ class Copies {
     if (count_ == kPassedMax || datagram.bytes.size() > stride_) return false;
     std::byte* const to = memory_.data() + count_ * stride_;
     std::memcpy(to, datagram.bytes.data(), datagram.bytes.size());
-    copies_[count_++] = {.bytes = {to, datagram.bytes.size()}, .source = datagram.source, .port = datagram.port};
+    copies_[count_] = datagram;
+    copies_[count_++].bytes = {to, datagram.bytes.size()};
     return true;
   }
 
@@ -94,8 +95,8 @@ class ThreadTransport final : public Transport {
   std::size_t train_packets(std::size_t packet_bytes) const noexcept override {
     return own_.train_packets(packet_bytes);
   }
-  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override {
-    own_.send(count, to, static_cast<std::uint8_t>(port * exchange_->queues.size() + index_));
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override {
+    own_.send(count, to, static_cast<std::uint8_t>(port * exchange_->queues.size() + index_), marked);
   }
 
   void wait(std::int64_t timeout_ns) noexcept override {

@@ -28,6 +28,7 @@ struct RxDatagram {
   std::span<const std::byte> bytes;  // UDP payload; valid until the next receive()
   wire::Endpoint source;
   std::uint8_t port = 0;  // which of the transport's ports it came in on: 0, 1, ... in the order they were given
+  bool marked = false;    // "congestion experienced" (ECN, RFC 3168): a queue on its way was long
 };
 
 struct TransportStats {
@@ -72,7 +73,9 @@ class Transport {
   /// Sends the first `count` packets that buffers() offered, each to each endpoint (a connected transport has but one),
   /// from the transport's port number `port`; the packets of one endpoint stay in order. Gives them all away: none of
   /// buffers()'s packets may be looked at any more. Never blocks for long: what the system refuses is lost and counted.
-  virtual void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept = 0;
+  /// All leave able to be marked (ECN), or, with `marked`, marked already, as what they answer was.
+  virtual void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port,
+                    bool marked) noexcept = 0;
 
   /// From now on only these peers are heard, by port. `group`, unless it is null, is taken over: a socket in the
   /// multicast group that they send to as well, in place of any such socket before. False if that cannot be: it is not

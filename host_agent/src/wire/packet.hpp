@@ -56,6 +56,16 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexce
   return static_cast<std::uint16_t>(2 * slot + (round & 1));
 }
 
+/// ECN (RFC 3168), in the lower two bits of the second byte of an IPv4 header: a queue may mark the packet rather than
+/// drop it, or has.
+inline constexpr std::uint8_t kEcnCapable = 2;  // ECT(0)
+inline constexpr std::uint8_t kEcnMarked = 3;   // CE
+
+/// Is a packet marked whose header has this second byte?
+[[nodiscard]] constexpr bool is_marked(std::uint8_t type_of_service) noexcept {
+  return (type_of_service & kEcnMarked) == kEcnMarked;
+}
+
 /// A packet that is being made: a buffer that somebody else owns, and how many bytes of it are used.
 struct Packet {
   std::byte* data = nullptr;

@@ -15,6 +15,11 @@
 // while the window is what holds the sender back. A loss halves it, at most once in a round trip, since the
 // packets lost together are one event. In slow start the window is twice what it was a round trip ago: if the path
 // delivered all that and nothing queued, then a loss is no sign that it is full, and slow start goes on.
+//
+// Marks (ECN) tell of a queue before it overflows: one that several jobs share, or that others' traffic fills. The last
+// packet of a round to reach the switch is the one that waited in the longest queue, and the switch makes it the RESULT:
+// so its mark reaches all workers, and all slow down alike. The answer is DCTCP's (RFC 8257): the window shrinks by half
+// the share of marked RESULTs, smoothed, once for each window of them; the first mark ends slow start.
 #pragma once
 
 #include <algorithm>
@@ -32,8 +37,12 @@ class CongestionWindow {
   /// In packets.
   [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
 
-  /// A RESULT came. `limited`: the window was full, so that more would have been sent had it been larger.
-  void on_result(bool limited) noexcept {
+  /// A RESULT came. `limited`: the window was full, so that more would have been sent had it been larger. `marked`: it,
+  /// or the packet that completed it, met a long queue.
+  void on_result(bool limited, bool marked) noexcept {
+    if (marked) slow_start_threshold_ = std::min(slow_start_threshold_, size_);
+    marks_ += marked ? 1 : 0;
+    if (++results_ >= size_) on_window();
     if (!limited || size_ >= maximum_) return;
     if (size_ < slow_start_threshold_) {
       ++size_;
@@ -52,6 +61,7 @@ class CongestionWindow {
   /// A packet was found lost.
   void on_loss(TimeNs now, TimeNs rtt) noexcept {
     if (reduced_ && now - reduced_at_ < rtt) return;
+    if (marks_ + marks_before_ != 0) return;
     const bool doubles = size_ < slow_start_threshold_;
     const std::uint32_t kept = std::max(path_eighths_ / 8 * (doubles ? 2 : 1) + minimum_ / 2, minimum_);
     if (doubles && size_ <= kept) return;
@@ -63,12 +73,33 @@ class CongestionWindow {
   }
 
  private:
+  /// As many RESULTs as the window holds have come.
+  void on_window() noexcept {
+    const auto share = static_cast<std::int32_t>(kWholeShare * marks_ / results_);
+    marked_share_ += (share - marked_share_) / kShareGain;
+    if (marks_ != 0) {
+      const std::uint64_t less = std::uint64_t{size_} * static_cast<std::uint32_t>(marked_share_) / (2 * kWholeShare);
+      size_ = std::max(size_ - static_cast<std::uint32_t>(less), minimum_);
+      slow_start_threshold_ = size_;
+      results_since_growth_ = 0;
+    }
+    marks_before_ = marks_;
+    results_ = marks_ = 0;
+  }
+
+  static constexpr std::uint32_t kWholeShare = 1U << 16;
+  static constexpr std::int32_t kShareGain = 16;
+
   std::uint32_t minimum_;
   std::uint32_t maximum_;
   std::uint32_t size_;
   std::uint32_t slow_start_threshold_ = UINT32_MAX;
   std::uint32_t results_since_growth_ = 0;
   std::uint32_t path_eighths_ = 0;  // what the path holds, smoothed as round trips are, in eighths of a packet
+  std::uint32_t results_ = 0;       // of this window
+  std::uint32_t marks_ = 0;         // among them
+  std::uint32_t marks_before_ = 0;  // in the window before
+  std::int32_t marked_share_ = kWholeShare;  // smoothed; until one is marked, the next mark halves the window
   bool reduced_ = false;
   TimeNs reduced_at_ = 0;
 };

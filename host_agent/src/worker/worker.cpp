@@ -309,7 +309,7 @@ Worker::Subject Worker::subject_of(std::uint32_t index) const noexcept {
 
 // ---- Receiving ----
 
-void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram) noexcept {
+void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram, bool marked) noexcept {
   now_ = std::max(now_, now);
   stats_.bytes_received += datagram.size();
   if (failure_.has_value() || halted_) return;
@@ -322,7 +322,7 @@ void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram) no
   const std::uint32_t index = header.cell / 2U - config_.slot_first;  // wraps to a huge number when below
   switch (match(index, header, payload)) {
     case Match::kMine:
-      accept(index, header, payload);
+      accept(index, header, payload, marked);
       return;
     case Match::kMissing:
       hear_missing(index);
@@ -370,7 +370,7 @@ bool Worker::spurious(const Slot& slot) const noexcept {
   return slot.expiries == 1 && now_ - slot.sent_at < rtt_.smoothed() / 2;
 }
 
-void Worker::measure(const Slot& slot) noexcept {
+void Worker::measure(const Slot& slot, bool marked) noexcept {
   // Only packets that measure the path give a sample. A slot's first packet also waits for late workers. One that was
   // overtaken also waits for a peer's timer: such samples would make timeouts raise each other.
   if (!slot.waits_for_peers && !known_lost(slot) &&
@@ -384,14 +384,16 @@ void Worker::measure(const Slot& slot) noexcept {
   if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
   result_at_ = now_;
   send_number_complete_ = std::max(send_number_complete_, slot.send_number);
-  window_.on_result(flight_.size() >= window_.size());
+  window_.on_result(flight_.size() >= window_.size(), marked);
   publish_estimates();
 }
 
-void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload) noexcept {
+void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload,
+                    bool marked) noexcept {
   Slot& slot = slots_[index];
   ++stats_.results;
-  measure(slot);
+  stats_.results_marked += marked ? 1 : 0;
+  measure(slot, marked);
   flight_.remove(index);
   if (has_result(slot.role)) {
     end_repeat(index);

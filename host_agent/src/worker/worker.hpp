@@ -108,6 +108,7 @@ struct WorkerStats {
   std::uint64_t retransmissions = 0;
   std::uint64_t questions = 0;  // to the switch, whether a packet has come: headers
   std::uint64_t results = 0;
+  std::uint64_t results_marked = 0;  // whose way, or whose last packet's, had a long queue (ECN)
   std::uint64_t bytes_received = 0;
   std::uint64_t duplicates = 0;  // RESULTs for a round that is over
   std::uint64_t rejected = 0;    // malformed, foreign or impossible datagrams
@@ -134,8 +135,8 @@ class Worker {
   /// An empty share (chunk_begin == chunk_end) completes at once.
   [[nodiscard]] bool submit(const Collective& collective) noexcept;
 
-  /// A datagram from the switch. Every byte is validated.
-  void handle_datagram(TimeNs now, std::span<const std::byte> datagram) noexcept;
+  /// A datagram from the switch. Every byte is validated. `marked`: it met a long queue (ECN).
+  void handle_datagram(TimeNs now, std::span<const std::byte> datagram, bool marked = false) noexcept;
 
   /// Fires timers and deadlines that are due, then writes packets to send into `out`, each of which has room for a
   /// header and config.lanes words. Returns how many it wrote. Call again while it fills `out` whole.
@@ -234,8 +235,9 @@ class Worker {
   /// Was the slot's only retransmission unnecessary? Then its RESULT answers the first copy, and is a valid sample.
   /// With Karn's rule alone, a round trip that has grown beyond the timeout would never be measured.
   [[nodiscard]] bool spurious(const Slot& slot) const noexcept;
-  void measure(const Slot& slot) noexcept;
-  void accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload) noexcept;
+  void measure(const Slot& slot, bool marked) noexcept;
+  void accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload,
+              bool marked) noexcept;
   void store(const Slot& slot, std::span<const std::byte> payload) noexcept;
   void begin_exact(std::uint32_t index) noexcept;
   /// The RESULT of a round of an exact sum. True if that was the last one: the sum is stored.

@@ -5,8 +5,7 @@
 //
 // Queues. A link either has a queue of its own (a host's), or is a port of a switch whose ports share a buffer. There a
 // port may fill what is free times a factor (dynamic thresholds: Choudhury and Hahne, 1998), so that a port that is
-// congested leaves room for the others. A packet that finds more than `mark_bytes` waiting at its port is marked, as
-// for ECN; here marks are only counted.
+// congested leaves room for the others. A packet that finds more than `mark_bytes` waiting at its port is marked (ECN).
 //
 // Cross traffic is what others send over the link: at a constant rate, or in bursts. It takes part in rate, queue and
 // buffer, and does not slow down when packets are lost, as UDP does not. Its packets are no events: a link works out
@@ -120,13 +119,14 @@ class Link {
     cross_.push_back({traffic, traffic.begin * kPsPerNs});
   }
 
-  /// Calls `arrive(time)` for each copy of a packet of `bytes` UDP payload that reaches the other end.
+  /// Calls `arrive(time, marked)` for each copy of a packet of `bytes` UDP payload that reaches the other end.
   template <class Arrive>
   void carry(TimeNs now, std::size_t bytes, Random& random, const Arrive& arrive) {
     // IPv4 and UDP headers and the Ethernet header, as a shaper counts them.
     constexpr std::size_t kOverheadBytes = 42;
     ++counters_.packets;
     TimeNs out = now;
+    const std::uint64_t marked_before = counters_.marked;
     if (config_.rate_bps > 0) {
       for (Cross* next = next_cross(now); next != nullptr; next = next_cross(now)) let_pass(*next);
       if (!enqueue(now * kPsPerNs, bytes + kOverheadBytes, &counters_.marked)) {
@@ -143,7 +143,7 @@ class Link {
     for (int copy = 0; copy < copies; ++copy) {
       TimeNs at = out + config_.delay_ns + random.below(config_.jitter_ns);
       if (random.happens(config_.reorder)) at += random.below(config_.reorder_ns_max);
-      arrive(at);
+      arrive(at, counters_.marked != marked_before);
     }
   }
 

@@ -84,7 +84,8 @@ std::uint64_t Network::buffer_held_max() const {
 
 void Network::Channel::send(Delivery delivery) {
   const TimeNs now = network_.clock_.now();
-  link_.carry(now, delivery.packet.size(), network_.random_, [&](TimeNs at) {
+  link_.carry(now, delivery.packet.size(), network_.random_, [&](TimeNs at, bool marked) {
+    if (marked) delivery.packet.mark();
     if (!under_way_.empty() && at < under_way_.back().at) {  // it overtakes
       network_.agenda_.at(at, [this, delivery] { deliver(delivery); });
       return;

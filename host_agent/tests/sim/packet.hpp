@@ -16,22 +16,25 @@ namespace wiresum::sim {
 
 class PacketPool;
 
-/// A packet under way, or received. Its bytes do not change any more.
+/// A packet under way, or received. Its bytes do not change any more; each copy may be marked on its way (ECN).
 class Packet {
  public:
   Packet() = default;
-  Packet(const Packet& other) noexcept : buffer_(other.buffer_) {
+  Packet(const Packet& other) noexcept : buffer_(other.buffer_), marked_(other.marked_) {
     if (buffer_ != nullptr) ++buffer_->holders;
   }
-  Packet(Packet&& other) noexcept : buffer_(std::exchange(other.buffer_, nullptr)) {}
+  Packet(Packet&& other) noexcept : buffer_(std::exchange(other.buffer_, nullptr)), marked_(other.marked_) {}
   Packet& operator=(Packet other) noexcept {
     std::swap(buffer_, other.buffer_);
+    marked_ = other.marked_;
     return *this;
   }
   inline ~Packet();
 
   [[nodiscard]] std::size_t size() const noexcept { return buffer_->bytes; }
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data_of(buffer_), buffer_->bytes}; }
+  [[nodiscard]] bool marked() const noexcept { return marked_; }
+  void mark() noexcept { marked_ = true; }
 
  private:
   friend class PacketPool;
@@ -45,6 +48,7 @@ class Packet {
   explicit Packet(Buffer* buffer) noexcept : buffer_(buffer) { ++buffer_->holders; }
 
   Buffer* buffer_ = nullptr;
+  bool marked_ = false;
 };
 
 /// Where packets come from. It must outlive them.

@@ -160,11 +160,12 @@ void Placement::handle(std::uint32_t index, Node from, std::uint32_t thread, con
       port(index, thread)
           .handle(dataplane::read(source, static_cast<std::uint8_t>(lease_.port_offset + thread), packet.bytes()));
   if (decision.verdict == dataplane::Verdict::kDrop || decision.verdict == dataplane::Verdict::kHold) return;
-  const Packet answer = world_.packets.make([&](std::byte* data) {
+  Packet answer = world_.packets.make([&](std::byte* data) {
     wire::Packet written{.data = data, .bytes = 0};
     decision.write(written);
     return std::size_t{written.bytes};
   });
+  if (packet.marked()) answer.mark();
   Network& network = tree_.network();
   const std::vector<Node>& children = tree_.children(index);
   if (decision.verdict == dataplane::Verdict::kRaise) {

@@ -85,7 +85,9 @@ class SimTransport final : public transport::Transport {
     for (; lent_.size() < out.size() && !arrived_.empty(); arrived_.pop_front()) {
       lent_.push_back(std::move(arrived_.front()));
     }
-    for (std::size_t i = 0; i < lent_.size(); ++i) out[i] = {.bytes = lent_[i].bytes(), .source = {}, .port = 0};
+    for (std::size_t i = 0; i < lent_.size(); ++i) {
+      out[i] = {.bytes = lent_[i].bytes(), .source = {}, .port = 0, .marked = lent_[i].marked()};
+    }
     stats_.datagrams_received += lent_.size();
     stats_.messages_received += lent_.size();
     return lent_.size();
@@ -97,7 +99,8 @@ class SimTransport final : public transport::Transport {
     return offered;
   }
 
-  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t /*port*/) noexcept override {
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t /*port*/,
+            bool /*marked*/) noexcept override {
     memory_.take(count, std::exchange(offered_, 0), sent_);
     stats_.datagrams_sent += count;
     for (const wire::Packet& packet : sent_) device_(packet.data, pool_.copy({packet.data, packet.bytes}), to.front());

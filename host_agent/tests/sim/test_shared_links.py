@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from wiresum_lab.benchmarks.scale.case import Case, Cross, scenario_of, simulate
+from wiresum_lab.benchmarks.scale.studies import fairness
 from wiresum_lab.simulation import sim
 
 SMALL = Case(megabytes=1.0)
@@ -54,6 +55,22 @@ def test_a_switch_that_shares_a_buffer_holds_no_more_than_it_has() -> None:
     outcome = simulate(replace(SMALL, cross=burst, buffer_kb=300, mark_kb=50))
     assert outcome.cross_overflow > 0 and outcome.marked > 0
     assert 150_000 < outcome.buffer_held_max <= 300_000
+
+
+def test_jobs_share_a_link_fairly_and_without_loss_where_its_queue_marks() -> None:
+    """Eight jobs put more into a queue of a megabyte than it holds. As docs/scale.md says."""
+    eight = Case(jobs=8, megabytes=4.0)
+    dropping, marking = simulate(eight), simulate(replace(eight, mark_kb=100))
+    assert dropping.overflow > 0 == marking.overflow
+    assert fairness([dropping]) < 0.95 < 0.995 < fairness([marking])
+    assert marking.of_bound > 0.98
+
+
+@pytest.mark.parametrize("loss", [0.0, 1e-3])
+def test_marks_cost_a_job_that_is_alone_little(loss: float) -> None:
+    plain = simulate(Case(megabytes=8.0, loss=loss))
+    for mark_kb in (65, 100, 200):
+        assert simulate(Case(megabytes=8.0, loss=loss, mark_kb=mark_kb)).of_bound > 0.97 * plain.of_bound
 
 
 def test_a_result_for_many_workers_is_in_memory_once() -> None:

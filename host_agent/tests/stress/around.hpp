@@ -29,8 +29,8 @@ class Around : public transport::Transport {
   [[nodiscard]] std::size_t train_packets(std::size_t packet_bytes) const noexcept override {
     return inner_->train_packets(packet_bytes);
   }
-  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override {
-    inner_->send(count, to, port);
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override {
+    inner_->send(count, to, port, marked);
   }
   [[nodiscard]] bool hear(std::span<const wire::Endpoint> peers, transport::UdpSocket* group) noexcept override {
     return inner_->hear(peers, group);

@@ -49,7 +49,7 @@ class Part final : public Transport {
   }
   std::span<wire::Packet> buffers(std::size_t) noexcept override { return {}; }
   std::size_t train_packets(std::size_t) const noexcept override { return 1; }
-  void send(std::size_t count, std::span<const wire::Endpoint>, std::uint8_t port) noexcept override {
+  void send(std::size_t count, std::span<const wire::Endpoint>, std::uint8_t port, bool /*marked*/) noexcept override {
     sent.push_back({count, port});
   }
   void wait(std::int64_t) noexcept override {
@@ -130,7 +130,7 @@ TEST(Exchange, EachThreadGetsThePacketsForItsPortsFromEveryQueue) {
 
 TEST(Exchange, EachThreadSendsByItsOwnQueuesFromItsOwnPorts) {
   const ThreadTransports three(3);
-  three.transports[2]->send(5, {}, 1);
+  three.transports[2]->send(5, {}, 1, false);
   ASSERT_EQ(three.parts[2]->sent.size(), 1u);
   EXPECT_EQ(three.parts[2]->sent[0].count, 5u);
   EXPECT_EQ(three.parts[2]->sent[0].port, 5);

@@ -48,7 +48,7 @@ void send_all(Transport& transport, const std::vector<std::string>& texts, std::
       std::memcpy(buffers[i].data, text.data(), text.size());
       buffers[i].bytes = static_cast<std::uint32_t>(text.size());
     }
-    transport.send(buffers.size(), to, port);
+    transport.send(buffers.size(), to, port, false);
     sent += buffers.size();
   }
 }
@@ -223,6 +223,28 @@ TEST_P(UdpOffload, ABusyPortDoesNotStarveTheOthers) {
 
 INSTANTIATE_TEST_SUITE_P(Udp, UdpOffload, testing::Bool(),
                          [](const auto& parameter) { return parameter.param ? "WithOffload" : "WithoutOffload"; });
+
+TEST(Udp, WhatItSendsMayBeMarked) {
+  UdpSocket plain({.address = kLoopback, .port = 0});
+  const int on = 1;
+  ASSERT_EQ(setsockopt(plain.descriptor(), IPPROTO_IP, IP_RECVTOS, &on, sizeof on), 0);
+  UdpTransport transport({}, one(UdpSocket({.address = kLoopback, .port = 0})));
+  const wire::Endpoint to = plain.local();
+  send_all(transport, {"capable"}, std::span(&to, 1));
+  std::array<char, 16> text{};
+  alignas(cmsghdr) std::array<char, 64> control{};
+  iovec vector{.iov_base = text.data(), .iov_len = text.size()};
+  msghdr message{};
+  message.msg_iov = &vector;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ASSERT_EQ(recvmsg(plain.descriptor(), &message, 0), 7);
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  ASSERT_NE(header, nullptr);
+  EXPECT_EQ(header->cmsg_type, IP_TOS);
+  EXPECT_EQ(*CMSG_DATA(header), wire::kEcnCapable);
+}
 
 TEST(Udp, ReportsAPeerWithoutAListener) {
   wire::Endpoint gone;

@@ -7,19 +7,19 @@ namespace {
 
 TEST(CongestionWindow, GrowsByOneForEachResultInSlowStart) {
   CongestionWindow window(32, 32, 128);
-  for (int i = 0; i < 10; ++i) window.on_result(true);
+  for (int i = 0; i < 10; ++i) window.on_result(true, false);
   EXPECT_EQ(window.size(), 42u);
 }
 
 TEST(CongestionWindow, GrowsOnlyWhileItIsTheLimit) {
   CongestionWindow window(32, 32, 128);
-  for (int i = 0; i < 100; ++i) window.on_result(false);
+  for (int i = 0; i < 100; ++i) window.on_result(false, false);
   EXPECT_EQ(window.size(), 32u);
 }
 
 TEST(CongestionWindow, NeverExceedsTheSlots) {
   CongestionWindow window(32, 32, 48);
-  for (int i = 0; i < 1000; ++i) window.on_result(true);
+  for (int i = 0; i < 1000; ++i) window.on_result(true, false);
   EXPECT_EQ(window.size(), 48u);
   EXPECT_EQ(CongestionWindow(32, 32, 4).size(), 4u);
 }
@@ -44,9 +44,9 @@ TEST(CongestionWindow, GrowsByOneForEachWindowAfterALoss) {
   CongestionWindow window(64, 8, 128);
   window.on_loss(0, 100);
   ASSERT_EQ(window.size(), 32u);
-  for (int i = 0; i < 31; ++i) window.on_result(true);
+  for (int i = 0; i < 31; ++i) window.on_result(true, false);
   EXPECT_EQ(window.size(), 32u);
-  window.on_result(true);
+  window.on_result(true, false);
   EXPECT_EQ(window.size(), 33u);
 }
 
@@ -56,7 +56,7 @@ constexpr TimeNs kLeast = 100;
 CongestionWindow measured(std::uint32_t size, std::uint64_t results, TimeNs rtt) {
   CongestionWindow window(size, 8, 512);
   window.on_loss(0, 1);
-  while (window.size() < size) window.on_result(true);
+  while (window.size() < size) window.on_result(true, false);
   for (int i = 0; i < 100; ++i) window.on_round_trip(results, rtt, kLeast);
   return window;
 }
@@ -95,7 +95,7 @@ TEST(CongestionWindow, ALossNeverWidensIt) {
 /// In slow start, when a round trip ago half of the window's packets were in flight, of which so many came.
 CongestionWindow doubled(std::uint32_t size, std::uint64_t results) {
   CongestionWindow window(32, 8, 512);
-  while (window.size() < size) window.on_result(true);
+  while (window.size() < size) window.on_result(true, false);
   for (int i = 0; i < 100; ++i) window.on_round_trip(results, kLeast, kLeast);
   window.on_loss(1000, kLeast);
   return window;
@@ -104,17 +104,61 @@ CongestionWindow doubled(std::uint32_t size, std::uint64_t results) {
 TEST(CongestionWindow, ALossDoesNotEndSlowStartIfThePathDeliveredAll) {
   CongestionWindow window = doubled(128, 64);
   EXPECT_EQ(window.size(), 128u);
-  window.on_result(true);
+  window.on_result(true, false);
   EXPECT_EQ(window.size(), 129u);
 }
 
 TEST(CongestionWindow, ALossEndsSlowStartIfThePathDeliveredLess) {
   CongestionWindow window = doubled(256, 64);
   EXPECT_EQ(window.size(), 132u) << "twice 64, and half the floor";
-  window.on_result(true);
+  window.on_result(true, false);
   EXPECT_EQ(window.size(), 132u);
   window.on_loss(2000, kLeast);
   EXPECT_EQ(window.size(), 68u);
+}
+
+/// As many windows of RESULTs, each of which is marked if `every` divides its number.
+void windows(CongestionWindow& window, int count, std::uint32_t every) {
+  for (int i = 0; i < count; ++i) {
+    const std::uint32_t results = window.size();
+    for (std::uint32_t result = 0; result < results; ++result) window.on_result(false, result % every == 0);
+  }
+}
+
+TEST(CongestionWindow, MarksShrinkItByHalfTheirShare) {
+  CongestionWindow all(400, 8, 512), some(400, 8, 512);
+  windows(all, 1, 1);
+  EXPECT_EQ(all.size(), 200u) << "the first marks halve it";
+  windows(some, 1, 1'000'000);
+  EXPECT_NEAR(some.size(), 213, 1) << "a single one nearly so: the share was taken for 1";
+  CongestionWindow tenth(32, 8, 512);
+  windows(tenth, 100, 1'000'000'000);  // each begins with a mark
+  EXPECT_LE(tenth.size(), 32u);
+  CongestionWindow quiet(400, 8, 512);
+  for (int i = 0; i < 40'000; ++i) quiet.on_result(false, false);
+  windows(quiet, 1, 10);
+  EXPECT_GE(quiet.size(), 390u) << "after many windows without a mark a tenth counts little";
+  windows(all, 100, 1);
+  EXPECT_EQ(all.size(), 8u) << "never below the floor";
+}
+
+TEST(CongestionWindow, AMarkEndsSlowStart) {
+  CongestionWindow window(32, 8, 512);
+  window.on_result(true, true);
+  for (int i = 0; i < 20; ++i) window.on_result(true, false);
+  EXPECT_EQ(window.size(), 32u);
+}
+
+TEST(CongestionWindow, ALossAmongMarksIsNotAnsweredTwice) {
+  CongestionWindow window(256, 8, 512);
+  window.on_result(true, true);
+  window.on_loss(1000, kLeast);
+  EXPECT_EQ(window.size(), 256u);
+  windows(window, 3, 1'000'000'000);
+  const std::uint32_t before = window.size();
+  for (int i = 0; i < 1000; ++i) window.on_result(false, false);
+  window.on_loss(2000, kLeast);
+  EXPECT_LT(window.size(), before) << "the last marks are long ago";
 }
 
 }  // namespace

@@ -16,6 +16,8 @@ class TrafficStats:
     bytes_sent: int = 0
     bytes_received: int = 0
     results: int = 0
+    results_marked: int = 0
+    """Of these: a queue on the way was long (ECN), and the window shrinks."""
     by_group: int = 0
     """Packets that came by a multicast group, where the switch sends results to one (`wiresum switch --multicast`)."""
     retransmissions: int = 0

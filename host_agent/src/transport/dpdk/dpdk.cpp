@@ -135,7 +135,7 @@ class DpdkTransport final : public Transport {
     return std::span(packets_).first(std::min(offered_, wanted));
   }
 
-  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override {
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override {
     assert(count <= offered_ && port < config_.ports.size());
     for (std::size_t i = 0; i != count; ++i) {
       assert(packets_[i].bytes <= config_.datagram_bytes_max);
@@ -144,9 +144,9 @@ class DpdkTransport final : public Transport {
     for (std::size_t first = 0; first < count; first += kBurst) {
       const std::span<rte_mbuf*> burst = std::span(mbufs_).subspan(first, std::min(kBurst, count - first));
       if (to.size() == 1) {
-        send_to(burst, to.front(), port);
+        send_to(burst, to.front(), port, marked);
       } else {
-        send_copies(burst, to, port);
+        send_copies(burst, to, port, marked);
       }
     }
     // What was offered beyond, and not sent, is offered again.
@@ -239,7 +239,10 @@ class DpdkTransport final : public Transport {
     const auto number = static_cast<std::size_t>(ours - config_.ports.begin());
     if (ours == config_.ports.end() || !hears(peers_, number, udp.source)) return false;
     neighbours_.heard(udp.source.address, {.mac = udp.source_mac, .port = static_cast<std::uint8_t>(port)}, now_);
-    out = {.bytes = udp.payload, .source = udp.source, .port = static_cast<std::uint8_t>(number)};
+    out = {.bytes = udp.payload,
+           .source = udp.source,
+           .port = static_cast<std::uint8_t>(number),
+           .marked = udp.marked};
     return true;
   }
 
@@ -304,7 +307,7 @@ class DpdkTransport final : public Transport {
   // ---- Sending ----
 
   /// Gives payloads away to one endpoint, each with its headers in front.
-  void send_to(std::span<rte_mbuf*> payloads, const wire::Endpoint& to, std::uint8_t port) noexcept {
+  void send_to(std::span<rte_mbuf*> payloads, const wire::Endpoint& to, std::uint8_t port, bool marked) noexcept {
     const NextHop* const hop = next_hop(to.address);
     if (hop == nullptr) {
       stats_.send_failures += payloads.size();
@@ -312,7 +315,7 @@ class DpdkTransport final : public Transport {
       return;
     }
     const Port& by = *ports_[hop->port];
-    const ethernet::Headers headers = headers_to(*hop, to, port);
+    const ethernet::Headers headers = headers_to(*hop, to, port, marked);
     for (rte_mbuf* const packet : payloads) {
       const std::span<const std::byte> payload = data_of(*packet);
       const ethernet::PartialSum sum = by.sends_checksums() ? ethernet::PartialSum{} : ethernet::sum(payload);
@@ -323,7 +326,8 @@ class DpdkTransport final : public Transport {
   }
 
   /// Gives payloads away to any number of endpoints: the same payload to all, behind headers for each.
-  void send_copies(std::span<rte_mbuf*> payloads, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept {
+  void send_copies(std::span<rte_mbuf*> payloads, std::span<const wire::Endpoint> to, std::uint8_t port,
+                   bool marked) noexcept {
     std::array<ethernet::PartialSum, kBurst> sums{};
     for (std::size_t i = 0; i != payloads.size(); ++i) sums[i] = ethernet::sum(data_of(*payloads[i]));
     for (const wire::Endpoint& endpoint : to) {
@@ -340,7 +344,7 @@ class DpdkTransport final : public Transport {
         stats_.send_failures += payloads.size();
         continue;
       }
-      const ethernet::Headers headers = headers_to(*hop, endpoint, port);
+      const ethernet::Headers headers = headers_to(*hop, endpoint, port, marked);
       for (std::size_t i = 0; i != burst.size(); ++i) {
         const std::span<const std::byte> payload = data_of(*payloads[i]);
         set_length(*packets[i], kHeadersBytes);
@@ -376,11 +380,13 @@ class DpdkTransport final : public Transport {
     ready_count_ = poll(ready_, ready_buffers_);
   }
 
-  ethernet::Headers headers_to(const NextHop& hop, const wire::Endpoint& to, std::uint8_t port) const noexcept {
+  ethernet::Headers headers_to(const NextHop& hop, const wire::Endpoint& to, std::uint8_t port,
+                               bool marked) const noexcept {
     return ethernet::Headers({.source_mac = ports_[hop.port]->mac(),
                               .destination_mac = hop.mac,
                               .source = {.address = config_.address, .port = config_.ports[port]},
-                              .destination = to});
+                              .destination = to,
+                              .marked = marked});
   }
 
   /// Writes the headers at the start of a packet's data. Over shared memory (net_memif) there is a checksum too, which

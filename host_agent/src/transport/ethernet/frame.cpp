@@ -13,6 +13,7 @@ using namespace wire::bytes;
 // Offsets are in bytes from the start of the frame.
 constexpr std::size_t kIpv4At = kEthernetBytes;
 constexpr std::size_t kVersionLengthAt = kIpv4At;  // version in the high half of the byte, length in words in the low
+constexpr std::size_t kTypeOfServiceAt = kIpv4At + 1;  // DSCP in the upper 6 bits, ECN in the others
 constexpr std::size_t kTotalLengthAt = kIpv4At + 2;
 constexpr std::size_t kFragmentAt = kIpv4At + 6;  // flags in the upper 3 bits, the fragment's offset in the others
 constexpr std::size_t kTimeToLiveAt = kIpv4At + 8;
@@ -64,6 +65,7 @@ Headers::Headers(const Path& path) noexcept {
   store_mac(out, kSourceMacAt, path.source_mac);
   store16(out, kEtherTypeAt, kEtherTypeIpv4);
   store8(out, kVersionLengthAt, kVersion4NoOptions);
+  store8(out, kTypeOfServiceAt, path.marked ? wire::kEcnMarked : wire::kEcnCapable);
   store16(out, kFragmentAt, kDontFragment);  // so the identification stays 0: RFC 6864
   store8(out, kTimeToLiveAt, kTimeToLive);
   store8(out, kProtocolAt, kProtocolUdp);
@@ -125,6 +127,7 @@ FrameError parse(std::span<const std::byte> frame, ChecksumPolicy policy, UdpFra
          .destination_mac = load_mac(from, kDestinationMacAt),
          .source = {.address = load32(from, kSourceAddressAt), .port = load16(from, kSourcePortAt)},
          .destination = {.address = load32(from, kDestinationAddressAt), .port = load16(from, kDestinationPortAt)},
+         .marked = wire::is_marked(load8(from, kTypeOfServiceAt)),
          .payload = frame.subspan(kHeadersBytes, udp_bytes - kUdpBytes)};
   return FrameError::kNone;
 }

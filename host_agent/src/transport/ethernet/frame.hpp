@@ -53,6 +53,7 @@ struct Path {
   MacAddress destination_mac;  // the next hop's
   wire::Endpoint source;
   wire::Endpoint destination;
+  bool marked = false;  // the frames are marked already (ECN); otherwise they may be on their way
 };
 
 enum class UdpChecksum : std::uint8_t {
@@ -105,6 +106,7 @@ struct UdpFrame {
   MacAddress destination_mac;
   wire::Endpoint source;
   wire::Endpoint destination;
+  bool marked = false;                 // a queue on its way was long (ECN)
   std::span<const std::byte> payload;  // within the frame, without its padding
 };
 

@@ -128,6 +128,11 @@ void UdpSocket::set_buffers(std::size_t receive_bytes, std::size_t send_bytes) n
   ask(SO_SNDBUFFORCE, SO_SNDBUF, send_bytes);
 }
 
+void UdpSocket::enable_marks() noexcept {
+  set_option(descriptor(), IPPROTO_IP, IP_TOS, wire::kEcnCapable);
+  set_option(descriptor(), IPPROTO_IP, IP_RECVTOS, 1);
+}
+
 bool UdpSocket::enable_receive_offload() noexcept {
   const int on = 1;
   return setsockopt(descriptor(), IPPROTO_UDP, UDP_GRO, &on, sizeof on) == 0;

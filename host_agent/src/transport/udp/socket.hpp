@@ -35,6 +35,8 @@ class UdpSocket {
   [[nodiscard]] std::size_t path_mtu() const;
   /// Asks for socket buffers of this size; takes what the system grants.
   void set_buffers(std::size_t receive_bytes, std::size_t send_bytes) noexcept;
+  /// What is sent may be marked (ECN), and what comes says whether it was. Where the system refuses, nothing is marked.
+  void enable_marks() noexcept;
   /// What is sent to a multicast group leaves by the interface with this address, and goes no further than its network.
   /// Throws std::system_error.
   void send_groups_by(std::uint32_t interface);

@@ -52,27 +52,38 @@ const std::byte* end_of(const iovec& vector) noexcept {
 
 std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (value + unit - 1) / unit * unit; }
 
-/// Length of the datagrams that GRO put together, or `whole` where it did not.
-std::size_t segment_bytes(msghdr& message, std::size_t whole) noexcept {
+/// What the system says of a received message.
+struct Train {
+  std::size_t datagram_bytes = 0;  // that GRO put together; the whole message where it did not
+  bool marked = false;             // GRO keeps marked datagrams apart from others
+};
+
+Train train_of(msghdr& message, std::size_t whole) noexcept {
+  Train train{.datagram_bytes = whole};
   for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
     if (control->cmsg_level == IPPROTO_UDP && control->cmsg_type == UDP_GRO) {
       int size = 0;
       std::memcpy(&size, CMSG_DATA(control), sizeof size);
-      return size > 0 ? static_cast<std::size_t>(size) : whole;
+      if (size > 0) train.datagram_bytes = static_cast<std::size_t>(size);
+    } else if (control->cmsg_level == IPPROTO_IP && control->cmsg_type == IP_TOS) {
+      std::uint8_t tos = 0;
+      std::memcpy(&tos, CMSG_DATA(control), sizeof tos);
+      train.marked = wire::is_marked(tos);
     }
   }
-  return whole;
+  return train;
 }
 
-void request_segmentation(msghdr& message, ControlBuffer& buffer, std::size_t bytes) noexcept {
+/// Adds a control message to one that is to be sent.
+template <class Value>
+void add_control(msghdr& message, ControlBuffer& buffer, int level, int type, Value value) noexcept {
+  auto* const control = reinterpret_cast<cmsghdr*>(buffer.bytes.data() + message.msg_controllen);
+  control->cmsg_level = level;
+  control->cmsg_type = type;
+  control->cmsg_len = CMSG_LEN(sizeof value);
+  std::memcpy(CMSG_DATA(control), &value, sizeof value);
   message.msg_control = buffer.bytes.data();
-  message.msg_controllen = CMSG_SPACE(sizeof(std::uint16_t));
-  cmsghdr* control = CMSG_FIRSTHDR(&message);
-  control->cmsg_level = IPPROTO_UDP;
-  control->cmsg_type = UDP_SEGMENT;
-  control->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
-  const auto size = static_cast<std::uint16_t>(bytes);
-  std::memcpy(CMSG_DATA(control), &size, sizeof size);
+  message.msg_controllen += CMSG_SPACE(sizeof value);
 }
 
 }  // namespace
@@ -111,11 +122,14 @@ std::size_t ReceiveQueue::drain(std::span<RxDatagram> out) noexcept {
     mmsghdr& received = messages_[next_];
     const std::size_t whole = received.msg_len;
     const bool cut_off = (received.msg_hdr.msg_flags & MSG_TRUNC) != 0;
-    const std::size_t segment = segment_bytes(received.msg_hdr, whole);
-    const std::size_t length = std::min(segment, whole - offset_);
+    const Train train = train_of(received.msg_hdr, whole);
+    const std::size_t length = std::min(train.datagram_bytes, whole - offset_);
     if (!cut_off) {
       const auto* base = static_cast<const std::byte*>(vectors_[next_].iov_base) + offset_;
-      out[count++] = {.bytes = {base, length}, .source = from_sockaddr(sources_[next_]), .port = port_};
+      out[count++] = {.bytes = {base, length},
+                      .source = from_sockaddr(sources_[next_]),
+                      .port = port_,
+                      .marked = train.marked};
     }
     offset_ += length;
     if (offset_ >= whole || cut_off) {
@@ -151,6 +165,7 @@ UdpTransport::UdpTransport(const UdpConfig& config, std::vector<UdpSocket> socke
 bool UdpTransport::prepare(std::size_t index) noexcept {
   UdpSocket& socket = sockets_[index];
   socket.set_buffers(config_.receive_buffer_bytes, config_.send_buffer_bytes);
+  socket.enable_marks();
   // Where there is no GRO, every message is one datagram; nothing else changes.
   if (config_.offload) static_cast<void>(socket.enable_receive_offload());
   epoll_event event{.events = EPOLLIN, .data = {.u64 = index}};
@@ -234,13 +249,14 @@ std::size_t UdpTransport::train_packets(std::size_t packet_bytes) const noexcept
   return gso_ ? std::clamp<std::size_t>(kRunBytesMax / std::max<std::size_t>(packet_bytes, 1), 1, kSegmentsMax) : 1;
 }
 
-void UdpTransport::send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept {
+void UdpTransport::send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port,
+                        bool marked) noexcept {
   assert(port < sockets_.size() && count <= kBuffersMax);
   const int descriptor = sockets_[port].descriptor();
   waits_left_ = kSendWaitsMax;
   for (std::span<const wire::Packet> packets = std::span(packets_).first(count); !packets.empty();) {
     const std::size_t length = run_length(packets);
-    queue_run(packets.first(length), to, descriptor);
+    queue_run(packets.first(length), to, descriptor, marked);
     packets = packets.subspan(length);
   }
   flush(descriptor);
@@ -255,8 +271,8 @@ std::size_t UdpTransport::run_length(std::span<const wire::Packet> burst) const 
   return length;
 }
 
-void UdpTransport::queue_run(std::span<const wire::Packet> run, std::span<const wire::Endpoint> to,
-                             int descriptor) noexcept {
+void UdpTransport::queue_run(std::span<const wire::Packet> run, std::span<const wire::Endpoint> to, int descriptor,
+                             bool marked) noexcept {
   assert(!run.empty() && run.size() <= kSegmentsMax);
   assert(!connected_ || to.size() == 1);
   // Messages in the batch refer to iovecs, so both are reset together.
@@ -291,9 +307,11 @@ void UdpTransport::queue_run(std::span<const wire::Packet> run, std::span<const 
     message.msg_iov = &vectors_[first];
     message.msg_iovlen = vectors_used_ - first;
     datagrams_[messages_used_] = run.size();
+    ControlBuffer& control = controls_[messages_used_];
     if (run.size() > 1) {
-      request_segmentation(message, controls_[messages_used_], run.front().bytes);
+      add_control(message, control, IPPROTO_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(run.front().bytes));
     }
+    if (marked) add_control(message, control, IPPROTO_IP, IP_TOS, int{wire::kEcnMarked});
     ++messages_used_;
   }
 }

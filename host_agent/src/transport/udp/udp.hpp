@@ -25,9 +25,9 @@ struct UdpConfig {
   bool offload = true;  // use GSO and GRO if the kernel has them
 };
 
-/// Of a message, for one option of UDP.
+/// Of a message, for the length of its datagrams and their mark.
 struct ControlBuffer {
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> bytes{};
+  alignas(cmsghdr) std::array<char, 2 * CMSG_SPACE(sizeof(int))> bytes{};
 };
 
 /// Received messages that wait to be cut into datagrams.
@@ -65,7 +65,7 @@ class UdpTransport final : public Transport {
   std::size_t receive(std::span<RxDatagram> out) noexcept override;
   std::span<wire::Packet> buffers(std::size_t wanted) noexcept override;
   std::size_t train_packets(std::size_t packet_bytes) const noexcept override;
-  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override;
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override;
   /// Of one socket, or one and a group's.
   bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override;
   void wait(std::int64_t timeout_ns) noexcept override;
@@ -88,7 +88,8 @@ class UdpTransport final : public Transport {
   /// How many packets from the front of `burst` one message can carry.
   [[nodiscard]] std::size_t run_length(std::span<const wire::Packet> burst) const noexcept;
   /// Makes the iovecs of a run and one message for each endpoint; flushes whenever the batch is full.
-  void queue_run(std::span<const wire::Packet> run, std::span<const wire::Endpoint> to, int descriptor) noexcept;
+  void queue_run(std::span<const wire::Packet> run, std::span<const wire::Endpoint> to, int descriptor,
+                 bool marked) noexcept;
   void flush(int descriptor) noexcept;
   /// After a failed sendmmsg: true to try the same message again, false to give it up.
   bool handle_refusal(int descriptor, std::size_t index, int& retries) noexcept;

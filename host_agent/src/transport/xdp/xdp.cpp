@@ -309,7 +309,10 @@ class XdpTransport final : public Transport {
     if (found == config.ports.end() || !hears(peers, port, datagram.source)) {
       return false;
     }
-    out = {.bytes = datagram.payload, .source = datagram.source, .port = static_cast<std::uint8_t>(port)};
+    out = {.bytes = datagram.payload,
+           .source = datagram.source,
+           .port = static_cast<std::uint8_t>(port),
+           .marked = datagram.marked};
     return true;
   }
 
@@ -333,27 +336,33 @@ class XdpTransport final : public Transport {
     return std::span(packets).first(std::min(wanted, offered));
   }
 
-  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override {
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override {
     assert(count <= offered && port < config.ports.size() && !to.empty());
     while (to.size() > kEndpointsAtOnce) {
-      send_to(count, to.first(kEndpointsAtOnce), port, false);
+      send_to(count, to.first(kEndpointsAtOnce), {.port = port, .marked = marked, .last = false});
       to = to.subspan(kEndpointsAtOnce);
     }
-    send_to(count, to, port, true);
+    send_to(count, to, {.port = port, .marked = marked, .last = true});
     std::copy(packets.begin() + static_cast<std::ptrdiff_t>(count),
               packets.begin() + static_cast<std::ptrdiff_t>(offered), packets.begin());
     offered -= count;
     flush();
   }
 
-  /// Queues the first `count` packets for each endpoint. `last`: no more endpoints come, so the places go, too.
-  void send_to(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool last) noexcept {
+  struct Manner {
+    std::uint8_t port = 0;
+    bool marked = false;
+    bool last = true;  // no more endpoints come, so the places go, too
+  };
+  /// Queues the first `count` packets for each endpoint.
+  void send_to(std::size_t count, std::span<const wire::Endpoint> to, Manner manner) noexcept {
     std::size_t ways = 0;
     for (const wire::Endpoint& endpoint : to) {
       ethernet::Path path{.source_mac = device.mac,
                           .destination_mac = {},
-                          .source = {.address = config.address, .port = config.ports[port]},
-                          .destination = endpoint};
+                          .source = {.address = config.address, .port = config.ports[manner.port]},
+                          .destination = endpoint,
+                          .marked = manner.marked};
       if (neighbours->find(endpoint.address, path.destination_mac)) {
         headers[ways++] = ethernet::Headers(path);
       } else {
@@ -364,7 +373,7 @@ class XdpTransport final : public Transport {
       assert(packet.bytes <= config.datagram_bytes_max);
       std::byte* const place = packet.data - xdp::kPayloadAt;
       const ethernet::PartialSum sum = ethernet::sum({packet.data, packet.bytes});
-      const std::size_t copies = last && ways != 0 ? ways - 1 : ways;
+      const std::size_t copies = manner.last && ways != 0 ? ways - 1 : ways;
       for (std::size_t i = 0; i != copies; ++i) {
         if (std::byte* const copy = take_place(); copy != nullptr) {
           std::memcpy(copy + xdp::kPayloadAt, packet.data, packet.bytes);
@@ -373,7 +382,7 @@ class XdpTransport final : public Transport {
           ++statistics.send_failures;
         }
       }
-      if (!last) {
+      if (!manner.last) {
         continue;
       }
       if (ways != 0) {

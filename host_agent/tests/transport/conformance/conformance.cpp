@@ -126,6 +126,19 @@ TEST_P(Conformance, WorksAfterItsRingsHaveWrappedAround) {
   }
 }
 
+TEST_P(Conformance, AMarkArrivesAtEachPacketThatWasSentWithIt) {
+  open();
+  const wire::Endpoint to = rig().endpoint(Side::kRight);
+  const auto is_marked = [](std::uint32_t number) { return number / 8 % 3 == 1; };
+  constexpr std::size_t kRun = 8, kTotal = 6 * kRun;
+  for (std::uint32_t number = 0; number < kTotal; number += kRun) {
+    ASSERT_EQ(send_some(*left_, std::span(&to, 1), number, kRun, 500, 0, is_marked(number)), kRun);
+  }
+  const std::vector<Taken> taken = take(*right_, kTotal);
+  expect_run(taken, 0, kTotal, 500);
+  for (const Taken& each : taken) EXPECT_EQ(each.marked, is_marked(each.number)) << "packet " << each.number;
+}
+
 TEST_P(Conformance, BuffersThatAreNotSentAreOfferedAgain) {
   open();
   for (int i = 0; i < 100'000; ++i) {
@@ -137,7 +150,7 @@ TEST_P(Conformance, BuffersThatAreNotSentAreOfferedAgain) {
     ASSERT_FALSE(buffers.empty());
     write(buffers[0], i, 64);
     const wire::Endpoint to = rig().endpoint(Side::kRight);
-    left_->send(1, std::span(&to, 1), 0);
+    left_->send(1, std::span(&to, 1), 0, false);
     expect_run(take(*right_, 1), i, 1, 64);
     if (HasFatalFailure()) FAIL() << "after " << i;
   }

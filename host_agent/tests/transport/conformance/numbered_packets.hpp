@@ -54,6 +54,7 @@ struct Taken {
   bool intact;
   wire::Endpoint source;
   std::uint8_t port;
+  bool marked;
 };
 
 /// Appends all received datagrams, without waiting.
@@ -66,7 +67,8 @@ inline std::size_t drain(Transport& transport, std::vector<Taken>& taken, std::s
                        .bytes = datagram.bytes.size(),
                        .intact = intact(datagram.bytes),
                        .source = datagram.source,
-                       .port = datagram.port});
+                       .port = datagram.port,
+                       .marked = datagram.marked});
     }
     total += count;
   }
@@ -96,11 +98,11 @@ inline std::vector<Taken> take_rest(Transport& transport) {
 
 /// Sends packets first, first + 1, ... while there is room. Returns how many.
 inline std::size_t send_some(Transport& transport, std::span<const wire::Endpoint> to, std::uint32_t first,
-                             std::size_t count, std::size_t bytes, std::uint8_t port = 0) {
+                             std::size_t count, std::size_t bytes, std::uint8_t port = 0, bool marked = false) {
   const std::span<wire::Packet> buffers = transport.buffers(count);
   EXPECT_LE(buffers.size(), count);
   for (std::size_t i = 0; i < buffers.size(); ++i) write(buffers[i], first + static_cast<std::uint32_t>(i), bytes);
-  if (!buffers.empty()) transport.send(buffers.size(), to, port);
+  if (!buffers.empty()) transport.send(buffers.size(), to, port, marked);
   return buffers.size();
 }
 

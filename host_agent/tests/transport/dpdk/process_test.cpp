@@ -110,7 +110,7 @@ int echo_by(Transport& transport) {
       if (buffers.empty()) break;
       std::memcpy(buffers[0].data, one.bytes.data(), one.bytes.size());
       buffers[0].bytes = static_cast<std::uint32_t>(one.bytes.size());
-      transport.send(1, {&one.source, 1}, one.port);
+      transport.send(1, {&one.source, 1}, one.port, false);
     }
   }
 }
@@ -147,7 +147,7 @@ int ask_by(Transport& transport, wire::Endpoint server, std::size_t wanted, Cloc
       std::memset(packet.data, 0x3C, kBytes);
       packet.bytes = kBytes;
     }
-    transport.send(buffers.size(), {&server, 1}, 0);
+    transport.send(buffers.size(), {&server, 1}, 0, false);
     transport.wait(1'000'000);
     const std::size_t count = transport.receive(got);
     for (const RxDatagram& one : std::span(got).first(count)) {

@@ -61,8 +61,8 @@ std::vector<std::byte> with_ipv4_byte(std::size_t at, std::uint8_t value) {
 
 TEST(Frame, WritesTheIpv4HeaderOfAKnownPacket) {
   const std::vector<std::byte> frame = frame_of(random_payload(0x73 - kIpv4Bytes - kUdpBytes));
-  const std::vector<std::uint16_t> known{0x4500, 0x0073, 0x0000, 0x4000, 0x4011,
-                                         0xB861, 0xC0A8, 0x0001, 0xC0A8, 0x00C7};
+  const std::vector<std::uint16_t> known{0x4502, 0x0073, 0x0000, 0x4000, 0x4011,
+                                         0xB85F, 0xC0A8, 0x0001, 0xC0A8, 0x00C7};
   for (std::size_t i = 0; i < known.size(); ++i) {
     EXPECT_EQ(word_at(frame, kEthernetBytes + 2 * i), known[i]) << "word " << i;
   }
@@ -113,6 +113,16 @@ TEST(Frame, AWrittenPacketIsReadBack) {
       EXPECT_EQ(read.destination_mac, kTheirs);
       EXPECT_TRUE(std::equal(read.payload.begin(), read.payload.end(), payload.begin(), payload.end()));
     }
+  }
+}
+
+TEST(Frame, AMarkIsReadBack) {
+  for (const bool marked : {false, true}) {
+    Path path = kPath;
+    path.marked = marked;
+    UdpFrame read;
+    ASSERT_EQ(parse_into(frame_of(random_payload(24), UdpChecksum::kWhole, path), read), FrameError::kNone);
+    EXPECT_EQ(read.marked, marked);
   }
 }
 

@@ -19,8 +19,8 @@ class Reserved final : public Transport {
   std::size_t receive(std::span<RxDatagram> out) noexcept override { return transport_->receive(out); }
   std::span<wire::Packet> buffers(std::size_t wanted) noexcept override { return transport_->buffers(wanted); }
   std::size_t train_packets(std::size_t bytes) const noexcept override { return transport_->train_packets(bytes); }
-  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override {
-    transport_->send(count, to, port);
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override {
+    transport_->send(count, to, port, marked);
   }
   bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override {
     return transport_->hear(peers, group);

@@ -63,7 +63,7 @@ bool send_until(Transport& transport, wire::Endpoint to, const std::function<boo
     if (!buffers.empty()) {
       std::memset(buffers[0].data, 0x5A, bytes);
       buffers[0].bytes = bytes;
-      transport.send(1, std::span(&to, 1), 0);
+      transport.send(1, std::span(&to, 1), 0, false);
     }
     if (done()) return true;
     transport.wait(2'000'000);
@@ -163,7 +163,7 @@ TEST_F(Xdp, ThreadsShareAnInterfaceAndServeTheirPortsFromEveryQueue) {
           if (buffers.empty()) break;
           buffers[0].data[0] = static_cast<std::byte>(i);
           buffers[0].bytes = 1;
-          transport.send(1, {&one.source, 1}, one.port);
+          transport.send(1, {&one.source, 1}, one.port, false);
         }
       }
       passed[i] = transport.stats().datagrams_passed;
@@ -429,7 +429,7 @@ TEST_F(Xdp, ARemovedInterfaceIsAnErrorAndNoEndlessLoop) {
   std::array<RxDatagram, 4> out{};
   EXPECT_EQ(left->receive(out), 0);
   const wire::Endpoint to = rig->endpoint(Side::kRight);
-  if (!left->buffers(4).empty()) left->send(1, std::span(&to, 1), 0);
+  if (!left->buffers(4).empty()) left->send(1, std::span(&to, 1), 0, false);
 }
 
 /// A child process that acts in a namespace, reports whether that worked, and lives until it is killed.

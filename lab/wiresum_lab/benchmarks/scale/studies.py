@@ -145,8 +145,9 @@ def cross_rows() -> tuple[Row, ...]:
 
 def job_rows() -> tuple[Row, ...]:
     return tuple(
-        Row((str(jobs), f"{gbit:g} Gbit/s, loss {loss:g}"), Case(gbit=gbit, loss=loss, jobs=jobs), 3)
-        for gbit, loss in ((100.0, 0.0), (100.0, 1e-3))
+        Row((str(jobs), f"loss {loss:g}{marks}"), Case(loss=loss, mark_kb=mark_kb, jobs=jobs), 3)
+        for loss in (0.0, 1e-3)
+        for mark_kb, marks in ((0, ""), (100, ", marks above 100 kB"))
         for jobs in (1, 2, 4, 8)
     )
 
@@ -209,7 +210,7 @@ STUDIES: Mapping[str, Study] = {
         cross_rows(),
     ),
     "jobs": Study(
-        "Jobs of eight workers on the same eight hosts: 4 MB each",
+        "Jobs of eight workers on the same eight hosts: 4 MB each, 100 Gbit/s",
         ("jobs", "links"),
         ("ms", "first, ms", "of the bound", "fairness", "dropped", "sent again"),
         job_rows(),
