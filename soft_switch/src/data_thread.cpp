@@ -4,9 +4,9 @@
 // one job and one port leave in a single call (a batch), so that the kernel can cut them from one buffer (GSO) and a
 // multicast costs a message for each receiver, not one for each packet. A batch never waits for more: it leaves at the
 // end of the burst at the latest. Each RESULT is copied into a buffer of the transport as it is made, since the next
-// datagram may change its cell. Marked ones (ECN) leave apart from the others. A parent's packets in a burst are handled first, so that packets down to workers and
-// packets up to the parent make two batches rather than many short ones. If a device stays behind for too long, RESULTs
-// are lost, as in a network.
+// datagram may change its cell. Marked ones (ECN) leave apart from the others. A parent's packets in a burst are
+// handled first, so that packets down to workers and packets up to the parent make two batches rather than many short
+// ones. If a device stays behind for too long, RESULTs are lost, as in a network.
 //
 // The cells of a large lease are not in the near caches, so each datagram's cell is prefetched while those before it
 // are handled.

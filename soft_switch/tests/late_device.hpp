@@ -71,8 +71,7 @@ class LateDevice final : public transport::Transport {
     lent_ = std::exchange(arrived_, {});
     const std::size_t count = std::min(lent_.size(), out.size());
     for (std::size_t i = 0; i < count; ++i) {
-      out[i] = {
-          .bytes = lent_[i].bytes, .source = lent_[i].source, .port = lent_[i].port, .marked = lent_[i].marked};
+      out[i] = {.bytes = lent_[i].bytes, .source = lent_[i].source, .port = lent_[i].port, .marked = lent_[i].marked};
     }
     return count;
   }
@@ -84,8 +83,7 @@ class LateDevice final : public transport::Transport {
     return offered_;
   }
 
-  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port,
-            bool marked) noexcept override {
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override {
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < count; ++i) {
       const std::span<std::byte> place = free_[i];

@@ -74,8 +74,7 @@ class Transport {
   /// from the transport's port number `port`; the packets of one endpoint stay in order. Gives them all away: none of
   /// buffers()'s packets may be looked at any more. Never blocks for long: what the system refuses is lost and counted.
   /// All leave able to be marked (ECN), or, with `marked`, marked already, as what they answer was.
-  virtual void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port,
-                    bool marked) noexcept = 0;
+  virtual void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept = 0;
 
   /// From now on only these peers are heard, by port. `group`, unless it is null, is taken over: a socket in the
   /// multicast group that they send to as well, in place of any such socket before. False if that cannot be: it is not

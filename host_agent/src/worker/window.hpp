@@ -17,9 +17,9 @@
 // delivered all that and nothing queued, then a loss is no sign that it is full, and slow start goes on.
 //
 // Marks (ECN) tell of a queue before it overflows: one that several jobs share, or that others' traffic fills. The last
-// packet of a round to reach the switch is the one that waited in the longest queue, and the switch makes it the RESULT:
-// so its mark reaches all workers, and all slow down alike. The answer is DCTCP's (RFC 8257): the window shrinks by half
-// the share of marked RESULTs, smoothed, once for each window of them; the first mark ends slow start.
+// packet of a round to reach the switch is the one that waited in the longest queue, and the switch makes it the
+// RESULT: so its mark reaches all workers, and all slow down alike. The answer is DCTCP's (RFC 8257): the window
+// shrinks by half the share of marked RESULTs, smoothed, once for each window of them; the first mark ends slow start.
 #pragma once
 
 #include <algorithm>
@@ -95,10 +95,10 @@ class CongestionWindow {
   std::uint32_t size_;
   std::uint32_t slow_start_threshold_ = UINT32_MAX;
   std::uint32_t results_since_growth_ = 0;
-  std::uint32_t path_eighths_ = 0;  // what the path holds, smoothed as round trips are, in eighths of a packet
-  std::uint32_t results_ = 0;       // of this window
-  std::uint32_t marks_ = 0;         // among them
-  std::uint32_t marks_before_ = 0;  // in the window before
+  std::uint32_t path_eighths_ = 0;           // what the path holds, smoothed as round trips are, in eighths of a packet
+  std::uint32_t results_ = 0;                // of this window
+  std::uint32_t marks_ = 0;                  // among them
+  std::uint32_t marks_before_ = 0;           // in the window before
   std::int32_t marked_share_ = kWholeShare;  // smoothed; until one is marked, the next mark halves the window
   bool reduced_ = false;
   TimeNs reduced_at_ = 0;

@@ -28,7 +28,8 @@ LinkConfig link_of(double gbit) {
 std::vector<TimeNs> arrivals(Link& link, const std::vector<TimeNs>& sent) {
   Random random(1);
   std::vector<TimeNs> found;
-  for (const TimeNs at : sent) link.carry(at, kBytes, random, [&](TimeNs arrival, bool /*marked*/) { found.push_back(arrival); });
+  for (const TimeNs at : sent)
+    link.carry(at, kBytes, random, [&](TimeNs arrival, bool /*marked*/) { found.push_back(arrival); });
   return found;
 }
 

@@ -239,10 +239,7 @@ class DpdkTransport final : public Transport {
     const auto number = static_cast<std::size_t>(ours - config_.ports.begin());
     if (ours == config_.ports.end() || !hears(peers_, number, udp.source)) return false;
     neighbours_.heard(udp.source.address, {.mac = udp.source_mac, .port = static_cast<std::uint8_t>(port)}, now_);
-    out = {.bytes = udp.payload,
-           .source = udp.source,
-           .port = static_cast<std::uint8_t>(number),
-           .marked = udp.marked};
+    out = {.bytes = udp.payload, .source = udp.source, .port = static_cast<std::uint8_t>(number), .marked = udp.marked};
     return true;
   }
 

@@ -126,10 +126,8 @@ std::size_t ReceiveQueue::drain(std::span<RxDatagram> out) noexcept {
     const std::size_t length = std::min(train.datagram_bytes, whole - offset_);
     if (!cut_off) {
       const auto* base = static_cast<const std::byte*>(vectors_[next_].iov_base) + offset_;
-      out[count++] = {.bytes = {base, length},
-                      .source = from_sockaddr(sources_[next_]),
-                      .port = port_,
-                      .marked = train.marked};
+      out[count++] = {
+          .bytes = {base, length}, .source = from_sockaddr(sources_[next_]), .port = port_, .marked = train.marked};
     }
     offset_ += length;
     if (offset_ >= whole || cut_off) {
