@@ -78,7 +78,8 @@ class CongestionWindow {
     const auto share = static_cast<std::int32_t>(kWholeShare * marks_ / results_);
     marked_share_ += (share - marked_share_) / kShareGain;
     if (marks_ != 0) {
-      const std::uint64_t less = std::uint64_t{size_} * static_cast<std::uint32_t>(marked_share_) / (2 * kWholeShare);
+      const std::uint64_t less =
+          std::uint64_t{size_} * static_cast<std::uint32_t>(marked_share_) / (2ULL * kWholeShare);
       size_ = std::max(size_ - static_cast<std::uint32_t>(less), minimum_);
       slow_start_threshold_ = size_;
       results_since_growth_ = 0;
