@@ -208,8 +208,10 @@ class JobEvent(_message.Message):
     def __init__(self, pulse: _Optional[_Union[Pulse, _Mapping]] = ..., ended: _Optional[_Union[JobEnded, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ...) -> None: ...
 
 class Pulse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("lost",)
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    lost: str
+    def __init__(self, lost: _Optional[str] = ...) -> None: ...
 
 class Halt(_message.Message):
     __slots__ = ("move_number", "reason")

@@ -1,9 +1,10 @@
-"""Workers whose service has forgotten their job, or is gone, against the real service with switches that only record what
-they are told. The data path is a double: positions that it says, and moves that it is told."""
+"""Workers whose service has forgotten their job, or is gone, against the real service with switches that only record
+what they are told. The data path is a double: positions that it says, and moves that it is told."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import struct
 import threading
 import time
@@ -14,9 +15,11 @@ import pytest
 
 from wiresum import join as messages
 from wiresum.agent import resuming
+from wiresum.agent.absence import Absence
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JobAbortedError, SwitchUnreachableError, WiresumError, WorkerLostError
-from wiresum.agent.membership import Membership
+from wiresum.agent.membership import Membership, _End
+from wiresum.agent.statistics import TrafficStats
 from wiresum.controller import JoinServer, Limits
 from wiresum_lab.doubles.controller import RecordingDriver
 from wiresum_lab.processes import PATIENCE_S, unused_port, wait_until
@@ -35,6 +38,13 @@ class DataPath:
         self.moves: list[tuple[messages.JoinReply, bytes]] = []
         self.errors: list[WiresumError] = []
         self.fails = ""
+        self.answered = False
+        self._packets = 0
+
+    def traffic(self) -> TrafficStats:
+        """It has always sent more since the last call."""
+        self._packets += 1
+        return TrafficStats(packets_sent=self._packets, bytes_received=self._packets if self.answered else 0)
 
     def halt(self) -> bytes:
         self.halted += 1
@@ -102,13 +112,17 @@ class FallbackOf:
 class Job:
     """Its workers are in this process; each attends."""
 
-    def __init__(self, switch: str, paths: list[DataPath], fallback: FallbackOf | None = None, **fields: object) -> None:
+    def __init__(
+        self, switch: str, paths: list[DataPath], fallback: FallbackOf | None = None, **fields: object
+    ) -> None:
         self.config = AgentConfig(switch=switch, join_timeout_s=PATIENCE_S, slots=SLOTS, **fields)  # type: ignore[arg-type]
         self.paths, self._fallback = paths, fallback
         with futures.ThreadPoolExecutor(len(paths)) as pool:
             self.members = list(pool.map(self._join, range(len(paths))))
         for member, path in zip(self.members, paths, strict=True):
-            member.attend(on_ended=path.errors.append, progress=lambda: 1, halt=path.halt, move=path.move)
+            member.attend(
+                on_ended=path.errors.append, progress=lambda: 1, traffic=path.traffic, halt=path.halt, move=path.move
+            )
         self.secret = self.members[0].grant.members_secret
 
     def _join(self, rank: int) -> Membership:
@@ -127,13 +141,19 @@ class Job:
 
     def await_moves(self, times: int) -> list[bytes]:
         """Returns the roles of the last."""
-        wait_until(lambda: all(len(path.moves) >= times for path in self.paths), f"{times} moves", PATIENCE_S, self.check)
+        wait_until(
+            lambda: all(len(path.moves) >= times for path in self.paths), f"{times} moves", PATIENCE_S, self.check
+        )
         grants = [path.moves[-1][0] for path in self.paths]
         assert len({grant.key for grant in grants}) == 1
         assert {grant.members_secret for grant in grants} == {self.secret}, "it is still the job's"
-        for member in self.members:
-            before = member._events
-            wait_until(lambda member=member, before=before: member._events > before, "it attends", PATIENCE_S, self.check)
+        before = [member._events for member in self.members]
+        wait_until(
+            lambda: all(member._events > events for member, events in zip(self.members, before, strict=True)),
+            "all attend",
+            PATIENCE_S,
+            self.check,
+        )
         return [path.moves[-1][1] for path in self.paths]
 
     def check(self) -> None:
@@ -185,7 +205,13 @@ def test_a_job_goes_on_at_its_service_that_was_started_anew_again_and_again(
         assert [each[3] for each in roles] == [1, 1, 3]
         assert job.paths[0].moves[-1][0].key != key
     (report,) = service.jobs()
-    assert (report.name, report.state, report.slots, report.threads, report.lanes) == ("a-job", "running", SLOTS, 2, 100)
+    assert (report.name, report.state, report.slots, report.threads, report.lanes) == (
+        "a-job",
+        "running",
+        SLOTS,
+        2,
+        100,
+    )
 
 
 def test_a_job_goes_on_at_a_service_that_was_stopped_in_an_orderly_way(service: Service, start: Start) -> None:
@@ -205,6 +231,25 @@ def test_it_goes_on_at_the_next_endpoint_if_the_first_stays_away(service: Servic
         assert len(other.jobs()) == 1
 
 
+class CutOff:
+    """A worker that reaches no service, until `over`."""
+
+    def __init__(self, member: Membership) -> None:
+        self._member, self._attend = member, member._attend_until_broken
+        member._attend_until_broken = self._refused  # type: ignore[method-assign]
+        self._over = threading.Event()
+        member._hang_up()
+
+    def _refused(self, absence: Absence) -> _End | None:
+        if self._over.wait(0.05):
+            return self._attend(absence)
+        absence.cause = "connection refused"
+        return None
+
+    def over(self) -> None:
+        self._over.set()
+
+
 def test_workers_that_wait_at_different_services_meet(
     service: Service, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,44 +259,37 @@ def test_workers_that_wait_at_different_services_meet(
     with contextlib.closing(contextlib.ExitStack()) as cleanup:
         cleanup.callback(second.kill)
         job = start(f"{service.endpoint},{second.endpoint}", [DataPath(), DataPath()])
+        late = CutOff(job.members[1])
         service.kill()
-        wait_until(lambda: second.jobs(), "a worker waits at the second service")
-        job.members[1]._control.move_on(job.members[1]._control.turns, service.endpoint)
+        wait_until(second.jobs, "a worker waits at the second service", PATIENCE_S, job.check)
         service.start()
+        control = job.members[1]._control
+        while control.endpoint != service.endpoint:
+            control.move_on(control.turns)
+        late.over()
         job.await_moves(1)
 
 
-def test_a_worker_that_halted_by_itself_is_moved_by_a_service_that_still_knows_it(
-    service: Service, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_halted_by_itself_is_moved_by_a_service_that_still_knows_it(start: Start) -> None:
     """Half of the workers have lost it, and the other half attends."""
-    job = start(service.endpoint, [DataPath(0), DataPath(), DataPath()])
-    lost = job.members[0]
-    attend, away = lost._attend_until_broken, threading.Event()
-
-    def refused(absence: object) -> object:
-        if away.is_set():
-            absence.cause = "connection refused"  # type: ignore[attr-defined]
-            return None
-        return attend(absence)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(lost, "_attend_until_broken", refused)
-    away.set()
-    lost._hang_up()
-    wait_until(lambda: job.paths[0].halted, "it has halted", PATIENCE_S, job.check)
-    assert [path.halted for path in job.paths[1:]] == [0, 0]
-    away.clear()
-    assert [each[0] for each in job.await_moves(1)] == [3, 1, 1]
-    (report,) = (each for each in service.jobs() if each.state != "ending")
-    assert report.moves == 1
+    service = Service(dataclasses.replace(LIMITS, connection_lost_ms=60_000)).start()
+    with contextlib.closing(contextlib.ExitStack()) as cleanup:
+        cleanup.callback(service.kill)
+        job = start(service.endpoint, [DataPath(0), DataPath(), DataPath()])
+        lost = CutOff(job.members[0])
+        wait_until(lambda: job.paths[0].halted, "it has halted", PATIENCE_S, job.check)
+        assert [path.halted for path in job.paths[1:]] == [0, 0]
+        lost.over()
+        assert [each[0] for each in job.await_moves(1)] == [3, 1, 1]
+        (report,) = (each for each in service.jobs() if each.state != "ending")
+        assert report.moves == 1
 
 
 def test_a_worker_that_never_comes_ends_the_others_within_the_bound_and_is_named(
-    service: Service, start: Start, monkeypatch: pytest.MonkeyPatch
+    service: Service, start: Start
 ) -> None:
     job = start(service.endpoint, [DataPath(), DataPath(), DataPath()], lost_after_s=2)
-    monkeypatch.setattr(job.members[1], "_attend_until_broken", lambda _: time.sleep(0.05))
-    job.members[1]._hang_up()
+    CutOff(job.members[1])
     service.kill()
     service.start()
     wait_until(lambda: job.paths[0].errors and job.paths[2].errors, "they have ended", 10)
@@ -285,7 +323,7 @@ def test_another_job_of_its_name_meanwhile_is_an_error_that_says_so(service: Ser
             AgentConfig(switch=service.endpoint, join_timeout_s=5),
             job_name="a-job", rank=0, world_size=2, address="127.0.0.1", port=7000, threads_max=2, lanes_max=100,
         )  # fmt: skip
-        wait_until(lambda: service.jobs(), "it forms")
+        wait_until(service.jobs, "it forms")
         for error in job.await_errors():
             assert "goes on with a job that rank 0" in str(error)
         assert "rank 1 of 2" in str(begins.exception())
@@ -317,9 +355,7 @@ def test_a_worker_that_looks_for_a_lease_leaves_and_aborts_at_once(
 ) -> None:
     """`waits`: at a service, for another worker."""
     job = start(service.endpoint, [DataPath(), DataPath(), DataPath()])
-    stays_away = job.members[2]
-    stays_away._attend_until_broken = lambda _: time.sleep(0.05)  # type: ignore[method-assign,assignment]
-    stays_away._hang_up()
+    CutOff(job.members[2])
     service.kill()
     wait_until(lambda: job.members[0]._resuming and job.members[1]._resuming, "they look")
     if waits:
@@ -371,23 +407,36 @@ def test_the_fallback_is_left_alone_if_the_service_is_back_at_once(
     assert fallback.opened == 0
 
 
-def test_a_job_that_stands_still_at_its_service_goes_on_at_the_fallback(fallback: FallbackOf, start: Start) -> None:
-    """The service lives, but its only switch is lost."""
-    driver = RecordingDriver()
-    server = JoinServer(driver, Limits(heartbeat_interval_ms=100, heartbeat_lost_ms=3000, move_after_ms=100))
+def test_a_job_whose_switch_is_lost_goes_on_at_the_fallback_though_its_service_lives(
+    fallback: FallbackOf, start: Start
+) -> None:
+    driver, limits = RecordingDriver(), Limits(heartbeat_interval_ms=100, heartbeat_lost_ms=3000)
+    server = JoinServer(driver, limits)
     with contextlib.closing(contextlib.ExitStack()) as cleanup:
         cleanup.callback(server.stop, 0.1)
         job = start(f"127.0.0.1:{server.start('127.0.0.1', 0)}", [DataPath(0), DataPath()], fallback)
         driver.change("it was killed", forgetting=True)
-        driver.admitted.clear()
-        server._effects._jobs.moving.must_move(  # type: ignore[union-attr]
-            server._effects._jobs.all()[0], messages_cause(), "its switch is lost", time.monotonic()  # type: ignore[union-attr]
-        )
+        killed_at = time.monotonic()
         assert [each[0] for each in job.await_moves(1)] == [3, 1]
+        assert time.monotonic() - killed_at < 8
         assert fallback.service.jobs()[0].state == "running"
 
 
-def messages_cause() -> object:
-    from wiresum.controller.jobs.job import Cause
-
-    return Cause.SWITCH_LOST
+def test_a_job_whose_switch_answers_stays_though_its_service_has_lost_the_switch(
+    fallback: FallbackOf, start: Start
+) -> None:
+    driver, limits = RecordingDriver(), Limits(heartbeat_interval_ms=100, heartbeat_lost_ms=3000, move_after_ms=100)
+    server = JoinServer(driver, limits)
+    with contextlib.closing(contextlib.ExitStack()) as cleanup:
+        cleanup.callback(server.stop, 0.1)
+        job = start(f"127.0.0.1:{server.start('127.0.0.1', 0)}", [DataPath(), DataPath()], fallback)
+        for path in job.paths:
+            path.answered = True
+        driver.change("the controller is cut off from it")
+        wait_until(
+            lambda: "no other" in job.members[0].diagnose().moving or server.report().jobs[0].waiting, "it is said"
+        )
+        time.sleep(2 * resuming.FALLBACK_AFTER_S)
+        job.check()
+        assert [(path.halted, path.moves) for path in job.paths] == [(0, [])] * 2
+        assert fallback.opened == 0

@@ -253,7 +253,10 @@ class Moving:
         if job.state is not State.RUNNING:
             return
         self.goes_on(worker)  # from the move before
-        if not self.must_move(job, Cause.INTERRUPTED, f"{worker} had lost the service, and halted", now):
+        cause, reason = Cause.INTERRUPTED, f"{worker} had lost the service, and halted"
+        if job.moving is not None:  # it looks for another place anyway
+            cause, reason = job.moving.cause, job.moving.reason
+        if not self.must_move(job, cause, reason, now):
             self._end_for(worker, "had halted since it lost the service, and the job cannot move", now)
 
     def _note_positions(self, worker: Worker, positions: bytes, now: float) -> None:
@@ -331,6 +334,15 @@ class Moving:
         if job.moved is not None:
             return f"it has moved, and waits for {_named([job.workers[r] for r in job.moved.roles])} to go on"
         return ""
+
+    def lost(self, job: Job) -> str:
+        """That the switch of a job which runs is lost, and no other can take it, a clause; empty: it is not so."""
+        move = job.moving
+        if job.state is not State.RUNNING or move is None or move.cause is not Cause.SWITCH_LOST:
+            return ""
+        if move.lease is not None and move.lease.state is not State.QUEUED:
+            return ""
+        return f"{move.reason}, and no other can take it: {self.why_not(job)}"
 
     def why_not(self, job: Job) -> str:
         """Why a job that looks for another lease has none."""

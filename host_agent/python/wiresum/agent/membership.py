@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 from wiresum import join as messages
 from wiresum.agent import lifetime
-from wiresum.agent.absence import Absence, Patience
+from wiresum.agent.absence import Absence, Patience, Silence
 from wiresum.agent.awake import AwakeClock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
@@ -332,7 +332,7 @@ class Membership:
     def _attend_until_broken(self, absence: Absence) -> _End | None:
         """Why the job has ended; None if only the stream has."""
         self._heard_at = self._began_at = self._awake.now()
-        hung_up = threading.Event()
+        hung_up, silence = threading.Event(), Silence(self._traffic, self._awake.now)
         if not lifetime.can_start_threads():
             self._leaving.wait(LEAVE_S_MAX)
             return None
@@ -354,6 +354,8 @@ class Membership:
                     return _End(error_of(event.ended, self._job_name, self.where), event.ended.reason if lost else "")
                 if (failure := self._obey(event)) is not None:
                     return _End(failure)
+                if event.pulse.lost and self._fallback is not None and self._halted is None:
+                    self._halt_if_unanswered(silence, event.pulse.lost)
                 if (end := self._stands_still()) is not None:
                     return end
         except grpc.RpcError as error:
@@ -470,21 +472,32 @@ class Membership:
         if self._halt is _cannot_halt:
             self._given_up = True
             return end.error
-        if self._halted is None:
-            log.warning("job '%s' looks for another lease, since %s", self._job_name, end.lost)
-            number = self._move_number
-            try:
-                self._halted = messages.Halted(move_number=number, positions=self._halt(), unasked=True)
-            except Exception:
-                log.exception("the job cannot halt")
-                return end.error
-            self._halted_at = self._awake.now()
+        if self._halted is None and not self._halt_unasked(end.lost):
+            return end.error
+        assert self._halted is not None, "it has halted"
         self._request.resumed.CopyFrom(resumed(self.grant, self._halted.positions, end.lost))
         with self._lock:
             if self._resuming is None and not self._leaving.is_set():
                 self._resuming = Resuming(self._control, self._config, end.error, self._fallback, self._awake.now)
         self._move_on(turns, end.go_to or self._control.endpoints[0])
         return None
+
+    def _halt_unasked(self, why: str) -> bool:
+        """The service is told so with each heartbeat, and moves the job."""
+        log.warning("job '%s' looks for another lease, since %s", self._job_name, why)
+        try:
+            self._halted = messages.Halted(move_number=self._move_number, positions=self._halt(), unasked=True)
+        except Exception:
+            log.exception("the job cannot halt")
+            return False
+        self._halted_at = self._awake.now()
+        self._beat_now.set()
+        return True
+
+    def _halt_if_unanswered(self, silence: Silence, why: str) -> None:
+        """The service says that the switch is lost, and so it seems. A job that halts can go on at the fallback."""
+        if silence.seconds() >= FALLBACK_AFTER_S and silence.unanswered:
+            self._halt_unasked(why)
 
     def _stands_still(self) -> _End | None:
         """The service has a job that has halted, and no lease for it, while the fallback serves."""
