@@ -30,7 +30,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
-from typing import Any
+from typing import Any, Protocol
 
 from wiresum import join as messages
 from wiresum.agent.absence import Absence, Patience
@@ -65,6 +65,28 @@ Move = Callable[[messages.JoinReply, bytes], None]
 """Lets it go on at another lease, with the roles of join.proto. Raises a ValueError for what cannot be."""
 
 
+class Fallback(Protocol):
+    """A switch that the job's workers start for themselves: fallback.py."""
+
+    @property
+    def target(self) -> str:
+        """Where its service is, host:port; empty: there is none."""
+        ...
+
+    def open(self, grant: messages.JoinReply) -> None:
+        """Starts it, if that is this process's part, for a job with such a lease. Idempotent, and quick; also to be
+        called again after `close`."""
+        ...
+
+    def serves(self) -> bool:
+        """Does it take jobs? Bounded in time: a fraction of a second."""
+        ...
+
+    def close(self) -> None:
+        """Ends what this process has started: the job goes on elsewhere, or is over. Idempotent."""
+        ...
+
+
 def _cannot_halt() -> bytes:
     raise RuntimeError("the service tells a worker to halt that did not say it can")
 
@@ -77,7 +99,13 @@ class Membership:
     """Made by `join`. Any thread may call any method."""
 
     def __init__(
-        self, config: AgentConfig, job_name: str, address: str, control: Control, reply: messages.JoinReply
+        self,
+        config: AgentConfig,
+        job_name: str,
+        address: str,
+        control: Control,
+        reply: messages.JoinReply,
+        fallback: Fallback | None,
     ) -> None:
         self.grant = _with_address(reply, control)
         """The newest."""
@@ -85,6 +113,7 @@ class Membership:
         """For people."""
         self._config = config
         self._address = address
+        self._fallback = fallback
         self._job_name = job_name
         self._control = control
         self._member = _member_of(reply)
@@ -128,11 +157,13 @@ class Membership:
         admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
         can_move: bool = False,
+        fallback: Fallback | None = None,
     ) -> Membership:
         """Returns when all workers of the job have asked, and there is room for it; there must be room at once unless
         `admission` is QUEUE (join.proto says what the others are). `config` names one aggregator, and `address` and
         `port` are those of this worker's data sockets for it. `agreed` are the settings that the service compares.
-        `can_move`: `attend` will be given `halt` and `move`. Raises a `JoinError`, or what `interruption` says."""
+        `can_move`: `attend` will be given `halt` and `move`. `fallback`: where the job goes on if nobody else serves.
+        Raises a `JoinError`, or what `interruption` says."""
         request = messages.JoinRequest(
             protocol_version=messages.PROTOCOL_VERSION,
             job_name=job_name,
@@ -160,7 +191,7 @@ class Membership:
             raise JoinError(f"cannot join job '{job_name}': {error}", code="UNAUTHENTICATED") from None
         try:
             reply = ask_until_granted(control, config, request, interruption or Interruption())
-            return cls(config, job_name, address, control, reply)
+            return cls(config, job_name, address, control, reply, fallback)
         except BaseException:
             control.close()
             raise
