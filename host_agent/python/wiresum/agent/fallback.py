@@ -62,12 +62,12 @@ class Fallback:
     """Of one job's membership. Any thread may call any method."""
 
     def __init__(self, config: AgentConfig, home: Home | None) -> None:
-        """`home`: if this worker starts the switch; it is given back by `close`."""
+        """`home`: if this worker starts the switch; it is given back by `give_back`."""
         self.target = config.fallback
         """Its control endpoint, host:port."""
         self._config = config
         self._home = home
-        self._closed = threading.Lock()
+        self._given_back = threading.Lock()
 
     @classmethod
     def of(cls, config: AgentConfig, rank: int) -> Fallback | None:
@@ -80,15 +80,21 @@ class Fallback:
         """No service of the job's own serves it. Starts the switch, if this worker is the one and it does not run.
         Returns at once, and does not raise. `grant`: the job's newest."""
         if self._home is not None:
-            self._home.open(self._config, grant)
+            self._home.open(self, self._config, grant)
 
     def serves(self) -> bool:
         """Does something listen there?"""
         return _listens(self.target)
 
     def close(self) -> None:
+        """The job goes on elsewhere, or is over: the switch ends soon, unless other jobs need it. Idempotent."""
+        if self._home is not None:
+            self._home.close(self)
+
+    def give_back(self) -> None:
         """The job is over. Idempotent."""
-        if self._closed.acquire(blocking=False) and self._home is not None:
+        self.close()
+        if self._given_back.acquire(blocking=False) and self._home is not None:
             self._home.give_back()
 
 
@@ -112,7 +118,9 @@ class Home:
         self.endpoint = endpoint
         self._reserved = reserved
         """Holds the port: what it is bound to can still be listened at, as both set SO_REUSEADDR."""
-        self._users = 0
+        self._holders = 0
+        self._users: set[Fallback] = set()
+        """Who has opened it."""
         self._unused_since = 0.0
         self._thread: threading.Thread | None = None
         self._next: tuple[AgentConfig, list[str]] | None = None
@@ -126,8 +134,8 @@ class Home:
     @classmethod
     def reserve(cls, address: str) -> Home | None:
         """At some port; the same one again if this process has one there."""
-        with _lock:
-            for home in _homes.values():
+        with _registry.lock:
+            for home in _registry.homes.values():
                 if home._reserved is not None and home._reserved.getsockname()[0] == address:
                     return home._use()
             reserved = socket.socket()
@@ -144,28 +152,34 @@ class Home:
     def at(cls, config: AgentConfig) -> Home | None:
         """At the configuration's fallback; None if that is not on this host, or if it cannot serve."""
         endpoint = config.fallback
-        with _lock:
-            if endpoint in _homes:
-                return _homes[endpoint]._use()
+        with _registry.lock:
+            if endpoint in _registry.homes:
+                return _registry.homes[endpoint]._use()
         host = endpoint.rpartition(":")[0]
         if not _is_here(host) or _warned(_why_not(config, host)):
             return None
-        with _lock:
-            return _homes.get(endpoint, cls(endpoint, None))._use()
+        with _registry.lock:
+            return _registry.homes.get(endpoint, cls(endpoint, None))._use()
 
     def _use(self) -> Home:
-        self._users += 1
-        return _homes.setdefault(self.endpoint, self)
+        self._holders += 1
+        return _registry.homes.setdefault(self.endpoint, self)
 
     def give_back(self) -> None:
-        with _lock:
-            self._users -= 1
-            self._unused_since = time.monotonic()
-            if not self._users and self._thread is None:
+        with _registry.lock:
+            self._holders -= 1
+            if not self._holders and self._thread is None:
                 self._forget()
 
-    def open(self, config: AgentConfig, grant: JoinReply) -> None:
-        with _lock:
+    def close(self, user: Fallback) -> None:
+        with _registry.lock:
+            if user in self._users:
+                self._users.discard(user)
+                self._unused_since = time.monotonic()
+
+    def open(self, user: Fallback, config: AgentConfig, grant: JoinReply) -> None:
+        with _registry.lock:
+            self._users.add(user)
             if time.monotonic() < self._start_at:
                 return
             port = grant.switch_endpoint.port
@@ -176,7 +190,11 @@ class Home:
             self._next = (config, self._command(config, grant))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="wiresum-fallback", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError as error:  # the process ends, or may have no more threads
+                    self._thread = None
+                    log.warning("the fallback switch at %s cannot be started: %s", self.endpoint, error)
 
     def _command(self, config: AgentConfig, grant: JoinReply) -> list[str]:
         slots = min(max(SLOTS, JOBS_AS_LARGE * grant.slots), SWITCH_SLOTS_MAX)
@@ -195,11 +213,11 @@ class Home:
     def _serve(self) -> None:
         """Runs in the thread that attends to children, one after the other."""
         while True:
-            with _lock:
+            with _registry.lock:
                 wanted, self._next = self._next, None
                 if wanted is None or not self._users:
                     self._thread = None
-                    if not self._users:
+                    if not self._holders:
                         self._forget()
                     return
             try:
@@ -233,7 +251,7 @@ class Home:
             child.stop()
 
     def _is_over(self, config: AgentConfig, lookout: _Lookout) -> bool:
-        with _lock:
+        with _registry.lock:
             if not self._users and time.monotonic() > self._unused_since + UNUSED_S_MAX:
                 return True
             if self._users and self._next is not None:
@@ -246,7 +264,7 @@ class Home:
         return True
 
     def _forget(self) -> None:
-        del _homes[self.endpoint]
+        del _registry.homes[self.endpoint]
         if self._reserved is not None:
             self._reserved.close()
 
@@ -352,8 +370,8 @@ def _why_not(config: AgentConfig, host: str) -> str:
 
 def _warned(why_not: str) -> bool:
     """Was there something to warn of? It is said once."""
-    if why_not and why_not not in _warned_of:
-        _warned_of.add(why_not)
+    if why_not and why_not not in _registry.warned_of:
+        _registry.warned_of.add(why_not)
         log.warning("this worker can start no fallback switch (WIRESUM_FALLBACK=off does without): %s", why_not)
     return bool(why_not)
 
@@ -381,14 +399,20 @@ def _listens(endpoint: str) -> bool:
     return False
 
 
-def _after_fork_in_child() -> None:
-    """A child starts and stops nothing. Its copies of the reserved sockets keep nobody from listening there."""
-    global _lock
-    _lock = threading.RLock()
-    _homes.clear()
+class _Registry:
+    """The homes of this process, by endpoint."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        """Also of all that changes in a home."""
+        self.homes: dict[str, Home] = {}
+        self.warned_of: set[str] = set()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """A forked child starts and stops nothing. Its copies of reserved sockets keep nobody from listening there."""
+        self.lock = threading.RLock()
+        self.homes = {}
 
 
-_lock = threading.RLock()
-_homes: dict[str, Home] = {}
-_warned_of: set[str] = set()
-os.register_at_fork(after_in_child=_after_fork_in_child)
+_registry = _Registry()
