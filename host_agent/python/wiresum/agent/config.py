@@ -126,7 +126,9 @@ def _switch_problem(switch: str) -> str:
 
 
 def _fallback_problem(fallback: str) -> str:
-    return "" if fallback in (AUTO, OFF) else _endpoint_problem(fallback)
+    if fallback in (AUTO, OFF):
+        return ""
+    return "it must be auto, off, or one host:port" if {",", "+"} & set(fallback) else _endpoint_problem(fallback)
 
 
 def _endpoint_problem(endpoint: str) -> str:
