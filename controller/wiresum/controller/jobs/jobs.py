@@ -419,8 +419,8 @@ class Jobs:
             self._keys.check_left(len(waiting))
             job.candidates = self.waiting.candidates(job, request.endpoint.address)
             self._jobs[job], self._named[job.name] = None, job
-            goes_on = f"; it goes on here, since {request.resumed.reason}" if job.shape is not None else ""
-            log.info("%s forms: %d workers, asked for by %s%s", job, job.world_size, asker.name or "this host", goes_on)
+            goes_on = f", and goes on here, since {request.resumed.reason}" if job.shape is not None else ""
+            log.info("%s of %d workers forms, for %s%s", job, job.world_size, asker.name or "this host", goes_on)
         else:
             asking.check_fits(job, request, asker)
             job.candidates = self.waiting.candidates(job, request.endpoint.address)

@@ -2,9 +2,9 @@
 
 Jobs that move (moving.py), or go on here after they have lost another lease, come first, then the larger priority, then
 the job that has waited longer. A job that finds no room does not stop those behind it: they may need less, or another
-switch. But each job that gets slots which an earlier one might have used overtakes it, and after `overtaken_max` times a
-job is overtaken no more: its switches are kept for it until it has its slots. So a large job waits for a bounded number
-of smaller ones. A job of a larger priority does not overtake.
+switch. But each job that gets slots which an earlier one might have used overtakes it, and after `overtaken_max` times
+a job is overtaken no more: its switches are kept for it until it has its slots. So a large job waits for a bounded
+number of smaller ones. A job of a larger priority does not overtake.
 
 Only a job that waits for room can be overtaken. For one that waits for its tenant's quota, or for a switch that cannot
 be used, nothing is kept. For a job that stands still everything is kept at once, since it has no time; for

@@ -15,6 +15,9 @@ lock, answer the service's pings meanwhile, and for the service a worker lives f
 
 The service may move the job to another lease (docs/protocol.md, section 9). From a Halt to the Move of the same number
 each heartbeat, the first one at once, says where the data path stands still; what the service tells twice is done once.
+
+A worker whose service is gone, or has lost its job, halts by itself, and looks for another lease: resuming.py. It
+attends at each service, and one that knows it moves the job. At one that does not it asks for a place.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from wiresum import join as messages
 from wiresum.agent.absence import Absence, Patience
@@ -38,9 +41,16 @@ from wiresum.agent.awake import AwakeClock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of
-from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError, WorkerLostError
+from wiresum.agent.errors import (
+    JoinError,
+    SessionClosedError,
+    SwitchUnreachableError,
+    WiresumError,
+    WorkerLostError,
+)
 from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.agent.multicast import GroupWatch
+from wiresum.agent.resuming import Fallback, Resuming, resumed
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import why_cut_off
 from wiresum.join import Admission
@@ -65,28 +75,6 @@ Move = Callable[[messages.JoinReply, bytes], None]
 """Lets it go on at another lease, with the roles of join.proto. Raises a ValueError for what cannot be."""
 
 
-class Fallback(Protocol):
-    """A switch that the job's workers start for themselves: fallback.py."""
-
-    @property
-    def target(self) -> str:
-        """Where its service is, host:port; empty: there is none."""
-        ...
-
-    def open(self, grant: messages.JoinReply) -> None:
-        """Starts it, if that is this process's part, for a job with such a lease. Idempotent, and quick; also to be
-        called again after `close`."""
-        ...
-
-    def serves(self) -> bool:
-        """Does it take jobs? Bounded in time: a fraction of a second."""
-        ...
-
-    def close(self) -> None:
-        """Ends what this process has started: the job goes on elsewhere, or is over. Idempotent."""
-        ...
-
-
 def _cannot_halt() -> bytes:
     raise RuntimeError("the service tells a worker to halt that did not say it can")
 
@@ -95,14 +83,21 @@ def _cannot_move(_grant: messages.JoinReply, _roles: bytes) -> None:
     raise AssertionError("it has not halted")
 
 
+class _End(NamedTuple):
+    """Of a job at its service."""
+
+    error: WiresumError
+    lost: str = ""
+    """It may go on with another lease, since it has lost this one for that reason, a clause; empty: it is over."""
+
+
 class Membership:
     """Made by `join`. Any thread may call any method."""
 
     def __init__(
         self,
         config: AgentConfig,
-        job_name: str,
-        address: str,
+        request: messages.JoinRequest,
         control: Control,
         reply: messages.JoinReply,
         fallback: Fallback | None,
@@ -112,9 +107,10 @@ class Membership:
         self.where = f"the switch at {config.switch}"
         """For people."""
         self._config = config
-        self._address = address
+        self._address = request.endpoint.address
         self._fallback = fallback
-        self._job_name = job_name
+        self._job_name = request.job_name
+        self._request = request
         self._control = control
         self._member = _member_of(reply)
         self._lock = threading.Lock()
@@ -130,6 +126,8 @@ class Membership:
         self._halt: Halt = _cannot_halt
         self._move: Move = _cannot_move
         self._halted: messages.Halted | None = None
+        self._halted_at = 0.0
+        self._resuming: Resuming | None = None
         self._move_number = 0
         """Of the newest move that was completed."""
         self._beat_now = threading.Event()
@@ -191,7 +189,7 @@ class Membership:
             raise JoinError(f"cannot join job '{job_name}': {error}", code="UNAUTHENTICATED") from None
         try:
             reply = ask_until_granted(control, config, request, interruption or Interruption())
-            return cls(config, job_name, address, control, reply, fallback)
+            return cls(config, request, control, reply, fallback)
         except BaseException:
             control.close()
             raise
@@ -247,6 +245,7 @@ class Membership:
         """Ends the job for everybody. Does not raise: if the service is gone, the others will notice by themselves."""
         if self._inert or self._leaving.is_set():
             return
+        self._stop_resuming(WiresumError(reason))
         self._tell("Abort", messages.AbortRequest(member=self._member, reason=reason[:REASON_CHARACTERS_MAX]))
 
     def leave(self) -> None:
@@ -260,6 +259,7 @@ class Membership:
             if threading.current_thread() is not self._thread:
                 self._left.wait(LEAVE_S_MAX + THREAD_END_S_MAX)
             return
+        self._stop_resuming(SessionClosedError("this worker has left the job"))
         try:
             self._tell("Leave", messages.LeaveRequest(member=self._member))
         finally:
@@ -268,6 +268,8 @@ class Membership:
                 self._thread.join(THREAD_END_S_MAX)
             self._awake.unwatch()
             self._control.close()
+            if self._fallback is not None:
+                self._fallback.close()
             self._left.set()
             self._progress, self._traffic = lambda: NO_ROUND, lambda: NO_TRAFFIC  # the old ones refer to our owner
             self._halt, self._move = _cannot_halt, _cannot_move
@@ -286,33 +288,45 @@ class Membership:
             except (grpc.RpcError, ValueError) as error:
                 log.debug("%s was not told of a %s: %s", self.where, what, details(error))
                 pause_s = ask_again_after_s(error)
-            if pause_s is None or self._ended or not self._move_on(turns):
+            if pause_s is None or self._ended or self._resuming is not None or not self._move_on(turns):
                 return
             time.sleep(pause_s)
 
     # Attending.
 
     def _attend(self, on_ended: Callable[[WiresumError], None]) -> None:
-        absence = Absence(
+        absence = self._watch_for_absence()
+        ended: WiresumError | None = None
+        while ended is None and not self._leaving.is_set():
+            turns = self._control.turns
+            grant = self.grant
+            end = self._attend_until_broken(absence)
+            if end is not None and not end.lost:
+                ended = end.error
+            elif self._resuming is not None:
+                ended = self._look_for_lease(end is not None, absence.cause, turns)
+            elif end is not None:
+                ended = self._begin_to_resume(end, turns)
+            elif not self._leaving.wait(RETRY_PAUSE_S):
+                self._move_on(turns)
+                if (error := absence.error()) is not None:
+                    ended = self._begin_to_resume(_End(error, f"{self.where} does not answer"), self._control.turns)
+            if self.grant is not grant:
+                absence = self._watch_for_absence()
+        self._ended = True
+        if ended is not None and not self._leaving.is_set():
+            on_ended(ended)
+
+    def _watch_for_absence(self) -> Absence:
+        return Absence(
             self.where,
             Patience.of(self.grant, self._config.lost_after_s),
             self._traffic,
             lambda: why_cut_off(self._config.transport, self._address, self.grant.switch_endpoint.address),
             self._awake.now,
         )
-        ended: WiresumError | None = None
-        while ended is None and not self._leaving.is_set():
-            turns = self._control.turns
-            ended = self._attend_until_broken(absence)
-            if ended is None and not self._leaving.wait(RETRY_PAUSE_S):
-                self._move_on(turns)
-                ended = absence.error()
-                self._given_up = ended is not None
-        self._ended = True
-        if ended is not None and not self._leaving.is_set():
-            on_ended(ended)
 
-    def _attend_until_broken(self, absence: Absence) -> WiresumError | None:
+    def _attend_until_broken(self, absence: Absence) -> _End | None:
         """Why the job has ended; None if only the stream has."""
         self._heard_at = self._awake.now()
         hung_up = threading.Event()
@@ -333,27 +347,16 @@ class Membership:
                 if event.HasField("ended"):
                     if stop := self.own_stop():
                         event.ended.reason += f"; {stop}"
-                    return error_of(event.ended, self._job_name, self.where)
+                    lost = event.ended.cause == messages.JobEnded.SWITCH_LOST
+                    return _End(error_of(event.ended, self._job_name, self.where), event.ended.reason if lost else "")
                 if (failure := self._obey(event)) is not None:
-                    return failure
+                    return _End(failure)
         except grpc.RpcError as error:
-            if code_of(error) == "NOT_FOUND" and (stop := self.own_stop()):
-                return WorkerLostError(
-                    f"job '{self._job_name}' has ended meanwhile: {stop}. Start the job again",
-                    rank=self.grant.rank,
-                    host_name=socket.gethostname(),
-                    address=self._address,
-                )
             if code_of(error) == "NOT_FOUND":
-                return SwitchUnreachableError(
-                    f"{self.where} does not know job '{self._job_name}' any more: it was started anew, or it took "
-                    f"this worker for lost while the connection was broken. Start the job again"
-                )
+                return _End(self._forgotten(), f"{self.where} does not know it any more")
             if code_of(error) == "UNAUTHENTICATED" and is_from_service(error):
-                return JoinError(
-                    f"{self.where} lets this worker of job '{self._job_name}' not go on: {details(error)}",
-                    code="UNAUTHENTICATED",
-                )
+                text = f"{self.where} lets this worker of job '{self._job_name}' not go on: {details(error)}"
+                return _End(JoinError(text, code="UNAUTHENTICATED"))
             absence.cause = details(error)
             log.debug("the stream to %s broke: %s", self._control.endpoint, absence.cause)
         finally:
@@ -362,6 +365,19 @@ class Membership:
             call.cancel()
             call.with_traceback(None)  # the error that it raises is the call itself, which this frame refers to
         return None
+
+    def _forgotten(self) -> WiresumError:
+        if stop := self.own_stop():
+            return WorkerLostError(
+                f"job '{self._job_name}' has ended meanwhile: {stop}. Start the job again",
+                rank=self.grant.rank,
+                host_name=socket.gethostname(),
+                address=self._address,
+            )
+        return SwitchUnreachableError(
+            f"{self.where} does not know job '{self._job_name}' any more: it was started anew, or it took this worker "
+            f"for lost while the connection was broken. Start the job again"
+        )
 
     def _heartbeats(self, hung_up: threading.Event) -> Iterator[messages.Heartbeat]:
         """Runs in gRPC's thread. Also the one who notices that the service has fallen silent."""
@@ -387,11 +403,15 @@ class Membership:
 
     def _obey(self, event: messages.JobEvent) -> WiresumError | None:
         """What the service tells this worker to do. Returns why it cannot, of which the others have been told."""
+        if event.HasField("halt"):
+            return self._try_to_move(lambda: self._halt_for(event.halt))
+        if event.HasField("move"):
+            return self._try_to_move(lambda: self._move_to(event.move))
+        return None
+
+    def _try_to_move(self, step: Callable[[], None]) -> WiresumError | None:
         try:
-            if event.HasField("halt"):
-                self._halt_for(event.halt)
-            elif event.HasField("move"):
-                self._move_to(event.move)
+            step()
         except Exception as error:
             if self._leaving.is_set():
                 return None
@@ -402,33 +422,88 @@ class Membership:
         return None
 
     def _halt_for(self, halt: messages.Halt) -> None:
-        newest = self._halted.move_number if self._halted is not None else self._move_number
-        if halt.move_number <= newest:
+        if halt.move_number <= self._move_number or (
+            self._halted is not None and not self._halted.unasked and halt.move_number <= self._halted.move_number
+        ):
             return
         if self._halted is None:
             log.warning("job '%s' moves to another lease, since %s", self._job_name, halt.reason)
         self._halted = messages.Halted(move_number=halt.move_number, positions=self._halt())
+        self._halted_at = self._awake.now()
         self._beat_now.set()
 
     def _move_to(self, move: messages.Move) -> None:
-        if self._halted is None or move.move_number != self._halted.move_number:
-            return
-        grant, before = _with_address(move.grant, self._control), self.grant
+        halted = self._halted
+        if halted is not None and not halted.unasked and move.move_number == halted.move_number:
+            self._go_on_at(move.grant, move.roles, move.move_number)
+
+    def _go_on_at(self, reply: messages.JoinReply, roles: bytes, move_number: int) -> None:
+        """Raises a ValueError for a lease that is not like the one before."""
+        grant, before = _with_address(reply, self._control), self.grant
+        self._member = _member_of(grant)
         for name in ("slots", "threads", "lanes", "workers", "rank"):
             if getattr(grant, name) != getattr(before, name):
                 raise ValueError(f"{name} would be {getattr(grant, name)}, and must be {getattr(before, name)}")
-        self._move(grant, move.roles)
-        self.grant, self._member = grant, _member_of(grant)
+        if len(roles) != grant.slots:
+            raise ValueError(f"{len(roles)} roles were given for {grant.slots} slots")
+        grant.members_secret = before.members_secret  # of the job, which has used it
+        self._move(grant, roles)
+        self.grant = grant
         self._group_watch = GroupWatch(grant, self.where, self._traffic())
-        self._move_number, self._halted = move.move_number, None
+        self._move_number, self._halted, self._resuming = move_number, None, None
         self._beat_now.set()
+        if self._fallback is not None and self._control.endpoint != self._fallback.target:
+            self._control.further = ""
+            self._fallback.close()
         endpoint = grant.switch_endpoint
         log.warning("job '%s' goes on at %s, %s:%d", self._job_name, grant.switch_name, endpoint.address, endpoint.port)
 
-    def _move_on(self, turns: int) -> bool:
+    # Looking for another lease.
+
+    def _begin_to_resume(self, end: _End, turns: int) -> WiresumError | None:
+        """Returns why it cannot."""
+        if self._halt is _cannot_halt:
+            self._given_up = True
+            return end.error
+        if self._halted is None:
+            log.warning("job '%s' looks for another lease, since %s", self._job_name, end.lost)
+            number = self._move_number
+            try:
+                self._halted = messages.Halted(move_number=number, positions=self._halt(), unasked=True)
+            except Exception:
+                log.exception("the job cannot halt")
+                return end.error
+            self._halted_at = self._awake.now()
+        self._request.resumed.CopyFrom(resumed(self.grant, self._halted.positions, end.lost))
+        with self._lock:
+            if not self._leaving.is_set():
+                self._resuming = Resuming(self._control, self._config, end.error, self._fallback, self._awake.now)
+        self._move_on(turns, self._control.endpoints[0])
+        return None
+
+    def _look_for_lease(self, answered: bool, cause: str, turns: int) -> WiresumError | None:
+        """At the service that is talked to; `answered`: it does, but does not have the job. Returns why there is none
+        at all."""
+        resuming = self._resuming
+        assert resuming is not None, "it has no lease"
+        if answered and (reply := resuming.ask(self._request, self.grant)) is not None:
+            return self._try_to_move(lambda: self._go_on_at(reply, reply.roles, 0))
+        if (over := resuming.look(self.grant, cause)) is not None:
+            self._given_up = True
+        elif not self._leaving.wait(RETRY_PAUSE_S):
+            self._move_on(turns)
+        return over
+
+    def _stop_resuming(self, why: WiresumError) -> None:
+        with self._lock:
+            resuming = self._resuming
+        if resuming is not None:
+            resuming.stop(why)
+
+    def _move_on(self, turns: int, to: str = "") -> bool:
         """To a fresh connection. False: not with what the TLS directory holds now."""
         try:
-            self._control.move_on(turns)
+            self._control.move_on(turns, to)
         except CredentialsError as error:
             log.warning("cannot connect to %s again: %s", self.where, error)
             return False
