@@ -25,7 +25,8 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
-from wiresum.agent.membership import NO_ROUND, Fallback, Membership
+from wiresum.agent.membership import NO_ROUND, Membership
+from wiresum.agent.resuming import Fallback
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
 from wiresum.join import Admission, JoinReply
