@@ -203,6 +203,12 @@ class JobMembership:
         return next(iter(self._aggregators)).membership.grant.members_secret
 
     @property
+    def service(self) -> str:
+        """Of each aggregator the endpoint that serves the job now, with `+` between them."""
+        assert self._aggregators is not None, "it has joined"
+        return "+".join(one.membership.service for one in self._aggregators)
+
+    @property
     def heartbeat_lost_s(self) -> float:
         """After so long a silence an aggregator takes this worker for lost."""
         assert self._aggregators is not None, "it has joined"
