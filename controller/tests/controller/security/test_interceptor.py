@@ -218,8 +218,7 @@ def test_a_worker_that_goes_on_may_say_as_much(serve: Serve, connect: Connect) -
     server = serve()
     client = connect(server)
     resumed = join.Resumed(slots=LEASE_SLOTS_MAX, positions=bytes(4 * LEASE_SLOTS_MAX))
-    code, text = refusal(lambda: client.send("JoinService/Join", join.JoinRequest(resumed=resumed).SerializeToString()))
-    assert (code, "version 0" in text) == ("FAILED_PRECONDITION", True)
+    client.send("JoinService/Join", join.JoinRequest(resumed=resumed).SerializeToString())
     larger = join.JoinRequest(job_name="x" * join.POSITIONS_BYTES_MAX).SerializeToString()
     assert refusal(lambda: client.send("JoinService/Join", larger))[0] == "RESOURCE_EXHAUSTED"
     server.expect_refusals({"oversized": 1})

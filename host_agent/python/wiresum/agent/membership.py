@@ -50,7 +50,7 @@ from wiresum.agent.errors import (
 )
 from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.agent.multicast import GroupWatch
-from wiresum.agent.resuming import Fallback, Resuming, resumed
+from wiresum.agent.resuming import FALLBACK_AFTER_S, Fallback, Resuming, resumed
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import why_cut_off
 from wiresum.join import Admission
@@ -89,6 +89,8 @@ class _End(NamedTuple):
     error: WiresumError
     lost: str = ""
     """It may go on with another lease, since it has lost this one for that reason, a clause; empty: it is over."""
+    go_to: str = ""
+    """The service does not say that it has ended, but there is a better one: its endpoint."""
 
 
 class Membership:
@@ -132,6 +134,8 @@ class Membership:
         """Of the newest move that was completed."""
         self._beat_now = threading.Event()
         """A heartbeat is due before its time, or there is nobody to send one to."""
+        self._began_at = 0.0
+        """When this stream did."""
         self._heard_at = 0.0
         self._events = 0
         self._ended = False
@@ -308,7 +312,7 @@ class Membership:
             end = self._attend_until_broken(absence)
             if end is not None and not end.lost:
                 ended = end.error
-            elif self._resuming is not None:
+            elif self._resuming is not None and not (end is not None and end.go_to):
                 ended = self._look_for_lease(end is not None, absence.cause, turns)
             elif end is not None:
                 ended = self._begin_to_resume(end, turns)
@@ -333,7 +337,7 @@ class Membership:
 
     def _attend_until_broken(self, absence: Absence) -> _End | None:
         """Why the job has ended; None if only the stream has."""
-        self._heard_at = self._awake.now()
+        self._heard_at = self._began_at = self._awake.now()
         hung_up = threading.Event()
         if not _can_start_threads():
             self._leaving.wait(LEAVE_S_MAX)
@@ -356,6 +360,8 @@ class Membership:
                     return _End(error_of(event.ended, self._job_name, self.where), event.ended.reason if lost else "")
                 if (failure := self._obey(event)) is not None:
                     return _End(failure)
+                if (end := self._stands_still()) is not None:
+                    return end
         except grpc.RpcError as error:
             if code_of(error) == "NOT_FOUND":
                 return _End(self._forgotten(), f"{self.where} does not know it any more")
@@ -481,10 +487,24 @@ class Membership:
             self._halted_at = self._awake.now()
         self._request.resumed.CopyFrom(resumed(self.grant, self._halted.positions, end.lost))
         with self._lock:
-            if not self._leaving.is_set():
+            if self._resuming is None and not self._leaving.is_set():
                 self._resuming = Resuming(self._control, self._config, end.error, self._fallback, self._awake.now)
-        self._move_on(turns, self._control.endpoints[0])
+        self._move_on(turns, end.go_to or self._control.endpoints[0])
         return None
+
+    def _stands_still(self) -> _End | None:
+        """The service has a job that has halted, and no lease for it, while the fallback serves."""
+        fallback, halted_at = self._fallback, max(self._halted_at, self._began_at)
+        if fallback is None or self._halted is None or self._control.endpoint == fallback.target:
+            return None
+        if self._awake.now() - halted_at < FALLBACK_AFTER_S:
+            return None
+        self._control.further = fallback.target
+        fallback.open(self.grant)
+        if not fallback.serves():
+            return None
+        error = SwitchUnreachableError(f"job '{self._job_name}' has ended: {self.where} has no lease for it any more")
+        return _End(error, f"{self.where} has no lease for it", fallback.target)
 
     def _look_for_lease(self, answered: bool, cause: str, turns: int) -> WiresumError | None:
         """At the service that is talked to; `answered`: it does, but does not have the job. Returns why there is none
