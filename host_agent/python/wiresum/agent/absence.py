@@ -40,6 +40,32 @@ class Patience:
         return cls(grant.reattach_ms / 1000, grant.heartbeat_lost_ms / 1000, lost_after_s)
 
 
+class Silence:
+    """Of the switch. Used by one thread."""
+
+    def __init__(self, traffic: Callable[[], TrafficStats], clock: Callable[[], float] = time.monotonic) -> None:
+        self._read_traffic, self._clock = traffic, clock
+        self.reset()
+
+    def reset(self) -> None:
+        """It begins now."""
+        self._traffic = self._read_traffic()
+        self._since = self._clock()
+        self.unanswered = 0
+        """Packets that this worker has sent meanwhile."""
+
+    def seconds(self) -> float:
+        """How long nothing has come."""
+        traffic = self._read_traffic()
+        if traffic.bytes_received != self._traffic.bytes_received:
+            self._since = self._clock()
+            self.unanswered = 0
+        else:
+            self.unanswered += traffic.packets_sent - self._traffic.packets_sent
+        self._traffic = traffic
+        return self._clock() - self._since
+
+
 class Absence:
     """Used by one thread."""
 
@@ -56,26 +82,24 @@ class Absence:
         """Why there was no connection last, as gRPC says it."""
         self._where = where
         self._patience = patience
-        self._read_traffic = traffic
         self._why_cut_off = why_cut_off
         self._clock = clock
         self._said = False
-        self._heard_at = self._quiet_since = clock()
-        self._traffic = traffic()
-        self._sent_unanswered = 0
+        self._heard_at = clock()
+        self._silence = Silence(traffic, clock)
 
     def hear(self, endpoint: str) -> None:
         """From the service, at this endpoint."""
         if self._said:
             log.warning("the join service answers again, at %s", endpoint)
         self._said = False
-        self._heard_at = self._quiet_since = self._clock()
-        self._sent_unanswered = 0
+        self._heard_at = self._clock()
+        self._silence.reset()
 
     def error(self) -> WiresumError | None:
         """None: it may still come back."""
-        self._look()
-        away_s, quiet_s = self._clock() - self._heard_at, self._clock() - self._quiet_since
+        away_s, quiet_s = self._clock() - self._heard_at, self._silence.seconds()
+        unanswered = self._silence.unanswered
         refused = "refused" in self.cause or STANDS_BY in self.cause
         patience = self._patience
         if quiet_s >= (patience.reattach_s if refused else max(patience.reattach_s, patience.lost_s)):
@@ -89,23 +113,14 @@ class Absence:
                 f"this worker is cut off from {self._where}: {why}. For {quiet_s:.0f} s nothing came from the service "
                 f"nor from the switch. Mend this host's network, and start the job again"
             )
-        if not refused and quiet_s >= patience.lost_after_s and self._sent_unanswered:
+        if not refused and quiet_s >= patience.lost_after_s and unanswered:
             return SwitchUnreachableError(
                 f"this worker is cut off: for {quiet_s:.0f} s (WIRESUM_LOST_AFTER) neither {self._where} "
-                f"({self.cause}) nor the switch has answered, though {self._sent_unanswered} packets were sent. Look "
+                f"({self.cause}) nor the switch has answered, though {unanswered} packets were sent. Look "
                 f"at the network between them and this host, and start the job again"
             )
         self._say(away_s)
         return None
-
-    def _look(self) -> None:
-        traffic = self._read_traffic()
-        if traffic.bytes_received != self._traffic.bytes_received:
-            self._quiet_since = self._clock()
-            self._sent_unanswered = 0
-        else:
-            self._sent_unanswered += traffic.packets_sent - self._traffic.packets_sent
-        self._traffic = traffic
 
     def _say(self, away_s: float) -> None:
         if away_s >= ABSENCE_SAID_AFTER_S and not self._said:

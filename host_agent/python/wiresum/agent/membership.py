@@ -22,7 +22,6 @@ attends at each service, and one that knows it moves the job. At one that does n
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import secrets
@@ -30,12 +29,12 @@ import socket
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from typing import Any, NamedTuple
 
 from wiresum import join as messages
+from wiresum.agent import lifetime
 from wiresum.agent.absence import Absence, Patience
 from wiresum.agent.awake import AwakeClock
 from wiresum.agent.config import AgentConfig
@@ -141,7 +140,7 @@ class Membership:
         self._ended = False
         self._given_up = False
         self._inert = False
-        _alive.add(self)
+        lifetime.begin(self)
 
     @classmethod
     def join(
@@ -282,7 +281,7 @@ class Membership:
             self._left.set()
             self._progress, self._traffic = lambda: NO_ROUND, lambda: NO_TRAFFIC  # the old ones refer to our owner
             self._halt, self._move = _cannot_halt, _cannot_move
-            _alive.discard(self)
+            lifetime.end(self)
 
     def _tell(self, what: str, request: messages.LeaveRequest | messages.AbortRequest) -> None:
         """Does not raise. Looks for a service that is away for a moment, unless the job is over anyway."""
@@ -339,7 +338,7 @@ class Membership:
         """Why the job has ended; None if only the stream has."""
         self._heard_at = self._began_at = self._awake.now()
         hung_up = threading.Event()
-        if not _can_start_threads():
+        if not lifetime.can_start_threads():
             self._leaving.wait(LEAVE_S_MAX)
             return None
         try:
@@ -540,48 +539,19 @@ class Membership:
 
     # The process's end, and its children.
 
-    def _at_exit(self) -> None:
+    def at_exit(self) -> None:
         error = getattr(sys, "last_value", None)
         interactive = hasattr(sys, "ps1")  # there, the last exception is one of many, and not why the process ends
         if error is not None and not interactive:
             self.abort(f"its program ended with {type(error).__name__}: {error}")
         self.leave()
 
-    def _after_fork_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         self._inert = True
         self._leaving = threading.Event()  # the lock inside the old one may be held by a thread that is not here
         self._leaving.set()
         self._lock = threading.Lock()
-        _inherited.append((self._control, self._call))
-
-
-_alive: weakref.WeakSet[Membership] = weakref.WeakSet()
-_inherited: list[object] = []
-"""What a child must never destroy, since that would need gRPC's threads, which a child does not have."""
-
-
-def _can_start_threads() -> bool:
-    """From Python 3.12 on a process that ends can not, and gRPC would for ever wait for the end of one that it did not
-    start."""
-    try:
-        threading.Thread(target=bool, name="wiresum-probe", daemon=True).start()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _leave_all() -> None:
-    for membership in list(_alive):
-        membership._at_exit()
-
-
-def _make_all_inert() -> None:
-    for membership in list(_alive):
-        membership._after_fork_in_child()
-
-
-atexit.register(_leave_all)
-os.register_at_fork(after_in_child=_make_all_inert)
+        lifetime.keep_for_ever(self._control, self._call)
 
 
 def _with_address(grant: messages.JoinReply, control: Control) -> messages.JoinReply:

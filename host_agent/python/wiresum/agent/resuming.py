@@ -110,6 +110,10 @@ class Resuming:
         """Between two services. `cause`: why the last one could not be talked to, if so. Returns the error if it is
         over; has the fallback started when it is time."""
         self._why = self._why or cause
+        try:
+            self._interruption.check()
+        except WiresumError as error:
+            self._why, self._final = str(error), True
         if self._final or self._left_s() <= 0:
             looked_s = self._clock() - self._began_at
             more = f"For {looked_s:.0f} s this worker has looked for another lease, and got none"
