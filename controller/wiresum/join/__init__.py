@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wiresum.join.constants import LEASE_SLOTS_MAX, PROTOCOL_VERSION
 from wiresum.join.join_pb2 import (
+    DESCRIPTOR,
     AbortReply,
     AbortRequest,
     Diagnosis,
@@ -48,6 +49,9 @@ from wiresum.join.operator_pb2 import (
 from wiresum.join.peers import describe_peer
 
 Admission = JoinRequest.Admission
+
+JOIN_SERVICE: str = DESCRIPTOR.services_by_name["JoinService"].full_name
+"""By which gRPC's health service is asked whether a job could begin."""
 
 MESSAGE_BYTES_MAX = 16_384
 """Of a request; a larger one is refused before it is parsed."""

@@ -91,6 +91,18 @@ class Control:
         with self._lock:
             return join_pb2_grpc.JoinServiceStub(self._channel)
 
+    def is_ready(self, timeout_s: float) -> bool:
+        """Could the service at this endpoint let a job begin now? False also if it does not answer."""
+        from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+        with self._lock:
+            stub = health_pb2_grpc.HealthStub(self._channel)
+        try:
+            reply = stub.Check(health_pb2.HealthCheckRequest(service=messages.JOIN_SERVICE), timeout=timeout_s)
+        except (grpc.RpcError, ValueError):  # ValueError: the channel is closed
+            return False
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
     def move_on(self, turns: int, to: str = "") -> None:
         """A fresh connection, to the next endpoint: a standby may have taken over. `to`: to this one. Nothing if
         another thread has moved on from where the caller was. Raises `CredentialsError`, as the files may have changed

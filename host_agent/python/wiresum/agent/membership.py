@@ -225,6 +225,11 @@ class Membership:
         self._begun.wait(BEGIN_S_MAX)  # so that a process that ends at once does not end in between
 
     @property
+    def service(self) -> str:
+        """The endpoint that is talked to, host:port."""
+        return self._control.endpoint
+
+    @property
     def group_is_silent(self) -> bool:
         """Does nothing come by the multicast group that the switch sends results to?"""
         return self._group_watch.silent
