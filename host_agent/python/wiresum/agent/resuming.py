@@ -5,9 +5,9 @@ worker has halted, and stays so, with the same positions, until a service gives 
 when it has the positions of all workers. So whatever each of them does meanwhile, no sum can be wrong.
 
 It asks its services one after the other, in their order, and the fallback last. One that knows the job moves it: the
-worker attends there, and says that it has halted (membership.py). One that does not is asked for a place, for `TURN_S`
-if there are others to ask: a worker that waits there alone would wait for ever. Who waits at a service together is
-refused together, so that all meet at one.
+worker attends there, and says that it has halted (membership.py). One that does not is asked for a place, if it has a
+switch that takes jobs. After `TURN_S` the worker begins at the first one again, so that all meet at the first that can
+take the job, whatever each of them found before.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 RESUME_S = 30.0
 """How long it looks, at most: as long as a service keeps a job that no switch takes."""
 TURN_S = 2.0
+"""How long it waits for a place at one service, if there are others to ask."""
+READY_S_MAX = 1.0
 TURN_S_MIN = 0.1
 FALLBACK_AFTER_S = 1.0
 ATTEMPT_BYTES = 16
@@ -84,6 +86,8 @@ class Resuming:
         self._interruption = Interruption()
         self._why = ""
         self._final = False
+        self.next = ""
+        """The endpoint to ask next; empty: the one after this."""
 
     def stop(self, why: WiresumError) -> None:
         """From any thread: it shall not look any longer."""
@@ -92,6 +96,10 @@ class Resuming:
     def ask(self, request: messages.JoinRequest, grant: messages.JoinReply) -> messages.JoinReply | None:
         """Asks the service that is talked to for a place, as `request` says. None: not now. `grant`: the old one."""
         others = len(self._control.endpoints) > 1 or self._fallback is not None
+        self.next = ""
+        if others and not self._control.is_ready(READY_S_MAX):
+            self._why = f"the service at {self._control.endpoint} has no switch that takes jobs"
+            return None
         patience_s = max(TURN_S_MIN, min(TURN_S, self._left_s()) if others else self._left_s())
         request.attempt = self._attempt
         request.admission = Admission.QUEUE
@@ -100,8 +108,9 @@ class Resuming:
         try:
             return ask_until_granted(self._control, here, request, self._interruption)
         except JoinError as error:
-            self._why = str(error)
-            self._final = error.code not in _AGAIN and not others
+            self._why, again = str(error), error.code in _AGAIN
+            self._final = not again and not others
+            self.next = self._control.endpoints[0] if again else ""
         except WiresumError as error:
             self._why, self._final = str(error), True
         return None
