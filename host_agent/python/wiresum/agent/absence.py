@@ -5,7 +5,8 @@ long as that takes. Once nothing comes from the switch either, these are the bou
 two (docs/operations.md, "Who is lost, and when"):
 
 - where the service was, connections are refused, or a standby answers: its process has ended, and it may be started
-  again (`reattach_s`);
+  again (`reattach_s`). If the switch does not answer what this worker sends, and the job has a fallback, it need not
+  wait for that: `FALLBACK_S`;
 - nothing answers at all: its host may be frozen or cut off (the longer of `reattach_s` and `lost_s`);
 - nothing answers at all, and this host has lost the way (its address, its link, its route): `lost_s`;
 - nothing answers at all, and the switch does not answer what this worker sends: `lost_after_s` (WIRESUM_LOST_AFTER).
@@ -25,6 +26,8 @@ from wiresum.join import STANDS_BY, JoinReply
 log = logging.getLogger(__name__)
 
 ABSENCE_SAID_AFTER_S = 2.0
+FALLBACK_S = 5.0
+"""Longer than a controller takes to start. A switch is silent too while another worker does not send."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,14 @@ class Patience:
     reattach_s: float
     lost_s: float
     lost_after_s: float
+    unanswered_s: float
+    """Of a service that refuses and a switch that does not answer what is sent."""
 
     @classmethod
-    def of(cls, grant: JoinReply, lost_after_s: float) -> Patience:
-        return cls(grant.reattach_ms / 1000, grant.heartbeat_lost_ms / 1000, lost_after_s)
+    def of(cls, grant: JoinReply, lost_after_s: float, *, has_fallback: bool) -> Patience:
+        reattach_s = grant.reattach_ms / 1000
+        unanswered_s = min(reattach_s, FALLBACK_S) if has_fallback else reattach_s
+        return cls(reattach_s, grant.heartbeat_lost_ms / 1000, lost_after_s, unanswered_s)
 
 
 class Silence:
@@ -102,7 +109,8 @@ class Absence:
         unanswered = self._silence.unanswered
         refused = "refused" in self.cause or STANDS_BY in self.cause
         patience = self._patience
-        if quiet_s >= (patience.reattach_s if refused else max(patience.reattach_s, patience.lost_s)):
+        reattach_s = patience.unanswered_s if unanswered else patience.reattach_s
+        if quiet_s >= (reattach_s if refused else max(patience.reattach_s, patience.lost_s)):
             return SwitchUnreachableError(
                 f"{self._where} does not answer, {away_s:.0f} s after it was last heard of ({self.cause}), and nothing "
                 f"comes from the switch: it was stopped, or the network to it fails. Look at its log, and start the "
@@ -121,6 +129,11 @@ class Absence:
             )
         self._say(away_s)
         return None
+
+    @property
+    def left_s(self) -> float:
+        """For which the service, if it was killed, may still be started again."""
+        return self._patience.reattach_s - self._silence.seconds()
 
     def _say(self, away_s: float) -> None:
         if away_s >= ABSENCE_SAID_AFTER_S and not self._said:

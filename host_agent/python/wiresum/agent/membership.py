@@ -49,7 +49,7 @@ from wiresum.agent.errors import (
 )
 from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.agent.multicast import GroupWatch
-from wiresum.agent.resuming import FALLBACK_AFTER_S, Fallback, Resuming, resumed
+from wiresum.agent.resuming import FALLBACK_AFTER_S, RESUME_S, Fallback, Resuming, resumed
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import why_cut_off
 from wiresum.join import Admission
@@ -90,6 +90,8 @@ class _End(NamedTuple):
     """It may go on with another lease, since it has lost this one for that reason, a clause; empty: it is over."""
     go_to: str = ""
     """The service does not say that it has ended, but there is a better one: its endpoint."""
+    left_s: float = 0.0
+    """For which the service may still come back with the job."""
 
 
 class Membership:
@@ -318,7 +320,8 @@ class Membership:
             elif not self._leaving.wait(RETRY_PAUSE_S):
                 self._move_on(turns)
                 if (error := absence.error()) is not None:
-                    ended = self._begin_to_resume(_End(error, f"{self.where} does not answer"), self._control.turns)
+                    end = _End(error, f"{self.where} does not answer", left_s=absence.left_s)
+                    ended = self._begin_to_resume(end, self._control.turns)
             if self.grant is not grant:
                 absence = self._watch_for_absence()
         self._ended = True
@@ -328,7 +331,7 @@ class Membership:
     def _watch_for_absence(self) -> Absence:
         return Absence(
             self.where,
-            Patience.of(self.grant, self._config.lost_after_s),
+            Patience.of(self.grant, self._config.lost_after_s, has_fallback=self._fallback is not None),
             self._traffic,
             lambda: why_cut_off(self._config.transport, self._address, self.grant.switch_endpoint.address),
             self._awake.now,
@@ -483,7 +486,10 @@ class Membership:
         self._request.resumed.CopyFrom(resumed(self.grant, self._halted.positions, end.lost))
         with self._lock:
             if self._resuming is None and not self._leaving.is_set():
-                self._resuming = Resuming(self._control, self._config, end.error, self._fallback, self._awake.now)
+                within_s = max(end.left_s, min(RESUME_S, self._config.lost_after_s))
+                self._resuming = Resuming(
+                    self._control, self._config, end.error, within_s, self._fallback, self._awake.now
+                )
         self._move_on(turns, end.go_to or self._control.endpoints[0])
         return None
 

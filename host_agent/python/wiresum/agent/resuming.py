@@ -30,7 +30,8 @@ from wiresum.join.constants import REASON_CHARACTERS_MAX
 log = logging.getLogger(__name__)
 
 RESUME_S = 30.0
-"""How long it looks, at most: as long as a service keeps a job that no switch takes."""
+"""How long it looks, at most, unless WIRESUM_LOST_AFTER is shorter: as long as a service keeps a job that no switch
+takes. For a service that may come back with the job, as long as its grant says, if that is longer."""
 TURN_S = 2.0
 """How long it waits for a place at one service, if there are others to ask."""
 READY_S_MAX = 1.0
@@ -71,6 +72,7 @@ class Resuming:
         control: Control,
         config: AgentConfig,
         lost: WiresumError,
+        within_s: float,
         fallback: Fallback | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -81,7 +83,7 @@ class Resuming:
         self._fallback = fallback
         self._clock = clock
         self._began_at = clock()
-        self._within_s = min(RESUME_S, config.lost_after_s)
+        self._within_s = within_s
         self._attempt = secrets.token_hex(ATTEMPT_BYTES)
         self._interruption = Interruption()
         self._why = ""
