@@ -154,7 +154,7 @@ def test_a_job_that_comes_back_at_once_returns_later(
     for times in (1, 2):
         wait_until(each.serves, "it serves")
         await_end(each)
-        of_the_fallback = Endpoint(address=HOST, port=each._home._data_port + THREADS_MAX - 1)
+        of_the_fallback = Endpoint(address=HOST, port=each._home._data[1] + THREADS_MAX - 1)
         each.open(JoinReply(lanes=LANES, slots=SLOTS, switch_endpoint=of_the_fallback))
         assert each._home._returns_in_vain == times
     wait_until(each.serves, "it serves")
@@ -195,8 +195,11 @@ def test_a_child_that_cannot_start_is_said_and_not_tried_all_the_time(
     assert len(lines(caplog)) == 1
 
 
-def test_it_outlives_a_worker_that_is_killed_only_until_its_jobs_are_over(config: AgentConfig) -> None:
+def test_it_starts_beside_forked_children_and_outlives_a_worker_that_is_killed_only_until_its_jobs_are_over(
+    config: AgentConfig,
+) -> None:
     program = f"""
+import os
 import time
 from dataclasses import replace
 from wiresum.agent import fallback
@@ -204,6 +207,9 @@ from wiresum.agent.config import AgentConfig
 from wiresum.join import JoinReply
 config = AgentConfig(switch={config.switch!r})
 home = fallback.reserve(config)
+if os.fork() == 0:  # a loader of data: it has the reserved port, too
+    time.sleep(5)
+    os._exit(0)
 each = fallback.Fallback.of(replace(config, fallback=home.endpoint), 0)
 each.open(JoinReply(lanes={LANES}, slots={SLOTS}))
 while not each.serves():
@@ -245,7 +251,7 @@ def test_rank_0_starts_it_at_the_address_that_is_named_if_that_is_its_own(config
     first.open(GRANT)
     wait_until(first.serves, "it serves")
     assert first._home is not None
-    wait_until(lambda: first._home._data_port == port + 1, "its data ports are the next ones, for firewalls")
+    wait_until(lambda: first._home._data == (HOST, port + 1), "its data ports are the next ones, for firewalls")
     first.give_back()
     await_end(first)
 

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import wiresum.torch
 from wiresum_lab.processes import Program, unused_port, wait_until
 from wiresum_lab.processes import wiresum as wiresum_command
-from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster import Cluster, await_marks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -164,3 +164,60 @@ def test_it_goes_on_when_the_fallback_itself_is_killed(make_cluster: MakeCluster
     own.start()
     training.await_service(lambda service: service == own.endpoint)
     training.finish()
+
+
+def sums_in_two_groups(rank: int, size: int, marks: str) -> list[float]:
+    """Until it has been served elsewhere, in both."""
+    pair = dist.new_group([0, 1])
+    tensors, groups = [torch.ones(5000), torch.ones(5000)], [dist.group.WORLD, pair]
+    services: list[set[str]] = [set(), set()]
+    rounds = 0
+    while True:
+        for tensor, group, seen in zip(tensors, groups, services, strict=True):
+            if group is pair and rank > 1:
+                continue
+            tensor.fill_(rounds + rank)
+            dist.all_reduce(tensor, group=group)
+            members = range(size if group is not pair else 2)
+            assert tensor.eq(sum(rounds + member for member in members)).all()
+            seen.add(wiresum.torch.stats(group).service)
+        Path(marks, str(rank)).touch()
+        done = torch.tensor([int(all(len(seen) == 2 for seen in services[: 1 if rank > 1 else 2]))], dtype=torch.int32)
+        dist.all_reduce(done)
+        if done.item() == size:
+            return sorted(map(len, services))
+        rounds += 1
+        time.sleep(0.01)
+
+
+def test_all_groups_of_a_process_go_on_at_one_fallback(make_cluster: MakeCluster, own: OwnSwitch, marks: Path) -> None:
+    cluster = make_cluster(3, at=own)
+    cluster.start(sums_in_two_groups, str(marks))
+    await_marks(marks, 3)
+    own.kill()
+    assert cluster.collect() == [[2, 2], [2, 2], [0, 2]]
+    assert len(children(cluster.processes[0].pid or 0)) == 1
+
+
+def fails(rank: int, size: int, marks: str) -> tuple[str, int]:
+    tensor = torch.ones(5000)
+    while True:
+        try:
+            dist.all_reduce(tensor)
+        except dist.DistBackendError as error:
+            return type(error.__cause__).__name__, getattr(error.__cause__, "rank", -1)
+        write(Path(marks, str(rank)), wiresum.torch.stats().service)
+
+
+def test_the_fallback_tells_the_others_that_rank_0_was_lost(
+    make_cluster: MakeCluster, own: OwnSwitch, marks: Path
+) -> None:
+    cluster = make_cluster(3, at=own)
+    cluster.start(fails, str(marks))
+    await_marks(marks, 3)
+    own.kill()
+    wait_until(lambda: all((marks / str(rank)).read_text() not in ("", own.endpoint) for rank in range(3)), "at it", 40)
+    (child,) = children(cluster.processes[0].pid or 0)
+    cluster.kill(0)
+    assert cluster.collect(ranks=[1, 2]) == [("WorkerLostError", 0)] * 2
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), "it has ended")

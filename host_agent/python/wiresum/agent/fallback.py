@@ -53,7 +53,7 @@ JOBS_AS_LARGE = 4
 """So many jobs of the size of the first have room."""
 LINES_KEPT = 5
 
-_READY = re.compile(r"^ready: .* data \S+:(\d+)-")
+_READY = re.compile(r"^ready: .* data (\S+):(\d+)-")
 _OF_THE_SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 """Variables that are meant for the worker, not for its child."""
 
@@ -126,8 +126,8 @@ class Home:
         self._next: tuple[AgentConfig, list[str]] | None = None
         """The child to start when this one has ended."""
         self._start_at = 0.0
-        self._data_port = 0
-        """The first of the newest child."""
+        self._data = ("", 0)
+        """Address and first port of the newest child."""
         self._returned = False
         self._returns_in_vain = 0
 
@@ -182,10 +182,8 @@ class Home:
             self._users.add(user)
             if time.monotonic() < self._start_at:
                 return
-            port = grant.switch_endpoint.port
-            came_back = self._returned and self._data_port <= port < self._data_port + THREADS_MAX
             if self._returned:
-                self._returns_in_vain = self._returns_in_vain + 1 if came_back else 0
+                self._returns_in_vain = self._returns_in_vain + 1 if self._is_ours(grant) else 0
                 self._returned = False
             self._next = (config, self._command(config, grant))
             if self._thread is None:
@@ -195,6 +193,11 @@ class Home:
                 except RuntimeError as error:  # the process ends, or may have no more threads
                     self._thread = None
                     log.warning("the fallback switch at %s cannot be started: %s", self.endpoint, error)
+
+    def _is_ours(self, grant: JoinReply) -> bool:
+        """Is it of the newest child, so that the job has been nowhere else since?"""
+        (address, first), at = self._data, grant.switch_endpoint
+        return at.address == address and first <= at.port < first + THREADS_MAX
 
     def _command(self, config: AgentConfig, grant: JoinReply) -> list[str]:
         slots = min(max(SLOTS, JOBS_AS_LARGE * grant.slots), SWITCH_SLOTS_MAX)
@@ -237,7 +240,7 @@ class Home:
                 self._start_at = time.monotonic() + START_PAUSE_S
                 log.warning("the fallback switch at %s does not start: %s", self.endpoint, child.said())
                 return
-            self._data_port = child.data_port
+            self._data = child.data
             log.warning(
                 "no switch of %s serves: the job goes on at a software switch of this host (%s), which is slower. It "
                 "returns when one serves again", config.switch, self.endpoint,
@@ -285,7 +288,8 @@ class _Child:
             errors="replace",
             start_new_session=True,  # Ctrl-C is for the worker, which says when to end
         )
-        self.data_port = 0
+        self.data = ("", 0)
+        """Address and first port; 0 until it serves."""
         self._said: deque[str] = deque(maxlen=LINES_KEPT)
         self._reader = threading.Thread(target=self._read, name="wiresum-fallback-log", daemon=True)
         self._reader.start()
@@ -296,7 +300,7 @@ class _Child:
 
     @property
     def is_ready(self) -> bool:
-        return self.data_port != 0
+        return self.data[1] != 0
 
     def said(self) -> str:
         """The end of it."""
@@ -320,7 +324,7 @@ class _Child:
                 self._said.append(line.rstrip())
                 log.debug("fallback switch: %s", line.rstrip())
                 if (ready := _READY.match(line)) is not None:
-                    self.data_port = int(ready[1])
+                    self.data = ready[1], int(ready[2])
 
 
 class _Lookout:
