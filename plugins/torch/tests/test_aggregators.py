@@ -31,7 +31,8 @@ def cluster(switches: list[SwitchProcess], tmp_path: Path) -> Iterator[Cluster]:
     folder = tmp_path / "workers"
     folder.mkdir()
     names = "+".join(switch.endpoint for switch in reversed(switches))
-    with Cluster(None, 3, folder, variables={"WIRESUM_SWITCH": names, "WIRESUM_THREADS": "1"}) as cluster:
+    variables = {"WIRESUM_SWITCH": names, "WIRESUM_THREADS": "1", "WIRESUM_LOST_AFTER": "5"}
+    with Cluster(None, 3, folder, variables=variables) as cluster:
         yield cluster
 
 
