@@ -97,8 +97,10 @@ class Service:
         self._server = None
 
     def jobs(self) -> list[messages.JobReport]:
-        assert self._server is not None
-        return list(self._server.report().jobs)
+        """None while it does not serve yet."""
+        with contextlib.suppress(RuntimeError):
+            return list(self._server.report().jobs) if self._server is not None else []
+        return []
 
 
 class FallbackOf:
