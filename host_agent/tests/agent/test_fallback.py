@@ -127,6 +127,7 @@ def test_jobs_of_a_process_share_it_and_it_stays_for_the_last(
     assert two.serves() and len(lines(caplog)) == 1
 
 
+@pytest.mark.slow
 def test_it_hands_back_to_a_switch_that_serves_again_and_opens_again_many_times(
     make: Callable[[AgentConfig], Fallback],
     config: AgentConfig,
@@ -143,6 +144,7 @@ def test_it_hands_back_to_a_switch_that_serves_again_and_opens_again_many_times(
         switch.kill()
 
 
+@pytest.mark.slow
 def test_a_job_that_comes_back_at_once_returns_later(
     make: Callable[[AgentConfig], Fallback], config: AgentConfig, own: Callable[[], Program]
 ) -> None:
@@ -239,7 +241,10 @@ def test_there_is_none_where_it_is_off_or_was_not_agreed_on(config: AgentConfig)
         assert fallback.reserve(other) is None
 
 
-def test_rank_0_starts_it_at_the_address_that_is_named_if_that_is_its_own(config: AgentConfig) -> None:
+def test_rank_0_starts_it_at_the_address_that_is_named_if_that_is_its_own(
+    config: AgentConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fallback, "UNUSED_S_MAX", 0.5)
     port = unused_port()
     here = replace(config, fallback=f"{HOST}:{port}")
     first, second = Fallback.of(here, 0), Fallback.of(here, 1)
