@@ -180,17 +180,27 @@ def test_a_child_that_is_killed_is_started_again_when_it_is_opened_again(
     assert any("has ended by itself" in line for line in lines(caplog))
 
 
-def test_a_child_that_cannot_start_is_said_and_not_tried_all_the_time(
+@pytest.mark.parametrize(
+    ("program", "problem"), [("exit 1", "status 1"), ("exec sleep 60", "it still starts"), ("echo why", "why")]
+)
+def test_a_child_that_does_not_start_is_said_and_not_tried_all_the_time(
     make: Callable[[AgentConfig], Fallback],
     config: AgentConfig,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    program: str,
+    problem: str,
 ) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+    instead = tmp_path / "python"
+    instead.write_text(f"#!/bin/sh\n{program}\n")
+    instead.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(instead))
+    monkeypatch.setattr(fallback, "START_S_MAX", 1.0)
     each = make(config)
     each.open(GRANT)
     wait_until(lambda: lines(caplog), "it is said")
-    assert lines(caplog) == [f"the fallback switch at {each.target} does not start: status 1"]
+    assert lines(caplog) == [f"the fallback switch at {each.target} does not start: {problem}"]
     until = time.monotonic() + 6 * fallback.LOOK_S
     while time.monotonic() < until:
         each.open(GRANT)
