@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from pathlib import Path
 
 import pytest
 
 from wiresum import join as messages
+from wiresum.agent import absence as absence_module
 from wiresum.agent import resuming
 from wiresum.agent.absence import Absence
 from wiresum.agent.config import AgentConfig
@@ -21,6 +23,8 @@ from wiresum.agent.errors import JobAbortedError, SwitchUnreachableError, Wiresu
 from wiresum.agent.membership import Membership, _End
 from wiresum.agent.statistics import TrafficStats
 from wiresum.controller import JoinServer, Limits
+from wiresum.controller.jobs import asking
+from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import RecordingDriver
 from wiresum_lab.processes import PATIENCE_S, unused_port, wait_until
 
@@ -57,16 +61,23 @@ class DataPath:
 
 
 class Service:
-    """One that is killed and started again, at one port, without state."""
+    """One that is killed and started again, at one port; without `state`, a folder, it forgets its jobs."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: Limits = LIMITS, state: Path | None = None) -> None:
         self.port = unused_port()
         self.endpoint = f"127.0.0.1:{self.port}"
-        self._limits = limits
+        self._limits, self._state = limits, state
+        self._driver = RecordingDriver()
         self._server: JoinServer | None = None
+        self._store: Store | None = None
 
     def start(self) -> Service:
-        self._server = JoinServer(RecordingDriver(), self._limits)
+        if self._state is None:
+            self._driver = RecordingDriver()
+        else:
+            self._store = Store(self._state)
+            self._store.begin()
+        self._server = JoinServer(self._driver, self._limits, store=self._store)
         self._server.start("127.0.0.1", self.port)
         return self
 
@@ -75,6 +86,9 @@ class Service:
         if self._server is not None:
             self._server.stop(0.0, keep_jobs=True)
             self._server = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
     def stop(self) -> None:
         """All are told."""
@@ -234,7 +248,9 @@ def test_it_goes_on_at_the_next_endpoint_if_the_first_stays_away(service: Servic
 class CutOff:
     """A worker that reaches no service, until `over`."""
 
-    def __init__(self, member: Membership) -> None:
+    def __init__(self, member: Membership, *, halts: bool = True) -> None:
+        """`halts`: it takes its service for gone."""
+        self._cause = "connection refused" if halts else "silence"
         self._member, self._attend = member, member._attend_until_broken
         member._attend_until_broken = self._refused  # type: ignore[method-assign]
         self._over = threading.Event()
@@ -243,7 +259,7 @@ class CutOff:
     def _refused(self, absence: Absence) -> _End | None:
         if self._over.wait(0.05):
             return self._attend(absence)
-        absence.cause = "connection refused"
+        absence.cause = self._cause
         return None
 
     def over(self) -> None:
@@ -283,6 +299,46 @@ def test_a_worker_that_halted_by_itself_is_moved_by_a_service_that_still_knows_i
         assert [each[0] for each in job.await_moves(1)] == [3, 1, 1]
         (report,) = (each for each in service.jobs() if each.state != "ending")
         assert report.moves == 1
+
+
+def test_half_of_the_workers_attend_where_the_service_is_back_with_its_jobs_and_half_wait_elsewhere(
+    start: Start, fallback: FallbackOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who wait come back, and the job moves."""
+    monkeypatch.setattr(absence_module, "FALLBACK_S", 0.3)
+    monkeypatch.setattr(resuming, "FALLBACK_AFTER_S", 0.3)
+    service = Service(dataclasses.replace(LIMITS, connection_lost_ms=60_000), tmp_path / "state").start()
+    with contextlib.closing(contextlib.ExitStack()) as cleanup:
+        cleanup.callback(service.kill)
+        job = start(service.endpoint, [DataPath(0), DataPath(), DataPath()], fallback)
+        key = job.members[0].grant.key
+        stays = CutOff(job.members[1], halts=False)
+        service.kill()
+        wait_until(
+            lambda: fallback.opened and fallback.service.jobs() and fallback.service.jobs()[0].joined == 2,
+            "two wait at the fallback",
+            PATIENCE_S,
+            job.check,
+        )
+        service.start()
+        stays.over()
+        assert [each[0] for each in job.await_moves(1)] == [3, 1, 1]
+        assert len([each for each in service.jobs() if each.state == "running"]) == 1
+        assert job.members[0].grant.key != key
+        assert job.members[1]._resuming is None
+
+
+def test_a_service_that_does_not_say_what_to_repeat_ends_the_job(
+    service: Service, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of an earlier release would take it for a job that begins."""
+    monkeypatch.setattr(asking, "_settle_roles", lambda _: None)
+    job = start(service.endpoint, [DataPath(0), DataPath()])
+    service.kill()
+    service.start()
+    for error in job.await_errors():
+        assert f"0 roles were given for {SLOTS} slots" in str(error)
+    assert [path.moves for path in job.paths] == [[], []]
 
 
 def test_a_worker_that_never_comes_ends_the_others_within_the_bound_and_is_named(
