@@ -127,6 +127,7 @@ def test_jobs_of_a_process_share_it_and_it_stays_for_the_last(
     assert two.serves() and len(lines(caplog)) == 1
 
 
+@pytest.mark.slow
 def test_it_hands_back_to_a_switch_that_serves_again_and_opens_again_many_times(
     make: Callable[[AgentConfig], Fallback],
     config: AgentConfig,
@@ -143,6 +144,7 @@ def test_it_hands_back_to_a_switch_that_serves_again_and_opens_again_many_times(
         switch.kill()
 
 
+@pytest.mark.slow
 def test_a_job_that_comes_back_at_once_returns_later(
     make: Callable[[AgentConfig], Fallback], config: AgentConfig, own: Callable[[], Program]
 ) -> None:
@@ -178,17 +180,27 @@ def test_a_child_that_is_killed_is_started_again_when_it_is_opened_again(
     assert any("has ended by itself" in line for line in lines(caplog))
 
 
-def test_a_child_that_cannot_start_is_said_and_not_tried_all_the_time(
+@pytest.mark.parametrize(
+    ("program", "problem"), [("exit 1", "status 1"), ("exec sleep 60", "it still starts"), ("echo why", "why")]
+)
+def test_a_child_that_does_not_start_is_said_and_not_tried_all_the_time(
     make: Callable[[AgentConfig], Fallback],
     config: AgentConfig,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    program: str,
+    problem: str,
 ) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+    instead = tmp_path / "python"
+    instead.write_text(f"#!/bin/sh\n{program}\n")
+    instead.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(instead))
+    monkeypatch.setattr(fallback, "START_S_MAX", 1.0)
     each = make(config)
     each.open(GRANT)
     wait_until(lambda: lines(caplog), "it is said")
-    assert lines(caplog) == [f"the fallback switch at {each.target} does not start: status 1"]
+    assert lines(caplog) == [f"the fallback switch at {each.target} does not start: {problem}"]
     until = time.monotonic() + 6 * fallback.LOOK_S
     while time.monotonic() < until:
         each.open(GRANT)
@@ -239,7 +251,10 @@ def test_there_is_none_where_it_is_off_or_was_not_agreed_on(config: AgentConfig)
         assert fallback.reserve(other) is None
 
 
-def test_rank_0_starts_it_at_the_address_that_is_named_if_that_is_its_own(config: AgentConfig) -> None:
+def test_rank_0_starts_it_at_the_address_that_is_named_if_that_is_its_own(
+    config: AgentConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fallback, "UNUSED_S_MAX", 0.5)
     port = unused_port()
     here = replace(config, fallback=f"{HOST}:{port}")
     first, second = Fallback.of(here, 0), Fallback.of(here, 1)

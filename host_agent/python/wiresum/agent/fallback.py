@@ -45,7 +45,7 @@ RETURN_DOUBLINGS_MAX = 8
 """Whenever a job comes back at once, since it found no place there, the time above is doubled: up to 256 s."""
 UNUSED_S_MAX = 5.0
 """How long a child goes on without a job of this process."""
-STOP_S_MAX = 10.0
+START_S_MAX, STOP_S_MAX = 30.0, 10.0
 START_PAUSE_S = 5.0
 """After a child that could not start."""
 SLOTS = 4096
@@ -225,8 +225,9 @@ class Home:
                     return
             try:
                 self._attend(*wanted)
-            except Exception:
-                log.exception("the fallback switch at %s has ended", self.endpoint)
+            except Exception:  # the system has no process or no thread left
+                log.exception("the fallback switch at %s cannot be started", self.endpoint)
+                self._start_at = time.monotonic() + START_PAUSE_S
 
     def _attend(self, config: AgentConfig, command: list[str]) -> None:
         if _listens(self.endpoint):  # another process of this host has started one
@@ -234,7 +235,8 @@ class Home:
         child = _Child(command)
         lookout = _Lookout(config)
         try:
-            while not child.is_ready and child.runs:
+            give_up_at = time.monotonic() + START_S_MAX
+            while not child.is_ready and child.runs and time.monotonic() < give_up_at:
                 time.sleep(LOOK_S)
             if not child.is_ready:
                 self._start_at = time.monotonic() + START_PAUSE_S
@@ -267,7 +269,7 @@ class Home:
         return True
 
     def _forget(self) -> None:
-        del _registry.homes[self.endpoint]
+        _registry.homes.pop(self.endpoint, None)
         if self._reserved is not None:
             self._reserved.close()
 
@@ -305,7 +307,8 @@ class _Child:
     def said(self) -> str:
         """The end of it."""
         self._reader.join(LOOK_S)
-        return " / ".join(self._said) or f"status {self._process.returncode}"
+        ended = "it still starts" if self.runs else f"status {self._process.returncode}"
+        return " / ".join(self._said) or ended
 
     def stop(self) -> None:
         """Its workers are told. Idempotent, bounded."""
