@@ -138,8 +138,8 @@ class Certificates:
     def tls(self, name: str) -> Path:
         return self._folder / name
 
-    def issue(self, name: str, role: str, *, tenants: tuple[str, ...] = (), addresses: tuple[str, ...] = ()) -> Path:
-        claims = Claims(frozenset({role}), (), tenants)
+    def issue(self, name: str, *roles: str, tenants: tuple[str, ...] = (), addresses: tuple[str, ...] = ()) -> Path:
+        claims = Claims(frozenset(roles), (), tenants)
         self.authority.issue(Holder(name, claims, addresses), self.tls(name), CERTIFIED_DAYS)
         return self.tls(name)
 

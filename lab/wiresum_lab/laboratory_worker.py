@@ -10,14 +10,18 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import numpy as np
 
-from wiresum.agent import AgentConfig, Dtype, Region, Session, WiresumError
+from wiresum.agent import AgentConfig, Dtype, Operation, Region, Session, WiresumError
 
 SIZES = (1, 700, 20_000)
+IN_FLIGHT = 3
+"""So many sums at a time."""
 PAUSE_S = 0.005
 """Between two steps, since all processes share few cores."""
 
@@ -27,30 +31,52 @@ def contribution(salt: int, rank: int, step: int, size: int) -> np.ndarray[tuple
     return np.random.default_rng([salt, rank, step, size]).integers(-(2**31), 2**31, size, dtype=np.int32)
 
 
+@dataclass
+class Step:
+    """A sum in flight. Its arrays are summed in place."""
+
+    expected: np.ndarray[tuple[int], np.dtype[np.int32]]
+    mine: np.ndarray[tuple[int], np.dtype[np.int32]]
+    stopping: np.ndarray[tuple[int], np.dtype[np.int32]]
+    submitted_at: float
+    operation: Operation
+
+
+def submit(session: Session, salt: int, number: int, stop: Path, step_s_max: float) -> Step:
+    size = SIZES[number % len(SIZES)]
+    mine = contribution(salt, session.rank, number, size)
+    expected = np.add.reduce(
+        [contribution(salt, rank, number, size) for rank in range(session.world_size)], dtype=np.int32
+    )
+    stopping = np.array([stop.exists()], dtype=np.int32)  # summed too, so that all stop at the same step
+    regions = [Region(array.ctypes.data, array.ctypes.data, array.size) for array in (mine, stopping)]
+    submitted_at = time.monotonic()
+    operation = session.submit(regions, dtype=Dtype.I32, notify=False, timeout_s=step_s_max)
+    return Step(expected, mine, stopping, submitted_at, operation)
+
+
 def train(session: Session, salt: int, stop: Path, step_s_max: float) -> tuple[int, int]:
     """Returns steps and wrong elements. Each job has its own `salt`: a sum of another job would be wrong."""
-    step = wrong = 0
+    done = submitted = wrong = 0
     said_at = slowest_s = 0.0
-    while True:
-        step += 1
-        size = SIZES[step % len(SIZES)]
-        mine = contribution(salt, session.rank, step, size)
-        expected = np.add.reduce(
-            [contribution(salt, rank, step, size) for rank in range(session.world_size)], dtype=np.int32
-        )
-        stopping = np.array([stop.exists()], dtype=np.int32)  # summed too, so that all stop at the same step
-        regions = [Region(array.ctypes.data, array.ctypes.data, array.size) for array in (mine, stopping)]
-        submitted_at = time.monotonic()
-        session.submit(regions, dtype=Dtype.I32, notify=False, timeout_s=step_s_max).wait()
-        slowest_s = max(slowest_s, time.monotonic() - submitted_at)
-        wrong += int(np.count_nonzero(mine != expected))
+    in_flight: deque[Step] = deque()
+    stops = False
+    while in_flight or not stops:
+        while not stops and len(in_flight) < IN_FLIGHT:
+            submitted += 1
+            in_flight.append(submit(session, salt, submitted, stop, step_s_max))
+        step = in_flight.popleft()
+        step.operation.wait()
+        done += 1
+        slowest_s = max(slowest_s, time.monotonic() - step.submitted_at)
+        wrong += int(np.count_nonzero(step.mine != step.expected))
+        stops = stops or bool(step.stopping[0])
         if time.monotonic() > said_at + 1:
             said_at = time.monotonic()
-            click.echo(json.dumps({"steps": step, "wrong": wrong, "slowest_s": round(slowest_s, 3)}))
+            click.echo(json.dumps({"steps": done, "wrong": wrong, "slowest_s": round(slowest_s, 3)}))
             slowest_s = 0.0
-        if stopping[0]:
-            return step, wrong
         time.sleep(PAUSE_S)
+    return done, wrong
 
 
 def main() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -21,7 +23,7 @@ from click.testing import CliRunner
 
 from wiresum import join
 from wiresum.join.installation import how_to_install
-from wiresum.switch.command import switch
+from wiresum.switch.command import ORPHAN_S_MAX, WAIT_S_MAX, switch
 from wiresum_lab.doubles.controller import Client
 from wiresum_lab.doubles.p4runtime_controller import Controller
 from wiresum_lab.doubles.workers import RESULT, DataplaneHarness, Packet
@@ -133,6 +135,35 @@ def test_a_signal_ends_it_cleanly_and_frees_the_ports(cleanup: ExitStack, number
     again = start(cleanup, "--port", str(running.data_port), "--control", f"127.0.0.1:{running.control_port}")
     assert (again.data_port, again.control_port) == (running.data_port, running.control_port)
     assert again.end(number) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_job", [False, True])
+def test_it_ends_after_its_parent_when_no_job_is_left_or_some_time_later(cleanup: ExitStack, has_job: bool) -> None:
+    """The parent is a shell, and the switch its child."""
+    options = ["--control", "127.0.0.1:0", "--port", "0", "--slots", "256", "--parent"]
+    shell = f"{shlex.join(command_line(*options))} $$ & echo $!; read line"
+    with subprocess.Popen(
+        ["sh", "-c", shell], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        child = int(parent.stdout.readline())
+        ready = READY.match(parent.stdout.readline())
+        assert ready
+        if has_job:
+            client = Client(int(ready[1]))
+            cleanup.callback(client.close)
+            client.join_soon(
+                rank=0, world_size=1, endpoint=join.Endpoint(address="127.0.0.1", port=9), lanes_max=2
+            ).result()
+        time.sleep(2 * WAIT_S_MAX)
+        os.kill(child, 0)
+        parent.stdin.write("\n")
+        parent.wait(PATIENCE_S)
+    ended_at = time.monotonic()
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), "it ends", ORPHAN_S_MAX + PATIENCE_S)
+    if has_job:
+        assert time.monotonic() - ended_at > 1, "its workers hear who was lost"
 
 
 def test_the_statistics_line_shows_received_packets(cleanup: ExitStack, harness: DataplaneHarness) -> None:

@@ -50,7 +50,9 @@ def _state_of(service: Service, ready: bool, timeout_s: float) -> str:
     """The state of one aggregator as gRPC names it, or why it is not known."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    request = health_pb2.HealthCheckRequest(service="wiresum.join.v1.JoinService" if ready else "")
+    from wiresum.join import JOIN_SERVICE
+
+    request = health_pb2.HealthCheckRequest(service=JOIN_SERVICE if ready else "")
     try:
         reply = service.ask(lambda channel: health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s))
     except ServiceError as error:

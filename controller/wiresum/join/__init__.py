@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wiresum.join.constants import LEASE_SLOTS_MAX, PROTOCOL_VERSION
 from wiresum.join.join_pb2 import (
+    DESCRIPTOR,
     AbortReply,
     AbortRequest,
     Diagnosis,
@@ -23,6 +24,7 @@ from wiresum.join.join_pb2 import (
     NodeReport,
     Peer,
     Pulse,
+    Resumed,
     Waiting,
 )
 from wiresum.join.names import name_problem
@@ -48,11 +50,14 @@ from wiresum.join.peers import describe_peer
 
 Admission = JoinRequest.Admission
 
+JOIN_SERVICE: str = DESCRIPTOR.services_by_name["JoinService"].full_name
+"""By which gRPC's health service is asked whether a job could begin."""
+
 MESSAGE_BYTES_MAX = 16_384
 """Of a request; a larger one is refused before it is parsed."""
 
-HEARTBEAT_BYTES_MAX = MESSAGE_BYTES_MAX + 4 * LEASE_SLOTS_MAX
-"""The same of a heartbeat, which may have a number for each slot of a lease."""
+POSITIONS_BYTES_MAX = MESSAGE_BYTES_MAX + 4 * LEASE_SLOTS_MAX
+"""The same of a heartbeat and a JoinRequest, which may have a number for each slot of a lease."""
 
 ANSWER_BYTES_MAX = 1 << 20
 """A Diagnosis names all workers of a job."""
@@ -68,8 +73,8 @@ STANDS_BY = "this controller stands by"
 
 __all__ = [
     "ANSWER_BYTES_MAX",
-    "HEARTBEAT_BYTES_MAX",
     "MESSAGE_BYTES_MAX",
+    "POSITIONS_BYTES_MAX",
     "PROTOCOL_VERSION",
     "REFUSED_KEY",
     "REPORT_BYTES_MAX",
@@ -106,6 +111,7 @@ __all__ = [
     "Peer",
     "Pulse",
     "Report",
+    "Resumed",
     "ServiceReport",
     "SwitchReport",
     "TenantReport",

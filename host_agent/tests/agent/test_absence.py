@@ -10,19 +10,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from wiresum.agent.absence import Absence, Patience
+from wiresum.agent.absence import FALLBACK_S, Absence, Patience
 from wiresum.agent.errors import WiresumError
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
+from wiresum.join import JoinReply
 
 REFUSED = "Failed to connect to remote host: Connection refused"
 
 
 class Harness:
-    def __init__(self, reattach_s: float = 600.0, lost_s: float = 30.0, lost_after_s: float = 120.0) -> None:
+    def __init__(
+        self, reattach_s: float = 600.0, lost_s: float = 30.0, lost_after_s: float = 120.0, unanswered_s: float = 0
+    ) -> None:
         self.now = 0.0
         self.traffic = NO_TRAFFIC
         self.cut_off = ""
-        patience = Patience(reattach_s, lost_s, lost_after_s)
+        patience = Patience(reattach_s, lost_s, lost_after_s, unanswered_s or reattach_s)
         self.absence = Absence(
             "the switch at x", patience, lambda: self.traffic, lambda: self.cut_off, lambda: self.now
         )
@@ -95,6 +98,19 @@ def test_a_silent_switch_does_not_shorten_the_wait_for_a_stopped_service() -> No
     harness = Harness()
     harness.absence.cause = REFUSED
     assert harness.wait(599, sent=1) is None
+
+
+def test_it_does_if_the_job_can_go_on_at_a_fallback() -> None:
+    grant = JoinReply(reattach_ms=600_000, heartbeat_lost_ms=30_000)
+    assert Patience.of(grant, 120, has_fallback=False) == Patience(600, 30, 120, 600)
+    assert Patience.of(grant, 120, has_fallback=True) == Patience(600, 30, 120, FALLBACK_S)
+    harness = Harness(unanswered_s=FALLBACK_S)
+    harness.absence.cause = REFUSED
+    assert harness.wait(100) is None, "an idle worker has not asked it anything"
+    harness.absence.hear("x")
+    assert harness.wait(100, sent=1) is not None
+    assert harness.now == 100 + FALLBACK_S
+    assert harness.absence.left_s == 600 - FALLBACK_S
 
 
 WAY = """

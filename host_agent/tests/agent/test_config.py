@@ -34,6 +34,7 @@ VARIABLES = {
     "WIRESUM_PRIORITY": ("-3", "priority", -3),
     "WIRESUM_JOB_TOKEN": ("an operator's word", "job_token", "an operator's word"),
     "WIRESUM_LOST_AFTER": ("45.5", "lost_after_s", 45.5),
+    "WIRESUM_FALLBACK": ("off", "fallback", "off"),
 }
 
 
@@ -181,6 +182,9 @@ def test_an_override_that_does_not_exist_is_a_type_error() -> None:
         ("WIRESUM_TENANT", "x" * 65),
         ("WIRESUM_PRIORITY", "1000001"),
         ("WIRESUM_PRIORITY", "high"),
+        ("WIRESUM_FALLBACK", "host:"),
+        ("WIRESUM_FALLBACK", "a:4000,b:4000"),
+        ("WIRESUM_FALLBACK", "a+b"),
     ],
 )
 def test_a_bad_value_is_refused_by_the_name_of_its_variable(variable: str, text: str) -> None:
@@ -201,6 +205,14 @@ def test_a_bad_value_is_refused_by_the_name_of_its_variable(variable: str, text:
 def test_settings_that_a_device_transport_does_not_support_are_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=f"^WIRESUM_TRANSPORT.*{says}"):
         AgentConfig(**settings)
+
+
+@pytest.mark.parametrize("settings", [{"transport": "xdp"}, {"switch": "a+b"}])
+def test_a_fallback_that_is_named_needs_udp_and_one_aggregator(settings: dict[str, Any]) -> None:
+    assert not AgentConfig(**settings).may_fall_back
+    assert AgentConfig(fallback="10.0.0.1").fallback == "10.0.0.1:43487"
+    with pytest.raises(ValueError, match=r"^WIRESUM_FALLBACK.*WIRESUM_TRANSPORT=udp and one"):
+        AgentConfig(**settings, fallback="10.0.0.1:4000")
 
 
 @pytest.mark.parametrize(

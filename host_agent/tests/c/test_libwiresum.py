@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -198,6 +198,37 @@ def test_a_stopped_program_is_lost_though_its_sidecar_runs(start: Start) -> None
         assert processes[0].stdout.readline() == "waiting\n"
         os.kill(processes[1].pid, signal.SIGSTOP)
         assert "WIRESUM_ERROR_WORKER_LOST" in outcome(processes[0])
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_at_a_switch_that_was_started_anew(start: Start) -> None:
+    """Nobody tells its sidecars."""
+    with ExitStack() as stack:
+
+        def serve(port: int) -> int:
+            switch = stack.enter_context(closing(SoftwareSwitch(bind=HOST, port=0, threads=1, slots=2048)))
+            servers.append(JoinServer(switch))
+            stack.callback(servers[-1].stop, 0.0)
+            return servers[-1].start(HOST, port)
+
+        servers: list[JoinServer] = []
+        port = serve(0)
+        processes = [start("goes-on", rank, 2, WIRESUM_SWITCH=f"{HOST}:{port}") for rank in range(2)]
+        for is_last in (False, False, True):
+            for process in processes:
+                assert process.stdout is not None and process.stdin is not None
+                assert process.stdout.readline() == "summed\n"
+            if not is_last:
+                servers[-1].stop(0.0, keep_jobs=True)
+                for process in processes[1:]:  # one sends while there is nobody, and the other one later
+                    process.stdin.write("\n")  # type: ignore[union-attr]
+                    process.stdin.flush()  # type: ignore[union-attr]
+                serve(port)
+            for process in processes if is_last else processes[:1]:
+                process.stdin.write("\n")  # type: ignore[union-attr]
+                process.stdin.flush()  # type: ignore[union-attr]
+        for process in processes:
+            outcome(process)
 
 
 @pytest.mark.slow

@@ -243,6 +243,19 @@ static void takes_too_long(void) {
   CHECK(wiresum_leave(&session));
 }
 
+/* The switch is lost before each sum but the first, or while it is under way. */
+static void goes_on(void) {
+  wiresum_session* session = join("goes-on");
+  for (int sums = 0; sums < 3; ++sums) {
+    char byte;
+    sum_integers(session);
+    printf("summed\n");
+    fflush(stdout);
+    (void)!read(0, &byte, 1); /* until the test has acted */
+  }
+  CHECK(wiresum_leave(&session));
+}
+
 static void leaves_early(void) {
   wiresum_session* session = join("leaves-early");
   if (rank == 0) {
@@ -451,6 +464,8 @@ int main(int count, char** words) {
     takes_too_long();
   } else if (strcmp(scenario, "leaves-early") == 0) {
     leaves_early();
+  } else if (strcmp(scenario, "goes-on") == 0) {
+    goes_on();
   } else if (strcmp(scenario, "arguments") == 0) {
     arguments();
   } else if (strcmp(scenario, "overlaps") == 0) {

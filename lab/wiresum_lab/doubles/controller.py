@@ -347,8 +347,8 @@ def join_request(**fields: object) -> messages.JoinRequest:
         timeout_ms=int(1000 * PATIENCE_S),
     )
     for name, value in fields.items():
-        if isinstance(value, messages.Endpoint):
-            request.endpoint.CopyFrom(value)
+        if isinstance(value, messages.Endpoint | messages.Resumed):
+            getattr(request, name).CopyFrom(value)
         elif isinstance(value, dict):
             getattr(request, name).update(value)
         else:

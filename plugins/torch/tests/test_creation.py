@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import time
 from importlib import metadata
@@ -16,6 +17,7 @@ import wiresum.torch
 from wiresum.agent.config import AgentConfig
 from wiresum.join import name_problem
 from wiresum.torch import creation
+from wiresum.torch.backend import backend_of
 from wiresum_lab.ranks.cluster import runs_in
 
 
@@ -77,3 +79,20 @@ def test_no_member_has_its_group_before_all_are_connected(rank: int, size: int, 
     dist.init_process_group("wiresum", init_method=f"file://{tmp_path}/store", rank=rank, world_size=size)
     assert connected.exists()
     dist.destroy_process_group()
+
+
+@runs_in("make_cluster", 2, grouped=False)
+def test_what_rank_0_says_of_a_fallback_counts(rank: int, size: int, tmp_path: Path) -> None:
+    targets = []
+    for name, of_rank_0, of_rank_1 in (("a", "auto", "off"), ("b", "off", "auto"), ("c", "192.0.2.1:4000", "auto")):
+        os.environ["WIRESUM_FALLBACK"] = of_rank_1 if rank else of_rank_0
+        dist.init_process_group("wiresum", init_method=f"file://{tmp_path}/{name}", rank=rank, world_size=size)
+        backend = backend_of(dist.group.WORLD)
+        assert backend is not None and backend.network is not None
+        found = backend.network.session._membership._fallback
+        said = [""] * size
+        dist.all_gather_object(said, found.target if found is not None else "none")
+        assert len(set(said)) == 1
+        targets.append(said[0])
+        dist.destroy_process_group()
+    assert targets[0].startswith("127.0.0.1:") and targets[1:] == ["none", "192.0.2.1:4000"]

@@ -26,7 +26,7 @@ from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
 from wiresum_lab.ranks.cluster_worker import world
 
 WORKER_LOST_S_MAX = 5.0
-SWITCH_LOST_S_MAX = 10.0
+SWITCH_LOST_S_MAX = 40.0
 ROUNDS_MAX = 100_000
 MakeCluster = Callable[..., Cluster]
 
@@ -212,16 +212,17 @@ def loses_the_switch(rank: int, size: int, marks: str) -> float:
     return at
 
 
-def test_a_killed_switch_is_an_error_at_every_worker(
+@pytest.mark.slow
+def test_a_killed_switch_is_an_error_at_every_worker_where_no_other_may_serve(
     own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, marks: Path
 ) -> None:
     switch = own_switch()
-    cluster = make_cluster(2, at=switch)
+    cluster = make_cluster(2, at=switch, variables={"WIRESUM_FALLBACK": "off"})
     cluster.start(loses_the_switch, str(marks))
     await_marks_and_entry(marks, 2)
     killed_at = time.monotonic()
     switch.kill()
-    for failed_at in cluster.collect(timeout_s=40):
+    for failed_at in cluster.collect(timeout_s=60):
         assert failed_at - killed_at < SWITCH_LOST_S_MAX
 
 

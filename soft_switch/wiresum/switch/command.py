@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from wiresum.switch.p4runtime import P4RuntimeServer
 
 DEFAULT_CONTROL = f"127.0.0.1:{CONTROL_PORT}"
+ORPHAN_S_MAX = 10.0
 WAIT_S_MAX = 0.5
 """The main thread's longest sleep between heartbeats and reports."""
 
@@ -138,6 +141,13 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Keep statistics in this file: rewritten every second and at the end.",
 )
+@click.option(
+    "--parent",
+    type=click.IntRange(1),
+    metavar="PROCESS",
+    help=f"End when the process with this number, which has started this one, has ended: once no job is left, or "
+    f"{ORPHAN_S_MAX:.0f} s later.",
+)
 @log_options
 def switch(
     control: str | None,
@@ -151,6 +161,7 @@ def switch(
     lanes: int | None,
     stats_interval_s: float | None,
     json_stats: Path | None,
+    parent: int | None,
     **settings: Any,
 ) -> None:
     """Run a software switch, which sums the packets of workers.
@@ -200,10 +211,25 @@ def switch(
         )
         say(ready)
         supervisor.ready(ready)
-        while not stop.wait(min(WAIT_S_MAX, reporter.due_in_s())):
+        orphan = Orphan(parent)
+        while not (stop.wait(min(WAIT_S_MAX, reporter.due_in_s())) or orphan.is_over(running)):
             if service.is_alive:
                 supervisor.beat()
             reporter.report_if_due()
+
+
+class Orphan:
+    """A switch whose parent may end. The jobs' other workers still hear from it who was lost."""
+
+    def __init__(self, parent: int | None) -> None:
+        self._parent = parent
+        self._since: float | None = None
+
+    def is_over(self, running: SoftwareSwitch) -> bool:
+        if self._parent is None or os.getppid() == self._parent:
+            return False
+        self._since = self._since or time.monotonic()
+        return running.stats().jobs_now == 0 or time.monotonic() >= self._since + ORPHAN_S_MAX
 
 
 def _check_modes(control: str | None, p4runtime: str | None, multicast: str | None) -> None:

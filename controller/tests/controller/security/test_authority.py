@@ -126,6 +126,7 @@ def test_issued_certificates_are_recorded(tmp_path: Path) -> None:
     ("holder", "days", "problem"),
     [
         (Holder("x", Claims()), 1, "needs a role"),
+        (Holder("x", Claims(frozenset({"fallback"}))), 1, "needs a role"),
         (Holder("x", Claims(frozenset({"root"}))), 1, "needs a role"),
         (Holder("", WORKER.claims), 1, "the name must be printable"),
         (Holder("x" * 65, WORKER.claims), 1, "the name must be printable"),

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from wiresum.controller.security.command import ca
-from wiresum.join.credentials import load
+from wiresum.join.credentials import CredentialsError, load
 
 
 def run(*arguments: object, status: int = 0) -> str:
@@ -48,6 +48,23 @@ def test_a_worker_gets_a_certificate_for_its_jobs_its_tenant_and_its_addresses(p
     (shown,) = json.loads(run("show", tmp_path / "vision", "--json"))[1:]
     assert (shown["roles"], shown["jobs"], shown["tenants"]) == (["worker"], ["vision-*"], ["vision"])
     assert shown["addresses"] == ["10.1.0.7"]
+
+
+def test_a_workers_certificate_may_serve_a_fallback_at_its_address_and_a_renewed_one_too(
+    pki: Path, tmp_path: Path
+) -> None:
+    named = ("issue", "worker", "--ca", pki, "--name", "node8", "--fallback")
+    assert "--fallback needs --address" in run(*named, tmp_path / "node8", status=2)
+    run(*named, "--address", "10.0.0.8", tmp_path / "node8")
+    for _ in range(2):
+        found = load(tmp_path / "node8", serving=True)
+        assert set(found.names) == {"wiresum:role/worker", "wiresum:role/fallback"}
+        assert found.addresses == ("10.0.0.8",)
+        assert "cannot be used" not in run("show", tmp_path / "node8")
+        run("renew", "--ca", pki, tmp_path / "node8")
+    run("issue", "worker", "--ca", pki, "--name", "node9", "--address", "10.0.0.9", tmp_path / "node9")
+    with pytest.raises(CredentialsError, match="purpose"):
+        load(tmp_path / "node9", serving=True)
 
 
 @pytest.mark.parametrize("role", ["operator", "controller", "switch"])

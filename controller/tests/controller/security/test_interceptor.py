@@ -193,8 +193,8 @@ def test_invalid_bytes_are_answered_and_counted(serve: Serve, connect: Connect) 
 def test_oversized_messages_are_refused_before_parsing(serve: Serve, connect: Connect) -> None:
     server = serve()
     client = connect(server)
-    large = join.JoinRequest(job_name="x" * join.MESSAGE_BYTES_MAX).SerializeToString()
-    code, text = refusal(lambda: client.send("JoinService/Join", large))
+    large = join.Member(token="x" * join.MESSAGE_BYTES_MAX).SerializeToString()
+    code, text = refusal(lambda: client.send("JoinService/Diagnose", large))
     assert (code, f"{len(large)} bytes" in text) == ("RESOURCE_EXHAUSTED", True)
     server.expect_refusals({"oversized": 1})
     assert refusal(lambda: client.send("JoinService/Join", bytes(1 << 20)))[0] == "RESOURCE_EXHAUSTED"
@@ -211,6 +211,16 @@ def test_a_heartbeat_may_have_a_position_for_each_slot_of_the_largest_lease(serv
     client.send("JoinService/Attend", heartbeat(0))
     larger = heartbeat(join.MESSAGE_BYTES_MAX)
     assert refusal(lambda: client.send("JoinService/Attend", larger))[0] == "RESOURCE_EXHAUSTED"
+    server.expect_refusals({"oversized": 1})
+
+
+def test_a_worker_that_goes_on_may_say_as_much(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    client = connect(server)
+    resumed = join.Resumed(slots=LEASE_SLOTS_MAX, positions=bytes(4 * LEASE_SLOTS_MAX))
+    client.send("JoinService/Join", join.JoinRequest(resumed=resumed).SerializeToString())
+    larger = join.JoinRequest(job_name="x" * join.POSITIONS_BYTES_MAX).SerializeToString()
+    assert refusal(lambda: client.send("JoinService/Join", larger))[0] == "RESOURCE_EXHAUSTED"
     server.expect_refusals({"oversized": 1})
 
 

@@ -6,7 +6,8 @@ import itertools
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint
-from wiresum.controller.jobs.job import Asker, Job, Presence, State, Worker, same_secret
+from wiresum.controller.jobs.job import Asker, Job, Presence, Shape, State, Worker, same_secret
+from wiresum.controller.jobs.positions import roles_of
 from wiresum.controller.jobs.records import Reservation
 from wiresum.controller.jobs.refusal import Refusal
 
@@ -29,6 +30,7 @@ def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | 
         within=reservation.switch_name if reservation else "",
         job_token=terms.job_token,
         asker=asker,
+        shape=_shape(request),
     )
     if reservation is None:
         return job
@@ -54,6 +56,7 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
         slots_wanted=request.slots,
         agreed=dict(request.agreed),
         can_move=request.can_move,
+        positions=request.resumed.positions,
         admission=request.admission,
         host_name=request.host_name,
         process_id=request.process_id,
@@ -106,6 +109,7 @@ def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
             f"{job} is one of {job.world_size} workers, says {first}, but this worker says {request.world_size}: start "
             f"all with the same world size, or choose another name (WIRESUM_JOB)",
         )
+    _check_goes_on_alike(job, request, first)
     _check_priority(job, request, str(first))
     holder = job.workers.get(request.rank)
     if holder is not None and holder.away_since is None:
@@ -117,8 +121,15 @@ def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
     _check_ports_apart(job, request)
 
 
-def check_agreed(job: Job) -> None:
-    """Do the settings of the workers go together? Asked when all are there, so that all hear the text."""
+def check_whole(job: Job) -> None:
+    """Do the workers go together? Asked when all are there, so that all hear the text. If the job goes on, this sets
+    what each repeats first."""
+    _check_agreed(job)
+    if job.shape is not None:
+        _settle_roles(job)
+
+
+def _check_agreed(job: Job) -> None:
     workers = [job.workers[rank] for rank in sorted(job.workers)]
     said = []
     for name in sorted({name for worker in workers for name in worker.agreed}):
@@ -134,6 +145,39 @@ def check_agreed(job: Job) -> None:
             "FAILED_PRECONDITION",
             f"the workers of {job} have different settings: {'; '.join(said)}. Start all with the same",
         )
+
+
+def _settle_roles(job: Job) -> None:
+    workers = [job.workers[rank] for rank in range(job.world_size)]
+    try:
+        found = roles_of([worker.positions for worker in workers])
+    except ValueError as error:
+        raise Refusal("FAILED_PRECONDITION", f"{job} cannot go on: {error}. Start it again") from None
+    for worker, roles in zip(workers, found, strict=True):
+        worker.roles = roles
+
+
+def _shape(request: join.JoinRequest) -> Shape | None:
+    resumed = request.resumed
+    return Shape(resumed.slots, resumed.threads, resumed.lanes) if request.HasField("resumed") else None
+
+
+def _check_goes_on_alike(job: Job, request: join.JoinRequest, first: Worker) -> None:
+    shape = _shape(request)
+    if shape == job.shape:
+        return
+    if shape is None or job.shape is None:
+        does, do = ("begins", "goes on with") if shape is None else ("goes on with", "begins")
+        raise Refusal(
+            "FAILED_PRECONDITION",
+            f"rank {request.rank} {does} a job that {first} {do}: these are two jobs named {job.name!r}. Wait until "
+            f"one of them has ended, or give each a name of its own (WIRESUM_JOB)",
+        )
+    raise Refusal(
+        "FAILED_PRECONDITION",
+        f"rank {request.rank} had another lease ({shape}) than {first} ({job.shape}), and cannot go "
+        f"on with the same job: start it again",
+    )
 
 
 def _check_token(job: Job, request: join.JoinRequest) -> None:

@@ -104,6 +104,7 @@ def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
         switch_name=switch.name,
         results_group=join.Endpoint(address=group.address, port=group.port) if group else None,
         members_secret=_members_secret(job),
+        roles=worker.roles,
     )
 
 

@@ -18,6 +18,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint
@@ -107,6 +108,10 @@ class Worker:
     """Its settings that must be those of the others, by name."""
     can_move: bool = False
     """It says so."""
+    positions: bytes = field(default=b"", repr=False)
+    """Of a job that goes on, until it has its grant: where it has halted, as in join.proto."""
+    roles: bytes = field(default=b"", repr=False)
+    """And what it repeats first."""
     admission: join.Admission = join.Admission.QUEUE
     """Whether the job may wait for slots, and whether it is its program's first."""
     call: int = 0
@@ -183,12 +188,23 @@ class Asker:
 NOBODY = Asker()
 
 
+class Shape(NamedTuple):
+    """Of a lease that a job goes on at: as of the one that it had."""
+
+    slots: int
+    threads: int
+    lanes: int
+
+    def __str__(self) -> str:
+        return f"{self.slots} slots, {self.threads} threads, packets of {self.lanes} words"
+
+
 class Cause(enum.Enum):
     SWITCH_LOST = "switch_lost"
     SWITCH_RESTARTED = "switch_restarted"
     SWITCH_DRAINED = "switch_drained"
     INTERRUPTED = "interrupted"
-    """The service before has ended in the middle of a move."""
+    """The service before has ended in the middle of a move, or a worker has halted because it had lost the service."""
 
 
 @dataclass(eq=False)
@@ -256,6 +272,8 @@ class Job:
     """Where it may get slots, once all its workers have asked: at most one in each tree of the configuration."""
     unfit: tuple[str, ...] = ()
     """Of a lease: why other trees can never have it."""
+    shape: Shape | None = None
+    """Its workers have halted, and go on once it has such a lease; None: any lease will do, as the job begins there."""
     kind: int = 0
     """Jobs of one kind are of one tenant and have the same offers."""
     state: State = State.FORMING

@@ -132,6 +132,7 @@ class Jobs:
             worker.certificate, worker.holder, worker.job.unsaved = asker.certificate, asker.holder, True
         if worker.job.has_begun:
             worker.presence = Presence.ATTENDING
+            worker.positions = worker.roles = b""  # it has its grant
             self.moving.remind(worker)
         elif worker.job.ended is not None:
             self._outputs.append(outputs.Tell(worker, worker.job.ended))
@@ -418,7 +419,8 @@ class Jobs:
             self._keys.check_left(len(waiting))
             job.candidates = self.waiting.candidates(job, request.endpoint.address)
             self._jobs[job], self._named[job.name] = None, job
-            log.info("%s forms: %d workers, asked for by %s", job, job.world_size, asker.name or "this host")
+            goes_on = f", and goes on here, since {request.resumed.reason}" if job.shape is not None else ""
+            log.info("%s of %d workers forms, for %s%s", job, job.world_size, asker.name or "this host", goes_on)
         else:
             asking.check_fits(job, request, asker)
             job.candidates = self.waiting.candidates(job, request.endpoint.address)
@@ -440,7 +442,7 @@ class Jobs:
         if job.state not in (State.FORMING, State.QUEUED) or not job.is_whole():
             return
         try:
-            asking.check_agreed(job)
+            asking.check_whole(job)
             self.waiting.look_for_offers(job)
         except Refusal as refusal:
             self._give_up(job, refusal, now)

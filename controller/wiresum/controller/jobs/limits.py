@@ -39,8 +39,9 @@ class Limits:
     """From the grant to the first heartbeat."""
     reattend_ms_max: int = 30_000
     """The same after a restart of the service."""
-    reattach_ms: int = 3_000
-    """How long workers look for a service that they have lost. Short: without state on disk their job is gone."""
+    reattach_ms: int = 1_000
+    """How long workers look for a service that they have lost, and for a sign of its switch, before they look for
+    another lease. Short: without state on disk their job is gone."""
     reattach_with_state_ms: int = 600_000
     """The same of a service with state on disk."""
     drain_ms_max: int = 5000

@@ -28,20 +28,18 @@ import dataclasses
 import logging
 import math
 import secrets
-import sys
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 from wiresum import join
 from wiresum.controller.jobs.cluster import Cluster
 from wiresum.controller.jobs.granting import reply_to, settle_entries
-from wiresum.controller.jobs.job import Cause, Event, Job, Move, Moved, Presence, State, Worker
+from wiresum.controller.jobs.job import Cause, Event, Job, Move, Moved, Presence, Shape, State, Worker
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.outputs import Halt, Output
 from wiresum.controller.jobs.outputs import Move as TellMove
-from wiresum.controller.jobs.positions import roles
+from wiresum.controller.jobs.positions import POSITION_BYTES, POSITIONS_MAX, roles_of
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.telling import Telling
 from wiresum.controller.jobs.tree import in_words
@@ -50,8 +48,6 @@ from wiresum.controller.jobs.waiting import WaitingRoom
 log = logging.getLogger(__name__)
 
 MOVE_NUMBER_MAX = (1 << 32) - 1
-POSITIONS_MAX = 1 << 20
-"""Of all workers of a job together. A larger one does not move: comparing more takes seconds."""
 WORKERS_NAMED_MAX = 3
 """Of those that a move waits for."""
 
@@ -230,7 +226,9 @@ class Moving:
         job, number = worker.job, said.move_number
         if not job.has_begun or number < job.move_number:
             return  # it has yet to hear what it is told
-        if number > job.move_number or (job.state is State.RUNNING and job.moved is None):
+        if said.unasked and number == job.move_number:
+            self._halted_by_itself(worker, now)
+        elif number > job.move_number or (job.state is State.RUNNING and job.moved is None):
             self._halted_unasked(worker, number, now)
         elif job.state is State.RUNNING:
             self._tell_move(worker)
@@ -249,10 +247,22 @@ class Moving:
             self._end_for(worker, "had halted for a move, and the job cannot move any more", now)
         return None
 
+    def _halted_by_itself(self, worker: Worker, now: float) -> None:
+        """It took the service, or its switch, for lost. If its job moves already, it has yet to hear that."""
+        job = worker.job
+        if job.state is not State.RUNNING:
+            return
+        self.goes_on(worker)  # from the move before
+        cause, reason = Cause.INTERRUPTED, f"{worker} had lost the service, and halted"
+        if job.moving is not None:  # it looks for another place anyway
+            cause, reason = job.moving.cause, job.moving.reason
+        if not self.must_move(job, cause, reason, now):
+            self._end_for(worker, "had halted since it lost the service, and the job cannot move", now)
+
     def _note_positions(self, worker: Worker, positions: bytes, now: float) -> None:
         job = worker.job
         assert job.moving is not None, "it moves"
-        if len(positions) != array("I").itemsize * job.slots:
+        if len(positions) != POSITION_BYTES * job.slots:
             said = f"has halted, and says {len(positions)} bytes of positions for {job.slots} slots"
             return self._end_for(worker, said, now)
         if job.moving.positions.setdefault(worker.rank, positions) != positions:
@@ -277,7 +287,7 @@ class Moving:
         if lease is None or lease.state is not State.RUNNING or len(move.positions) < job.world_size:
             return
         try:
-            found = roles([_unpacked(move.positions[rank]) for rank in range(job.world_size)])
+            found = roles_of([move.positions[rank] for rank in range(job.world_size)])
         except ValueError as error:
             ended = join.JobEnded(cause=join.JobEnded.ABORTED_BY_WORKER, reason=f"{job} cannot move: {error}")
             self._end(job, ended, now)
@@ -325,6 +335,15 @@ class Moving:
             return f"it has moved, and waits for {_named([job.workers[r] for r in job.moved.roles])} to go on"
         return ""
 
+    def lost(self, job: Job) -> str:
+        """That the switch of a job which runs is lost, and no other can take it, a clause; empty: it is not so."""
+        move = job.moving
+        if job.state is not State.RUNNING or move is None or move.cause is not Cause.SWITCH_LOST:
+            return ""
+        if move.lease is not None and move.lease.state is not State.QUEUED:
+            return ""
+        return f"{move.reason}, and no other can take it: {self.why_not(job)}"
+
     def why_not(self, job: Job) -> str:
         """Why a job that looks for another lease has none."""
         move = job.moving
@@ -354,7 +373,7 @@ def can_move(job: Job) -> bool:
 def _next_lease(job: Job, cluster: Cluster, now: float) -> Job:
     """It asks for what the job has, with copies of its workers, which nobody is. Raises a `Refusal`."""
     lease = Job(job.name, 0, job.world_size, created_at=now, tenant=job.tenant, priority=job.priority, moves=job)
-    lease.slots, lease.threads, lease.lanes = job.slots, job.threads, job.lanes
+    lease.shape = Shape(job.slots, job.threads, job.lanes)
     lease.workers = {
         rank: dataclasses.replace(
             worker,
@@ -373,14 +392,6 @@ def _next_lease(job: Job, cluster: Cluster, now: float) -> Job:
     if not lease.candidates:
         raise Refusal("FAILED_PRECONDITION", "the configuration has no switch any more that all its workers are at")
     return lease
-
-
-def _unpacked(positions: bytes) -> array[int]:
-    """As in join.proto. An array, since a job may have a million."""
-    unpacked = array("I", positions)
-    if sys.byteorder == "little":
-        unpacked.byteswap()
-    return unpacked
 
 
 def _named(workers: list[Worker]) -> str:

@@ -7,11 +7,18 @@ lack a RESULT that all others have: one of the others gives it again.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Sequence
 from enum import IntEnum
 
 ROUNDS = 1 << 32
 """Rounds are serial numbers of 32 bits."""
+
+
+POSITION_BYTES = 4
+POSITIONS_MAX = 1 << 20
+"""Of all workers of a job together. A larger one stays where it is: comparing more takes seconds."""
 
 
 class Role(IntEnum):
@@ -27,6 +34,11 @@ class Role(IntEnum):
     """It has the RESULT, and gives it again."""
 
 
+def roles_of(positions: Sequence[bytes]) -> list[bytes]:
+    """The same as `roles`, from positions as in join.proto: 4 bytes each, big-endian."""
+    return roles([_unpacked(mine) for mine in positions])
+
+
 def roles(positions: Sequence[Sequence[int]]) -> list[bytes]:
     """By worker, a `Role` for each slot, from each worker's position in each slot. Raises a ValueError if these cannot
     be the positions of one job's workers."""
@@ -38,6 +50,14 @@ def roles(positions: Sequence[Sequence[int]]) -> list[bytes]:
             for worker, role in enumerate(_roles_in(slot, column)):
                 told[worker][slot] = role
     return [bytes(mine) for mine in told]
+
+
+def _unpacked(positions: bytes) -> array[int]:
+    """An array, since a job may have a million."""
+    unpacked = array("I", positions)
+    if sys.byteorder == "little":
+        unpacked.byteswap()
+    return unpacked
 
 
 def _roles_in(slot: int, column: Sequence[int]) -> list[Role]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ipaddress
 
 from wiresum import join
+from wiresum.controller.jobs.positions import POSITION_BYTES, POSITIONS_MAX
 from wiresum.join.constants import (
     JOB_TOKEN_BYTES_MAX,
     JOB_WORKERS_MAX,
     LANES_MAX,
     LEASE_SLOTS_MAX,
     PRIORITY_MAX,
+    REASON_CHARACTERS_MAX,
     TENANT_BYTES_MAX,
     THREADS_MAX,
 )
@@ -58,6 +60,21 @@ def check_join(request: join.JoinRequest) -> None:
     _check_range("threads_max", request.threads_max, 1, THREADS_MAX)
     _check_range("lanes_max", request.lanes_max, 1, LANES_MAX)
     _check_endpoint(request.endpoint, request.threads_max)
+    if request.HasField("resumed"):
+        _check_resumed(request)
+
+
+def _check_resumed(request: join.JoinRequest) -> None:
+    resumed = request.resumed
+    if not request.can_move:
+        raise _invalid("resumed", "needs a worker that can move")
+    _check_range("resumed.slots", resumed.slots, 1, min(LEASE_SLOTS_MAX, POSITIONS_MAX // request.world_size))
+    _check_range("resumed.threads", resumed.threads, 1, request.threads_max)
+    _check_range("resumed.lanes", resumed.lanes, 1, request.lanes_max)
+    if len(resumed.positions) != POSITION_BYTES * resumed.slots:
+        raise _invalid("resumed.positions", f"has {len(resumed.positions)} bytes for {resumed.slots} slots")
+    if not resumed.reason.isprintable() or len(resumed.reason) > REASON_CHARACTERS_MAX:
+        raise _invalid("resumed.reason", f"must be printable, and at most {REASON_CHARACTERS_MAX} characters long")
 
 
 def check_create(request: join.CreateJobRequest) -> None:

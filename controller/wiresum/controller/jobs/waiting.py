@@ -1,13 +1,13 @@
 """The jobs that have no slots yet: which may form, where, which gets slots next, and what their workers hear. Pure.
 
-Jobs that move (moving.py) come first, then the larger priority, then the job that has waited longer. A job that finds
-no room does not stop those behind it: they may need less, or another switch. But each job that gets slots which an
-earlier one might have used overtakes it, and after `overtaken_max` times a job is overtaken no more: its switches are
-kept for it until it has its slots. So a large job waits for a bounded number of smaller ones. A job of a larger
-priority does not overtake.
+Jobs that move (moving.py), or go on here after they have lost another lease, come first, then the larger priority, then
+the job that has waited longer. A job that finds no room does not stop those behind it: they may need less, or another
+switch. But each job that gets slots which an earlier one might have used overtakes it, and after `overtaken_max` times
+a job is overtaken no more: its switches are kept for it until it has its slots. So a large job waits for a bounded
+number of smaller ones. A job of a larger priority does not overtake.
 
 Only a job that waits for room can be overtaken. For one that waits for its tenant's quota, or for a switch that cannot
-be used, nothing is kept. For a job that moves and stands still everything is kept at once, since it has no time; for
+be used, nothing is kept. For a job that stands still everything is kept at once, since it has no time; for
 one that runs on, at a drained switch, nothing ever.
 """
 
@@ -126,6 +126,8 @@ class WaitingRoom:
         """Why it can never run at these switches, though they have bits for all its workers; empty: it can."""
         if job.moves is not None:
             return self._unlike(job, tree) or self._cluster.never(self._offer(job, tree))
+        if unlike := self._unlike(job, tree):
+            return f"{job} cannot go on here: {unlike}"
         quota = self._quotas.of(job.tenant)
         if quota.slots is not None and quota.slots < len(tree):
             return (
@@ -144,22 +146,27 @@ class WaitingRoom:
         return f"{job} can never run here: {never}. Give its workers fewer threads (WIRESUM_THREADS)" if never else ""
 
     def _unlike(self, job: Job, tree: Tree) -> str:
-        """What a job that moves cannot have there as it has it now; empty: it can have all."""
-        where, switches, slots = in_words(names(tree)), self._cluster.of(tree), job.slots
+        """What a job that goes on cannot have there as it had it; empty: it can have all."""
+        shape = job.shape
+        if shape is None:
+            return ""
+        where, switches = in_words(names(tree)), self._cluster.of(tree)
         there = min(switch.sizes.slots for switch in switches)
-        if there < slots:
-            return f"it has {slots} slots, and {where} could give it {there} at most"
-        threads = self._cluster.threads(self._offer(job, tree), slots)
-        if threads != job.threads:
-            return f"it has {job.threads} threads, and would have {threads} at {where}"
+        if there < shape.slots:
+            return f"it has {shape.slots} slots, and {where} could give it {there} at most"
+        threads = self._cluster.threads(self._offer(job, tree), shape.slots)
+        if threads != shape.threads:
+            return f"it has {shape.threads} threads, and would have {threads} at {where}"
         lanes = min(*(switch.sizes.lanes_max for switch in switches), *(w.lanes_max for w in job.workers.values()))
-        return f"its packets have {job.lanes} words, and would have {lanes} at {where}" if lanes != job.lanes else ""
+        return (
+            f"its packets have {shape.lanes} words, and would have {lanes} at {where}" if lanes != shape.lanes else ""
+        )
 
     def add(self, job: Job) -> None:
         self._tickets += 1
         job.ticket = self._tickets
         self._queue.append(job)
-        self._queue.sort(key=lambda waiting: (waiting.moves is None, -waiting.priority, waiting.ticket))
+        self._queue.sort(key=lambda waiting: (waiting.shape is None, -waiting.priority, waiting.ticket))
 
     def remove(self, job: Job) -> None:
         """No error if it is not in the queue."""
@@ -195,7 +202,7 @@ class WaitingRoom:
     def _overtaken_max(self, job: Job) -> float:
         moves = job.moves
         if moves is None:
-            return self._limits.overtaken_max
+            return self._limits.overtaken_max if job.shape is None else 0
         assert moves.moving is not None, "it moves"
         runs_on = moves.state is State.RUNNING and moves.moving.cause is Cause.SWITCH_DRAINED
         return math.inf if runs_on else 0
@@ -297,8 +304,8 @@ class WaitingRoom:
         return {name for offer in job.offers for name in self._cluster.rivals(offer)}
 
     def _offer(self, job: Job, tree: Tree) -> Offer:
-        if job.moves is not None:
-            return Offer(tree, Wish(job.slots, job.slots), job.threads)
+        if job.shape is not None:
+            return Offer(tree, Wish(job.shape.slots, job.shape.slots), job.shape.threads)
         threads_max = min(worker.threads_max for worker in job.workers.values())
         return Offer(tree, self._wish(job, tree), threads_max, job.further)
 

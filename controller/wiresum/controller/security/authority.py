@@ -1,8 +1,8 @@
 """A cluster's own certificate authority. ECDSA on P-256, which every TLS library has.
 
 A certificate's alternative names say what its holder may do (`names`) and where it may be (IP addresses, DNS names).
-Only controllers and switches get server certificates. Renewal makes a new key in the same place, with the same names.
-Services learn of revoked certificates by a list (X.509 CRL).
+Only controllers, switches and hosts of fallback switches get server certificates. Renewal makes a new key in the same
+place, with the same names. Services learn of revoked certificates by a list (X.509 CRL).
 
 Files are replaced as a whole, only their owner can read keys, and no key of another holder is overwritten.
 """
@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from wiresum.controller.security.names import ROLES, SCHEME, SERVING_ROLES, Claims, parse
+from wiresum.controller.security.names import FALLBACK, ROLES, SCHEME, SERVING_ROLES, Claims, parse
 from wiresum.join.credentials import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE
 
 AUTHORITY_KEY_FILE = "ca.key"
@@ -257,7 +257,7 @@ def show(path: Path) -> Shown:
 
 
 def _check(holder: Holder) -> None:
-    if not holder.claims.roles <= frozenset(ROLES) or not holder.claims.roles:
+    if not holder.claims.roles <= frozenset((*ROLES, FALLBACK)) or not holder.claims.roles & frozenset(ROLES):
         raise AuthorityError(f"a certificate needs a role: one of {', '.join(ROLES)}")
     for address in holder.addresses:
         with contextlib.suppress(ValueError):

@@ -22,7 +22,16 @@ from wiresum.controller.security.authority import (
     Holder,
     Shown,
 )
-from wiresum.controller.security.names import CONTROLLER, OPERATOR, ROLES, SERVING_ROLES, SWITCH, WORKER, Claims
+from wiresum.controller.security.names import (
+    CONTROLLER,
+    FALLBACK,
+    OPERATOR,
+    ROLES,
+    SERVING_ROLES,
+    SWITCH,
+    WORKER,
+    Claims,
+)
 from wiresum.join.credentials import CERTIFICATE_FILE, REVOKED_FILE, CredentialsError, load
 
 LOCAL_ADDRESSES = ("127.0.0.1", "::1")
@@ -111,6 +120,7 @@ def _common_options(command: F) -> F:
 Examples:
   wiresum ca issue worker --ca pki --name vision --tenant vision --job 'vision-*' vision
   wiresum ca issue worker --ca pki --name node7 --tenant vision --address 10.0.1.7 node7   # data elsewhere
+  wiresum ca issue worker --ca pki --name node8 --fallback --address 10.0.0.8 node8   # may serve if nobody does
 """
 )
 @_common_options
@@ -118,6 +128,12 @@ Examples:
 @click.option("--tenant", "tenants", multiple=True, help="On whose account.  [default: its own name]  Repeatable.")
 @click.option(
     "--address", "addresses", multiple=True, metavar="IP", help="Of its data sockets, if not where it calls from."
+)
+@click.option(
+    "--fallback",
+    is_flag=True,
+    help="It may also serve, at --address and at no other: a worker there may start a switch while no other serves "
+    "its job.",
 )
 def worker(
     ca_directory: Path,
@@ -127,9 +143,12 @@ def worker(
     jobs: tuple[str, ...],
     tenants: tuple[str, ...],
     addresses: tuple[str, ...],
+    fallback: bool,
 ) -> None:
     """Who may join jobs, and nothing else."""
-    claims = Claims(roles=frozenset({WORKER}), jobs=jobs, tenants=tenants)
+    if fallback and not addresses:
+        raise click.UsageError("--fallback needs --address: where it serves")
+    claims = Claims(frozenset({WORKER, FALLBACK} if fallback else {WORKER}), jobs, tenants)
     _issue(ca_directory, Holder(name, claims, addresses), directory, days or DAYS_DEFAULT[WORKER])
 
 

@@ -142,7 +142,8 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         await context.take_first()
 
     async def parse(self, context: _Context, raw: bytes) -> Any:
-        bytes_max = join.HEARTBEAT_BYTES_MAX if context.method.name == "Attend" else join.MESSAGE_BYTES_MAX
+        halted = context.method.name in ("Attend", "Join")
+        bytes_max = join.POSITIONS_BYTES_MAX if halted else join.MESSAGE_BYTES_MAX
         if len(raw) > bytes_max:
             await context.refuse(
                 "oversized",

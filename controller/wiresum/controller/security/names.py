@@ -1,6 +1,6 @@
 """What a certificate says of its holder, as URIs among its alternative names.
 
-    wiresum:role/worker        what it may do; without a role, nothing
+    wiresum:role/worker        what it may do; without a role, nothing; fallback beside it: also serve joins
     wiresum:job/night-*        a worker's: jobs that it may join, as a shell's pattern; none: any
     wiresum:tenant/vision      a worker's: a tenant of its jobs; none: its own name
 
@@ -17,8 +17,10 @@ SCHEME = "wiresum:"
 
 CONTROLLER, SWITCH, OPERATOR, WORKER = "controller", "switch", "operator", "worker"
 ROLES = (CONTROLLER, SWITCH, OPERATOR, WORKER)
-SERVING_ROLES = frozenset({CONTROLLER, SWITCH})
-"""Only these have server certificates, so that a worker cannot pass for a controller."""
+FALLBACK = "fallback"
+"""What a worker may be besides: its host may serve joins while nobody else does. It allows no calls."""
+SERVING_ROLES = frozenset({CONTROLLER, SWITCH, FALLBACK})
+"""Only these have server certificates, so that other workers cannot pass for a controller."""
 
 _PATTERN_CHARACTERS = "*?[]!"
 
@@ -44,4 +46,4 @@ def parse(uris: Iterable[str]) -> Claims:
         kind, slash, value = uri.removeprefix(SCHEME).partition("/")
         if uri.startswith(SCHEME) and slash and kind in found:
             found[kind].append(unquote(value))
-    return Claims(frozenset(found["role"]) & frozenset(ROLES), tuple(found["job"]), tuple(found["tenant"]))
+    return Claims(frozenset(found["role"]) & frozenset((*ROLES, FALLBACK)), tuple(found["job"]), tuple(found["tenant"]))

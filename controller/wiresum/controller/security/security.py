@@ -13,7 +13,7 @@ from wiresum.controller.security.front import CONNECTIONS_MAX, Front
 from wiresum.controller.security.interceptor import Interceptor
 from wiresum.controller.security.names import OPERATOR, ROLES, WORKER
 from wiresum.controller.security.revocation import Revocations
-from wiresum.join import HEARTBEAT_BYTES_MAX
+from wiresum.join import POSITIONS_BYTES_MAX
 
 SERVED = {
     "wiresum.join.v1.JoinService": frozenset({WORKER}),
@@ -23,7 +23,7 @@ SERVED = {
 }
 """Who may call what, by role."""
 
-RECEIVE_BYTES_MAX = 2 * HEARTBEAT_BYTES_MAX
+RECEIVE_BYTES_MAX = 2 * POSITIONS_BYTES_MAX
 """gRPC cuts off larger messages. Those that are smaller, but too large, are refused with a reason, and counted."""
 
 CONNECTION_OPTIONS = (

@@ -12,9 +12,8 @@ from typing import Any
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from wiresum.join.join_pb2 import DESCRIPTOR
+from wiresum.join import JOIN_SERVICE
 
-JOIN_SERVICE = DESCRIPTOR.services_by_name["JoinService"].full_name
 _SERVING, _NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 

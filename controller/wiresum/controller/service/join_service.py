@@ -100,7 +100,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
     def _hear(self, worker: Worker, mailbox: AttendMailbox, heartbeat: join.Heartbeat) -> None:
         halted = heartbeat.halted if heartbeat.HasField("halted") else None
         self._jobs.beat(worker, heartbeat.round_newest, self._clock(), halted)
-        mailbox.pulse()
+        mailbox.pulse(self._jobs.moving.lost(worker.job))
         self._effects.carry_out()
 
     async def _read(self, worker: Worker, mailbox: AttendMailbox, context: Any) -> None:

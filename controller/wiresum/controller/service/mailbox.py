@@ -44,10 +44,13 @@ class AttendMailbox:
     def __init__(self) -> None:
         self._ended: join.JobEnded | None = None
         self._order: join.JobEvent | None = None
+        self._lost = ""
         self.closed = False
         self._filled = asyncio.Event()
 
-    def pulse(self) -> None:
+    def pulse(self, lost: str) -> None:
+        """The newest one counts."""
+        self._lost = lost
         self._filled.set()
 
     def order(self, event: join.JobEvent) -> None:
@@ -73,4 +76,4 @@ class AttendMailbox:
         if self.closed:
             return None
         order, self._order = self._order, None
-        return order or join.JobEvent(pulse=join.Pulse())
+        return order or join.JobEvent(pulse=join.Pulse(lost=self._lost))

@@ -5,7 +5,8 @@ long as that takes. Once nothing comes from the switch either, these are the bou
 two (docs/operations.md, "Who is lost, and when"):
 
 - where the service was, connections are refused, or a standby answers: its process has ended, and it may be started
-  again (`reattach_s`);
+  again (`reattach_s`). If the switch does not answer what this worker sends, and the job has a fallback, it need not
+  wait for that: `FALLBACK_S`;
 - nothing answers at all: its host may be frozen or cut off (the longer of `reattach_s` and `lost_s`);
 - nothing answers at all, and this host has lost the way (its address, its link, its route): `lost_s`;
 - nothing answers at all, and the switch does not answer what this worker sends: `lost_after_s` (WIRESUM_LOST_AFTER).
@@ -25,6 +26,8 @@ from wiresum.join import STANDS_BY, JoinReply
 log = logging.getLogger(__name__)
 
 ABSENCE_SAID_AFTER_S = 2.0
+FALLBACK_S = 5.0
+"""Longer than a controller takes to start. A switch is silent too while another worker does not send."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,40 @@ class Patience:
     reattach_s: float
     lost_s: float
     lost_after_s: float
+    unanswered_s: float
+    """Of a service that refuses and a switch that does not answer what is sent."""
 
     @classmethod
-    def of(cls, grant: JoinReply, lost_after_s: float) -> Patience:
-        return cls(grant.reattach_ms / 1000, grant.heartbeat_lost_ms / 1000, lost_after_s)
+    def of(cls, grant: JoinReply, lost_after_s: float, *, has_fallback: bool) -> Patience:
+        reattach_s = grant.reattach_ms / 1000
+        unanswered_s = min(reattach_s, FALLBACK_S) if has_fallback else reattach_s
+        return cls(reattach_s, grant.heartbeat_lost_ms / 1000, lost_after_s, unanswered_s)
+
+
+class Silence:
+    """Of the switch. Used by one thread."""
+
+    def __init__(self, traffic: Callable[[], TrafficStats], clock: Callable[[], float] = time.monotonic) -> None:
+        self._read_traffic, self._clock = traffic, clock
+        self.reset()
+
+    def reset(self) -> None:
+        """It begins now."""
+        self._traffic = self._read_traffic()
+        self._since = self._clock()
+        self.unanswered = 0
+        """Packets that this worker has sent meanwhile."""
+
+    def seconds(self) -> float:
+        """How long nothing has come."""
+        traffic = self._read_traffic()
+        if traffic.bytes_received != self._traffic.bytes_received:
+            self._since = self._clock()
+            self.unanswered = 0
+        else:
+            self.unanswered += traffic.packets_sent - self._traffic.packets_sent
+        self._traffic = traffic
+        return self._clock() - self._since
 
 
 class Absence:
@@ -56,29 +89,28 @@ class Absence:
         """Why there was no connection last, as gRPC says it."""
         self._where = where
         self._patience = patience
-        self._read_traffic = traffic
         self._why_cut_off = why_cut_off
         self._clock = clock
         self._said = False
-        self._heard_at = self._quiet_since = clock()
-        self._traffic = traffic()
-        self._sent_unanswered = 0
+        self._heard_at = clock()
+        self._silence = Silence(traffic, clock)
 
     def hear(self, endpoint: str) -> None:
         """From the service, at this endpoint."""
         if self._said:
             log.warning("the join service answers again, at %s", endpoint)
         self._said = False
-        self._heard_at = self._quiet_since = self._clock()
-        self._sent_unanswered = 0
+        self._heard_at = self._clock()
+        self._silence.reset()
 
     def error(self) -> WiresumError | None:
         """None: it may still come back."""
-        self._look()
-        away_s, quiet_s = self._clock() - self._heard_at, self._clock() - self._quiet_since
+        away_s, quiet_s = self._clock() - self._heard_at, self._silence.seconds()
+        unanswered = self._silence.unanswered
         refused = "refused" in self.cause or STANDS_BY in self.cause
         patience = self._patience
-        if quiet_s >= (patience.reattach_s if refused else max(patience.reattach_s, patience.lost_s)):
+        reattach_s = patience.unanswered_s if unanswered else patience.reattach_s
+        if quiet_s >= (reattach_s if refused else max(patience.reattach_s, patience.lost_s)):
             return SwitchUnreachableError(
                 f"{self._where} does not answer, {away_s:.0f} s after it was last heard of ({self.cause}), and nothing "
                 f"comes from the switch: it was stopped, or the network to it fails. Look at its log, and start the "
@@ -89,23 +121,19 @@ class Absence:
                 f"this worker is cut off from {self._where}: {why}. For {quiet_s:.0f} s nothing came from the service "
                 f"nor from the switch. Mend this host's network, and start the job again"
             )
-        if not refused and quiet_s >= patience.lost_after_s and self._sent_unanswered:
+        if not refused and quiet_s >= patience.lost_after_s and unanswered:
             return SwitchUnreachableError(
                 f"this worker is cut off: for {quiet_s:.0f} s (WIRESUM_LOST_AFTER) neither {self._where} "
-                f"({self.cause}) nor the switch has answered, though {self._sent_unanswered} packets were sent. Look "
+                f"({self.cause}) nor the switch has answered, though {unanswered} packets were sent. Look "
                 f"at the network between them and this host, and start the job again"
             )
         self._say(away_s)
         return None
 
-    def _look(self) -> None:
-        traffic = self._read_traffic()
-        if traffic.bytes_received != self._traffic.bytes_received:
-            self._quiet_since = self._clock()
-            self._sent_unanswered = 0
-        else:
-            self._sent_unanswered += traffic.packets_sent - self._traffic.packets_sent
-        self._traffic = traffic
+    @property
+    def left_s(self) -> float:
+        """For which the service, if it was killed, may still be started again."""
+        return self._patience.reattach_s - self._silence.seconds()
 
     def _say(self, away_s: float) -> None:
         if away_s >= ABSENCE_SAID_AFTER_S and not self._said:

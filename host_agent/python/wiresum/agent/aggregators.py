@@ -26,6 +26,7 @@ from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND, Membership
+from wiresum.agent.resuming import Fallback
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
 from wiresum.join import Admission, JoinReply
@@ -92,6 +93,7 @@ class Aggregators:
         admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
         moving: Moving | None = None,
+        fallback: Fallback | None = None,
     ) -> Aggregators:
         """Returns when the job has been granted by all aggregators of the configuration. If one of them will not have
         it, those before it have been left. Raises a `JoinError`, why the job ended meanwhile, what `bind` raises, or
@@ -100,7 +102,7 @@ class Aggregators:
         `progress` gives this worker's newest round at the aggregator of that index (None if it is stopped), and
         `traffic` what went to and came from it. `on_ended` is called at most once, in another thread, when the job has
         ended at any of them for a reason that is not ours. `moving`: what moves the data path to another lease; None:
-        nothing does. All of them may be called before this returns."""
+        nothing does. All of them may be called before this returns. `fallback`: of a job with one aggregator."""
         give_up_at = time.monotonic() + config.join_timeout_s
         parts = config.aggregators
         threads = config.threads or (default_threads(len(parts)) if config.transport == "udp" else 1)
@@ -122,6 +124,7 @@ class Aggregators:
                     admission=admission,
                     interruption=joined._interruption,
                     can_move=moving is not None,
+                    fallback=fallback,
                 )
                 joined._add(Aggregator(part.switch, address, membership))
             joined._check(job_name)

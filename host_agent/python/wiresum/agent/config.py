@@ -36,6 +36,7 @@ CONTROL_ENDPOINTS_MAX = 8
 """For each aggregator."""
 PRECISIONS = ("auto", "adaptive", "exact", "block")
 TRANSPORTS = ("udp", "xdp", "dpdk")
+AUTO, OFF = "auto", "off"
 DEVICE_BYTES_MAX = 4096
 
 
@@ -122,6 +123,12 @@ def _switch_problem(switch: str) -> str:
             return f"it names {min(twice)} for two aggregators; each needs a join service of its own"
         seen.update(part)
     return ""
+
+
+def _fallback_problem(fallback: str) -> str:
+    if fallback in (AUTO, OFF):
+        return ""
+    return "it must be auto, off, or one host:port" if {",", "+"} & set(fallback) else _endpoint_problem(fallback)
 
 
 def _endpoint_problem(endpoint: str) -> str:
@@ -320,6 +327,14 @@ class AgentConfig:
         problem=lambda s: "" if 1 <= s <= LOST_AFTER_S_MAX else f"it must be 1 to {LOST_AFTER_S_MAX}",
     )
 
+    fallback: str = _setting(
+        AUTO,
+        "where the job goes on while no switch of `WIRESUM_SWITCH` serves: `auto`: at a software switch that rank 0 "
+        "starts on its host; `host:port`: at a service there, which rank 0 starts if that is its host; `off`. In "
+        "PyTorch only rank 0's counts; elsewhere `auto` is `off`: [operations.md](operations.md#without-any-switch)",
+        problem=_fallback_problem,
+    )
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> AgentConfig:
         """Reads the variables; an override that is not None wins, an empty variable counts as unset."""
@@ -348,6 +363,13 @@ class AgentConfig:
         if problem := self._device_problem():
             raise ValueError(f"WIRESUM_TRANSPORT (transport) is '{self.transport}': {problem}")
         object.__setattr__(self, "switch", "+".join(map(",".join, _endpoints_of(self.switch))))
+        if self.fallback not in (AUTO, OFF):
+            object.__setattr__(self, "fallback", _endpoints_of(self.fallback)[0][0])
+            if not self.may_fall_back:
+                raise ValueError(
+                    f"WIRESUM_FALLBACK (fallback) is '{self.fallback}': a job goes on there only with WIRESUM_TRANSPORT"
+                    "=udp and one aggregator in WIRESUM_SWITCH"
+                )
 
     def _device_problem(self) -> str:
         """What is asked of a transport over a device that it cannot do, or "" if nothing."""
@@ -370,6 +392,11 @@ class AgentConfig:
             if setting.agreed
         }
         return values | {"the number of aggregators in WIRESUM_SWITCH": str(len(self.aggregators))}
+
+    @property
+    def may_fall_back(self) -> bool:
+        """Can a job with these settings go on at a fallback switch, and is none refused?"""
+        return self.fallback != OFF and self.transport == "udp" and "+" not in self.switch
 
     @property
     def aggregators(self) -> tuple[AgentConfig, ...]:

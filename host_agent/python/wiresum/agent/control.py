@@ -67,7 +67,10 @@ class Control:
         self._lock = threading.Lock()
         self._turns = 0
         self._closed = False
-        self._channel = self._open(config.control_endpoints[0])
+        self.further = ""
+        """An endpoint that is not of the configuration, and comes after those; empty: none."""
+        self._endpoint = config.control_endpoints[0]
+        self._channel = self._open(self._endpoint)
 
     @property
     def turns(self) -> int:
@@ -77,21 +80,39 @@ class Control:
     @property
     def endpoint(self) -> str:
         """The one in use, host:port."""
-        return self._config.control_endpoints[self._turns % len(self._config.control_endpoints)]
+        return self._endpoint
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """In the order in which they are tried."""
+        return self._config.control_endpoints + ((self.further,) if self.further else ())
 
     def stub(self) -> join_pb2_grpc.JoinServiceStub:
         with self._lock:
             return join_pb2_grpc.JoinServiceStub(self._channel)
 
-    def move_on(self, turns: int) -> None:
-        """A fresh connection, to the next endpoint: a standby may have taken over. Nothing if another thread has moved
-        on from where the caller was. Raises `CredentialsError`, as the files may have changed since."""
+    def is_ready(self, timeout_s: float) -> bool:
+        """Could the service at this endpoint let a job begin now? False also if it does not answer."""
+        from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+        with self._lock:
+            stub = health_pb2_grpc.HealthStub(self._channel)
+        try:
+            reply = stub.Check(health_pb2.HealthCheckRequest(service=messages.JOIN_SERVICE), timeout=timeout_s)
+        except (grpc.RpcError, ValueError):  # ValueError: the channel is closed
+            return False
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def move_on(self, turns: int, to: str = "") -> None:
+        """A fresh connection, to the next endpoint: a standby may have taken over. `to`: to this one. Nothing if
+        another thread has moved on from where the caller was. Raises `CredentialsError`, as the files may have changed
+        since."""
         with self._lock:
             if self._closed or turns != self._turns:
                 return
-            endpoints = self._config.control_endpoints
-            fresh = self._open(endpoints[(turns + 1) % len(endpoints)])
-            used, self._channel = self._channel, fresh
+            endpoint = to or self._after(self._endpoint)
+            fresh = self._open(endpoint)
+            used, self._channel, self._endpoint = self._channel, fresh, endpoint
             self._turns += 1
         used.close()
 
@@ -99,6 +120,11 @@ class Control:
         with self._lock:
             self._closed = True
         self._channel.close()
+
+    def _after(self, endpoint: str) -> str:
+        endpoints = self.endpoints
+        known = endpoint in endpoints
+        return endpoints[(endpoints.index(endpoint) + 1) % len(endpoints)] if known else endpoints[0]
 
     def _open(self, endpoint: str) -> Any:
         return credentials.open_channel(

@@ -17,6 +17,7 @@ from wiresum.agent.aggregators import Aggregator, Aggregators, Bind
 from wiresum.agent.causes import TOO_LARGE, Causes
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import WiresumError
+from wiresum.agent.fallback import Fallback
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
@@ -58,6 +59,7 @@ class JobMembership:
         self._world_size = world_size
         self._admission = admission
         self._interruption = interruption
+        self._fallback = Fallback.of(config, rank)
         self._aggregators: Aggregators | None = None
         self._causes: Causes | None = None
         self._ask: Callable[[], Fields | None] = dict
@@ -74,19 +76,24 @@ class JobMembership:
     def join(self, bind: Bind) -> list[tuple[str, dict[str, str]]]:
         """Returns when the job has been granted by all aggregators: what by each, and what is the session's own. `bind`
         as for `Aggregators.join`, which says what is raised."""
-        aggregators = self._aggregators = Aggregators.join(
-            self._config,
-            job_name=self._job_name,
-            rank=self._rank,
-            world_size=self._world_size,
-            admission=self._admission,
-            bind=bind,
-            on_ended=lambda error: self._end(error, False),
-            progress=self._round_newest,
-            traffic=self._traffic,
-            interruption=self._interruption,
-            moving=self,
-        )
+        try:
+            aggregators = self._aggregators = Aggregators.join(
+                self._config,
+                job_name=self._job_name,
+                rank=self._rank,
+                world_size=self._world_size,
+                admission=self._admission,
+                bind=bind,
+                on_ended=lambda error: self._end(error, False),
+                progress=self._round_newest,
+                traffic=self._traffic,
+                interruption=self._interruption,
+                moving=self,
+                fallback=self._fallback,
+            )
+        except BaseException:
+            self._give_back_fallback()
+            raise
         self._causes = Causes(aggregators, self._job_name)
         with self._moving:
             said: list[tuple[str, dict[str, object]]] = [
@@ -182,6 +189,11 @@ class JobMembership:
             for stats in self._states(state) if state else ():
                 _warn_of_lost_digits(stats)
             self._aggregators.leave()
+        self._give_back_fallback()
+
+    def _give_back_fallback(self) -> None:
+        if self._fallback is not None:
+            self._fallback.give_back()
 
     @property
     def members_secret(self) -> bytes:
@@ -189,6 +201,12 @@ class JobMembership:
         workers. Empty if its service is of a release that has none."""
         assert self._aggregators is not None, "it has joined"
         return next(iter(self._aggregators)).membership.grant.members_secret
+
+    @property
+    def service(self) -> str:
+        """Of each aggregator the endpoint that serves the job now, with `+` between them."""
+        assert self._aggregators is not None, "it has joined"
+        return "+".join(one.membership.service for one in self._aggregators)
 
     @property
     def heartbeat_lost_s(self) -> float:

@@ -15,11 +15,13 @@ lock, answer the service's pings meanwhile, and for the service a worker lives f
 
 The service may move the job to another lease (docs/protocol.md, section 9). From a Halt to the Move of the same number
 each heartbeat, the first one at once, says where the data path stands still; what the service tells twice is done once.
+
+A worker whose service is gone, or has lost its job, halts by itself, and looks for another lease: resuming.py. It
+attends at each service, and one that knows it moves the job. At one that does not it asks for a place.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import secrets
@@ -27,20 +29,27 @@ import socket
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 from wiresum import join as messages
-from wiresum.agent.absence import Absence, Patience
+from wiresum.agent import lifetime
+from wiresum.agent.absence import Absence, Patience, Silence
 from wiresum.agent.awake import AwakeClock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of
-from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError, WorkerLostError
+from wiresum.agent.errors import (
+    JoinError,
+    SessionClosedError,
+    SwitchUnreachableError,
+    WiresumError,
+    WorkerLostError,
+)
 from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.agent.multicast import GroupWatch
+from wiresum.agent.resuming import FALLBACK_AFTER_S, RESUME_S, Fallback, Resuming, resumed
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import why_cut_off
 from wiresum.join import Admission
@@ -73,19 +82,38 @@ def _cannot_move(_grant: messages.JoinReply, _roles: bytes) -> None:
     raise AssertionError("it has not halted")
 
 
+class _End(NamedTuple):
+    """Of a job at its service."""
+
+    error: WiresumError
+    lost: str = ""
+    """It may go on with another lease, since it has lost this one for that reason, a clause; empty: it is over."""
+    go_to: str = ""
+    """The service does not say that it has ended, but there is a better one: its endpoint."""
+    left_s: float = 0.0
+    """For which the service may still come back with the job."""
+
+
 class Membership:
     """Made by `join`. Any thread may call any method."""
 
     def __init__(
-        self, config: AgentConfig, job_name: str, address: str, control: Control, reply: messages.JoinReply
+        self,
+        config: AgentConfig,
+        request: messages.JoinRequest,
+        control: Control,
+        reply: messages.JoinReply,
+        fallback: Fallback | None,
     ) -> None:
         self.grant = _with_address(reply, control)
         """The newest."""
         self.where = f"the switch at {config.switch}"
         """For people."""
         self._config = config
-        self._address = address
-        self._job_name = job_name
+        self._address = request.endpoint.address
+        self._fallback = fallback
+        self._job_name = request.job_name
+        self._request = request
         self._control = control
         self._member = _member_of(reply)
         self._lock = threading.Lock()
@@ -101,16 +129,20 @@ class Membership:
         self._halt: Halt = _cannot_halt
         self._move: Move = _cannot_move
         self._halted: messages.Halted | None = None
+        self._halted_at = 0.0
+        self._resuming: Resuming | None = None
         self._move_number = 0
         """Of the newest move that was completed."""
         self._beat_now = threading.Event()
         """A heartbeat is due before its time, or there is nobody to send one to."""
+        self._began_at = 0.0
+        """When this stream did."""
         self._heard_at = 0.0
         self._events = 0
         self._ended = False
         self._given_up = False
         self._inert = False
-        _alive.add(self)
+        lifetime.begin(self)
 
     @classmethod
     def join(
@@ -128,11 +160,13 @@ class Membership:
         admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
         can_move: bool = False,
+        fallback: Fallback | None = None,
     ) -> Membership:
         """Returns when all workers of the job have asked, and there is room for it; there must be room at once unless
         `admission` is QUEUE (join.proto says what the others are). `config` names one aggregator, and `address` and
         `port` are those of this worker's data sockets for it. `agreed` are the settings that the service compares.
-        `can_move`: `attend` will be given `halt` and `move`. Raises a `JoinError`, or what `interruption` says."""
+        `can_move`: `attend` will be given `halt` and `move`. `fallback`: where the job goes on if nobody else serves.
+        Raises a `JoinError`, or what `interruption` says."""
         request = messages.JoinRequest(
             protocol_version=messages.PROTOCOL_VERSION,
             job_name=job_name,
@@ -160,7 +194,7 @@ class Membership:
             raise JoinError(f"cannot join job '{job_name}': {error}", code="UNAUTHENTICATED") from None
         try:
             reply = ask_until_granted(control, config, request, interruption or Interruption())
-            return cls(config, job_name, address, control, reply)
+            return cls(config, request, control, reply, fallback)
         except BaseException:
             control.close()
             raise
@@ -193,6 +227,11 @@ class Membership:
         self._begun.wait(BEGIN_S_MAX)  # so that a process that ends at once does not end in between
 
     @property
+    def service(self) -> str:
+        """The endpoint that is talked to, host:port."""
+        return self._control.endpoint
+
+    @property
     def group_is_silent(self) -> bool:
         """Does nothing come by the multicast group that the switch sends results to?"""
         return self._group_watch.silent
@@ -216,6 +255,7 @@ class Membership:
         """Ends the job for everybody. Does not raise: if the service is gone, the others will notice by themselves."""
         if self._inert or self._leaving.is_set():
             return
+        self._stop_resuming(WiresumError(reason))
         self._tell("Abort", messages.AbortRequest(member=self._member, reason=reason[:REASON_CHARACTERS_MAX]))
 
     def leave(self) -> None:
@@ -229,6 +269,7 @@ class Membership:
             if threading.current_thread() is not self._thread:
                 self._left.wait(LEAVE_S_MAX + THREAD_END_S_MAX)
             return
+        self._stop_resuming(SessionClosedError("this worker has left the job"))
         try:
             self._tell("Leave", messages.LeaveRequest(member=self._member))
         finally:
@@ -237,10 +278,12 @@ class Membership:
                 self._thread.join(THREAD_END_S_MAX)
             self._awake.unwatch()
             self._control.close()
+            if self._fallback is not None:
+                self._fallback.close()
             self._left.set()
             self._progress, self._traffic = lambda: NO_ROUND, lambda: NO_TRAFFIC  # the old ones refer to our owner
             self._halt, self._move = _cannot_halt, _cannot_move
-            _alive.discard(self)
+            lifetime.end(self)
 
     def _tell(self, what: str, request: messages.LeaveRequest | messages.AbortRequest) -> None:
         """Does not raise. Looks for a service that is away for a moment, unless the job is over anyway."""
@@ -255,37 +298,50 @@ class Membership:
             except (grpc.RpcError, ValueError) as error:
                 log.debug("%s was not told of a %s: %s", self.where, what, details(error))
                 pause_s = ask_again_after_s(error)
-            if pause_s is None or self._ended or not self._move_on(turns):
+            if pause_s is None or self._ended or self._resuming is not None or not self._move_on(turns):
                 return
             time.sleep(pause_s)
 
     # Attending.
 
     def _attend(self, on_ended: Callable[[WiresumError], None]) -> None:
-        absence = Absence(
-            self.where,
-            Patience.of(self.grant, self._config.lost_after_s),
-            self._traffic,
-            lambda: why_cut_off(self._config.transport, self._address, self.grant.switch_endpoint.address),
-            self._awake.now,
-        )
+        absence = self._watch_for_absence()
         ended: WiresumError | None = None
         while ended is None and not self._leaving.is_set():
             turns = self._control.turns
-            ended = self._attend_until_broken(absence)
-            if ended is None and not self._leaving.wait(RETRY_PAUSE_S):
+            grant = self.grant
+            end = self._attend_until_broken(absence)
+            if end is not None and not end.lost:
+                ended = end.error
+            elif self._resuming is not None and not (end is not None and end.go_to):
+                ended = self._look_for_lease(end is not None, absence.cause, turns)
+            elif end is not None:
+                ended = self._begin_to_resume(end, turns)
+            elif not self._leaving.wait(RETRY_PAUSE_S):
                 self._move_on(turns)
-                ended = absence.error()
-                self._given_up = ended is not None
+                if (error := absence.error()) is not None:
+                    end = _End(error, f"{self.where} does not answer", left_s=absence.left_s)
+                    ended = self._begin_to_resume(end, self._control.turns)
+            if self.grant is not grant:
+                absence = self._watch_for_absence()
         self._ended = True
         if ended is not None and not self._leaving.is_set():
             on_ended(ended)
 
-    def _attend_until_broken(self, absence: Absence) -> WiresumError | None:
+    def _watch_for_absence(self) -> Absence:
+        return Absence(
+            self.where,
+            Patience.of(self.grant, self._config.lost_after_s, has_fallback=self._fallback is not None),
+            self._traffic,
+            lambda: why_cut_off(self._config.transport, self._address, self.grant.switch_endpoint.address),
+            self._awake.now,
+        )
+
+    def _attend_until_broken(self, absence: Absence) -> _End | None:
         """Why the job has ended; None if only the stream has."""
-        self._heard_at = self._awake.now()
-        hung_up = threading.Event()
-        if not _can_start_threads():
+        self._heard_at = self._began_at = self._awake.now()
+        hung_up, silence = threading.Event(), Silence(self._traffic, self._awake.now)
+        if not lifetime.can_start_threads():
             self._leaving.wait(LEAVE_S_MAX)
             return None
         try:
@@ -302,27 +358,20 @@ class Membership:
                 if event.HasField("ended"):
                     if stop := self.own_stop():
                         event.ended.reason += f"; {stop}"
-                    return error_of(event.ended, self._job_name, self.where)
+                    lost = event.ended.cause == messages.JobEnded.SWITCH_LOST
+                    return _End(error_of(event.ended, self._job_name, self.where), event.ended.reason if lost else "")
                 if (failure := self._obey(event)) is not None:
-                    return failure
+                    return _End(failure)
+                if event.pulse.lost and self._fallback is not None and self._halted is None:
+                    self._halt_if_unanswered(silence, event.pulse.lost)
+                if (end := self._stands_still()) is not None:
+                    return end
         except grpc.RpcError as error:
-            if code_of(error) == "NOT_FOUND" and (stop := self.own_stop()):
-                return WorkerLostError(
-                    f"job '{self._job_name}' has ended meanwhile: {stop}. Start the job again",
-                    rank=self.grant.rank,
-                    host_name=socket.gethostname(),
-                    address=self._address,
-                )
             if code_of(error) == "NOT_FOUND":
-                return SwitchUnreachableError(
-                    f"{self.where} does not know job '{self._job_name}' any more: it was started anew, or it took "
-                    f"this worker for lost while the connection was broken. Start the job again"
-                )
+                return _End(self._forgotten(), f"{self.where} does not know it any more")
             if code_of(error) == "UNAUTHENTICATED" and is_from_service(error):
-                return JoinError(
-                    f"{self.where} lets this worker of job '{self._job_name}' not go on: {details(error)}",
-                    code="UNAUTHENTICATED",
-                )
+                text = f"{self.where} lets this worker of job '{self._job_name}' not go on: {details(error)}"
+                return _End(JoinError(text, code="UNAUTHENTICATED"))
             absence.cause = details(error)
             log.debug("the stream to %s broke: %s", self._control.endpoint, absence.cause)
         finally:
@@ -331,6 +380,19 @@ class Membership:
             call.cancel()
             call.with_traceback(None)  # the error that it raises is the call itself, which this frame refers to
         return None
+
+    def _forgotten(self) -> WiresumError:
+        if stop := self.own_stop():
+            return WorkerLostError(
+                f"job '{self._job_name}' has ended meanwhile: {stop}. Start the job again",
+                rank=self.grant.rank,
+                host_name=socket.gethostname(),
+                address=self._address,
+            )
+        return SwitchUnreachableError(
+            f"{self.where} does not know job '{self._job_name}' any more: it was started anew, or it took this worker "
+            f"for lost while the connection was broken. Start the job again"
+        )
 
     def _heartbeats(self, hung_up: threading.Event) -> Iterator[messages.Heartbeat]:
         """Runs in gRPC's thread. Also the one who notices that the service has fallen silent."""
@@ -356,11 +418,15 @@ class Membership:
 
     def _obey(self, event: messages.JobEvent) -> WiresumError | None:
         """What the service tells this worker to do. Returns why it cannot, of which the others have been told."""
+        if event.HasField("halt"):
+            return self._try_to_move(lambda: self._halt_for(event.halt))
+        if event.HasField("move"):
+            return self._try_to_move(lambda: self._move_to(event.move))
+        return None
+
+    def _try_to_move(self, step: Callable[[], None]) -> WiresumError | None:
         try:
-            if event.HasField("halt"):
-                self._halt_for(event.halt)
-            elif event.HasField("move"):
-                self._move_to(event.move)
+            step()
         except Exception as error:
             if self._leaving.is_set():
                 return None
@@ -371,33 +437,116 @@ class Membership:
         return None
 
     def _halt_for(self, halt: messages.Halt) -> None:
-        newest = self._halted.move_number if self._halted is not None else self._move_number
-        if halt.move_number <= newest:
+        if halt.move_number <= self._move_number or (
+            self._halted is not None and not self._halted.unasked and halt.move_number <= self._halted.move_number
+        ):
             return
         if self._halted is None:
             log.warning("job '%s' moves to another lease, since %s", self._job_name, halt.reason)
         self._halted = messages.Halted(move_number=halt.move_number, positions=self._halt())
+        self._halted_at = self._awake.now()
         self._beat_now.set()
 
     def _move_to(self, move: messages.Move) -> None:
-        if self._halted is None or move.move_number != self._halted.move_number:
-            return
-        grant, before = _with_address(move.grant, self._control), self.grant
+        halted = self._halted
+        if halted is not None and not halted.unasked and move.move_number == halted.move_number:
+            self._go_on_at(move.grant, move.roles, move.move_number)
+
+    def _go_on_at(self, reply: messages.JoinReply, roles: bytes, move_number: int) -> None:
+        """Raises a ValueError for a lease that is not like the one before."""
+        grant, before = _with_address(reply, self._control), self.grant
+        self._member = _member_of(grant)
         for name in ("slots", "threads", "lanes", "workers", "rank"):
             if getattr(grant, name) != getattr(before, name):
                 raise ValueError(f"{name} would be {getattr(grant, name)}, and must be {getattr(before, name)}")
-        self._move(grant, move.roles)
-        self.grant, self._member = grant, _member_of(grant)
+        if len(roles) != grant.slots:
+            raise ValueError(f"{len(roles)} roles were given for {grant.slots} slots")
+        grant.members_secret = before.members_secret  # of the job, which has used it
+        self._move(grant, roles)
+        self.grant = grant
         self._group_watch = GroupWatch(grant, self.where, self._traffic())
-        self._move_number, self._halted = move.move_number, None
+        self._move_number, self._halted, self._resuming = move_number, None, None
         self._beat_now.set()
+        if self._fallback is not None and self._control.endpoint != self._fallback.target:
+            self._control.further = ""
+            self._fallback.close()
         endpoint = grant.switch_endpoint
         log.warning("job '%s' goes on at %s, %s:%d", self._job_name, grant.switch_name, endpoint.address, endpoint.port)
 
-    def _move_on(self, turns: int) -> bool:
+    # Looking for another lease.
+
+    def _begin_to_resume(self, end: _End, turns: int) -> WiresumError | None:
+        """Returns why it cannot."""
+        if self._halt is _cannot_halt:
+            self._given_up = True
+            return end.error
+        if self._halted is None and not self._halt_unasked(end.lost):
+            return end.error
+        assert self._halted is not None, "it has halted"
+        self._request.resumed.CopyFrom(resumed(self.grant, self._halted.positions, end.lost))
+        with self._lock:
+            if self._resuming is None and not self._leaving.is_set():
+                within_s = max(end.left_s, min(RESUME_S, self._config.lost_after_s))
+                self._resuming = Resuming(
+                    self._control, self._config, end.error, within_s, self._fallback, self._awake.now
+                )
+        self._move_on(turns, end.go_to or self._control.endpoints[0])
+        return None
+
+    def _halt_unasked(self, why: str) -> bool:
+        """The service is told so with each heartbeat, and moves the job."""
+        log.warning("job '%s' looks for another lease, since %s", self._job_name, why)
+        try:
+            self._halted = messages.Halted(move_number=self._move_number, positions=self._halt(), unasked=True)
+        except Exception:
+            log.exception("the job cannot halt")
+            return False
+        self._halted_at = self._awake.now()
+        self._beat_now.set()
+        return True
+
+    def _halt_if_unanswered(self, silence: Silence, why: str) -> None:
+        """The service says that the switch is lost, and so it seems. A job that halts can go on at the fallback."""
+        if silence.seconds() >= FALLBACK_AFTER_S and silence.unanswered:
+            self._halt_unasked(why)
+
+    def _stands_still(self) -> _End | None:
+        """The service has a job that has halted, and no lease for it, while the fallback serves."""
+        fallback, halted_at = self._fallback, max(self._halted_at, self._began_at)
+        if fallback is None or self._halted is None or self._control.endpoint == fallback.target:
+            return None
+        if self._awake.now() - halted_at < FALLBACK_AFTER_S:
+            return None
+        self._control.further = fallback.target
+        fallback.open(self.grant)
+        if not fallback.serves():
+            return None
+        error = SwitchUnreachableError(f"job '{self._job_name}' has ended: {self.where} has no lease for it any more")
+        return _End(error, f"{self.where} has no lease for it", fallback.target)
+
+    def _look_for_lease(self, answered: bool, cause: str, turns: int) -> WiresumError | None:
+        """At the service that is talked to; `answered`: it does, but does not have the job. Returns why there is none
+        at all."""
+        resuming = self._resuming
+        assert resuming is not None, "it has no lease"
+        if answered and (reply := resuming.ask(self._request, self.grant)) is not None:
+            return self._try_to_move(lambda: self._go_on_at(reply, reply.roles, 0))
+        if (over := resuming.look(self.grant, cause)) is not None:
+            self._given_up = True
+        elif not self._leaving.wait(RETRY_PAUSE_S):
+            self._move_on(turns, resuming.next)
+        return over
+
+    def _stop_resuming(self, why: WiresumError) -> None:
+        with self._lock:
+            resuming = self._resuming
+        if resuming is not None:
+            resuming.stop(why)
+
+    def _move_on(self, turns: int, to: str = "") -> bool:
         """To a fresh connection. False: not with what the TLS directory holds now."""
         try:
-            self._control.move_on(turns)
+            self._control.move_on(turns, to)
         except CredentialsError as error:
             log.warning("cannot connect to %s again: %s", self.where, error)
             return False
@@ -409,48 +558,19 @@ class Membership:
 
     # The process's end, and its children.
 
-    def _at_exit(self) -> None:
+    def at_exit(self) -> None:
         error = getattr(sys, "last_value", None)
         interactive = hasattr(sys, "ps1")  # there, the last exception is one of many, and not why the process ends
         if error is not None and not interactive:
             self.abort(f"its program ended with {type(error).__name__}: {error}")
         self.leave()
 
-    def _after_fork_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         self._inert = True
         self._leaving = threading.Event()  # the lock inside the old one may be held by a thread that is not here
         self._leaving.set()
         self._lock = threading.Lock()
-        _inherited.append((self._control, self._call))
-
-
-_alive: weakref.WeakSet[Membership] = weakref.WeakSet()
-_inherited: list[object] = []
-"""What a child must never destroy, since that would need gRPC's threads, which a child does not have."""
-
-
-def _can_start_threads() -> bool:
-    """From Python 3.12 on a process that ends can not, and gRPC would for ever wait for the end of one that it did not
-    start."""
-    try:
-        threading.Thread(target=bool, name="wiresum-probe", daemon=True).start()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _leave_all() -> None:
-    for membership in list(_alive):
-        membership._at_exit()
-
-
-def _make_all_inert() -> None:
-    for membership in list(_alive):
-        membership._after_fork_in_child()
-
-
-atexit.register(_leave_all)
-os.register_at_fork(after_in_child=_make_all_inert)
+        lifetime.keep_for_ever(self._control, self._call)
 
 
 def _with_address(grant: messages.JoinReply, control: Control) -> messages.JoinReply:

@@ -73,6 +73,11 @@ class Session:
         return self._membership.members_secret
 
     @property
+    def service(self) -> str:
+        """Which serves the job now, host:port; of each aggregator one, with `+` between them."""
+        return self._membership.service
+
+    @property
     def failure(self) -> WiresumError | None:
         """What the session has failed with."""
         return self.native.failure

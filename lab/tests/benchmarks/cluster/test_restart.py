@@ -36,3 +36,17 @@ def test_a_training_gives_the_same_bits_however_often_its_switch_is_killed(run_b
     outcome = json.loads(finished.stdout)
     assert (outcome["kills"], len(outcome["digests"])) == (3, 1)
     assert (tmp_path / "controller0.log").read_text().count("it has moved to leaf, since leaf was started anew") == 3
+
+
+@pytest.mark.slow
+def test_a_training_gives_the_same_bits_however_often_it_goes_on_without_its_switch(
+    run_bench: Run, tmp_path: Path
+) -> None:
+    options = ["--without-switch", "--kills", "2", "--workers", "3", "--folder", str(tmp_path), "--json"]
+    finished = run_bench("benchmarks.cluster.restart", *options)
+    logs = "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(tmp_path.glob("*.log")))
+    assert finished.returncode == 0, finished.stdout + finished.stderr + logs
+    outcome = json.loads(finished.stdout)
+    assert (outcome["kills"], len(outcome["digests"])) == (2, 1)
+    assert 0 < outcome["steps_without_controller"] < outcome["steps"]
+    assert (tmp_path / "workers.log").read_text().count("serves again: the job returns to it") == 2

@@ -7,11 +7,15 @@ the controller serves and all workers attend, the next at a random moment while 
 controllers share the state, and each kill is of the active one; the other takes over, and the one that was killed is
 started again as the standby. When all kills are done the training ends after some step; then the same workers train
 again for as many steps, and nobody is killed. With `--switch` each kill is of the switch, and the next one comes when
-the training has gone on; there are no short jobs, since one whose worker has left just then would rightly fail.
+the training has gone on; there are no short jobs, since one whose worker has left just then would rightly fail. With
+`--without-switch` there is one `wiresum switch` with its own join service and no controller. It is killed and stays
+away until the training has gone on at the switch that rank 0 starts; then it is started again, and the next kill comes
+when the training has returned to it.
 
     python -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart
     python -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart --standby
     python -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart --switch
+    python -m wiresum_lab.benchmarks.cluster.restart --kills 20 --folder build/restart --without-switch
 
 Prints a line, or with --json an object; exits with status 1 if a digest differs or a job failed. Logs are in the
 folder.
@@ -42,6 +46,8 @@ from wiresum_lab.processes import Program, SwitchAt, controller_config, unused_p
 
 WAIT_S_MAX = 60.0
 SLOTS = 4096
+STEPS_UNDER_WAY = 1
+"""Steps that may end after a kill with sums that had been sent before."""
 WORKER, VISITOR = (Path(__file__).with_name(f"restart_{who}.py") for who in ("worker", "visitor"))
 
 T = TypeVar("T")
@@ -52,7 +58,8 @@ class RestartResult:
     kills: int
     steps: int
     steps_without_controller: int
-    """Steps that the workers made between a kill and the moment when a controller served them again."""
+    """Steps that the workers made between a kill and the moment when a controller, or their switch, served them again.
+    """
     back_s_median: float
     """Time from a kill to that moment, if no second kill came in between; of a switch, to the end of a step."""
     back_s_max: float
@@ -71,15 +78,16 @@ class RestartResult:
 class Processes:
     """The processes of both trainings, from `with` to its end."""
 
-    def __init__(self, folder: Path, workers: int, *, standby: bool, visits: bool) -> None:
-        self._folder, self._workers, self._visits = folder, workers, visits
+    def __init__(self, folder: Path, workers: int, *, standby: bool, visits: bool, embedded: bool) -> None:
+        """`embedded`: the switch serves joins itself, and there are no controllers."""
+        self._folder, self._workers, self._visits, self._embedded = folder, workers, visits, embedded
         folder.mkdir(parents=True, exist_ok=True)
         for left in (*folder.glob("*.json"), *folder.glob("*.log"), *folder.glob("state/*"), *folder.glob("st[eo]p*")):
             left.unlink()
         self._listen = [unused_port() for _ in range(1 + standby)]
         self._p4runtime, self._data = unused_port(), _free_block()
         self._cleanup = contextlib.ExitStack()
-        self._controllers: list[Program | None] = [None] * len(self._listen)
+        self._controllers: list[Program | None] = [None] * (0 if embedded else len(self._listen))
         self._trainers: list[Program] = []
         self._switch: Program | None = None
         self.service = Service(",".join(f"127.0.0.1:{port}" for port in self._listen))
@@ -98,14 +106,12 @@ class Processes:
     def _start_all(self) -> None:
         self._cleanup.enter_context(self.service)
         self.start_switch()
-        for index, listen in enumerate(self._listen):
+        for index, _ in enumerate(self._controllers):
             leaf = SwitchAt("leaf", self._p4runtime, self._data)
-            text = controller_config(listen=listen, switches=[leaf], slots=SLOTS)
+            text = controller_config(listen=self._listen[index], switches=[leaf], slots=SLOTS)
             (self._folder / f"cluster{index}.toml").write_text(text)
-        self.start_controller(0, standby=False)
-        self.await_report(lambda report: report.service.role == "active", "the controller serves")
-        for index in range(1, len(self._listen)):
-            self.start_controller(index, standby=True)
+            self.start_controller(index, standby=index > 0)
+            self.await_report(lambda report: report.service.role == "active", "the controller serves")
         store = unused_port()
         switches = {"WIRESUM_SWITCH": ",".join(self.service.targets), "LOCAL_WORLD_SIZE": str(self._workers)}
         arguments = ["--world-size", self._workers, "--port", store, "--folder", self._folder]
@@ -117,13 +123,15 @@ class Processes:
         self._await(lambda: self.steps() or None, "the training has begun")
 
     def start_switch(self) -> None:
-        """The one before is killed, if there is one."""
-        if self._switch is not None:
-            self._check_alive()
-            self._switch.kill()
-        ends = ["--p4runtime", f"127.0.0.1:{self._p4runtime}", "--bind", "127.0.0.1", "--port", str(self._data)]
+        serves = ("--control", self._listen[0]) if self._embedded else ("--p4runtime", self._p4runtime)
+        ends = [serves[0], f"127.0.0.1:{serves[1]}", "--bind", "127.0.0.1", "--port", str(self._data)]
         self._switch = self._start("switch", [*wiresum("switch"), *ends, "--slots", str(SLOTS)])
         self._switch.await_text("ready")
+
+    def kill_switch(self) -> None:
+        assert self._switch is not None
+        self._check_alive()
+        self._switch.kill()
 
     def await_step(self, beyond: int) -> None:
         self._await(lambda: self.steps() > beyond or None, "the training goes on")
@@ -240,17 +248,41 @@ def _kill_switch(processes: Processes, chance: random.Random, learnt: _Learnt) -
     """Starts it again, and waits until the training goes on."""
     time.sleep(chance.uniform(0, 0.5))
     killed_at = time.monotonic()
+    processes.kill_switch()
     processes.start_switch()
     processes.await_step(processes.steps())
     learnt.back_s.append(time.monotonic() - killed_at)
 
 
-def run(folder: Path, kills: int, workers: int, seed: int, *, standby: bool, switch: bool) -> RestartResult:
+def _take_switch_away(processes: Processes, chance: random.Random, learnt: _Learnt) -> None:
+    """Until the training goes on without it; then it returns."""
+    time.sleep(chance.uniform(0, 0.5))
+    killed_at = time.monotonic()
+    processes.kill_switch()
+    steps = processes.steps()
+    processes.await_step(steps + STEPS_UNDER_WAY)
+    learnt.back_s.append(time.monotonic() - killed_at)
+    processes.start_switch()
+    processes.await_served()
+    learnt.steps_without += processes.steps() - steps
+
+
+def run(
+    folder: Path,
+    kills: int,
+    workers: int,
+    seed: int,
+    *,
+    standby: bool = False,
+    switch: bool = False,
+    without_switch: bool = False,
+) -> RestartResult:
     chance, learnt, done = random.Random(seed), _Learnt(), 0
-    with Processes(folder, workers, standby=standby, visits=not switch) as processes:
+    with_visits = not (switch or without_switch)
+    with Processes(folder, workers, standby=standby, visits=with_visits, embedded=without_switch) as processes:
         while done < kills:
-            if switch:
-                _kill_switch(processes, chance, learnt)
+            if switch or without_switch:
+                (_kill_switch if switch else _take_switch_away)(processes, chance, learnt)
                 done += 1
             else:
                 done += _kill(processes, kills - done, chance, learnt, standby=standby)
@@ -282,17 +314,20 @@ def _free_block() -> int:
 @click.option("--workers", default=2, type=click.IntRange(1, 8), show_default=True, help="Of the training.")
 @click.option("--standby", is_flag=True, help="Let a standby take over.")
 @click.option("--switch", is_flag=True, help="Kill the switch, not a controller.")
+@click.option("--without-switch", is_flag=True, help="Take the only switch away, until the training goes on without.")
 @click.option("--seed", default=1, show_default=True, help="Of the moments of the kills.")
 @click.option("--folder", required=True, type=click.Path(path_type=Path), help="For logs and state.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def main(kills: int, workers: int, standby: bool, switch: bool, seed: int, folder: Path, as_json: bool) -> None:
-    outcome = run(folder.resolve(), kills, workers, seed, standby=standby, switch=switch)
+def main(kills: int, workers: int, seed: int, folder: Path, as_json: bool, **what: bool) -> None:
+    if sum(what.values()) > 1:
+        raise click.UsageError("--standby, --switch and --without-switch exclude each other")
+    outcome = run(folder.resolve(), kills, workers, seed, **what)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(outcome), indent=2))
     else:
         click.echo(
             f"{outcome.kills} kills in a training of {outcome.steps} steps, {outcome.steps_without_controller} of them "
-            f"without a controller; served again after {outcome.back_s_median:.2f} s (median; longest "
+            f"without a controller or switch; served again after {outcome.back_s_median:.2f} s (median; longest "
             f"{outcome.back_s_max:.2f} s); parameters: "
             f"{'the same bits as' if len(outcome.digests) == 1 else 'NOT THOSE'} without kills; {outcome.visits or 0} "
             f"short jobs meanwhile; failures: {outcome.failures or 'none'}"

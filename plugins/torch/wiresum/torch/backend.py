@@ -214,6 +214,7 @@ class WiresumBackend:
         network = self.network
         return GroupStats(
             job=network.session.job_name if network else "",
+            service=network.session.service if network else "",
             collectives_network=Counter(network.collectives if network else ()),
             collectives_gloo=Counter(self.gloo.collectives),
             bytes_reduced=network.bytes_summed if network else 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import re
@@ -15,13 +16,14 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from wiresum.agent.config import AgentConfig
+from wiresum.agent import fallback
+from wiresum.agent.config import AUTO, OFF, AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.session import Session
 from wiresum.join import Admission, name_problem
@@ -103,9 +105,16 @@ def _make_backend(
     config = replace(config, join_timeout_s=min(config.join_timeout_s, timeout.total_seconds()))
     _generations[subgroup] += 1
     name = _job_name(config, subgroup, _generations[subgroup])
-    store, job = _meet(dist_store, rank, size, name, len(config.aggregators), timeout)
-    _job_names[subgroup] = job
-    session = _join(config, store, job, rank, size, may_refuse=bool(subgroup)) if size > 1 else None
+    home = fallback.reserve(config) if rank == 0 and size > 1 else None
+    try:
+        offered = _Offer(name, len(config.aggregators), home.endpoint if home is not None else config.fallback)
+        store, offer = _meet(dist_store, rank, size, offered, timeout)
+        _job_names[subgroup] = job = offer.job
+        config = _with_fallback(config, offer.fallback)
+        session = _join(config, store, job, rank, size, may_refuse=bool(subgroup)) if size > 1 else None
+    finally:
+        if home is not None:
+            home.give_back()
     try:
         native = _if_all_have_it(native, store, rank, size)
         device = device_of(config)
@@ -144,27 +153,44 @@ def _make_part(
     return _make_backend(part, own, len(ranks), group, subgroup=subgroup, timeout=timeout, options=options)[0]
 
 
-def _meet(store: Store, rank: int, size: int, name: str, aggregators: int, timeout: timedelta) -> tuple[Store, str]:
-    """Finds the other members. Returns a part of the store that only they use, and rank 0's name for the job. Raises
+class _Offer(NamedTuple):
+    """What rank 0 tells the other members."""
+
+    job: str
+    aggregators: int
+    """How many its WIRESUM_SWITCH names."""
+    fallback: str
+    """As in WIRESUM_FALLBACK."""
+
+
+def _with_fallback(config: AgentConfig, agreed: str) -> AgentConfig:
+    """The same with rank 0's, if this worker can go on there."""
+    return replace(config, fallback=agreed if replace(config, fallback=AUTO).may_fall_back else OFF)
+
+
+def _meet(store: Store, rank: int, size: int, offered: _Offer, timeout: timedelta) -> tuple[Store, _Offer]:
+    """Finds the other members. Returns a part of the store that only they use, and what rank 0 has `offered`. Raises
     a `ValueError` if rank 0 has a different number of aggregators.
 
     A store may hold values of earlier groups of the same name: torchrun's survives a restart of the workers. So each
     member asks a fresh question, rank 0 answers until the member has the answer, and nobody acts on an old value.
     """
     if rank == 0:
-        meeting = secrets.token_hex(8)
-        _answer_members(store, size, f"{meeting} {aggregators} {name}", f"heard/{meeting}", timeout)
+        meeting, offer = secrets.token_hex(8), offered
+        answer = json.dumps([meeting, *offer])
+        _answer_members(store, size, answer, f"heard/{meeting}", timeout)
     else:
         question = secrets.token_hex(8)
         store.set(f"question/{rank}", question)
-        meeting, expected, name = store.get(f"answer/{question}").decode().split(" ", 2)
+        meeting, *values = json.loads(store.get(f"answer/{question}").decode())
+        offer = _Offer(*values)
         store.set(f"heard/{meeting}/{rank}", "")
-        if int(expected) != aggregators:
+        if offer.aggregators != offered.aggregators:
             raise ValueError(
-                f"WIRESUM_SWITCH names {aggregators} aggregators at rank {rank} and {expected} at rank 0: it must be "
-                "the same at all workers"
+                f"WIRESUM_SWITCH names {offered.aggregators} aggregators at rank {rank} and {offer.aggregators} at "
+                "rank 0: it must be the same at all workers"
             )
-    return PrefixStore(f"meeting/{meeting}", store), name
+    return PrefixStore(f"meeting/{meeting}", store), offer
 
 
 def _answer_members(store: Store, size: int, answer: str, heard: str, timeout: timedelta) -> None:

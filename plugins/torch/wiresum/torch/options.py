@@ -41,6 +41,7 @@ class Options:
     job_token: str | None = field(default=None, repr=False)
     key: int | None = field(default=None, repr=False)
     lost_after_s: float | None = None
+    fallback: str | None = None
 
     def __post_init__(self) -> None:
         if self.fixed_scale is not None and not (math.isfinite(self.fixed_scale) and self.fixed_scale > 0):

@@ -14,6 +14,8 @@ class GroupStats:
 
     job: str
     """The job's name at the switch; "" if the group has none (one worker, or no lease was free)."""
+    service: str
+    """Which serves the job now: an endpoint of WIRESUM_SWITCH, or the fallback; of each aggregator one, with `+`."""
     collectives_network: Counter[str]
     """Collectives that ran in the network, by name."""
     collectives_gloo: Counter[str]

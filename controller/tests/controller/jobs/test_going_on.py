@@ -1,0 +1,212 @@
+"""Jobs whose workers had another lease, which was lost, and go on here; and workers that have halted by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from wiresum import join
+from wiresum.controller.driver import SwitchSizes
+from wiresum.controller.jobs.job import Cause, State, Worker
+from wiresum.controller.jobs.limits import Quota
+from wiresum.controller.jobs.outputs import Grant
+from wiresum.controller.jobs.positions import POSITIONS_MAX
+from wiresum.join.constants import REASON_CHARACTERS_MAX
+from wiresum_lab.doubles.controller import JobsHarness, member
+from wiresum_lab.doubles.moving import SIZES, end_of, halting, halts, moves, positions, running
+
+SHAPE = {"slots": 16, "threads": 2, "lanes": 90}
+
+
+def resumed(*rounds: int, **fields: object) -> join.Resumed:
+    return join.Resumed(**({"positions": positions(*rounds), "reason": "it was lost"} | SHAPE | fields))  # type: ignore[arg-type]
+
+
+def asking(rank: int, said: join.Resumed | None, world_size: int = 2, **fields: object) -> dict[str, object]:
+    usual: dict[str, object] = {
+        "rank": rank,
+        "world_size": world_size,
+        "can_move": True,
+        "threads_max": 2,
+        "lanes_max": 90,
+    }
+    return usual | ({"resumed": said} if said is not None else {}) | fields
+
+
+def go_on(made: JobsHarness, said: Sequence[join.Resumed], **fields: object) -> list[Worker]:
+    return [made.ask(**asking(rank, each, len(said), **fields)) for rank, each in enumerate(said)]
+
+
+def test_a_job_goes_on_with_the_lease_that_it_had_and_each_worker_hears_its_roles() -> None:
+    made = JobsHarness(SIZES)
+    running(made, "before")
+    workers = go_on(made, [resumed(7, 8, 7), resumed(7, 7, 8), resumed(7, 7, 7)])
+    replies = {grant.worker.rank: grant.reply for grant in made.outputs(Grant)}
+    assert {(reply.slots, reply.threads, reply.lanes) for reply in replies.values()} == {(16, 2, 90)}
+    assert {rank: list(reply.roles[:4]) for rank, reply in replies.items()} == {
+        0: [0, 3, 1, 0], 1: [0, 1, 3, 0], 2: [0, 1, 1, 0],
+    }  # fmt: skip
+    assert {len(reply.roles) for reply in replies.values()} == {16}
+    for worker in workers:
+        made.jobs.attend(member(worker), made.now)
+    assert {worker.positions + worker.roles for worker in workers} == {b""}, "they have them"
+    made.wait(40, beating=workers)
+    assert workers[0].job.state is State.RUNNING
+
+
+def test_a_worker_whose_grant_was_lost_hears_its_roles_again() -> None:
+    made = JobsHarness(SIZES)
+    go_on(made, [resumed(8), resumed(7)], attempt="x")
+    first = made.outputs(Grant)[0].reply
+    made.done.clear()
+    made.ask(**asking(0, resumed(8), attempt="x"))
+    (again,) = made.outputs(Grant)
+    assert (again.reply, again.reply.roles[0]) == (first, 3)
+
+
+@pytest.mark.parametrize("goes_on_first", [False, True])
+def test_all_workers_of_a_job_go_on_or_none(goes_on_first: bool) -> None:
+    made = JobsHarness(SIZES)
+    said = [resumed(7), None] if goes_on_first else [None, resumed(7)]
+    made.ask(**asking(0, said[0]))
+    code, text = made.refusal_of(lambda: made.ask(**asking(1, said[1])))
+    assert code == "FAILED_PRECONDITION"
+    first = "rank 0 (127.0.0.1, process 1000 on 'host-0')"
+    does = (
+        f"rank 1 begins a job that {first} goes on with"
+        if goes_on_first
+        else f"rank 1 goes on with a job that {first} begins"
+    )
+    assert does in text
+    assert "these are two jobs named 'a-job'" in text
+
+
+def test_all_must_have_had_the_same_lease() -> None:
+    made = JobsHarness(SIZES)
+    made.ask(**asking(0, resumed()))
+    code, text = made.refusal_of(lambda: made.ask(**asking(1, resumed(threads=1))))
+    assert code == "FAILED_PRECONDITION"
+    assert "another lease (16 slots, 1 threads, packets of 90 words) than rank 0" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"slots": 512, "positions": bytes(4 * 512)}, "it has 512 slots, and leaf could give it 256 at most"),
+        ({"threads": 2}, "it has 2 threads, and would have 1 at leaf"),
+        ({"lanes": 89}, "its packets have 89 words, and would have 90 at leaf"),
+    ],
+)
+def test_a_lease_that_no_switch_can_give_is_refused(fields: dict[str, object], why: str) -> None:
+    made = JobsHarness(SwitchSizes(slots=256, lanes_max=360, jobs_max=8, threads_max=1))
+    workers = go_on(made, [resumed(**({"threads": 1} | fields))] * 2)
+    for worker in workers:
+        code, text = made.refused(worker)
+        assert (code, f"cannot go on here: {why}" in text) == ("RESOURCE_EXHAUSTED", True), text
+    assert made.jobs.all() == []
+
+
+def test_positions_that_do_not_go_together_are_refused_to_all() -> None:
+    made = JobsHarness(SIZES)
+    workers = go_on(made, [resumed(7), resumed(9)])
+    for worker in workers:
+        code, text = made.refused(worker)
+        assert code == "FAILED_PRECONDITION"
+        assert "cannot go on: the workers' positions in slot 0 are more than one round apart" in text
+    assert (made.jobs.all(), made.slots_free) == ([], 512)
+
+
+@pytest.mark.parametrize(
+    ("said", "fields", "why"),
+    [
+        (resumed(), {"can_move": False}, "resumed needs a worker that can move"),
+        (resumed(slots=0, positions=b""), {}, "resumed.slots is 0"),
+        (resumed(slots=1 << 31), {}, "resumed.slots is 2147483648"),
+        (resumed(slots=POSITIONS_MAX // 256 + 1), {"world_size": 256}, "resumed.slots is 4097: it must be 1 to 4096"),
+        (resumed(threads=3), {}, "resumed.threads is 3"),
+        (resumed(threads=0), {}, "resumed.threads is 0"),
+        (resumed(lanes=91), {}, "resumed.lanes is 91"),
+        (resumed(positions=bytes(63)), {}, "resumed.positions has 63 bytes for 16 slots"),
+        (resumed(positions=bytes(65)), {}, "resumed.positions has 65 bytes for 16 slots"),
+        (resumed(reason="\n"), {}, "resumed.reason must be printable"),
+        (resumed(reason="x" * (REASON_CHARACTERS_MAX + 1)), {}, "resumed.reason must be printable"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(said: join.Resumed, fields: dict[str, object], why: str) -> None:
+    made = JobsHarness(SIZES)
+    code, text = made.refusal_of(lambda: made.ask(**(asking(0, said) | fields)))
+    assert (code, why in text) == ("INVALID_ARGUMENT", True), text
+    assert made.jobs.all() == []
+
+
+def test_a_job_that_goes_on_gets_slots_before_those_that_begin() -> None:
+    """And nobody gets meanwhile what it waits for."""
+    made = JobsHarness(SwitchSizes(slots=32, lanes_max=360, jobs_max=8))
+    (holder,) = made.running(1, job_name="holder", slots=32)
+    begins = made.ask(job_name="begins", slots=16, priority=5)
+    goes_on = go_on(made, [resumed(slots=32, positions=bytes(128))] * 2)
+    small = made.ask(job_name="small", slots=16, priority=9)
+    assert {each.job.state for each in (begins, small, *goes_on)} == {State.QUEUED}
+    made.leave(holder)
+    assert [each.job.state for each in (goes_on[0], begins, small)] == [State.RUNNING, State.QUEUED, State.QUEUED]
+
+
+def test_it_counts_among_its_tenants_jobs() -> None:
+    made = JobsHarness(SIZES, quotas=[Quota("poor", jobs=1)])
+    made.running(1, job_name="other", tenant="poor")
+    (worker, _) = go_on(made, [resumed()] * 2, tenant="poor")
+    assert worker.job.state is State.QUEUED
+    assert "quota" in made.jobs.waiting.why(worker.job)
+
+
+# Halted by itself.
+
+
+def halt_by_itself(made: JobsHarness, worker: Worker, number: int = 0) -> None:
+    said = join.Halted(move_number=number, positions=positions(slots=worker.job.slots), unasked=True)
+    made.halted[worker.token] = said
+    made.beat(worker)
+    made.settle()
+
+
+def test_a_worker_that_has_halted_by_itself_has_its_job_moved() -> None:
+    made = JobsHarness(SIZES)
+    workers = running(made)
+    key = workers[0].job.key
+    halt_by_itself(made, workers[1])
+    made.wait(1, beating=workers)
+    job = workers[0].job
+    assert (job.state, job.moving, job.moved, made.halted) == (State.RUNNING, None, None, {})
+    assert job.key != key
+    assert sorted(halts(made)) == [(0, 1), (1, 1), (2, 1)]
+    assert made.jobs.moving.count[Cause.INTERRUPTED] == 1
+    halt_by_itself(made, workers[2], number=1)
+    made.wait(1, beating=workers)
+    assert (job.move_number, job.state, made.halted) == (2, State.RUNNING, {})
+
+
+def test_one_that_has_yet_to_hear_that_its_job_moves_hears_it() -> None:
+    made, workers = halting(deaf=1)
+    halt_by_itself(made, workers[1])
+    assert workers[1].job.state is State.MOVING
+    assert moves(made) == []
+    made.deaf.clear()
+    made.jobs.attend(member(workers[1]), made.now)
+    made.wait(1, beating=workers)
+    assert (workers[0].job.state, made.halted) == (State.RUNNING, {})
+
+
+def test_a_job_that_cannot_move_ends_when_a_worker_has_halted() -> None:
+    made = JobsHarness(SIZES)
+    workers = made.running(2)
+    halt_by_itself(made, workers[1])
+    assert "had halted since it lost the service, and the job cannot move" in end_of(made).reason
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_the_number_of_a_move_that_never_was_ends_the_job(number: int) -> None:
+    made = JobsHarness(SIZES)
+    workers = running(made)
+    halt_by_itself(made, workers[1], number)
+    assert "says that it has halted, which it was not told to" in end_of(made).reason

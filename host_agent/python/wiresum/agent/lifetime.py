@@ -1,0 +1,61 @@
+"""The end of a process whose memberships attend, and its forked children. No membership is left behind by either."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from typing import Protocol
+
+
+class Mortal(Protocol):
+    def at_exit(self) -> None:
+        """The process ends."""
+        ...
+
+    def after_fork_in_child(self) -> None:
+        """This is a forked child, which is no member."""
+        ...
+
+
+_alive: weakref.WeakSet[Mortal] = weakref.WeakSet()
+_inherited: list[object] = []
+"""What a child must never destroy, since that would need gRPC's threads, which a child does not have."""
+
+
+def begin(one: Mortal) -> None:
+    _alive.add(one)
+
+
+def end(one: Mortal) -> None:
+    _alive.discard(one)
+
+
+def keep_for_ever(*things: object) -> None:
+    """Of gRPC, in a child."""
+    _inherited.append(things)
+
+
+def can_start_threads() -> bool:
+    """From Python 3.12 on a process that ends can not, and gRPC would for ever wait for the end of one that it did not
+    start."""
+    try:
+        threading.Thread(target=bool, name="wiresum-probe", daemon=True).start()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _end_all() -> None:
+    for one in list(_alive):
+        one.at_exit()
+
+
+def _after_fork() -> None:
+    for one in list(_alive):
+        one.after_fork_in_child()
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,151 @@
+"""A worker that has lost its lease looks for another one: docs/protocol.md, section 9.
+
+That is so when its service does not know the job any more, has ended it for the loss of a switch, or is gone. The
+worker has halted, and stays so, with the same positions, until a service gives it a lease; and a service gives one only
+when it has the positions of all workers. So whatever each of them does meanwhile, no sum can be wrong.
+
+It asks its services one after the other, in their order, and the fallback last. One that knows the job moves it: the
+worker attends there, and says that it has halted (membership.py). One that does not is asked for a place, if it has a
+switch that takes jobs. After `TURN_S` the worker begins at the first one again, so that all meet at the first that can
+take the job, whatever each of them found before.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from wiresum import join as messages
+from wiresum.agent.config import AgentConfig
+from wiresum.agent.control import Control
+from wiresum.agent.errors import JoinError, WiresumError
+from wiresum.agent.joining import Interruption, ask_until_granted
+from wiresum.join import Admission
+from wiresum.join.constants import REASON_CHARACTERS_MAX
+
+log = logging.getLogger(__name__)
+
+RESUME_S = 30.0
+"""How long it looks, at most, unless WIRESUM_LOST_AFTER is shorter: as long as a service keeps a job that no switch
+takes. For a service that may come back with the job, as long as its grant says, if that is longer."""
+TURN_S = 2.0
+"""How long it waits for a place at one service, if there are others to ask."""
+READY_S_MAX = 1.0
+TURN_S_MIN = 0.1
+FALLBACK_AFTER_S = 1.0
+ATTEMPT_BYTES = 16
+_AGAIN = ("DEADLINE_EXCEEDED", "ABORTED", "ALREADY_EXISTS", "UNAVAILABLE")
+"""Refusals that asking again may help against, as join.proto lists them."""
+
+
+class Fallback(Protocol):
+    """A switch that the job's workers start for themselves: fallback.py."""
+
+    @property
+    def target(self) -> str:
+        """Where its service is, host:port; empty: there is none."""
+        ...
+
+    def open(self, grant: messages.JoinReply) -> None:
+        """Starts it, if that is this process's part, for a job with such a lease. Idempotent, and quick; also to be
+        called again after `close`."""
+        ...
+
+    def serves(self) -> bool:
+        """Does it take jobs? Bounded in time: a fraction of a second."""
+        ...
+
+    def close(self) -> None:
+        """Ends what this process has started: the job goes on elsewhere, or is over. Idempotent."""
+        ...
+
+
+class Resuming:
+    """From when a worker has lost its lease until it has another one. Used by one thread, but for `stop`."""
+
+    def __init__(
+        self,
+        control: Control,
+        config: AgentConfig,
+        lost: WiresumError,
+        within_s: float,
+        fallback: Fallback | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`lost`: what the job ends with if there is no other lease."""
+        self._control = control
+        self._config = config
+        self._lost = lost
+        self._fallback = fallback
+        self._clock = clock
+        self._began_at = clock()
+        self._within_s = within_s
+        self._attempt = secrets.token_hex(ATTEMPT_BYTES)
+        self._interruption = Interruption()
+        self._why = ""
+        self._final = False
+        self.next = ""
+        """The endpoint to ask next; empty: the one after this."""
+
+    def stop(self, why: WiresumError) -> None:
+        """From any thread: it shall not look any longer."""
+        self._interruption.interrupt(why)
+
+    def ask(self, request: messages.JoinRequest, grant: messages.JoinReply) -> messages.JoinReply | None:
+        """Asks the service that is talked to for a place, as `request` says. None: not now. `grant`: the old one."""
+        others = len(self._control.endpoints) > 1 or self._fallback is not None
+        self.next = ""
+        if others and not self._control.is_ready(READY_S_MAX):
+            self._why = f"the service at {self._control.endpoint} has no switch that takes jobs"
+            return None
+        patience_s = max(TURN_S_MIN, min(TURN_S, self._left_s()) if others else self._left_s())
+        request.attempt = self._attempt
+        request.admission = Admission.QUEUE
+        request.threads_max, request.lanes_max, request.slots = grant.threads, grant.lanes, grant.slots
+        here = replace(self._config, switch=self._control.endpoint, join_timeout_s=patience_s)
+        try:
+            return ask_until_granted(self._control, here, request, self._interruption)
+        except JoinError as error:
+            self._why, again = str(error), error.code in _AGAIN
+            self._final = not again and not others
+            self.next = self._control.endpoints[0] if again else ""
+        except WiresumError as error:
+            self._why, self._final = str(error), True
+        return None
+
+    def look(self, grant: messages.JoinReply, cause: str) -> WiresumError | None:
+        """Between two services. `cause`: why the last one could not be talked to, if so. Returns the error if it is
+        over; has the fallback started when it is time."""
+        self._why = self._why or cause
+        try:
+            self._interruption.check()
+        except WiresumError as error:
+            self._why, self._final = str(error), True
+        if self._final or self._left_s() <= 0:
+            looked_s = self._clock() - self._began_at
+            more = f"For {looked_s:.0f} s this worker has looked for another lease, and got none"
+            self._lost.args = (f"{self._lost}. {more}: {self._why}",)
+            return self._lost
+        if self._fallback is not None and self._clock() - self._began_at >= FALLBACK_AFTER_S:
+            self._control.further = self._fallback.target
+            self._fallback.open(grant)
+        return None
+
+    def _left_s(self) -> float:
+        return self._began_at + self._within_s - self._clock()
+
+
+def resumed(grant: messages.JoinReply, positions: bytes, reason: str) -> messages.Resumed:
+    """What a service is told of the lease that was lost."""
+    printable = "".join(character if character.isprintable() else " " for character in reason)
+    return messages.Resumed(
+        slots=grant.slots,
+        threads=grant.threads,
+        lanes=grant.lanes,
+        positions=positions,
+        reason=printable[:REASON_CHARACTERS_MAX],
+    )
