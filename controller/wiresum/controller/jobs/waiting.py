@@ -1,13 +1,14 @@
 """The jobs that have no slots yet: which may form, where, which gets slots next, and what their workers hear. Pure.
 
-Jobs that move (moving.py), or go on here after they have lost another lease, come first, then the larger priority, then
-the job that has waited longer. A job that finds no room does not stop those behind it: they may need less, or another
-switch. But each job that gets slots which an earlier one might have used overtakes it, and after `overtaken_max` times
-a job is overtaken no more: its switches are kept for it until it has its slots. So a large job waits for a bounded
-number of smaller ones. A job of a larger priority does not overtake.
+Jobs that move (moving.py) come first, then the larger priority, then the job that has waited longer. A job that finds
+no room does not stop those behind it: they may need less, or another switch. But each job that gets slots which an
+earlier one might have used overtakes it, and after `overtaken_max` times a job is overtaken no more: its switches are
+kept for it until it has its slots. So a large job waits for a bounded number of smaller ones. A job of a larger
+priority does not overtake. A job that goes on here after it has lost a lease elsewhere has its priority and no more:
+whoever may join could say so.
 
 Only a job that waits for room can be overtaken. For one that waits for its tenant's quota, or for a switch that cannot
-be used, nothing is kept. For a job that stands still everything is kept at once, since it has no time; for
+be used, nothing is kept. For a job that moves and stands still everything is kept at once, since it has no time; for
 one that runs on, at a drained switch, nothing ever.
 """
 
@@ -166,7 +167,7 @@ class WaitingRoom:
         self._tickets += 1
         job.ticket = self._tickets
         self._queue.append(job)
-        self._queue.sort(key=lambda waiting: (waiting.shape is None, -waiting.priority, waiting.ticket))
+        self._queue.sort(key=lambda waiting: (waiting.moves is None, -waiting.priority, waiting.ticket))
 
     def remove(self, job: Job) -> None:
         """No error if it is not in the queue."""
@@ -202,7 +203,7 @@ class WaitingRoom:
     def _overtaken_max(self, job: Job) -> float:
         moves = job.moves
         if moves is None:
-            return self._limits.overtaken_max if job.shape is None else 0
+            return self._limits.overtaken_max
         assert moves.moving is not None, "it moves"
         runs_on = moves.state is State.RUNNING and moves.moving.cause is Cause.SWITCH_DRAINED
         return math.inf if runs_on else 0
