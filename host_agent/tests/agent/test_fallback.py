@@ -173,7 +173,7 @@ def test_a_child_that_is_killed_is_started_again_when_it_is_opened_again(
     each = make(config)
     each.open(GRANT)
     wait_until(each.serves, "it serves")
-    os.kill(child_of(os.getpid()), signal.SIGKILL)
+    os.kill(child_of(os.getpid(), each.target), signal.SIGKILL)
     await_end(each)
     each.open(GRANT)
     wait_until(each.serves, "it serves again")
@@ -315,7 +315,7 @@ def test_without_certificates_it_serves_other_hosts_only_if_that_is_asked_for() 
     assert not fallback._why_not(AgentConfig(), HOST)
 
 
-def child_of(process: int) -> int:
-    command = ["pgrep", "-P", str(process), "-f", "wiresum.cli switch"]
+def child_of(process: int, target: str) -> int:
+    command = ["pgrep", "-P", str(process), "-f", f"wiresum.cli switch --control {target}"]
     (child,) = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     return int(child)
