@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,9 +59,11 @@ class Racks:
         self._cleanup = cleanup
         self.port = unused_port()
         text = CONFIG.format(port=self.port, state=folder / "state")
-        self.switches = {name: self._switch(name, address) for name, address in SWITCHES.items()}
+        self.switches = {name: self._switch(name, "127.0.0.1:0", 0) for name in SWITCHES}
+        self._places: dict[str, tuple[str, int]] = {}
         for name, process in self.switches.items():
             said = process.await_text(r"ready: P4Runtime (\S+:\d+) .*, data \S+:(\d+)-")
+            self._places[name] = said[1], int(said[2])
             text += SWITCH.format(name=name, p4runtime=said[1], address=SWITCHES[name], data_port=said[2])
             text += HOST.format(name=name, address=HOSTS[name]) if name in HOSTS else ""
         (folder / "cluster.toml").write_text(text)
@@ -70,9 +73,12 @@ class Racks:
     def _start(self, name: str, *arguments: str) -> Program:
         return self._cleanup.enter_context(Program(wiresum(*arguments), self._folder / f"{name}.log"))
 
-    def _switch(self, name: str, address: str) -> Program:
-        options = ["--p4runtime", "127.0.0.1:0", "--bind", address, "--port", "0", "--threads", "1", "--slots", "512"]
-        return self._start(name, "switch", *options)
+    def _switch(self, name: str, p4runtime: str, port: int) -> Program:
+        options = ["--p4runtime", p4runtime, "--bind", SWITCHES[name], "--port", str(port)]
+        return self._start(name, "switch", *options, "--threads", "1", "--slots", "512")
+
+    def start_again(self, name: str) -> None:
+        self.switches[name] = self._switch(name, *self._places[name])
 
     def start_controller(self) -> Program:
         starts = sum(1 for _ in self._folder.glob("controller*.log"))
@@ -85,6 +91,9 @@ class Racks:
         found = CliRunner().invoke(controller, [command, "--config", str(self._folder / "cluster.toml")])
         assert found.exit_code == 0, found.output
         return str(found.output).strip()
+
+    def await_ready(self) -> None:
+        wait_until(lambda: {each.state for each in self.service.report().switches} == {"ready"}, "all are ready", 60)
 
     def job(self, name: str) -> join.JobReport:
         return next(job for job in self.service.report().jobs if job.name.startswith(name))
@@ -106,8 +115,9 @@ def workers(racks: Racks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 # Functions that the workers run.
 
 
-def join_racks(rank: int, size: int, folder: str, name: str, per_rack: int) -> str:
+def join_racks(rank: int, size: int, folder: str, name: str, per_rack: int, fallback: str = "auto") -> str:
     """Places the first ranks in one rack and the others in the next."""
+    os.environ["WIRESUM_FALLBACK"] = fallback
     os.environ["WIRESUM_ADDRESS"] = list(HOSTS.values())[rank // per_rack % len(HOSTS)]
     os.environ["WIRESUM_JOB"] = name
     try:
@@ -259,7 +269,7 @@ def test_a_leaf_that_is_killed_is_named_at_every_worker_of_its_tree(
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
-    assert workers.run(join_racks, str(tmp_path), "loses-a-leaf", 4) == [""] * WORKERS
+    assert workers.run(join_racks, str(tmp_path), "loses-a-leaf", 4, "off") == [""] * WORKERS
     workers.start(sums_until_it_fails, str(marks))
     await_marks(marks, WORKERS)
     racks.switches["leaf2"].kill()
@@ -271,4 +281,30 @@ def test_a_leaf_that_is_killed_is_named_at_every_worker_of_its_tree(
     refused = workers.run(join_racks, str(tmp_path), "again", WORKERS)
     assert refused == [""] * WORKERS, "leaf1 serves its own"
     workers.run(overlapping_sums)
+    workers.run(leave)
+
+
+@pytest.mark.timeout(300)
+def test_a_job_that_loses_a_leaf_goes_on_at_the_fallback_and_returns(
+    racks: Racks, workers: Cluster, tmp_path: Path
+) -> None:
+    """The controller serves meanwhile, and could take other jobs."""
+    if racks.switches["leaf2"].exit_code is not None:
+        racks.start_again("leaf2")
+    racks.await_ready()
+    marks, enough = tmp_path / "marks", tmp_path / "enough"
+    marks.mkdir()
+    assert workers.run(join_racks, str(tmp_path), "goes-on", 4) == [""] * WORKERS
+    workers.start(sums_until, str(marks), str(enough))
+    await_marks(marks, WORKERS)
+    racks.switches["leaf2"].kill()
+    for _ in range(3):
+        for mark in marks.iterdir():
+            mark.unlink()
+        wait_until(lambda: len(list(marks.iterdir())) == WORKERS, "it goes on", 60)
+        time.sleep(3)
+    racks.start_again("leaf2")
+    wait_until(lambda: [job.state for job in racks.service.report().jobs if job.state == "running"], "it is back", 120)
+    enough.touch()
+    assert len(set(workers.collect())) == 1
     workers.run(leave)

@@ -126,8 +126,8 @@ class Home:
         self._next: tuple[AgentConfig, list[str]] | None = None
         """The child to start when this one has ended."""
         self._start_at = 0.0
-        self._data = ("", 0)
-        """Address and first port of the newest child."""
+        self._data: set[tuple[str, int]] = set()
+        """Address and first port of each child so far."""
         self._returned = False
         self._returns_in_vain = 0
 
@@ -195,9 +195,9 @@ class Home:
                     log.warning("the fallback switch at %s cannot be started: %s", self.endpoint, error)
 
     def _is_ours(self, grant: JoinReply) -> bool:
-        """Is it of the newest child, so that the job has been nowhere else since?"""
-        (address, first), at = self._data, grant.switch_endpoint
-        return at.address == address and first <= at.port < first + THREADS_MAX
+        """Is it of one of the children, so that the job has been nowhere else since?"""
+        at = grant.switch_endpoint
+        return any(at.address == address and 0 <= at.port - first < THREADS_MAX for address, first in self._data)
 
     def _command(self, config: AgentConfig, grant: JoinReply) -> list[str]:
         slots = min(max(SLOTS, JOBS_AS_LARGE * grant.slots), SWITCH_SLOTS_MAX)
@@ -242,7 +242,7 @@ class Home:
                 self._start_at = time.monotonic() + START_PAUSE_S
                 log.warning("the fallback switch at %s does not start: %s", self.endpoint, child.said())
                 return
-            self._data = child.data
+            self._data.add(child.data)
             log.warning(
                 "no switch of %s serves: the job goes on at a software switch of this host (%s), which is slower. It "
                 "returns when one serves again", config.switch, self.endpoint,

@@ -112,7 +112,8 @@ class Resuming:
         except JoinError as error:
             self._why, again = str(error), error.code in _AGAIN
             self._final = not again and not others
-            self.next = self._control.endpoints[0] if again else ""
+            # One that takes the old job for complete has no place before that has ended: the next one may.
+            self.next = self._control.endpoints[0] if again and error.code != "ALREADY_EXISTS" else ""
         except WiresumError as error:
             self._why, self._final = str(error), True
         return None
