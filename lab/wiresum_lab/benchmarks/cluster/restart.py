@@ -113,12 +113,16 @@ class Processes:
             self.start_controller(index, standby=index > 0)
             self.await_report(lambda report: report.service.role == "active", "the controller serves")
         store = unused_port()
-        switches = {"WIRESUM_SWITCH": ",".join(self.service.targets), "LOCAL_WORLD_SIZE": str(self._workers)}
+        variables = {
+            "WIRESUM_SWITCH": ",".join(self.service.targets),
+            "WIRESUM_FALLBACK": "auto" if self._embedded else "off",  # a switch that starts slowly is waited for
+            "LOCAL_WORLD_SIZE": str(self._workers),
+        }
         arguments = ["--world-size", self._workers, "--port", store, "--folder", self._folder]
-        self._trainers.append(self._start("workers", [sys.executable, str(WORKER), *map(str, arguments)], switches))
+        self._trainers.append(self._start("workers", [sys.executable, str(WORKER), *map(str, arguments)], variables))
         if self._visits:
             visit = [sys.executable, str(VISITOR), "--folder", str(self._folder)]
-            self._trainers.append(self._start("visitor", visit, switches))
+            self._trainers.append(self._start("visitor", visit, variables))
         self.await_report(self._all_attend, "all workers attend")
         self._await(lambda: self.steps() or None, "the training has begun")
 
