@@ -7,7 +7,8 @@ when it has the positions of all workers. So whatever each of them does meanwhil
 It asks its services one after the other, in their order, and the fallback last. One that knows the job moves it: the
 worker attends there, and says that it has halted (membership.py). One that does not is asked for a place, if it has a
 switch that takes jobs. After `TURN_S` the worker begins at the first one again, so that all meet at the first that can
-take the job, whatever each of them found before.
+take the job, whatever each of them found before. After some turns it asks only the fallback for a place, and the others
+whether they know the job: a service may take jobs, and yet have no place for this one.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ RESUME_S = 30.0
 takes. For a service that may come back with the job, as long as its grant says, if that is longer."""
 TURN_S = 2.0
 """How long it waits for a place at one service, if there are others to ask."""
+TURNS_BEFORE_FALLBACK = 2
 READY_S_MAX = 1.0
 TURN_S_MIN = 0.1
 FALLBACK_AFTER_S = 1.0
@@ -88,6 +90,7 @@ class Resuming:
         self._interruption = Interruption()
         self._why = ""
         self._final = False
+        self._turns = 0
         self.next = ""
         """The endpoint to ask next; empty: the one after this."""
 
@@ -99,10 +102,15 @@ class Resuming:
         """Asks the service that is talked to for a place, as `request` says. None: not now. `grant`: the old one."""
         others = len(self._control.endpoints) > 1 or self._fallback is not None
         self.next = ""
+        turn_s = TURN_S
+        if self._fallback is not None and self._turns >= TURNS_BEFORE_FALLBACK:
+            if self._control.endpoint != self._fallback.target:
+                return None
+            turn_s = 2 * TURN_S
         if others and not self._control.is_ready(READY_S_MAX):
             self._why = f"the service at {self._control.endpoint} has no switch that takes jobs"
             return None
-        patience_s = max(TURN_S_MIN, min(TURN_S, self._left_s()) if others else self._left_s())
+        patience_s = max(TURN_S_MIN, min(turn_s, self._left_s()) if others else self._left_s())
         request.attempt = self._attempt
         request.admission = Admission.QUEUE
         request.threads_max, request.lanes_max, request.slots = grant.threads, grant.lanes, grant.slots
@@ -112,6 +120,7 @@ class Resuming:
         except JoinError as error:
             self._why, again = str(error), error.code in _AGAIN
             self._final = not again and not others
+            self._turns += 1
             # One that takes the old job for complete has no place before that has ended: the next one may.
             self.next = self._control.endpoints[0] if again and error.code != "ALREADY_EXISTS" else ""
         except WiresumError as error:
