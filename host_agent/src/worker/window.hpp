@@ -100,7 +100,7 @@ class CongestionWindow {
   std::uint32_t results_ = 0;                // of this window
   std::uint32_t marks_ = 0;                  // among them
   std::uint32_t marks_before_ = 0;           // in the window before
-  std::int32_t marked_share_ = kWholeShare;  // smoothed; until one is marked, the next mark halves the window
+  std::int32_t marked_share_ = kWholeShare;  // smoothed
   bool reduced_ = false;
   TimeNs reduced_at_ = 0;
 };

@@ -41,7 +41,10 @@ class Part final : public Transport {
     const std::size_t count = std::min({out.size(), arrived_.size(), lent_.size()});
     for (std::size_t i = 0; i < count; ++i) {
       std::memcpy(lent_[i].data(), &arrived_[i].second, sizeof arrived_[i].second);
-      out[i] = {.bytes = lent_[i], .source = {.address = 7, .port = 7}, .port = arrived_[i].first};
+      out[i] = {.bytes = lent_[i],
+                .source = {.address = 7, .port = 7},
+                .port = arrived_[i].first,
+                .marked = arrived_[i].second % 2 == 1};
     }
     arrived_.erase(arrived_.begin(), arrived_.begin() + static_cast<std::ptrdiff_t>(count));
     stats_.datagrams_received += count;
@@ -117,6 +120,7 @@ TEST(Exchange, EachThreadGetsThePacketsForItsPortsFromEveryQueue) {
         const std::uint32_t found = number_of(datagram);
         EXPECT_EQ(found / 100, 3u * datagram.port + thread) << "numbered by the thread's own ports";
         EXPECT_EQ(datagram.source, (wire::Endpoint{.address = 7, .port = 7}));
+        EXPECT_EQ(datagram.marked, found % 2 == 1);
         EXPECT_TRUE(got[thread].insert(found).second);
       }
     }

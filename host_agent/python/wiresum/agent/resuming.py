@@ -1,4 +1,4 @@
-"""A worker that has lost its lease looks for another one: docs/protocol.md, section 9.
+"""A worker that has lost its lease looks for another one: docs/protocol.md, section 7.
 
 That is so when its service does not know the job any more, has ended it for the loss of a switch, or is gone. The
 worker has halted, and stays so, with the same positions, until a service gives it a lease; and a service gives one only
@@ -36,9 +36,11 @@ takes. For a service that may come back with the job, as long as its grant says,
 TURN_S = 2.0
 """How long it waits for a place at one service, if there are others to ask."""
 TURNS_BEFORE_FALLBACK = 2
+"""Then it asks no other service for a place, and at the fallback waits for twice as long."""
 READY_S_MAX = 1.0
 TURN_S_MIN = 0.1
 FALLBACK_AFTER_S = 1.0
+"""After so long without a lease the fallback is started."""
 ATTEMPT_BYTES = 16
 _AGAIN = ("DEADLINE_EXCEEDED", "ABORTED", "ALREADY_EXISTS", "UNAVAILABLE")
 """Refusals that asking again may help against, as join.proto lists them."""
@@ -121,8 +123,7 @@ class Resuming:
             self._why, again = str(error), error.code in _AGAIN
             self._final = not again and not others
             self._turns += 1
-            # One that takes the old job for complete has no place before that has ended: the next one may.
-            self.next = self._control.endpoints[0] if again and error.code != "ALREADY_EXISTS" else ""
+            self.next = self._control.endpoints[0] if again else ""
         except WiresumError as error:
             self._why, self._final = str(error), True
         return None
