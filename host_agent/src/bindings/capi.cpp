@@ -34,9 +34,11 @@ bool form_of(PyObject* object, Form* form) {
 
 bool is_usable(void* session) { return static_cast<session::Session*>(session)->is_usable(); }
 
-Operation* submit(void* session, const Form* form, void* memory, std::uint64_t elements, std::int64_t timeout_ns) {
+Operation* submit(void* session, const Form* form, void* memory, std::uint64_t elements, std::int64_t timeout_ns,
+                  bool caller_waits) {
   try {
     engine::Request request = request_of(*form, timeout_ns, false);
+    request.caller_waits = caller_waits;
     auto* const bytes = static_cast<std::byte*>(memory);
     request.work.regions.push_back({.source = bytes, .destination = bytes, .elements = elements});
     return new Operation{static_cast<session::Session*>(session)->submit(std::move(request))};

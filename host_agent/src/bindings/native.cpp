@@ -147,8 +147,9 @@ std::shared_ptr<session::Session> join(const nb::object& object, const std::stri
 }
 
 session::Call submit(session::Session& session, const Regions& regions, const capi::Form& form, double timeout_s,
-                     bool notify) {
+                     bool notify, bool caller_waits) {
   engine::Request request = make_request(regions, form, timeout_s, notify);
+  request.caller_waits = caller_waits;
   const nb::gil_scoped_release unlocked;
   return session.submit(std::move(request));
 }
@@ -221,7 +222,7 @@ void bind_session(nb::module_& module) {
       .def_prop_ro("threads", [](const session::Session& session) { return session.grant().threads(); })
       .def_prop_ro("sparse", [](const session::Session& session) { return session.grant().sparse; })
       .def_prop_ro("switches", [](const session::Session& session) { return session.grant().switches; })
-      .def("submit", &submit, "regions"_a, "form"_a, nb::kw_only(), "timeout_s"_a, "notify"_a)
+      .def("submit", &submit, "regions"_a, "form"_a, nb::kw_only(), "timeout_s"_a, "notify"_a, "caller_waits"_a = false)
       .def("take_completed", &take_completed, "timeout_s"_a)
       .def("notify", &session::Session::notify, "operation"_a)
       .def_prop_ro("failure", [](const session::Session& session) { return error_of(session.failure()); })

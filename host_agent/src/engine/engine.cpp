@@ -31,6 +31,10 @@ constexpr TimeNs kWaitingPeriodNs = 100'000'000;
 constexpr std::chrono::seconds kOrderMax{5};
 /// Longest sleep, so that a thread looks around even if an event were missed.
 constexpr TimeNs kSleepMaxNs = 1'000'000'000;
+/// A caller that waits drives for so long at most: then somebody is late, and who calls may want to be interrupted.
+constexpr TimeNs kCallerDrivesNs = 10'000'000;
+/// And for so many chunks at most. For more, a thread's waking is no cost that anybody sees.
+constexpr std::uint64_t kCallerDrivesChunks = 64;
 
 class SteadyClock final : public Clock {
  public:
@@ -92,6 +96,12 @@ schedule::SchedulerConfig scheduler_config(const EngineConfig& config) {
     scheduler.vote_lag_chunks += std::uint64_t{2} * aggregator.worker.slots;
   }
   return scheduler;
+}
+
+bool is_small(const schedule::Request& request, const EngineConfig& config) {
+  std::uint64_t elements = 0;
+  for (const auto& region : request.regions) elements += region.elements;
+  return elements <= kCallerDrivesChunks * config.aggregators.front().worker.lanes;
 }
 
 wire::Endpoint thread_port(wire::Endpoint base, unsigned index) {
@@ -177,7 +187,8 @@ struct Engine::Parts {
   bool closed = false;
 };
 
-/// One engine thread: drives a shard, and sleeps.
+/// One engine thread: drives a shard, and sleeps. While nothing is in flight it may *park*: then nobody drives, and a
+/// caller may take over for a while.
 class Engine::EngineThread {
  public:
   EngineThread(Parts& engine, const ThreadPosition& place, transport::DataPath path)
@@ -201,6 +212,33 @@ class Engine::EngineThread {
     answered_.notify_all();
   }
 
+  /// The calling thread drives from now on, until hand_back(), if the thread is parked.
+  [[nodiscard]] bool take_over() noexcept {
+    const std::lock_guard lock(nap_mutex_);
+    if (driver_ != Driver::kNobody) return false;
+    driver_ = Driver::kCaller;
+    sleep_.store(Sleep::kNone);
+    return true;
+  }
+
+  void drive_for(const Operation& operation) {
+    const numeric::DefaultFloatEnvironment environment;
+    const TimeNs until = kSteadyClock.now() + kCallerDrivesNs;
+    // Where a task is all that is left, nothing wakes who drives when that is done.
+    drive(until, [&](TimeNs now) { return operation.done() || !has_work() || now >= until; });
+  }
+
+  void hand_back() noexcept {
+    bool is_unfinished = false;
+    {
+      const std::lock_guard lock(nap_mutex_);
+      is_unfinished = has_work();
+      driver_ = Driver::kNobody;
+      sleep_.store(Sleep::kOnCondition);
+    }
+    if (is_unfinished || is_wanted()) nap_over_.notify_one();
+  }
+
   /// Orders of a move; each is answered before the next.
   void post_halt() {
     forget_answer();
@@ -218,10 +256,15 @@ class Engine::EngineThread {
   }
 
  private:
+  enum class Sleep : std::uint8_t { kNone, kInTransport, kOnCondition };
+  enum class Driver : std::uint8_t { kThread, kNobody, kCaller };
+
   EngineThread(Parts& engine, const ThreadPosition& place, const AggregatorConfig& aggregator, transport::DataPath path)
       : engine_(engine),
         place_(place),
         path_(std::move(path)),
+        // A device may have to be served (ARP) though nothing is in flight.
+        may_park_(engine.config.transport.kind == transport::TransportKind::kUdp),
         shard_(thread_config(aggregator, place.thread), thread_port(aggregator.switch_endpoint, place.thread),
                kSteadyClock, *path_.transport,
                {.on_mail = [this] { rouse(); },
@@ -263,26 +306,39 @@ class Engine::EngineThread {
     return std::move(*answer);
   }
 
-  /// Pairs with sleep(): either the sleeper sees the mail, or that it is to stop, or we see that it sleeps.
+  /// Pairs with sleep(): either the sleeper sees the mail, or that it is to stop, or we see where it sleeps.
   void rouse() noexcept {
-    if (!sleeping_.load()) return;
-    transport().wake();
-    // Whoever naps has looked for mail with the mutex held, or looks only now.
+    const Sleep where = sleep_.load();
+    if (where == Sleep::kInTransport) transport().wake();
+    if (where != Sleep::kOnCondition) return;
+    // Whoever is on its way to sleep has looked for mail with the mutex held, or looks only now.
     {
       const std::lock_guard lock(nap_mutex_);
     }
     nap_over_.notify_one();
   }
 
+  [[nodiscard]] bool is_wanted() const noexcept { return shard_.has_mail() || stopping_.load(); }
+  /// Only the driver may ask.
+  [[nodiscard]] bool has_work() const noexcept { return shard_.has_mail() || shard_.next_timeout() != worker::kNever; }
+
   void run() {
-    numeric::set_default_float_environment();
-    TimeNs busy_at = kSteadyClock.now();
-    for (unsigned round = 0; !stopping_.load(std::memory_order_relaxed); ++round) {
+    const numeric::DefaultFloatEnvironment environment;
+    drive(worker::kNever, [this](TimeNs) { return stopping_.load(std::memory_order_relaxed); });
+    shard_.end();
+  }
+
+  /// Steps until `is_over(now)`. Sleeps meanwhile, but not beyond `until`.
+  template <class IsOver>
+  void drive(TimeNs until, IsOver is_over) {
+    TimeNs now = kSteadyClock.now();
+    TimeNs busy_at = now;
+    for (unsigned round = 0; !is_over(now); ++round) {
       bool worked = shard_.take_mail();
       worked |= shard_.receive();
       worked |= shard_.transmit();
       worked |= shard_.report();
-      const TimeNs now = kSteadyClock.now();
+      now = kSteadyClock.now();
       if (place_.index == 0 && now >= waiting_checked_at_ + kWaitingPeriodNs) {
         waiting_checked_at_ = now;
         engine_.dispatcher->check_deadlines(now);
@@ -291,38 +347,52 @@ class Engine::EngineThread {
         busy_at = now;
         if (round % kStatsPeriod == 0) shard_.publish_stats();
       } else if (now - busy_at >= engine_.config.spin_ns) {
-        sleep(now);
+        sleep(now, until);
       }
     }
-    shard_.end();
   }
 
-  void sleep(TimeNs now) {
+  void sleep(TimeNs now, TimeNs until) {
     shard_.publish_stats();
-    sleeping_.store(true);
-    if (!shard_.has_mail() && !stopping_.load()) {
-      const TimeNs due = shard_.next_timeout();
-      const TimeNs limit = due == worker::kNever ? kSleepMaxNs : std::clamp<TimeNs>(due - now, 0, kSleepMaxNs);
-      const TimeNs nap = std::min(limit, shard_.nap_ns(now));
-      if (nap > 0) {
+    if (is_wanted()) return;
+    const bool is_caller = until != worker::kNever;
+    const TimeNs due = std::min(shard_.next_timeout(), until);
+    const TimeNs limit = due == worker::kNever ? kSleepMaxNs : std::clamp<TimeNs>(due - now, 0, kSleepMaxNs);
+    const TimeNs nap = is_caller ? 0 : std::min(limit, shard_.nap_ns(now));
+    const bool parks = due == worker::kNever && may_park_;
+    sleep_.store(parks || nap > 0 ? Sleep::kOnCondition : Sleep::kInTransport);
+    if (!is_wanted()) {
+      if (parks) {
+        park();
+      } else if (nap > 0) {
         std::unique_lock lock(nap_mutex_);
-        nap_over_.wait_for(lock, std::chrono::nanoseconds(nap),
-                           [this] { return shard_.has_mail() || stopping_.load(); });
+        nap_over_.wait_for(lock, std::chrono::nanoseconds(nap), [this] { return is_wanted(); });
       } else {
         transport().wait(limit);
       }
     }
-    sleeping_.store(false);
+    sleep_.store(Sleep::kNone);
+  }
+
+  /// Nothing is in flight, so no datagram matters: those that come wait for whoever drives next.
+  void park() {
+    std::unique_lock lock(nap_mutex_);
+    driver_ = Driver::kNobody;
+    if (!has_work() && !stopping_.load()) nap_over_.wait_for(lock, std::chrono::nanoseconds(kSleepMaxNs));
+    while (driver_ == Driver::kCaller) nap_over_.wait_for(lock, std::chrono::nanoseconds(kSleepMaxNs));
+    driver_ = Driver::kThread;
   }
 
   Parts& engine_;
   ThreadPosition place_;
   TimeNs waiting_checked_at_ = 0;
   transport::DataPath path_;
-  std::atomic<bool> sleeping_{false};
   std::atomic<bool> stopping_{false};
+  const bool may_park_;
+  std::atomic<Sleep> sleep_{Sleep::kNone};  // of the driver
   std::mutex nap_mutex_;
   std::condition_variable nap_over_;  // before its time, since there is mail
+  Driver driver_ = Driver::kThread;   // changes with nap_mutex_; the shard belongs to whoever it names
   std::mutex answer_mutex_;           // of the answer to the last order
   std::condition_variable answered_;
   std::optional<std::vector<std::uint32_t>> positions_;
@@ -330,6 +400,12 @@ class Engine::EngineThread {
   bool stopped_ = false;
   Shard shard_;
   std::thread thread_;
+};
+
+/// Hands a thread's shard back, however the caller's driving ends.
+struct Engine::HandingBack {
+  EngineThread& thread;
+  ~HandingBack() { thread.hand_back(); }
 };
 
 /// Does the tasks.
@@ -370,7 +446,7 @@ class Engine::TaskThread {
   }
 
   void run() {
-    numeric::set_default_float_environment();
+    const numeric::DefaultFloatEnvironment environment;
     std::unique_lock lock(mutex_);
     while (true) {
       roused_.wait(lock, [this] { return has_tasks_ || stopping_; });
@@ -493,7 +569,14 @@ std::shared_ptr<Operation> Engine::submit(Request request) {
   check_process();
   if (request.timeout_ns >= 0) request.work.deadline = kSteadyClock.now() + request.timeout_ns;
   Dispatcher& dispatcher = *parts_->dispatcher;
-  return dispatcher.submit(dispatcher.prepare(std::move(request.work), request.notify));
+  EngineThread& thread = *parts_->threads.front();
+  const bool may_drive = request.caller_waits && parts_->threads.size() == 1 && is_small(request.work, config());
+  Dispatcher::Prepared prepared = dispatcher.prepare(std::move(request.work), request.notify);
+  if (!may_drive || !thread.take_over()) return dispatcher.submit(std::move(prepared));
+  const HandingBack handing_back{thread};
+  std::shared_ptr<Operation> operation = dispatcher.submit(std::move(prepared));
+  thread.drive_for(*operation);
+  return operation;
 }
 
 std::vector<std::shared_ptr<Operation>> Engine::take_completed(std::chrono::nanoseconds timeout) {

@@ -62,6 +62,9 @@ struct Request {
   schedule::Request work;        // its deadline is filled in by submit
   std::int64_t timeout_ns = -1;  // negative: none
   bool notify = true;            // shall take_completed() tell?
+  /// The caller will wait for nothing else. Then submit() may do the engine thread's work for a small collective
+  /// itself, for some milliseconds, in place of waking the thread and being woken by it.
+  bool caller_waits = false;
 };
 
 /// Rounds are each aggregator's own, so round_newest of the sum means nothing if there are several.
@@ -127,6 +130,7 @@ class Engine {
   struct ThreadPosition;
   struct Parts;
   class EngineThread;
+  struct HandingBack;
   class TaskThread;
 
   void check_process() const;

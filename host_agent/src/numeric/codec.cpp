@@ -27,14 +27,13 @@
 //
 // The floating-point environment. Rounding to nearest even, and subnormals as numbers, are what a thread starts
 // with, unless the thread that created it had changed them (Linux hands MXCSR down): torch.set_flush_denormal
-// does. Rather than save and restore MXCSR around every short chunk, the engine's threads
-// call set_default_float_environment once, when they start. Kernels only promise results in that environment.
+// does. Rather than save and restore MXCSR around every short chunk, whoever drives a shard has a
+// DefaultFloatEnvironment meanwhile. Kernels only promise results in that environment.
 #include "numeric/codec.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cassert>
-#include <cfenv>
 #include <cmath>
 #include <cstring>
 #if defined(__x86_64__)
@@ -319,5 +318,12 @@ void set_default_float_environment() noexcept {
   std::fesetenv(FE_DFL_ENV);
 #endif
 }
+
+DefaultFloatEnvironment::DefaultFloatEnvironment() noexcept {
+  static_cast<void>(std::fegetenv(&before_));
+  set_default_float_environment();
+}
+
+DefaultFloatEnvironment::~DefaultFloatEnvironment() { static_cast<void>(std::fesetenv(&before_)); }
 
 }  // namespace wiresum::numeric

@@ -1,6 +1,7 @@
 // Quantise and dequantise one chunk. Pure; SIMD behind one run-time dispatch (kernels.hpp).
 #pragma once
 
+#include <cfenv>
 #include <cstddef>
 #include <cstdint>
 
@@ -101,9 +102,20 @@ void unpack_lanes(unsigned bits, const std::uint32_t* packed, std::size_t words,
 void accumulate(std::byte* cell, const std::byte* payload, std::size_t words) noexcept;
 
 /// Gives the calling thread the floating-point environment in which the results above are promised: round to
-/// nearest even, subnormals as numbers. A thread inherits its creator's, so every thread of the engine calls this
-/// when it starts.
+/// nearest even, subnormals as numbers. A thread inherits its creator's.
 void set_default_float_environment() noexcept;
+
+/// Gives it to the calling thread for as long as this lives.
+class DefaultFloatEnvironment {
+ public:
+  DefaultFloatEnvironment() noexcept;
+  ~DefaultFloatEnvironment();
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+  std::fenv_t before_{};
+};
 
 /// Of active_kernels(): "scalar", "sse2", "avx2", "avx512" (or "portable" where the processor is not x86-64).
 [[nodiscard]] const char* instruction_set() noexcept;

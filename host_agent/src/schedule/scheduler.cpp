@@ -46,9 +46,9 @@ bool Scheduler::may_follow(Stage before, Stage after) noexcept {
       return any_of(kSplitting);
     case kSplitting:
       return any_of(kLimbs);
-    case kAllGather:
     case kLimbs:
       return any_of(kJoining);
+    case kAllGather:
     case kJoining:
     case kStream:
     case kWhole:
@@ -314,6 +314,10 @@ void Scheduler::end_shares(RequestState& state) {
       start_task(state, Stage::kSplitting, [&state] { state.exact->split(); });
       return;
     case Stage::kAllGather:
+      // A few packets, added up sooner than another thread is awake.
+      state.exact->join();
+      finish(state);
+      return;
     case Stage::kLimbs:
       start_task(state, Stage::kJoining, [&state] { state.exact->join(); });
       return;

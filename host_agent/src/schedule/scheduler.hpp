@@ -26,7 +26,8 @@
 // So a vote takes effect vote_lag_chunks later, counted in chunks of collectives that might be sparse, and no later
 // collective is issued before the vote has arrived. The slots hold fewer chunks than that, so they stay full.
 //
-// Tasks. What reads or writes a whole tensor is handed out (poll_task), to be done without the scheduler's lock.
+// Tasks. What reads or writes a whole tensor is handed out (poll_task), to be done without the scheduler's lock. Only
+// an all-gather's few elements are added up at once: who calls has the default floating-point environment.
 //
 // Stages. Each request is in one Stage; scheduler.cpp has the table of which may follow which. After a failure nothing
 // is issued any more: each request ends with its present stage.

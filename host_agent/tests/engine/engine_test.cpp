@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cfenv>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "around.hpp"
 #include "rig.hpp"
 
 namespace wiresum::engine {
@@ -63,6 +65,75 @@ INSTANTIATE_TEST_SUITE_P(Engine, EngineShapes,
                                                2,
                                                {At{.threads = 2, .slots = 32}, At{}, At{.threads = 1, .slots = 128}}}),
                          [](const auto& shape) { return std::string(shape.param.name); });
+
+Request waiting_request(std::vector<float>& values) {
+  Request waits = request(kFloat32, {region(values.data(), values.data(), values.size())});
+  waits.caller_waits = true;
+  return waits;
+}
+
+/// Says whether this thread has ever taken datagrams in.
+thread_local bool has_received = false;
+
+class Receiving final : public stress::Around {
+ public:
+  using Around::Around;
+  [[nodiscard]] std::size_t receive(std::span<transport::RxDatagram> out) noexcept override {
+    has_received = true;
+    return Around::receive(out);
+  }
+};
+
+TEST(Engine, ACallerThatWaitsDrivesASmallSumItselfAndNoOther) {
+  Job job(1, {At{}}, true, 0, [](auto inner) { return std::make_unique<Receiving>(std::move(inner)); });
+  std::vector<float> small(100, 3);
+  std::vector<float> large(200 * kLanes, 3);
+  ASSERT_EQ(end_of(job[0].submit(request(kFloat32, {region(small.data(), small.data(), small.size())}))), Status::kOk);
+  ASSERT_EQ(end_of(job[0].submit(waiting_request(large))), Status::kOk);
+  EXPECT_FALSE(has_received);
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!has_received && std::chrono::steady_clock::now() < until) {
+    ASSERT_EQ(end_of(job[0].submit(waiting_request(small))), Status::kOk);  // the thread may not have parked yet
+  }
+  EXPECT_TRUE(has_received);
+  EXPECT_EQ(small, std::vector<float>(100, 3));
+}
+
+TEST(Engine, ACallerThatWaitsForALateWorkerDoesNotDriveForEver) {
+  Job job(2, 1);
+  std::vector<float> early(100, 1);
+  std::vector<float> late(100, 2);
+  for (int i = 0; i < 3; ++i) {
+    const auto operation = job[0].submit(waiting_request(early));  // comes back without the sum
+    ASSERT_FALSE(operation->done());
+    ASSERT_EQ(end_of(job[1].submit(waiting_request(late))), Status::kOk);
+    ASSERT_EQ(end_of(operation), Status::kOk);
+    ASSERT_EQ(early, late);
+  }
+}
+
+TEST(Engine, ACallersDrivingLeavesItsFloatingPointEnvironmentAsItWas) {
+  Job job(1, 1);
+  std::vector<float> values(100, 1);
+  ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(end_of(job[0].submit(waiting_request(values))), Status::kOk);
+  EXPECT_EQ(std::fegetround(), FE_UPWARD);
+  ASSERT_EQ(std::fesetround(FE_TONEAREST), 0);
+}
+
+TEST(Engine, AnEndWhileACallerDrivesEndsItsSum) {
+  for (int i = 0; i < 50; ++i) {
+    Job job(2, 1);
+    std::vector<float> values(100, 1);
+    std::thread closer([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(40 * i));
+      job[0].close();
+    });
+    const auto operation = job[0].submit(waiting_request(values));
+    EXPECT_EQ(end_of(operation), Status::kAborted);
+    closer.join();
+  }
+}
 
 TEST(Engine, SumsOfFloatsHaveTheSameBitsAtEveryWorker) {
   Job job(3, 1);

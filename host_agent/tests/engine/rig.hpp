@@ -51,7 +51,8 @@ class Job {
  public:
   Job(unsigned workers, unsigned threads, bool offload = true) : Job(workers, {At{.threads = threads}}, offload) {}
 
-  Job(unsigned workers, const std::vector<At>& aggregators, bool offload = true, std::uint64_t exact_elements_max = 0) {
+  Job(unsigned workers, const std::vector<At>& aggregators, bool offload = true, std::uint64_t exact_elements_max = 0,
+      decltype(transport::Spec::around) around = nullptr) {
     std::vector<EngineConfig> configs(workers);
     std::vector<std::vector<std::vector<transport::UdpSocket>>> sockets(workers);
     for (const At& at : aggregators) {
@@ -61,6 +62,7 @@ class Job {
       configs[i].rank = i;
       configs[i].exact_elements_max = exact_elements_max;
       configs[i].transport.offload = offload;
+      configs[i].transport.around = around;
       at_.push_back(configs[i].aggregators);
       engines_.push_back(std::make_unique<Engine>(configs[i], std::move(sockets[i])));
     }

@@ -246,7 +246,9 @@ class Life {
     };
     for (std::size_t number = 0; number < program_.size(); ++number) {
       if (happens(random, 0.2)) std::this_thread::sleep_for(std::chrono::microseconds(below(random, 500)));
-      pending.push_back({number, engines_[worker]->submit(program_[number].request(worker, memory[number]))});
+      engine::Request request = program_[number].request(worker, memory[number]);
+      request.caller_waits = happens(random, 0.4);  // and some of those have others in flight
+      pending.push_back({number, engines_[worker]->submit(std::move(request))});
       ++submitted_;
       while (pending.size() >= in_flight_max) finish_oldest();
     }

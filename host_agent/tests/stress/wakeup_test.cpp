@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -54,7 +55,13 @@ void dawdle() {
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-thread_local std::atomic<int>* naps_without_end = nullptr;  // set in a thread whose naps end only by a wake-up
+/// A sleep of an engine thread for a condition, which ends only by a wake-up.
+struct Nap {
+  std::atomic<pthread_cond_t*> condition{nullptr};
+  pthread_mutex_t* mutex = nullptr;
+  bool is_poked = false;
+};
+thread_local Nap* nap_without_end = nullptr;
 
 template <typename Condition>
 [[nodiscard]] bool comes_true(const Condition& condition) {
@@ -72,16 +79,17 @@ class Watched final : public Around {
   using Around::Around;
 
   // Called by the test.
-  [[nodiscard]] bool is_asleep() const { return asleep_.load(); }
+  [[nodiscard]] bool is_asleep() const { return asleep_.load() || is_napping(); }
   [[nodiscard]] std::uint64_t receives() const { return receives_.load(); }
-  [[nodiscard]] bool is_napping() const { return napping_.load() != 0; }
+  [[nodiscard]] bool is_napping() const { return nap_.condition.load() != nullptr; }
   /// Whether the thread has reached the place from which its instructions are counted.
   [[nodiscard]] bool is_counted() const { return stop_after_.load() < 0; }
   /// Where counting starts; it ends at the next receive() or the next sleep.
   enum class From : std::uint8_t {
-    kWakeUp,     // until receive(): the thread takes its mail
-    kReceive,    // from receive() until the thread sleeps
-    kStatistics  // from the statistics, which an engine thread writes before it sleeps, until the sleep
+    kWakeUp,      // until receive(): the thread takes its mail
+    kReceive,     // from receive() until the thread sleeps
+    kStatistics,  // from the statistics, which an engine thread writes before it sleeps, until the sleep
+    kReport       // from those that it writes before it reports what datagrams have completed
   };
   /// The thread is stopped after so many instructions from there, if it executes so many.
   void stop_after(std::int64_t steps, From from) {
@@ -89,7 +97,17 @@ class Watched final : public Around {
     stop_after_.store(steps);
   }
   /// Wakes the thread without a reason.
-  void poke() noexcept { Around::wake(); }
+  void poke() noexcept {
+    pthread_cond_t* const condition = nap_.condition.load();
+    if (condition == nullptr) {
+      Around::wake();
+      return;
+    }
+    pthread_mutex_lock(nap_.mutex);  // so that it does sleep
+    nap_.is_poked = true;
+    pthread_cond_broadcast(condition);
+    pthread_mutex_unlock(nap_.mutex);
+  }
   /// Makes wake() release the stopped thread.
   bool releases = false;
   /// Makes wake() return only when the thread sleeps again, or after a short time.
@@ -101,12 +119,13 @@ class Watched final : public Around {
   [[nodiscard]] std::size_t receive(std::span<transport::RxDatagram> out) noexcept override {
     stepping::end();
     ++receives_;
+    if (pthread_equal(pthread_self(), test_) == 0) nap_without_end = &nap_;
     if (!garbage_.load()) {
       const std::size_t count = Around::receive(out);
+      has_datagrams_ |= count != 0;
       begin_to_step(From::kReceive);
       return count;
     }
-    naps_without_end = &napping_;
     const auto now = std::chrono::steady_clock::now();
     if (now < garbage_due_) return 0;
     garbage_due_ = now + 100us;
@@ -118,10 +137,10 @@ class Watched final : public Around {
   [[nodiscard]] const transport::TransportStats& stats() const noexcept override {
     return garbage_.load() ? garbage_stats_ : Around::stats();
   }
-  /// The last call that a thread makes for its statistics before a sleep.
+  /// The last call that a thread makes for its statistics.
   [[nodiscard]] int take_error() noexcept override {
     const int error = Around::take_error();
-    begin_to_step(From::kStatistics);
+    begin_to_step(std::exchange(has_datagrams_, false) ? From::kReport : From::kStatistics);
     return error;
   }
   void wait(std::int64_t timeout_ns) noexcept override {
@@ -152,12 +171,14 @@ class Watched final : public Around {
     if (const std::int64_t steps = stop_after_.exchange(-1); steps >= 0) stepping::begin(steps);
   }
 
+  bool has_datagrams_ = false;  // since the last statistics
   std::atomic<From> from_{From::kWakeUp};
   std::atomic<bool> asleep_{false};
   std::atomic<std::uint64_t> receives_{0};
   std::atomic<std::int64_t> stop_after_{-1};
   std::atomic<bool> garbage_{false};
-  std::atomic<int> napping_{0};
+  Nap nap_;
+  const pthread_t test_ = pthread_self();  // a caller may drive, too
   std::chrono::steady_clock::time_point garbage_due_{};
   transport::TransportStats garbage_stats_;
 };
@@ -252,11 +273,21 @@ class WakeUpOfAnEngine : public WakeUp {
   }
 
   [[nodiscard]] std::shared_ptr<Operation> submit() { return engine_->submit(Request{}); }
+  /// Of a caller that drives while it waits.
+  [[nodiscard]] Request waiting_request() {
+    Request request;
+    request.work.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 32};
+    auto* const memory = reinterpret_cast<std::byte*>(&word_);
+    request.work.regions = {{.source = memory, .destination = memory, .elements = 1}};
+    request.caller_waits = true;
+    return request;
+  }
 
   std::unique_ptr<soft_switch::SwitchServer> server_;
   std::unique_ptr<Engine> engine_;
   Watched* watched_ = nullptr;
   std::uint32_t key_ = 0;
+  std::int32_t word_ = 1;
 };
 
 void expect_end(const std::shared_ptr<Operation>& operation) {
@@ -271,6 +302,55 @@ TEST_F(WakeUpOfAnEngine, MailAtAnyMomentBeforeASleepIsSeen) {
   begin();
   const auto poke = [&] { watched_->poke(); };
   at_each_moment(*watched_, From::kStatistics, poke, [&] { expect_end(submit()); });
+}
+
+TEST_F(WakeUpOfAnEngine, ACallerThatWaitsAtAnyMomentBeforeASleepDrivesOrIsServed) {
+  WIRESUM_STEPS_OR_SKIP();
+  begin();
+  const auto poke = [&] { watched_->poke(); };
+  at_each_moment(*watched_, From::kStatistics, poke, [&] { expect_end(engine_->submit(waiting_request())); });
+}
+
+TEST_F(WakeUpOfAnEngine, MailAtAnyMomentBeforeACallerHandsBackIsSeen) {
+  WIRESUM_STEPS_OR_SKIP();
+  begin();
+  constexpr std::int64_t kLast = 300;  // instructions; it hands back in some of them
+  constexpr int kTries = 20;           // of each, since the other thread may be too late
+  std::int64_t way = 0;
+  for (int i = 0; i < 2; ++i) {  // the first time, the linker looks functions up
+    ASSERT_TRUE(comes_true([&] { return watched_->is_napping(); }));
+    watched_->stop_after(0, From::kReport);
+    expect_end(engine_->submit(waiting_request()));
+    way = stepping::end();
+  }
+  int in_time = 0;
+  int tries = 0;
+  for (std::int64_t steps = std::max<std::int64_t>(1, way - kLast); !HasFailure();) {
+    ASSERT_TRUE(comes_true([&] { return watched_->is_napping(); }));
+    stepping::stopped.store(false);
+    std::shared_ptr<Operation> other;
+    std::atomic<bool> is_back{false};
+    std::thread poster([&] {
+      ASSERT_TRUE(comes_true([&] { return stepping::stopped.load() || is_back.load(); }));
+      other = submit();
+      stepping::released.store(true);
+    });
+    watched_->stop_after(steps, From::kReport);
+    const std::shared_ptr<Operation> own = engine_->submit(waiting_request());
+    stepping::end();
+    const bool has_stopped = stepping::stopped.load();
+    const bool was_in_time = stepping::released.load();
+    is_back.store(true);
+    poster.join();
+    expect_end(own);
+    expect_end(other);
+    in_time += was_in_time ? 1 : 0;
+    if (!was_in_time && ++tries != kTries) continue;
+    if (!has_stopped) break;  // each time: it takes fewer instructions
+    tries = 0;
+    ++steps;
+  }
+  EXPECT_GT(in_time, 5);
 }
 
 TEST_F(WakeUpOfAnEngine, MailWhileOtherMailIsTakenIsSeen) {
@@ -452,13 +532,17 @@ TEST_F(WakeUpOfAnEngine, TheMailIsThereBeforeTheWakeUp) {
 extern "C" int __real_pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*);
 extern "C" int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                                              const timespec* until) {
-  std::atomic<int>* const napping = wiresum::stress::naps_without_end;
-  if (napping == nullptr) return __real_pthread_cond_clockwait(condition, mutex, clock, until);
+  wiresum::stress::Nap* const nap = wiresum::stress::nap_without_end;
+  if (nap == nullptr) return __real_pthread_cond_clockwait(condition, mutex, clock, until);
+  wiresum::stress::stepping::end();
   timespec much_later = *until;
   much_later.tv_sec += 30;
-  napping->store(1);
+  nap->mutex = mutex;
+  nap->condition.store(condition);
   const int result = __real_pthread_cond_clockwait(condition, mutex, clock, &much_later);
-  napping->store(0);
+  nap->condition.store(nullptr);
+  if (std::exchange(nap->is_poked, false)) return ETIMEDOUT;
+  if (result == ETIMEDOUT) ++wiresum::stress::overslept;
   return result;
 }
 

@@ -3,8 +3,9 @@
 Two workers and a software switch, all on this machine. The workers have a group of each backend, and take turns: a
 round of calls over the one, a round over the other. Each figure is for one call, of rank 0's calling thread:
 
-processor  what the kernel counts for this thread, in user and system mode (CLOCK_THREAD_CPUTIME_ID): what the caller
+thread     what the kernel counts for this thread, in user and system mode (CLOCK_THREAD_CPUTIME_ID): what the caller
            pays. Threads that work for it meanwhile, its own process's or the switch's, are not in it.
+process    the same for all threads of the process.
 wall       how long a call takes. On few cores that is mostly the others' work, a switch process's among it.
 
 The medians of rounds, and the ratio of the two backends' medians. On a busy machine ratios hold, and times do not.
@@ -20,7 +21,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,8 @@ REPORT_COLUMNS = 110
 class Cost:
     """Microseconds for each call."""
 
-    processor_us: float
+    thread_us: float
+    process_us: float
     wall_us: float
 
 
@@ -79,10 +82,10 @@ ROUNDS: dict[str, Round] = {"synchronous": synchronous, "asynchronous": asynchro
 
 def measure(run: Round, group: Any, tensor: Any, calls: int) -> Cost:
     tensor.zero_()  # summing a sum again and again would end in infinities
-    wall, processor = time.perf_counter_ns(), time.thread_time_ns()
+    clocks = (time.thread_time_ns, time.process_time_ns, time.perf_counter_ns)
+    begun = [clock() for clock in clocks]
     run(group, tensor, calls)
-    processor, wall = time.thread_time_ns() - processor, time.perf_counter_ns() - wall
-    return Cost(processor * 1e-3 / calls, wall * 1e-3 / calls)
+    return Cost(*((clock() - then) * 1e-3 / calls for clock, then in zip(clocks, begun, strict=True)))
 
 
 def work(rank: int, switch: str, folder: str, options: argparse.Namespace, answer: Any) -> None:
@@ -113,9 +116,7 @@ def work(rank: int, switch: str, folder: str, options: argparse.Namespace, answe
 
 def medians(measured: dict[str, list[Cost]]) -> dict[str, Cost]:
     return {
-        name: Cost(
-            statistics.median(cost.processor_us for cost in costs), statistics.median(cost.wall_us for cost in costs)
-        )
+        name: Cost(*(statistics.median(getattr(cost, field.name) for cost in costs) for field in fields(Cost)))
         for name, costs in measured.items()
     }
 
@@ -148,13 +149,13 @@ def report(costs: dict[str, dict[str, Cost]], options: argparse.Namespace) -> No
     from wiresum_lab.benchmarks.program import table_of
 
     title = f"An all-reduce of {4 * options.elements} bytes, {WORKERS} workers; us for each call, medians"
-    table = table_of(title, ("call", "processor: wiresum", "Gloo", "ratio", "wall: wiresum", "Gloo", "ratio"))
+    columns = [(f"{name}: wiresum", "Gloo", "ratio") for name in ("thread", "process", "wall")]
+    table = table_of(title, ("call", *chain(*columns)))
     for kind, of in costs.items():
-        ours, theirs = (of[name] for name in BACKENDS)
-        processor = (ours.processor_us, theirs.processor_us)
-        wall = (ours.wall_us, theirs.wall_us)
-        cells = [(f"{one:.1f}", f"{other:.1f}", f"{one / other:.2f}") for one, other in (processor, wall)]
-        table.add_row(kind, *cells[0], *cells[1])
+        pairs = zip(*(astuple(of[name]) for name in BACKENDS), strict=True)
+        table.add_row(
+            kind, *chain(*((f"{ours:.1f}", f"{theirs:.1f}", f"{ours / theirs:.2f}") for ours, theirs in pairs))
+        )
     Console(width=None if sys.stdout.isatty() else REPORT_COLUMNS).print(table)
 
 

@@ -10,7 +10,7 @@
 
 namespace wiresum::capi {
 
-inline constexpr const char* kName = "wiresum.agent._native.CAPI.1";
+inline constexpr const char* kName = "wiresum.agent._native.CAPI.2";
 
 /// A collective without its memory: what is asked for, and how it travels. What is in a `_native.Form`.
 struct Form {
@@ -35,8 +35,9 @@ struct Capi {
   /// False in a forked child, and when the session has failed, so that all that is submitted ends badly.
   bool (*is_usable)(void* session);
   /// Starts a collective over memory that is read and written, and must stay until it is done. Null if it is refused:
-  /// in a forked child, or if too many are in flight.
-  Operation* (*submit)(void* session, const Form* form, void* memory, std::uint64_t elements, std::int64_t timeout_ns);
+  /// in a forked child, or if too many are in flight. `caller_waits`: engine::Request.
+  Operation* (*submit)(void* session, const Form* form, void* memory, std::uint64_t elements, std::int64_t timeout_ns,
+                       bool caller_waits);
   /// False if the time passed first.
   bool (*wait)(const Operation* operation, std::int64_t timeout_ns);
   bool (*is_done)(const Operation* operation);

@@ -95,11 +95,13 @@ class Session:
         may_be_sparse: bool = False,
         timeout_s: float | None = None,
         notify: bool = True,
+        caller_waits: bool = False,
     ) -> Operation:
         """Starts a collective; every worker must submit the same ones in the same order. No regions: a barrier.
 
         `form` has what most of the arguments mean. With `notify`, `wait_completed` will hand the operation out once it
-        is done.
+        is done. `caller_waits`: the caller will wait for it and do nothing else meanwhile. A small sum is then often
+        complete when this returns, after some milliseconds at most.
         """
         form = self.form(
             dtype=dtype,
@@ -110,7 +112,8 @@ class Session:
             signature=signature,
             may_be_sparse=may_be_sparse,
         )
-        return self.native.submit(regions, form, timeout_s=-1.0 if timeout_s is None else timeout_s, notify=notify)
+        timeout_s = -1.0 if timeout_s is None else timeout_s
+        return self.native.submit(regions, form, timeout_s=timeout_s, notify=notify, caller_waits=caller_waits)
 
     def form(
         self,

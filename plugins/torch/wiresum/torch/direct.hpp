@@ -95,10 +95,11 @@ class DirectSums {
     const auto timeout = options.timeout.count() > 0 ? options.timeout : default_timeout;
     const auto timeout_ns = std::chrono::nanoseconds(std::min<std::chrono::milliseconds>(timeout, kTimeoutMax));
     const auto elements = static_cast<std::uint64_t>(tensor.numel());
-    const Operation operation(agent_.submit(session_, &form, tensor.mutable_data_ptr(), elements, timeout_ns.count()),
-                              [release = agent_.release](capi::Operation* ended) {
-                                if (ended != nullptr) release(ended);
-                              });
+    const Operation operation(
+        agent_.submit(session_, &form, tensor.mutable_data_ptr(), elements, timeout_ns.count(), !options.asyncOp),
+        [release = agent_.release](capi::Operation* ended) {
+          if (ended != nullptr) release(ended);
+        });
     if (!operation) return nullptr;
     const std::lock_guard<std::mutex> guard(mutex_);
     ++calls_;
