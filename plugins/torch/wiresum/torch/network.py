@@ -346,13 +346,16 @@ class Network:
             self._bytes[plan.sums] += plan.bytes
 
     def _submit_all(self, work: NetworkWork, todo: Sequence[CollectivePlan], call: _Call, *, notify: bool) -> None:
-        """With `notify`, hold the attendant's `changed`."""
+        """With `notify`, hold the attendant's `changed`; without, the caller waits for the work."""
         timeout: timedelta = call.opts.timeout
         timeout_s = (timeout if timeout > _UNSET else self._timeout()).total_seconds()
+        waits = not notify and len(todo) == 1
         try:
             for plan in todo:
                 form = self._form(plan, average=call.averages)
-                operation = self.session.submit(plan.regions, **form, timeout_s=timeout_s, notify=notify)
+                operation = self.session.submit(
+                    plan.regions, **form, timeout_s=timeout_s, notify=notify, caller_waits=waits
+                )
                 work.add(operation)
                 kinds = kinds_of(call.tensors)
                 self._calls.note(operation, call.name, call.operator, kinds, timeout_s, plan.root)
