@@ -59,8 +59,9 @@ _REFUSED = "refused "
 _FAILED = "failed "
 
 
-def create_group(backend_options: Any, pg_options: Any) -> Any:
-    """Called by init_process_group, and by new_group at the new group's members."""
+def create_group(backend_options: Any, pg_options: Any, *, may_queue: bool = False) -> Any:
+    """Called by init_process_group, and by new_group at the new group's members. A subgroup that the switch has no room
+    for uses Gloo, unless it `may_queue` as the default group does."""
     if torch.__version__ < OLDEST:
         raise RuntimeError(
             f"wiresum needs PyTorch {OLDEST} or later, and this is {torch.__version__}: pip install 'torch>={OLDEST}'"
@@ -76,6 +77,7 @@ def create_group(backend_options: Any, pg_options: Any) -> Any:
         size,
         Group(name, description, members or list(range(size))),
         subgroup=name if members else "",
+        may_refuse=bool(members) and not may_queue,
         timeout=backend_options.timeout,
         options=options,
     )
@@ -86,9 +88,9 @@ def create_group(backend_options: Any, pg_options: Any) -> Any:
     return WiresumProcessGroup(store, backend)
 
 
-def create_process_group(backend_options: Any) -> dist.ProcessGroup:
+def create_process_group(backend_options: Any, pg_options: Any = None, *, may_queue: bool = False) -> dist.ProcessGroup:
     """The same for a group that is not registered with `torch.distributed`."""
-    made = create_group(backend_options, None)
+    made = create_group(backend_options, pg_options, may_queue=may_queue)
     if isinstance(made, dist.ProcessGroup):
         return made
     rank, size = backend_options.group_rank, backend_options.group_size
@@ -102,12 +104,14 @@ def _make_backend(
     group: Group,
     *,
     subgroup: str,
+    may_refuse: bool,
     timeout: timedelta,
     options: Options,
     is_rest: bool = False,
 ) -> tuple[WiresumBackend, ModuleType | None]:
-    """And the extension, if all members have it. `subgroup` is the group's name; "" for the default group. `is_rest`:
-    some members of a group go on without the others, so that one that does not come is not waited for as at a start."""
+    """And the extension, if all members have it. `subgroup` is the group's name; "" for the default group.
+    `may_refuse`: see `_join`. `is_rest`: some members of a group go on without the others, so that one that does not
+    come is not waited for as at a start."""
     native = extension.load()  # may take a while, so before members wait for each other
     config = options.config()
     # A group's timeout also limits how long its creation may take.
@@ -121,7 +125,7 @@ def _make_backend(
         store, offer = _meet(dist_store, rank, group.ranks, offered, patience)
         _job_names[subgroup] = job = offer.job
         config = _with_fallback(config, offer.fallback)
-        session = _join(config, store, job, rank, size, may_refuse=bool(subgroup)) if size > 1 else None
+        session = _join(config, store, job, rank, size, may_refuse=may_refuse) if size > 1 else None
     finally:
         if home is not None:
             home.give_back()
@@ -145,7 +149,7 @@ def _make_backend(
             )
             gloo.network.meet(timeout)
         make_part = partial(_make_part, options, rank, group)
-        make_rest = partial(_make_rest, dist_store, group, subgroup)
+        make_rest = partial(_make_rest, dist_store, group, subgroup, may_refuse)
         backend = WiresumBackend(
             rank, size, gloo=gloo, network=gloo.network, options=options, make_part=make_part, make_rest=make_rest
         )
@@ -165,13 +169,16 @@ def _make_part(
     part = PrefixStore(subgroup, store)
     group = Group(name, "undefined", [whole.ranks[member] for member in ranks])
     own = ranks.index(rank)
-    return _make_backend(part, own, len(ranks), group, subgroup=subgroup, timeout=timeout, options=options)[0]
+    return _make_backend(
+        part, own, len(ranks), group, subgroup=subgroup, may_refuse=True, timeout=timeout, options=options
+    )[0]
 
 
 def _make_rest(
     store: Store,
     whole: Group,
     subgroup: str,
+    may_refuse: bool,
     ranks: list[int],
     rank: int,
     timeout: timedelta,
@@ -184,7 +191,15 @@ def _make_rest(
     own = ranks.index(rank)
     try:
         return _make_backend(
-            store, own, len(ranks), group, subgroup=subgroup, timeout=timeout, options=options, is_rest=True
+            store,
+            own,
+            len(ranks),
+            group,
+            subgroup=subgroup,
+            may_refuse=may_refuse,
+            timeout=timeout,
+            options=options,
+            is_rest=True,
         )[0]
     except dist.DistNetworkError as error:
         if error.__cause__ is not None:  # the service's
