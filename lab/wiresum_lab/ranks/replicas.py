@@ -5,9 +5,11 @@ Each worker is a replica group of its own, of one process.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from torch._C._distributed_c10d import TCPStore
 
@@ -15,6 +17,19 @@ from wiresum_lab.processes import Program, stop_all, unused_port
 from wiresum_lab.ranks.cluster import environment
 
 LIGHTHOUSE = Path(sys.executable).with_name("torchft_lighthouse")
+
+
+class Step(NamedTuple):
+    """What a worker says after each."""
+
+    at: float
+    """By the machine's monotonic clock, in seconds."""
+    number: int
+    workers: int
+    """That took part."""
+    verdict: str
+    """Committed or repeated."""
+    result: str
 
 
 class Replicas:
@@ -52,3 +67,15 @@ class Replicas:
         command = [sys.executable, *self._program, "--name", name]
         self.programs[name] = Program(command, self._folder / f"{name}.log", variables)
         return self.programs[name]
+
+    def steps(self, name: str) -> list[Step]:
+        """Those that this worker has said, in the form of plugins/torch/examples/torchft_ddp.py."""
+        said = re.findall(r"^(\S+) step (\d+) of (\d+) workers (\w+): (.+)$", self.programs[name].said(), re.MULTILINE)
+        return [
+            Step(float(at), int(number), int(workers), verdict, result) for at, number, workers, verdict, result in said
+        ]
+
+    def first_committed(self, name: str, workers: int, after: float) -> Step | None:
+        """The first step after this moment that so many workers have committed."""
+        wanted = (step for step in self.steps(name) if step.at > after and step.verdict == "committed")
+        return next((step for step in wanted if step.workers == workers), None)

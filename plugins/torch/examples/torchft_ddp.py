@@ -57,6 +57,7 @@ def main() -> None:
         loss.backward()  # means over the participants
         optimizer.step()  # if all sums came
         verdict = "committed" if manager.current_step() > step else "repeated"
+        step = manager.current_step()
         print(f"{time.monotonic():.3f} step {step} of {size} workers {verdict}: loss {loss.item():.4f}", flush=True)
     print(f"weights {wiresum.torch.fingerprint(module, adam)}", flush=True)
     manager.shutdown(wait=False)
