@@ -1,12 +1,15 @@
 """Trains with DDP, and goes on without a worker that is lost (docs/torch.md).
 
-On each host: WIRESUM_SWITCH=... torchrun --nnodes 4 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint ... \\
-    lost_worker.py
+A store that no worker has, and then the workers, each with RANK and WORLD_SIZE:
 
-One worker for each torchrun, since torchrun ends those that it has started beside one that fails.
+python -c 'import torch.distributed as d, time; s = d.TCPStore("0.0.0.0", 29500, is_master=True); time.sleep(1e7)'
+WIRESUM_SWITCH=... RANK=... WORLD_SIZE=4 python lost_worker.py --store HOST:29500
+
+Without --store the workers are torchrun's, and rank 0 cannot be lost.
 """
 
 import argparse
+import os
 
 import torch
 import torch.distributed as dist
@@ -66,8 +69,15 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, until: int) -> No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--until", type=int, default=300, metavar="STEP")
+    parser.add_argument("--store", metavar="HOST:PORT")
     options = parser.parse_args()
-    dist.init_process_group("wiresum")
+    if options.store:
+        host, port = options.store.split(":")
+        store = dist.TCPStore(host, int(port))  # type: ignore[attr-defined]
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group("wiresum", store=store, rank=rank, world_size=size)
+    else:
+        dist.init_process_group("wiresum")
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 1))
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)

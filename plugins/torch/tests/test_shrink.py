@@ -220,13 +220,15 @@ def test_without_its_cpp_part_a_group_says_what_shrinking_needs(rank: int, size:
     assert tensor.tolist() == [2.0] * 3
 
 
-def start_example(switch: SwitchProcess, store: TCPStore | None, port: int, size: int) -> list[subprocess.Popen[str]]:
-    """As torchrun does, whose agent has the store. Without a `store` rank 0 has it."""
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
-    variables |= {"WIRESUM_SWITCH": switch.endpoint, "TORCHELASTIC_USE_AGENT_STORE": str(store is not None)}
+def start_example(switch: SwitchProcess, size: int, store: TCPStore | None) -> list[subprocess.Popen[str]]:
+    """Without a `store` rank 0 has one, as without torchrun."""
+    variables = {"WORLD_SIZE": str(size), "WIRESUM_SWITCH": switch.endpoint}
+    more = ["--store", f"127.0.0.1:{store.port}"] if store is not None else []
+    if store is None:
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}
     return [
         subprocess.Popen(
-            [sys.executable, str(EXAMPLE), "--until", "4000"],
+            [sys.executable, str(EXAMPLE), "--until", "400", *more],
             env=environment(variables | {"RANK": str(rank)}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -248,29 +250,30 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-def test_the_example_goes_on_without_a_killed_worker(switch: SwitchProcess) -> None:
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_example_goes_on_without_a_killed_worker(switch: SwitchProcess, lost: int) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    processes = start_example(switch, store, store.port, 3)
+    processes = start_example(switch, 3, store)
+    survivors = [process for rank, process in enumerate(processes) if rank != lost]
     try:
         read_until(processes[0], "step 50,")
-        processes[1].kill()
-        read_until(processes[0], " 2 workers:")
-        said = [processes[rank].communicate(timeout=100)[0] for rank in (0, 2)]
-        assert [processes[rank].returncode for rank in (0, 2)] == [0, 0], said
+        processes[lost].kill()
+        said = [read_until(survivors[0], " 2 workers:")]
+        said += [process.communicate(timeout=100)[0] for process in survivors]
+        assert [process.returncode for process in survivors] == [0, 0], said
     finally:
         for process in processes:
             process.kill()
             process.communicate()
-    weights = [text.splitlines()[-1] for text in said]
+    weights = [text.splitlines()[-1] for text in said[1:]]
     assert weights[0].startswith("weights ") and weights[0] == weights[1]
-    assert re.findall(r"step (\d+),", said[0])[-1] == "4000"
+    assert re.findall(r"step (\d+),", said[1])[-1] == "400"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_survivors_without_a_store_say_who_had_it(switch: SwitchProcess) -> None:
-    port = unused_port()
-    processes = start_example(switch, None, port, 3)
+    processes = start_example(switch, 3, None)
     try:
         read_until(processes[0], "step 50,")
         processes[0].kill()

@@ -206,7 +206,7 @@ def _make_rest(
             raise
         raise dist.DistNetworkError(
             f"rank {rank} cannot meet those that go on: the group's store does not answer. It ends with the process "
-            f"that has it, which is rank 0 unless torchrun has started the workers ({error})"
+            f"that has it: rank 0, or the torchrun that has started rank 0 ({error})"
         ) from error
 
 
