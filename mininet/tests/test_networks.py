@@ -17,7 +17,7 @@ import pytest
 
 from wiresum import compiled
 from wiresum_lab.demos.digits.runs import Run, RunReader
-from wiresum_lab.processes import Program, SwitchProcess
+from wiresum_lab.processes import Program, SwitchProcess, wait_until
 from wiresum_mininet import topology
 from wiresum_mininet.topology import Shape
 
@@ -145,10 +145,17 @@ def test_a_training_in_a_tree_of_both_kinds_of_switch_equals_the_one_on_loopback
     assert set(run.digests.values()) == set(on_loopback[4].digests.values())
 
 
-def run_reproducible(start: Callable[[Sequence[str]], list[Program]], backend: str) -> str:
+def run_reproducible(
+    start: Callable[[Sequence[str]], list[Program]],
+    backend: str,
+    *more: str,
+    until: int = 4,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> str:
     """The hash of weights and optimizer after some steps of the example of docs/reproducible.md."""
-    options = ["--backend", backend, "--until", "4", "--width", "16", "--layers", "1"]
+    options = ["--backend", backend, "--until", str(until), "--width", "16", "--layers", "1", *more]
     programs = start([sys.executable, str(REPRODUCIBLE), *options])
+    meanwhile()
     for program in programs:
         assert program.process.wait(REPRODUCIBLE_S_MAX) == 0, program.tail()
     (found,) = re.findall(rf"^{len(programs)} workers, .* s: (\w{{64}})$", programs[0].said(), re.MULTILINE)
@@ -165,6 +172,31 @@ def test_a_reproducible_training_in_two_racks_ends_as_that_of_one_process(kind: 
     workplace = Workplace(tmp_path / "net", keeps_packets=False)
     with WiresumNet(topology.find("racks"), kind=kind, workplace=workplace, shape=Shape(loss=0.005)) as net:
         assert run_reproducible(net.start_workers, "wiresum") == expected
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_at_the_other_switch_when_its_own_is_stopped(kind: str, tmp_path: Path) -> None:
+    from wiresum_mininet.nodes import Workplace
+    from wiresum_mininet.wiresum_net import WiresumNet
+
+    until, record = 40 if kind == "software" else 16, tmp_path / "record"
+    alone = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(STORE_PORT)}
+    expected = run_reproducible(lambda argv: [Program(argv, tmp_path / "alone.log", alone)], "gloo", until=until)
+    workplace = Workplace(tmp_path / "net", keeps_packets=False)
+    with WiresumNet(topology.find("two-switches"), kind=kind, workplace=workplace) as net:
+
+        def stop_the_first() -> None:
+            wait_until(
+                lambda: record.exists() and len(record.read_text().splitlines()) > 3, "some steps", REPRODUCIBLE_S_MAX
+            )
+            assert re.search(r"running +4/4 +s1 ", net.command(net["c0"], ["wiresum", "jobs"]))
+            net["s1"].stop(deleteIntfs=False)
+
+        found = run_reproducible(
+            net.start_workers, "wiresum", "--record", str(record), until=until, meanwhile=stop_the_first
+        )
+        assert "goes on at s2" in workplace.log("h1").read_text()
+    assert found == expected
 
 
 @pytest.fixture

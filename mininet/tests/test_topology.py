@@ -29,14 +29,15 @@ def test_every_included_topology_is_valid(name: str) -> None:
             assert plan.port_towards(switch.name, node.name) in plan.ports(switch.name)
 
 
-def test_the_included_topologies_are_one_switch_two_trees_and_one_with_an_ethernet_switch() -> None:
-    assert topology.names() == ["ethernet", "leaf-spine", "one-switch", "racks"]
+def test_the_included_topologies_are_one_switch_two_trees_and_two_with_an_ethernet_switch() -> None:
+    assert topology.names() == ["ethernet", "leaf-spine", "one-switch", "racks", "two-switches"]
     roles = {name: sorted(switch.role for switch in topology.find(name).switches) for name in topology.names()}
     assert roles == {
         "one-switch": ["aggregate"],
         "leaf-spine": ["aggregate", "forward", "forward"],
         "ethernet": ["aggregate", "ethernet"],
         "racks": ["aggregate", "aggregate", "aggregate"],
+        "two-switches": ["aggregate", "aggregate", "ethernet"],
     }
 
 
@@ -45,6 +46,12 @@ def test_the_first_aggregator_on_the_way_to_the_root_sums_for_a_host() -> None:
     assert [racks.aggregator_of(host.name).name for host in racks.hosts] == ["l1"] * 4 + ["l2"] * 4 + ["s1"]
     assert racks.root.name == "s1"
     assert {forwarding.aggregator_of(host.name).name for host in forwarding.hosts} == {"s1"}
+
+
+def test_switches_that_sum_are_a_tree_or_each_alone() -> None:
+    alone = topology.find("two-switches")
+    assert not alone.is_tree and topology.find("racks").is_tree
+    assert [switch.name for switch in alone.aggregators] == ["s1", "s2"]
 
 
 def test_a_port_leads_to_nodes_behind_other_switches() -> None:
@@ -86,7 +93,8 @@ WRONG = [
 
 
 WRONG_RACKS = [
-    (lambda d: d["switches"]["l1"].pop("parent"), 'one switch must have "role": "aggregate" and no "parent"'),
+    (lambda d: d["switches"]["l1"].pop("parent"), "s1, l1 have no parent: in a tree only one has none"),
+    (lambda d: d["switches"]["s1"].update(parent="l1"), 'one switch must have "role": "aggregate" and no "parent"'),
     (lambda d: d["switches"]["l1"].update(parent="s9"), "l1: its parent s9 is no switch"),
     (lambda d: d["switches"]["l1"].update(parent="l2"), "l1: its parent must be s1, the next on the way to s1"),
     (lambda d: d["switches"]["l1"].update(parent="l1"), "l1: its parent must be s1"),

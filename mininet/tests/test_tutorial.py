@@ -158,24 +158,38 @@ def in_shell(text: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.slow
-def test_every_command_prints_the_output_on_the_page(folder: Path, terminals: list[Terminal]) -> None:
-    typed = commands()
-    assert len(typed) > 30
-    for before, command in zip([None, *typed], typed, strict=False):
+def play(typed: list[Command], folder: Path, terminals: list[Terminal], *more: str) -> None:
+    """`more`: options of `make mininet` that the page does not have."""
+    for before, command, after in zip([None, *typed[:-1]], typed, [*typed[1:], None], strict=True):
         if command.text.startswith(SLEEP):
             time.sleep(1.0)
         elif before is not None and before.text.startswith(SLEEP):
             assert_comes(command, terminals[-1])
         elif command.prompt == PROMPT:
             assert_shown(command, terminals[-1].type(command.text))
-        elif command.text in ("sudo make mininet", "make mininet"):
-            arguments = made(command.text)
-            assert arguments is not None
-            terminals.append(Terminal(arguments, folder))
+        elif (arguments := made(command.text)) is not None and after is not None and after.prompt == PROMPT:
+            terminals.append(Terminal([*arguments, *more], folder))
             assert_shown(command, terminals[-1].until_prompt())
         elif not command.text.startswith("wireshark "):  # needs a display
             assert_shown(command, in_shell(command.text, folder))
+
+
+@pytest.mark.slow
+def test_every_command_prints_the_output_on_the_page(folder: Path, terminals: list[Terminal]) -> None:
+    typed = commands()
+    assert len(typed) > 30
+    play(typed, folder, terminals)
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_at_the_second_switch_as_the_page_says(
+    kind: str, tmp_path: Path, terminals: list[Terminal]
+) -> None:
+    typed = commands()
+    first = next(number for number, command in enumerate(typed) if "two-switches" in command.text)
+    last = next(number for number in range(first, len(typed)) if typed[number].text == "exit")
+    (tmp_path / "mininet").symlink_to(REPOSITORY / "mininet")
+    play(typed[first : last + 1], tmp_path, terminals, "--switch", kind, "--no-captures")
 
 
 def test_the_page_mentions_all_topologies_and_options() -> None:

@@ -12,7 +12,8 @@
 The form is that of p4lang's tutorials. A link's end is a host, or a switch and the number of its port. A switch's role:
 
     aggregate   sums what workers send to its address, and forwards everything else. Where there are several, all but
-                one have a parent: the switch that they send their sums to, and of which they are a worker.
+                one have a parent: the switch that they send their sums to, and of which they are a worker. Or none has
+                one: then a job is at one of them, and goes on at another if that is lost.
     forward     runs the same program, and forwards alone. Has an address too, at which it answers pings.
     ethernet    an ordinary Ethernet switch
 
@@ -71,7 +72,7 @@ class SwitchPlan:
     interface: ipaddress.IPv4Interface | None
     mac: str
     parent: str = ""
-    """The switch that gets its sums; empty for the root."""
+    """The switch that gets its sums; empty for the root, and where each is alone."""
     kind: str = ""
     """One of `KINDS`; empty for the kind of all switches."""
 
@@ -138,15 +139,20 @@ class Topology:
 
     @property
     def root(self) -> SwitchPlan:
-        """The only switch without a parent."""
+        """The first switch without a parent. In a tree it is the only one."""
         return next(switch for switch in self.aggregators if not switch.parent)
+
+    @property
+    def is_tree(self) -> bool:
+        """Of switches that sum."""
+        return any(switch.parent for switch in self.aggregators)
 
     def switch(self, name: str) -> SwitchPlan:
         """The switch with this name, which must exist."""
         return next(switch for switch in self.switches if switch.name == name)
 
     def aggregator_of(self, host: str) -> SwitchPlan:
-        """The first aggregator on a host's way to the root."""
+        """Of a tree: the first aggregator on a host's way to the root."""
         path = self.path(host, self.root.name)
         return next(switch for node in path for switch in self.aggregators if switch.name == node)
 
@@ -320,8 +326,11 @@ def _checked(topology: Topology) -> Topology:
         raise ValueError("all addresses must be in one network: nothing routes here")
     if sum(host.runs_controller for host in topology.hosts) != 1:
         raise ValueError('one host must have "role": "controller"')
-    if sum(not switch.parent for switch in topology.aggregators) != 1:
+    roots = [switch.name for switch in topology.aggregators if not switch.parent]
+    if not roots:
         raise ValueError('one switch must have "role": "aggregate" and no "parent"')
+    if topology.is_tree and len(roots) > 1:
+        raise ValueError(f"{', '.join(roots)} have no parent: in a tree only one has none, and otherwise all")
     if len(topology.workers) < 2:
         raise ValueError("at least two hosts must be workers")
     _check_tree(topology, {node.name for node in nodes})

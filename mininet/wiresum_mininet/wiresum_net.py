@@ -241,11 +241,11 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         return lines
 
     def _at(self, plan: SwitchPlan) -> list[HostPlan | SwitchPlan]:
-        """The nodes that the configuration must list at a switch. In a tree each node is at one switch; a single
-        software switch serves all nodes."""
+        """The nodes that the configuration must list at a switch. In a tree each node is at one switch; otherwise
+        a software switch serves all nodes."""
         nodes: list[HostPlan | SwitchPlan] = [*self.topology.hosts, *self.topology.switches]
         others = [node for node in nodes if node.address and node is not plan]
-        if plan.role == AGGREGATE and len(self.topology.aggregators) > 1:
+        if plan.role == AGGREGATE and self.topology.is_tree:
             hosts = [node for node in others if node not in self.topology.aggregators]
             return [node for node in hosts if self.topology.aggregator_of(node.name) is plan]
         return [] if self.kind_of(plan) == SOFTWARE else others

@@ -288,6 +288,63 @@ def test_workers_that_wait_at_different_services_meet(
         job.await_moves(1)
 
 
+def taken(service: Service, config: AgentConfig) -> Membership:
+    """Starts the service, and gives all its slots to a job."""
+    service.start()
+    config = dataclasses.replace(config, switch=service.endpoint, slots=4096)
+    holder = Membership.join(
+        config, job_name="all", rank=0, world_size=1, address="127.0.0.1", port=6000, threads_max=2, lanes_max=100
+    )
+    holder.attend(on_ended=DataPath().errors.append, progress=lambda: 1)
+    assert holder.grant.slots == 4096
+    return holder
+
+
+@pytest.mark.parametrize("late_s", [0.0, 1.1])
+def test_services_without_a_place_for_the_job_are_left_out_in_turn(
+    service: Service, start: Start, monkeypatch: pytest.MonkeyPatch, late_s: float
+) -> None:
+    """The first two are full, and the third one has room; one worker comes later than the others."""
+    monkeypatch.setattr(resuming, "TURN_S", 0.5)
+    second, third = Service(), Service().start()
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(second.kill)
+        cleanup.callback(third.kill)
+        endpoints = f"{service.endpoint},{second.endpoint},{third.endpoint}"
+        job = start(endpoints, [DataPath(0), DataPath(), DataPath()])
+        away = [CutOff(member) for member in job.members]
+        service.kill()
+        for full in (service, second):
+            cleanup.callback(taken(full, job.config).leave)
+        for each in away[1:]:
+            each.over()
+        time.sleep(late_s)
+        away[0].over()
+        assert [each[0] for each in job.await_moves(1)] == [3, 1, 1]
+        assert [report.name for report in third.jobs()] == ["a-job"]
+
+
+def test_a_service_that_refuses_and_then_dies_keeps_no_worker_from_the_next(
+    service: Service, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "TURN_S", 0.5)
+    second = Service()
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(second.kill)
+        job = start(f"{service.endpoint},{second.endpoint}", [DataPath(), DataPath()])
+        away = [CutOff(member) for member in job.members]
+        service.kill()
+        holder = taken(service, job.config)
+        for each in away:
+            each.over()
+        for member in job.members:
+            wait_until(lambda: member._resuming and member._resuming._turns, "it was refused", PATIENCE_S)  # noqa: B023
+        service.kill()
+        second.start()
+        job.await_moves(1)
+        holder.leave()
+
+
 def test_a_worker_that_halted_by_itself_is_moved_by_a_service_that_still_knows_it(start: Start) -> None:
     """Half of the workers have lost it, and the other half attends."""
     service = Service(dataclasses.replace(LIMITS, connection_lost_ms=60_000)).start()

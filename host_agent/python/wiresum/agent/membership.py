@@ -534,7 +534,7 @@ class Membership:
         if (over := resuming.look(self.grant, cause)) is not None:
             self._given_up = True
         elif not self._leaving.wait(RETRY_PAUSE_S):
-            self._move_on(turns, resuming.next)
+            self._move_on(turns, resuming.next if answered else "")
         return over
 
     def _stop_resuming(self, why: WiresumError) -> None:

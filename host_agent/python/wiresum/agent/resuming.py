@@ -7,8 +7,10 @@ when it has the positions of all workers. So whatever each of them does meanwhil
 It asks its services one after the other, in their order, and the fallback last. One that knows the job moves it: the
 worker attends there, and says that it has halted (membership.py). One that does not is asked for a place, if it has a
 switch that takes jobs. After `TURN_S` the worker begins at the first one again, so that all meet at the first that can
-take the job, whatever each of them found before. After some turns it asks only the fallback for a place, and the others
-whether they know the job: a service may take jobs, and yet have no place for this one.
+take the job, whatever each of them found before. But a service may take jobs, and yet have no place for this one. So
+after some turns the worker asks only the fallback for a place, and the others whether they know the job. Without a
+fallback it leaves out those that have had their turns, until all have; then each has one turn more, so that workers
+that are at different services meet after all.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
@@ -35,8 +38,9 @@ RESUME_S = 30.0
 takes. For a service that may come back with the job, as long as its grant says, if that is longer."""
 TURN_S = 2.0
 """How long it waits for a place at one service, if there are others to ask."""
-TURNS_BEFORE_FALLBACK = 2
-"""Then it asks no other service for a place, and at the fallback waits for twice as long."""
+TURNS_OF_ONE = 2
+"""Of a service, before the next one is asked. Where there is a fallback, of all others together; there it waits for
+twice as long."""
 READY_S_MAX = 1.0
 TURN_S_MIN = 0.1
 FALLBACK_AFTER_S = 1.0
@@ -92,9 +96,11 @@ class Resuming:
         self._interruption = Interruption()
         self._why = ""
         self._final = False
-        self._turns = 0
+        self._turns: Counter[str] = Counter()
+        """By endpoint: how often it was asked for a place, and had none."""
+        self._turns_of_one = TURNS_OF_ONE
         self.next = ""
-        """The endpoint to ask next; empty: the one after this."""
+        """The endpoint to ask next, if this one has answered; empty: the one after this."""
 
     def stop(self, why: WiresumError) -> None:
         """From any thread: it shall not look any longer."""
@@ -105,7 +111,7 @@ class Resuming:
         others = len(self._control.endpoints) > 1 or self._fallback is not None
         self.next = ""
         turn_s = TURN_S
-        if self._fallback is not None and self._turns >= TURNS_BEFORE_FALLBACK:
+        if self._fallback is not None and self._turns.total() >= TURNS_OF_ONE:
             if self._control.endpoint != self._fallback.target:
                 return None
             turn_s = 2 * TURN_S
@@ -122,11 +128,19 @@ class Resuming:
         except JoinError as error:
             self._why, again = str(error), error.code in _AGAIN
             self._final = not again and not others
-            self._turns += 1
-            self.next = self._control.endpoints[0] if again else ""
+            self._turns[self._control.endpoint] += 1
+            self.next = self._first_to_ask() if again else ""
         except WiresumError as error:
             self._why, self._final = str(error), True
         return None
+
+    def _first_to_ask(self) -> str:
+        if self._fallback is not None:
+            return self._control.endpoints[0]
+        if min(self._turns[endpoint] for endpoint in self._control.endpoints) >= self._turns_of_one:
+            self._turns.clear()
+            self._turns_of_one += 1
+        return next(each for each in self._control.endpoints if self._turns[each] < self._turns_of_one)
 
     def look(self, grant: messages.JoinReply, cause: str) -> WiresumError | None:
         """Between two services. `cause`: why the last one could not be talked to, if so. Returns the error if it is

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,20 @@ def test_a_training_gives_the_same_bits_however_often_its_switch_is_killed(run_b
     outcome = json.loads(finished.stdout)
     assert (outcome["kills"], len(outcome["digests"])) == (3, 1)
     assert (tmp_path / "controller0.log").read_text().count("it has moved to leaf, since leaf was started anew") == 3
+
+
+@pytest.mark.slow
+def test_a_training_gives_the_same_bits_however_often_the_other_switch_takes_over(
+    run_bench: Run, tmp_path: Path
+) -> None:
+    options = ["--other-switch", "--kills", "3", "--folder", str(tmp_path), "--json"]
+    finished = run_bench("benchmarks.cluster.restart", *options)
+    logs = "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(tmp_path.glob("*.log")))
+    assert finished.returncode == 0, finished.stdout + finished.stderr + logs
+    outcome = json.loads(finished.stdout)
+    assert (outcome["kills"], len(outcome["digests"])) == (3, 1)
+    moved = re.findall(r"it has moved to (\w+), since (\w+) ", (tmp_path / "controller0.log").read_text())
+    assert len(moved) == 3 and all(sorted(pair) == ["leaf", "other"] for pair in moved), moved
 
 
 @pytest.mark.slow

@@ -8,13 +8,16 @@ controllers share the state, and each kill is of the active one; the other takes
 started again as the standby. When all kills are done the training ends after some step; then the same workers train
 again for as many steps, and nobody is killed. With `--switch` each kill is of the switch, and the next one comes when
 the training has gone on; there are no short jobs, since one whose worker has left just then would rightly fail. With
-`--without-switch` there is one `wiresum switch` with its own join service and no controller. It is killed and stays
-away until the training has gone on at the switch that rank 0 starts; then it is started again, and the next kill comes
-when the training has returned to it.
+`--other-switch` there are two switches, and each kill is of the one that the job is at; it is started again when the
+training has gone on at the other one, and the next kill comes when it serves. With `--without-switch` there is one
+`wiresum switch` with its own join service and no controller. It is killed and stays away until the training has gone on
+at the switch that rank 0 starts; then it is started again, and the next kill comes when the training has returned to
+it.
 
     python -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart
     python -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart --standby
     python -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart --switch
+    python -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart --other-switch
     python -m wiresum_lab.benchmarks.cluster.restart --kills 20 --folder build/restart --without-switch
 
 Prints a line, or with --json an object; exits with status 1 if a digest differs or a job failed. Logs are in the
@@ -46,6 +49,7 @@ from wiresum_lab.processes import Program, SwitchAt, controller_config, unused_p
 
 WAIT_S_MAX = 60.0
 SLOTS = 4096
+SWITCHES = ("leaf", "other")
 STEPS_UNDER_WAY = 1
 """Steps that may end after a kill with sums that had been sent before."""
 WORKER, VISITOR = (Path(__file__).with_name(f"restart_{who}.py") for who in ("worker", "visitor"))
@@ -78,18 +82,21 @@ class RestartResult:
 class Processes:
     """The processes of both trainings, from `with` to its end."""
 
-    def __init__(self, folder: Path, workers: int, *, standby: bool, visits: bool, embedded: bool) -> None:
-        """`embedded`: the switch serves joins itself, and there are no controllers."""
+    def __init__(
+        self, folder: Path, workers: int, *, standby: bool, visits: bool, embedded: bool, switches: int
+    ) -> None:
+        """`embedded`: the only switch serves joins itself, and there are no controllers."""
         self._folder, self._workers, self._visits, self._embedded = folder, workers, visits, embedded
         folder.mkdir(parents=True, exist_ok=True)
         for left in (*folder.glob("*.json"), *folder.glob("*.log"), *folder.glob("state/*"), *folder.glob("st[eo]p*")):
             left.unlink()
         self._listen = [unused_port() for _ in range(1 + standby)]
-        self._p4runtime, self._data = unused_port(), _free_block()
+        blocks = _free_blocks(switches)
+        self._plans = [SwitchAt(*each) for each in zip(SWITCHES, (unused_port() for _ in blocks), blocks, strict=False)]
         self._cleanup = contextlib.ExitStack()
         self._controllers: list[Program | None] = [None] * (0 if embedded else len(self._listen))
         self._trainers: list[Program] = []
-        self._switch: Program | None = None
+        self._switches: dict[str, Program] = {}
         self.service = Service(",".join(f"127.0.0.1:{port}" for port in self._listen))
 
     def __enter__(self) -> Processes:
@@ -105,10 +112,10 @@ class Processes:
 
     def _start_all(self) -> None:
         self._cleanup.enter_context(self.service)
-        self.start_switch()
+        for plan in self._plans:
+            self.start_switch(plan.name)
         for index, _ in enumerate(self._controllers):
-            leaf = SwitchAt("leaf", self._p4runtime, self._data)
-            text = controller_config(listen=self._listen[index], switches=[leaf], slots=SLOTS)
+            text = controller_config(listen=self._listen[index], switches=self._plans, slots=SLOTS)
             (self._folder / f"cluster{index}.toml").write_text(text)
             self.start_controller(index, standby=index > 0)
             self.await_report(lambda report: report.service.role == "active", "the controller serves")
@@ -126,16 +133,29 @@ class Processes:
         self.await_report(self._all_attend, "all workers attend")
         self._await(lambda: self.steps() or None, "the training has begun")
 
-    def start_switch(self) -> None:
-        serves = ("--control", self._listen[0]) if self._embedded else ("--p4runtime", self._p4runtime)
-        ends = [serves[0], f"127.0.0.1:{serves[1]}", "--bind", "127.0.0.1", "--port", str(self._data)]
-        self._switch = self._start("switch", [*wiresum("switch"), *ends, "--slots", str(SLOTS)])
-        self._switch.await_text("ready")
+    def start_switch(self, name: str = SWITCHES[0]) -> None:
+        plan = next(plan for plan in self._plans if plan.name == name)
+        serves = ("--control", self._listen[0]) if self._embedded else ("--p4runtime", plan.p4runtime)
+        ends = [serves[0], f"127.0.0.1:{serves[1]}", "--bind", "127.0.0.1", "--port", str(plan.data)]
+        self._switches[name] = self._start(name, [*wiresum("switch"), *ends, "--slots", str(SLOTS)])
+        self._switches[name].await_text("ready")
 
-    def kill_switch(self) -> None:
-        assert self._switch is not None
+    def kill_switch(self, name: str = SWITCHES[0]) -> None:
         self._check_alive()
-        self._switch.kill()
+        self._switches[name].kill()
+
+    def switch_of_job(self) -> str:
+        """Where it runs."""
+
+        def ask() -> str | None:
+            return next((job.switch_name for job in self.service.report(1.0).jobs if job.state == "running"), None)
+
+        return self._await(ask, "the job runs")
+
+    def await_switches(self) -> None:
+        self.await_report(
+            lambda report: all(switch.state == "ready" for switch in report.switches), "all switches serve"
+        )
 
     def await_step(self, beyond: int) -> None:
         self._await(lambda: self.steps() > beyond or None, "the training goes on")
@@ -258,6 +278,19 @@ def _kill_switch(processes: Processes, chance: random.Random, learnt: _Learnt) -
     learnt.back_s.append(time.monotonic() - killed_at)
 
 
+def _let_other_switch_take_over(processes: Processes, chance: random.Random, learnt: _Learnt) -> None:
+    """Then starts the one that it has killed."""
+    time.sleep(chance.uniform(0, 0.5))
+    name = processes.switch_of_job()
+    killed_at = time.monotonic()
+    processes.kill_switch(name)
+    processes.await_step(processes.steps() + STEPS_UNDER_WAY)
+    learnt.back_s.append(time.monotonic() - killed_at)
+    processes.start_switch(name)
+    processes.await_switches()
+    processes.await_served()
+
+
 def _take_switch_away(processes: Processes, chance: random.Random, learnt: _Learnt) -> None:
     """Until the training goes on without it; then it returns."""
     time.sleep(chance.uniform(0, 0.5))
@@ -279,14 +312,23 @@ def run(
     *,
     standby: bool = False,
     switch: bool = False,
+    other_switch: bool = False,
     without_switch: bool = False,
 ) -> RestartResult:
     chance, learnt, done = random.Random(seed), _Learnt(), 0
-    with_visits = not (switch or without_switch)
-    with Processes(folder, workers, standby=standby, visits=with_visits, embedded=without_switch) as processes:
+    ways = ((switch, _kill_switch), (other_switch, _let_other_switch_take_over), (without_switch, _take_switch_away))
+    way = next((way for is_meant, way in ways if is_meant), None)
+    with Processes(
+        folder,
+        workers,
+        standby=standby,
+        visits=way is None,
+        embedded=without_switch,
+        switches=2 if other_switch else 1,
+    ) as processes:
         while done < kills:
-            if switch or without_switch:
-                (_kill_switch if switch else _take_switch_away)(processes, chance, learnt)
+            if way is not None:
+                way(processes, chance, learnt)
                 done += 1
             else:
                 done += _kill(processes, kills - done, chance, learnt, standby=standby)
@@ -303,14 +345,17 @@ def run(
     )
 
 
-def _free_block() -> int:
-    """The first of as many free UDP ports as a switch has, which nobody else is likely to take meanwhile."""
+def _free_blocks(count: int) -> list[int]:
+    """The first of as many free UDP ports as a switch has, for each. Nobody else is likely to take them meanwhile."""
+    found = []
     for base in range(20_000, 30_000, THREADS_MAX):
         with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
             for port in range(base, base + THREADS_MAX):
                 opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)).bind(("127.0.0.1", port))
-            return base
-    raise click.ClickException(f"no {THREADS_MAX} UDP ports in a row are free")
+            found.append(base)
+        if len(found) == count:
+            return found
+    raise click.ClickException(f"no {THREADS_MAX} UDP ports in a row are free for each of {count} switches")
 
 
 @click.command(help=__doc__)
@@ -318,13 +363,14 @@ def _free_block() -> int:
 @click.option("--workers", default=2, type=click.IntRange(1, 8), show_default=True, help="Of the training.")
 @click.option("--standby", is_flag=True, help="Let a standby take over.")
 @click.option("--switch", is_flag=True, help="Kill the switch, not a controller.")
+@click.option("--other-switch", is_flag=True, help="Kill the switch that the job is at; the other one takes over.")
 @click.option("--without-switch", is_flag=True, help="Take the only switch away, until the training goes on without.")
 @click.option("--seed", default=1, show_default=True, help="Of the moments of the kills.")
 @click.option("--folder", required=True, type=click.Path(path_type=Path), help="For logs and state.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def main(kills: int, workers: int, seed: int, folder: Path, as_json: bool, **what: bool) -> None:
     if sum(what.values()) > 1:
-        raise click.UsageError("--standby, --switch and --without-switch exclude each other")
+        raise click.UsageError("--standby, --switch, --other-switch and --without-switch exclude each other")
     outcome = run(folder.resolve(), kills, workers, seed, **what)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(outcome), indent=2))

@@ -371,10 +371,21 @@ class PythonBackend final : public c10d::Backend {
                                     const c10::intrusive_ptr<Options>& options) {
     const py::gil_scoped_acquire locked;
     py::object part = implementation_.attr("split")(store, ranks, options->group_name, options->timeout);
-    if (part.is_none()) return nullptr;
-    const int rank = part.attr("rank").cast<int>();
-    const int size = part.attr("size").cast<int>();
-    return c10::make_intrusive<PythonBackend>(std::move(part), rank, size);
+    return part.is_none() ? nullptr : of(std::move(part));
+  }
+
+  bool supportsShrinking() const { return true; }
+
+  /// PyTorch calls it where its own wrapper is around this backend (DETAIL), and passes options of backends in C++.
+  c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& excluded, int flags,
+                                     const c10::intrusive_ptr<Options>& options) {
+    const py::gil_scoped_acquire locked;
+    return shrink_with(excluded, flags, options ? py::cast(options) : py::none());
+  }
+
+  c10::intrusive_ptr<PythonBackend> shrink_with(const std::vector<int64_t>& excluded, int flags,
+                                                const py::object& options) {
+    return of(implementation_.attr("shrink")(excluded, flags, options));
   }
 
   void shutdown() {
@@ -388,6 +399,13 @@ class PythonBackend final : public c10d::Backend {
   }
 
  private:
+  /// `implementation` is a WiresumBackend. The caller has the GIL.
+  static c10::intrusive_ptr<PythonBackend> of(py::object implementation) {
+    const int rank = implementation.attr("rank").cast<int>();
+    const int size = implementation.attr("size").cast<int>();
+    return c10::make_intrusive<PythonBackend>(std::move(implementation), rank, size);
+  }
+
   /// `tensors` are for the profiler, which shows their shapes.
   template <typename... Arguments>
   WorkPtr run(c10d::OpType type, const char* title, const Tensors& tensors, const char* method,
@@ -432,6 +450,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::arg("implementation"), py::arg("rank"), py::arg("size"))
       .def_property_readonly("implementation", &PythonBackend::implementation)
       .def_property_readonly("options", &PythonBackend::getBackendOptions)
+      // Takes a wiresum.torch.Options, which is no c10d::Backend::Options.
+      .def("shrink", &PythonBackend::shrink_with, py::arg("ranks_to_exclude"), py::arg("shrink_flags") = 0,
+           py::arg("opts_override") = py::none())
       // For NCCL: new_group calls it at workers outside of the group if the backend can be split.
       .def("perform_nocolor_split", [](PythonBackend&, const at::Device&) {});
 }

@@ -27,6 +27,7 @@ from wiresum.torch import plan as plans
 from wiresum.torch import rows
 from wiresum.torch.gloo import Gloo, tensors_in
 from wiresum.torch.network import Network
+from wiresum.torch.options import Options, checked
 from wiresum.torch.plan import Tensors
 from wiresum.torch.statistics import GroupStats
 from wiresum.torch.work import GlooWork, GroupedWork, NetworkWork
@@ -34,12 +35,16 @@ from wiresum.torch.work import GlooWork, GroupedWork, NetworkWork
 EXIT_LINGER_S = 1.0
 """How long a process that exits without destroy_process_group lingers: others may ask for lost packets."""
 
+SHRINK_ABORT = 0x01
+"""As in `torch.distributed`."""
+
 _SUM, _AVERAGE = dist.ReduceOp.SUM, dist.ReduceOp.AVG
 
 
 class WiresumBackend:
     """`network` is None in a group of one worker, and in one that got no lease at the switch: Gloo does everything.
-    `make_part(store, ranks, name, timeout)` makes the backend of some of the members, who call it."""
+    `make_part(store, ranks, name, timeout)` makes the backend of some of the members, who call it, and
+    `make_rest(ranks, rank, timeout, options)` of those that go on without the others."""
 
     def __init__(
         self,
@@ -48,13 +53,17 @@ class WiresumBackend:
         *,
         gloo: Gloo,
         network: Network | None,
+        options: Options,
         make_part: Callable[[Store, list[int], str, timedelta], WiresumBackend],
+        make_rest: Callable[[list[int], int, timedelta, Options], WiresumBackend],
     ) -> None:
         self.rank = rank
         self.size = size
         self.gloo = gloo
         self.network = network
+        self._options = options
         self._make_part = make_part
+        self._make_rest = make_rest
         self._parts: weakref.WeakValueDictionary[str, WiresumBackend] = weakref.WeakValueDictionary()
         self._forked = False
         self._closed = False
@@ -210,6 +219,19 @@ class WiresumBackend:
             part = self._parts[name] = self._make_part(store, list(ranks), name, timeout)
         return part
 
+    def shrink(self, excluded: Sequence[int], flags: int, pg_options: object) -> WiresumBackend:
+        """The backend of the other members, who all call it. This one's job is over first, so that its slots are free.
+        Without `pg_options` it has this one's.
+        """
+        self._require_no_fork()
+        options = self._options if pg_options is None else checked(pg_options)
+        if flags & SHRINK_ABORT:
+            self.abort()
+        else:
+            self.shutdown()
+        rest = [member for member in range(self.size) if member not in excluded]
+        return self._make_rest(rest, self.rank, self.timeout, options)
+
     def stats(self) -> GroupStats:
         network = self.network
         return GroupStats(
@@ -261,12 +283,15 @@ class WiresumBackend:
         self._forked = True
         _kept_after_fork.append(self)
 
-    def _require_usable(self) -> None:
+    def _require_no_fork(self) -> None:
         if self._forked:
             raise RuntimeError(
                 "this process was forked from a member of the wiresum process group and is none itself: "
                 "start workers with 'spawn', or use collectives in the parent only"
             )
+
+    def _require_usable(self) -> None:
+        self._require_no_fork()
         if self.network is not None:
             self.network.require_group()
 

@@ -12,6 +12,7 @@ import secrets
 import time
 import weakref
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from wiresum.agent import fallback
 from wiresum.agent.config import AUTO, OFF, AgentConfig
@@ -33,10 +34,10 @@ from wiresum.torch.backend import WiresumBackend
 from wiresum.torch.calls import KEPT
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.flight_recorder import Group
-from wiresum.torch.gloo import Gloo, device_of, group_of, make_gloo
+from wiresum.torch.gloo import Gloo, PlainGloo, device_of, group_of, make_gloo
 from wiresum.torch.network import Network, looks
 from wiresum.torch.no_room import NoRoom
-from wiresum.torch.options import Options
+from wiresum.torch.options import Options, checked
 
 log = logging.getLogger("wiresum")
 
@@ -58,14 +59,14 @@ _REFUSED = "refused "
 _FAILED = "failed "
 
 
-def create_group(backend_options: Any, pg_options: Any) -> Any:
-    """Called by init_process_group, and by new_group at the new group's members."""
+def create_group(backend_options: Any, pg_options: Any, *, may_queue: bool = False) -> Any:
+    """Called by init_process_group, and by new_group at the new group's members. A subgroup that the switch has no room
+    for uses Gloo, unless it `may_queue` as the default group does."""
     if torch.__version__ < OLDEST:
         raise RuntimeError(
             f"wiresum needs PyTorch {OLDEST} or later, and this is {torch.__version__}: pip install 'torch>={OLDEST}'"
         )
-    if pg_options is not None and not isinstance(pg_options, Options):
-        raise TypeError(f"pg_options of the wiresum backend are a wiresum.torch.Options, not a {type(pg_options)}")
+    options = checked(pg_options)
     members = [int(member) for member in backend_options.global_ranks_in_group]
     rank, size = int(backend_options.group_rank), int(backend_options.group_size)
     name, description = str(backend_options.group_id), "undefined" if members else "default_pg"
@@ -76,8 +77,9 @@ def create_group(backend_options: Any, pg_options: Any) -> Any:
         size,
         Group(name, description, members or list(range(size))),
         subgroup=name if members else "",
+        may_refuse=bool(members) and not may_queue,
         timeout=backend_options.timeout,
-        options=pg_options or Options(),
+        options=options,
     )
     if native is not None:
         return native.PythonBackend(backend, rank, size)
@@ -86,9 +88,9 @@ def create_group(backend_options: Any, pg_options: Any) -> Any:
     return WiresumProcessGroup(store, backend)
 
 
-def create_process_group(backend_options: Any) -> dist.ProcessGroup:
+def create_process_group(backend_options: Any, pg_options: Any = None, *, may_queue: bool = False) -> dist.ProcessGroup:
     """The same for a group that is not registered with `torch.distributed`."""
-    made = create_group(backend_options, None)
+    made = create_group(backend_options, pg_options, may_queue=may_queue)
     if isinstance(made, dist.ProcessGroup):
         return made
     rank, size = backend_options.group_rank, backend_options.group_size
@@ -96,9 +98,20 @@ def create_process_group(backend_options: Any) -> dist.ProcessGroup:
 
 
 def _make_backend(
-    dist_store: Store, rank: int, size: int, group: Group, *, subgroup: str, timeout: timedelta, options: Options
+    dist_store: Store,
+    rank: int,
+    size: int,
+    group: Group,
+    *,
+    subgroup: str,
+    may_refuse: bool,
+    timeout: timedelta,
+    options: Options,
+    is_rest: bool = False,
 ) -> tuple[WiresumBackend, ModuleType | None]:
-    """And the extension, if all members have it. `subgroup` is the group's name; "" for the default group."""
+    """And the extension, if all members have it. `subgroup` is the group's name; "" for the default group.
+    `may_refuse`: see `_join`. `is_rest`: some members of a group go on without the others, so that one that does not
+    come is not waited for as at a start."""
     native = extension.load()  # may take a while, so before members wait for each other
     config = options.config()
     # A group's timeout also limits how long its creation may take.
@@ -108,17 +121,19 @@ def _make_backend(
     home = fallback.reserve(config) if rank == 0 and size > 1 else None
     try:
         offered = _Offer(name, len(config.aggregators), home.endpoint if home is not None else config.fallback)
-        store, offer = _meet(dist_store, rank, size, offered, timeout)
+        patience = timedelta(seconds=config.join_timeout_s) if is_rest else timeout
+        store, offer = _meet(dist_store, rank, group.ranks, offered, patience)
         _job_names[subgroup] = job = offer.job
         config = _with_fallback(config, offer.fallback)
-        session = _join(config, store, job, rank, size, may_refuse=bool(subgroup)) if size > 1 else None
+        session = _join(config, store, job, rank, size, may_refuse=may_refuse) if size > 1 else None
     finally:
         if home is not None:
             home.give_back()
     try:
         native = _if_all_have_it(native, store, rank, size)
         device = device_of(config)
-        made = make_gloo(PrefixStore("gloo", store), rank, size, timeout, device)
+        kind = ProcessGroupGloo if native is not None else PlainGloo
+        made = make_gloo(PrefixStore("gloo", store), rank, size, timeout, device, kind)
         gloo = Gloo(made, device, dist_store, rank, size)
         if session is not None:
             its_gloo = weakref.proxy(gloo)  # which has the network
@@ -134,7 +149,11 @@ def _make_backend(
             )
             gloo.network.meet(timeout)
         make_part = partial(_make_part, options, rank, group)
-        return WiresumBackend(rank, size, gloo=gloo, network=gloo.network, make_part=make_part), native
+        make_rest = partial(_make_rest, dist_store, group, subgroup, may_refuse)
+        backend = WiresumBackend(
+            rank, size, gloo=gloo, network=gloo.network, options=options, make_part=make_part, make_rest=make_rest
+        )
+        return backend, native
     except BaseException as error:
         if session is not None:
             session.abort(f"rank {rank} joined, but could not set up its process group: {error}")
@@ -150,7 +169,45 @@ def _make_part(
     part = PrefixStore(subgroup, store)
     group = Group(name, "undefined", [whole.ranks[member] for member in ranks])
     own = ranks.index(rank)
-    return _make_backend(part, own, len(ranks), group, subgroup=subgroup, timeout=timeout, options=options)[0]
+    return _make_backend(
+        part, own, len(ranks), group, subgroup=subgroup, may_refuse=True, timeout=timeout, options=options
+    )[0]
+
+
+def _make_rest(
+    store: Store,
+    whole: Group,
+    subgroup: str,
+    may_refuse: bool,
+    ranks: list[int],
+    rank: int,
+    timeout: timedelta,
+    options: Options,
+) -> WiresumBackend:
+    """For `shrink`: makes the backend of those `ranks` of the `whole` that go on; this member's is `rank` of them."""
+    # Those who exclude others than this member does are not met: both time out, and say whom they have waited for.
+    store = PrefixStore(f"rest/{'-'.join(map(str, ranks))}", store)
+    group = Group(whole.name, f"{whole.description}:shrunk", [whole.ranks[member] for member in ranks])
+    own = ranks.index(rank)
+    try:
+        return _make_backend(
+            store,
+            own,
+            len(ranks),
+            group,
+            subgroup=subgroup,
+            may_refuse=may_refuse,
+            timeout=timeout,
+            options=options,
+            is_rest=True,
+        )[0]
+    except dist.DistNetworkError as error:
+        if error.__cause__ is not None:  # the service's
+            raise
+        raise dist.DistNetworkError(
+            f"rank {rank} cannot meet those that go on: the group's store does not answer. It ends with the process "
+            f"that has it: rank 0, or the torchrun that has started rank 0 ({error})"
+        ) from error
 
 
 class _Offer(NamedTuple):
@@ -168,9 +225,10 @@ def _with_fallback(config: AgentConfig, agreed: str) -> AgentConfig:
     return replace(config, fallback=agreed if replace(config, fallback=AUTO).may_fall_back else OFF)
 
 
-def _meet(store: Store, rank: int, size: int, offered: _Offer, timeout: timedelta) -> tuple[Store, _Offer]:
-    """Finds the other members. Returns a part of the store that only they use, and what rank 0 has `offered`. Raises
-    a `ValueError` if rank 0 has a different number of aggregators.
+def _meet(store: Store, rank: int, ranks: Sequence[int], offered: _Offer, timeout: timedelta) -> tuple[Store, _Offer]:
+    """Finds the other members, which are `ranks` of the whole group. Returns a part of the store that only they use,
+    and what rank 0 has `offered`. Raises a `WiresumTimeoutError` that names who has not come, and a `ValueError` if
+    rank 0 has a different number of aggregators.
 
     A store may hold values of earlier groups of the same name: torchrun's survives a restart of the workers. So each
     member asks a fresh question, rank 0 answers until the member has the answer, and nobody acts on an old value.
@@ -178,10 +236,14 @@ def _meet(store: Store, rank: int, size: int, offered: _Offer, timeout: timedelt
     if rank == 0:
         meeting, offer = secrets.token_hex(8), offered
         answer = json.dumps([meeting, *offer])
-        _answer_members(store, size, answer, f"heard/{meeting}", timeout)
+        _answer_members(store, ranks, answer, f"heard/{meeting}", timeout)
     else:
         question = secrets.token_hex(8)
         store.set(f"question/{rank}", question)
+        try:
+            store.wait([f"answer/{question}"], timeout)
+        except dist.DistStoreError as error:
+            raise _missed(rank, [0], ranks, timeout) from error
         meeting, *values = json.loads(store.get(f"answer/{question}").decode())
         offer = _Offer(*values)
         store.set(f"heard/{meeting}/{rank}", "")
@@ -193,9 +255,9 @@ def _meet(store: Store, rank: int, size: int, offered: _Offer, timeout: timedelt
     return PrefixStore(f"meeting/{meeting}", store), offer
 
 
-def _answer_members(store: Store, size: int, answer: str, heard: str, timeout: timedelta) -> None:
+def _answer_members(store: Store, ranks: Sequence[int], answer: str, heard: str, timeout: timedelta) -> None:
     deadline = time.monotonic() + timeout.total_seconds()
-    missing = set(range(1, size))
+    missing = set(range(1, len(ranks)))
     while missing:
         for member in sorted(missing):
             if store.check([f"{heard}/{member}"]):
@@ -203,13 +265,18 @@ def _answer_members(store: Store, size: int, answer: str, heard: str, timeout: t
             elif store.check([f"question/{member}"]):
                 store.set(f"answer/{store.get(f'question/{member}').decode()}", answer)
         if missing and time.monotonic() > deadline:
-            ranks = ", ".join(str(member) for member in sorted(missing))
-            raise WiresumTimeoutError(
-                f"rank 0 waited {timeout.total_seconds():.0f} s for rank {ranks} of {size} to make the process group. "
-                "See their logs for the reason"
-            )
+            raise _missed(0, sorted(missing), ranks, timeout)
         if missing:
             time.sleep(MEETING_POLL_S)
+
+
+def _missed(rank: int, missing: Sequence[int], ranks: Sequence[int], timeout: timedelta) -> WiresumTimeoutError:
+    names = ", ".join(str(member) for member in missing)
+    of_whole = ", ".join(str(ranks[member]) for member in missing)
+    return WiresumTimeoutError(
+        f"rank {rank} waited {timeout.total_seconds():.0f} s for rank {names} of {len(ranks)} to make the process "
+        f"group{f', rank {of_whole} of the whole' if of_whole != names else ''}. See their logs for the reason"
+    )
 
 
 def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:

@@ -272,15 +272,30 @@ class Gloo:
         return self._failure
 
 
-def make_gloo(store: Store, rank: int, size: int, timeout: timedelta, device: Any) -> ProcessGroupGloo:
+class PlainGloo(ProcessGroupGloo):
+    """In a group without the C++ part: PyTorch asks the backend of CPU tensors whether the group can shrink, and says
+    of one that cannot only that."""
+
+    supports_shrinking = True
+
+    def shrink(self, *_: object) -> Any:
+        raise TypeError(
+            "shrink_group needs the C++ part of the wiresum backend, which this group does without, since one of its "
+            "ranks has none: `python -m wiresum.torch.extension` compiles it there, or says what is missing"
+        )
+
+
+def make_gloo(
+    store: Store, rank: int, size: int, timeout: timedelta, device: Any, kind: type[ProcessGroupGloo]
+) -> ProcessGroupGloo:
     """Connects all workers with each other: at the first use, a send would have to wait for all workers. `device` is
     what `device_of` returned."""
     if device is None:
-        return ProcessGroupGloo(store, rank, size, timeout)
+        return kind(store, rank, size, timeout)
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [device]
     options._timeout = timeout
-    return ProcessGroupGloo(store, rank, size, options)
+    return kind(store, rank, size, options)
 
 
 def device_of(config: AgentConfig) -> Any:

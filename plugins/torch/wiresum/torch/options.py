@@ -51,3 +51,10 @@ class Options:
         settings = asdict(self)
         del settings["fixed_scale"]
         return AgentConfig.from_environment(**settings)
+
+
+def checked(given: object) -> Options:
+    """The options that PyTorch hands on, which are the user's."""
+    if given is not None and not isinstance(given, Options):
+        raise TypeError(f"pg_options of the wiresum backend are a wiresum.torch.Options, not a {type(given)}")
+    return given or Options()

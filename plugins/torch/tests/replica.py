@@ -1,0 +1,55 @@
+"""A worker of test_torchft.py: in each step it adds 4 to the power of its number, so that a sum says who took part.
+
+Its name is its number. It stops after --until steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import torch
+import torchft
+
+from wiresum.torch.torchft import ProcessGroupWiresum
+
+LENGTH = 10_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", type=int, required=True)
+    parser.add_argument("--until", type=int, required=True)
+    options = parser.parse_args()
+    total = torch.zeros(1, dtype=torch.float64)
+    group = ProcessGroupWiresum()
+    manager = torchft.Manager(
+        pg=group,
+        min_replica_size=2,
+        load_state_dict=total.copy_,
+        state_dict=total.clone,
+        replica_id=f"{options.name}_",
+        init_sync=False,  # else in the first step one alone would add something, and count as all
+    )
+    while manager.current_step() < options.until:
+        manager.start_quorum()
+        tensor = torch.full((LENGTH,), 4.0**options.name)
+        manager.allreduce(tensor).wait()
+        size = manager.num_participants()
+        is_committed = manager.should_commit()
+        if is_committed:
+            total += tensor[0] * size
+        values = ", ".join(f"{value * size:g}" for value in tensor.unique().tolist())
+        verdict = "committed" if is_committed else "repeated"
+        step = manager.current_step()
+        sys.stdout.write(f"{time.monotonic():.3f} step {step} of {size} workers {verdict}: {values}\n")
+        sys.stdout.flush()
+        time.sleep(0.02)
+    sys.stdout.write(f"total {total.item():g}\n")
+    manager.shutdown(wait=False)
+    group.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""`torch.distributed.shrink_group`: those that are left of a group go on without the others."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+from torch.nn.parallel import DistributedDataParallel
+
+import wiresum.torch
+from wiresum.agent.errors import WorkerLostError
+from wiresum_lab.processes import SwitchProcess, unused_port, wait_until
+from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
+from wiresum_lab.ranks.cluster_worker import implementation
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "lost_worker.py"
+STEPS = 6
+"""With each number of workers."""
+MakeCluster = Callable[..., Cluster]
+Made = tuple[torch.nn.Module, torch.optim.Optimizer]
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lost_worker", EXAMPLE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def made(path: str = "") -> Made:
+    """A model of some 40,000 elements, in several of DDP's buckets, and its optimizer; as saved, if there is a path."""
+    torch.manual_seed(3)
+    module = torch.nn.Sequential(torch.nn.Linear(16, 2000), torch.nn.ReLU(), torch.nn.Linear(2000, 1))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    if path:
+        state = torch.load(path)
+        module.load_state_dict(state[0])
+        optimizer.load_state_dict(state[1])
+    return module, optimizer
+
+
+def steps_of(module: torch.nn.Module, optimizer: torch.optim.Optimizer, first: int, count: int) -> str:
+    """Makes them, and returns the hash of what came of it."""
+    step = example().train_step
+    model = DistributedDataParallel(module, bucket_cap_mb=0.05)
+    for number in range(first, first + count):
+        step(model, optimizer, number)
+    return wiresum.torch.fingerprint(module, optimizer)
+
+
+def trains_and_shrinks(rank: int, size: int, marks: str, order: list[int]) -> list[str]:
+    """Trains with all, without the first of `order`, and so on. Before each loss the worker that is to be lost does not
+    contribute, and the others wait in a step's sums. Returns the hashes after each part."""
+    module, optimizer = made()
+    hashes = [steps_of(module, optimizer, 0, STEPS)]
+    number = STEPS
+    for left, lost in enumerate(order):
+        Path(marks, f"{left}-{rank}").touch()
+        if rank == lost:
+            time.sleep(100)
+        with pytest.raises(dist.DistBackendError) as caught:
+            steps_of(module, optimizer, number, 1)
+        cause = caught.value.__cause__
+        assert isinstance(cause, WorkerLostError), repr(caught.value)
+        before = wiresum.torch.stats().job
+        dist.shrink_group([cause.rank])
+        assert dist.get_world_size() == size - left - 1
+        assert dist.get_rank() == sum(other < rank for other in range(size) if other not in order[: left + 1])
+        assert wiresum.torch.stats().job != before
+        number = example().agree(module, optimizer, number)
+        if dist.get_rank() == 0:
+            torch.save([module.state_dict(), optimizer.state_dict()], Path(marks).parent / f"state{left}")
+        hashes.append(steps_of(module, optimizer, number, STEPS))
+        number += STEPS
+        assert wiresum.torch.stats().collectives_network["all_reduce"] >= STEPS
+    return hashes
+
+
+def trains_on(rank: int, size: int, state: str, first: int) -> str:
+    return steps_of(*made(state), first, STEPS)
+
+
+@pytest.mark.slow
+def test_survivors_of_two_losses_train_on_as_fewer_workers_do(
+    make_cluster: MakeCluster, marks: Path, tmp_path: Path
+) -> None:
+    cluster = make_cluster(4)
+    order = [2, 0]
+    cluster.start(trains_and_shrinks, str(marks), order)
+    survivors = list(range(4))
+    for left, lost in enumerate(order):
+        wait_until(lambda: len(list(marks.glob(f"{left}-*"))) == 4 - left, "all came to the next loss", 50)  # noqa: B023
+        time.sleep(0.2)  # so that the others are in the step
+        cluster.kill(lost)
+        survivors.remove(lost)
+    hashes = cluster.collect(ranks=survivors)
+    assert hashes[0] == hashes[1] and len(set(hashes[0])) == 3
+    for left in range(2):
+        fewer = make_cluster(3 - left)
+        said = fewer.run(trains_on, str(tmp_path / f"state{left}"), (left + 1) * STEPS)
+        assert set(said) == {hashes[0][left + 1]}
+
+
+@runs_in("make_cluster", 3)
+def test_the_most_advanced_survivors_state_is_everybodys(rank: int, size: int) -> None:
+    """Also if others have not made a first step, so that their optimizers have less state."""
+    module, optimizer = made()
+    for number in range(rank):
+        module(torch.full((1, 16), float(number))).sum().backward()
+        optimizer.step()
+    assert bool(optimizer.state) == (rank > 0)
+    assert example().agree(module, optimizer, 10 + rank) == 12
+    hashes: list[Any] = [None] * size
+    dist.all_gather_object(hashes, wiresum.torch.fingerprint(module, optimizer))
+    assert len(set(hashes)) == 1 and optimizer.state
+
+
+def shrinks_as_planned(rank: int, size: int, marks: str, flags: int) -> tuple[str, float]:
+    """Rank 1 stays, and does nothing about it."""
+    dist.all_reduce(torch.ones(1000))
+    if rank == 1:
+        await_marks(Path(marks), 2)
+        return "", 0.0
+    dist.shrink_group([1], shrink_flags=flags)
+    tensor = torch.full((1000,), rank + 1.0)
+    dist.all_reduce(tensor)
+    group = dist.new_group([0, 1])
+    small = torch.full((4,), 1.0)
+    dist.all_reduce(small, group=group)
+    assert small.tolist() == [2.0] * 4
+    other = torch.tensor([float(rank)], dtype=torch.float64)
+    peer = 1 - dist.get_rank()
+    if peer:
+        dist.send(other, dst=peer)
+    else:
+        dist.recv(other, src=peer)
+        assert other.item() == 0.0
+    Path(marks, str(rank)).touch()
+    assert wiresum.torch.stats().collectives_network["all_reduce"] == 1
+    return wiresum.torch.stats().job, float(tensor[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [0, 1])
+def test_a_planned_shrink_has_the_slots_of_the_job_before(
+    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, marks: Path, flags: int
+) -> None:
+    cluster = make_cluster(3, at=own_switch("--slots", "256"), variables={"WIRESUM_JOB": "train"})
+    said = cluster.run(shrinks_as_planned, str(marks), flags)
+    assert said[0] == said[2] == ("train-2", 4.0)
+
+
+@runs_in("make_cluster", 3)
+def test_a_part_of_the_workers_can_shrink_and_its_options_change(rank: int, size: int) -> None:
+    part = dist.new_group([0, 2])
+    whole = dist.new_group([0, 1, 2])
+    if rank == 1:
+        dist.barrier()
+        return
+    with pytest.raises(TypeError, match=r"are a wiresum\.torch\.Options"):
+        dist.shrink_group([1], whole, pg_options=object())
+    assert not implementation(whole)._closed
+    smaller = dist.shrink_group([1], whole, pg_options=wiresum.torch.Options(bits=16))
+    tensor = torch.full((5000,), 1.0)
+    dist.all_reduce(tensor, group=smaller)
+    assert tensor.tolist() == [2.0] * 5000
+    assert implementation(smaller).network._bits == 16  # type: ignore[union-attr]
+    if rank == 0:
+        alone = dist.shrink_group([1], part)
+        dist.all_reduce(tensor, group=alone)
+        assert tensor[0] == 2.0 and alone.size() == 1
+    dist.barrier()
+
+
+@runs_in("make_cluster", 3, variables={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+def test_a_group_that_pytorch_wraps_can_shrink(rank: int, size: int) -> None:
+    if rank == 2:
+        return
+    dist.shrink_group([2])
+    tensor = torch.full((10,), 1.0)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [2.0] * 10
+
+
+@runs_in("make_cluster", 3, variables={"WIRESUM_JOIN_TIMEOUT": "2"})
+def test_members_that_do_not_come_are_named_in_time(rank: int, size: int) -> None:
+    """Rank 0 does not go on. Rank 1 means to do so with rank 2, which means to do so with rank 0."""
+    dist.barrier()
+    if rank == 0:
+        return
+    expected = (
+        "rank 0 waited 2 s for rank 1 of 2 to make the process group, rank 2 of the whole. See"
+        if rank == 1
+        else "rank 1 waited 2 s for rank 0 of 2 to make the process group. See"
+    )
+    with pytest.raises(wiresum.torch.WiresumTimeoutError, match=re.escape(expected)):
+        dist.shrink_group([0] if rank == 1 else [1])
+
+
+@runs_in("make_cluster", 2, variables={"CXX": "/no-compiler", "TORCH_EXTENSIONS_DIR": "/no-compiler"})
+def test_without_its_cpp_part_a_group_says_what_shrinking_needs(rank: int, size: int) -> None:
+    with pytest.raises(TypeError, match=r"needs the C\+\+ part .* wiresum.torch.extension"):
+        dist.shrink_group([1 - rank])
+    tensor = torch.ones(3, dtype=torch.float64)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [2.0] * 3
+
+
+def start_example(switch: SwitchProcess, size: int, store: TCPStore | None) -> list[subprocess.Popen[str]]:
+    """Without a `store` rank 0 has one, as without torchrun."""
+    variables = {"WORLD_SIZE": str(size), "WIRESUM_SWITCH": switch.endpoint}
+    more = ["--store", f"127.0.0.1:{store.port}"] if store is not None else []
+    if store is None:
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(EXAMPLE), "--until", "400", *more],
+            env=environment(variables | {"RANK": str(rank)}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if text in line:
+            return said
+    raise AssertionError(f"it ended without {text!r}: {said}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_example_goes_on_without_a_killed_worker(switch: SwitchProcess, lost: int) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    processes = start_example(switch, 3, store)
+    survivors = [process for rank, process in enumerate(processes) if rank != lost]
+    try:
+        read_until(processes[0], "step 50,")
+        processes[lost].kill()
+        said = [read_until(survivors[0], " 2 workers:")]
+        said += [process.communicate(timeout=100)[0] for process in survivors]
+        assert [process.returncode for process in survivors] == [0, 0], said
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    weights = [text.splitlines()[-1] for text in said[1:]]
+    assert weights[0].startswith("weights ") and weights[0] == weights[1]
+    assert re.findall(r"step (\d+),", said[1])[-1] == "400"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_survivors_without_a_store_say_who_had_it(switch: SwitchProcess) -> None:
+    processes = start_example(switch, 3, None)
+    try:
+        read_until(processes[0], "step 50,")
+        processes[0].kill()
+        said = [processes[rank].communicate(timeout=100)[0] for rank in (1, 2)]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert all("the group's store does not answer" in text for text in said), said
