@@ -2,12 +2,14 @@
 //
 //   packet_bench layers
 //       no network: a worker's sending and receiving, the switch's data plane, and what is compared with
-//   packet_bench switch --transport T [--device D] --workers N --address A --workers-at B
+//   packet_bench switch --transport T [--device D] [--loss L] --workers N --address A --workers-at B
 //       a switch of one job; says "ready" and its port when it serves, ends when its input ends
-//   packet_bench workers --transport T [--device D] --workers N --address B --switch-at A --switch-port P --seconds S
+//   packet_bench workers --transport T [--device D] [--loss L] --workers N --address B --switch-at A --switch-port P --seconds S
 //       --cores 0,1 [--lanes L] [--floats F] [--slots S]
 //       the workers of that job in one thread: all-reduces without a pause, then round trips of single chunks; and how
 //       busy these cores were
+//
+// An end drops this fraction of what it receives.
 //
 // `make bench NAMES=packets` starts them, each pinned to a core, and makes a table. Everything is printed as JSON.
 #include <unistd.h>
@@ -29,6 +31,7 @@
 #include <vector>
 
 #include "dataplane.hpp"
+#include "lossy_transport.hpp"
 #include "numeric/codec.hpp"
 #include "server.hpp"
 #include "transport/open.hpp"
@@ -229,9 +232,15 @@ using Options = std::map<std::string, std::string>;
 std::uint8_t workers_of(const Options& options) { return static_cast<std::uint8_t>(std::stoi(options.at("workers"))); }
 
 transport::Spec spec_of(const Options& options) {
-  return {.kind = transport::kind_of(options.at("transport")),
-          .device = options.contains("device") ? options.at("device") : "",
-          .offload = options.contains("offload") && options.at("offload") == "1"};
+  transport::Spec spec{.kind = transport::kind_of(options.at("transport")),
+                       .device = options.contains("device") ? options.at("device") : "",
+                       .offload = options.contains("offload") && options.at("offload") == "1"};
+  if (options.contains("loss")) {
+    spec.around = [loss = std::stod(options.at("loss"))](std::unique_ptr<transport::Transport> inner) {
+      return std::make_unique<stress::LossyTransport>(std::move(inner), stress::Mishaps{.loss = loss}, 1);
+    };
+  }
+  return spec;
 }
 
 void serve(const Options& options) {
@@ -276,8 +285,8 @@ class Workers {
     }
   }
 
-  /// Runs all-reduces for this long, and ends when all that were begun have completed.
-  void stream(double seconds) {
+  /// Runs all-reduces for this long, and ends when all that were begun have completed. Returns how many there were.
+  std::uint32_t stream(double seconds) {
     std::vector<std::uint32_t> begun(machines_.size());
     const std::int64_t end = now_ns() + static_cast<std::int64_t>(seconds * 1e9);
     std::uint32_t last = UINT32_MAX;  // the newest collective's number, the same at all workers
@@ -294,6 +303,7 @@ class Workers {
         ended += begun[i] >= last && pending_[i] == 0 ? 1 : 0;
       }
     }
+    return last;
   }
 
   /// The median time in nanoseconds from the first worker's packet of a chunk to the last worker's RESULT. Each
@@ -391,15 +401,16 @@ void work(const Options& options) {
   if (slots < 1 || slots > kSlots) throw std::invalid_argument("--slots must be 1 to 512");
   Workers workers(spec_of(options), workers_of(options), transport::parse_ipv4(options.at("address")), switch_at,
                   static_cast<std::uint16_t>(lanes), floats, static_cast<std::uint32_t>(slots));
-  workers.stream(0.2);  // resolves neighbours, and warms caches and windows
+  static_cast<void>(workers.stream(0.2));  // resolves neighbours, and warms caches and windows
   const std::uint64_t datagrams = workers.datagrams();
   const std::uint64_t repeats = workers.repeats();
   const double busy = busy_seconds(options.at("cores"));
   const std::int64_t begin = now_ns();
-  workers.stream(std::stod(options.at("seconds")));
+  const std::uint32_t sums = workers.stream(std::stod(options.at("seconds")));
   const double seconds = static_cast<double>(now_ns() - begin) * 1e-9;
   std::printf("{\"transport\": \"%s\", \"lanes\": %d, \"seconds\": %.6f, \"core_seconds\": %.2f, ",
               workers.transport().name(), lanes, seconds, busy_seconds(options.at("cores")) - busy);
+  std::printf("\"goodput_gbit\": %.3f, ", 32e-9 * static_cast<double>(floats) * sums / seconds);
   std::printf("\"datagrams\": %llu, \"repeats\": %llu, ",
               static_cast<unsigned long long>(workers.datagrams() - datagrams),
               static_cast<unsigned long long>(workers.repeats() - repeats));

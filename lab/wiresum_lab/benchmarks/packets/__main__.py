@@ -36,6 +36,7 @@ START_TIMEOUT_S = 30.0
 RUN_TIMEOUT_S = 120.0
 PLAIN = "UDP, without offloads"
 BMV2 = "bmv2"
+MEMIF_LOSS = 1e-3
 BMV2_SLOTS, BMV2_FLOATS = 16, 2_000
 """Few packets in flight, and a small tensor: bmv2 takes some thousand packets a second, and its queues are short."""
 REPORT_COLUMNS = 110
@@ -56,11 +57,14 @@ class Way:
     switch_device: str = ""
     worker_device: str = ""
     at_bmv2: bool = False
+    loss: float = 0.0
+    """Of what each end receives."""
 
     def options(self, *, is_switch: bool) -> list[str]:
         device = self.switch_device if is_switch else self.worker_device
         options = ["--transport", self.transport, "--offload", "1" if self.offload else "0"]
-        return options + (["--device", device] if device else [])
+        options += ["--device", device] if device else []
+        return options + (["--loss", str(self.loss)] if self.loss else [])
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class Result:
     datagrams: int
     seconds: float
     core_seconds: float
+    goodput_gbit: float
+    """Of fp32, at each worker."""
     repeats: int
     round_trip_us: float
 
@@ -83,6 +89,9 @@ class Result:
 
 def ways(memif: Path) -> list[Way]:
     eal = "--no-pci --no-huge -m 512"
+    switch_memif, worker_memif = (
+        f"{eal} --vdev=net_memif0,role={role},socket={memif},socket-abstract=no" for role in ("server", "client")
+    )
     return [
         Way(PLAIN, "udp", on_veth=True),
         Way("UDP, with offloads", "udp", on_veth=True, offload=True),
@@ -94,12 +103,9 @@ def ways(memif: Path) -> list[Way]:
             switch_device=f"{eal} --vdev=net_af_packet0,iface=wsp-s",
             worker_device=f"{eal} --vdev=net_af_packet0,iface=wsp-w",
         ),
-        Way(
-            "DPDK, net_memif",
-            "dpdk",
-            on_veth=False,
-            switch_device=f"{eal} --vdev=net_memif0,role=server,socket={memif},socket-abstract=no",
-            worker_device=f"{eal} --vdev=net_memif0,role=client,socket={memif},socket-abstract=no",
+        *(
+            Way(name, "dpdk", on_veth=False, switch_device=switch_memif, worker_device=worker_memif, loss=loss)
+            for name, loss in (("DPDK, net_memif", 0.0), (f"DPDK, net_memif, loss {MEMIF_LOSS:g}", MEMIF_LOSS))
         ),
         Way(BMV2, "udp", on_veth=True, at_bmv2=True),
     ]
@@ -179,6 +185,7 @@ def _result(way: Way, stream: dict[str, Any], trip: dict[str, Any]) -> Result:
         stream["datagrams"],
         stream["seconds"],
         stream["core_seconds"],
+        stream["goodput_gbit"],
         stream["repeats"],
         trip["round_trip_ns"] * 1e-3,
     )
@@ -248,7 +255,7 @@ def table_of_layers(costs: dict[str, float]) -> Table:
 def table_of_ways(results: Sequence[Result]) -> Table:
     table = table_of(
         f"{WORKERS} workers and a switch, a core each; datagrams of 360 words, both ways together",
-        ("transport", "a second", "a core-second", "times plain UDP", "round trip", "sent again"),
+        ("transport", "a second", "a core-second", "times plain UDP", "Gbit/s of floats", "round trip", "sent again"),
     )
     plain = next((result for result in results if result.way == PLAIN), None)
     for result in results:
@@ -257,6 +264,7 @@ def table_of_ways(results: Sequence[Result]) -> Table:
             f"{result.datagrams / result.seconds / 1e3:,.0f} k",
             f"{result.rate / 1e3:,.0f} k",
             "-" if plain is None else f"{result.rate / plain.rate:.2f}",
+            f"{result.goodput_gbit:.2f}",
             f"{result.round_trip_us:.1f} us",
             f"{result.repeats / max(1, result.datagrams):.2%}",
         )
