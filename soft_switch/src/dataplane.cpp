@@ -40,7 +40,7 @@
 // Switches below others. In a job's tree every switch but the root has a parent, and is one of the parent's workers.
 // The parent's RESULT is one more bit of the bitmap, so a round of a cell has three states: workers' contributions are
 // being added; their sum is on its way to the parent; the words are the job's sum. In the second state a duplicate or
-// question of a worker makes this switch send the parent a question, and the answer decides: RESULT replaces the words
+// question of worker 0 makes this switch send the parent a question, and the answer decides: RESULT replaces the words
 // and goes down to all, MISSING makes this switch send its sum again. So workers' questions repair losses on every
 // link, and no switch keeps a timer. Where the round has seen no DATA, the contribution itself is only a header: it
 // goes up again in place of the question, which could not distinguish META from EMPTY.
@@ -75,6 +75,8 @@ constexpr std::size_t kCacheLineBytes = 64;
 
 // The owner of a cell that no job has used.
 constexpr std::uint32_t kNobody = 0;
+// The worker whose questions go up.
+constexpr std::uint8_t kAsker = 0;
 // A slot's rounds alternate between its cells.
 constexpr std::uint32_t kCellsOfSlot = 2;
 
@@ -416,6 +418,8 @@ Decision Dataplane::repeat(const Job& job, std::size_t index, const wire::Header
     make_result(job, index, trigger, decision);
     return decision;
   }
+  // All the workers wait for the same answer.
+  if (trigger.worker != kAsker) return {.reason = Reason::kDuplicate};
   Decision decision = raise(job, index, trigger, Reason::kResent);
   if (decision.answer.kind != wire::Kind::kData) return decision;
   decision.answer.kind = wire::Kind::kQuestion;

@@ -37,3 +37,10 @@ def test_loss_costs_little_at_any_rate(gbit: float, loss: float, share: float) -
     outcomes = [sweep(workers=8, gbit=gbit, loss=loss, seed=seed) for seed in range(5)]
     assert sum(outcome.lost for outcome in outcomes) > 0
     assert statistics.median(outcome.of_bound for outcome in outcomes) >= share
+
+
+def test_a_loss_below_a_switch_does_not_fill_its_link_to_the_parent() -> None:
+    """Of 16 workers that wait for the same RESULT one asks for all."""
+    sums = [Case(workers=128, racks=TREES[128], gbit=100, loss=1e-3, megabytes=0.256, seed=seed) for seed in range(20)]
+    lossless = simulate(Case(workers=128, racks=TREES[128], gbit=100, loss=0, megabytes=0.256, seed=0))
+    assert max(simulate(case).seconds for case in sums) <= 3 * lossless.seconds
