@@ -34,6 +34,8 @@ def main() -> None:
     )
     while manager.current_step() < options.until:
         manager.start_quorum()
+        manager.wait_quorum()
+        time.sleep(0.02)  # most of a step's time, so that a kill mostly comes before this worker has added its part
         tensor = torch.full((LENGTH,), 4.0**options.name)
         manager.allreduce(tensor).wait()
         size = manager.num_participants()
@@ -45,7 +47,6 @@ def main() -> None:
         step = manager.current_step()
         sys.stdout.write(f"{time.monotonic():.3f} step {step} of {size} workers {verdict}: {values}\n")
         sys.stdout.flush()
-        time.sleep(0.02)
     sys.stdout.write(f"total {total.item():g}\n")
     manager.shutdown(wait=False)
     group.shutdown()

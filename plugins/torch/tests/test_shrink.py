@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
 from wiresum.agent.errors import WorkerLostError
+from wiresum.torch import creation
 from wiresum_lab.processes import SwitchProcess, unused_port, wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation
@@ -209,6 +212,29 @@ def test_members_that_do_not_come_are_named_in_time(rank: int, size: int) -> Non
     )
     with pytest.raises(wiresum.torch.WiresumTimeoutError, match=re.escape(expected)):
         dist.shrink_group([0] if rank == 1 else [1])
+
+
+def shrinks_while_another_dies(rank: int, size: int) -> tuple[str, int]:
+    if rank == 2:
+        return "", 2
+    if rank == 1:
+
+        def die(*_: object) -> Any:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        creation.make_gloo = die
+    with pytest.raises(dist.DistBackendError) as caught:
+        dist.shrink_group([2])
+    cause = caught.value.__cause__
+    assert isinstance(cause, WorkerLostError), repr(caught.value)
+    return str(caught.value), cause.rank
+
+
+def test_a_worker_that_is_lost_while_the_others_shrink_is_named(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(3, variables={"WIRESUM_JOIN_TIMEOUT": "5"})
+    cluster.start(shrinks_while_another_dies)
+    text, lost = cluster.collect(ranks=[0], timeout_s=40)[0]
+    assert lost == 1 and "rank 1" in text
 
 
 @runs_in("make_cluster", 2, variables={"CXX": "/no-compiler", "TORCH_EXTENSIONS_DIR": "/no-compiler"})

@@ -5,14 +5,22 @@ from __future__ import annotations
 import builtins
 import importlib
 import importlib.util
+import re
 import sys
 import time
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch._C._distributed_c10d import AllreduceOptions, TCPStore
 
+from wiresum.torch import Options
 from wiresum_lab.processes import SwitchProcess, wait_until
+from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster_worker import implementation
 from wiresum_lab.ranks.replicas import Replicas
 
 HERE = Path(__file__).resolve().parent
@@ -54,7 +62,6 @@ def test_the_example_ends_with_the_same_weights_everywhere(switch: SwitchProcess
         loses_one_and_gets_it_back(replicas, ["a", "b", "c"])
         weights = [replicas.programs[name].said().splitlines()[-1] for name in "abc"]
         assert weights[0].startswith("weights ") and len(set(weights)) == 1, weights
-        assert "quorum" in replicas.programs["a"].said()
 
 
 @needs_torchft
@@ -80,6 +87,37 @@ def test_each_committed_sum_is_that_of_those_who_took_part(switch: SwitchProcess
         sums.append(float(result))
     assert {21.0, 17.0} <= set(sums), "with all three, and without the one that was killed"
     assert totals == {f"total {sum(sums):g}"}
+
+
+def is_configured_twice(rank: int, size: int, port: int) -> None:
+    from torchft.process_group import reconfigure_with_store
+
+    from wiresum.torch.torchft import ProcessGroupWiresum
+
+    group: Any = ProcessGroupWiresum(timedelta(seconds=20), Options(bits=16))
+    jobs = set()
+    for prefix in ("first", "second"):
+        reconfigure_with_store(group, f"127.0.0.1:{port}/{prefix}", rank, size)
+        assert group.size() == size
+        tensor = torch.full((5000,), rank + 1.0)
+        group.allreduce([tensor], AllreduceOptions()).wait()
+        assert tensor.tolist() == [3.0] * 5000
+        backend = implementation(group.parent)
+        assert backend.network is not None and backend.network._bits == 16
+        assert backend.timeout == timedelta(seconds=20)
+        jobs.add(backend.network.session.job_name)
+    assert len(jobs) == 2 and all(re.search(r"\.quorum\d+\.0$", job) for job in jobs), jobs
+    group.set_timeout(timedelta(seconds=30))
+    assert backend.timeout == timedelta(seconds=30)
+    group.shutdown()
+    assert backend._closed
+
+
+@needs_torchft
+@pytest.mark.usefixtures("compiled")
+def test_each_configuration_is_a_job_with_the_groups_options(make_cluster: Callable[..., Cluster]) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    make_cluster(2, grouped=False).run(is_configured_twice, store.port)
 
 
 def test_without_torchft_the_module_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,9 +119,9 @@ def _make_backend(
     _generations[subgroup] += 1
     name = _job_name(config, subgroup, _generations[subgroup])
     home = fallback.reserve(config) if rank == 0 and size > 1 else None
+    patience = timedelta(seconds=config.join_timeout_s) if is_rest else timeout
     try:
         offered = _Offer(name, len(config.aggregators), home.endpoint if home is not None else config.fallback)
-        patience = timedelta(seconds=config.join_timeout_s) if is_rest else timeout
         store, offer = _meet(dist_store, rank, group.ranks, offered, patience)
         _job_names[subgroup] = job = offer.job
         config = _with_fallback(config, offer.fallback)
@@ -133,8 +133,9 @@ def _make_backend(
         native = _if_all_have_it(native, store, rank, size)
         device = device_of(config)
         kind = ProcessGroupGloo if native is not None else PlainGloo
-        made = make_gloo(PrefixStore("gloo", store), rank, size, timeout, device, kind)
+        made = make_gloo(PrefixStore("gloo", store), rank, size, patience, device, kind)
         gloo = Gloo(made, device, dist_store, rank, size)
+        gloo.timeout = timeout
         if session is not None:
             its_gloo = weakref.proxy(gloo)  # which has the network
             gloo.network = Network(
@@ -156,8 +157,11 @@ def _make_backend(
         return backend, native
     except BaseException as error:
         if session is not None:
+            failure = session.failure
             session.abort(f"rank {rank} joined, but could not set up its process group: {error}")
             session.close()
+            if failure is not None and isinstance(error, RuntimeError):  # Gloo's, which does not say who was lost
+                raise as_torch_error(failure) from failure
         raise
 
 
