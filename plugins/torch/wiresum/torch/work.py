@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -63,11 +63,11 @@ class _Work(dist.Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """For a group without backend.cpp, which makes its own. That of a failed work raises a RuntimeError: C++ (DDP's
         reducer) can only take over an error from a Python future that a callback raised."""
-        settled: torch.futures.Future[None] = torch.futures.Future()
+        devices = list({tensor.device for tensor in self._result if not tensor.is_cpu})
+        settled: torch.futures.Future[None] = torch.futures.Future(devices=devices)  # type: ignore[arg-type]
 
         def result(_: object) -> list[torch.Tensor]:
-            if (error := self.exception()) is not None:
-                raise again(error)
+            self.wait()  # it has settled, so this only raises its error, or orders the current stream
             return self.result()
 
         future = settled.then(result)
@@ -287,7 +287,7 @@ class GlooWork(_Work):
 class GroupedWork(_Work):
     """Several works as one: what a coalescing manager gets."""
 
-    def __init__(self, works: Sequence[NetworkWork | GlooWork]) -> None:
+    def __init__(self, works: Sequence[StartedWork]) -> None:
         super().__init__([tensor for work in works for tensor in work.result()], ())
         self._works = works
 
@@ -317,6 +317,9 @@ class GroupedWork(_Work):
             callback([], None)
         for work in self._works:
             work.when_settled(settled)
+
+
+StartedWork: TypeAlias = NetworkWork | GlooWork | GroupedWork
 
 
 def again(error: Exception) -> Exception:
