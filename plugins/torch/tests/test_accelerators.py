@@ -136,6 +136,19 @@ def test_wait_orders_the_callers_stream_and_does_not_wait_for_the_device(rank: i
 
 
 @runs_in("duo")
+def test_a_wait_with_a_time_out_of_its_own_is_for_all_pieces_together(rank: int, size: int) -> None:
+    tensor = torch.full((LONG,), rank + 1.0, device=device())
+    busy()
+    work = started(dist.all_reduce(tensor, async_op=True))
+    with pytest.raises(
+        wiresum.torch.WiresumTimeoutError, match=r"Timed out waiting 0.01 s for .* the collective goes on"
+    ):
+        work.wait(datetime.timedelta(seconds=0.01))
+    work.wait(datetime.timedelta(seconds=30))
+    assert (tensor.cpu() == 3.0).all()
+
+
+@runs_in("duo")
 def test_a_future_and_its_callbacks_are_ordered_after_the_copies_back(rank: int, size: int) -> None:
     tensor = torch.full((1000,), rank + 1.0, device=device())
     seen, later = torch.zeros_like(tensor), torch.zeros_like(tensor)
@@ -154,9 +167,10 @@ def test_a_future_and_its_callbacks_are_ordered_after_the_copies_back(rank: int,
 def test_the_result_is_not_written_before_the_callers_stream_has_read_what_was_there(rank: int, size: int) -> None:
     tensor = torch.full((1000,), rank + 1.0, device=device())
     before = torch.zeros_like(tensor)
-    busy()
+    if rank == 1:  # which has nothing to copy in, and so nothing else to wait for
+        busy()
     before.copy_(tensor)
-    dist.broadcast(tensor, src=0)  # rank 1 has nothing to copy in, and so nothing else to wait for
+    dist.broadcast(tensor, src=0)
     assert (before.cpu() == rank + 1.0).all() and (tensor.cpu() == 1.0).all()
 
 
@@ -184,8 +198,7 @@ def test_a_tensor_that_is_dropped_keeps_its_memory_until_it_has_been_copied(rank
             busy()
         work = started(dist.all_reduce(tensor, async_op=True))
         del tensor, work
-        pending = implementation().network._pending
-        wait_until(lambda: not pending, "a work that was dropped is settled", 20)
+        wait_until(lambda: not implementation().network._pending, "a work that was dropped is settled", 20)
         others = [torch.full((5000, 2), 7.0, device=device()) for _ in range(4)]
         torch.accelerator.synchronize()
         assert all((other.cpu() == 7.0).all() for other in others)
@@ -307,6 +320,8 @@ def test_more_than_the_pinned_memory_may_be_in_flight(rank: int, size: int) -> N
     tensors = [torch.full((PIECE_BYTES // 4 + 1000 * k,), float(k + rank), device=device()) for k in range(24)]
     assert sum(tensor.nbytes for tensor in tensors) > 2 * RING_BYTES
     small = [torch.full((3,), float(k + rank), device=device()) for k in range(24)]
+    with pipeline().streams(device())[1]:
+        busy()
     works = [started(dist.all_reduce(t, async_op=True)) for both in zip(tensors, small, strict=True) for t in both]
     for work in reversed(works):
         work.wait()
@@ -406,7 +421,7 @@ def hangs(rank: int, size: int, folder: Path) -> str:
     if rank == 0:
         busy(4.0)
     options = dist.AllreduceOptions()
-    options.timeout = datetime.timedelta(seconds=1)
+    options.timeout = datetime.timedelta(seconds=30 if rank else 1)
     options.asyncOp = True
     work = dist.group.WORLD.allreduce([tensor], options)
     began = time.monotonic()

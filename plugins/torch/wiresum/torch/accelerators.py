@@ -92,6 +92,19 @@ def sleep_until(is_true: Callable[[], bool], deadline: float) -> bool:
 
 
 @dataclass(eq=False)
+class Span:
+    """What uses a span of pinned memory."""
+
+    copied_in: torch.Event | None = None
+    copied_back: torch.Event | None = None
+    has_ended: bool = False
+    """The network does not use it, now or later."""
+
+    def is_free(self) -> bool:
+        return self.has_ended and _has_come(self.copied_in) and _has_come(self.copied_back)
+
+
+@dataclass(eq=False)
 class Piece:
     """`plan` has addresses of the device's memory, `submitted` those of the host's."""
 
@@ -101,28 +114,22 @@ class Piece:
     """None: not copied in yet."""
     copies_back: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     """(the device's memory, the host's)."""
-    copied_in: torch.Event | None = None
-    copied_back: torch.Event | None = None
     error: Exception | None = None
     """Of the copies in."""
-    has_ended: bool = False
-    """The network does not use its memory, now or later."""
+    span: Span = field(default_factory=Span)
 
     @property
     def bytes(self) -> int:
         """Of pinned memory."""
-        return sum(map(self.span, self.plan.regions))
+        return sum(map(self.bytes_of, self.plan.regions))
 
-    def span(self, region: Region) -> int:
+    def bytes_of(self, region: Region) -> int:
         """The bytes of pinned memory for a region; 0 if this worker neither gives nor gets it."""
         used = region.elements * self.plan.element_bytes if region.source or region.destination else 0
         return -(-used // _ALIGNMENT) * _ALIGNMENT
 
     def is_copied_in(self) -> bool:
-        return self.error is not None or (self.submitted is not None and _has_come(self.copied_in))
-
-    def is_free(self) -> bool:
-        return self.has_ended and _has_come(self.copied_in) and _has_come(self.copied_back)
+        return self.error is not None or (self.submitted is not None and _has_come(self.span.copied_in))
 
 
 class Ring:
@@ -130,17 +137,17 @@ class Ring:
 
     def __init__(self, size: int) -> None:
         self.memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        self._spans: deque[tuple[int, Callable[[], bool]]] = deque()
-        """In order: where each begins, and whether it is free."""
+        self._spans: deque[tuple[int, Span]] = deque()
+        """In order, with where each begins."""
         self._end = 0
 
     def is_unused(self) -> bool:
-        while self._spans and self._spans[0][1]():
+        while self._spans and self._spans[0][1].is_free():
             self._spans.popleft()
         return not self._spans
 
-    def take(self, size: int, is_free: Callable[[], bool]) -> torch.Tensor | None:
-        """None if there is no room now."""
+    def take(self, size: int, span: Span) -> torch.Tensor | None:
+        """Memory for the span; None if there is no room now."""
         if self.is_unused():
             begin, limit = 0, len(self.memory)
         elif (oldest := self._spans[0][0]) >= self._end:  # what is used reaches round the end
@@ -151,7 +158,7 @@ class Ring:
             begin, limit = 0, oldest
         if begin + size > limit:
             return None
-        self._spans.append((begin, is_free))
+        self._spans.append((begin, span))
         self._end = begin + size
         return self.memory[begin : begin + size]
 
@@ -182,7 +189,7 @@ class Pipeline:
         with self._lock:
             while self._waiting:
                 piece = self._waiting[0]
-                if not piece.has_ended and not self._copy_in(piece):
+                if not piece.span.has_ended and not self._copy_in(piece):
                     return
                 self._waiting.popleft()
 
@@ -191,7 +198,7 @@ class Pipeline:
         try:
             if self._ring is None:
                 self._ring = Ring(RING_BYTES)
-            if (memory := self._ring.take(piece.bytes, piece.is_free)) is None:
+            if (memory := self._ring.take(piece.bytes, piece.span)) is None:
                 return False
             piece.transfer.copy_in(piece, memory)
         except Exception as error:  # the device's, or out of memory; whoever submits the piece reports it
@@ -233,8 +240,7 @@ class Transfer:
         self._memory = _bytes_of_storages(plan.kept)
         self._begins = [begin for begin, _ in self._memory]
         for tensor in (*plan.kept, *(caller for caller, _ in plan.staged)):
-            tensor.record_stream(self._in)  # the caller may drop it before the copies have ended
-            tensor.record_stream(self.stream)
+            tensor.record_stream(self.stream)  # the caller may drop it before the copies back have ended
         self.pieces = [Piece(self, part) for part in cut(plan, lanes)]
         self._finish = finish
         self._lock = threading.Lock()
@@ -248,21 +254,21 @@ class Transfer:
         used = 0
         for region in piece.plan.regions:
             size = region.elements * piece.plan.element_bytes
-            span = memory[used : used + size]
-            used += piece.span(region)
-            address = span.data_ptr()
+            host = memory[used : used + size]
+            used += piece.bytes_of(region)
+            address = host.data_ptr()
             if region.source:
-                sources.append((span, self._at(region.source, size)))
+                sources.append((host, self._at(region.source, size)))
             if region.destination:
-                piece.copies_back.append((self._at(region.destination, size), span))
+                piece.copies_back.append((self._at(region.destination, size), host))
             source, destination = (address if wanted else 0 for wanted in (region.source, region.destination))
             regions.append(Region(source, destination, region.elements))
         if sources:
             self._in.wait_event(self._called)
             with self._in:
-                for span, source_memory in sources:
-                    span.copy_(source_memory, non_blocking=True)
-            piece.copied_in = self._in.record_event()
+                for host, source_memory in sources:
+                    host.copy_(source_memory, non_blocking=True)
+            piece.span.copied_in = self._in.record_event()
         piece.submitted = CollectivePlan(
             piece.plan.kind,
             piece.plan.dtype,
@@ -277,9 +283,9 @@ class Transfer:
         """Queues the copies of the sum, and after the last piece what finishes the call."""
         self.stream.wait_event(self._called)  # there may have been nothing to copy in
         with self.stream:
-            for device_memory, span in piece.copies_back:
-                device_memory.copy_(span, non_blocking=True)
-            piece.copied_back = self.stream.record_event()
+            for device_memory, host in piece.copies_back:
+                device_memory.copy_(host, non_blocking=True)
+            piece.span.copied_back = self.stream.record_event()
             with self._lock:
                 self._left -= 1
                 is_last = self._left == 0
@@ -310,15 +316,23 @@ class StreamWork(GroupedWork):
 
     def __init__(self, works: Sequence[NetworkWork], result: list[torch.Tensor], transfers: Sequence[Transfer]) -> None:
         super().__init__(works)
+        self._pieces = works
         self._result = result
         self._transfers = transfers
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Waits for the network, and orders the caller's current streams after the copies back."""
-        super().wait(timeout)
+        if timeout > NO_TIMEOUT:  # for all pieces together
+            deadline = time.monotonic() + timeout.total_seconds()
+            if not sleep_until(lambda: self._late_piece() is None, deadline) and (late := self._late_piece()):
+                raise late.late(timeout.total_seconds())
+        super().wait()
         for transfer in self._transfers:
             transfer.order()
         return True
+
+    def _late_piece(self) -> NetworkWork | None:
+        return next((work for work in self._pieces if not work.done()), None)
 
     def is_completed(self) -> bool:
         """Whether the device holds the result, or the call has failed."""

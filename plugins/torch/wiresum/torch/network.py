@@ -183,9 +183,11 @@ class Network:
         return StreamWork(works, result, transfers)
 
     def _work_of(self, piece: Piece) -> NetworkWork:
+        span = piece.span  # not the piece, which has the tensor's memory
+
         def forget(work: NetworkWork) -> None:
             self._pending.discard(work)
-            piece.has_ended = True
+            span.has_ended = True
 
         finish = [partial(piece.transfer.copy_back, piece)]
         work = NetworkWork([], finish, late=self._late, forget=forget, translate=self.translate)

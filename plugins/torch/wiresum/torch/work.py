@@ -173,6 +173,10 @@ class NetworkWork(_Work):
             self.settle()
         return self._settled
 
+    def late(self, waited_s: float) -> Exception:
+        """The error of a wait that took so many seconds, and was too short."""
+        return self._late(self._operations, waited_s)
+
     def _await(self, timeout: timedelta) -> None:
         timeout_s = None if timeout <= NO_TIMEOUT else timeout.total_seconds()
         try:
@@ -183,7 +187,7 @@ class NetworkWork(_Work):
         except WiresumError:
             pass  # settle() reads it from the operation
         except TimeoutError as error:
-            raise self._late(self._operations, timeout.total_seconds()) from error
+            raise self.late(timeout.total_seconds()) from error
 
     def _take_results(self) -> Exception | None:
         for operation in self._operations:
