@@ -77,8 +77,9 @@ def sums(elements: int, repetitions: int) -> dict[str, float]:
     import torch
     import torch.distributed as dist
 
-    on_device = torch.zeros(elements, device=torch.accelerator.current_accelerator())
-    in_host_memory = torch.zeros(elements)
+    # Not zeros, which would not be sent. Each sum doubles them.
+    on_device = torch.ones(elements, device=torch.accelerator.current_accelerator())
+    in_host_memory = torch.ones(elements)
     return {
         "in_host_memory_s": seconds_of(repetitions, lambda: dist.all_reduce(in_host_memory)),
         "on_device_s": seconds_of(repetitions, lambda: dist.all_reduce(on_device)),
@@ -127,7 +128,7 @@ def overlap(repetitions: int, width: int) -> dict[str, float]:
     layers = [torch.nn.Linear(width, width) for _ in range(12)]
     model = DistributedDataParallel(torch.nn.Sequential(*layers).to(device), bucket_cap_mb=16)
     inputs = torch.ones(64, width, device=device)
-    gradients = [torch.zeros(width * width, device=device) for _ in layers]
+    gradients = [torch.ones(width * width, device=device) for _ in layers]
 
     def step() -> None:
         model(inputs).sum().backward()

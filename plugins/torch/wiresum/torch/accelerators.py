@@ -231,9 +231,7 @@ class Transfer:
     """One plan on its way to the network and back. Make it in the caller's thread, after what the plan was staged
     with. `finish` are steps on the device when all is copied back."""
 
-    def __init__(
-        self, pipeline: Pipeline, plan: CollectivePlan, lanes: int, finish: Sequence[Callable[[], None]]
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, plan: CollectivePlan, finish: Sequence[Callable[[], None]]) -> None:
         self.device = plan.device
         self._in, self.stream = pipeline.streams(self.device)
         self._called = torch.accelerator.current_stream(self.device).record_event()
@@ -241,11 +239,18 @@ class Transfer:
         self._begins = [begin for begin, _ in self._memory]
         for tensor in (*plan.kept, *(caller for caller, _ in plan.staged)):
             tensor.record_stream(self.stream)  # the caller may drop it before the copies back have ended
-        self.pieces = [Piece(self, part) for part in cut(plan, lanes)]
         self._finish = finish
         self._lock = threading.Lock()
-        self._left = len(self.pieces)
+        self._left = 0
+        """Pieces that have not been copied back."""
         self._done: torch.Event | None = None
+
+    def pieces_of(self, plan: CollectivePlan, lanes: int) -> list[Piece]:
+        """Call it once, with the same plan. They have the transfer, which does not have them: so the tensor's memory is
+        freed as soon as the last one is."""
+        pieces = [Piece(self, part) for part in cut(plan, lanes)]
+        self._left = len(pieces)
+        return pieces
 
     def copy_in(self, piece: Piece, memory: torch.Tensor) -> None:
         """Queues the piece's copies into its pinned memory, and makes the plan that is submitted."""

@@ -170,10 +170,9 @@ class Network:
         deadline = time.monotonic() + self._timeout_s(call)
         steps = [[plan.finish] for plan in todo]
         steps[-1].extend(mean)
-        transfers = [
-            Transfer(self._pipeline, plan, self.session.lanes, finish) for plan, finish in zip(todo, steps, strict=True)
-        ]
-        pieces = [piece for transfer in transfers for piece in transfer.pieces]
+        transfers = [Transfer(self._pipeline, plan, finish) for plan, finish in zip(todo, steps, strict=True)]
+        both = zip(transfers, todo, strict=True)
+        pieces = [piece for transfer, plan in both for piece in transfer.pieces_of(plan, self.session.lanes)]
         works = [self._work_of(piece) for piece in pieces]
         with self._calling:  # so that pieces get memory in the order in which they are submitted
             self._pipeline.add(pieces)

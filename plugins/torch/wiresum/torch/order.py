@@ -67,6 +67,7 @@ class SubmissionOrder:
                     return
                 step = self._steps[0]
             step()
+            del step  # and the tensors that it has, while the thread waits for the next
             with self._changed:
                 self._steps.popleft()
                 if not self._steps:
