@@ -1,7 +1,7 @@
 """Tests and measures tensors on this machine's accelerator (a GPU), and leaves a report: make bench-gpu.
 
 Two workers and a software switch, all on this machine; with several devices, each worker has its own. First the tests
-of such tensors run, and those of collectives, works, groups and DDP with all their tensors on the device. Then:
+of such tensors run, and those of collectives, works and DDP with all their tensors on the device. Then:
 
 copies   a tensor from the device to pinned memory and back, alone
 sum      an all-reduce of it, on the device and in host memory. What cannot be avoided is the longest of its parts: the
@@ -44,8 +44,10 @@ WAIT_S = 1.0
 """How long a call of the measurement `waiting` waits."""
 TESTS = Path("plugins/torch/tests")
 OWN_TESTS = ("test_accelerators.py",)
-SUITES = ("test_collectives.py", "test_work.py", "test_groups.py", "test_ddp.py")
-"""Run with the accelerator as the default device."""
+SUITES = ("test_collectives.py", "test_work.py", "test_ddp.py")
+"""Run with all tensors on the accelerator."""
+NOT_ON_DOUBLE = ("test_ddp.py",)
+"""It has no convolutions."""
 
 
 def seconds_of(repetitions: int, run: Callable[[], object]) -> float:
@@ -205,7 +207,7 @@ def run_tests(options: argparse.Namespace) -> dict[str, str]:
     on_device = {PREPARE_VARIABLE: "double" if options.double else "accelerator"}
     runs: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
         "accelerators": (OWN_TESTS, {}),
-        "suites": (SUITES, on_device),
+        "suites": ([file for file in SUITES if not options.double or file not in NOT_ON_DOUBLE], on_device),
     }
     said = {}
     for name, (files, variables) in runs.items():

@@ -16,6 +16,7 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -381,6 +382,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty_strided", &empty_strided);
   library.impl("as_strided", &as_strided);
   library.impl("view", &at::native::view);
+  library.impl("view_as_real", &at::native::view_as_real);
   library.impl("_reshape_alias", &at::native::_reshape_alias);
   library.impl("resize_", &at::native::resize_);
   library.impl("set_.source_Storage_storage_offset", &set_storage);

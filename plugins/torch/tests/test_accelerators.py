@@ -165,6 +165,17 @@ def test_a_future_and_its_callbacks_are_ordered_after_the_copies_back(rank: int,
 
 
 @runs_in("duo")
+def test_a_callback_may_wait_for_another_collective(rank: int, size: int) -> None:
+    def sum_again(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        return started(dist.all_reduce(done.value()[0], async_op=True)).get_future().wait()[0]
+
+    for elements in (1000, LONG):
+        tensor = torch.ones(elements, device=device())
+        future = started(dist.all_reduce(tensor, async_op=True)).get_future()
+        assert (future.then(sum_again).wait().cpu() == size * size).all()
+
+
+@runs_in("duo")
 def test_the_result_is_not_written_before_the_callers_stream_has_read_what_was_there(rank: int, size: int) -> None:
     tensor = torch.full((1000,), rank + 1.0, device=device())
     before = torch.zeros_like(tensor)

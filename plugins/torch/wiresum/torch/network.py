@@ -177,7 +177,7 @@ class Network:
         with self._calling:  # so that pieces get memory in the order in which they are submitted
             self._pipeline.add(pieces)
             for piece, work in zip(pieces, works, strict=True):
-                self._order.append(partial(_take, partial(self._submit_piece, work, piece, call, deadline), work))
+                self._submit_later(partial(_take, partial(self._submit_piece, work, piece, call, deadline), work))
         self._count_bytes(todo)
         return StreamWork(works, result, transfers)
 
@@ -252,7 +252,12 @@ class Network:
             begin()
         else:
             work.begins_later()
-            self._order.append(partial(_take, begin, work))
+            self._submit_later(partial(_take, begin, work))
+
+    def _submit_later(self, step: Callable[[], None]) -> None:
+        """The step does not raise."""
+        self._attendant.hand_over()
+        self._order.append(step)
 
     def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork:
         """A sum of sparse tensors: begins with the exchanges that agree on their keys, in a thread."""
@@ -269,7 +274,7 @@ class Network:
             work.finish_with([plan.finish for plan in todo])
             self._begin(work, todo, call)
 
-        self._order.append(partial(_take, align_and_submit, work))
+        self._submit_later(partial(_take, align_and_submit, work))
         return work
 
     def watch_gloo(self, work: GlooWork, *, is_collective: bool) -> None:
