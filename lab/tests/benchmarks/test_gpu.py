@@ -25,6 +25,6 @@ def test_it_measures_and_leaves_a_report(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert all(seconds > 0 for part in ("copies", "sum") for seconds in found[part].values())
     assert set(found["waiting"]) == {"its_stream", "the_other"}
-    report = (tmp_path / "report.md").read_text()
+    report = (tmp_path / "report.txt").read_text()
     for line in ("whose figures mean nothing", "copies: ", "times the longest part", "of a processor", "is hidden"):
         assert line in report

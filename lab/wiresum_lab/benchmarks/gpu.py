@@ -302,8 +302,8 @@ def main(arguments: Sequence[str]) -> int:
     found = measure(options)
     (options.out / "gpu.json").write_text(json.dumps({"about": about, "tests": tests, **found}, indent=2) + "\n")
     text = report_of(about, tests, found)
-    (options.out / "report.md").write_text(text)
-    sys.stdout.write(f"{text}report: {options.out}/report.md\n")
+    (options.out / "report.txt").write_text(text)
+    sys.stdout.write(f"{text}report: {options.out}/report.txt\n")
     passed = all(" passed" in said and " failed" not in said and " error" not in said for said in tests.values())
     return 0 if passed else 1
 

@@ -5,6 +5,7 @@ The environment's TESTS_ON says where: `accelerator` is the one that PyTorch fin
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils._device import _device_constructors
 from wiresum_lab.doubles import device as double
 
 PREPARE_VARIABLE = "TESTS_ON"
+_moving = contextlib.ExitStack()
 
 
 class _Moving(TorchFunctionMode):
@@ -39,7 +41,7 @@ def load() -> None:
     device = torch.accelerator.current_accelerator(check_available=True)
     if device is None:
         raise RuntimeError(f"{PREPARE_VARIABLE} is set, and PyTorch finds no accelerator here")
-    _Moving(device).__enter__()
+    _moving.enter_context(_Moving(device))
 
 
 def prepare() -> str:

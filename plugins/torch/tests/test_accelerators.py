@@ -200,18 +200,22 @@ def test_calls_from_another_stream_are_ordered_by_that_stream(rank: int, size: i
     assert (seen.cpu() == 3.0).all()
 
 
+def sum_and_drop(rank: int, *, dense: bool) -> None:
+    tensor = torch.full((5000, 2), rank + 1.0, device=device())
+    if not dense:
+        tensor = tensor.t()
+    with pipeline().streams(device())[1]:
+        busy()
+    work = started(dist.all_reduce(tensor, async_op=True))
+    kept = weakref.ref(tensor)
+    del tensor, work
+    wait_until(lambda: kept() is None, "nothing has a tensor that was dropped and summed", 20)
+
+
 @runs_in("duo")
 def test_a_tensor_that_is_dropped_keeps_its_memory_until_it_has_been_copied(rank: int, size: int) -> None:
     for dense in (True, False):
-        tensor = torch.full((5000, 2), rank + 1.0, device=device())
-        if not dense:
-            tensor = tensor.t()
-        with pipeline().streams(device())[1]:
-            busy()
-        work = started(dist.all_reduce(tensor, async_op=True))
-        kept = weakref.ref(tensor)
-        del tensor, work
-        wait_until(lambda: kept() is None, "nothing has a tensor that was dropped and summed", 20)
+        sum_and_drop(rank, dense=dense)
         torch.accelerator.current_stream().synchronize()  # has come to where the memory was freed
         others = [torch.full((5000, 2), 7.0, device=device()) for _ in range(4)]
         torch.accelerator.synchronize()
