@@ -305,6 +305,9 @@ def every_collective(rank: int, size: int, on: torch.device) -> list[torch.Tenso
     for tensor in (strided, last, leaf, empty):
         dist.all_reduce(tensor)
     keep(strided, last, leaf.detach(), empty)
+    partly = mine(20)
+    dist.all_reduce_coalesced([partly[10:10], partly[:7], partly[20:]])  # no elements, but an address
+    keep(partly)
     with _coalescing_manager(device=on):
         together = [mine(10), mine(2000)]
         for tensor in together:

@@ -262,9 +262,9 @@ class Transfer:
             host = memory[used : used + size]
             used += piece.bytes_of(region)
             address = host.data_ptr()
-            if region.source:
+            if region.source and size:
                 sources.append((host, self._at(region.source, size)))
-            if region.destination:
+            if region.destination and size:
                 piece.copies_back.append((self._at(region.destination, size), host))
             source, destination = (address if wanted else 0 for wanted in (region.source, region.destination))
             regions.append(Region(source, destination, region.elements))
