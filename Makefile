@@ -63,7 +63,7 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo mininet demo-bmv2 demo-racks demo-clicks science scale shell bench
+.PHONY: demo mininet demo-bmv2 demo-racks demo-clicks science scale shell bench bench-gpu
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo
 	$(py) -m wiresum_lab.demos.digits.demo $(ARGS)
 
@@ -94,6 +94,10 @@ shell: $(ready)-dev  ##! open p4runtime-shell on a switch: ARGS='--p4runtime HOS
 NAMES ?= dense sparse compress aggregators
 bench: $(ready)-bench  ##! run benchmarks (root): NAMES='dense racks'; ARGS=--help lists them
 	$(py) -m wiresum_lab.benchmarks $(NAMES) $(ARGS)
+
+bench-gpu: $(ready)-demo  ##! test and measure tensors on this machine's GPU; TORCH=... chooses its PyTorch
+	$(py) -m pip install --quiet pytest pytest-timeout
+	$(py) -m wiresum_lab.benchmarks.gpu $(ARGS)
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
 

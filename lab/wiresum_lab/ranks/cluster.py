@@ -88,10 +88,12 @@ class Cluster:
         backend: str = "wiresum",
         timeout_s: float = GROUP_TIMEOUT_S,
         variables: Mapping[str, str] | None = None,
+        prepare: str = "",
     ) -> None:
+        """`prepare` is the module whose `load()` each worker calls before it makes the group."""
         self.size = size
         self._folder = folder
-        self._setup = {"grouped": grouped, "backend": backend, "timeout_s": timeout_s}
+        self._setup = {"grouped": grouped, "backend": backend, "timeout_s": timeout_s, "prepare": prepare}
         self._variables = {"WIRESUM_SWITCH": switch.endpoint if switch else "127.0.0.1:1", **(variables or {})}
         self._store: TCPStore | None = None
         self.processes: list[BaseProcess] = []

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import faulthandler
 import functools
+import importlib
 import importlib.util
 import inspect
 import multiprocessing.connection
@@ -58,6 +59,8 @@ def main(
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     torch.set_num_threads(1)
+    if setup["prepare"]:
+        importlib.import_module(setup["prepare"]).load()
     rank, size = setup["rank"], setup["size"]
     channel.send(answer(functools.partial(join_group, **setup) if setup["grouped"] else lambda: None))
     with contextlib.suppress(EOFError):

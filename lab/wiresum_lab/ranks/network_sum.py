@@ -51,7 +51,7 @@ def _exact_element(terms: tuple[float, ...], divisor: int, dtype: torch.dtype) -
 
 def block_sum(inputs: list[torch.Tensor], *, lanes: int, bits: int = 32, average: bool = False) -> torch.Tensor:
     """The sum in block floating point, chunk by chunk; of chunks with an Inf or a NaN the exact sum."""
-    flat = [tensor.reshape(-1) for tensor in inputs]
+    flat = [tensor.cpu().reshape(-1) for tensor in inputs]
     chunk = lanes * (32 // bits)
     parts = [
         _chunk([tensor[first : first + chunk] for tensor in flat], bits, average)
@@ -83,7 +83,7 @@ def _chunk(inputs: list[torch.Tensor], bits: int, average: bool) -> torch.Tensor
 
 def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
     assert actual.dtype == expected.dtype and actual.shape == expected.shape
-    actual, expected = actual.contiguous(), expected.contiguous()
+    actual, expected = actual.cpu().contiguous(), expected.cpu().contiguous()
     if not torch.equal(actual.reshape(-1).view(torch.uint8), expected.reshape(-1).view(torch.uint8)):
         differing = (actual != expected).nonzero()[:5]
         raise AssertionError(f"{actual.dtype}: differ at {differing.tolist()}: {actual} is not {expected}")

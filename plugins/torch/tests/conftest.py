@@ -12,6 +12,7 @@ import torch
 from wiresum.torch import extension
 from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.on_device import prepare
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +62,7 @@ def make_cluster(switch: SwitchProcess, tmp_path: Path) -> Iterator[Callable[...
     def make(size: int, *, at: SwitchProcess | None = None, **options: object) -> Cluster:
         folder = tmp_path / f"cluster{len(made)}"
         folder.mkdir()
-        made.append(Cluster(at or switch, size, folder, **options))  # type: ignore[arg-type]
+        made.append(Cluster(at or switch, size, folder, **{"prepare": prepare(), **options}))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
@@ -80,19 +81,19 @@ def marks(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def pair(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two workers, shared by the tests of a module."""
-    with Cluster(switch, 2, tmp_path_factory.mktemp("pair")) as cluster:
+    with Cluster(switch, 2, tmp_path_factory.mktemp("pair"), prepare=prepare()) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def trio(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three workers, which is not a power of two."""
-    with Cluster(switch, 3, tmp_path_factory.mktemp("trio")) as cluster:
+    with Cluster(switch, 3, tmp_path_factory.mktemp("trio"), prepare=prepare()) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def quartet(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Four workers, enough for two groups of two."""
-    with Cluster(switch, 4, tmp_path_factory.mktemp("quartet")) as cluster:
+    with Cluster(switch, 4, tmp_path_factory.mktemp("quartet"), prepare=prepare()) as cluster:
         yield cluster

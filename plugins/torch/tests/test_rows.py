@@ -231,3 +231,17 @@ def test_ddp_with_sparse_embeddings_trains_as_with_gloo(rank: int, size: int) ->
     everybody = [torch.zeros_like(ours) for _ in range(size)]
     dist.all_gather(everybody, ours)
     assert all(torch.equal(other, ours) for other in everybody)
+
+
+@runs_in("pair")
+def test_a_callback_may_wait_for_a_sparse_sum(rank: int, size: int) -> None:
+    def sum_rows(_: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        tensor = torch.sparse_coo_tensor([[rank, 4]], [1.0, 2.0], (6,), check_invariants=True)
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
+        work.get_future().wait()
+        return tensor.to_dense()
+
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    assert work is not None
+    assert work.get_future().then(sum_rows).wait().tolist() == [1.0, 1.0, 0.0, 0.0, 4.0, 0.0]

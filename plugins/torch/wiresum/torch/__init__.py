@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 BACKEND_NAME = "wiresum"
+DEVICES = ("cpu", "cuda", "xpu", "privateuseone")
+"""The last is every device that PyTorch does not know itself, whatever its name is."""
 
 _LAZY = {
     "GroupStats": "wiresum.torch.statistics",
@@ -50,7 +52,7 @@ def register() -> None:
     import torch.distributed as dist
 
     if dist.is_available() and not hasattr(dist.Backend, BACKEND_NAME.upper()):
-        dist.Backend.register_backend(BACKEND_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+        dist.Backend.register_backend(BACKEND_NAME, _create, extended_api=True, devices=list(DEVICES))
 
 
 def stats(group: dist.ProcessGroup | None = None) -> GroupStats:

@@ -48,6 +48,13 @@ class Attendant:
         self._name = name
         self._thread: threading.Thread | None = None
 
+    def hand_over(self) -> None:
+        """Call it before another thread is given something to submit: if a callback calls here, and waits for that, a
+        new thread has to take over."""
+        with self.changed:
+            if self._is_current():
+                self._ensure_thread()
+
     def watch_network(self, work: NetworkWork) -> None:
         with self.changed:
             self._network.update((operation.token, work) for operation in work.operations())

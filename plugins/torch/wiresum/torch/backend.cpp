@@ -18,6 +18,7 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -124,11 +125,12 @@ class PythonWork final : public c10d::Work {
   }
 
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    const std::vector<c10::Device> on = devices();  // may ask for the GIL, so before the lock
     bool is_new = false;
     {
       const std::lock_guard<std::mutex> guard(future_mutex_);
       if (!future_) {
-        future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+        future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), on);
         is_new = true;
       }
     }
@@ -145,6 +147,17 @@ class PythonWork final : public c10d::Work {
   }
 
  private:
+  /// The accelerators on which the result is. What waits for the future is ordered after the streams that are current
+  /// when it is completed.
+  std::vector<c10::Device> devices() {
+    std::vector<c10::Device> found;
+    for (const at::Tensor& tensor : result()) {
+      const c10::Device device = tensor.device();
+      if (!device.is_cpu() && std::find(found.begin(), found.end(), device) == found.end()) found.push_back(device);
+    }
+    return found;
+  }
+
   bool has_ended_well() const {
     return wiresum::agent().is_done(operation_.get()) && !wiresum::agent().has_failed(operation_.get());
   }
@@ -437,7 +450,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     }
   });
   py::class_<wiresum::DirectSums, std::shared_ptr<wiresum::DirectSums>>(module, "DirectSums")
-      .def(py::init<py::object, std::size_t>(), py::arg("session"), py::arg("notes_max"))
+      .def(py::init<py::object, std::size_t, std::uint64_t>(), py::arg("session"), py::arg("notes_max"),
+           py::arg("bytes_max"))
       .def("set_open", &wiresum::DirectSums::set_open, py::arg("open"))
       .def_property_readonly("calls", &wiresum::DirectSums::calls)
       .def_property_readonly("bytes", &wiresum::DirectSums::bytes)

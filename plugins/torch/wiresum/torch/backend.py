@@ -30,7 +30,7 @@ from wiresum.torch.network import Network
 from wiresum.torch.options import Options, checked
 from wiresum.torch.plan import Tensors
 from wiresum.torch.statistics import GroupStats
-from wiresum.torch.work import GlooWork, GroupedWork, NetworkWork
+from wiresum.torch.work import GroupedWork, StartedWork
 
 EXIT_LINGER_S = 1.0
 """How long a process that exits without destroy_process_group lingers: others may ask for lost packets."""
@@ -67,7 +67,7 @@ class WiresumBackend:
         self._parts: weakref.WeakValueDictionary[str, WiresumBackend] = weakref.WeakValueDictionary()
         self._forked = False
         self._closed = False
-        self._coalescing: list[NetworkWork | GlooWork] | None = None
+        self._coalescing: list[StartedWork] | None = None
         _open.add(self)
 
     @property
@@ -311,7 +311,7 @@ class WiresumBackend:
         self._require_usable()
         return self._started(self.gloo.run(name, method, *arguments, written=written))
 
-    def _started(self, work: NetworkWork | GlooWork) -> dist.Work:
+    def _started(self, work: StartedWork) -> dist.Work:
         if self._coalescing is not None:
             self._coalescing.append(work)
         return work

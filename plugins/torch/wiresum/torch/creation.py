@@ -38,6 +38,7 @@ from wiresum.torch.gloo import Gloo, PlainGloo, device_of, group_of, make_gloo
 from wiresum.torch.network import Network, looks
 from wiresum.torch.no_room import NoRoom
 from wiresum.torch.options import Options, checked
+from wiresum.torch.pieces import WHOLE_BYTES_MAX
 
 log = logging.getLogger("wiresum")
 
@@ -130,7 +131,7 @@ def _make_backend(
         if home is not None:
             home.give_back()
     try:
-        native = _if_all_have_it(native, store, rank, size)
+        native, cuts = _agree(native, store, rank, size)
         device = device_of(config)
         kind = ProcessGroupGloo if native is not None else PlainGloo
         made = make_gloo(PrefixStore("gloo", store), rank, size, patience, device, kind)
@@ -146,7 +147,8 @@ def _make_backend(
                 timeout=lambda: its_gloo.timeout,
                 on_failure=partial(Gloo.end_pending, its_gloo),
                 group=group,
-                direct=native.DirectSums(session.native, KEPT) if native is not None else None,
+                cuts=cuts,
+                direct=_direct(native, session, cuts) if native is not None else None,
             )
             gloo.network.meet(timeout)
         make_part = partial(_make_part, options, rank, group)
@@ -331,12 +333,15 @@ def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, 
         return session
 
 
-def _if_all_have_it(native: ModuleType | None, store: Store, rank: int, size: int) -> ModuleType | None:
-    """None if a member lacks the extension. PyTorch connects what it puts around a group, and the group's other
-    backends, only at members that have it: they would wait for the others."""
+def _agree(native: ModuleType | None, store: Store, rank: int, size: int) -> tuple[ModuleType | None, bool]:
+    """The extension, None if a member lacks it: PyTorch connects what it puts around a group, and the group's other
+    backends, only at members that have it, and they would wait for the others. And whether a member has an accelerator:
+    then all cut long collectives (pieces.py)."""
+    if torch.accelerator.is_available():
+        store.set("accelerator", "")
     if native is None:
         store.set("without/rank", str(rank))
-    if store.add("without/asked", 1) == size:  # nobody sets the other any more
+    if store.add("without/asked", 1) == size:  # nobody sets the others any more
         store.set("without", store.get("without/rank").decode() if store.check(["without/rank"]) else "")
     without = store.get("without").decode()
     if native is not None and without and rank == 0:
@@ -344,7 +349,12 @@ def _if_all_have_it(native: ModuleType | None, store: Store, rank: int, size: in
             "wiresum: rank %s has no C++ part of the backend, and its log says why: all ranks of this group do without",
             without,
         )
-    return None if without else native
+    return None if without else native, store.check(["accelerator"])
+
+
+def _direct(native: ModuleType, session: Session, cuts: bool) -> Any:
+    """Of the group's DirectSums, which does not cut."""
+    return native.DirectSums(session.native, KEPT, WHOLE_BYTES_MAX if cuts else 2**63)
 
 
 def _outcome(cause: Exception | None) -> str:

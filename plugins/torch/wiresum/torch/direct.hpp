@@ -48,12 +48,13 @@ class DirectSums {
   static constexpr std::chrono::seconds kTimeoutMax{1'000'000'000};
 
   /// `session` is a wiresum.agent._native.Session. `notes_max` calls are kept for the error when workers call
-  /// different things.
-  DirectSums(py::object session, std::size_t notes_max)
+  /// different things. Longer tensors than `bytes_max` are Python's.
+  DirectSums(py::object session, std::size_t notes_max, std::uint64_t bytes_max)
       : agent_(agent()),
         session_object_(std::move(session)),
         session_(agent_.session_of(session_object_.ptr())),
-        notes_max_(notes_max) {
+        notes_max_(notes_max),
+        bytes_max_(bytes_max) {
     if (session_ == nullptr) throw py::error_already_set();
   }
 
@@ -81,7 +82,8 @@ class DirectSums {
     const bool is_float = dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
     const bool adds = operation == c10d::ReduceOp::SUM || (operation == c10d::ReduceOp::AVG && is_float);
     return adds && (is_float || dtype == at::kInt) && tensor.layout() == at::kStrided && tensor.is_cpu() &&
-           tensor.is_contiguous() && !tensor.is_neg() && !tensor._is_zerotensor() && tensor.numel() > 0;
+           tensor.is_contiguous() && !tensor.is_neg() && !tensor._is_zerotensor() && tensor.numel() > 0 &&
+           tensor.nbytes() <= bytes_max_;
   }
 
   /// Starts a covered call. Null if the session has failed or refuses it: Python reports the error. `form_of()` gets
@@ -191,6 +193,7 @@ class DirectSums {
   py::object session_object_;
   void* session_;
   const std::size_t notes_max_;
+  const std::uint64_t bytes_max_;
   std::atomic<bool> open_{true};
 
   mutable std::mutex mutex_;  // of all that follows; never held while the GIL is asked for

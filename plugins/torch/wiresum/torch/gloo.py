@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import AllreduceOptions, HashStore, ProcessGroup
 
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError, WorkerLeftError
+from wiresum.torch.accelerators import refuse_capture, synchronize
 from wiresum.torch.calls import Call, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.names import installed_name
@@ -104,6 +105,7 @@ class Gloo:
         arguments_staged, staged = staged_for_gloo(arguments, written)
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
+        steps += [partial(synchronize, written)] if staged else []
         began = time.monotonic()
         inner = getattr(self._group, installed_name(method))(*arguments_staged)
         work = GlooWork(
@@ -342,7 +344,7 @@ def group_of(backend: Any, kind: Any, store: Store, rank: int, size: int) -> dis
 def staged_for_gloo(
     arguments: tuple[Any, ...], written: list[torch.Tensor]
 ) -> tuple[list[Any], list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Replaces each tensor that is not laid out in row-major order by a copy that is.
+    """Replaces each tensor that is not laid out in row-major order, or not on the CPU, by a copy that is.
 
     Gloo ignores strides, mostly without an error when the result is wrong. Also returns pairs for the copied tensors in
     `written`: (the caller's tensor, the memory whose result it gets).
@@ -353,8 +355,11 @@ def staged_for_gloo(
     def stage(argument: Any) -> Any:
         if isinstance(argument, (list, tuple)):
             return [stage(item) for item in argument]
-        if not isinstance(argument, torch.Tensor) or argument.layout is not torch.strided or in_place(argument):
+        if not isinstance(argument, torch.Tensor) or argument.layout is not torch.strided:
             return argument
+        if argument.is_cpu and in_place(argument):
+            return argument
+        refuse_capture(argument.device)
         memory = torch.empty(argument.shape, dtype=argument.dtype).copy_(argument.detach())
         if id(argument) in outputs:
             staged.append((argument, memory))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,16 +27,21 @@ from wiresum.agent.periodic import Periodic
 from wiresum.agent.session import FLOATING, Form, Operation, Scaling, Session
 from wiresum.torch import flight_recorder, rows
 from wiresum.torch import plan as plans
+from wiresum.torch.accelerators import Piece, Pipeline, StreamWork, Transfer, is_on_accelerator, refuse_capture
 from wiresum.torch.attendant import Attendant
 from wiresum.torch.calls import Call, CallLog, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.leaving import ANSWER_S_MAX, Departures
 from wiresum.torch.order import SubmissionOrder
+from wiresum.torch.pieces import cut
 from wiresum.torch.plan import CollectivePlan, Tensors, divide
 from wiresum.torch.work import GlooWork, NetworkWork
 
 DRAIN_TIMEOUT_S = 5.0
 """How long destroy_process_group waits for works that nobody has waited for."""
+
+LEFT_S_MIN = 0.001
+"""The time-out of a piece whose turn came when the call's time was nearly over."""
 
 LOOK_S = 1.0
 looks = Periodic("wiresum-looks", LOOK_S)
@@ -75,9 +82,11 @@ class Network:
         timeout: Callable[[], timedelta],
         on_failure: Callable[[Sequence[GlooWork]], bool],
         group: flight_recorder.Group,
+        cuts: bool,
         direct: Any = None,
     ) -> None:
-        """`store` is the group's own, and `direct` its DirectSums (direct.hpp), if it has the extension."""
+        """`store` is the group's own, and `direct` its DirectSums (direct.hpp), if it has the extension. `cuts`: long
+        collectives are cut (pieces.py), since a member has an accelerator."""
         self.session = session
         self.direct = direct
         self._group = group
@@ -94,6 +103,9 @@ class Network:
         self._order = SubmissionOrder(
             f"wiresum-order-{session.job_name}", direct.set_open if direct is not None else lambda is_free: None
         )
+        self._cuts = cuts
+        self._pipeline = Pipeline()
+        self._calling = threading.Lock()
         self._pending: set[NetworkWork] = set()
         self.gloo_calls = 0
         """How many of Gloo's collectives were called here, which is the next one's number."""
@@ -127,7 +139,7 @@ class Network:
         *,
         summed: Tensors | None = None,
         given: Tensors | None = None,
-    ) -> NetworkWork:
+    ) -> NetworkWork | StreamWork:
         """Starts a collective. `summed` are the tensors that will hold a sum (or a mean). `given` tell one call from
         another, if `result` does not."""
         self._require_everybody()
@@ -138,13 +150,73 @@ class Network:
             work.settle()
             return work
         call = _Call(name, opts, result if given is None else given, sums=summed is not None)
-        finish: list[Callable[[], None]] = [plan.finish for plan in todo]
-        if call.averages and (integers := [tensor for tensor in summed or () if not tensor.is_floating_point()]):
-            finish.append(partial(divide, integers, self.session.world_size))
-        work = self._work(result, finish)
+        integers = [tensor for tensor in summed or () if not tensor.is_floating_point()] if call.averages else []
+        mean = [partial(divide, integers, self.session.world_size)] if integers else []
+        if is_on_accelerator(todo):
+            return self._run_on_accelerator(todo, call, result, mean)
+        work = self._work(result, [*(plan.finish for plan in todo), *mean])
         self._pending.add(work)
+        if self._cuts:
+            todo = [piece for plan in todo for piece in cut(plan, self.session.lanes)]
         self._in_turn(work, partial(self._begin, work, todo, call))
         return work
+
+    def _run_on_accelerator(
+        self, todo: Sequence[CollectivePlan], call: _Call, result: Tensors, mean: Sequence[Callable[[], None]]
+    ) -> StreamWork:
+        """Starts a collective of tensors on an accelerator. Nothing here waits for the device."""
+        for plan in todo:
+            refuse_capture(plan.device)
+        deadline = time.monotonic() + self._timeout_s(call)
+        steps = [[plan.finish] for plan in todo]
+        steps[-1].extend(mean)
+        transfers = [Transfer(self._pipeline, plan, finish) for plan, finish in zip(todo, steps, strict=True)]
+        both = zip(transfers, todo, strict=True)
+        pieces = [piece for transfer, plan in both for piece in transfer.pieces_of(plan, self.session.lanes)]
+        works = [self._work_of(piece) for piece in pieces]
+        with self._calling:  # so that pieces get memory in the order in which they are submitted
+            self._pipeline.add(pieces)
+            for piece, work in zip(pieces, works, strict=True):
+                self._submit_later(partial(_take, partial(self._submit_piece, work, piece, call, deadline), work))
+        self._count_bytes(todo)
+        return StreamWork(works, result, transfers)
+
+    def _work_of(self, piece: Piece) -> NetworkWork:
+        span = piece.span  # not the piece, which has the tensor's memory
+
+        def forget(work: NetworkWork) -> None:
+            self._pending.discard(work)
+            span.has_ended = True
+
+        finish = [partial(piece.transfer.copy_back, piece)]
+        work = NetworkWork([], finish, late=self._late, forget=forget, translate=self.translate)
+        work.begins_later()
+        self._pending.add(work)
+        return work
+
+    def _submit_piece(self, work: NetworkWork, piece: Piece, call: _Call, deadline: float) -> None:
+        """In the thread that submits, when it is the piece's turn."""
+        try:
+            in_time = self._pipeline.await_copy(piece, deadline, lambda: self.session.failure is not None)
+        except Exception as error:  # the device's; without this piece the workers would be out of step
+            self.session.abort(f"rank {self.session.rank}: {call.name} failed at its device: {error}")
+            raise
+        if not in_time:
+            raise self._device_is_late(call)
+        self._require_everybody()
+        assert piece.submitted is not None
+        with self._attendant.changed:
+            left_s = max(deadline - time.monotonic(), LEFT_S_MIN)
+            self._submit_all(work, [piece.submitted], call, notify=True, left_s=left_s)
+            self._attendant.watch_network(work)
+
+    def _device_is_late(self, call: _Call) -> Exception:
+        """Ends the job: the others would wait for this worker."""
+        said = Call(0, call.name, call.operator, kinds_of(call.tensors), self._timeout_s(call))
+        why = "its device has not come to the call, or has not copied the tensor: something queued before hangs"
+        text = timed_out(self.session.rank, said.timeout_s, f"{said} ({said.elements()})", why)
+        self.session.abort(text)
+        return as_torch_error(CollectiveTimeoutError(text, why=why))
 
     def check(self, call: Call, plan: CollectivePlan) -> NetworkWork:
         """Starts a barrier in the network beside a collective of Gloo, whose signature tells it from other calls: Gloo
@@ -180,7 +252,12 @@ class Network:
             begin()
         else:
             work.begins_later()
-            self._order.append(partial(_take, begin, work))
+            self._submit_later(partial(_take, begin, work))
+
+    def _submit_later(self, step: Callable[[], None]) -> None:
+        """The step does not raise."""
+        self._attendant.hand_over()
+        self._order.append(step)
 
     def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork:
         """A sum of sparse tensors: begins with the exchanges that agree on their keys, in a thread."""
@@ -197,7 +274,7 @@ class Network:
             work.finish_with([plan.finish for plan in todo])
             self._begin(work, todo, call)
 
-        self._order.append(partial(_take, align_and_submit, work))
+        self._submit_later(partial(_take, align_and_submit, work))
         return work
 
     def watch_gloo(self, work: GlooWork, *, is_collective: bool) -> None:
@@ -274,6 +351,7 @@ class Network:
         self._attendant.close()
         for work in list(self._pending):
             work.settle()
+        self._pipeline.close()
 
     def record(self) -> flight_recorder.Record:
         """For the flight recorder."""
@@ -342,19 +420,35 @@ class Network:
             self._submit_all(work, todo, call, notify=False)
         if not todo:
             work.settle()
+        self._count_bytes(todo)
+
+    def _count_bytes(self, todo: Sequence[CollectivePlan]) -> None:
         for plan in todo:
             self._bytes[plan.sums] += plan.bytes
 
-    def _submit_all(self, work: NetworkWork, todo: Sequence[CollectivePlan], call: _Call, *, notify: bool) -> None:
-        """With `notify`, hold the attendant's `changed`; without, the caller waits for the work."""
+    def _timeout_s(self, call: _Call) -> float:
         timeout: timedelta = call.opts.timeout
-        timeout_s = (timeout if timeout > _UNSET else self._timeout()).total_seconds()
+        return (timeout if timeout > _UNSET else self._timeout()).total_seconds()
+
+    def _submit_all(
+        self,
+        work: NetworkWork,
+        todo: Sequence[CollectivePlan],
+        call: _Call,
+        *,
+        notify: bool,
+        left_s: float | None = None,
+    ) -> None:
+        """With `notify`, hold the attendant's `changed`; without, the caller waits for the work. `left_s` is what is left of
+        the call's time-out."""
+        timeout_s = self._timeout_s(call)
+        left_s = timeout_s if left_s is None else left_s
         waits = not notify and len(todo) == 1
         try:
             for plan in todo:
                 form = self._form(plan, average=call.averages)
                 operation = self.session.submit(
-                    plan.regions, **form, timeout_s=timeout_s, notify=notify, caller_waits=waits
+                    plan.regions, **form, timeout_s=left_s, notify=notify, caller_waits=waits
                 )
                 work.add(operation)
                 kinds = kinds_of(call.tensors)

@@ -1,8 +1,9 @@
 """The order in which a group's collectives are submitted to the network.
 
 All workers must submit the same collectives in the same order. Callers submit most of them at once. A sum of sparse
-tensors takes several exchanges, each of which depends on the one before (rows.py), so a thread submits it, as a *step*,
-while its caller goes on. Later calls wait behind it. The thread ends with the last step.
+tensors takes several exchanges, each of which depends on the one before (rows.py), and a tensor on an accelerator must
+be copied to the host first (accelerators.py). So a thread submits these, as *steps*, while their callers go on. Later
+calls wait behind them. The thread ends when there has been no step for IDLE_S.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 JOIN_TIMEOUT_S = 5.0
+IDLE_S = 1.0
 
 
 class SubmissionOrder:
@@ -24,6 +26,7 @@ class SubmissionOrder:
         self._steps: deque[Callable[[], None]] = deque()
         """The current step and those after it."""
         self._thread: threading.Thread | None = None
+        self._closing = False
 
     def is_free(self) -> bool:
         """Whether the caller may submit at once."""
@@ -36,7 +39,9 @@ class SubmissionOrder:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 thread.start()
                 self._thread = thread
+            if not self._steps:
                 self._on_change(False)
+                self._changed.notify_all()
             self._steps.append(step)
 
     def drain(self, timeout_s: float) -> None:
@@ -48,6 +53,8 @@ class SubmissionOrder:
     def close(self) -> None:
         """Waits for the last step. Call it when the session is closed: then no step waits."""
         with self._changed:
+            self._closing = True
+            self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(JOIN_TIMEOUT_S)
@@ -55,12 +62,14 @@ class SubmissionOrder:
     def _run(self) -> None:
         while True:
             with self._changed:
+                if not self._changed.wait_for(lambda: self._steps or self._closing, IDLE_S) or not self._steps:
+                    self._thread = None
+                    return
                 step = self._steps[0]
             step()
+            del step  # and the tensors that it has, while the thread waits for the next
             with self._changed:
                 self._steps.popleft()
                 if not self._steps:
-                    self._thread = None
                     self._on_change(True)
                     self._changed.notify_all()
-                    return

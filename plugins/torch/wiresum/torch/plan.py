@@ -6,9 +6,10 @@ Sums travel as numbers: fp32, fp16, bf16 and int32. Copies (broadcast, all-gathe
 passes bit for bit. All workers have the same regions, but different sources and destinations, so one state machine
 serves all collectives (see collective.hpp).
 
-A tensor whose memory is one run in row-major order on the CPU is used in place. Any other is *staged*: copied into such
-memory first, and copied back at the end. That includes dense tensors in another order, such as channels-last: added in
-place, they would give a wrong sum, without an error, if another worker had the same tensor in row-major order.
+A tensor whose memory is one run in row-major order is used in place. Any other is *staged*: copied into such memory on
+the same device first, and copied back at the end. That includes dense tensors in another order, such as channels-last:
+added in place, they would give a wrong sum, without an error, if another worker had the same tensor in row-major order.
+Addresses may be those of an accelerator's memory, which accelerators.py brings to the host.
 """
 
 from __future__ import annotations
@@ -84,6 +85,18 @@ class CollectivePlan:
         return self.kind in SUMMING
 
     @property
+    def device(self) -> torch.device:
+        """Where the memory is. A `ValueError` if the tensors are on several devices."""
+        devices = {tensor.device for tensor in self.kept}
+        if len(devices) > 1:
+            raise ValueError(f"the tensors of one collective must be on one device, not on {sorted(map(str, devices))}")
+        return devices.pop() if devices else torch.device("cpu")
+
+    @property
+    def element_bytes(self) -> int:
+        return _ELEMENT_BYTES[self.dtype]
+
+    @property
     def may_be_sparse(self) -> bool:
         """Whether blocks that are zero at all workers may be left out."""
         return self.sums
@@ -91,7 +104,7 @@ class CollectivePlan:
     @property
     def bytes(self) -> int:
         """Bytes of the tensors, as the caller sees them."""
-        return sum(map(_elements, self.regions)) * _ELEMENT_BYTES[self.dtype]
+        return sum(map(_elements, self.regions)) * self.element_bytes
 
     def signature(self, *, bits: int, average: bool, fixed_scale: float | None = None) -> int:
         """16 bits that differ, with high probability, between two calls that do not belong together."""
@@ -116,7 +129,7 @@ class CollectivePlan:
         """The address of memory that holds the tensor's values and whose content the tensor gets."""
         memory = tensor
         if not in_place(tensor):
-            memory = torch.empty(tensor.shape, dtype=tensor.dtype)
+            memory = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
             if copied_in:
                 memory.copy_(tensor.detach())
             if copied_out:
@@ -126,8 +139,8 @@ class CollectivePlan:
 
 
 def in_place(tensor: torch.Tensor) -> bool:
-    """Whether the network can read and write the tensor's own memory."""
-    return tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg() and not tensor.is_conj()
+    """Whether the tensor's own memory holds its values in row-major order."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 def copy_back(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -63,11 +63,11 @@ class _Work(dist.Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """For a group without backend.cpp, which makes its own. That of a failed work raises a RuntimeError: C++ (DDP's
         reducer) can only take over an error from a Python future that a callback raised."""
-        settled: torch.futures.Future[None] = torch.futures.Future()
+        devices = list({tensor.device for tensor in self._result if not tensor.is_cpu})
+        settled: torch.futures.Future[None] = torch.futures.Future(devices=devices)  # type: ignore[arg-type]
 
         def result(_: object) -> list[torch.Tensor]:
-            if (error := self.exception()) is not None:
-                raise again(error)
+            self.wait()  # it has settled, so this only raises its error, or orders the current stream
             return self.result()
 
         future = settled.then(result)
@@ -173,6 +173,10 @@ class NetworkWork(_Work):
             self.settle()
         return self._settled
 
+    def late(self, waited_s: float) -> Exception:
+        """The error of a wait that took so many seconds, and was too short."""
+        return self._late(self._operations, waited_s)
+
     def _await(self, timeout: timedelta) -> None:
         timeout_s = None if timeout <= NO_TIMEOUT else timeout.total_seconds()
         try:
@@ -183,7 +187,7 @@ class NetworkWork(_Work):
         except WiresumError:
             pass  # settle() reads it from the operation
         except TimeoutError as error:
-            raise self._late(self._operations, timeout.total_seconds()) from error
+            raise self.late(timeout.total_seconds()) from error
 
     def _take_results(self) -> Exception | None:
         for operation in self._operations:
@@ -287,7 +291,7 @@ class GlooWork(_Work):
 class GroupedWork(_Work):
     """Several works as one: what a coalescing manager gets."""
 
-    def __init__(self, works: Sequence[NetworkWork | GlooWork]) -> None:
+    def __init__(self, works: Sequence[StartedWork]) -> None:
         super().__init__([tensor for work in works for tensor in work.result()], ())
         self._works = works
 
@@ -317,6 +321,9 @@ class GroupedWork(_Work):
             callback([], None)
         for work in self._works:
             work.when_settled(settled)
+
+
+StartedWork: TypeAlias = NetworkWork | GlooWork | GroupedWork
 
 
 def again(error: Exception) -> Exception:

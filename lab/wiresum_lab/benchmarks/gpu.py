@@ -1,0 +1,313 @@
+"""Tests and measures tensors on this machine's accelerator (a GPU), and leaves a report: make bench-gpu.
+
+Two workers and a software switch, all on this machine; with several devices, each worker has its own. First the tests
+of such tensors run, and those of collectives, works and DDP with all their tensors on the device. Then:
+
+copies   a tensor from the device to pinned memory and back, alone
+sum      an all-reduce of it, on the device and in host memory. What cannot be avoided is the longest of its parts: the
+         copies, and the network's own time; `times the longest part` says how near the call comes to that
+waiting  processor time of all threads of a worker while its call waits for its own stream, or for the other worker
+DDP      a step with bucketed all-reduces, one without, and the all-reduces alone: what part of them the backward pass
+         hides
+
+Without an accelerator it says so and ends with status 3. `--double` runs it on the device for tests, which is host
+memory: that shows that this program works, and its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wiresum_lab import REPOSITORY
+from wiresum_lab.doubles import device as double
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.on_device import PREPARE_VARIABLE
+
+WORKERS = 2
+NO_ACCELERATOR = 3
+TESTS_TIMEOUT_S = 330.0
+RUN_TIMEOUT_S = 150.0
+END_TIMEOUT_S = 30.0
+WAIT_S = 1.0
+"""How long a call of the measurement `waiting` waits."""
+TESTS = Path("plugins/torch/tests")
+OWN_TESTS = ("test_accelerators.py",)
+SUITES = ("test_collectives.py", "test_work.py", "test_ddp.py")
+"""Run with all tensors on the accelerator."""
+NOT_ON_DOUBLE = ("test_ddp.py", "test_copies_and_scatters_of_strided_tensors")
+"""It has no convolutions, and no views of complex tensors' parts."""
+
+
+def seconds_of(repetitions: int, run: Callable[[], object]) -> float:
+    """The median, each from an idle device to an idle device."""
+    import torch
+
+    measured = []
+    for _ in range(repetitions + 1):
+        torch.accelerator.synchronize()
+        began = time.perf_counter()
+        run()
+        torch.accelerator.synchronize()
+        measured.append(time.perf_counter() - began)
+    return statistics.median(measured[1:])  # the first one makes what is made on first use
+
+
+def copies(elements: int, repetitions: int) -> dict[str, float]:
+    import torch
+
+    device = torch.accelerator.current_accelerator()
+    tensor, host = torch.ones(elements, device=device), torch.ones(elements, pin_memory=True)
+    return {
+        "to_host_s": seconds_of(repetitions, lambda: host.copy_(tensor, non_blocking=True)),
+        "to_device_s": seconds_of(repetitions, lambda: tensor.copy_(host, non_blocking=True)),
+    }
+
+
+def sums(elements: int, repetitions: int) -> dict[str, float]:
+    import torch
+    import torch.distributed as dist
+
+    # Not zeros, which would not be sent. Each sum doubles them.
+    on_device = torch.ones(elements, device=torch.accelerator.current_accelerator())
+    in_host_memory = torch.ones(elements)
+    return {
+        "in_host_memory_s": seconds_of(repetitions, lambda: dist.all_reduce(in_host_memory)),
+        "on_device_s": seconds_of(repetitions, lambda: dist.all_reduce(on_device)),
+    }
+
+
+def waiting(rank: int) -> dict[str, float]:
+    """Processor seconds of this process for each second that a call waits: of rank 0, which always waits."""
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.zeros(1000, device=torch.accelerator.current_accelerator())
+    found = {}
+    for name in ("its_stream", "the_other"):
+        dist.barrier()
+        torch.accelerator.synchronize()
+        if rank == 1:
+            time.sleep(WAIT_S)
+        elif name == "its_stream":
+            _keep_busy(WAIT_S)
+        began, processor = time.perf_counter(), time.process_time()
+        dist.all_reduce(tensor)
+        found[name] = (time.process_time() - processor) / (time.perf_counter() - began)
+    return found
+
+
+def _keep_busy(seconds: float) -> None:
+    """Queues something that takes about so long on the current stream."""
+    import torch
+
+    device = torch.accelerator.current_accelerator()
+    assert device is not None
+    module: Any = torch.get_device_module(device)
+    if hasattr(module, "sleep"):
+        module.sleep(seconds)
+    elif hasattr(module, "_sleep"):
+        module._sleep(int(seconds * 1e9))  # cycles
+
+
+def overlap(repetitions: int, width: int) -> dict[str, float]:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    device = torch.accelerator.current_accelerator()
+    layers = [torch.nn.Linear(width, width) for _ in range(12)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers).to(device), bucket_cap_mb=16)
+    inputs = torch.ones(64, width, device=device)
+    gradients = [torch.ones(width * width, device=device) for _ in layers]
+
+    def step() -> None:
+        model(inputs).sum().backward()
+
+    def alone() -> None:
+        with model.no_sync():
+            step()
+
+    def only_sums() -> None:
+        for work in [dist.all_reduce(gradient, async_op=True) for gradient in gradients]:
+            assert work is not None
+            work.wait()
+
+    measured = {
+        "step_s": seconds_of(repetitions, step),
+        "step_without_sums_s": seconds_of(repetitions, alone),
+        "sums_alone_s": seconds_of(repetitions, only_sums),
+    }
+    hidden = measured["step_without_sums_s"] + measured["sums_alone_s"] - measured["step_s"]
+    shorter = min(measured["step_without_sums_s"], measured["sums_alone_s"])
+    return {**measured, "hidden_part": hidden / shorter}
+
+
+def work(rank: int, switch: str, folder: str, options: argparse.Namespace, answer: Any) -> None:
+    if options.double:
+        double.load()
+    import torch
+    import torch.distributed as dist
+
+    from wiresum.torch import Options
+
+    torch.accelerator.set_device_index(rank % torch.accelerator.device_count())
+    method = f"file://{folder}/store"
+    dist.init_process_group(
+        "wiresum", init_method=method, rank=rank, world_size=WORKERS, pg_options=Options(switch=switch)
+    )
+    elements = options.bytes // 4
+    found = {
+        "copies": copies(elements, options.repetitions),
+        "sum": sums(elements, options.repetitions),
+        "waiting": waiting(rank),
+        "ddp": overlap(options.repetitions, options.width),
+    }
+    if rank == 0:
+        answer.send(found)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as folder, SwitchProcess(Path(folder)) as switch:
+        workers: list[Any] = []
+        try:
+            for rank in range(WORKERS):
+                workers.append(context.Process(target=work, args=(rank, switch.endpoint, folder, options, theirs)))
+                workers[-1].start()
+            theirs.close()  # so that the pipe ends when no worker has it open
+            if not ours.poll(RUN_TIMEOUT_S):
+                raise RuntimeError(f"the workers did not come to an end within {RUN_TIMEOUT_S:.0f} s")
+            found: dict[str, dict[str, float]] = ours.recv()
+            for worker in workers:
+                worker.join(END_TIMEOUT_S)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.join()
+    return found
+
+
+def run_tests(options: argparse.Namespace) -> dict[str, str]:
+    """What pytest says in its last line, of each run, whose output is in the folder."""
+    on_device = {PREPARE_VARIABLE: "double" if options.double else "accelerator"}
+    runs: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
+        "accelerators": (OWN_TESTS, {}),
+        "suites": (SUITES, on_device),
+    }
+    said = {}
+    for name, (files, variables) in runs.items():
+        command = [sys.executable, "-m", "pytest", "-q", *(str(TESTS / file) for file in files)]
+        command += ["-k", " and ".join(f"not {name}" for name in NOT_ON_DOUBLE)] if options.double else []
+        log = options.out / f"{name}.log"
+        with log.open("w") as output:
+            try:
+                subprocess.run(
+                    command,
+                    cwd=REPOSITORY,
+                    env={**os.environ, **variables},
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    timeout=TESTS_TIMEOUT_S / len(runs),
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                output.write(f"\nstopped after {TESTS_TIMEOUT_S / len(runs):.0f} s\n")
+        said[name] = log.read_text().rstrip().rpartition("\n")[2]
+        sys.stdout.write(f"tests, {name}: {said[name]}\n")
+        sys.stdout.flush()
+    return said
+
+
+def report_of(about: Mapping[str, Any], tests: Mapping[str, str], found: Mapping[str, Mapping[str, float]]) -> str:
+    lines = ["# Tensors on an accelerator", "", *(f"- {name}: {value}" for name, value in about.items()), ""]
+    lines += [f"- tests, {name}: {said}" for name, said in tests.items()]
+    if found:
+        copied, summed, ddp = found["copies"], found["sum"], found["ddp"]
+        longest = max(copied["to_host_s"], copied["to_device_s"], summed["in_host_memory_s"])
+        gigabytes = about["bytes"] / 1e9
+        lines += [
+            f"- copies: {gigabytes / copied['to_host_s']:.1f} GB/s to the host, "
+            f"{gigabytes / copied['to_device_s']:.1f} GB/s to the device",
+            f"- sum: {1e3 * summed['on_device_s']:.1f} ms on the device, "
+            f"{1e3 * summed['in_host_memory_s']:.1f} ms in host memory, "
+            f"{summed['on_device_s'] / longest:.2f} times the longest part",
+            *(f"- waiting for {name}: {part:.1%} of a processor" for name, part in found["waiting"].items()),
+            f"- DDP: a step of {1e3 * ddp['step_s']:.1f} ms, {1e3 * ddp['step_without_sums_s']:.1f} ms without sums, "
+            f"sums alone {1e3 * ddp['sums_alone_s']:.1f} ms: {ddp['hidden_part']:.0%} of the shorter is hidden",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def describe(options: argparse.Namespace) -> dict[str, Any]:
+    """The machine; nothing if it has no accelerator."""
+    import torch
+
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    if options.double:
+        name = "the double: host memory, whose figures mean nothing"
+    elif kind is None:
+        return {}
+    else:
+        module: Any = torch.get_device_module(kind)
+        names = [module.get_device_name(index) for index in range(torch.accelerator.device_count())]
+        name = f"{kind.type}: {', '.join(names)}"
+    return {
+        "device": name,
+        "processors": os.cpu_count(),
+        "machine": platform.platform(),
+        "PyTorch": torch.__version__,
+        "bytes": options.bytes,
+    }
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bytes", type=int, default=64 << 20, help="of the tensor (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=2048, help="of DDP's layers (default: %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=7, help="of each measurement (default: %(default)s)")
+    parser.add_argument("--double", action="store_true", help="use the device for tests")
+    parser.add_argument("--no-tests", action="store_true", help="measure only")
+    parser.add_argument("--out", type=Path, default=Path("build/bench/gpu"), help="folder (default: %(default)s)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    about = describe(options)
+    if not about:
+        sys.stderr.write(
+            "gpu: PyTorch finds no accelerator here. If the machine has one, install a PyTorch for it into the virtual "
+            "environment (make bench-gpu TORCH=...), or name its device nodes to the container\n"
+        )
+        return NO_ACCELERATOR
+    options.out = options.out.absolute()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.double:
+        subprocess.run([sys.executable, "-m", double.__name__], check=True)
+    tests = {} if options.no_tests else run_tests(options)
+    found = measure(options)
+    (options.out / "gpu.json").write_text(json.dumps({"about": about, "tests": tests, **found}, indent=2) + "\n")
+    text = report_of(about, tests, found)
+    (options.out / "report.txt").write_text(text)
+    sys.stdout.write(f"{text}report: {options.out}/report.txt\n")
+    passed = all(" passed" in said and " failed" not in said and " error" not in said for said in tests.values())
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""`load()` puts the tensors that a worker makes on an accelerator, so that tests written for the CPU run there.
+
+The environment's TESTS_ON says where: `accelerator` is the one that PyTorch finds, `double` the device for tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
+
+from wiresum_lab.doubles import device as double
+
+PREPARE_VARIABLE = "TESTS_ON"
+_moving = contextlib.ExitStack()
+
+
+class _Moving(TorchFunctionMode):
+    """What is made without a device is made on the CPU, and moved: torch.set_default_device would refuse the CPU's
+    random generators, which the tests have."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        made = func(*args, **given)
+        if func not in _device_constructors() or given.get("device") is not None or not isinstance(made, torch.Tensor):
+            return made
+        return made.detach().to(self._device).requires_grad_(made.requires_grad)
+
+
+def load() -> None:
+    if os.environ.get(PREPARE_VARIABLE) == "double":
+        double.load()
+    device = torch.accelerator.current_accelerator(check_available=True)
+    if device is None:
+        raise RuntimeError(f"{PREPARE_VARIABLE} is set, and PyTorch finds no accelerator here")
+    _moving.enter_context(_Moving(device))
+
+
+def prepare() -> str:
+    """What a cluster's workers load: this module, if TESTS_ON is set."""
+    return __name__ if os.environ.get(PREPARE_VARIABLE) else ""
