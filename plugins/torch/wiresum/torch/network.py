@@ -439,8 +439,8 @@ class Network:
         notify: bool,
         left_s: float | None = None,
     ) -> None:
-        """With `notify`, hold the attendant's `changed`; without, the caller waits for the work. `left_s` is what is left of
-        the call's time-out."""
+        """With `notify`, hold the attendant's `changed`; without, the caller waits for the work. `left_s` is what is
+        left of the call's time-out."""
         timeout_s = self._timeout_s(call)
         left_s = timeout_s if left_s is None else left_s
         waits = not notify and len(todo) == 1
