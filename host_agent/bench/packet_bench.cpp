@@ -4,8 +4,8 @@
 //       no network: a worker's sending and receiving, the switch's data plane, and what is compared with
 //   packet_bench switch --transport T [--device D] [--loss L] --workers N --address A --workers-at B
 //       a switch of one job; says "ready" and its port when it serves, ends when its input ends
-//   packet_bench workers --transport T [--device D] [--loss L] --workers N --address B --switch-at A --switch-port P --seconds S
-//       --cores 0,1 [--lanes L] [--floats F] [--slots S]
+//   packet_bench workers --transport T [--device D] [--loss L] --workers N --address B --switch-at A --switch-port P
+//       --seconds S --cores 0,1 [--lanes L] [--floats F] [--slots S]
 //       the workers of that job in one thread: all-reduces without a pause, then round trips of single chunks; and how
 //       busy these cores were
 //
