@@ -60,8 +60,11 @@ struct Nap {
   std::atomic<pthread_cond_t*> condition{nullptr};
   pthread_mutex_t* mutex = nullptr;
   bool is_poked = false;
+  std::function<void()> on_end{};
 };
 thread_local Nap* nap_without_end = nullptr;
+/// What this thread does after it has ended another's nap.
+thread_local std::function<void()> after_notify;
 
 template <typename Condition>
 [[nodiscard]] bool comes_true(const Condition& condition) {
@@ -119,7 +122,10 @@ class Watched final : public Around {
   [[nodiscard]] std::size_t receive(std::span<transport::RxDatagram> out) noexcept override {
     stepping::end();
     ++receives_;
-    if (pthread_equal(pthread_self(), test_) == 0) nap_without_end = &nap_;
+    if (pthread_equal(pthread_self(), test_) == 0) {
+      nap_.on_end = [this] { begin_to_step(From::kWakeUp); };
+      nap_without_end = &nap_;
+    }
     if (!garbage_.load()) {
       const std::size_t count = Around::receive(out);
       has_datagrams_ |= count != 0;
@@ -155,11 +161,13 @@ class Watched final : public Around {
     const std::uint64_t receives_before = receives_.load();
     Around::wake();
     if (releases) stepping::released.store(true);
-    if (dawdles) {
-      const auto until = std::chrono::steady_clock::now() + 1ms;
-      while ((receives_.load() == receives_before || !is_asleep()) && std::chrono::steady_clock::now() < until) {
-        std::this_thread::yield();
-      }
+    if (dawdles) dawdle(receives_before);
+  }
+  /// Waits until the thread has received since, and sleeps again, or for a short time.
+  void dawdle(std::uint64_t receives_before) const {
+    const auto until = std::chrono::steady_clock::now() + 1ms;
+    while ((receives_.load() == receives_before || !is_asleep()) && std::chrono::steady_clock::now() < until) {
+      std::this_thread::yield();
     }
   }
 
@@ -517,18 +525,25 @@ TEST_F(WakeUpOfADataThread, TheRequestIsThereBeforeTheWakeUp) {
 
 TEST_F(WakeUpOfAnEngine, TheMailIsThereBeforeTheWakeUp) {
   begin();
-  watched_->dawdles = true;
+  int notified = 0;
   for (int i = 0; i < 50 && !HasFailure(); ++i) {
-    ASSERT_TRUE(comes_true([&] { return watched_->is_asleep(); }));
-    expect_end(submit());
+    ASSERT_TRUE(comes_true([&] { return watched_->is_napping(); }));
+    after_notify = [&, receives_before = watched_->receives()] {
+      ++notified;
+      watched_->dawdle(receives_before);
+    };
+    const std::shared_ptr<Operation> operation = submit();
+    after_notify = nullptr;
+    expect_end(operation);
   }
+  EXPECT_EQ(notified, 50);
 }
 
 }  // namespace
 }  // namespace wiresum::stress
 
-// The linker substitutes these for the waits of std::condition_variable, with and without a time limit, and for the
-// lock of std::mutex.
+// The linker substitutes these for the waits of std::condition_variable, with and without a time limit, its
+// notify_one(), and the lock of std::mutex.
 extern "C" int __real_pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*);
 extern "C" int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                                              const timespec* until) {
@@ -541,8 +556,9 @@ extern "C" int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_
   nap->condition.store(condition);
   const int result = __real_pthread_cond_clockwait(condition, mutex, clock, &much_later);
   nap->condition.store(nullptr);
-  if (std::exchange(nap->is_poked, false)) return ETIMEDOUT;
-  if (result == ETIMEDOUT) ++wiresum::stress::overslept;
+  if (result == ETIMEDOUT && !nap->is_poked) ++wiresum::stress::overslept;
+  nap->is_poked = false;
+  nap->on_end();
   return result;
 }
 
@@ -554,6 +570,12 @@ extern "C" void __wrap__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE
   ++wiresum::stress::waits;
   wiresum::stress::dawdle();
   __real__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE(condition, lock);
+}
+
+extern "C" void __real__ZNSt18condition_variable10notify_oneEv(std::condition_variable*);
+extern "C" void __wrap__ZNSt18condition_variable10notify_oneEv(std::condition_variable* condition) {
+  __real__ZNSt18condition_variable10notify_oneEv(condition);
+  if (wiresum::stress::after_notify) wiresum::stress::after_notify();
 }
 
 extern "C" int __real_pthread_mutex_lock(pthread_mutex_t*);
