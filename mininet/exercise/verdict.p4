@@ -2,6 +2,8 @@
 
 // What becomes of a packet to the switch, and the reason it is counted under: docs/protocol.md, section 3, row by row.
 
+#define WORKER_THAT_ASKS 0
+
 control Verdict(in headers_t hdr, inout metadata_t meta) {
     // Of no job: counted in row 0.
     @id(ACTION_REFUSE_STRAY) @name(".refuse_stray")
@@ -73,35 +75,37 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
             meta.done : ternary @id(8) @name("done");
             meta.seen_data : ternary @id(9) @name("seen_data");
             hdr.wiresum.kind : ternary @id(10) @name("kind");
+            hdr.wiresum.worker : ternary @id(11) @name("worker");
         }
         actions = { refuse_stray; refuse; hold; complete; resend; report_missing; raise; raise_again; ask_parent; }
         const default_action = hold();
 #ifdef SIZES_OF_CONSTANT_TABLES
-        size = 22;
+        size = 23;
 #endif
         const entries = {
-            (0, _, _, _, _, _, _, _, _, _) : refuse_stray(REASON_MALFORMED);
-            (1, 0, _, _, _, _, _, _, _, KIND_RESULT) : refuse_stray(REASON_MALFORMED);
-            (1, 0, _, _, _, _, _, _, _, KIND_MISSING) : refuse_stray(REASON_MALFORMED);
-            (1, 0, _, _, _, _, _, _, _, _) : refuse_stray(REASON_UNKNOWN);
-            (1, 1, 0, _, _, _, _, _, _, _) : refuse(REASON_MALFORMED);
-            (1, 1, 1, 0, _, _, _, _, _, _) : refuse(REASON_OUT_OF_LEASE);
+            (0, _, _, _, _, _, _, _, _, _, _) : refuse_stray(REASON_MALFORMED);
+            (1, 0, _, _, _, _, _, _, _, KIND_RESULT, _) : refuse_stray(REASON_MALFORMED);
+            (1, 0, _, _, _, _, _, _, _, KIND_MISSING, _) : refuse_stray(REASON_MALFORMED);
+            (1, 0, _, _, _, _, _, _, _, _, _) : refuse_stray(REASON_UNKNOWN);
+            (1, 1, 0, _, _, _, _, _, _, _, _) : refuse(REASON_MALFORMED);
+            (1, 1, 1, 0, _, _, _, _, _, _, _) : refuse(REASON_OUT_OF_LEASE);
             // What the parent alone is admitted with.
-            (1, 1, 1, 1, ROUND_SAME, 0, 1, _, _, KIND_RESULT) : complete();
-            (1, 1, 1, 1, ROUND_SAME, 1, 1, _, _, KIND_RESULT) : refuse(REASON_DUPLICATE);
-            (1, 1, 1, 1, _, _, _, _, _, KIND_RESULT) : refuse(REASON_STALE);
-            (1, 1, 1, 1, ROUND_SAME, 0, 1, _, _, KIND_MISSING) : raise_again();
-            (1, 1, 1, 1, ROUND_SAME, 1, 1, _, _, KIND_MISSING) : refuse(REASON_DUPLICATE);
-            (1, 1, 1, 1, _, _, _, _, _, KIND_MISSING) : refuse(REASON_STALE);
+            (1, 1, 1, 1, ROUND_SAME, 0, 1, _, _, KIND_RESULT, _) : complete();
+            (1, 1, 1, 1, ROUND_SAME, 1, 1, _, _, KIND_RESULT, _) : refuse(REASON_DUPLICATE);
+            (1, 1, 1, 1, _, _, _, _, _, KIND_RESULT, _) : refuse(REASON_STALE);
+            (1, 1, 1, 1, ROUND_SAME, 0, 1, _, _, KIND_MISSING, _) : raise_again();
+            (1, 1, 1, 1, ROUND_SAME, 1, 1, _, _, KIND_MISSING, _) : refuse(REASON_DUPLICATE);
+            (1, 1, 1, 1, _, _, _, _, _, KIND_MISSING, _) : refuse(REASON_STALE);
             // What workers are.
-            (1, 1, 1, 1, ROUND_OLDER, _, _, _, _, _) : refuse(REASON_STALE);
-            // All are in, and the parent has not answered.
-            (1, 1, 1, 1, _, 1, 1, 0, 1, _) : ask_parent();
-            (1, 1, 1, 1, _, 1, 1, 0, 0, KIND_DATA) : ask_parent();
-            (1, 1, 1, 1, _, 1, 1, 0, 0, _) : raise_again();
+            (1, 1, 1, 1, ROUND_OLDER, _, _, _, _, _, _) : refuse(REASON_STALE);
+            // All are in, and the parent has not answered. All workers wait for the same answer, so one of them asks.
+            (1, 1, 1, 1, _, 1, 1, 0, 1, _, WORKER_THAT_ASKS) : ask_parent();
+            (1, 1, 1, 1, _, 1, 1, 0, 0, KIND_DATA, WORKER_THAT_ASKS) : ask_parent();
+            (1, 1, 1, 1, _, 1, 1, 0, 0, _, WORKER_THAT_ASKS) : raise_again();
+            (1, 1, 1, 1, _, 1, 1, 0, _, _, _) : refuse(REASON_DUPLICATE);
             // Everything else; the last row is for where there is a parent.
             // TODO: what becomes of a packet that is in order. Five rows; the first that matches counts.
-            (1, 1, 1, 1, _, 0, 1, 0, _, _) : raise();
+            (1, 1, 1, 1, _, 0, 1, 0, _, _, _) : raise();
         }
     }
 

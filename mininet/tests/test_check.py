@@ -61,7 +61,7 @@ def test_the_solution_passes(tools: None, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.slow
 def test_a_wrong_row_is_found(tools: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = SOLUTION.read_text().replace(
-        "(1, 1, 1, 1, _, 1, 1, 1, _, _) : resend();", "(1, 1, 1, 1, _, 1, 1, 1, _, _) : complete();"
+        "(1, 1, 1, 1, _, 1, 1, 1, _, _, _) : resend();", "(1, 1, 1, 1, _, 1, 1, 1, _, _, _) : complete();"
     )
     assert wrong != SOLUTION.read_text()
     (tmp_path / "verdict.p4").write_text(wrong)

@@ -79,6 +79,7 @@ def trains(rank: int, size: int, marks: str, steps: int | None) -> tuple[int, in
     data = torch.Generator().manual_seed(1000 + rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     done = 0
+    began = time.time()
     while steps is None or done < steps:
         optimizer.zero_grad()
         parallel(torch.randn(16, 64, generator=data)).square().mean().backward()
@@ -91,6 +92,11 @@ def trains(rank: int, size: int, marks: str, steps: int | None) -> tuple[int, in
             if stop.item():
                 break
             time.sleep(0.01)
+    moved = wiresum.torch.stats().moved
+    if steps is not None:
+        assert moved is None
+    else:
+        assert moved is not None and began <= moved.at <= time.time() and moved.why, moved
     return done, hash(tuple(torch.cat([each.detach().flatten() for each in model.parameters()]).tolist()))
 
 

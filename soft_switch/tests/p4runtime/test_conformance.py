@@ -29,7 +29,7 @@ from wiresum_lab.doubles.p4runtime_controller import (
 
 MAC = b"\x02\x00\x00\x00\x00\x01"
 WILD = {"match": {}}
-VERDICTS = 22
+VERDICTS = 23
 """Number of constant entries in `verdict`."""
 GetConfig = p4r.GetForwardingPipelineConfigRequest
 

@@ -13,7 +13,7 @@ from wiresum.agent.errors import (
     WorkerLostError,
 )
 from wiresum.agent.session import Dtype, Operation, Region, Scaling, Session
-from wiresum.agent.statistics import AggregatorStats, SessionStats, SparseStats, TrafficStats
+from wiresum.agent.statistics import AggregatorStats, Moved, SessionStats, SparseStats, TrafficStats
 
 __all__ = [
     "AgentConfig",
@@ -23,6 +23,7 @@ __all__ = [
     "Dtype",
     "JobAbortedError",
     "JoinError",
+    "Moved",
     "Operation",
     "Region",
     "Scaling",

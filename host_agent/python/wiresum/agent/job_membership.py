@@ -20,7 +20,7 @@ from wiresum.agent.errors import WiresumError
 from wiresum.agent.fallback import Fallback
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND
-from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
+from wiresum.agent.statistics import NO_TRAFFIC, Moved, TrafficStats
 from wiresum.agent.way_out import spin_us_of
 from wiresum.join import Admission, JoinReply
 
@@ -207,6 +207,12 @@ class JobMembership:
         """Of each aggregator the endpoint that serves the job now, with `+` between them."""
         assert self._aggregators is not None, "it has joined"
         return "+".join(one.membership.service for one in self._aggregators)
+
+    @property
+    def moved(self) -> Moved | None:
+        """When and why the job last moved, at any aggregator."""
+        assert self._aggregators is not None, "it has joined"
+        return max((moved for one in self._aggregators if (moved := one.membership.moved)), default=None)
 
     @property
     def heartbeat_lost_s(self) -> float:

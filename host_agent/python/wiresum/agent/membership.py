@@ -50,7 +50,7 @@ from wiresum.agent.errors import (
 from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.resuming import FALLBACK_AFTER_S, RESUME_S, Fallback, Resuming, resumed
-from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
+from wiresum.agent.statistics import NO_TRAFFIC, Moved, TrafficStats
 from wiresum.agent.way_out import why_cut_off
 from wiresum.join import Admission
 from wiresum.join.constants import REASON_CHARACTERS_MAX
@@ -130,6 +130,8 @@ class Membership:
         self._move: Move = _cannot_move
         self._halted: messages.Halted | None = None
         self._halted_at = 0.0
+        self._why = ""
+        self.moved: Moved | None = None
         self._resuming: Resuming | None = None
         self._move_number = 0
         """Of the newest move that was completed."""
@@ -443,6 +445,7 @@ class Membership:
             return
         if self._halted is None:
             log.warning("job '%s' moves to another lease, since %s", self._job_name, halt.reason)
+            self._why = halt.reason
         self._halted = messages.Halted(move_number=halt.move_number, positions=self._halt())
         self._halted_at = self._awake.now()
         self._beat_now.set()
@@ -470,6 +473,7 @@ class Membership:
         if self._fallback is not None and self._control.endpoint != self._fallback.target:
             self._control.further = ""
             self._fallback.close()
+        self.moved = Moved(time.time(), self._why)
         endpoint = grant.switch_endpoint
         log.warning("job '%s' goes on at %s, %s:%d", self._job_name, grant.switch_name, endpoint.address, endpoint.port)
 
@@ -496,6 +500,7 @@ class Membership:
     def _halt_unasked(self, why: str) -> bool:
         """The service is told so with each heartbeat, and moves the job."""
         log.warning("job '%s' looks for another lease, since %s", self._job_name, why)
+        self._why = why
         try:
             self._halted = messages.Halted(move_number=self._move_number, positions=self._halt(), unasked=True)
         except Exception:

@@ -9,7 +9,7 @@ from wiresum.agent import _native
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import WiresumError
 from wiresum.agent.job_membership import JobMembership
-from wiresum.agent.statistics import SessionStats, session_stats_of
+from wiresum.agent.statistics import Moved, SessionStats, session_stats_of
 from wiresum.join import Admission
 
 Dtype = _native.Dtype
@@ -76,6 +76,11 @@ class Session:
     def service(self) -> str:
         """Which serves the job now, host:port; of each aggregator one, with `+` between them."""
         return self._membership.service
+
+    @property
+    def moved(self) -> Moved | None:
+        """When and why the job last went to another lease; None if it is where it began."""
+        return self._membership.moved
 
     @property
     def failure(self) -> WiresumError | None:

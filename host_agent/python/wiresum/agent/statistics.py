@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,15 @@ class SparseStats:
     """Blocks that others had, and this worker sent as a header alone."""
     bytes_saved: int
     """UDP payload that this worker did not send for all that, less what the prologues took."""
+
+
+class Moved(NamedTuple):
+    """The last time that a job went to another lease."""
+
+    at: float
+    """Seconds since 1970."""
+    why: str
+    """A clause."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -237,6 +237,7 @@ class WiresumBackend:
         return GroupStats(
             job=network.session.job_name if network else "",
             service=network.session.service if network else "",
+            moved=network.session.moved if network else None,
             collectives_network=Counter(network.collectives if network else ()),
             collectives_gloo=Counter(self.gloo.collectives),
             bytes_reduced=network.bytes_summed if network else 0,

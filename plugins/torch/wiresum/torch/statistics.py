@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from wiresum.agent.statistics import SessionStats
+from wiresum.agent.statistics import Moved, SessionStats
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,8 @@ class GroupStats:
     """The job's name at the switch; "" if the group has none (one worker, or no lease was free)."""
     service: str
     """Which serves the job now: an endpoint of WIRESUM_SWITCH, or the fallback; of each aggregator one, with `+`."""
+    moved: Moved | None
+    """When and why it last moved; None if it is served where it began."""
     collectives_network: Counter[str]
     """Collectives that ran in the network, by name."""
     collectives_gloo: Counter[str]
