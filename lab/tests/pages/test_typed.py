@@ -170,9 +170,14 @@ import torch
 model = torch.nn.Linear(4096, 4)
 {{0}}
 {TRAINED_IN_THE_NETWORK}
-{{1}}
-dist.destroy_process_group()
 {{2}}
+optimizer, step = torch.optim.SGD(model.parameters(), lr=0.1), 0
+def train(model, optimizer, step):
+    return step + 1
+{{1}}
+assert step == 1
+dist.destroy_process_group()
+{{3}}
 dist.all_reduce(torch.ones(100_000))
 assert wiresum.torch.stats().collectives_network["all_reduce"]
 dist.destroy_process_group()
