@@ -327,39 +327,42 @@ TEST_F(WakeUpOfAnEngine, MailAtAnyMomentBeforeACallerHandsBackIsSeen) {
   begin();
   constexpr std::int64_t kLast = 300;  // instructions; it hands back in some of them
   constexpr int kTries = 20;           // of each, since the other thread may be too late
-  std::int64_t way = 0;
-  for (int i = 0; i < 2; ++i) {  // the first time, the linker looks functions up
-    ASSERT_TRUE(comes_true([&] { return watched_->is_napping(); }));
-    watched_->stop_after(0, From::kReport);
-    expect_end(engine_->submit(waiting_request()));
-    way = stepping::end();
-  }
   int in_time = 0;
-  int tries = 0;
-  for (std::int64_t steps = std::max<std::int64_t>(1, way - kLast); !HasFailure();) {
-    ASSERT_TRUE(comes_true([&] { return watched_->is_napping(); }));
-    stepping::stopped.store(false);
-    std::shared_ptr<Operation> other;
-    std::atomic<bool> is_back{false};
-    std::thread poster([&] {
-      ASSERT_TRUE(comes_true([&] { return stepping::stopped.load() || is_back.load(); }));
-      other = submit();
-      stepping::released.store(true);
-    });
-    watched_->stop_after(steps, From::kReport);
-    const std::shared_ptr<Operation> own = engine_->submit(waiting_request());
-    stepping::end();
-    const bool has_stopped = stepping::stopped.load();
-    const bool was_in_time = stepping::released.load();
-    is_back.store(true);
-    poster.join();
-    expect_end(own);
-    expect_end(other);
-    in_time += was_in_time ? 1 : 0;
-    if (!was_in_time && ++tries != kTries) continue;
-    if (!has_stopped) break;  // each time: it takes fewer instructions
-    tries = 0;
-    ++steps;
+  // Again if a call took more instructions when they were counted than it takes now.
+  for (int attempt = 0; attempt < 10 && in_time <= 5 && !HasFailure(); ++attempt) {
+    std::int64_t way = 0;
+    for (int i = 0; i < 2; ++i) {  // the first time, the linker looks functions up
+      ASSERT_TRUE(comes_true([&] { return watched_->is_napping(); }));
+      watched_->stop_after(0, From::kReport);
+      expect_end(engine_->submit(waiting_request()));
+      way = stepping::end();
+    }
+    int tries = 0;
+    for (std::int64_t steps = std::max<std::int64_t>(1, way - kLast); !HasFailure();) {
+      ASSERT_TRUE(comes_true([&] { return watched_->is_napping(); }));
+      stepping::stopped.store(false);
+      std::shared_ptr<Operation> other;
+      std::atomic<bool> is_back{false};
+      std::thread poster([&] {
+        ASSERT_TRUE(comes_true([&] { return stepping::stopped.load() || is_back.load(); }));
+        other = submit();
+        stepping::released.store(true);
+      });
+      watched_->stop_after(steps, From::kReport);
+      const std::shared_ptr<Operation> own = engine_->submit(waiting_request());
+      stepping::end();
+      const bool has_stopped = stepping::stopped.load();
+      const bool was_in_time = stepping::released.load();
+      is_back.store(true);
+      poster.join();
+      expect_end(own);
+      expect_end(other);
+      in_time += was_in_time ? 1 : 0;
+      if (!was_in_time && ++tries != kTries) continue;
+      if (!has_stopped) break;  // each time: it takes fewer instructions
+      tries = 0;
+      ++steps;
+    }
   }
   EXPECT_GT(in_time, 5);
 }
