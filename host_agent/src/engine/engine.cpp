@@ -1,7 +1,6 @@
 #include "engine/engine.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cassert>
 #include <condition_variable>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/engine_thread.hpp"
 #include "numeric/codec.hpp"
 #include "process/thread.hpp"
 
@@ -23,26 +23,9 @@ using worker::TimeNs;
 constexpr const char* kGroupOverDevice =
     "the switch sends results to a multicast group, which only UDP sockets hear: a switch without --multicast sends to "
     "each worker";
-/// Loop rounds between publications of statistics while busy.
-constexpr unsigned kStatsPeriod = 64;
-/// How often the deadlines of requests that wait to be issued are checked.
-constexpr TimeNs kWaitingPeriodNs = 100'000'000;
-/// Within which a thread does what a move wants. It looks for orders between its steps, none of which waits.
-constexpr std::chrono::seconds kOrderMax{5};
-/// Longest sleep, so that a thread looks around even if an event were missed.
-constexpr TimeNs kSleepMaxNs = 1'000'000'000;
-/// A caller that waits drives for so long at most: then somebody is late, and who calls may want to be interrupted.
-constexpr TimeNs kCallerDrivesNs = 10'000'000;
-/// And for so many chunks at most. For more, a thread's waking is no cost that anybody sees.
+/// A caller that waits drives a collective of so many chunks at most itself. For more, a thread's waking is no cost
+/// that anybody sees.
 constexpr std::uint64_t kCallerDrivesChunks = 64;
-
-class SteadyClock final : public Clock {
- public:
-  [[nodiscard]] TimeNs now() const noexcept override {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  }
-};
 
 const SteadyClock kSteadyClock;
 
@@ -155,13 +138,6 @@ std::vector<transport::DataPath> open_paths(const transport::Spec& spec, const A
 
 }  // namespace
 
-/// Which of an engine's threads one is.
-struct Engine::ThreadPosition {
-  unsigned index = 0;          // among all, in the order in which they are dealt to
-  std::size_t aggregator = 0;  // that it talks to
-  unsigned thread = 0;         // of that aggregator's
-};
-
 /// What the threads use: all that an engine is made of.
 struct Engine::Parts {
   Parts(const EngineConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets);
@@ -173,6 +149,9 @@ struct Engine::Parts {
   void start_threads();
   [[nodiscard]] std::vector<std::uint32_t> halt(std::size_t aggregator);
   void move(std::size_t aggregator, const AggregatorConfig& to, std::span<const std::uint8_t> roles);
+  /// The next one; `thread` of the aggregator's.
+  [[nodiscard]] std::unique_ptr<EngineThread> new_thread(std::size_t aggregator, unsigned thread,
+                                                         transport::DataPath path);
   /// An aggregator's threads, in order. Throws std::invalid_argument if there is no such aggregator.
   [[nodiscard]] std::vector<EngineThread*> threads_of(std::size_t aggregator);
   void close() noexcept;
@@ -185,227 +164,6 @@ struct Engine::Parts {
   std::mutex moving_mutex;  // one order at a time
   std::mutex close_mutex;
   bool closed = false;
-};
-
-/// One engine thread: drives a shard, and sleeps. While nothing is in flight it may *park*: then nobody drives, and a
-/// caller may take over for a while.
-class Engine::EngineThread {
- public:
-  EngineThread(Parts& engine, const ThreadPosition& place, transport::DataPath path)
-      : EngineThread(engine, place, engine.config.aggregators[place.aggregator], std::move(path)) {}
-
-  [[nodiscard]] std::size_t aggregator() const noexcept { return place_.aggregator; }
-  [[nodiscard]] Shard& shard() noexcept { return shard_; }
-  [[nodiscard]] TrafficStats stats() const { return shard_.stats(); }
-  [[nodiscard]] transport::Transport& transport() const noexcept { return *path_.transport; }
-
-  void start() {
-    thread_ = process::start_thread(name(), [this] { run(); });
-  }
-
-  void stop() noexcept {
-    stopping_.store(true);
-    rouse();
-    if (thread_.joinable()) thread_.join();
-    const std::lock_guard lock(answer_mutex_);
-    stopped_ = true;
-    answered_.notify_all();
-  }
-
-  /// The calling thread drives from now on, until hand_back(), if the thread is parked.
-  [[nodiscard]] bool take_over() noexcept {
-    const std::lock_guard lock(nap_mutex_);
-    if (driver_ != Driver::kNobody) return false;
-    driver_ = Driver::kCaller;
-    sleep_.store(Sleep::kNone);
-    return true;
-  }
-
-  void drive_for(const Operation& operation) {
-    const numeric::DefaultFloatEnvironment environment;
-    const TimeNs until = kSteadyClock.now() + kCallerDrivesNs;
-    // Where a task is all that is left, nothing wakes who drives when that is done.
-    drive(until, [&](TimeNs now) { return operation.done() || !has_work() || now >= until; });
-  }
-
-  void hand_back() noexcept {
-    bool is_unfinished = false;
-    {
-      const std::lock_guard lock(nap_mutex_);
-      is_unfinished = has_work();
-      driver_ = Driver::kNobody;
-      sleep_.store(Sleep::kOnCondition);
-    }
-    if (is_unfinished || is_wanted()) nap_over_.notify_one();
-  }
-
-  /// Orders of a move; each is answered before the next.
-  void post_halt() {
-    forget_answer();
-    shard_.post_halt();
-  }
-  void post_move(Destination destination, std::vector<std::uint8_t> roles, std::optional<transport::UdpSocket> group) {
-    forget_answer();
-    shard_.post_move(std::move(destination), std::move(roles), std::move(group));
-  }
-  /// Throws std::runtime_error if there is none in time.
-  [[nodiscard]] std::vector<std::uint32_t> await_positions() { return await(positions_, "halted"); }
-  void await_moved() {
-    const char* const objection = await(objection_, "moved");
-    if (objection != nullptr) throw std::runtime_error(name() + " cannot move: " + objection);
-  }
-
- private:
-  enum class Sleep : std::uint8_t { kNone, kInTransport, kOnCondition };
-  enum class Driver : std::uint8_t { kThread, kNobody, kCaller };
-
-  EngineThread(Parts& engine, const ThreadPosition& place, const AggregatorConfig& aggregator, transport::DataPath path)
-      : engine_(engine),
-        place_(place),
-        path_(std::move(path)),
-        // A device may have to be served (ARP) though nothing is in flight.
-        may_park_(engine.config.transport.kind == transport::TransportKind::kUdp),
-        shard_(thread_config(aggregator, place.thread), thread_port(aggregator.switch_endpoint, place.thread),
-               kSteadyClock, *path_.transport,
-               {.on_mail = [this] { rouse(); },
-                .on_completion =
-                    [this](const worker::Completion& completion) {
-                      engine_.dispatcher->complete_share(place_.index, completion);
-                    },
-                .on_halted =
-                    [this](std::vector<std::uint32_t> positions) {
-                      const std::lock_guard lock(answer_mutex_);
-                      positions_ = std::move(positions);
-                      answered_.notify_all();
-                    },
-                .on_moved =
-                    [this](const char* objection) {
-                      const std::lock_guard lock(answer_mutex_);
-                      objection_ = objection;
-                      answered_.notify_all();
-                    }}) {}
-
-  [[nodiscard]] std::string name() const {
-    return "engine thread " + std::to_string(place_.index + 1) + " of " + std::to_string(engine_.threads.size()) +
-           " of this session";
-  }
-
-  void forget_answer() {
-    const std::lock_guard lock(answer_mutex_);
-    positions_.reset();
-    objection_.reset();
-  }
-
-  template <class Answer>
-  [[nodiscard]] Answer await(std::optional<Answer>& answer, const char* done) {
-    std::unique_lock lock(answer_mutex_);
-    answered_.wait_for(lock, kOrderMax, [&] { return answer.has_value() || stopped_; });
-    if (!answer.has_value()) {
-      throw std::runtime_error(name() + (stopped_ ? " has ended, and so has not " : " has not ") + done);
-    }
-    return std::move(*answer);
-  }
-
-  /// Pairs with sleep(): either the sleeper sees the mail, or that it is to stop, or we see where it sleeps.
-  void rouse() noexcept {
-    const Sleep where = sleep_.load();
-    if (where == Sleep::kInTransport) transport().wake();
-    if (where != Sleep::kOnCondition) return;
-    // Whoever is on its way to sleep has looked for mail with the mutex held, or looks only now.
-    {
-      const std::lock_guard lock(nap_mutex_);
-    }
-    nap_over_.notify_one();
-  }
-
-  [[nodiscard]] bool is_wanted() const noexcept { return shard_.has_mail() || stopping_.load(); }
-  /// Only the driver may ask.
-  [[nodiscard]] bool has_work() const noexcept { return shard_.has_mail() || shard_.next_timeout() != worker::kNever; }
-
-  void run() {
-    const numeric::DefaultFloatEnvironment environment;
-    drive(worker::kNever, [this](TimeNs) { return stopping_.load(std::memory_order_relaxed); });
-    shard_.end();
-  }
-
-  /// Steps until `is_over(now)`. Sleeps meanwhile, but not beyond `until`.
-  template <class IsOver>
-  void drive(TimeNs until, IsOver is_over) {
-    TimeNs now = kSteadyClock.now();
-    TimeNs busy_at = now;
-    for (unsigned round = 0; !is_over(now); ++round) {
-      bool worked = shard_.take_mail();
-      worked |= shard_.receive();
-      worked |= shard_.transmit();
-      worked |= shard_.report();
-      now = kSteadyClock.now();
-      if (place_.index == 0 && now >= waiting_checked_at_ + kWaitingPeriodNs) {
-        waiting_checked_at_ = now;
-        engine_.dispatcher->check_deadlines(now);
-      }
-      if (worked) {
-        busy_at = now;
-        if (round % kStatsPeriod == 0) shard_.publish_stats();
-      } else if (now - busy_at >= engine_.config.spin_ns) {
-        sleep(now, until);
-      }
-    }
-  }
-
-  void sleep(TimeNs now, TimeNs until) {
-    shard_.publish_stats();
-    if (is_wanted()) return;
-    const bool is_caller = until != worker::kNever;
-    const TimeNs due = std::min(shard_.next_timeout(), until);
-    const TimeNs limit = due == worker::kNever ? kSleepMaxNs : std::clamp<TimeNs>(due - now, 0, kSleepMaxNs);
-    const TimeNs nap = is_caller ? 0 : std::min(limit, shard_.nap_ns(now));
-    const bool parks = due == worker::kNever && may_park_;
-    sleep_.store(parks || nap > 0 ? Sleep::kOnCondition : Sleep::kInTransport);
-    if (!is_wanted()) {
-      if (parks) {
-        park();
-      } else if (nap > 0) {
-        std::unique_lock lock(nap_mutex_);
-        nap_over_.wait_for(lock, std::chrono::nanoseconds(nap), [this] { return is_wanted(); });
-      } else {
-        transport().wait(limit);
-      }
-    }
-    sleep_.store(Sleep::kNone);
-  }
-
-  /// Nothing is in flight, so no datagram matters: those that come wait for whoever drives next.
-  void park() {
-    std::unique_lock lock(nap_mutex_);
-    driver_ = Driver::kNobody;
-    if (!has_work() && !stopping_.load()) nap_over_.wait_for(lock, std::chrono::nanoseconds(kSleepMaxNs));
-    while (driver_ == Driver::kCaller) nap_over_.wait_for(lock, std::chrono::nanoseconds(kSleepMaxNs));
-    driver_ = Driver::kThread;
-  }
-
-  Parts& engine_;
-  ThreadPosition place_;
-  TimeNs waiting_checked_at_ = 0;
-  transport::DataPath path_;
-  std::atomic<bool> stopping_{false};
-  const bool may_park_;
-  std::atomic<Sleep> sleep_{Sleep::kNone};  // of the driver
-  std::mutex nap_mutex_;
-  std::condition_variable nap_over_;  // before its time, since there is mail
-  Driver driver_ = Driver::kThread;   // changes with nap_mutex_; the shard belongs to whoever it names
-  std::mutex answer_mutex_;           // of the answer to the last order
-  std::condition_variable answered_;
-  std::optional<std::vector<std::uint32_t>> positions_;
-  std::optional<const char*> objection_;
-  bool stopped_ = false;
-  Shard shard_;
-  std::thread thread_;
-};
-
-/// Hands a thread's shard back, however the caller's driving ends.
-struct Engine::HandingBack {
-  EngineThread& thread;
-  ~HandingBack() { thread.hand_back(); }
 };
 
 /// Does the tasks.
@@ -482,12 +240,31 @@ Engine::Parts::Parts(const EngineConfig& settings, std::vector<std::vector<trans
   for (unsigned thread = 0; thread < wire::kThreadsMax; ++thread) {
     for (std::size_t i = 0; i < config.aggregators.size(); ++i) {
       if (thread >= config.aggregators[i].threads) continue;
-      const ThreadPosition place{.index = static_cast<unsigned>(threads.size()), .aggregator = i, .thread = thread};
-      threads.push_back(std::make_unique<EngineThread>(*this, place, std::move(paths[i][thread])));
+      threads.push_back(new_thread(i, thread, std::move(paths[i][thread])));
       shards.push_back(&threads.back()->shard());
     }
   }
   dispatcher = std::make_unique<Dispatcher>(scheduler_config(config), std::move(shards), [this] { tasks->rouse(); });
+}
+
+std::unique_ptr<EngineThread> Engine::Parts::new_thread(std::size_t aggregator, unsigned thread,
+                                                        transport::DataPath path) {
+  const AggregatorConfig& at = config.aggregators[aggregator];
+  const auto index = static_cast<unsigned>(threads.size());
+  EngineThread::Hooks hooks{
+      .on_completion = [this,
+                        index](const worker::Completion& completion) { dispatcher->complete_share(index, completion); },
+      .on_look_around = nullptr};
+  if (index == 0) hooks.on_look_around = [this](TimeNs now) { dispatcher->check_deadlines(now); };
+  EngineThreadConfig settings{.name = "engine thread " + std::to_string(index + 1) + " of " +
+                                      std::to_string(scheduler_config(config).threads) + " of this session",
+                              .aggregator = aggregator,
+                              .worker = thread_config(at, thread),
+                              .switch_endpoint = thread_port(at.switch_endpoint, thread),
+                              .spin_ns = config.spin_ns,
+                              // A device may have to be served (ARP) though nothing is in flight.
+                              .may_park = config.transport.kind == transport::TransportKind::kUdp};
+  return std::make_unique<EngineThread>(std::move(settings), std::move(path), std::move(hooks));
 }
 
 void Engine::Parts::start_threads() {
@@ -495,7 +272,7 @@ void Engine::Parts::start_threads() {
   tasks->start();
 }
 
-std::vector<Engine::EngineThread*> Engine::Parts::threads_of(std::size_t aggregator) {
+std::vector<EngineThread*> Engine::Parts::threads_of(std::size_t aggregator) {
   if (aggregator >= config.aggregators.size()) throw std::invalid_argument("there is no such aggregator");
   std::vector<EngineThread*> found;
   for (const auto& thread : threads) {
@@ -569,14 +346,13 @@ std::shared_ptr<Operation> Engine::submit(Request request) {
   check_process();
   if (request.timeout_ns >= 0) request.work.deadline = kSteadyClock.now() + request.timeout_ns;
   Dispatcher& dispatcher = *parts_->dispatcher;
-  EngineThread& thread = *parts_->threads.front();
   const bool may_drive = request.caller_waits && parts_->threads.size() == 1 && is_small(request.work, config());
   Dispatcher::Prepared prepared = dispatcher.prepare(std::move(request.work), request.notify);
-  if (!may_drive || !thread.take_over()) return dispatcher.submit(std::move(prepared));
-  const HandingBack handing_back{thread};
-  std::shared_ptr<Operation> operation = dispatcher.submit(std::move(prepared));
-  thread.drive_for(*operation);
-  return operation;
+  const auto submit = [&] { return dispatcher.submit(std::move(prepared)); };
+  if (may_drive) {
+    if (std::shared_ptr<Operation> driven = parts_->threads.front()->drive(submit)) return driven;
+  }
+  return submit();
 }
 
 std::vector<std::shared_ptr<Operation>> Engine::take_completed(std::chrono::nanoseconds timeout) {

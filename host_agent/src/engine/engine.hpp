@@ -127,10 +127,7 @@ class Engine {
   [[nodiscard]] const EngineConfig& config() const noexcept;
 
  private:
-  struct ThreadPosition;
   struct Parts;
-  class EngineThread;
-  struct HandingBack;
   class TaskThread;
 
   void check_process() const;

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
@@ -26,12 +24,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.benchmarks.on_this_machine import answer_of
 
 WORKERS = 2
 BACKENDS = ("wiresum", "gloo")
 IN_FLIGHT = 16
-END_TIMEOUT_S = 30.0
 RUN_TIMEOUT_S = 300.0
 REPORT_COLUMNS = 110
 
@@ -122,24 +119,9 @@ def medians(measured: dict[str, list[Cost]]) -> dict[str, Cost]:
 
 
 def run(options: argparse.Namespace) -> dict[str, dict[str, Cost]]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    with tempfile.TemporaryDirectory() as folder, SwitchProcess(Path(folder), "--threads", "1") as switch:
-        workers: list[Any] = []
-        try:
-            for rank in range(WORKERS):
-                workers.append(context.Process(target=work, args=(rank, switch.endpoint, folder, options, theirs)))
-                workers[-1].start()
-            theirs.close()  # so that the pipe ends when no worker has it open
-            if not ours.poll(RUN_TIMEOUT_S):
-                raise RuntimeError(f"the workers did not come to an end within {RUN_TIMEOUT_S:.0f} s")
-            measured: dict[str, dict[str, list[Cost]]] = ours.recv()
-            for worker in workers:
-                worker.join(END_TIMEOUT_S)
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.join()
+    measured: dict[str, dict[str, list[Cost]]] = answer_of(
+        WORKERS, work, options, timeout_s=RUN_TIMEOUT_S, switch=["--threads", "1"]
+    )
     return {kind: medians(costs) for kind, costs in measured.items()}
 
 

@@ -18,28 +18,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from wiresum_lab import REPOSITORY
+from wiresum_lab.benchmarks.on_this_machine import answer_of
 from wiresum_lab.doubles import device as double
-from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.on_device import PREPARE_VARIABLE
 
 WORKERS = 2
 NO_ACCELERATOR = 3
 TESTS_TIMEOUT_S = 330.0
 RUN_TIMEOUT_S = 150.0
-END_TIMEOUT_S = 30.0
 WAIT_S = 1.0
 """How long a call of the measurement `waiting` waits."""
 TESTS = Path("plugins/torch/tests")
@@ -181,24 +178,7 @@ def work(rank: int, switch: str, folder: str, options: argparse.Namespace, answe
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    with tempfile.TemporaryDirectory() as folder, SwitchProcess(Path(folder)) as switch:
-        workers: list[Any] = []
-        try:
-            for rank in range(WORKERS):
-                workers.append(context.Process(target=work, args=(rank, switch.endpoint, folder, options, theirs)))
-                workers[-1].start()
-            theirs.close()  # so that the pipe ends when no worker has it open
-            if not ours.poll(RUN_TIMEOUT_S):
-                raise RuntimeError(f"the workers did not come to an end within {RUN_TIMEOUT_S:.0f} s")
-            found: dict[str, dict[str, float]] = ours.recv()
-            for worker in workers:
-                worker.join(END_TIMEOUT_S)
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.join()
+    found: dict[str, dict[str, float]] = answer_of(WORKERS, work, options, timeout_s=RUN_TIMEOUT_S, switch=[])
     return found
 
 
