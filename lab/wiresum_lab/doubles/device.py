@@ -10,22 +10,16 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
+from wiresum.torch.extension import Extension
+
 NAME = "queued"
-_SOURCE = Path(__file__).with_suffix(".cpp")
-
-
-@functools.cache
-def build() -> Any:
-    """The compiled module. Compiling takes a minute, once for each release of PyTorch."""
-    from torch.utils import cpp_extension
-
-    return cpp_extension.load("wiresum_queued_device", [str(_SOURCE)], extra_cflags=["-O1", "-g0"])
+EXTENSION = Extension("wiresum_queued_device", Path(__file__).with_suffix(".cpp"))
 
 
 @functools.cache
 def load() -> Any:
     """Call it before anything asks PyTorch for accelerators. Returns the device's module, `torch.queued`."""
-    native = build()
+    native = EXTENSION.load()
     module: Any = types.ModuleType(f"torch.{NAME}")
     module.is_available = module.is_initialized = lambda: True
     module._is_in_bad_fork = lambda: False
@@ -40,4 +34,4 @@ def load() -> Any:
 
 
 if __name__ == "__main__":  # compiles it, in a process that has no use for the device
-    build()
+    EXTENSION.build()

@@ -21,7 +21,7 @@ def compiled() -> None:
     compiler. A compiler that fails is an error here, because the backend itself falls back silently."""
     if shutil.which("c++") is None:
         pytest.skip("the C++ part of the backend is not tested: there is no compiler")
-    extension.build()
+    extension.BACKEND.build()
 
 
 @pytest.fixture

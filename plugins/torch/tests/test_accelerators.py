@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
 from wiresum.torch.accelerators import RING_BYTES, Pipeline
+from wiresum.torch.extension import COMPILE_TIMEOUT_S
 from wiresum.torch.pieces import PIECE_BYTES, WHOLE_BYTES_MAX
 from wiresum_lab.processes import SwitchProcess, wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
@@ -32,7 +32,8 @@ LONG = 3 * PIECE_BYTES // 4 + 777
 """Elements of four bytes: three pieces."""
 BUSY_S = 0.7
 
-pytestmark = pytest.mark.usefixtures("compiled")
+# A PyTorch that came after the setup: the device is compiled here.
+pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(COMPILE_TIMEOUT_S)]
 
 
 @pytest.fixture(scope="session")
@@ -40,11 +41,7 @@ def prepare() -> str:
     """What workers load before they make their group."""
     if torch.accelerator.is_available():
         return ""
-    if shutil.which("c++") is None or shutil.which("ninja") is None:
-        pytest.skip(
-            "tensors on an accelerator are not tested: there is none, and no c++ and ninja for the test's device"
-        )
-    subprocess.run([sys.executable, "-m", DOUBLE], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", DOUBLE], check=True, timeout=COMPILE_TIMEOUT_S)
     return DOUBLE
 
 

@@ -4,6 +4,9 @@ group."""
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -283,9 +286,25 @@ def test_a_compiler_that_takes_too_long_is_killed_with_its_children(
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setattr(extension, "COMPILE_TIMEOUT_S", 1.0)
     with pytest.raises(extension.ExtensionError, match="did not end within 1 s"):
-        extension.build()
+        extension.BACKEND.build()
     started = int((tmp_path / "started").read_text())
     wait_until(lambda: not Path(f"/proc/{started}").exists(), "what the compiler had started has ended")
+
+
+def test_who_is_killed_while_it_compiles_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/started.new\nmv {tmp_path}/started.new {tmp_path}/started\nexec sleep 600\n"
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-m", "wiresum.torch.extension"]) as killed:
+        wait_until((tmp_path / "started").exists, "the compiler has started")
+        killed.kill()
+    os.kill(int((tmp_path / "started").read_text()), signal.SIGKILL)
+    compiler.write_text('#!/bin/sh\nfor output; do :; done\necho compiled > "$output"\n')
+    assert extension.BACKEND.build().read_text() == "compiled\n"
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ at all members of a group.
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import functools
 import hashlib
@@ -33,11 +34,8 @@ COMPILE_TIMEOUT_S = 300.0
 """How long to wait for the compiler, or for another process that compiles it."""
 LOCK_POLL_S = 0.1
 
-_NAME = "wiresum_torch_backend"
-_SOURCE = Path(__file__).with_name("backend.cpp")
 # Found, not imported: a setup compiles this beside the agent's native module, before that is there.
 _AGENT = Path(str(importlib.util.find_spec("wiresum.agent").origin)).parent  # type: ignore[union-attr]
-_SOURCES = (_SOURCE, _SOURCE.with_name("direct.hpp"), _AGENT / "capi.hpp")
 _MESSAGE_CHARACTERS_MAX = 600
 
 
@@ -45,11 +43,78 @@ class ExtensionError(RuntimeError):
     """There is no extension; the text says why."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Extension:
+    """A C++ module that is compiled against the installed PyTorch.
+
+    torch.utils.cpp_extension is not used: it needs ninja, and what it locks stays locked for ever if it is killed.
+    """
+
+    name: str
+    source: Path
+    headers: tuple[Path, ...] = ()
+    """Of ours: if one changes, the module is compiled again."""
+
+    def build(self) -> Path:
+        """The module's file, compiled if it is not there yet. Raises ExtensionError or OSError."""
+        command = self._command()
+        path = _folder() / f"{self.name}-{self._digest(command)}.so"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.with_suffix(".lock").open("w") as lock:
+                _acquire(lock.fileno())
+                if not path.exists():
+                    log.info(
+                        "wiresum: compiling %s for PyTorch %s: a minute, once", self.source.name, torch.__version__
+                    )
+                    _compile(command, path)
+        return path
+
+    def load(self) -> ModuleType:
+        """The module. Raises what `build` does, and ImportError."""
+        loader = importlib.machinery.ExtensionFileLoader(self.name, str(self.build()))
+        spec = importlib.util.spec_from_loader(self.name, loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        return module
+
+    def _command(self) -> list[str]:
+        """The command that compiles and links, without the output's name."""
+        root = Path(torch.__file__).parent
+        include = root / "include"
+        return [
+            *shlex.split(os.environ.get("CXX", "c++")),
+            *("-std=c++20", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden"),
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+            f"-DTORCH_EXTENSION_NAME={self.name}",
+            *("-isystem", str(include), "-isystem", str(include / "torch" / "csrc" / "api" / "include")),
+            *("-isystem", sysconfig.get_path("include")),
+            f"-I{_AGENT.parents[1]}",
+            str(self.source),
+            *(f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"),
+        ]
+
+    def _digest(self, command: list[str]) -> str:
+        parts = [*command, torch.__version__, str(torch.version.git_version), str(sysconfig.get_config_var("SOABI"))]
+        digest = hashlib.sha256("\0".join(parts).encode())
+        for file in (self.source, *self.headers):
+            digest.update(file.read_bytes())
+        return digest.hexdigest()[:16]
+
+
+BACKEND = Extension(
+    "wiresum_torch_backend",
+    Path(__file__).with_name("backend.cpp"),
+    (Path(__file__).with_name("direct.hpp"), _AGENT / "capi.hpp"),
+)
+
+
 @functools.cache
 def load() -> ModuleType | None:
-    """The module; None, and a warning, where it cannot be compiled."""
+    """The backend's module; None, and a warning, where it cannot be compiled."""
     try:
-        return _import(build())
+        return BACKEND.load()
     except (RuntimeError, ImportError, OSError) as error:
         log.warning(
             "wiresum: the C++ part of the backend could not be compiled: collectives work, but profiler and debuggers "
@@ -60,24 +125,9 @@ def load() -> ModuleType | None:
         return None
 
 
-def build() -> Path:
-    """The module's file, compiled if it is not there yet. Raises ExtensionError or OSError."""
-    command = _command()
-    path = _folder() / f"{_NAME}-{_digest(command)}.so"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_suffix(".lock").open("w") as lock:
-            _acquire(lock.fileno())
-            if not path.exists():
-                _compile(command, path)
-    return path
-
-
 def _compile(command: list[str], path: Path) -> None:
-    log.info(
-        "wiresum: compiling the C++ part of the backend for PyTorch %s: this takes a minute, once", torch.__version__
-    )
-    unfinished = path.with_suffix(f".{os.getpid()}")
+    """Whoever calls it has the lock."""
+    unfinished = path.with_suffix(".unfinished")
     try:
         # In a process group, since the compiler that the driver starts would survive the driver.
         with subprocess.Popen(
@@ -102,31 +152,6 @@ def _compile(command: list[str], path: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _command() -> list[str]:
-    """The command that compiles and links, without the output's name."""
-    root = Path(torch.__file__).parent
-    include = root / "include"
-    return [
-        *shlex.split(os.environ.get("CXX", "c++")),
-        *("-std=c++20", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden"),
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-        f"-DTORCH_EXTENSION_NAME={_NAME}",
-        *("-isystem", str(include), "-isystem", str(include / "torch" / "csrc" / "api" / "include")),
-        *("-isystem", sysconfig.get_path("include")),
-        f"-I{_AGENT.parents[1]}",
-        str(_SOURCE),
-        *(f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"),
-    ]
-
-
-def _digest(command: list[str]) -> str:
-    parts = [*command, torch.__version__, str(torch.version.git_version), str(sysconfig.get_config_var("SOABI"))]
-    digest = hashlib.sha256("\0".join(parts).encode())
-    for source in _SOURCES:
-        digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def _folder() -> Path:
     root = os.environ.get("TORCH_EXTENSIONS_DIR")
     return (Path(root) if root else Path("~/.cache/torch_extensions").expanduser()) / "wiresum"
@@ -147,17 +172,8 @@ def _acquire(lock: int) -> None:
             time.sleep(LOCK_POLL_S)
 
 
-def _import(path: Path) -> ModuleType:
-    loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
-    spec = importlib.util.spec_from_loader(_NAME, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
 if __name__ == "__main__":
     try:
-        sys.stdout.write(f"{build()}\n")
+        sys.stdout.write(f"{BACKEND.build()}\n")
     except (RuntimeError, OSError) as error:
         sys.exit(f"wiresum.torch.extension: {error}")
