@@ -208,19 +208,35 @@ void require_root(const Session& session, int root) {
   require(root >= 0 && root < session.world_size(), "the root must be a rank: 0 to world_size - 1");
 }
 
+void await(const wiresum::engine::Operation& operation) {
+  while (!operation.wait(kWaitStep)) {
+  }
+}
+
+int result_of(const wiresum_operation& complete) {
+  if (const Failure* const failure = complete.call.failure()) throw Failure(*failure);
+  return WIRESUM_OK;
+}
+
+/// Without `operation` the caller waits here.
 int start(const wiresum_session* session, Collective collective, wiresum_operation** operation) {
-  require(operation != nullptr, "there is nowhere to put the operation: its pointer is NULL");
   auto made = std::make_unique<wiresum_operation>();
   Session& member = *session->session;
   try {
     const nanoseconds timeout(session->timeout_ns.load());
-    made->call = member.submit(request_of(std::move(collective), member.grant(), timeout));
+    wiresum::engine::Request request = request_of(std::move(collective), member.grant(), timeout);
+    request.caller_waits = operation == nullptr;
+    made->call = member.submit(std::move(request));
   } catch (const Failure&) {
     throw;
   } catch (const std::invalid_argument& error) {
     throw Failure(Failure::kArgument, error.what());
   } catch (const std::runtime_error& error) {
     throw Failure(Failure::kFull, error.what());
+  }
+  if (operation == nullptr) {
+    await(*made->call.operation);
+    return result_of(*made);
   }
   *operation = made.release();
   return WIRESUM_OK;
@@ -237,8 +253,7 @@ int start_sum(const wiresum_session* session, Collective::Kind kind, wiresum_dty
 /// How a complete operation ended. It is freed.
 int finish(wiresum_operation** operation) {
   const std::unique_ptr<wiresum_operation> finished(std::exchange(*operation, nullptr));
-  if (const Failure* const failure = finished->call.failure()) throw Failure(*failure);
-  return WIRESUM_OK;
+  return result_of(*finished);
 }
 
 wiresum_operation& checked(wiresum_operation** operation) {
@@ -444,8 +459,7 @@ int wiresum_wait(wiresum_operation** operation, double seconds) {
     require(!std::isnan(seconds), "the time is no number");
     const wiresum::engine::Operation& waited = *checked(operation).call.operation;
     if (seconds < 0) {
-      while (!waited.wait(kWaitStep)) {
-      }
+      await(waited);
     } else if (!waited.wait(duration_of(seconds))) {
       return report(WIRESUM_IN_FLIGHT, "the operation is not complete yet");
     }

@@ -29,7 +29,7 @@ from wiresum_lab.doubles.controller import RecordingDriver
 from wiresum_lab.processes import PATIENCE_S, unused_port, wait_until
 
 SLOTS = 16
-LIMITS = Limits(heartbeat_interval_ms=100, heartbeat_lost_ms=3000, connection_lost_ms=1000, reattach_ms=300)
+LIMITS = Limits(heartbeat_interval_ms=100, heartbeat_lost_ms=10_000, connection_lost_ms=1000, reattach_ms=300)
 
 
 class DataPath:

@@ -128,6 +128,12 @@ def test_sums_and_copies_are_right(start: Start, scenario: str, size: int) -> No
         outcome(process)
 
 
+def test_without_an_operation_the_call_waits_and_the_caller_carries_small_sums(start: Start) -> None:
+    first, second = (start("waits-in-the-call", rank, 2) for rank in range(2))
+    outcome(second)
+    assert "WIRESUM_ERROR_ABORTED" in outcome(first)
+
+
 @pytest.mark.slow
 def test_a_forked_child_has_no_session_and_may_join_itself(start: Start) -> None:
     for process in [start("forked", rank, 2) for rank in range(2)]:

@@ -1,6 +1,7 @@
 /* A worker for test_libwiresum.py: `worker SCENARIO RANK WORLD_SIZE`. Each scenario checks its results and prints what
  * the test needs. It uses only the public header. */
 #define _POSIX_C_SOURCE 200809L
+#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -125,6 +126,59 @@ static void collectives(void) {
   CHECK(wiresum_leave(&session));
   EXPECT(session == NULL);
   EXPECT(waitpid(-1, NULL, 0) == -1 && errno == ECHILD); /* the sidecar is not our child */
+}
+
+/* How often threads other than the first have gone to sleep. */
+static long naps_of_others(void) {
+  DIR* tasks = opendir("/proc/self/task");
+  long naps = 0;
+  EXPECT(tasks != NULL);
+  for (struct dirent* task; (task = readdir(tasks)) != NULL;) {
+    char path[300], line[300];
+    if (task->d_name[0] == '.' || atoi(task->d_name) == getpid()) continue;
+    snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
+    FILE* status = fopen(path, "r");
+    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+      long count = 0;
+      if (sscanf(line, "voluntary_ctxt_switches: %ld", &count) == 1) naps += count;
+    }
+    if (status != NULL) fclose(status);
+  }
+  closedir(tasks);
+  return naps;
+}
+
+/* Collectives without an operation. */
+static void waits_in_the_call(void) {
+  enum { SUMS = 400, LONG = 200000 };
+  static int32_t values[LONG];
+  wiresum_session* session = join("waits-in-the-call");
+  wiresum_operation* operation;
+
+  const long naps = naps_of_others();
+  for (int sum = 0; sum < SUMS; ++sum) {
+    for (int i = 0; i < 300; ++i) values[i] = (rank + 1) * (i + sum);
+    CHECK(wiresum_all_reduce(session, values, values, 300, WIRESUM_INT32, WIRESUM_SUM, NULL));
+    for (int i = 0; i < 300; ++i) EXPECT(values[i] == everybody() * (i + sum));
+  }
+  EXPECT(naps_of_others() - naps < SUMS / 2); /* no other thread carries these sums */
+
+  /* Behind one that is in flight, and one that is too long for the caller to carry. */
+  for (int i = 0; i < LONG; ++i) values[i] = (rank + 1) * i;
+  int32_t one = rank + 1;
+  CHECK(wiresum_all_reduce(session, values, values, LONG, WIRESUM_INT32, WIRESUM_SUM, &operation));
+  CHECK(wiresum_all_reduce(session, &one, &one, 1, WIRESUM_INT32, WIRESUM_SUM, NULL));
+  EXPECT(one == everybody());
+  finish(&operation);
+  CHECK(wiresum_barrier(session, NULL));
+  CHECK(wiresum_all_reduce(session, values, values, LONG, WIRESUM_INT32, WIRESUM_SUM, NULL));
+  for (int i = 0; i < LONG; ++i) EXPECT(values[i] == world_size * everybody() * i);
+
+  if (rank == 0) {
+    say("ended", wiresum_all_reduce(session, &one, &one, 1, WIRESUM_INT32, WIRESUM_SUM, NULL));
+    EXPECT(wiresum_barrier(session, NULL) != WIRESUM_OK);
+  }
+  CHECK(wiresum_leave(&session));
 }
 
 static void* sum_in_thread(void* job) {
@@ -308,7 +362,6 @@ static void arguments(void) {
   EXPECT(wiresum_all_reduce(session, &value, &value, 1, WIRESUM_INT32, WIRESUM_AVERAGE, &operation) ==
          WIRESUM_ERROR_ARGUMENT);
   EXPECT(wiresum_broadcast(session, &value, 4, 1, &operation) == WIRESUM_ERROR_ARGUMENT);
-  EXPECT(wiresum_barrier(session, NULL) == WIRESUM_ERROR_ARGUMENT);
   /* None of these calls has damaged the session. */
   sum_integers(session);
   CHECK(wiresum_leave(&session));
@@ -456,6 +509,8 @@ int main(int count, char** words) {
   world_size = atoi(words[3]);
   if (strcmp(scenario, "collectives") == 0) {
     collectives();
+  } else if (strcmp(scenario, "waits-in-the-call") == 0) {
+    waits_in_the_call();
   } else if (strcmp(scenario, "several-sessions") == 0) {
     several_sessions();
   } else if (strcmp(scenario, "forked") == 0) {
