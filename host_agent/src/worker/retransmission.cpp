@@ -9,6 +9,9 @@
 //
 // Packets that consist of a header only (EMPTY, META) are sent again themselves, in place of the question.
 //
+// A burst that is lost, at the end of what has been sent, is overtaken by nothing. The probe asks about its first
+// packet; MISSING then says that there was a loss, and all that was sent before that question is asked about, too.
+//
 // How soon. A question costs little, and the wait holds up a slot at every worker. So no timer waits for the RTO, whose
 // floor is many round trips on a fast path. An overtaken packet is asked about soon after a round trip, the probe after
 // twice that time; the former again after twice that time too, which then doubles, the latter after half of the silence
@@ -42,7 +45,11 @@ TimeNs Worker::probe_expiry(const Slot& slot) const noexcept {
 
 TimeNs Worker::silent_from() const noexcept { return result_at_ + kSilenceTimeouts * rtt_.rto(); }
 
-bool Worker::known_lost(const Slot& slot) const noexcept { return slot.send_number < send_number_complete_; }
+bool Worker::overtaken(const Slot& slot) const noexcept { return slot.send_number < send_number_complete_; }
+
+bool Worker::may_be_lost(const Slot& slot) const noexcept {
+  return overtaken(slot) || slot.send_number <= send_number_missing_;
+}
 
 std::uint32_t Worker::probe() const noexcept {
   const std::uint32_t first = current_.first();
@@ -59,9 +66,9 @@ Worker::Timer Worker::first_timer() const noexcept {
   for (std::uint8_t list = 0; list < Flight::kLists; ++list) {
     const std::uint32_t head = flight_.head(list);
     if (head == kNoSlot) continue;
-    // Packets whose timer has not expired yet are in order of send_number: if the head is not known lost, none is.
-    // Those whose timer has expired before were known lost, or were the probe; they continue.
-    if (list == Flight::kFresh && !known_lost(slots_[head])) continue;
+    // Packets whose timer has not expired yet are in order of send_number: if the head cannot be lost, none can.
+    // Those whose timer has expired before could be, or were the probe; they continue.
+    if (list == Flight::kFresh && !may_be_lost(slots_[head])) continue;
     if (const TimeNs at = expiry(slots_[head]); at <= silent_from()) consider(head, at);
   }
   return first;
@@ -81,7 +88,7 @@ void Worker::expire(std::uint32_t index, wire::Packet& packet) noexcept {
     // A linear congruential generator, of which the high bits are used.
     if (index == probe()) probe_random_ = probe_random_ * 1664525U + 1013904223U;
     // A probe says nothing about the network: it may be a peer that is late. Nor does a question that is asked again.
-    if (known_lost(slot) && slot.expiries == 0) window_.on_loss(now_, rtt_.smoothed());
+    if (may_be_lost(slot) && slot.expiries == 0) window_.on_loss(now_, rtt_.smoothed());
     slot.expiries = std::min<std::uint8_t>(slot.expiries + 1, Flight::kExpiriesMax);
   }
   flight_.remove(index);
@@ -96,6 +103,7 @@ void Worker::expire(std::uint32_t index, wire::Packet& packet) noexcept {
 
 void Worker::ask(Slot& slot, wire::Packet& packet) noexcept {
   slot.asked = true;
+  slot.asked_after = send_number_;
   ++stats_.questions;
   write(slot, wire::Kind::kQuestion, wire::kFlagRetransmission, packet);
 }
@@ -107,8 +115,10 @@ void Worker::retransmit(Slot& slot, wire::Packet& packet) noexcept {
 }
 
 void Worker::hear_missing(std::uint32_t index) noexcept {
+  send_number_missing_ = std::max(send_number_missing_, slots_[index].asked_after);
   flight_.remove(index);
   slots_[index].sent_at = now_;
+  slots_[index].was_missing = true;
   flight_.append(index, Flight::kMissing);
 }
 

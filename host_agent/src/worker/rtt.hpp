@@ -30,7 +30,7 @@ class RttEstimator {
   void sample(TimeNs rtt) noexcept {
     rtt = std::clamp<TimeNs>(rtt, 1, rto_max_);
     least_ = least_ == 0 ? rtt : std::min(least_, rtt);
-    if (smoothed_ == 0) {
+    if (smoothed_ == 0 || rtt < smoothed_ / 8) {
       smoothed_ = rtt;
       variation_ = rtt / 2;
     } else {
@@ -38,12 +38,13 @@ class RttEstimator {
       smoothed_ += (rtt - smoothed_) / 8;
     }
     rto_ = std::clamp(smoothed_ + std::max(4 * variation_, rto_min_), rto_min_, rto_max_);
-    doublings_ = 0;
+    doubted_ = 0;
   }
 
-  /// A packet's timer expired, and its RESULT gives no sample. The round trip may have grown beyond the timer: then no
-  /// packet would ever give one if the next one's timer were not longer.
-  void doubt() noexcept { doublings_ = std::min(doublings_ + 1, kDoublingsMax); }
+  /// A packet's timer expired, and its RESULT, `elapsed` after the packet, gives no sample. The round trip may have
+  /// grown beyond the timer: then no packet would ever give one if the next one's timer were not longer. It need not be
+  /// longer than this packet took, and that includes a peer's timer, perhaps; so it doubles at most.
+  void doubt(TimeNs elapsed) noexcept { doubted_ = std::max(doubted_, std::min(2 * later(), elapsed)); }
 
   /// Zero until the first sample.
   [[nodiscard]] TimeNs smoothed() const noexcept { return smoothed_; }
@@ -60,15 +61,13 @@ class RttEstimator {
     return smoothed_ == 0 ? rto_ : std::min(rto_, smoothed_ + std::max(2 * variation_, smoothed_ / 4));
   }
   /// Twice that time, and after doubt() longer; at most the RTO.
-  [[nodiscard]] TimeNs later() const noexcept { return std::min(rto_, soon() << 1 << doublings_); }
+  [[nodiscard]] TimeNs later() const noexcept { return std::min(rto_, std::max(2 * soon(), doubted_)); }
 
  private:
-  static constexpr int kDoublingsMax = 15;
-
   TimeNs smoothed_ = 0;
   TimeNs variation_ = 0;
   TimeNs least_ = 0;
-  int doublings_ = 0;
+  TimeNs doubted_ = 0;
   TimeNs rto_;
   TimeNs rto_min_;
   TimeNs rto_max_;

@@ -48,6 +48,7 @@ struct Slot {
   Role role = Role::kNone;                   // while a RESULT is given again; what follows is of the packet after that
   bool waits_for_peers = false;              // its RESULT measures how far apart the workers are, not the path
   bool asked = false;                        // the last that went out for the packet in flight was a question
+  bool was_missing = false;                  // the switch has said so of the packet in flight
   std::uint8_t expiries = 0;                 // how often its timer has expired
   std::uint8_t list = 0;                     // of flight.hpp's, while in flight
   std::uint8_t exponent_agreed = 0;          // block floating point: of the chunk at hand
@@ -65,6 +66,7 @@ struct Slot {
   TimeNs sent_at = 0;                        // ... and last sent, or asked about, or called missing
   std::uint64_t results_before = 0;          // RESULTs that had come by then
   std::uint64_t send_number = 0;             // counts first transmissions: who was sent before whom
+  std::uint64_t asked_after = 0;             // the send_number of the last packet before the question
   std::uint32_t older = kNoSlot;             // neighbours in flight.hpp's list
   std::uint32_t newer = kNoSlot;
 };

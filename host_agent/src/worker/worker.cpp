@@ -185,7 +185,7 @@ void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
   }
   write(slot, slot.kind, 0, packet);
   slot.state = SlotState::kInFlight;
-  slot.asked = false;
+  slot.asked = slot.was_missing = false;
   slot.expiries = 0;
   slot.first_sent_at = slot.sent_at = now_;
   slot.results_before = stats_.results;
@@ -372,14 +372,15 @@ bool Worker::spurious(const Slot& slot) const noexcept {
 
 void Worker::measure(const Slot& slot, bool marked) noexcept {
   // Only packets that measure the path give a sample. A slot's first packet also waits for late workers. One that was
-  // overtaken also waits for a peer's timer: such samples would make timeouts raise each other.
-  if (!slot.waits_for_peers && !known_lost(slot) &&
+  // overtaken also waits for a peer's timer: such samples would make timeouts raise each other. One that was missing
+  // says nothing: it was late because it was lost.
+  if (!slot.waits_for_peers && !overtaken(slot) &&
       ((slot.list == Flight::kFresh && now_ < not_before(slot, rtt_.rto())) || spurious(slot))) {
     const TimeNs rtt = std::max<TimeNs>(now_ - slot.first_sent_at, 1);
     rtt_.sample(rtt);
     window_.on_round_trip(stats_.results - slot.results_before, rtt, rtt_.least());
-  } else if (slot.expiries > 0 && !slot.waits_for_peers && !known_lost(slot)) {
-    rtt_.doubt();
+  } else if (slot.expiries > 0 && !slot.was_missing && !slot.waits_for_peers && !overtaken(slot)) {
+    rtt_.doubt(now_ - slot.first_sent_at);
   }
   if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
   result_at_ = now_;

@@ -27,8 +27,9 @@
 //
 // Timers. If a packet has no RESULT, either something was lost or a peer is late, by microseconds or by minutes.
 // Retransmitting repairs a loss, and floods a late peer. So a timer that expires retransmits if a packet that was first
-// sent later has had its RESULT, which shows that the peers have come this far. Otherwise only the first packet in the
-// agreed order is retransmitted, as a probe, and the others wait. Where a retransmission would carry payload, a
+// sent later has had its RESULT, which shows that the peers have come this far, or if the switch has said of another
+// packet that it is missing, since losses come in bursts. Otherwise only the first packet in the agreed order is
+// retransmitted, as a probe, and the others wait. Where a retransmission would carry payload, a
 // question goes out in its place, and the payload follows if the switch answers that it is missing
 // (retransmission.cpp). After several timeouts without any RESULT ("silence") only the probe is sent: the last burst
 // overflowed a queue or waits for a peer, and repeating it would have the same result. The RESULT that ends a silence
@@ -193,7 +194,10 @@ class Worker {
   [[nodiscard]] TimeNs not_before(const Slot& slot, TimeNs timeout) const noexcept;
   [[nodiscard]] TimeNs probe_expiry(const Slot& slot) const noexcept;
   [[nodiscard]] TimeNs silent_from() const noexcept;
-  [[nodiscard]] bool known_lost(const Slot& slot) const noexcept;
+  /// A packet that was first sent later has had its RESULT.
+  [[nodiscard]] bool overtaken(const Slot& slot) const noexcept;
+  /// Or the switch has said of another packet, to a question that was sent later, that it is missing.
+  [[nodiscard]] bool may_be_lost(const Slot& slot) const noexcept;
   [[nodiscard]] std::uint32_t probe() const noexcept;
   /// What goes out for a slot whose timer has expired.
   void expire(std::uint32_t index, wire::Packet& packet) noexcept;
@@ -277,6 +281,7 @@ class Worker {
   std::uint32_t slot_start_ = 0;            // of the next collective
   std::uint64_t send_number_ = 0;           // of the last first transmission
   std::uint64_t send_number_complete_ = 0;  // the largest whose RESULT has come
+  std::uint64_t send_number_missing_ = 0;   // the last before a question that was answered with MISSING
   TimeNs now_ = 0;                          // the latest time seen; never goes back
   TimeNs result_at_ = 0;                    // the last new RESULT, or the first packet sent since nothing was in flight
   TimeNs resumed_at_ = 0;                   // the last new RESULT that ended a silence of more than an RTO

@@ -8,6 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
+from wiresum_lab.benchmarks.scale.case import Case, simulate
 from wiresum_lab.simulation import sim
 
 WORKERS = 8
@@ -49,3 +50,10 @@ def test_a_pause_makes_a_loss_cost_no_more() -> None:
     path = {"gbit": 100, "link_ns": 1_000, "megabytes": 4, "loss": 1e-2}
     times = [nanoseconds(seed=seed, begin_ns=200_000_000, **path) for seed in range(6)]  # type: ignore[arg-type]
     assert max(times) <= 1.2 * nanoseconds(seed=0, **path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("losses", [1, 5])
+def test_timers_that_peers_wait_for_do_not_make_each_other_longer(losses: int) -> None:
+    """Much loss below a tree. With these losses the last chunks are lost again and again, or the greeting, in which
+    nobody knows the round trip yet, still waits for timers of 20 ms when the sum begins."""
+    assert simulate(Case(workers=128, racks=(16,), loss=1e-2, seed=losses)).seconds < 0.003

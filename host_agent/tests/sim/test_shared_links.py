@@ -66,6 +66,15 @@ def test_jobs_share_a_link_fairly_and_without_loss_where_its_queue_marks() -> No
     assert marking.of_bound > 0.98
 
 
+def test_a_burst_that_is_lost_before_a_slow_peer_sends_its_part_costs_few_round_trips() -> None:
+    """Marks shrink the window of worker 0, whose link others use in bursts. The other's grows to all slots, and a burst
+    of that many overflows its own queue: nothing behind it gets a RESULT. Each packet of it took a time-out."""
+    bursts = Cross(gbit=400, burst_us=10, period_us=200)
+    outcome = simulate(Case(workers=2, megabytes=25, slots=1024, cross=bursts, buffer_kb=4000, mark_kb=100))
+    assert outcome.overflow > 100
+    assert outcome.of_bound > 0.7
+
+
 @pytest.mark.parametrize("loss", [0.0, 1e-3])
 def test_marks_cost_a_job_that_is_alone_little(loss: float) -> None:
     plain = simulate(Case(megabytes=8.0, loss=loss))

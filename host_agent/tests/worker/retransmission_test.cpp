@@ -286,6 +286,35 @@ TEST_F(FastPath, APeerThatIsASecondLateIsAskedForAFewTimesOnly) {
   EXPECT_LE(slots.worker().stats().questions - before, 30u) << "though a second has 2,500 round trips";
 }
 
+TEST_F(FastPath, WhatWasSentBeforeAMissingPacketWasAskedAboutIsAskedAboutToo) {
+  const auto probe = slots.poll_at(slots.worker().next_timeout());
+  ASSERT_EQ(probe.size(), 1u);
+  slots.now += kRoundTrip;
+  slots.miss(probe[0]);
+  const auto now = slots.poll();
+  ASSERT_EQ(now.size(), 3u);
+  for (const std::size_t behind : {1, 2}) {
+    EXPECT_EQ(now[behind - 1].header.kind, wire::Kind::kQuestion);
+    EXPECT_EQ(now[behind - 1].header.chunk, sent[behind].header.chunk);
+  }
+  EXPECT_EQ(now[2].header.kind, wire::Kind::kData);
+  EXPECT_EQ(now[2].header.chunk, sent[0].header.chunk);
+}
+
+TEST_F(FastPath, WhatWasSentAfterTheQuestionAboutAMissingPacketIsNotAskedAbout) {
+  slots.now += kRoundTrip;
+  slots.echo(sent[0]);
+  const auto probe = slots.poll_at(slots.worker().next_timeout());
+  ASSERT_EQ(probe.size(), 1u);
+  ASSERT_EQ(probe[0].header.kind, wire::Kind::kData) << "the next of the first slot";
+  const auto question = slots.poll_at(slots.worker().next_timeout()).at(0);
+  ASSERT_EQ(question.header.chunk, sent[1].header.chunk);
+  slots.echo(sent[2]);
+  const auto after = slots.poll().at(0);
+  slots.miss(question);
+  for (const Sent& packet : slots.poll_at(slots.now + 3 * kSoon)) EXPECT_NE(packet.header.chunk, after.header.chunk);
+}
+
 TEST_F(FastPath, ASilenceBeginsWithTheLastResult) {
   const TimeNs begun = slots.now;
   for (int i = 0; i < 12; ++i) slots.poll_at(slots.worker().next_timeout());
@@ -378,6 +407,24 @@ TEST_P(SlowerPath, IsNotAskedAboutForEver) {
   EXPECT_GT(questions, 0u);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(round(GetParam()), 0u);
 }
+
+class LossyPath : public SlowerPath {};
+
+TEST_P(LossyPath, ALossThatTheSwitchConfirmsLengthensNoTimer) {
+  for (int i = 0; i < 100; ++i) round(400'000);
+  for (int lost = 0; lost < 10; ++lost) {
+    ASSERT_EQ(single.poll().at(0).header.kind, wire::Kind::kData);
+    ASSERT_EQ(single.worker().next_timeout() - single.now, 1'000'000) << "after " << lost << " losses";
+    const auto question = single.poll_at(single.worker().next_timeout()).at(0);
+    single.now += GetParam();
+    single.miss(question);
+    const auto again = single.poll().at(0);
+    single.now += GetParam();
+    single.echo(again);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(ARoundTripAndLess, LossyPath, ::testing::Values(400'000, 300'000));
 
 INSTANTIATE_TEST_SUITE_P(ThreeTimesToThirtyTimes, SlowerPath,
                          ::testing::Values(1'100'000, 1'400'000, 1'700'000, 2'400'000, 4'000'000, 12'000'000));

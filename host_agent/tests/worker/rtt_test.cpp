@@ -68,14 +68,34 @@ TEST(RttEstimator, DoubtDoublesOneTimerUntilTheNextSample) {
   for (int i = 0; i < 10'000; ++i) rtt.sample(kMs / 100);
   const TimeNs soon = rtt.soon();
   for (int doublings = 1; doublings <= 3; ++doublings) {
-    rtt.doubt();
+    rtt.doubt(kMs);
     EXPECT_EQ(rtt.soon(), soon);
     EXPECT_EQ(rtt.later(), 2 * soon << doublings);
   }
-  for (int i = 0; i < 1000; ++i) rtt.doubt();
+  for (int i = 0; i < 1000; ++i) rtt.doubt(200 * kMs);
   EXPECT_EQ(rtt.later(), rtt.rto()) << "at most";
   rtt.sample(kMs / 100);
   EXPECT_EQ(rtt.later(), 2 * rtt.soon());
+}
+
+TEST(RttEstimator, DoubtNeedsNoLongerTimerThanThePacketTook) {
+  RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
+  for (int i = 0; i < 10'000; ++i) rtt.sample(kMs / 100);
+  const TimeNs took = 3 * rtt.later() / 2;
+  for (int i = 0; i < 100; ++i) rtt.doubt(took);
+  EXPECT_EQ(rtt.later(), took);
+  rtt.doubt(took / 2);
+  EXPECT_EQ(rtt.later(), took) << "another one took longer";
+}
+
+TEST(RttEstimator, WhatWasMeasuredWhilePeersWaitedForATimerIsForgottenAtOnce) {
+  RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
+  for (int i = 0; i < 10; ++i) rtt.sample(20 * kMs);
+  rtt.sample(20 * kMs / 8);
+  EXPECT_GT(rtt.smoothed(), 17 * kMs) << "an eighth is no mistake";
+  rtt.sample(kMs / 100);
+  EXPECT_EQ(rtt.smoothed(), kMs / 100);
+  EXPECT_EQ(rtt.later(), 4 * kMs / 100) << "as after the first sample";
 }
 
 }  // namespace
