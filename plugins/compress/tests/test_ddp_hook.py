@@ -73,7 +73,7 @@ class Run:
         return float(loss.detach())
 
     def bits(self) -> bytes:
-        return b"".join(parameter.detach().numpy().tobytes() for parameter in self.model.parameters())
+        return b"".join(parameter.detach().cpu().numpy().tobytes() for parameter in self.model.parameters())
 
 
 def same_everywhere(mine: bytes) -> bool:

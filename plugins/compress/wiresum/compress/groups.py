@@ -19,6 +19,11 @@ class GroupAggregator(Aggregator):
         self._group = group if group is not None else dist.group.WORLD
         if self._group is None:
             raise RuntimeError("there is no process group: call torch.distributed.init_process_group first")
+        if torch.device("cpu") not in self._group._device_types:
+            raise RuntimeError(
+                "compressed gradients travel as CPU tensors, for which this process group has no backend: name one in "
+                "torch.distributed.init_process_group, as in 'wiresum' or 'cpu:gloo,cuda:nccl'"
+            )
         super().__init__(dist.get_world_size(self._group), [dist.get_rank(self._group)])
 
     def prefers_sum(self, words_sum: int, words_each: int) -> bool:

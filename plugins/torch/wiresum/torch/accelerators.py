@@ -21,8 +21,7 @@ Pinned memory. Each group has RING_BYTES, made when it is first needed and given
 do not share it: if two groups waited for each other's memory, in a different order at another worker, none would go on.
 A span is free when its copies and its operation have ended.
 
-No part of PyTorch waits for an event with a time-out, and most devices spin. So the thread asks, and sleeps in between
-for an eighth of the time that it has waited.
+The thread asks for events, and sleeps in between (wiresum/agent/polling.py).
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ from typing import Any
 
 import torch
 
+from wiresum.agent.polling import sleep_until
 from wiresum.agent.session import Region
 from wiresum.torch.pieces import cut
 from wiresum.torch.plan import CollectivePlan
@@ -47,8 +47,6 @@ from wiresum.torch.work import NO_TIMEOUT, GroupedWork, NetworkWork, OnSettled
 RING_BYTES = 32 << 20
 CLOSE_TIMEOUT_S = 5.0
 _ALIGNMENT = 4
-_SLEEP_S_MIN, _SLEEP_S_MAX = 20e-6, 2e-3
-_SLEEP_PART = 1 / 8
 
 _abandoned: list[torch.Tensor] = []
 """Pinned memory of closed groups that a device may still use."""
@@ -78,17 +76,6 @@ def synchronize(tensors: Sequence[torch.Tensor]) -> None:
     """Waits for the current streams of the tensors' devices."""
     for device in {tensor.device for tensor in tensors if not tensor.is_cpu}:
         torch.accelerator.current_stream(device).synchronize()
-
-
-def sleep_until(is_true: Callable[[], bool], deadline: float) -> bool:
-    """Asks again and again, until it is true or the time on the monotonic clock has come. Whether it is true."""
-    began = time.monotonic()
-    while not is_true():
-        now = time.monotonic()
-        if now >= deadline:
-            return False
-        time.sleep(min(max((now - began) * _SLEEP_PART, _SLEEP_S_MIN), _SLEEP_S_MAX))
-    return True
 
 
 @dataclass(eq=False)
