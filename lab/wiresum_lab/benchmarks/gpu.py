@@ -31,7 +31,7 @@ from typing import Any
 from wiresum_lab import REPOSITORY
 from wiresum_lab.benchmarks.on_this_machine import answer_of
 from wiresum_lab.doubles import device as double
-from wiresum_lab.ranks.on_device import PREPARE_VARIABLE
+from wiresum_lab.ranks.on_device import PREPARE_VARIABLE, keep_busy
 
 WORKERS = 2
 NO_ACCELERATOR = 3
@@ -98,24 +98,11 @@ def waiting(rank: int) -> dict[str, float]:
         if rank == 1:
             time.sleep(WAIT_S)
         elif name == "its_stream":
-            _keep_busy(WAIT_S)
+            keep_busy(WAIT_S)
         began, processor = time.perf_counter(), time.process_time()
         dist.all_reduce(tensor)
         found[name] = (time.process_time() - processor) / (time.perf_counter() - began)
     return found
-
-
-def _keep_busy(seconds: float) -> None:
-    """Queues something that takes about so long on the current stream."""
-    import torch
-
-    device = torch.accelerator.current_accelerator()
-    assert device is not None
-    module: Any = torch.get_device_module(device)
-    if hasattr(module, "sleep"):
-        module.sleep(seconds)
-    elif hasattr(module, "_sleep"):
-        module._sleep(int(seconds * 1e9))  # cycles
 
 
 def overlap(repetitions: int, width: int) -> dict[str, float]:

@@ -351,6 +351,30 @@ at::Scalar local_scalar(const at::Tensor& tensor) {
   return on_cpu(tensor).item();
 }
 
+/// The same tensor on the CPU, after what the current stream has queued.
+at::Tensor copied_to_cpu(const at::Tensor& tensor) { return tensor.to(at::kCPU); }
+
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                       bool transposed, c10::SymIntArrayRef output_padding, c10::SymInt groups) {
+  const auto bias_here = bias ? std::optional(copied_to_cpu(*bias)) : std::nullopt;
+  return at::convolution_symint(copied_to_cpu(input), copied_to_cpu(weight), bias_here, stride, padding, dilation,
+                                transposed, output_padding, std::move(groups))
+      .to(input.device());
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed, c10::SymIntArrayRef output_padding,
+    c10::SymInt groups, std::array<bool, 3> wanted) {
+  const std::vector<c10::SymInt> bias_sizes{weight.sym_size(transposed ? 1 : 0)};
+  const auto [of_input, of_weight, of_bias] = at::convolution_backward_symint(
+      copied_to_cpu(gradient), copied_to_cpu(input), copied_to_cpu(weight), c10::SymIntArrayRef(bias_sizes), stride,
+      padding, dilation, transposed, output_padding, std::move(groups), wanted);
+  const auto there = [&](const at::Tensor& made) { return made.defined() ? made.to(input.device()) : made; };
+  return {there(of_input), there(of_weight), there(of_bias)};
+}
+
 at::Tensor as_strided(const at::Tensor& tensor, c10::IntArrayRef size, c10::IntArrayRef stride,
                       std::optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(tensor, size, stride, offset);
@@ -394,6 +418,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("zero_", &zero);
   library.impl("add_.Tensor", &add);
   library.impl("record_stream", &record_stream);
+  library.impl("convolution_overrideable", &convolution);
+  library.impl("convolution_backward_overrideable", &convolution_backward);
 }
 
 }  // namespace

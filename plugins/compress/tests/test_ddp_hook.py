@@ -379,7 +379,7 @@ def special_models(rank: int, size: int) -> list[bool]:
             model(torch.full((4, 20), step + rank + 1.0, dtype=dtype)).square().mean().backward()
             optimizer.step()
         flat = torch.cat([parameter.detach().reshape(-1).double() for parameter in model.parameters()])
-        same.append(same_everywhere(flat.numpy().tobytes()))
+        same.append(same_everywhere(flat.cpu().numpy().tobytes()))
     return same
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import subprocess
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -26,8 +24,8 @@ from wiresum.torch.pieces import PIECE_BYTES, WHOLE_BYTES_MAX
 from wiresum_lab.processes import SwitchProcess, wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation
+from wiresum_lab.ranks.on_device import device, found_or_double, keep_busy
 
-DOUBLE = "wiresum_lab.doubles.device"
 LONG = 3 * PIECE_BYTES // 4 + 777
 """Elements of four bytes: three pieces."""
 BUSY_S = 0.7
@@ -38,11 +36,7 @@ pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(COMPILE_T
 
 @pytest.fixture(scope="session")
 def prepare() -> str:
-    """What workers load before they make their group."""
-    if torch.accelerator.is_available():
-        return ""
-    subprocess.run([sys.executable, "-m", DOUBLE], check=True, timeout=COMPILE_TIMEOUT_S)
-    return DOUBLE
+    return found_or_double()
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +52,13 @@ def make_duo(make_cluster: Callable[..., Cluster], prepare: str) -> Callable[...
     return lambda size=2, **options: make_cluster(size, prepare=prepare, **options)
 
 
-def device(index: int = 0) -> torch.device:
-    kind = torch.accelerator.current_accelerator()
-    assert kind is not None
-    return torch.device(kind.type, index)
-
-
 def module() -> Any:
     return torch.get_device_module(device())
 
 
 def busy(seconds: float = BUSY_S) -> None:
     """Queues something that takes so long on the current stream."""
-    if device().type == "cuda":
-        module()._sleep(int(seconds * 1e9))
-    else:
-        module().sleep(seconds)
+    keep_busy(seconds)
 
 
 def pipeline() -> Pipeline:

@@ -44,7 +44,7 @@ class GroupAggregator(Aggregator):
 
     def _gather(self, contributions: Sequence[Bytes]) -> list[Bytes]:
         mine = torch.from_numpy(contributions[0].copy())
-        gathered = torch.empty(self.workers * mine.numel(), dtype=torch.uint8)
+        gathered = torch.empty(self.workers * mine.numel(), dtype=torch.uint8, device="cpu")
         dist.all_gather_into_tensor(gathered, mine, group=self._group)
         return list(gathered.numpy().reshape(self.workers, -1))
 
@@ -58,7 +58,7 @@ class GroupAggregator(Aggregator):
                 parcel = torch.from_numpy(parcels[me].copy())
                 works.append(dist.isend(parcel, group=self._group, group_dst=destination))
             if destination == me:
-                arriving[me] = torch.empty(nbytes, dtype=torch.uint8)
+                arriving[me] = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
                 works.append(dist.irecv(arriving[me], group=self._group, group_src=source))
         for work in works:
             if work is not None:

@@ -89,7 +89,7 @@ class HostCopy:
         self._copied: torch.Event | None = None
         if to_host is None or back is None:
             return
-        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
         for stream in (to_host, back):
             tensor.record_stream(stream)
         to_host.wait_event(call._event)

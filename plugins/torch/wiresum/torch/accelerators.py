@@ -123,7 +123,7 @@ class Ring:
     """Pinned memory. Spans are given out one after the other, and become free in any order."""
 
     def __init__(self, size: int) -> None:
-        self.memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        self.memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
         self._spans: deque[tuple[int, Span]] = deque()
         """In order, with where each begins."""
         self._end = 0

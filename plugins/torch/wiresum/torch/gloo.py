@@ -178,7 +178,7 @@ class Gloo:
         """
         for peer in set(range(self._size)) - {self._rank}:
             with contextlib.suppress(RuntimeError):  # it is meant to fail
-                self.backend.recv([torch.empty(1)], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
+                self.backend.recv([torch.empty(1, device="cpu")], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
 
     def _call(self, name: str, method: str, arguments: tuple[Any, ...]) -> GlooCall:
         options = arguments[-1]
@@ -360,7 +360,7 @@ def staged_for_gloo(
         if argument.is_cpu and in_place(argument):
             return argument
         refuse_capture(argument.device)
-        memory = torch.empty(argument.shape, dtype=argument.dtype).copy_(argument.detach())
+        memory = torch.empty(argument.shape, dtype=argument.dtype, device="cpu").copy_(argument.detach())
         if id(argument) in outputs:
             staged.append((argument, memory))
         return memory
@@ -388,7 +388,7 @@ def _refuses(dtype: torch.dtype, operator: Any) -> bool:
     asked: Any = AllreduceOptions()
     asked.reduceOp = operator
     try:
-        alone.allreduce([torch.empty(1, dtype=dtype)], asked).wait()
+        alone.allreduce([torch.empty(1, dtype=dtype, device="cpu")], asked).wait()
     except (RuntimeError, NotImplementedError):
         return True
     return False
