@@ -96,9 +96,9 @@ def attach(
     scaler, if there is one: when its scale changes, so do the memories, which are in the units of the scaled gradients.
 
     RuntimeError if the model has another communication hook or compression attached, or a process group that has no
-    backend for CPU tensors. ValueError if a pattern matches no parameter, if both the method's memory and the optimizer have momentum, if
-    the optimizer is LBFGS or Rprop, or if there is a scaler and the method compares gradients with a fixed value.
-    TypeError if `model` is no DistributedDataParallel.
+    backend for CPU tensors. ValueError if a pattern matches no parameter, if both the method's memory and the optimizer
+    have momentum, if the optimizer is LBFGS or Rprop, or if there is a scaler and the method compares gradients with a
+    fixed value. TypeError if `model` is no DistributedDataParallel.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(

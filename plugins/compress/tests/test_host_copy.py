@@ -1,4 +1,5 @@
-"""Models on an accelerator: on the one that PyTorch finds, else on the device for tests (wiresum_lab.doubles.device)."""
+"""Models on an accelerator: on the one that PyTorch finds, else on the device for tests
+(wiresum_lab.doubles.device)."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def given(rank: int, step: int, on: torch.device, dtype: torch.dtype = torch.flo
 def attached(
     method: wc.Compressor, on: torch.device, granularity: Granularity = "layer", dtype: torch.dtype = torch.float32
 ) -> tuple[DistributedDataParallel, torch.optim.Optimizer, wc.Attachment]:
-    model = DistributedDataParallel(Given(dtype).to(on), bucket_cap_mb=0.001)
+    model = DistributedDataParallel(Given(dtype).to(on), bucket_cap_mb=0.0001)
     momentum = 0.0 if memory_of(method.memory).has_momentum else 0.5
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=momentum)  # powers of two: FMA changes no bits
     return model, optimizer, wc.attach(model, optimizer, method, granularity=granularity, seed=3)
@@ -143,7 +144,7 @@ def test_the_hook_returns_before_the_device_has_the_bucket_and_sums_what_it_writ
     model.zero_grad()
     attachment.arrived = noting  # type: ignore[method-assign]
     model(given(rank, 0, device()), BUSY_S / len(SHAPES)).backward()
-    assert early and all(early)
+    assert early and all(early), early
     for parameter, mean in zip(model.parameters(), expected, strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, mean)
