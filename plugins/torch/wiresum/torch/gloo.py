@@ -71,11 +71,17 @@ class Gloo:
         self._device = device
         self.network: Network | None = None
         self.collectives: Counter[str] = Counter()
+        self.bytes = 0
+        """Of all tensors that Gloo got, dense."""
         self._rank = rank
         self._options = backend.options
         self._group = group_of(backend, dist.ProcessGroup.BackendType.GLOO, store, rank, size)
         self._size = size
         self._failure: Exception | None = None
+
+    @property
+    def calls(self) -> int:
+        return self.collectives.total()
 
     @property
     def timeout(self) -> timedelta:
@@ -101,6 +107,7 @@ class Gloo:
         if self.collectives[name] == 0 and self.network is not None:
             log.info("wiresum: %s goes through Gloo: the network does not do that", call.said)
         self.collectives[name] += 1
+        self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(arguments))
         call = self._checked(call)
         arguments_staged, staged = staged_for_gloo(arguments, written)
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 
@@ -27,6 +28,9 @@ from wiresum.torch.plan import SUMMED, CollectiveKind, CollectivePlan, call_sign
 KEY_BYTES = 8
 KEYS_MAX = 2**31 - 1
 COUNT_BITS = 8
+
+Rows: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""Keys and rows, as `rows_of` returns them."""
 
 
 @dataclass
@@ -67,10 +71,10 @@ class RowPlan(CollectivePlan):
 
 def is_row_sparse(tensor: torch.Tensor) -> bool:
     """Whether it is a sparse tensor that the network can sum."""
-    return tensor.layout is torch.sparse_coo and tensor.is_cpu and tensor.dtype in SUMMED
+    return tensor.layout is torch.sparse_coo and tensor.dtype in SUMMED
 
 
-def rows_of(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def rows_of(tensor: torch.Tensor) -> Rows:
     """The keys of a sparse tensor, int64 in ascending order, and its rows (keys x the dense part's elements).
 
     A key is the row-major number of the sparse dimensions' indices.
