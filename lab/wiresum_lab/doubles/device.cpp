@@ -38,8 +38,8 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/extension.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <array>
 #include <atomic>
@@ -403,6 +403,15 @@ at::Tensor divide_rows(const at::Tensor& tensor, const at::Tensor& divisor) {
   return copied_to_cpu(tensor).div(copied_to_cpu(divisor)).to(tensor.device());
 }
 
+at::Tensor& divide_rows_in_place(at::Tensor& tensor, const at::Tensor& divisor) {
+  tensor._values().div_(divisor);
+  return tensor;
+}
+
+at::Tensor& add_rows(at::Tensor& tensor, const at::Tensor& rows, const at::Scalar& alpha) {
+  return tensor.add_(rows.to_dense(), alpha);
+}
+
 at::Tensor as_strided(const at::Tensor& tensor, c10::IntArrayRef size, c10::IntArrayRef stride,
                       std::optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(tensor, size, stride, offset);
@@ -488,6 +497,8 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, library) {
   library.impl("sparse_resize_", &at::native::sparse_resize_);
   library.impl("sparse_resize_and_clear_", &at::native::sparse_resize_and_clear_);
   library.impl("div.Tensor", &divide_rows);
+  library.impl("div_.Tensor", &divide_rows_in_place);
+  library.impl("add_.Tensor", &add_rows);
 }
 
 }  // namespace

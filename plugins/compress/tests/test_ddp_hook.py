@@ -419,7 +419,7 @@ def embeds(rank: int, size: int, granularity: Granularity) -> tuple[bool, bool, 
     assert rows is not None and rows.is_sparse and dense is not None
     optimizer.step()
     close = torch.allclose(rows.to_dense(), expected, atol=1e-5)
-    return close, 0 < dense.count_nonzero() < dense.numel(), attachment.report().dense_bytes
+    return close, 0 < int(dense.count_nonzero()) < dense.numel(), attachment.report().dense_bytes
 
 
 def words_of(rank: int) -> torch.Tensor:

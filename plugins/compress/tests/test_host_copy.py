@@ -229,3 +229,19 @@ def test_a_group_without_a_backend_for_host_memory_is_refused(rank: int, size: i
     with pytest.raises(RuntimeError, match="has no backend: name one in"):
         wc.attach(model, optimizer, wc.TopK(0.1))
     dist.destroy_process_group(group)
+
+
+def mean_of_rows(rank: int, on: torch.device) -> torch.Tensor:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.EmbeddingBag(50, 8, sparse=True).to(on))
+    wc.attach(model, torch.optim.SGD(model.parameters(), lr=0.5), wc.TopK(0.1))
+    words = torch.randint(0, 50, (6, 3), generator=torch.Generator().manual_seed(rank))
+    model(words.to(on)).square().sum().backward()
+    gradient = model.module.weight.grad
+    assert gradient is not None and gradient.is_sparse and gradient.device == on
+    return gradient.to_dense().cpu()
+
+
+@runs_in("duo")
+def test_sparse_gradients_are_averaged_on_an_accelerator_too(rank: int, size: int) -> None:
+    torch.testing.assert_close(mean_of_rows(rank, device()), mean_of_rows(rank, torch.device("cpu")))
