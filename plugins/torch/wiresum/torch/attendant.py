@@ -72,7 +72,7 @@ class Attendant:
     def oldest_gloo(self) -> int | None:
         """The number of Gloo's oldest pending collective; None if there is none."""
         with self.changed:
-            numbers = [work.number for work in self._gloo if work.number is not None and not work.has_ended()]
+            numbers = [work.number for work in self._gloo if work.number is not None and not work.is_completed()]
         return min(numbers, default=None)
 
     def drain(self, timeout_s: float) -> None:
@@ -142,7 +142,7 @@ class Attendant:
 
     def _check_gloo(self) -> None:
         with self.changed:
-            for work in [work for work in self._gloo if work.has_ended()]:
+            for work in [work for work in self._gloo if work.is_completed()]:
                 self._gloo.discard(work)
             pending = list(self._gloo)
         if pending and self._session.failure is not None and self._on_failure(pending):

@@ -248,14 +248,6 @@ class GlooWork(_Work):
         return True
 
     def is_completed(self) -> bool:
-        """Takes the last steps, if Gloo is done: then the result is in the caller's tensors."""
-        if not self._settled and self._finish and self.has_ended():
-            with contextlib.suppress(Exception):  # it is kept in _error
-                self.wait()
-        return self._settled or self.has_ended()
-
-    def has_ended(self) -> bool:
-        """Whether Gloo is done with it."""
         return self._settled or bool(self._inner.is_completed())
 
     def source_rank(self) -> int:
