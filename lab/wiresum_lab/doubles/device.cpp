@@ -12,16 +12,34 @@
 #include <ATen/Functions.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_coalesced_native.h>
+#include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_nnz_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
+#include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/clone_native.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/copy_sparse_to_sparse_native.h>
+#include <ATen/ops/dense_dim_native.h>
+#include <ATen/ops/empty_native.h>
+#include <ATen/ops/indices_native.h>
+#include <ATen/ops/is_coalesced_native.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/sparse_dim_native.h>
+#include <ATen/ops/sparse_resize_and_clear_native.h>
+#include <ATen/ops/sparse_resize_native.h>
+#include <ATen/ops/values_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/extension.h>
 #include <torch/library.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <array>
 #include <atomic>
@@ -351,6 +369,49 @@ at::Scalar local_scalar(const at::Tensor& tensor) {
   return on_cpu(tensor).item();
 }
 
+/// The same tensor on the CPU, after what the current stream has queued.
+at::Tensor copied_to_cpu(const at::Tensor& tensor) { return tensor.to(at::kCPU); }
+
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                       bool transposed, c10::SymIntArrayRef output_padding, c10::SymInt groups) {
+  const auto bias_here = bias ? std::optional(copied_to_cpu(*bias)) : std::nullopt;
+  return at::convolution_symint(copied_to_cpu(input), copied_to_cpu(weight), bias_here, stride, padding, dilation,
+                                transposed, output_padding, std::move(groups))
+      .to(input.device());
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed, c10::SymIntArrayRef output_padding,
+    c10::SymInt groups, std::array<bool, 3> wanted) {
+  const std::vector<c10::SymInt> bias_sizes{weight.sym_size(transposed ? 1 : 0)};
+  const auto [of_input, of_weight, of_bias] = at::convolution_backward_symint(
+      copied_to_cpu(gradient), copied_to_cpu(input), copied_to_cpu(weight), c10::SymIntArrayRef(bias_sizes), stride,
+      padding, dilation, transposed, output_padding, std::move(groups), wanted);
+  const auto there = [&](const at::Tensor& made) { return made.defined() ? made.to(input.device()) : made; };
+  return {there(of_input), there(of_weight), there(of_bias)};
+}
+
+at::Tensor coalesce(const at::Tensor& tensor) { return copied_to_cpu(tensor).coalesce().to(tensor.device()); }
+
+at::Tensor to_dense(const at::Tensor& tensor, std::optional<c10::ScalarType> dtype, std::optional<bool>) {
+  return copied_to_cpu(tensor).to_dense(dtype).to(tensor.device());
+}
+
+at::Tensor divide_rows(const at::Tensor& tensor, const at::Tensor& divisor) {
+  return copied_to_cpu(tensor).div(copied_to_cpu(divisor)).to(tensor.device());
+}
+
+at::Tensor& divide_rows_in_place(at::Tensor& tensor, const at::Tensor& divisor) {
+  tensor._values().div_(divisor);
+  return tensor;
+}
+
+at::Tensor& add_rows(at::Tensor& tensor, const at::Tensor& rows, const at::Scalar& alpha) {
+  return tensor.add_(rows.to_dense(), alpha);
+}
+
 at::Tensor as_strided(const at::Tensor& tensor, c10::IntArrayRef size, c10::IntArrayRef stride,
                       std::optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(tensor, size, stride, offset);
@@ -394,6 +455,50 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("zero_", &zero);
   library.impl("add_.Tensor", &add);
   library.impl("record_stream", &record_stream);
+  library.impl("convolution_overrideable", &convolution);
+  library.impl("convolution_backward_overrideable", &convolution_backward);
+}
+
+/// As PyTorch calls a backend for sparse tensors of CUDA.
+std::tuple<std::vector<at::Tensor>, c10::intrusive_ptr<c10d::Work>> allreduce_sparse(
+    at::TensorList tensors, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+    const c10::intrusive_ptr<c10d::ReduceOp>& operation, const std::optional<at::Tensor>&, bool is_async,
+    int64_t timeout_ms) {
+  std::vector<at::Tensor> listed = tensors.vec();
+  c10d::AllreduceOptions options;
+  options.reduceOp = *operation;
+  options.timeout = std::chrono::milliseconds(timeout_ms);
+  options.asyncOp = is_async;
+  auto work = group->getBackend(kType)->allreduce_sparse(listed, options);
+  return {std::move(listed), std::move(work)};
+}
+
+TORCH_LIBRARY_IMPL(c10d, SparsePrivateUse1, library) { library.impl("allreduce_", &allreduce_sparse); }
+
+/// Of sparse tensors, whose indices and values are tensors of this device.
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, library) {
+  library.impl("empty.memory_format", &at::native::empty_sparse_symint);
+  library.impl("_sparse_coo_tensor_with_dims", &at::native::new_with_dims_sparse);
+  library.impl("_sparse_coo_tensor_with_dims_and_tensors", &at::native::new_with_dims_and_tensor_sparse_symint);
+  library.impl("_indices", &at::native::_indices_sparse);
+  library.impl("_values", &at::native::_values_sparse);
+  library.impl("indices", &at::native::indices_sparse);
+  library.impl("values", &at::native::values_sparse);
+  library.impl("_nnz", &at::native::_nnz_sparse);
+  library.impl("sparse_dim", &at::native::sparse_dim_sparse);
+  library.impl("dense_dim", &at::native::dense_dim_sparse);
+  library.impl("is_coalesced", &at::native::is_coalesced_sparse);
+  library.impl("_coalesced_", &at::native::_coalesced_sparse_);
+  library.impl("_coalesce", &coalesce);
+  library.impl("_to_dense", &to_dense);
+  library.impl("clone", &at::native::clone_sparse);
+  library.impl("copy_", &at::native::copy_sparse_wrapper_);
+  library.impl("copy_sparse_to_sparse_", &at::native::copy_sparse_);
+  library.impl("sparse_resize_", &at::native::sparse_resize_);
+  library.impl("sparse_resize_and_clear_", &at::native::sparse_resize_and_clear_);
+  library.impl("div.Tensor", &divide_rows);
+  library.impl("div_.Tensor", &divide_rows_in_place);
+  library.impl("add_.Tensor", &add_rows);
 }
 
 }  // namespace

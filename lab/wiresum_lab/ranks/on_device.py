@@ -1,18 +1,22 @@
 """`load()` puts the tensors that a worker makes on an accelerator, so that tests written for the CPU run there.
 
 The environment's TESTS_ON says where: `accelerator` is the one that PyTorch finds, `double` the device for tests.
+The other functions are for tests and measurements that name the device themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
+from wiresum.torch.extension import COMPILE_TIMEOUT_S
 from wiresum_lab.doubles import device as double
 
 PREPARE_VARIABLE = "TESTS_ON"
@@ -47,3 +51,26 @@ def load() -> None:
 def prepare() -> str:
     """What a cluster's workers load: this module, if TESTS_ON is set."""
     return __name__ if os.environ.get(PREPARE_VARIABLE) else ""
+
+
+def found_or_double() -> str:
+    """What workers load before they use an accelerator: nothing if PyTorch finds one, else the device for tests."""
+    if torch.accelerator.is_available():
+        return ""
+    subprocess.run([sys.executable, "-m", double.__name__], check=True, timeout=COMPILE_TIMEOUT_S)
+    return double.__name__
+
+
+def device(index: int = 0) -> torch.device:
+    kind = torch.accelerator.current_accelerator()
+    assert kind is not None, "no accelerator was found or loaded"
+    return torch.device(kind.type, index)
+
+
+def keep_busy(seconds: float) -> None:
+    """Queues something that takes about so long on the current stream."""
+    module: Any = torch.get_device_module(device())
+    if hasattr(module, "sleep"):
+        module.sleep(seconds)
+    elif hasattr(module, "_sleep"):
+        module._sleep(int(seconds * 1e9))  # cycles

@@ -8,13 +8,14 @@ import pytest
 
 from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.on_device import prepare
 
 WORKERS = 3
 
 
 @pytest.fixture(scope="package")
 def over_gloo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(None, WORKERS, tmp_path_factory.mktemp("gloo"), backend="gloo") as cluster:
+    with Cluster(None, WORKERS, tmp_path_factory.mktemp("gloo"), backend="gloo", prepare=prepare()) as cluster:
         yield cluster
 
 
@@ -23,7 +24,7 @@ def switched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Over a software switch."""
     with (
         SwitchProcess(tmp_path_factory.mktemp("switch")) as switch,
-        Cluster(switch, WORKERS, tmp_path_factory.mktemp("wiresum")) as cluster,
+        Cluster(switch, WORKERS, tmp_path_factory.mktemp("wiresum"), prepare=prepare()) as cluster,
     ):
         yield cluster
 

@@ -73,7 +73,7 @@ class Run:
         return float(loss.detach())
 
     def bits(self) -> bytes:
-        return b"".join(parameter.detach().numpy().tobytes() for parameter in self.model.parameters())
+        return b"".join(parameter.detach().cpu().numpy().tobytes() for parameter in self.model.parameters())
 
 
 def same_everywhere(mine: bytes) -> bool:
@@ -379,7 +379,7 @@ def special_models(rank: int, size: int) -> list[bool]:
             model(torch.full((4, 20), step + rank + 1.0, dtype=dtype)).square().mean().backward()
             optimizer.step()
         flat = torch.cat([parameter.detach().reshape(-1).double() for parameter in model.parameters()])
-        same.append(same_everywhere(flat.numpy().tobytes()))
+        same.append(same_everywhere(flat.cpu().numpy().tobytes()))
     return same
 
 
@@ -419,7 +419,7 @@ def embeds(rank: int, size: int, granularity: Granularity) -> tuple[bool, bool, 
     assert rows is not None and rows.is_sparse and dense is not None
     optimizer.step()
     close = torch.allclose(rows.to_dense(), expected, atol=1e-5)
-    return close, 0 < dense.count_nonzero() < dense.numel(), attachment.report().dense_bytes
+    return close, 0 < int(dense.count_nonzero()) < dense.numel(), attachment.report().dense_bytes
 
 
 def words_of(rank: int) -> torch.Tensor:

@@ -57,7 +57,9 @@ def with_and_without(rank: int, size: int, names: list[str]) -> dict[str, Any]:
         train(run, rank, None)
         plain, expected = run.model, run.bits()
         run = Run(METHODS[name])
-        scaler = torch.amp.GradScaler("cpu", init_scale=START_SCALE, growth_interval=GROWTH_INTERVAL)
+        scaler = torch.amp.GradScaler(
+            torch.ones(()).device.type, init_scale=START_SCALE, growth_interval=GROWTH_INTERVAL
+        )
         run.attachment.detach()
         run.attachment = wc.attach(run.model, run.optimizer, METHODS[name], seed=3, scaler=scaler)
         scales = train(run, rank, scaler)
@@ -97,7 +99,7 @@ def refusals(rank: int, size: int) -> list[str]:
         run = Run(METHODS["identity"])
         run.attachment.detach()
         with pytest.raises(ValueError) as error:
-            wc.attach(run.model, run.optimizer, method, scaler=torch.amp.GradScaler("cpu"))
+            wc.attach(run.model, run.optimizer, method, scaler=torch.amp.GradScaler(torch.ones(()).device.type))
         texts.append(str(error.value))
     return texts
 

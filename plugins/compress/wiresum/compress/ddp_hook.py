@@ -7,6 +7,9 @@ gradients. With granularity "model", buckets are held until the last one, so tha
 There is one thread, so all workers exchange buckets in the same order. In the last bucket the hook waits for it, since
 DDP may then issue a collective of its own (for unused parameters), and so that `backward()` raises the thread's error.
 
+A bucket on an accelerator is copied to the host, and its average back (host_copy.py). The hook's future orders what
+waits for it after that copy.
+
 Memories are kept by parameter name, since DDP rebuilds its buckets after the first step. A step ends with its last
 bucket. Gradients accumulated under `no_sync` are compressed once. Sparse gradients are averaged without compression.
 """
@@ -32,6 +35,7 @@ from wiresum.compress.checkpoint import differences, differing_tensors, mismatch
 from wiresum.compress.compressor import Compressor
 from wiresum.compress.engine import Engine, Piece, Segment, require_version
 from wiresum.compress.groups import aggregator_of
+from wiresum.compress.host_copy import Call, HostCopy, Streams
 from wiresum.compress.memory import memory_of
 
 Granularity = Literal["layer", "bucket", "model"]
@@ -91,10 +95,10 @@ def attach(
     pattern in `leave_out`, such as "*.bias", and those with fewer than `elements_min` elements. `scaler` is the loss
     scaler, if there is one: when its scale changes, so do the memories, which are in the units of the scaled gradients.
 
-    RuntimeError if the model has another communication hook or compression attached, or a parameter that is not on the
-    CPU. ValueError if a pattern matches no parameter, if both the method's memory and the optimizer have momentum, if
-    the optimizer is LBFGS or Rprop, or if there is a scaler and the method compares gradients with a fixed value.
-    TypeError if `model` is no DistributedDataParallel.
+    RuntimeError if the model has another communication hook or compression attached, or a process group that has no
+    backend for CPU tensors. ValueError if a pattern matches no parameter, if both the method's memory and the optimizer
+    have momentum, if the optimizer is LBFGS or Rprop, or if there is a scaler and the method compares gradients with a
+    fixed value. TypeError if `model` is no DistributedDataParallel.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
@@ -151,9 +155,6 @@ class Attachment:
         if granularity not in ("layer", "bucket", "model"):
             raise ValueError(f"the granularity is layer, bucket or model, not {granularity!r}")
         self._parameters = {name: p for name, p in model.module.named_parameters() if p.requires_grad}
-        for name, parameter in self._parameters.items():
-            if not parameter.is_cpu:
-                raise RuntimeError(f"'{name}' is on {parameter.device}: compression is for tensors on the CPU")
         _require_trainable(optimizer)
         _require_one_momentum(method, optimizer)
         if scaler is not None:
@@ -173,6 +174,7 @@ class Attachment:
         self._granularity = granularity
         self._held: list[_Held] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="wiresum-compress")
+        self._streams = Streams()
         self._exchanges: list[Future[None]] = []
         self._error: BaseException | None = None
         self._dense_bytes = 0
@@ -244,17 +246,18 @@ class Attachment:
         """The hook: returns the future average of a bucket of gradients."""
         if self.is_detached:
             return allreduce_hook(self._group, bucket)
+        buffer = bucket.buffer()
+        call = Call(buffer.device, self._streams)
         if bucket.index() == 0:
             self._forget_failed_pass()
-            self._follow_scale()
-        buffer = bucket.buffer()
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            self._submit(lambda: self._follow_scale(call))
+        future = call.future()
         if buffer.layout is torch.strided:
             pieces = [self._pieces[self._names[id(parameter)]] for parameter in bucket.parameters()]
-            self._held.append(_Held(buffer, pieces, future))
+            self._held.append(_Held(call, buffer, pieces, future))
             self._dense_bytes += buffer.nbytes
         else:
-            self._submit(lambda: future.set_result(self._mean_of_rows(buffer)))
+            self._submit(lambda: self._average_rows(call, buffer, future))
         if self._held and (self._granularity != "model" or bucket.is_last()):
             together, self._held = self._held, []
             self._submit(lambda: self._average(together))
@@ -281,9 +284,12 @@ class Attachment:
     def _scale_now(self) -> float:
         return 1.0 if self._scaler is None else self._scaler.get_scale()
 
-    def _follow_scale(self) -> None:
-        """Gradients of this step are in the units of the loss scaler's present scale."""
-        scale = self._scale_now()
+    def _follow_scale(self, call: Call) -> None:
+        """Gradients of this step are in the units of the loss scaler's present scale, which the device may have."""
+        if self._scaler is None:
+            return
+        with call.resumed():
+            scale = self._scale_now()
         if scale != self._scale:
             self.engine.rescale(scale / self._scale)
             self._scale = scale
@@ -302,11 +308,15 @@ class Attachment:
 
     def _average(self, held_together: list[_Held]) -> None:
         """Averages buckets that are compressed together."""
+        for held in held_together:
+            held.await_values()
         pieces = [piece for held in held_together for piece in held.pieces if self._compresses(piece)]
         for held in held_together:
             self._average_plainly([held.parts[piece.name] for piece in held.pieces if not self._compresses(piece)])
         if pieces:
-            self._average_compressed(pieces, {name: p for held in held_together for name, p in held.parts.items()})
+            parts = {name: part for held in held_together for name, part in held.parts.items()}
+            with held_together[-1].call.resumed():  # parameters are read from the device
+                self._average_compressed(pieces, parts)
         for held in held_together:
             held.finish()
 
@@ -321,11 +331,12 @@ class Attachment:
             _overwrite(parts, together.div_(dist.get_world_size(self._group)).numpy())
             self._note_finite(together)
 
-    def _mean_of_rows(self, rows: torch.Tensor) -> torch.Tensor:
+    def _average_rows(self, call: Call, rows: torch.Tensor, future: torch.futures.Future[torch.Tensor]) -> None:
         """The mean of sparse gradients (those of embeddings), which are not compressed."""
-        dist.all_reduce(rows, group=self._group)
-        self._note_finite(rows.coalesce().values())
-        return rows / dist.get_world_size(self._group)
+        with call.resumed():
+            dist.all_reduce(rows, group=self._group)
+            self._note_finite(rows.coalesce().values())
+            future.set_result(rows / dist.get_world_size(self._group))
 
     def _note_finite(self, values: torch.Tensor) -> None:
         self._finite = self._finite and bool(values.isfinite().all())
@@ -336,7 +347,7 @@ class Attachment:
         parameters = {}
         if self.engine.method.uses_parameters:
             for segment in segments:
-                values = [_values_of(self._parameters[piece.name].detach()) for piece in segment.pieces]
+                values = [_values_of(self._parameters[piece.name].detach().cpu()) for piece in segment.pieces]
                 parameters[segment.name] = joined(values)
         estimates = self.engine.estimates(segments, [gradients], parameters)
         for estimate, gradient in zip(estimates, gradients, strict=True):
@@ -384,19 +395,29 @@ def _require_following_scale(method: Compressor | None) -> None:
 class _Held:
     """A bucket whose average DDP waits for. The parts of its pieces are overwritten with their average."""
 
-    def __init__(self, buffer: torch.Tensor, pieces: list[Piece], future: torch.futures.Future[torch.Tensor]) -> None:
+    def __init__(
+        self, call: Call, buffer: torch.Tensor, pieces: list[Piece], future: torch.futures.Future[torch.Tensor]
+    ) -> None:
+        self.call = call
         self.pieces = pieces
+        self.parts: dict[str, Vector] = {}
+        """By the pieces' names; empty before `await_values`."""
         self._future = future
-        self._buffer = buffer
-        self._values = _values_of(buffer)
-        ends = np.cumsum([piece.size for piece in pieces])
+        self._copy: HostCopy = call.to_host(buffer)
+
+    def await_values(self) -> None:
+        self._values = _values_of(self._copy.values())
+        ends = np.cumsum([piece.size for piece in self.pieces])
         parts = np.split(self._values, ends[:-1])
-        self.parts = {piece.name: part for piece, part in zip(pieces, parts, strict=True)}
+        self.parts = {piece.name: part for piece, part in zip(self.pieces, parts, strict=True)}
 
     def finish(self) -> None:
-        if self._buffer.dtype not in (torch.float32, torch.float64):
-            self._buffer.copy_(torch.from_numpy(self._values))
-        self._future.set_result(self._buffer)
+        host = self._copy.values()
+        if host.dtype not in (torch.float32, torch.float64):
+            host.copy_(torch.from_numpy(self._values))
+        with self.call.resumed():
+            self._copy.copy_back()
+            self._future.set_result(self._copy.tensor)
 
 
 def _overwrite(parts: Sequence[Vector], estimate: Vector | Sparse) -> None:

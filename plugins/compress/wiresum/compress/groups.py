@@ -19,6 +19,11 @@ class GroupAggregator(Aggregator):
         self._group = group if group is not None else dist.group.WORLD
         if self._group is None:
             raise RuntimeError("there is no process group: call torch.distributed.init_process_group first")
+        if torch.device("cpu") not in self._group._device_types:
+            raise RuntimeError(
+                "compressed gradients travel as CPU tensors, for which this process group has no backend: name one in "
+                "torch.distributed.init_process_group, as in 'wiresum' or 'cpu:gloo,cuda:nccl'"
+            )
         super().__init__(dist.get_world_size(self._group), [dist.get_rank(self._group)])
 
     def prefers_sum(self, words_sum: int, words_each: int) -> bool:
@@ -39,7 +44,7 @@ class GroupAggregator(Aggregator):
 
     def _gather(self, contributions: Sequence[Bytes]) -> list[Bytes]:
         mine = torch.from_numpy(contributions[0].copy())
-        gathered = torch.empty(self.workers * mine.numel(), dtype=torch.uint8)
+        gathered = torch.empty(self.workers * mine.numel(), dtype=torch.uint8, device="cpu")
         dist.all_gather_into_tensor(gathered, mine, group=self._group)
         return list(gathered.numpy().reshape(self.workers, -1))
 
@@ -53,7 +58,7 @@ class GroupAggregator(Aggregator):
                 parcel = torch.from_numpy(parcels[me].copy())
                 works.append(dist.isend(parcel, group=self._group, group_dst=destination))
             if destination == me:
-                arriving[me] = torch.empty(nbytes, dtype=torch.uint8)
+                arriving[me] = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
                 works.append(dist.irecv(arriving[me], group=self._group, group_src=source))
         for work in works:
             if work is not None:

@@ -21,8 +21,7 @@ Pinned memory. Each group has RING_BYTES, made when it is first needed and given
 do not share it: if two groups waited for each other's memory, in a different order at another worker, none would go on.
 A span is free when its copies and its operation have ended.
 
-No part of PyTorch waits for an event with a time-out, and most devices spin. So the thread asks, and sleeps in between
-for an eighth of the time that it has waited.
+The thread asks for events, and sleeps in between (wiresum/agent/polling.py).
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ from typing import Any
 
 import torch
 
+from wiresum.agent.polling import sleep_until
 from wiresum.agent.session import Region
 from wiresum.torch.pieces import cut
 from wiresum.torch.plan import CollectivePlan
@@ -47,8 +47,6 @@ from wiresum.torch.work import NO_TIMEOUT, GroupedWork, NetworkWork, OnSettled
 RING_BYTES = 32 << 20
 CLOSE_TIMEOUT_S = 5.0
 _ALIGNMENT = 4
-_SLEEP_S_MIN, _SLEEP_S_MAX = 20e-6, 2e-3
-_SLEEP_PART = 1 / 8
 
 _abandoned: list[torch.Tensor] = []
 """Pinned memory of closed groups that a device may still use."""
@@ -78,17 +76,6 @@ def synchronize(tensors: Sequence[torch.Tensor]) -> None:
     """Waits for the current streams of the tensors' devices."""
     for device in {tensor.device for tensor in tensors if not tensor.is_cpu}:
         torch.accelerator.current_stream(device).synchronize()
-
-
-def sleep_until(is_true: Callable[[], bool], deadline: float) -> bool:
-    """Asks again and again, until it is true or the time on the monotonic clock has come. Whether it is true."""
-    began = time.monotonic()
-    while not is_true():
-        now = time.monotonic()
-        if now >= deadline:
-            return False
-        time.sleep(min(max((now - began) * _SLEEP_PART, _SLEEP_S_MIN), _SLEEP_S_MAX))
-    return True
 
 
 @dataclass(eq=False)
@@ -136,7 +123,7 @@ class Ring:
     """Pinned memory. Spans are given out one after the other, and become free in any order."""
 
     def __init__(self, size: int) -> None:
-        self.memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        self.memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
         self._spans: deque[tuple[int, Span]] = deque()
         """In order, with where each begins."""
         self._end = 0
@@ -227,14 +214,64 @@ class Pipeline:
             _abandoned.append(ring.memory)
 
 
-class Transfer:
+class DeviceCall:
+    """A call of tensors on a device: after what its caller's current stream has queued, and before what that queues
+    after `order`. Make it in the caller's thread."""
+
+    def __init__(self, pipeline: Pipeline, device: torch.device) -> None:
+        self.device = device
+        self._in, self.stream = pipeline.streams(device)
+        self._called = torch.accelerator.current_stream(device).record_event()
+        self._done: torch.Event | None = None
+
+    def has_come(self) -> bool:
+        """Whether the device has come to the call."""
+        return self._called.query()
+
+    def end(self, steps: Sequence[Callable[[], None]]) -> None:
+        """Takes the last steps, which write the result, on the stream for copies back."""
+        with self.stream:
+            for step in steps:
+                step()
+            self._done = self.stream.record_event()
+
+    def is_done(self) -> bool:
+        """Whether the device holds the sum."""
+        return self._done is not None and self._done.query()
+
+    def order(self) -> None:
+        """Makes the caller's current stream wait for the sum."""
+        assert self._done is not None
+        torch.accelerator.current_stream(self.device).wait_event(self._done)
+
+
+class RowsCall(DeviceCall):
+    """A sum of sparse tensors on a device. The thread that submits copies them to the host, and their sums back, in
+    memory that is not pinned: their sizes are known late."""
+
+    def __init__(self, pipeline: Pipeline, device: torch.device, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__(pipeline, device)
+        self._tensors = tensors
+
+    def to_host(self) -> list[torch.Tensor]:
+        """When the device has come to the call."""
+        with self.stream:
+            return [tensor.detach().cpu() for tensor in self._tensors]
+
+    def order(self) -> None:
+        super().order()
+        stream: Any = torch.accelerator.current_stream(self.device)
+        for tensor in self._tensors:  # their memory was allocated for our stream
+            for part in (tensor._indices(), tensor._values()):
+                part.record_stream(stream)
+
+
+class Transfer(DeviceCall):
     """One plan on its way to the network and back. Make it in the caller's thread, after what the plan was staged
     with. `finish` are steps on the device when all is copied back."""
 
     def __init__(self, pipeline: Pipeline, plan: CollectivePlan, finish: Sequence[Callable[[], None]]) -> None:
-        self.device = plan.device
-        self._in, self.stream = pipeline.streams(self.device)
-        self._called = torch.accelerator.current_stream(self.device).record_event()
+        super().__init__(pipeline, plan.device)
         self._memory = _bytes_of_storages(plan.kept)
         self._begins = [begin for begin, _ in self._memory]
         for tensor in (*plan.kept, *(caller for caller, _ in plan.staged)):
@@ -243,7 +280,6 @@ class Transfer:
         self._lock = threading.Lock()
         self._left = 0
         """Pieces that have not been copied back."""
-        self._done: torch.Event | None = None
 
     def pieces_of(self, plan: CollectivePlan, lanes: int) -> list[Piece]:
         """Call it once, with the same plan. They have the transfer, which does not have them: so the tensor's memory is
@@ -294,19 +330,8 @@ class Transfer:
             with self._lock:
                 self._left -= 1
                 is_last = self._left == 0
-            if is_last:
-                for step in self._finish:
-                    step()
-                self._done = self.stream.record_event()
-
-    def is_done(self) -> bool:
-        """Whether the device holds the sum."""
-        return self._done is not None and self._done.query()
-
-    def order(self) -> None:
-        """Makes the caller's current stream wait for the sum."""
-        assert self._done is not None
-        torch.accelerator.current_stream(self.device).wait_event(self._done)
+        if is_last:
+            self.end(self._finish)
 
     def _at(self, address: int, size: int) -> torch.Tensor:
         """The device's memory there, as bytes."""
@@ -319,7 +344,9 @@ class Transfer:
 class StreamWork(GroupedWork):
     """A call whose tensors are on an accelerator: a work for each piece."""
 
-    def __init__(self, works: Sequence[NetworkWork], result: list[torch.Tensor], transfers: Sequence[Transfer]) -> None:
+    def __init__(
+        self, works: Sequence[NetworkWork], result: list[torch.Tensor], transfers: Sequence[DeviceCall]
+    ) -> None:
         super().__init__(works)
         self._pieces = works
         self._result = result

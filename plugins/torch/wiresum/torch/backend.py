@@ -29,7 +29,7 @@ from wiresum.torch.gloo import Gloo, tensors_in
 from wiresum.torch.network import Network
 from wiresum.torch.options import Options, checked
 from wiresum.torch.plan import Tensors
-from wiresum.torch.statistics import GroupStats
+from wiresum.torch.statistics import GroupStats, Way
 from wiresum.torch.work import GroupedWork, StartedWork
 
 EXIT_LINGER_S = 1.0
@@ -234,6 +234,10 @@ class WiresumBackend:
 
     def stats(self) -> GroupStats:
         network = self.network
+        calls: Counter[Way] = Counter({"gloo": self.gloo.calls})
+        carried: Counter[Way] = Counter({"gloo": self.gloo.bytes})
+        if network is not None:
+            calls, carried = calls + network.calls_by_way, carried + network.bytes_by_way
         return GroupStats(
             job=network.session.job_name if network else "",
             service=network.session.service if network else "",
@@ -242,6 +246,8 @@ class WiresumBackend:
             collectives_gloo=Counter(self.gloo.collectives),
             bytes_reduced=network.bytes_summed if network else 0,
             bytes_copied=network.bytes_copied if network else 0,
+            calls_by_way=calls,
+            bytes_by_way=carried,
             network=network.session.stats() if network else None,
         )
 

@@ -71,11 +71,17 @@ class Gloo:
         self._device = device
         self.network: Network | None = None
         self.collectives: Counter[str] = Counter()
+        self.bytes = 0
+        """Of all tensors that Gloo got, dense."""
         self._rank = rank
         self._options = backend.options
         self._group = group_of(backend, dist.ProcessGroup.BackendType.GLOO, store, rank, size)
         self._size = size
         self._failure: Exception | None = None
+
+    @property
+    def calls(self) -> int:
+        return self.collectives.total()
 
     @property
     def timeout(self) -> timedelta:
@@ -101,6 +107,7 @@ class Gloo:
         if self.collectives[name] == 0 and self.network is not None:
             log.info("wiresum: %s goes through Gloo: the network does not do that", call.said)
         self.collectives[name] += 1
+        self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(arguments))
         call = self._checked(call)
         arguments_staged, staged = staged_for_gloo(arguments, written)
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
@@ -178,7 +185,7 @@ class Gloo:
         """
         for peer in set(range(self._size)) - {self._rank}:
             with contextlib.suppress(RuntimeError):  # it is meant to fail
-                self.backend.recv([torch.empty(1)], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
+                self.backend.recv([torch.empty(1, device="cpu")], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
 
     def _call(self, name: str, method: str, arguments: tuple[Any, ...]) -> GlooCall:
         options = arguments[-1]
@@ -360,7 +367,7 @@ def staged_for_gloo(
         if argument.is_cpu and in_place(argument):
             return argument
         refuse_capture(argument.device)
-        memory = torch.empty(argument.shape, dtype=argument.dtype).copy_(argument.detach())
+        memory = torch.empty(argument.shape, dtype=argument.dtype, device="cpu").copy_(argument.detach())
         if id(argument) in outputs:
             staged.append((argument, memory))
         return memory
@@ -388,7 +395,7 @@ def _refuses(dtype: torch.dtype, operator: Any) -> bool:
     asked: Any = AllreduceOptions()
     asked.reduceOp = operator
     try:
-        alone.allreduce([torch.empty(1, dtype=dtype)], asked).wait()
+        alone.allreduce([torch.empty(1, dtype=dtype, device="cpu")], asked).wait()
     except (RuntimeError, NotImplementedError):
         return True
     return False

@@ -24,17 +24,27 @@ from wiresum.agent.errors import (
     WorkerLeftError,
 )
 from wiresum.agent.periodic import Periodic
+from wiresum.agent.polling import sleep_until
 from wiresum.agent.session import FLOATING, Form, Operation, Scaling, Session
 from wiresum.torch import flight_recorder, rows
 from wiresum.torch import plan as plans
-from wiresum.torch.accelerators import Piece, Pipeline, StreamWork, Transfer, is_on_accelerator, refuse_capture
+from wiresum.torch.accelerators import (
+    Piece,
+    Pipeline,
+    RowsCall,
+    StreamWork,
+    Transfer,
+    is_on_accelerator,
+    refuse_capture,
+)
 from wiresum.torch.attendant import Attendant
 from wiresum.torch.calls import Call, CallLog, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.leaving import ANSWER_S_MAX, Departures
 from wiresum.torch.order import SubmissionOrder
 from wiresum.torch.pieces import cut
-from wiresum.torch.plan import CollectivePlan, Tensors, divide
+from wiresum.torch.plan import CollectivePlan, Tensors, device_of, divide
+from wiresum.torch.statistics import Way
 from wiresum.torch.work import GlooWork, NetworkWork
 
 DRAIN_TIMEOUT_S = 5.0
@@ -91,6 +101,8 @@ class Network:
         self.direct = direct
         self._group = group
         self._collectives: Counter[str] = Counter()
+        self._calls_by_way: Counter[Way] = Counter()
+        self._bytes_by_way: Counter[Way] = Counter()
         self._bytes: Counter[bool] = Counter()
         """Bytes of collectives that sum (True), and of those that copy (False)."""
         more = direct.notes if direct is not None else tuple
@@ -119,6 +131,16 @@ class Network:
         """How many collectives were called, by name."""
         direct = Counter(all_reduce=self.direct.calls) if self.direct is not None else Counter()
         return self._collectives + direct
+
+    @property
+    def calls_by_way(self) -> Counter[Way]:
+        direct: Counter[Way] = Counter({"in place": self.direct.calls} if self.direct is not None else {})
+        return self._calls_by_way + direct
+
+    @property
+    def bytes_by_way(self) -> Counter[Way]:
+        direct: Counter[Way] = Counter({"in place": self.direct.bytes} if self.direct is not None else {})
+        return self._bytes_by_way + direct
 
     @property
     def bytes_summed(self) -> int:
@@ -153,7 +175,9 @@ class Network:
         integers = [tensor for tensor in summed or () if not tensor.is_floating_point()] if call.averages else []
         mean = [partial(divide, integers, self.session.world_size)] if integers else []
         if is_on_accelerator(todo):
+            self._count("accelerator", todo)
             return self._run_on_accelerator(todo, call, result, mean)
+        self._count("copied" if any(plan.is_copied for plan in todo) else "in place", todo)
         work = self._work(result, [*(plan.finish for plan in todo), *mean])
         self._pending.add(work)
         if self._cuts:
@@ -178,7 +202,6 @@ class Network:
             self._pipeline.add(pieces)
             for piece, work in zip(pieces, works, strict=True):
                 self._submit_later(partial(_take, partial(self._submit_piece, work, piece, call, deadline), work))
-        self._count_bytes(todo)
         return StreamWork(works, result, transfers)
 
     def _work_of(self, piece: Piece) -> NetworkWork:
@@ -198,9 +221,8 @@ class Network:
         """In the thread that submits, when it is the piece's turn."""
         try:
             in_time = self._pipeline.await_copy(piece, deadline, lambda: self.session.failure is not None)
-        except Exception as error:  # the device's; without this piece the workers would be out of step
-            self.session.abort(f"rank {self.session.rank}: {call.name} failed at its device: {error}")
-            raise
+        except Exception as error:
+            raise self._device_failed(call, error) from error
         if not in_time:
             raise self._device_is_late(call)
         self._require_everybody()
@@ -209,6 +231,11 @@ class Network:
             left_s = max(deadline - time.monotonic(), LEFT_S_MIN)
             self._submit_all(work, [piece.submitted], call, notify=True, left_s=left_s)
             self._attendant.watch_network(work)
+
+    def _device_failed(self, call: _Call, error: Exception) -> Exception:
+        """Ends the job: without this worker's part the workers would be out of step."""
+        self.session.abort(f"rank {self.session.rank}: {call.name} failed at its device: {error}")
+        return error
 
     def _device_is_late(self, call: _Call) -> Exception:
         """Ends the job: the others would wait for this worker."""
@@ -259,23 +286,52 @@ class Network:
         self._attendant.hand_over()
         self._order.append(step)
 
-    def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork:
+    def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork | StreamWork:
         """A sum of sparse tensors: begins with the exchanges that agree on their keys, in a thread."""
         self._require_everybody()
         self._collectives[name] += 1
+        call = _Call(name, opts, tensors, sums=True)
+        if (device := device_of(tensors)).type != "cpu":
+            refuse_capture(device)
+            return self._run_rows_on_accelerator(call, device)
         work = self._work(tensors, [])
         work.begins_later()
         self._pending.add(work)
-        contributions = [(tensor, *rows.rows_of(tensor)) for tensor in tensors]
-        call = _Call(name, opts, tensors, sums=True)
-
-        def align_and_submit() -> None:
-            todo = [plan for part in contributions if not (plan := self._aligned(*part, call)).empty]
-            work.finish_with([plan.finish for plan in todo])
-            self._begin(work, todo, call)
-
-        self._submit_later(partial(_take, align_and_submit, work))
+        contributions = [rows.rows_of(tensor) for tensor in tensors]
+        self._submit_later(partial(_take, partial(self._align_and_submit, work, call, contributions), work))
         return work
+
+    def _run_rows_on_accelerator(self, call: _Call, device: torch.device) -> StreamWork:
+        """Copies the tensors to the host in the thread, when the device has come to the call."""
+        deadline = time.monotonic() + self._timeout_s(call)
+        on_device = RowsCall(self._pipeline, device, call.tensors)
+        work = self._work([], [])
+        work.begins_later()
+        self._pending.add(work)
+
+        def copy_and_submit() -> None:
+            if not sleep_until(lambda: on_device.has_come() or self.session.failure is not None, deadline):
+                raise self._device_is_late(call)
+            self._require_everybody()
+            try:
+                contributions = [rows.rows_of(tensor) for tensor in on_device.to_host()]
+            except Exception as error:
+                raise self._device_failed(call, error) from error
+            self._align_and_submit(work, call, contributions, on_device)
+
+        self._submit_later(partial(_take, copy_and_submit, work))
+        return StreamWork([work], call.tensors, [on_device])
+
+    def _align_and_submit(
+        self, work: NetworkWork, call: _Call, contributions: Sequence[rows.Rows], on_device: RowsCall | None = None
+    ) -> None:
+        """In the thread that submits."""
+        both = zip(call.tensors, contributions, strict=True)
+        todo = [plan for tensor, mine in both if not (plan := self._aligned(tensor, *mine, call)).empty]
+        steps = [plan.finish for plan in todo]
+        work.finish_with(steps if on_device is None else [partial(on_device.end, steps)])
+        self._count("copied" if on_device is None else "accelerator", todo)
+        self._begin(work, todo, call, notify=on_device is not None)
 
     def watch_gloo(self, work: GlooWork, *, is_collective: bool) -> None:
         """Attends to a work of Gloo: a collective, or a send or receive."""
@@ -410,9 +466,9 @@ class Network:
         work.wait()
         return plan.answer
 
-    def _begin(self, work: NetworkWork, todo: Sequence[CollectivePlan], call: _Call) -> None:
+    def _begin(self, work: NetworkWork, todo: Sequence[CollectivePlan], call: _Call, *, notify: bool = False) -> None:
         """Submits a work's operations."""
-        if call.opts.asyncOp:
+        if notify or call.opts.asyncOp:
             with self._attendant.changed:
                 self._submit_all(work, todo, call, notify=True)
                 self._attendant.watch_network(work)
@@ -420,11 +476,13 @@ class Network:
             self._submit_all(work, todo, call, notify=False)
         if not todo:
             work.settle()
-        self._count_bytes(todo)
 
-    def _count_bytes(self, todo: Sequence[CollectivePlan]) -> None:
+    def _count(self, way: Way, todo: Sequence[CollectivePlan]) -> None:
+        """Notes a call."""
+        self._calls_by_way[way] += 1
         for plan in todo:
             self._bytes[plan.sums] += plan.bytes
+            self._bytes_by_way[way] += plan.bytes
 
     def _timeout_s(self, call: _Call) -> float:
         timeout: timedelta = call.opts.timeout

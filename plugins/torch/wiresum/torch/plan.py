@@ -71,6 +71,8 @@ class CollectivePlan:
     """The owners of the regions' memory, which must live until the operation is done."""
     staged: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     """(the caller's tensor, the memory whose result it gets)."""
+    is_copied: bool = False
+    """Whether a tensor is staged, in or out."""
     about: tuple[object, ...] = ()
     """What else tells one call from another. Its repr() is the same in all releases of Python and PyTorch."""
 
@@ -87,10 +89,7 @@ class CollectivePlan:
     @property
     def device(self) -> torch.device:
         """Where the memory is. A `ValueError` if the tensors are on several devices."""
-        devices = {tensor.device for tensor in self.kept}
-        if len(devices) > 1:
-            raise ValueError(f"the tensors of one collective must be on one device, not on {sorted(map(str, devices))}")
-        return devices.pop() if devices else torch.device("cpu")
+        return device_of(self.kept)
 
     @property
     def element_bytes(self) -> int:
@@ -129,6 +128,7 @@ class CollectivePlan:
         """The address of memory that holds the tensor's values and whose content the tensor gets."""
         memory = tensor
         if not in_place(tensor):
+            self.is_copied = True
             memory = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
             if copied_in:
                 memory.copy_(tensor.detach())
@@ -136,6 +136,14 @@ class CollectivePlan:
                 self.staged.append((tensor, memory))
         self.kept.append(memory)
         return memory.data_ptr()
+
+
+def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
+    """Where they are. A `ValueError` if they are on several devices."""
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        raise ValueError(f"the tensors of one collective must be on one device, not on {sorted(map(str, devices))}")
+    return devices.pop() if devices else torch.device("cpu")
 
 
 def in_place(tensor: torch.Tensor) -> bool:

@@ -239,7 +239,7 @@ class Reproducible:
         for gradient, agreed in bucket:
             end = at + self._size_of(gradient, agreed)
             middle = end - gradient.counts.size
-            mean = torch.empty(gradient.parameter.shape, dtype=torch.float32)
+            mean = torch.empty(gradient.parameter.shape, dtype=torch.float32, device="cpu")
             self._sums.join(
                 agreed[0], agreed[1], words[at:middle], words[middle:end], self.microbatches, mean.view(-1).numpy()
             )

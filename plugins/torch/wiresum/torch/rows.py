@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 
@@ -28,12 +29,15 @@ KEY_BYTES = 8
 KEYS_MAX = 2**31 - 1
 COUNT_BITS = 8
 
+Rows: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""Keys and rows, as `rows_of` returns them."""
+
 
 @dataclass
 class ExchangePlan(CollectivePlan):
     """An exchange before the sum. `answer` is the memory in which its result will be."""
 
-    answer: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    answer: torch.Tensor = field(default_factory=lambda: torch.empty(0, device="cpu"))
     call: int = 0
 
     @property
@@ -48,9 +52,9 @@ class ExchangePlan(CollectivePlan):
 class RowPlan(CollectivePlan):
     """The sum of the union's rows. `finish` stores it in the caller's tensor."""
 
-    tensor: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    keys: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    rows: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    tensor: torch.Tensor = field(default_factory=lambda: torch.empty(0, device="cpu"))
+    keys: torch.Tensor = field(default_factory=lambda: torch.empty(0, device="cpu"))
+    rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, device="cpu"))
     integer_divisor: int = 1
     """An average of integers is rounded towards zero, as in dense tensors."""
 
@@ -67,10 +71,10 @@ class RowPlan(CollectivePlan):
 
 def is_row_sparse(tensor: torch.Tensor) -> bool:
     """Whether it is a sparse tensor that the network can sum."""
-    return tensor.layout is torch.sparse_coo and tensor.is_cpu and tensor.dtype in SUMMED
+    return tensor.layout is torch.sparse_coo and tensor.dtype in SUMMED
 
 
-def rows_of(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def rows_of(tensor: torch.Tensor) -> Rows:
     """The keys of a sparse tensor, int64 in ascending order, and its rows (keys x the dense part's elements).
 
     A key is the row-major number of the sparse dimensions' indices.
@@ -78,7 +82,7 @@ def rows_of(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     whole = tensor.detach().coalesce()
     sizes = whole.shape[: whole.sparse_dim()]
     strides = [math.prod(sizes[dimension + 1 :]) for dimension in range(len(sizes))]
-    keys = (whole.indices() * torch.tensor(strides, dtype=torch.int64).reshape(-1, 1)).sum(0)
+    keys = (whole.indices() * torch.tensor(strides, dtype=torch.int64, device="cpu").reshape(-1, 1)).sum(0)
     return keys, whole.values().reshape(len(keys), row_elements(tensor))
 
 
@@ -93,7 +97,7 @@ def keys_possible(tensor: torch.Tensor) -> int:
 def write_rows(tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor) -> None:
     """Makes `tensor` hold these rows under these keys, and nothing else."""
     sizes = tensor.shape[: tensor.sparse_dim()]
-    indices = torch.empty(len(sizes), len(keys), dtype=torch.int64)
+    indices = torch.empty(len(sizes), len(keys), dtype=torch.int64, device="cpu")
     rest = keys
     for dimension in reversed(range(len(sizes))):
         indices[dimension] = rest % sizes[dimension]
@@ -108,7 +112,7 @@ def sizes_plan(tensor: torch.Tensor, keys: torch.Tensor, *, rank: int, size: int
     """How many keys each worker has: a sum of numbers in which each worker fills its own. All fit one packet."""
     if len(keys) > KEYS_MAX:
         raise ValueError(f"a sparse tensor of {len(keys)} rows at one worker, and {KEYS_MAX} is the most; split it")
-    counts = torch.zeros(size, dtype=torch.int32)
+    counts = torch.zeros(size, dtype=torch.int32, device="cpu")
     counts[rank] = len(keys)
     return _exchange_plan(tensor, counts)
 
@@ -119,7 +123,7 @@ def counting_is_cheaper(counts: torch.Tensor, possible: int) -> bool:
 
 def presence_plan(tensor: torch.Tensor, keys: torch.Tensor) -> ExchangePlan:
     """The union by counting: 32-bit numbers in memory, COUNT_BITS on the wire."""
-    presence = torch.zeros(keys_possible(tensor), dtype=torch.int32)
+    presence = torch.zeros(keys_possible(tensor), dtype=torch.int32, device="cpu")
     presence[keys] = 1
     return _exchange_plan(tensor, presence, bits=COUNT_BITS)
 
@@ -127,7 +131,7 @@ def presence_plan(tensor: torch.Tensor, keys: torch.Tensor) -> ExchangePlan:
 def keys_plan(tensor: torch.Tensor, keys: torch.Tensor, counts: torch.Tensor, *, rank: int) -> ExchangePlan:
     """The union by all-gather: all keys, worker by worker."""
     numbers: list[int] = counts.tolist()
-    everybody = torch.empty(sum(numbers), dtype=torch.int64)
+    everybody = torch.empty(sum(numbers), dtype=torch.int64, device="cpu")
     plan = ExchangePlan(CollectiveKind.SPARSE_ALL_REDUCE, Dtype.RAW, answer=everybody, call=_call_of(tensor))
     for owner, part in enumerate(everybody.split(numbers)):
         is_mine = owner == rank
@@ -156,7 +160,7 @@ def sum_plan(
     tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor, union: torch.Tensor, *, integer_divisor: int
 ) -> RowPlan:
     """The sum of rows in the order of the union's keys. `integer_divisor` is for tensors of integers."""
-    memory = torch.zeros(len(union), row_elements(tensor), dtype=tensor.dtype)
+    memory = torch.zeros(len(union), row_elements(tensor), dtype=tensor.dtype, device="cpu")
     memory[torch.searchsorted(union, keys)] = rows
     plan = RowPlan(
         CollectiveKind.ALL_REDUCE,
