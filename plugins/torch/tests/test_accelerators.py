@@ -149,7 +149,8 @@ def test_a_future_and_its_callbacks_are_ordered_after_the_copies_back(rank: int,
 @runs_in("duo")
 def test_a_callback_may_wait_for_another_collective(rank: int, size: int) -> None:
     def sum_again(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-        return started(dist.all_reduce(done.value()[0], async_op=True)).get_future().wait()[0]
+        again: torch.Tensor = started(dist.all_reduce(done.value()[0], async_op=True)).get_future().wait()[0]
+        return again
 
     for elements in (1000, LONG):
         tensor = torch.ones(elements, device=device())
@@ -561,6 +562,7 @@ def hangs(rank: int, size: int, folder: Path) -> str:
     options = dist.AllreduceOptions()
     options.timeout = datetime.timedelta(seconds=30 if rank else 1)
     options.asyncOp = True
+    assert dist.group.WORLD is not None
     work = dist.group.WORLD.allreduce([tensor], options)
     began = time.monotonic()
     with pytest.raises(dist.DistBackendError) as raised:
