@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -61,6 +62,15 @@ def test_a_worker_that_is_behind_and_one_that_is_far_ahead() -> None:
     for said in ask(workers, [7, None]):
         assert f"rank 0 has called {calls.KEPT + 2} more since" in said
         assert "rank 1 called nothing" in said
+
+
+def test_a_call_that_is_noted_late_was_called() -> None:
+    """The data path knows of a call before its thread has noted it."""
+    worker = CallLog(dist.HashStore(), 0, 1)
+    noted = threading.Timer(calls.NOTE_S_MAX / 4, note, [worker, a_sum(3, torch.ones(2))])
+    noted.start()
+    assert worker.compare(3) == "As number 3 rank 0 called all_reduce(SUM, float32[2])"
+    noted.join()
 
 
 def test_calls_through_gloo_say_so() -> None:

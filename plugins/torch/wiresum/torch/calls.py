@@ -18,12 +18,16 @@ import torch
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistError
 
+from wiresum.agent.polling import sleep_until
+
 if TYPE_CHECKING:
     from wiresum.agent.session import Operation
 
 KEPT = 4096
 """How many of the newest calls are kept. A worker that has made more since says so."""
 ANSWERS_S_MAX = 2.0
+NOTE_S_MAX = 0.2
+"""A call is noted just after its submission, maybe by a thread that the system has put aside meanwhile."""
 POLL_S = 0.01
 _DENSE = torch.strided
 PARTS_SHOWN = 5
@@ -126,6 +130,7 @@ class CallLog:
         return f"As number {number} " + ", ".join(f"rank {rank} {one.in_words(at)}" for rank, one in enumerate(said))
 
     def _called(self, number: int) -> _Said:
+        sleep_until(lambda: self.find(number) is not None, time.monotonic() + NOTE_S_MAX)
         if (call := self.find(number)) is not None:
             return _Said(f"called {call.name}", call.parts(self._settings), call.where())
         for calls in self._kept():
