@@ -146,8 +146,8 @@ WIRESUM_API int wiresum_world_size(const wiresum_session* session);
 WIRESUM_API int wiresum_set_timeout(wiresum_session* session, double seconds);
 
 /* Each starts a collective, and gives an operation that wiresum_test or wiresum_wait must complete. `operation` is not
- * written if the call fails. If it is NULL, the call returns when the collective is complete, and what it returns is how
- * it ended. For few elements that is the faster way: the calling thread then sends and receives itself. */
+ * written if the call fails. If it is NULL, the call returns when the collective is complete, and says how it ended.
+ * For few elements that is the faster way: the calling thread then sends and receives itself. */
 
 /* destination = the sum of all workers' sources, `elements` long. In place: the same memory twice. */
 WIRESUM_API int wiresum_all_reduce(wiresum_session* session, const void* source, void* destination, size_t elements,
