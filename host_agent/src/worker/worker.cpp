@@ -9,7 +9,6 @@
 namespace wiresum::worker {
 namespace {
 
-/// Cells are 16 bits wide on the wire, two for each slot.
 /// Each slot costs a collective one more round, for its first exponent. A large collective makes at least so many
 /// chunks share that; a small one is bound by latency, and takes a slot for each chunk up to slots_spread_max.
 constexpr std::uint32_t kChunksPerSlotMin = 16;

@@ -40,7 +40,11 @@ RUN_TIMEOUT_S = 150.0
 WAIT_S = 1.0
 """How long a call of the measurement `waiting` waits."""
 TESTS = Path("plugins")
-OWN_TESTS = ("torch/tests/test_accelerators.py", "compress/tests/test_host_copy.py")
+OWN_TESTS = (
+    "torch/tests/test_accelerators.py",
+    "torch/tests/test_accelerators_rows_and_gloo.py",
+    "compress/tests/test_host_copy.py",
+)
 SUITES = ("torch/tests/test_collectives.py", "torch/tests/test_work.py", "torch/tests/test_ddp.py")
 COMPRESSION = ("compress/tests/test_ddp_hook.py", "compress/tests/test_attach.py", "compress/tests/test_loss_scaler.py")
 """Run with all tensors on the accelerator."""

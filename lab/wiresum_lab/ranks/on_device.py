@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
@@ -67,10 +68,28 @@ def device(index: int = 0) -> torch.device:
     return torch.device(kind.type, index)
 
 
-def keep_busy(seconds: float) -> None:
+def keep_busy(seconds: float = 0.7) -> None:
     """Queues something that takes about so long on the current stream."""
     module: Any = torch.get_device_module(device())
     if hasattr(module, "sleep"):
         module.sleep(seconds)
     elif hasattr(module, "_sleep"):
         module._sleep(int(seconds * 1e9))  # cycles
+
+
+def values(elements: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Of many magnitudes, on the CPU."""
+    generator = torch.Generator().manual_seed(seed)
+    if not dtype.is_floating_point:
+        return torch.randint(-1000, 1000, (elements,), generator=generator, dtype=dtype)
+    exponents = torch.randint(-6, 5, (elements,), generator=generator)
+    return (torch.randn(elements, generator=generator) * torch.pow(2.0, exponents)).to(dtype)
+
+
+def started(work: Any) -> dist.Work:
+    assert isinstance(work, dist.Work)
+    return work
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8)

@@ -12,7 +12,7 @@ import torch
 from wiresum.torch import extension
 from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import Cluster
-from wiresum_lab.ranks.on_device import prepare
+from wiresum_lab.ranks.on_device import found_or_double, prepare
 
 
 @pytest.fixture(scope="session")
@@ -97,3 +97,22 @@ def quartet(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> 
     """Four workers, enough for two groups of two."""
     with Cluster(switch, 4, tmp_path_factory.mktemp("quartet"), prepare=prepare()) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def on_accelerator() -> str:
+    """What workers load before they use an accelerator."""
+    return found_or_double()
+
+
+@pytest.fixture(scope="module")
+def duo(on_accelerator: str, switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two workers with an accelerator."""
+    with Cluster(switch, 2, tmp_path_factory.mktemp("duo"), prepare=on_accelerator) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def make_duo(make_cluster: Callable[..., Cluster], on_accelerator: str) -> Callable[..., Cluster]:
+    """The same, for tests that end the group."""
+    return lambda size=2, **options: make_cluster(size, prepare=on_accelerator, **options)

@@ -7,7 +7,6 @@ import datetime
 import hashlib
 import time
 import weakref
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,68 +20,26 @@ import wiresum.torch
 from wiresum.torch.accelerators import RING_BYTES, Pipeline
 from wiresum.torch.extension import COMPILE_TIMEOUT_S
 from wiresum.torch.pieces import PIECE_BYTES, WHOLE_BYTES_MAX
-from wiresum_lab.processes import SwitchProcess, wait_until
+from wiresum_lab.processes import wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation
-from wiresum_lab.ranks.on_device import device, found_or_double, keep_busy
+from wiresum_lab.ranks.on_device import bits, device, keep_busy, started, values
 
 LONG = 3 * PIECE_BYTES // 4 + 777
 """Elements of four bytes: three pieces."""
-BUSY_S = 0.7
 
 # A PyTorch that came after the setup: the device is compiled here.
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(COMPILE_TIMEOUT_S)]
-
-
-@pytest.fixture(scope="session")
-def prepare() -> str:
-    return found_or_double()
-
-
-@pytest.fixture(scope="module")
-def duo(prepare: str, switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two workers with an accelerator."""
-    with Cluster(switch, 2, tmp_path_factory.mktemp("duo"), prepare=prepare) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def make_duo(make_cluster: Callable[..., Cluster], prepare: str) -> Callable[..., Cluster]:
-    """The same, for tests that end the group."""
-    return lambda size=2, **options: make_cluster(size, prepare=prepare, **options)
 
 
 def module() -> Any:
     return torch.get_device_module(device())
 
 
-def busy(seconds: float = BUSY_S) -> None:
-    """Queues something that takes so long on the current stream."""
-    keep_busy(seconds)
-
-
 def pipeline() -> Pipeline:
     network = implementation().network
     assert network is not None
     return network._pipeline
-
-
-def values(elements: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Of many magnitudes, on the CPU."""
-    generator = torch.Generator().manual_seed(seed)
-    if not dtype.is_floating_point:
-        return torch.randint(-1000, 1000, (elements,), generator=generator, dtype=dtype)
-    exponents = torch.randint(-6, 5, (elements,), generator=generator)
-    return (torch.randn(elements, generator=generator) * torch.pow(2.0, exponents)).to(dtype)
-
-
-def started(work: Any) -> dist.Work:
-    assert isinstance(work, dist.Work)
-    return work
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 # What a call waits for, and what it does not.
@@ -93,7 +50,7 @@ def test_a_call_returns_before_its_stream_has_come_to_it_and_sums_what_the_strea
     rank: int, size: int
 ) -> None:
     tensor = torch.zeros(1000, device=device())
-    busy()
+    keep_busy()
     tensor.fill_(rank + 1.0)
     written = torch.accelerator.current_stream().record_event()
     work = started(dist.all_reduce(tensor, async_op=True))
@@ -108,7 +65,7 @@ def test_wait_orders_the_callers_stream_and_does_not_wait_for_the_device(rank: i
         tensor = torch.full((elements,), rank + 1.0, device=device())
         seen = torch.zeros_like(tensor)
         with pipeline().streams(device())[1]:
-            busy()
+            keep_busy()
         work = started(dist.all_reduce(tensor, async_op=True))
         work.wait()
         assert not work.is_completed()  # the copies back are behind what keeps their stream busy
@@ -121,7 +78,7 @@ def test_wait_orders_the_callers_stream_and_does_not_wait_for_the_device(rank: i
 @runs_in("duo")
 def test_a_wait_with_a_time_out_of_its_own_is_for_all_pieces_together(rank: int, size: int) -> None:
     tensor = torch.full((LONG,), rank + 1.0, device=device())
-    busy()
+    keep_busy()
     work = started(dist.all_reduce(tensor, async_op=True))
     with pytest.raises(
         wiresum.torch.WiresumTimeoutError, match=r"Timed out waiting 0.01 s for .* the collective goes on"
@@ -136,7 +93,7 @@ def test_a_future_and_its_callbacks_are_ordered_after_the_copies_back(rank: int,
     tensor = torch.full((1000,), rank + 1.0, device=device())
     seen, later = torch.zeros_like(tensor), torch.zeros_like(tensor)
     with pipeline().streams(device())[1]:
-        busy()
+        keep_busy()
     future = started(dist.all_reduce(tensor, async_op=True)).get_future()
     chained = future.then(lambda done: later.copy_(done.value()[0]))
     assert future.wait()[0] is tensor
@@ -163,7 +120,7 @@ def test_the_result_is_not_written_before_the_callers_stream_has_read_what_was_t
     tensor = torch.full((1000,), rank + 1.0, device=device())
     before = torch.zeros_like(tensor)
     if rank == 1:  # which has nothing to copy in, and so nothing else to wait for
-        busy()
+        keep_busy()
     before.copy_(tensor)
     dist.broadcast(tensor, src=0)
     assert (before.cpu() == rank + 1.0).all() and (tensor.cpu() == 1.0).all()
@@ -175,7 +132,7 @@ def test_calls_from_another_stream_are_ordered_by_that_stream(rank: int, size: i
     torch.accelerator.synchronize()
     own = torch.Stream(device=device())
     with own:
-        busy()
+        keep_busy()
         tensor.fill_(rank + 1.0)
         dist.all_reduce(tensor)
         seen.copy_(tensor)
@@ -188,7 +145,7 @@ def sum_and_drop(rank: int, *, dense: bool) -> None:
     if not dense:
         tensor = tensor.t()
     with pipeline().streams(device())[1]:
-        busy()
+        keep_busy()
     work = started(dist.all_reduce(tensor, async_op=True))
     kept = weakref.ref(tensor)
     del tensor, work
@@ -328,7 +285,7 @@ def test_more_than_the_pinned_memory_may_be_in_flight(rank: int, size: int) -> N
     assert sum(tensor.nbytes for tensor in tensors) > 2 * RING_BYTES
     small = [torch.full((3,), float(k + rank), device=device()) for k in range(24)]
     with pipeline().streams(device())[1]:
-        busy()
+        keep_busy()
     works = [started(dist.all_reduce(t, async_op=True)) for both in zip(tensors, small, strict=True) for t in both]
     for work in reversed(works):
         work.wait()
@@ -353,138 +310,6 @@ def test_several_devices_and_groups_at_once(rank: int, size: int) -> None:
         assert (tensor.cpu() == 2.0 * k + 1.0).all()
     for group in groups[1:]:
         dist.destroy_process_group(group)
-
-
-def scattered(rank: int, on: torch.device, rows: int = 40) -> torch.Tensor:
-    """A sparse tensor, some of whose keys are repeated."""
-    keys = torch.randint(0, 100, (1, rows), generator=torch.Generator().manual_seed(rank))
-    filled = values(rows * 8, rank).reshape(rows, 8)
-    return torch.sparse_coo_tensor(keys.to(on), filled.to(on), (100, 8), check_invariants=False)
-
-
-@runs_in("duo")
-def test_sparse_tensors_are_summed_in_the_network_with_the_bits_of_the_cpu(rank: int, size: int) -> None:
-    before = wiresum.torch.stats()
-    for rows in (40, 0, 2000):
-        expected, found = scattered(rank, torch.device("cpu"), rows), scattered(rank, device(), rows)
-        for tensor in (expected, found):
-            dist.all_reduce(tensor)
-        assert found.device == device() and found.is_coalesced()
-        assert torch.equal(bits(found.to_dense()), bits(expected.to_dense()))
-        assert torch.equal(found.indices().cpu(), expected.indices())
-    after = wiresum.torch.stats()
-    assert after.collectives_network["all_reduce"] == before.collectives_network["all_reduce"] + 6
-    assert after.collectives_gloo == before.collectives_gloo
-    assert after.calls_by_way - before.calls_by_way == {"copied": 3, "accelerator": 3}
-
-
-@runs_in("duo")
-def test_statistics_say_which_way_calls_took(rank: int, size: int) -> None:
-    before = wiresum.torch.stats()
-    dist.all_reduce(torch.ones(10))
-    dist.broadcast(torch.ones(20), src=0)
-    dist.all_reduce(torch.ones(4, 5).t())
-    dist.all_reduce(torch.ones(30, device=device()))
-    dist.all_reduce(torch.ones(4, 5, device=device()).t())
-    dist.all_reduce(torch.ones(10, dtype=torch.float64, device=device()))
-    after = wiresum.torch.stats()
-    calls, carried = after.calls_by_way - before.calls_by_way, after.bytes_by_way - before.bytes_by_way
-    assert calls == {"in place": 2, "copied": 1, "accelerator": 2, "gloo": 1}
-    assert carried == {"in place": 120, "copied": 80, "accelerator": 200, "gloo": 80}
-
-
-@runs_in("duo")
-def test_a_sum_of_sparse_tensors_reads_what_its_stream_writes_and_is_ordered_before_what_follows(
-    rank: int, size: int
-) -> None:
-    keys, rows = torch.tensor([[rank, 5]]).to(device()), torch.zeros(2, 4, device=device())
-    tensor = torch.sparse_coo_tensor(keys, rows, (9, 4), check_invariants=False)
-    seen = torch.zeros(3, 4, device=device())
-    torch.accelerator.synchronize()
-    own = torch.Stream(device=device())
-    with own:
-        busy()
-        rows.fill_(rank + 1.0)
-        written = torch.accelerator.current_stream().record_event()
-        work = started(dist.all_reduce(tensor, async_op=True))
-        assert not written.query() and not work.is_completed()
-        work.wait()
-        seen.copy_(tensor._values())
-    own.synchronize()
-    assert tensor._indices().cpu().tolist() == [[0, 1, 5]]
-    assert (seen.cpu() == torch.tensor([[1.0], [2.0], [3.0]])).all()
-
-
-@runs_in("duo")
-def test_a_future_of_sparse_tensors_is_ordered_after_the_copies_back(rank: int, size: int) -> None:
-    tensor = scattered(rank, device())
-    seen = torch.zeros(100, 8, device=device())
-    work = started(dist.all_reduce(tensor, async_op=True))
-    dense = work.get_future().then(lambda done: seen.copy_(done.value()[0].to_dense()))
-    dense.wait()
-    expected = scattered(0, torch.device("cpu")).to_dense() + scattered(1, torch.device("cpu")).to_dense()
-    torch.testing.assert_close(seen.cpu(), expected)
-
-
-@runs_in("duo")
-def test_a_default_device_does_not_move_what_the_backend_has_on_the_host(rank: int, size: int) -> None:
-    with torch.device(device()):
-        dense, other = torch.full((10,), rank + 1.0), torch.full((10,), rank + 1.0, dtype=torch.float64)
-        dist.all_reduce(dense)
-        dist.all_reduce(other)
-        rows = scattered(rank, torch.device("cpu"))
-        dist.all_reduce(rows)
-        group = dist.new_group([0, 1])
-        dist.all_reduce(torch.ones(LONG), group=group)
-        ring = implementation(group).network._pipeline._ring  # type: ignore[union-attr]
-        assert ring is not None and ring.memory.is_cpu
-        dist.destroy_process_group(group)
-    assert (dense.cpu() == 3.0).all() and (other.cpu() == 3.0).all()
-
-
-# What goes through Gloo.
-
-
-@runs_in("duo")
-def test_what_gloo_carries_is_read_after_its_stream_has_written_it_and_is_there_after_wait(
-    rank: int, size: int
-) -> None:
-    tensor = torch.zeros(1000, dtype=torch.float64, device=device())
-    torch.accelerator.synchronize()
-    own = torch.Stream(device=device())
-    with own:
-        busy()
-        tensor.fill_(rank + 1.0)
-        work = started(dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True))
-        work.wait()
-    with torch.Stream(device=device()):  # ordered with none of the others
-        assert (tensor.cpu() == 1.5).all()
-
-
-@runs_in("duo")
-def test_what_gloo_carries_is_there_when_the_work_is_completed(rank: int, size: int) -> None:
-    tensor = torch.full((1000,), rank + 1.0, dtype=torch.float64, device=device())
-    work = started(dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True))
-    busy()  # the default stream, on which the result is copied back
-    wait_until(work.is_completed, "the work is completed", 20)
-    with torch.Stream(device=device()):
-        assert (tensor.cpu() == 1.5).all()
-
-
-def sends_to_gloo_and_fails(rank: int, size: int) -> str:
-    tensor = torch.full((10,), rank + 1.0, dtype=torch.float64, device=device())
-    options = dist.AllreduceOptions()
-    options.timeout = datetime.timedelta(seconds=1)
-    if rank == 0:
-        with pytest.raises(dist.DistBackendError) as raised:
-            implementation().allreduce([tensor], options).wait()
-        assert (tensor.cpu() == 1.0).all()
-        return str(raised.value)
-    return ""
-
-
-def test_a_failed_call_of_gloo_leaves_the_tensor_as_it_was(make_duo: Any) -> None:
-    assert "Timed out waiting 1 s" in make_duo().run(sends_to_gloo_and_fails)[0]
 
 
 def trained(rank: int, size: int, on: torch.device) -> torch.Tensor:
@@ -517,7 +342,7 @@ def test_training_without_the_extensions_future_is_ordered_too(rank: int, size: 
     tensor = torch.full((1000,), rank + 1.0, device=device())
     seen = torch.zeros_like(tensor)
     with pipeline().streams(device())[1]:
-        busy()
+        keep_busy()
     options = dist.AllreduceOptions()
     options.asyncOp = True
     future = implementation().allreduce([tensor], options).get_future()
@@ -558,7 +383,7 @@ def hangs(rank: int, size: int, folder: Path) -> str:
     tensor = torch.ones(1000, device=device())
     torch.accelerator.synchronize()
     if rank == 0:
-        busy(4.0)
+        keep_busy(4.0)
     options = dist.AllreduceOptions()
     options.timeout = datetime.timedelta(seconds=30 if rank else 1)
     options.asyncOp = True
@@ -623,7 +448,7 @@ def test_sums_of_different_lengths_differ_from_the_first_piece_on(make_duo: Any)
 def leaves_early(rank: int, size: int) -> str:
     tensor = torch.full((LONG,), rank + 1.0, device=device())
     with pipeline().streams(device())[0]:
-        busy()
+        keep_busy()
     work = started(dist.all_reduce(tensor, async_op=True))
     dist.destroy_process_group()
     assert work.is_success() or work.wait()
