@@ -301,6 +301,22 @@ TEST_F(FastPath, WhatWasSentBeforeAMissingPacketWasAskedAboutIsAskedAboutToo) {
   EXPECT_EQ(now[2].header.chunk, sent[0].header.chunk);
 }
 
+TEST_F(FastPath, WhatWasSentBeforeItStillMeasuresTheRoundTrip) {
+  const auto probe = slots.poll_at(slots.worker().next_timeout());
+  slots.now += kRoundTrip;
+  slots.miss(probe.at(0));
+  slots.echo(sent[1]);
+  EXPECT_GT(slots.worker().stats().rtt_smoothed_ns, static_cast<std::uint64_t>(kRoundTrip));
+}
+
+TEST_F(Timers, ABurstThatWasLostHalvesTheWindowOnce) {
+  submit(8);
+  rig.poll_at(0);
+  rig.miss(rig.poll_at(20 * kMillisecond).at(0));
+  EXPECT_EQ(rig.poll().size(), 8u);
+  EXPECT_EQ(rig.worker().stats().window, 4u);
+}
+
 TEST_F(FastPath, WhatWasSentAfterTheQuestionAboutAMissingPacketIsNotAskedAbout) {
   slots.now += kRoundTrip;
   slots.echo(sent[0]);
