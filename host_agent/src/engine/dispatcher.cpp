@@ -73,9 +73,9 @@ std::uint64_t Dispatcher::exact_sums() const {
   return scheduler_.exact_sums();
 }
 
-std::shared_ptr<Operation> Dispatcher::failed() const {
+std::optional<schedule::Failure> Dispatcher::failure() const {
   const std::lock_guard lock(mutex_);
-  return failed_;
+  return scheduler_.failure();
 }
 
 std::size_t Dispatcher::pending() const {
@@ -114,8 +114,7 @@ void Dispatcher::complete_task(const schedule::Task& task, Status status) {
 
 void Dispatcher::check_deadlines(TimeNs now) {
   const std::lock_guard lock(mutex_);
-  if (scheduler_.waiting_deadline() > now) return;
-  scheduler_.fail(Status::kTimedOut);
+  scheduler_.check_deadlines(now);
   dispatch();
 }
 
@@ -127,9 +126,9 @@ void Dispatcher::dispatch() {
   }
   while (const std::optional<schedule::Finished> finished = scheduler_.poll_finished()) retire(*finished);
   if (scheduler_.has_task()) on_task_();
-  if (const std::optional<Status> failure = scheduler_.failure(); failure.has_value() && !has_failed()) {
+  if (const std::optional<schedule::Failure>& failure = scheduler_.failure(); failure.has_value() && !has_failed()) {
     has_failed_.store(true, std::memory_order_relaxed);
-    for (Shard* const shard : shards_) shard->post_failure(*failure);
+    for (Shard* const shard : shards_) shard->post_failure(failure->status);
   }
 }
 
@@ -145,7 +144,6 @@ void Dispatcher::retire(const schedule::Finished& finished) {
   assert(found != pending_.end());
   const std::shared_ptr<Operation> operation = std::move(found->second);
   pending_.erase(found);
-  if (finished.status != Status::kOk && !failed_) failed_ = operation;
   if (operation->end(finished.status)) completed_.push(operation);
 }
 

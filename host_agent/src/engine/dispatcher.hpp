@@ -73,8 +73,8 @@ class Dispatcher {
   [[nodiscard]] std::uint64_t exact_sums() const;
   /// Do all operations end badly from now on?
   [[nodiscard]] bool has_failed() const noexcept { return has_failed_.load(std::memory_order_relaxed); }
-  /// The first operation that ended badly; none so far: null.
-  [[nodiscard]] std::shared_ptr<Operation> failed() const;
+  /// The first failure; none so far: nullopt.
+  [[nodiscard]] std::optional<schedule::Failure> failure() const;
   /// Operations that have not ended.
   [[nodiscard]] std::size_t pending() const;
   [[nodiscard]] Standing standing() const;
@@ -95,7 +95,6 @@ class Dispatcher {
   mutable std::mutex mutex_;  // of all that follows, and of the order in the mailboxes
   schedule::Scheduler scheduler_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> pending_;
-  std::shared_ptr<Operation> failed_;
   std::uint64_t preparations_ = 0;
   std::size_t reserved_ = 0;  // operations
 };

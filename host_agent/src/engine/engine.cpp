@@ -367,9 +367,9 @@ void Engine::notify(const std::shared_ptr<Operation>& operation) {
 
 bool Engine::is_usable() const noexcept { return !is_forked() && !parts_->dispatcher->has_failed(); }
 
-std::shared_ptr<Operation> Engine::failed() const {
+std::optional<schedule::Failure> Engine::failure() const {
   check_process();
-  return parts_->dispatcher->failed();
+  return parts_->dispatcher->failure();
 }
 
 Standing Engine::standing() const {

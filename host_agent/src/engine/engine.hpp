@@ -99,8 +99,8 @@ class Engine {
   /// Has nothing failed, and is this the process that joined?
   [[nodiscard]] bool is_usable() const noexcept;
 
-  /// The first operation that ended badly, after which all end so; null if there is none.
-  [[nodiscard]] std::shared_ptr<Operation> failed() const;
+  /// The first failure, after which all operations end badly; nullopt if there is none.
+  [[nodiscard]] std::optional<schedule::Failure> failure() const;
 
   [[nodiscard]] Standing standing() const;
 

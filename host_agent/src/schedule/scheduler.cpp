@@ -145,27 +145,28 @@ Ticket Scheduler::submit(Request request, Survey survey) {
   candidates_ += kept->candidate ? 1 : 0;
   if (failure_.has_value()) {
     waiting_.pop_back();
-    kept->status = *failure_;
+    kept->status = failure_->status;
     finish(*kept);
     return ticket;
   }
-  go_on([this] { issue_waiting(); });
+  go_on(ticket, [this] { issue_waiting(); });
   return ticket;
 }
 
 // ---- Dealing ----
 
 template <class Step>
-void Scheduler::go_on(const Step& step) noexcept {
+void Scheduler::go_on(const Ticket& ticket, const Step& step) noexcept {
+  const std::uint32_t tensor = ticket.tensor;  // the step may end the request
   try {
     step();
   } catch (const std::bad_alloc&) {
-    fail(Status::kNoMemory);
+    fail({.status = Status::kNoMemory, .tensor = tensor});
     // Wherever the step failed: a request that neither a thread nor a task will report would never end.
     for (auto next = states_.begin(); next != states_.end();) {
       RequestState& state = (next++)->second;
       if (state.shares_left != 0 || state.has_task) continue;
-      if (state.status == Status::kOk) state.status = *failure_;
+      if (state.status == Status::kOk) state.status = failure_->status;
       finish(state);
     }
   }
@@ -278,11 +279,11 @@ void Scheduler::complete(unsigned thread, const worker::Completion& completion) 
     round_trip_chunks_[thread] = completion.round_trip_chunks;
     state.vote = std::max(state.vote, completion.vote);
   } else {
-    fail(completion.status);
+    fail({.status = completion.status, .tensor = state.ticket.tensor});
     state.status = state.status == Status::kOk ? completion.status : state.status;
   }
   if (--state.shares_left != 0) return;
-  go_on([&] {
+  go_on(state.ticket, [&] {
     end_shares(state);
     issue_waiting();
   });
@@ -292,7 +293,7 @@ void Scheduler::end_shares(RequestState& state) {
   const bool is_last = state.stage == Stage::kWhole || state.stage == Stage::kStream;
   const bool is_summed = is_last || state.stage == Stage::kPackedStream || state.stage == Stage::kAllGather ||
                          state.stage == Stage::kLimbs;
-  if (failure_.has_value() && !is_summed) state.status = *failure_;
+  if (failure_.has_value() && !is_summed) state.status = failure_->status;
   if (state.status != Status::kOk || is_last) {
     if (state.stage == Stage::kWhole && state.candidate) {
       votes_[state.candidate_number - votes_first_].density = state.vote;
@@ -338,15 +339,15 @@ void Scheduler::complete(const Task& task, Status status) {
   assert(!is_with_threads(state.stage) && state.has_task);
   state.has_task = false;
   if (status != Status::kOk) {
-    fail(status);
+    fail({.status = status, .tensor = state.ticket.tensor});
     state.status = status;
   }
-  go_on([&] { end_task(state); });
+  go_on(state.ticket, [&] { end_task(state); });
 }
 
 void Scheduler::end_task(RequestState& state) {
   const bool is_last = (state.stage == Stage::kUnpacking && !has_set_aside(state)) || state.stage == Stage::kJoining;
-  if (failure_.has_value() && !is_last) state.status = *failure_;
+  if (failure_.has_value() && !is_last) state.status = failure_->status;
   if (state.status != Status::kOk || is_last) {
     finish(state);
     issue_waiting();
@@ -394,15 +395,26 @@ void Scheduler::finish(RequestState& state) {
   states_.erase(state.ticket.token);
 }
 
-void Scheduler::fail(Status status) {
-  assert(status != Status::kOk);
+void Scheduler::fail(const Failure& failure) {
+  assert(failure.status != Status::kOk);
   if (failure_.has_value()) return;
-  failure_ = status;
+  failure_ = failure;
   for (; !waiting_.empty(); waiting_.pop_front()) {
     RequestState& state = states_.at(waiting_.front());
-    state.status = status;
+    state.status = failure.status;
     finish(state);
   }
+}
+
+void Scheduler::check_deadlines(worker::TimeNs now) {
+  const RequestState* late = nullptr;
+  const auto look = [&](const RequestState& state) {
+    if (state.request.deadline > now) return;
+    if (late == nullptr || state.request.deadline < late->request.deadline) late = &state;
+  };
+  if (asking_ != nullptr && !is_with_threads(asking_->stage)) look(*asking_);
+  for (const std::uint64_t token : waiting_) look(states_.at(token));
+  if (late != nullptr) fail({.status = Status::kTimedOut, .tensor = late->ticket.tensor});
 }
 
 // ---- Outputs ----
@@ -412,12 +424,5 @@ std::optional<Share> Scheduler::poll_share() { return shares_.take(); }
 std::optional<Task> Scheduler::poll_task() { return tasks_.take(); }
 
 std::optional<Finished> Scheduler::poll_finished() { return finished_.take(); }
-
-worker::TimeNs Scheduler::waiting_deadline() const noexcept {
-  worker::TimeNs deadline = worker::kNever;
-  if (asking_ != nullptr && !is_with_threads(asking_->stage)) deadline = asking_->request.deadline;
-  for (const std::uint64_t token : waiting_) deadline = std::min(deadline, states_.at(token).request.deadline);
-  return deadline;
-}
 
 }  // namespace wiresum::schedule

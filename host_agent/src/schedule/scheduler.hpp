@@ -98,6 +98,11 @@ struct Finished {
   worker::Status status = worker::Status::kOk;
 };
 
+struct Failure {
+  worker::Status status = worker::Status::kOk;
+  std::uint32_t tensor = 0;  // of the request at which it came, as on the wire; 0: it came from outside
+};
+
 struct SparseStats {
   std::uint64_t prologues = 0;       // collectives that asked which blocks there are
   std::uint64_t streams = 0;         // ... and then left blocks out
@@ -144,13 +149,13 @@ class Scheduler {
   /// Requests that are not issued yet, and all later ones, end with `status`. Those under way end with it after their
   /// present shares or task, unless that is the last stage. No share is issued any more. Only the first failure is
   /// recorded.
-  void fail(worker::Status status);
+  void fail(worker::Status status) { fail({.status = status}); }
   /// The first failure, its own or what fail() was told.
-  [[nodiscard]] std::optional<worker::Status> failure() const noexcept { return failure_; }
+  [[nodiscard]] const std::optional<Failure>& failure() const noexcept { return failure_; }
 
-  /// The earliest deadline among requests that wait, or that have a task before their stream. The threads watch the
-  /// deadlines of the others.
-  [[nodiscard]] worker::TimeNs waiting_deadline() const noexcept;
+  /// Fails if the deadline of a request has passed that waits, or that has a task before its stream. The threads watch
+  /// the deadlines of the others.
+  void check_deadlines(worker::TimeNs now);
 
   /// Requests that are not finished.
   [[nodiscard]] std::size_t unfinished() const noexcept { return states_.size(); }
@@ -221,9 +226,11 @@ class Scheduler {
   [[nodiscard]] bool is_candidate(const Request& request, std::uint64_t chunks) const noexcept;
   [[nodiscard]] bool may_deal(const RequestState& state);
   void issue_waiting();
-  /// Runs a step that goes on with requests. Without memory for it, all of them end.
+  /// Runs a step that goes on with a request, whose ticket this is, and with others. Without memory for it, all of them
+  /// end.
   template <class Step>
-  void go_on(const Step& step) noexcept;
+  void go_on(const Ticket& ticket, const Step& step) noexcept;
+  void fail(const Failure& failure);
   void issue(RequestState& state);
   /// A collective for the request, over no memory yet; `tag` tells its packets from those of the request's others.
   [[nodiscard]] static worker::Collective collective_of(const RequestState& state, std::uint32_t tag = 0);
@@ -283,7 +290,7 @@ class Scheduler {
   std::uint16_t sequence_ = 0;
   std::uint64_t collectives_issued_ = 0;
   std::vector<std::uint32_t> round_trip_chunks_ = std::vector<std::uint32_t>(config_.threads);
-  std::optional<worker::Status> failure_;
+  std::optional<Failure> failure_;
   SparseStats stats_;
   std::uint64_t exact_sums_ = 0;
 };

@@ -43,11 +43,6 @@ std::vector<std::int32_t> greeting(const Grant& grant, std::int32_t factor) {
 /// Of a slot's position, as text.
 constexpr unsigned kPositionDigits = 8;
 
-void add_outcome(Fields& fields, const engine::Operation& operation) {
-  fields["status"] = word_of(operation.status());
-  fields["tensor"] = std::to_string(operation.tensor());
-}
-
 }  // namespace
 
 const Failure* Call::failure() const { return session->failure_of(*operation); }
@@ -239,9 +234,8 @@ const Failure& Session::explain(const std::string& what, Fields fields) {
 
 const Failure* Session::failure_of(const engine::Operation& operation) {
   if (!operation.done() || operation.status() == Status::kOk) return nullptr;
+  Fields fields = state();  // of the data path's first failure, at whichever operation it came
   if (const Failure* const failure = failure_.load()) return failure;
-  Fields fields = state();
-  add_outcome(fields, operation);
   return &explain("explain", std::move(fields));
 }
 
@@ -256,7 +250,10 @@ Fields Session::state() const {
     }
   }
   if (failure_.load() == nullptr) {
-    if (const auto failed = engine->failed()) add_outcome(fields, *failed);
+    if (const std::optional<schedule::Failure> failure = engine->failure()) {
+      fields["status"] = word_of(failure->status);
+      fields["tensor"] = std::to_string(failure->tensor);
+    }
   }
   return fields;
 }

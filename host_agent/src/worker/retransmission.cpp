@@ -127,7 +127,7 @@ void Worker::check_deadlines() noexcept {
   deadline_ = kNever;
   for (std::uint32_t index = pending_.oldest(); index != kNoCollective; index = pending_[index].next) {
     if (pending_[index].work.deadline <= now_) {
-      fail(Status::kTimedOut);
+      fail_at(index, Status::kTimedOut);
       return;
     }
     deadline_ = std::min(deadline_, pending_[index].work.deadline);

@@ -333,7 +333,7 @@ void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram, bo
       ++stats_.rejected;
       return;
     case Match::kDiverged:
-      fail(Status::kDiverged);
+      fail_at(slots_[index].collective, Status::kDiverged);
       return;
   }
 }
@@ -456,7 +456,7 @@ bool Worker::continue_exact(std::uint32_t index, std::uint8_t code, std::span<co
     return true;
   }
   if (!exact.start_plane(code)) {
-    fail(Status::kNoMemory);
+    fail_at(slot.collective, Status::kNoMemory);
     return false;
   }
   slot.phase = Phase::kPlane;
@@ -495,6 +495,11 @@ std::optional<Completion> Worker::poll_completion() noexcept {
                     .status = pending.status,
                     .vote = pending.vote,
                     .round_trip_chunks = static_cast<std::uint32_t>(in_flight * rtt_.least() / smoothed)};
+}
+
+void Worker::fail_at(std::uint32_t collective, Status status) noexcept {
+  if (collective != kNoCollective) pending_.complete(collective, status);
+  fail(status);
 }
 
 void Worker::fail(Status status) noexcept {

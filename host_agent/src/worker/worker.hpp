@@ -152,7 +152,8 @@ class Worker {
 
   [[nodiscard]] std::optional<Completion> poll_completion() noexcept;
 
-  /// Ends every pending collective with `status`, and all later ones too. Only the first failure is recorded.
+  /// Ends every pending collective with `status`, and all later ones too. Only the first failure is recorded. (A
+  /// failure of its own completes the collective at which it came first.)
   void fail(Status status) noexcept;
 
   // Moves (move.cpp)
@@ -205,6 +206,8 @@ class Worker {
   void retransmit(Slot& slot, wire::Packet& packet) noexcept;
   void hear_missing(std::uint32_t index) noexcept;
   void check_deadlines() noexcept;
+  /// fail(), whose first completion is then that of the pending collective at which it came; kNoCollective: of none.
+  void fail_at(std::uint32_t collective, Status status) noexcept;
   /// So that workers which lose packets together do not ask again together.
   void seed_probes() noexcept {
     probe_random_ = (config_.key ^ config_.slot_first << 8 ^ config_.worker) * 2654435761U;

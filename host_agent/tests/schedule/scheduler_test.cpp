@@ -131,9 +131,11 @@ TEST(Scheduler, ADeadlineHoldsWhileAnExactSumIsMeasured) {
   Fp32Tensor tensor(100, 1.5F);
   Request request = tensor.request();
   request.deadline = 77;
-  submit(scheduler, request, kLanes);
-  EXPECT_EQ(scheduler.waiting_deadline(), 77);
-  scheduler.fail(Status::kTimedOut);
+  const Ticket ticket = submit(scheduler, request, kLanes);
+  scheduler.check_deadlines(76);
+  EXPECT_FALSE(scheduler.failure().has_value());
+  scheduler.check_deadlines(77);
+  EXPECT_EQ(scheduler.failure().value().tensor, ticket.tensor);
   run_tasks(scheduler);
   EXPECT_EQ(scheduler.poll_finished()->status, Status::kTimedOut);
   EXPECT_EQ(scheduler.unfinished(), 0U);
@@ -310,13 +312,34 @@ TEST(Scheduler, LaterRequestsWaitUntilTheStreamIsIssued) {
   plain.deadline = 1234;
   const Ticket second = submit(scheduler, plain, kLanes);
   EXPECT_FALSE(scheduler.poll_share().has_value());
-  EXPECT_EQ(scheduler.waiting_deadline(), 1234);
+  scheduler.check_deadlines(1233);
+  EXPECT_FALSE(scheduler.failure().has_value());
   for (const Share& share : prologue) complete(scheduler, share);
   const auto shares = shares_of(scheduler);
   ASSERT_EQ(shares.size(), 2u);
   EXPECT_EQ(shares[0].work.token, first.token);
   EXPECT_EQ(shares[1].work.token, second.token);
-  EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever);
+  scheduler.check_deadlines(1234);
+  EXPECT_FALSE(scheduler.failure().has_value()) << "the threads watch it now";
+}
+
+TEST(Scheduler, TheFirstDeadlineOfWaitingRequestsThatPassesIsTheFailure) {
+  Scheduler scheduler(small_config());
+  Tensor sparse(16, false);
+  sparse.put(1);
+  Tensor next(4, true);
+  submit(scheduler, sparse.request(), kLanes);
+  std::vector<Ticket> waiting;
+  for (const worker::TimeNs deadline : {300, 100, 200, 100}) {
+    Request plain = next.dense_request();
+    plain.deadline = deadline;
+    waiting.push_back(submit(scheduler, plain, kLanes));
+  }
+  scheduler.check_deadlines(99);
+  EXPECT_FALSE(scheduler.failure().has_value());
+  scheduler.check_deadlines(1000);
+  EXPECT_EQ(scheduler.failure().value().status, Status::kTimedOut);
+  EXPECT_EQ(scheduler.failure().value().tensor, waiting.at(1).tensor);
 }
 
 TEST(Scheduler, ATaskWithoutMemoryFailsItsRequestAndAllOthers) {
@@ -336,7 +359,8 @@ TEST(Scheduler, ATaskWithoutMemoryFailsItsRequestAndAllOthers) {
     EXPECT_EQ(finished->token, ticket.token);
     EXPECT_EQ(finished->status, worker::Status::kNoMemory);
   }
-  EXPECT_EQ(scheduler.failure(), worker::Status::kNoMemory);
+  EXPECT_EQ(scheduler.failure().value().status, worker::Status::kNoMemory);
+  EXPECT_EQ(scheduler.failure().value().tensor, first.tensor) << "though the second ended first";
   EXPECT_EQ(scheduler.unfinished(), 0U);
 }
 
@@ -492,16 +516,17 @@ TEST(Scheduler, TheDeadlineOfAScannedRequestIsWatchedUntilTheThreadsHaveIt) {
   Request request = sparse.request();
   request.deadline = 1234;
   Survey survey = scheduler.survey(request, 0);
-  scheduler.submit(std::move(request), std::move(survey));
+  const Ticket ticket = scheduler.submit(std::move(request), std::move(survey));
   ASSERT_TRUE(scheduler.has_task());
-  EXPECT_EQ(scheduler.waiting_deadline(), 1234);
+  scheduler.check_deadlines(1233);
   run_tasks(scheduler);
   const Share prologue = shares_of(scheduler).at(0);
   EXPECT_EQ(prologue.work.deadline, 1234);
-  EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever);
+  scheduler.check_deadlines(1234);
+  EXPECT_FALSE(scheduler.failure().has_value()) << "the threads watch it now";
   complete(scheduler, prologue, 0, Status::kTimedOut);
   EXPECT_EQ(scheduler.poll_finished().value().status, Status::kTimedOut);
-  EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever) << "the request has ended";
+  EXPECT_EQ(scheduler.failure().value().tensor, ticket.tensor);
 }
 
 TEST(Scheduler, AFailureEndsWaitingAndLaterRequests) {

@@ -198,8 +198,10 @@ TEST(Session, ExplainsAndReportsAFailureOfTheDataPath) {
   std::vector<std::int32_t> values(10'000, 1);
   const Call call = session->submit(sum_of(values, 0));
   ASSERT_TRUE(call.operation->wait(kPatience));
+  const Call later = session->submit(sum_of(values));
+  ASSERT_TRUE(later.operation->wait(kPatience));
   EXPECT_EQ(session->state().at("status"), "timed-out") << "for the membership, since the caller may not wait";
-  EXPECT_STREQ(call.failure()->what(), "because of explain");
+  EXPECT_STREQ(later.failure()->what(), "because of explain");
   EXPECT_EQ(call.failure(), session->failure());
   EXPECT_EQ(session->state().count("status"), 0U) << "it has been reported";
   ASSERT_EQ(script.questions.size(), 1U);

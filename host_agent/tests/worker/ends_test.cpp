@@ -47,6 +47,8 @@ TEST(WorkerEnds, APassedDeadlineTimesOut) {
   Integers soon(iota(4)), later(iota(4));
   soon.work.deadline = 5 * kMillisecond;
   later.work.deadline = 50 * kMillisecond;
+  soon.work.token = 1;
+  later.work.token = 2;
   ASSERT_TRUE(rig.worker().submit(later.work));
   ASSERT_TRUE(rig.worker().submit(soon.work));
   rig.poll_at(1 * kMillisecond);
@@ -54,8 +56,11 @@ TEST(WorkerEnds, APassedDeadlineTimesOut) {
   rig.poll_at(5 * kMillisecond - 1);
   EXPECT_FALSE(rig.worker().poll_completion().has_value());
   rig.poll_at(5 * kMillisecond);
-  EXPECT_EQ(rig.worker().poll_completion().value().status, Status::kTimedOut);
-  EXPECT_EQ(rig.worker().poll_completion().value().status, Status::kTimedOut);
+  for (const std::uint64_t token : {1u, 2u}) {
+    const Completion completion = rig.worker().poll_completion().value();
+    EXPECT_EQ(completion.token, token) << "first the one that failed";
+    EXPECT_EQ(completion.status, Status::kTimedOut);
+  }
 }
 
 TEST(WorkerEnds, ADeadlineThatWasMetHasNoEffect) {
