@@ -5,7 +5,7 @@ over Gloo. Further hosts, each on a link of its own, send TCP to worker 0 as fas
 the job in one queue: that of the switch's port to worker 0, which has the RESULTs and all these connections. What it
 has no room for is dropped, whosesoever it is.
 
-The switch routes these connections. Bridged, a packet would belong to its sender's socket until it is received, and the
+The switch routes all connections. Bridged, a packet would belong to its sender's socket until it is received, and the
 kernel holds a socket back that has more than about a millisecond of packets in its own host's queues: here that would
 be the switch's queue, which such connections never fill.
 
@@ -86,13 +86,15 @@ def measure(options: argparse.Namespace, console: Console) -> list[Case]:
 
 
 def route(star: Star) -> None:
-    """What the further hosts send to worker 0 is routed by the switch."""
-    switch, target = star.switch, star.workers[0].address
-    switch.run(["sysctl", "-q", "-w", "net.ipv4.ip_forward=1"])
+    """What hosts send to workers is routed by the switch."""
+    star.switch.run(["sysctl", "-q", "-w", "net.ipv4.ip_forward=1"])
     for interface in ("all", STAR_DEVICE):  # else it tells the hosts of the way without it
-        switch.run(["sysctl", "-q", "-w", f"net.ipv4.conf.{interface}.send_redirects=0"])
-    for host in star.aggregators:
-        host.run(["ip", "route", "add", f"{target}/32", "via", switch.address, "dev", STAR_DEVICE])
+        star.switch.run(["sysctl", "-q", "-w", f"net.ipv4.conf.{interface}.send_redirects=0"])
+    for host in star.leaves:
+        for worker in star.workers:
+            if worker is not host:
+                way = [f"{worker.address}/32", "via", star.switch.address, "dev", STAR_DEVICE]
+                host.run(["ip", "route", "add", *way])
 
 
 def beside(star: Star, ranks: Ranks, group: str, flows: int, options: argparse.Namespace) -> Case:
@@ -151,7 +153,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--slots", type=int, default=512, help="that the job asks for (default: %(default)s)")
     parser.add_argument("--flows", type=int, nargs="+", default=[0, 1, 4], help="numbers of connections")
     parser.add_argument(
-        "--congestion-control", default="cubic", help="of the connections, as the kernel calls it (default: %(default)s)"
+        "--congestion-control", default="cubic", help="of the connections, the kernel's word (default: %(default)s)"
     )
     parser.add_argument("--seconds", type=float, default=20.0, help="of each case (default: %(default)s)")
     parser.add_argument(

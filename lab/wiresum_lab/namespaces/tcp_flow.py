@@ -56,8 +56,10 @@ def mbit_per_s(printed: str, begin_s: float, end_s: float) -> float:
 
 
 def main(arguments: Sequence[str]) -> None:
-    command, *rest = arguments
-    {"sink": sink, "source": source}[command](*rest)
+    if arguments[0] == "sink":
+        sink(arguments[1])
+    else:
+        source(arguments[1], arguments[2])
 
 
 if __name__ == "__main__":
