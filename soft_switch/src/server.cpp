@@ -106,11 +106,8 @@ void SwitchServer::admit(const dataplane::JobEntry& entry) {
   const std::lock_guard lock(control_);
   require_running();
   require_ports(entry);
-  tell_all(entry.job, [&](dataplane::Dataplane& plane) {
-    const char* objection = plane.objection(entry);
-    if (objection == nullptr && !plane.admit(entry)) objection = "the data plane refused it";
-    return objection;
-  });
+  require_no_objection(entry.job, [&](const dataplane::Dataplane& plane) { return plane.objection(entry); });
+  tell_all(entry.job, [&](dataplane::Dataplane& plane) { return plane.admit(entry); });
   // What the planes' cells hold is left from other jobs; from now on each cell is used in one plane.
   for (const Run& run : runs_of(entry)) std::fill_n(cell_holders_.begin() + run.slot_base, run.slots, run.holder);
 }
@@ -120,25 +117,29 @@ void SwitchServer::configure(const dataplane::JobEntry& entry, const dataplane::
   const std::lock_guard lock(control_);
   require_running();
   require_ports(entry);
-  // All planes know the same jobs, so they would all object alike.
-  const char* objection = nullptr;
-  DataThread& first = *threads_->front();
-  first.run([&] { objection = first.plane().objection(entry, admission); });
-  if (objection != nullptr) refuse(entry.job, objection);
+  require_no_objection(entry.job, [&](const dataplane::Dataplane& plane) { return plane.objection(entry, admission); });
   gather_cells(entry);
-  tell_all(entry.job, [&](dataplane::Dataplane& plane) {
-    return plane.configure(entry, admission) ? nullptr : "the data plane refused it";
-  });
+  tell_all(entry.job, [&](dataplane::Dataplane& plane) { return plane.configure(entry, admission); });
 }
 
-/// Installs a job in every thread's plane. If one objects or does not answer, all forget the job: a job that only some
-/// threads know would hang.
-void SwitchServer::tell_all(std::uint16_t job, const std::function<const char*(dataplane::Dataplane&)>& tell) {
+/// Asked before anything changes: an entry that is refused must not cost the job that has its number. All planes know
+/// the same jobs, so they would all object alike.
+void SwitchServer::require_no_objection(std::uint16_t job,
+                                        const std::function<const char*(const dataplane::Dataplane&)>& ask) {
+  const char* objection = nullptr;
+  DataThread& first = *threads_->front();
+  first.run([&] { objection = ask(first.plane()); });
+  if (objection != nullptr) refuse(job, objection);
+}
+
+/// Installs a job in every thread's plane, of which none objects. If one does not answer, all forget the job: a job
+/// that only some threads know would hang.
+void SwitchServer::tell_all(std::uint16_t job, const std::function<bool(dataplane::Dataplane&)>& tell) {
   try {
     for (const auto& thread : *threads_) {
-      const char* objection = nullptr;
-      thread->run([&] { objection = tell(thread->plane()); });
-      if (objection != nullptr) refuse(job, objection);
+      bool is_told = false;
+      thread->run([&] { is_told = tell(thread->plane()); });
+      if (!is_told) refuse(job, "the data plane refused it");
     }
   } catch (const std::exception& cause) {
     try {

@@ -83,7 +83,8 @@ class SwitchServer {
   void require_process() const;
   void require_running() const;
   void require_ports(const dataplane::JobEntry& entry) const;
-  void tell_all(std::uint16_t job, const std::function<const char*(dataplane::Dataplane&)>& tell);
+  void require_no_objection(std::uint16_t job, const std::function<const char*(const dataplane::Dataplane&)>& ask);
+  void tell_all(std::uint16_t job, const std::function<bool(dataplane::Dataplane&)>& tell);
   void make_all(const std::function<void(dataplane::Dataplane&)>& change);
   /// Slots that one data thread serves for a job.
   struct Run {

@@ -407,6 +407,15 @@ TEST(SwitchServer, ARefusedJobLeavesTheOthersAlone) {
   EXPECT_FALSE(server.evict(2));
 }
 
+TEST(SwitchServer, AJobIsLeftAloneByOneThatIsRefusedItsNumber) {
+  SwitchServer server(small_config());
+  const Job job(1, 2, 2, 0, 64);
+  server.admit(job.entry);
+  EXPECT_THROW(server.admit(Job(1, 2, 2, 64, 64).entry), std::invalid_argument);
+  job.expect_round(server, 1);
+  EXPECT_TRUE(server.evict(1));
+}
+
 TEST(SwitchServer, ResetEndsAllJobs) {
   SwitchServer server(small_config());
   const Job job(1, 2, 2, 0, 8);
