@@ -109,7 +109,10 @@ bool Shard::take_mail() {
       for (; !backlog_.empty(); backlog_.pop()) larger_backlog_.push(backlog_.front());
       std::swap(backlog_, larger_backlog_);
     }
-    for (const worker::Collective& collective : mail_) backlog_.push(collective);
+    for (const worker::Collective& collective : mail_) {
+      backlog_.push(collective);
+      backlog_deadline_ = std::min(backlog_deadline_, collective.deadline);
+    }
     mail_.clear();
     order = std::exchange(order_, std::nullopt);
   }
@@ -146,6 +149,19 @@ const char* Shard::move(Order& order) {
 
 void Shard::submit_backlog() {
   while (!backlog_.empty() && machine_.submit(backlog_.front())) backlog_.pop();
+  if (backlog_.empty()) backlog_deadline_ = worker::kNever;
+}
+
+void Shard::check_backlog(TimeNs now) noexcept {
+  if (now < backlog_deadline_) return;
+  backlog_deadline_ = worker::kNever;
+  for (std::size_t i = 0; i < backlog_.size(); ++i) {
+    if (backlog_[i].deadline <= now) {
+      machine_.fail(Status::kTimedOut);
+      return;
+    }
+    backlog_deadline_ = std::min(backlog_deadline_, backlog_[i].deadline);
+  }
 }
 
 bool Shard::receive() noexcept {
@@ -165,6 +181,7 @@ bool Shard::receive() noexcept {
 }
 
 bool Shard::transmit() noexcept {
+  check_backlog(clock_.now());
   bool sent = false;
   const std::size_t burst = transport::whole_trains(kSendBurstMax, transport_.train_packets(packet_bytes_max_));
   for (std::size_t count = burst; count == burst;) {

@@ -9,6 +9,7 @@
 //   report      what is complete goes to the dispatcher, which may post again
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -91,7 +92,7 @@ class Shard {
   void end();
 
   /// When transmit() has something to do if no datagram and no mail comes; kNever if never.
-  [[nodiscard]] TimeNs next_timeout() const noexcept { return machine_.next_timeout(); }
+  [[nodiscard]] TimeNs next_timeout() const noexcept { return std::min(machine_.next_timeout(), backlog_deadline_); }
   /// How long to let datagrams come before they are taken in (moderation.hpp); 0: until the first.
   [[nodiscard]] TimeNs nap_ns(TimeNs now) noexcept;
   void publish_stats();
@@ -115,6 +116,8 @@ class Shard {
   /// Null if it has moved.
   [[nodiscard]] const char* move(Order& order);
   void submit_backlog();
+  /// The state machine watches only the deadlines of what it has taken.
+  void check_backlog(TimeNs now) noexcept;
 
   const std::uint32_t slots_;
   const Clock& clock_;
@@ -125,6 +128,7 @@ class Shard {
   worker::Worker machine_;
   transport::WakeModerator moderator_;
   schedule::ReservedQueue<worker::Collective> backlog_;  // taken from the mailbox, not yet taken by the state machine
+  TimeNs backlog_deadline_ = worker::kNever;             // not later than the first of those; none: kNever
   std::array<transport::RxDatagram, kReceiveBurst> datagrams_{};
   std::uint64_t by_group_ = 0;
 

@@ -15,9 +15,10 @@ namespace {
 using worker::Collective;
 using worker::Status;
 
-class StandingClock final : public Clock {
+class SetClock final : public Clock {
  public:
-  [[nodiscard]] TimeNs now() const noexcept override { return 0; }
+  [[nodiscard]] TimeNs now() const noexcept override { return time; }
+  TimeNs time = 0;
 };
 
 worker::WorkerConfig small_config() {
@@ -52,7 +53,7 @@ class ShardTest : public testing::Test {
     sent.clear();
   }
 
-  StandingClock clock;
+  SetClock clock;
   static constexpr std::size_t kPacketBytes = wire::kHeaderBytes + 4 * wire::kWordBytes;
   sim::PacketPool pool{kPacketBytes};
   sim::DeviceMemory memory{4, kPacketBytes};
@@ -93,6 +94,45 @@ TEST_F(ShardTest, WaitingCollectivesEnterTheStateMachineWhenACompletionIsTaken) 
   }
   EXPECT_FALSE(shard.transmit());
   EXPECT_FALSE(shard.report());
+}
+
+TEST_F(ShardTest, ADeadlineCountsAlsoWhileTheStateMachineHasNoRoom) {
+  shard.post(barrier(1));
+  Collective late = barrier(2);
+  late.deadline = 1'000;
+  shard.post(late);
+  shard.take_mail();
+  shard.transmit();
+  EXPECT_LE(shard.next_timeout(), 1'000);
+  clock.time = 1'000;
+  shard.transmit();
+  shard.report();
+  ASSERT_EQ(completions.size(), 2U);
+  for (const worker::Completion& completion : completions) EXPECT_EQ(completion.status, Status::kTimedOut);
+  EXPECT_EQ(shard.next_timeout(), worker::kNever);
+}
+
+TEST_F(ShardTest, ADeadlineIsOverWithItsCollective) {
+  Collective first = barrier(1);
+  Collective second = barrier(2);
+  first.deadline = second.deadline = 1'000;
+  Collective third = barrier(3);
+  third.deadline = 2'000;
+  for (const Collective& work : {first, second, third}) shard.post(work);
+  shard.take_mail();
+  for (int step = 0; step < 2; ++step) {
+    shard.transmit();
+    answer();
+    shard.receive();
+    shard.report();
+  }
+  clock.time = 1'999;
+  shard.transmit();
+  answer();
+  shard.receive();
+  shard.report();
+  ASSERT_EQ(completions.size(), 3U);
+  for (const worker::Completion& completion : completions) EXPECT_EQ(completion.status, Status::kOk);
 }
 
 TEST_F(ShardTest, ItsEndEndsPendingCollectivesAndThoseInTheMailbox) {
