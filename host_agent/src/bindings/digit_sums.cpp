@@ -28,10 +28,14 @@ void require_size(const char* name, std::size_t size, std::size_t expected) {
   }
 }
 
-DigitSums::Extents extents_of(const Bytes& ends, const Bytes& depths, std::size_t elements) {
+DigitSums::Extents extents_of(const DigitSums& sums, const Bytes& ends, const Bytes& depths, std::size_t elements) {
   require_size("ends", ends.size(), DigitSums::blocks(elements));
   require_size("depths", depths.size(), DigitSums::blocks(elements));
-  return {{ends.data(), ends.size()}, {depths.data(), depths.size()}};
+  const DigitSums::Extents extents{{ends.data(), ends.size()}, {depths.data(), depths.size()}};
+  if (!sums.possible(extents)) {
+    throw std::invalid_argument("these ends and depths are of no sums: do all workers run the same version?");
+  }
+  return extents;
 }
 
 void make_digit_sums(DigitSums* self, unsigned parts, unsigned words) {
@@ -44,7 +48,7 @@ void make_digit_sums(DigitSums* self, unsigned parts, unsigned words) {
 
 bool add_part(const DigitSums& self, const Floats& part, const Bytes& ends, const Bytes& depths,
               const Integers& lanes) {
-  const auto extents = extents_of(ends, depths, part.size());
+  const auto extents = extents_of(self, ends, depths, part.size());
   require_size("lanes", lanes.size(), self.lanes(part.size()));
   const nb::gil_scoped_release unlocked;
   return self.add({part.data(), part.size()}, extents, lanes.data());
@@ -57,14 +61,14 @@ void count_special(const DigitSums& self, const Floats& part, const Integers& co
 }
 
 std::size_t packed_words(const DigitSums& self, const Bytes& ends, const Bytes& depths, std::size_t elements) {
-  return self.packed(extents_of(ends, depths, elements), elements);
+  return self.packed(extents_of(self, ends, depths, elements), elements);
 }
 
 /// `agreed` extents first, then the own ones.
 void pack_words(const DigitSums& self, const Bytes& ends, const Bytes& depths, const Bytes& own_ends,
                 const Bytes& own_depths, const Integers& lanes, std::size_t elements, const Integers& words) {
-  const auto agreed = extents_of(ends, depths, elements);
-  const auto own = extents_of(own_ends, own_depths, elements);
+  const auto agreed = extents_of(self, ends, depths, elements);
+  const auto own = extents_of(self, own_ends, own_depths, elements);
   require_size("lanes", lanes.size(), self.lanes(elements));
   require_size("words", words.size(), self.packed(agreed, elements));
   const nb::gil_scoped_release unlocked;
@@ -73,7 +77,7 @@ void pack_words(const DigitSums& self, const Bytes& ends, const Bytes& depths, c
 
 void join_words(const DigitSums& self, const Bytes& ends, const Bytes& depths, const Integers& words,
                 const Integers& counts, unsigned divisor, const Vector<float>& elements) {
-  const auto agreed = extents_of(ends, depths, elements.size());
+  const auto agreed = extents_of(self, ends, depths, elements.size());
   require_size("words", words.size(), self.packed(agreed, elements.size()));
   if (counts.size() != 0) require_size("counts", counts.size(), elements.size());
   if (divisor < 1 || divisor > DigitSums::kPartsMax) throw std::invalid_argument("the divisor is no number of parts");

@@ -54,6 +54,16 @@ DigitSums::DigitSums(unsigned parts, unsigned words) noexcept
   assert(all_words_ <= kWordsMax && all_words_ + 1 == format_.planes());
 }
 
+bool DigitSums::possible(Extents extents) const noexcept {
+  for (std::size_t block = 0; block < extents.ends.size(); ++block) {
+    const unsigned end = extents.ends[block];
+    const unsigned depth = extents.depths[block];
+    if (end > 4 * all_words_ || depth > kDigitsMax) return false;
+    if (exact() && end != 0 && kDigitsMax - depth >= end) return false;  // no digit is both above and below these
+  }
+  return true;
+}
+
 bool DigitSums::add(std::span<const float> part, Extents extents, std::int32_t* lanes) const noexcept {
   assert(extents.ends.size() == blocks(part.size()) && extents.depths.size() == extents.ends.size());
   const Kernels& kernels = active_kernels();

@@ -60,6 +60,9 @@ class DigitSums {
     std::span<std::uint8_t> depths;
   };
 
+  /// Can sums have these? What other workers say may be anything.
+  [[nodiscard]] bool possible(Extents extents) const noexcept;
+
   /// Adds a part. `extents` are 0 before the first, and then `lanes` may hold anything. Inf and NaN count as 0: returns
   /// whether there are any, for count_special().
   bool add(std::span<const float> part, Extents extents, std::int32_t* lanes) const noexcept;
@@ -67,7 +70,7 @@ class DigitSums {
   /// Counts each Inf and NaN, as ExactFormat does in its last plane: one count for each element.
   void count_special(std::span<const float> part, std::int32_t* counts) const noexcept;
 
-  /// How many words pack() writes.
+  /// How many words pack() writes. Here and below all extents are possible().
   [[nodiscard]] std::size_t packed(Extents agreed, std::size_t elements) const noexcept;
 
   /// Writes the words of own sums for the extents that hold at all workers: block after block, each from its lowest.

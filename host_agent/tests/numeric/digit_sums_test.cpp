@@ -149,6 +149,24 @@ std::vector<Part> random_parts(unsigned count, std::size_t elements, std::mt1993
   return parts;
 }
 
+// A window that lies below the first digit or above the last would be read from memory that is none of the sums'.
+TEST(DigitSums, ExtentsThatNoSumsHaveAreImpossible) {
+  const auto possible = [](const DigitSums& sums, std::uint8_t end, std::uint8_t depth) {
+    return sums.possible({{&end, 1}, {&depth, 1}});
+  };
+  const DigitSums exact(8, 0);
+  EXPECT_TRUE(possible(exact, 0, 0));
+  EXPECT_TRUE(possible(exact, 40, 48)) << "all digits";
+  EXPECT_TRUE(possible(exact, 1, 48)) << "the lowest alone";
+  EXPECT_FALSE(possible(exact, 41, 48));
+  EXPECT_FALSE(possible(exact, 40, 49));
+  EXPECT_FALSE(possible(exact, 3, 45)) << "the lowest digit is the end";
+  EXPECT_FALSE(possible(exact, 3, 0));
+  const DigitSums rounded(8, 1);
+  EXPECT_TRUE(possible(rounded, 3, 3)) << "the depth does not count";
+  EXPECT_FALSE(possible(rounded, 255, 0));
+}
+
 TEST(DigitSums, AnySplitAndOrderGivesTheBitsOfTheDefinition) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 300; ++round) {

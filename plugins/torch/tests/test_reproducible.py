@@ -163,6 +163,15 @@ def test_arrays_of_wrong_sizes_are_refused() -> None:
         DigitSums(129, 1)
 
 
+@pytest.mark.parametrize(("words", "end", "depth"), [(0, 40, 255), (0, 3, 1), (0, 255, 48), (1, 255, 255)])
+def test_extents_that_no_sums_have_are_refused(words: int, end: int, depth: int) -> None:
+    """They come from other workers."""
+    sums = DigitSums(8, words)
+    ends, depths = np.full(1, end, np.uint8), np.full(1, depth, np.uint8)
+    with pytest.raises(ValueError, match="are of no sums"):
+        sums.packed(ends, depths, BLOCK)
+
+
 # ---- trainings
 
 
