@@ -1,5 +1,5 @@
 // What happens to jobs when a data thread of the switch does not answer in time. The thread is really stopped, by a
-// signal whose handler waits.
+// signal whose handler waits: one of those that a thread does not block.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -55,7 +55,7 @@ class UnansweredSwitch : public testing::Test {
     EXPECT_EQ(pipe(release_channel.data()), 0);
     struct sigaction action{};
     action.sa_handler = &wait_for_release;
-    sigaction(SIGUSR1, &action, nullptr);
+    sigaction(SIGTRAP, &action, nullptr);
     const std::set<pid_t> before = threads_of_process();
     ServerConfig config;
     config.local = {.address = 0x7F000001, .port = 0};
@@ -90,7 +90,7 @@ class UnansweredSwitch : public testing::Test {
   /// Stops data thread number `index` until release().
   void stop(std::size_t index) {
     const int before = stopped.load();
-    ASSERT_EQ(syscall(SYS_tgkill, getpid(), threads_[index], SIGUSR1), 0);
+    ASSERT_EQ(syscall(SYS_tgkill, getpid(), threads_[index], SIGTRAP), 0);
     while (stopped.load() == before) std::this_thread::yield();
     ++unreleased_;
   }

@@ -28,7 +28,8 @@
  * exact, modulo 2^32. Copies (broadcast, all-gather) are bit for bit.
  *
  * THREADS. Any thread may call any function at any time; two threads that start collectives in one session must agree
- * on the order by themselves. An operation is waited for by one thread at a time.
+ * on the order by themselves. An operation is waited for by one thread at a time. The library has threads of its own;
+ * they take no signal that is sent to the process.
  *
  * SEVERAL SESSIONS may be open in a process, each in a job of its own (or the same job, as another worker).
  *

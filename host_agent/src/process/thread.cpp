@@ -1,9 +1,11 @@
 #include "process/thread.hpp"
 
+#include <signal.h>
 #include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -54,6 +56,23 @@ std::string resource_limit(__rlimit_resource resource, rlim_t unit, const std::s
   return before + std::to_string(limit.rlim_cur / unit) + after;
 }
 
+/// Blocks the calling thread's signals while this lives, but not those of its own faults.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() noexcept {
+    sigset_t signals;
+    sigfillset(&signals);
+    for (const int fault : {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP}) sigdelset(&signals, fault);
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
 }  // namespace
 
 std::string thread_limits() {
@@ -71,6 +90,7 @@ std::string thread_limits() {
 }
 
 std::thread start_thread(const std::string& what, std::function<void()> run) {
+  const SignalsBlocked inherited;
   try {
     return std::thread(std::move(run));
   } catch (const std::system_error& error) {

@@ -2,6 +2,7 @@
 #include "process/thread.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <functional>
 #include <string>
 #include <system_error>
+#include <thread>
 
 #include "few_threads.hpp"
 
@@ -43,6 +45,40 @@ TEST(StartThread, RunsTheFunction) {
   bool ran = false;
   start_thread("a thread", [&] { ran = true; }).join();
   EXPECT_TRUE(ran);
+}
+
+// Such a program blocks the signal only after it has joined, in its one thread.
+TEST(StartThread, ASignalThatTheProgramBlocksAndWaitsForIsLeftToIt) {
+  EXPECT_EQ(said_by_child([]() -> std::string {
+              std::array<int, 2> end{};
+              if (pipe(end.data()) != 0) return "no pipe";
+              std::thread thread = start_thread("a thread", [&end] {
+                char byte = 0;
+                static_cast<void>(!read(end[0], &byte, 1));
+              });
+              sigset_t waited_for;
+              sigemptyset(&waited_for);
+              sigaddset(&waited_for, SIGTERM);
+              pthread_sigmask(SIG_BLOCK, &waited_for, nullptr);
+              kill(getpid(), SIGTERM);
+              int signal = 0;
+              sigwait(&waited_for, &signal);
+              close(end[1]);
+              thread.join();
+              return signal == SIGTERM ? "it came" : "another one came";
+            }),
+            "it came");
+}
+
+TEST(StartThread, TheCallersSignalsAreAsTheyWere) {
+  sigset_t before;
+  sigset_t after;
+  pthread_sigmask(SIG_BLOCK, nullptr, &before);
+  start_thread("a thread", [] {}).join();
+  pthread_sigmask(SIG_BLOCK, nullptr, &after);
+  for (int signal = 1; signal < NSIG; ++signal) {
+    EXPECT_EQ(sigismember(&after, signal), sigismember(&before, signal)) << signal;
+  }
 }
 
 TEST(StartThread, NamesTheThreadThatCouldNotBeStartedAndTheLimits) {
