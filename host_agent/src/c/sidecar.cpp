@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "session/failure.hpp"
@@ -40,12 +41,15 @@ constexpr const char* kProgram =
     "  raise\n"
     "main()\n";
 constexpr std::size_t kProblemBytesMax = 1000;
+/// How often it is looked whether it has forked.
+constexpr std::chrono::milliseconds kStartPeriod{1};
 
 /// The one of this process; its socket is open while it runs. `python` is the interpreter in which it runs.
 struct Process {
   std::mutex mutex;
   Descriptor control;
   std::string python;
+  pid_t starter = 0;  // our child, which forks it and ends; 0: it has
 };
 
 Process& process() {
@@ -56,6 +60,7 @@ Process& process() {
     pthread_atfork([] { process().mutex.lock(); }, [] { process().mutex.unlock(); },
                    [] {
                      process().control = Descriptor();
+                     process().starter = 0;
                      process().mutex.unlock();
                    });
     return made;
@@ -64,7 +69,7 @@ Process& process() {
 }
 
 /// posix_spawnp(), with `control` where the sidecar looks for it, and signals as if nobody had changed them.
-int spawn(const char* program, int control, const char* const* arguments) {
+int spawn(const char* program, int control, const char* const* arguments, pid_t& child) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, control, kControlDescriptor);
@@ -76,19 +81,15 @@ int spawn(const char* program, int control, const char* const* arguments) {
   sigfillset(&signals);
   posix_spawnattr_setsigdefault(&attributes, &signals);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  pid_t child = -1;
   const int failure =
       posix_spawnp(&child, program, &actions, &attributes, const_cast<char* const*>(arguments), environ);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
-  // It forks at once. If the program does not care for its children, there is nothing to wait for.
-  while (failure == 0 && waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
   return failure;
 }
 
 /// Throws Failure if it does not start; what goes wrong later, its silence tells.
-Descriptor start(const std::string& python) {
+Descriptor start(const std::string& python, pid_t& starter) {
   SocketPair pair;
   // dup2 onto itself would leave it to be closed by exec().
   const Descriptor theirs(fcntl(pair.theirs.get(), F_DUPFD_CLOEXEC, kControlDescriptor + 1));
@@ -97,11 +98,13 @@ Descriptor start(const std::string& python) {
   // The last arguments are for people who look at a list of processes.
   const std::array<const char*, 7> arguments{python.c_str(), "-c",       kProgram, "wiresum-sidecar",
                                              "--of",         of.c_str(), nullptr};
-  if (const int failure = spawn(python.c_str(), theirs.get(), arguments.data()); failure != 0) {
+  pid_t child = 0;
+  if (const int failure = spawn(python.c_str(), theirs.get(), arguments.data(), child); failure != 0) {
     throw Failure(Failure::kSidecar, "cannot start the sidecar with '" + python + "' (" + std::strerror(failure) +
                                          "): WIRESUM_PYTHON must name the interpreter for which the Python package "
                                          "wiresum is installed");
   }
+  starter = child;
   return std::move(pair.ours);
 }
 
@@ -166,6 +169,30 @@ std::string start_problem() {
   return one.control.valid() ? last_words(one.control.get()).value_or("") : "";
 }
 
+bool await_start(Channel::Deadline deadline) {
+  Process& one = process();
+  while (true) {
+    {
+      const std::lock_guard lock(one.mutex);
+      // If the program does not care for its children, or waits for them itself, there is none any more.
+      if (one.starter == 0 || waitpid(one.starter, nullptr, WNOHANG) != 0) {
+        one.starter = 0;
+        return true;
+      }
+      if (std::chrono::steady_clock::now() >= deadline) {
+        kill(one.starter, SIGKILL);
+        while (waitpid(one.starter, nullptr, 0) < 0 && errno == EINTR) {
+        }
+        one.starter = 0;
+        one.control = Descriptor();
+        return false;
+      }
+    }
+    // Without the mutex, which a fork() of another thread takes.
+    std::this_thread::sleep_for(kStartPeriod);
+  }
+}
+
 Channel open_channel(const std::string& python) {
   Process& one = process();
   const std::lock_guard lock(one.mutex);
@@ -181,7 +208,7 @@ Channel open_channel(const std::string& python) {
     return Channel(std::move(pair.ours));
   }
   one.python = interpreter_of(python);
-  one.control = start(one.python);
+  one.control = start(one.python, one.starter);
   hand_over(one.control.get(), pair.theirs.get());  // one that has ended already is found by its silence
   return Channel(std::move(pair.ours));
 }

@@ -16,6 +16,10 @@ namespace wiresum::c {
 /// than `python`, or std::system_error.
 [[nodiscard]] Channel open_channel(const std::string& python);
 
+/// Waits until the sidecar that was started last is no child of this process any more. False, and it is gone, if that
+/// is not so by the deadline: its interpreter does not come to its first line.
+[[nodiscard]] bool await_start(Channel::Deadline deadline);
+
 /// The interpreter that `python` names; that of the environment in which this library lies, if it is "".
 [[nodiscard]] std::string interpreter_of(const std::string& python);
 

@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 
 /// Until an interpreter that has everything to load from a cold disk says its first word.
 constexpr milliseconds kStartTimeout{120'000};
+constexpr const char* kSaysNothing = "has said nothing in two minutes";
 /// How much longer than the sidecar's own limit it may take to join and to say so.
 constexpr milliseconds kJoinMargin{30'000};
 /// The sidecar asks each aggregator for a second at most.
@@ -93,7 +94,9 @@ SidecarMembership::SidecarMembership(JoinRequest request)
     : request_(std::move(request)),
       python_(python_of(request_)),
       without_memory_(Failure::kMemory, "job '" + request_.job + "' cannot go on: out of memory"),
-      channel_(open_channel(python_)) {}
+      channel_(open_channel(python_)) {
+  if (!await_start(std::chrono::steady_clock::now() + kStartTimeout)) throw failure_of(kSaysNothing);
+}
 
 session::Grant SidecarMembership::join(const session::Bind& bind) {
   try {
@@ -109,7 +112,7 @@ session::Grant SidecarMembership::join(const session::Bind& bind) {
     throw failure_of(std::string("said what makes no sense: ") + error.what());
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::timed_out) throw;
-    throw failure_of(process_.empty() ? "has said nothing in two minutes" : "does not say how joining went");
+    throw failure_of(process_.empty() ? kSaysNothing : "does not say how joining went");
   }
 }
 

@@ -291,6 +291,14 @@ def test_what_the_sidecar_cannot_import_is_said(start: Start, tmp_path: Path) ->
     )
 
 
+def test_a_program_can_fork_while_an_interpreter_does_not_begin(start: Start, tmp_path: Path) -> None:
+    """As where its files are on a server that does not answer."""
+    interpreter = tmp_path / "interpreter"
+    interpreter.write_text(f"#!/bin/sh\n> started\nexec sleep {PATIENCE_S} > /dev/null 2>&1")
+    interpreter.chmod(0o755)
+    outcome(start("forks-while-joining", 0, 1, WIRESUM_PYTHON=str(interpreter)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "name"),

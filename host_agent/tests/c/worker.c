@@ -494,6 +494,24 @@ static void fails_to_join(void) {
   EXPECT(session == NULL);
 }
 
+static void* join_in_vain(void* unused) {
+  wiresum_session* session = NULL;
+  (void)wiresum_join("never", rank, world_size, NULL, 0, &session);
+  return unused;
+}
+
+/* While a thread joins, whose interpreter does not begin; it says so by making the file `started`. */
+static void forks_while_joining(void) {
+  pthread_t thread;
+  EXPECT(pthread_create(&thread, NULL, join_in_vain, NULL) == 0);
+  while (access("started", F_OK) != 0) nanosleep(&(struct timespec){0, 1000000}, NULL);
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  int status = -1;
+  EXPECT(waitpid(child, &status, 0) == child && status == 0);
+  _exit(0);
+}
+
 /* Rank 0 takes the job's name from the environment; the others pass it. */
 static void unnamed(void) {
   wiresum_session* session = NULL;
@@ -531,6 +549,8 @@ int main(int count, char** words) {
     bad_names();
   } else if (strcmp(scenario, "fails-to-join") == 0) {
     fails_to_join();
+  } else if (strcmp(scenario, "forks-while-joining") == 0) {
+    forks_while_joining();
   } else if (strcmp(scenario, "unnamed") == 0) {
     unnamed();
   } else {
