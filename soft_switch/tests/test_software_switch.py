@@ -291,3 +291,19 @@ def test_forked_children_with_a_switch_end_and_do_not_disturb_the_parent() -> No
         [sys.executable, "-c", FORKED], check=False, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert (finished.returncode, finished.stderr) == (0, "")
+
+
+OUTLIVES = """
+import threading
+from wiresum.switch.software_switch import SoftwareSwitch
+
+switch = SoftwareSwitch(bind="127.0.0.1", port=0, threads=1, slots=8)
+threading.Thread(target=lambda held: threading.Event().wait(), args=(switch,), daemon=True).start()
+"""
+
+
+def test_a_switch_that_outlives_the_interpreter_is_not_reported_as_a_leak() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", OUTLIVES], check=False, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")

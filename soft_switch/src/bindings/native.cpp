@@ -74,9 +74,9 @@ void configure(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::
 
 // The macro declares the parameter.
 NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
+  // A thread that is alive when the interpreter ends may hold a switch of ours; that is no leak worth a user's time.
+  nb::set_leak_warnings(false);
   nb::register_exception_translator([](const std::exception_ptr& exception, void*) {
-    // A thread that is alive when the interpreter ends may hold a switch of ours; that is no leak worth a user's time.
-    nb::set_leak_warnings(false);
     try {
       std::rethrow_exception(exception);
     } catch (const std::system_error& error) {
