@@ -36,7 +36,8 @@ struct Magnitude {
   static constexpr unsigned kBits = 8 * sizeof(Element) - 1;
   static Bits of(Element element) noexcept {
     if constexpr (std::is_integral_v<Element>) {
-      return std::abs(element);
+      constexpr Element kLeast = std::numeric_limits<Element>::min();
+      return element == kLeast ? std::numeric_limits<Element>::max() : std::abs(element);
     } else {
       return std::bit_cast<Bits>(element) & std::numeric_limits<Bits>::max();
     }
@@ -134,17 +135,17 @@ bool has_candidate(const Element* run, typename Magnitude<Element>::Bits thresho
   using Bits = typename Magnitude<Element>::Bits;
   using Vector [[gnu::vector_size(16)]] = Bits;
   constexpr std::size_t kLanes = sizeof(Vector) / sizeof(Bits);
+  const Bits least = threshold - (std::is_integral_v<Element> ? 1 : 0);
   Vector differences = {};
   for (std::size_t i = 0; i < kRun; i += kLanes) {
     Vector magnitudes;
     std::memcpy(&magnitudes, run + i, sizeof magnitudes);
     if constexpr (std::is_integral_v<Element>) {
-      const Vector sign = magnitudes >> Magnitude<Element>::kBits;
-      magnitudes = (magnitudes ^ sign) - sign;
+      magnitudes ^= magnitudes >> Magnitude<Element>::kBits;  // of a negative one 1 less: none is too large for that
     } else {
       magnitudes &= std::numeric_limits<Bits>::max();
     }
-    differences |= threshold - 1 - magnitudes;
+    differences |= least - 1 - magnitudes;
   }
   Bits collected = 0;
   for (std::size_t lane = 0; lane < kLanes; ++lane) collected |= differences[lane];

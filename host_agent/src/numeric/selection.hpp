@@ -15,8 +15,8 @@ inline constexpr std::size_t kLargestElementsMax = INT32_MAX;
                                                 std::size_t element_bytes) noexcept;
 
 /// Writes where the `wanted` largest magnitudes are, ascending; among equals the lower index wins. A NaN counts as
-/// larger than all numbers. wanted <= count <= kLargestElementsMax; no integer is -2^31. `scratch` is aligned like a
-/// double and has largest_scratch_bytes; with less the choice is the same, and slower.
+/// larger than all numbers, and the integer -2^31 like 2^31 - 1. wanted <= count <= kLargestElementsMax. `scratch` is
+/// aligned like a double and has largest_scratch_bytes; with less the choice is the same, and slower.
 void largest(const float* source, std::size_t count, std::size_t wanted, std::int64_t* indices,
              std::span<std::byte> scratch) noexcept;
 void largest(const double* source, std::size_t count, std::size_t wanted, std::int64_t* indices,

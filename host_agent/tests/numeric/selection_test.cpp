@@ -70,6 +70,7 @@ TEST(Largest, FindsWhatAStableSortFinds) {
   expect_what_a_sort_finds_in_small_tensors(random, normal_values<float>(random, 2000));
   expect_what_a_sort_finds_in_small_tensors(random, normal_values<double>(random, 2000));
   expect_what_a_sort_finds_in_small_tensors(random, std::vector<std::int32_t>{0, 1, -1, INT32_MAX, -INT32_MAX});
+  expect_what_a_sort_finds_in_small_tensors(random, std::vector<std::int32_t>{0, 1, -1, INT32_MIN});
 }
 
 template <class Element>
