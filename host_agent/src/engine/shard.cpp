@@ -152,7 +152,9 @@ void Shard::submit_backlog() {
   if (backlog_.empty()) backlog_deadline_ = worker::kNever;
 }
 
-void Shard::check_backlog(TimeNs now) noexcept {
+void Shard::check_backlog() noexcept {
+  if (backlog_deadline_ == worker::kNever) return;
+  const TimeNs now = clock_.now();
   if (now < backlog_deadline_) return;
   backlog_deadline_ = worker::kNever;
   for (std::size_t i = 0; i < backlog_.size(); ++i) {
@@ -181,7 +183,7 @@ bool Shard::receive() noexcept {
 }
 
 bool Shard::transmit() noexcept {
-  check_backlog(clock_.now());
+  check_backlog();
   bool sent = false;
   const std::size_t burst = transport::whole_trains(kSendBurstMax, transport_.train_packets(packet_bytes_max_));
   for (std::size_t count = burst; count == burst;) {

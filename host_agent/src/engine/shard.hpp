@@ -117,7 +117,7 @@ class Shard {
   [[nodiscard]] const char* move(Order& order);
   void submit_backlog();
   /// The state machine watches only the deadlines of what it has taken.
-  void check_backlog(TimeNs now) noexcept;
+  void check_backlog() noexcept;
 
   const std::uint32_t slots_;
   const Clock& clock_;

@@ -224,7 +224,7 @@ def test_every_subcommand_explains_itself_and_each_option(entry: EntryPoint) -> 
 @pytest.mark.parametrize("program", sorted({*PROGRAMS_OF_MAKE, *PROGRAMS_OF_BENCH} - {"pytest"}))
 def test_every_program_that_make_runs_has_help(program: str) -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", program, "--help"], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", program, "--help"], check=False, capture_output=True, text=True, timeout=110
     )
     assert finished.returncode == 0, finished.stderr
     assert "usage:" in finished.stdout.lower()
