@@ -4,6 +4,7 @@ training in one process."""
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
 from wiresum_lab.ranks.cluster import Cluster, runs_in
+from wiresum_lab.ranks.cluster_worker import implementation
 
 STEPS = 6
 BATCH = 12
@@ -224,6 +226,35 @@ def test_data_loaders_that_fork(rank: int, size: int) -> None:
         for rows in loader:
             model(rows).sum().backward()
     assert_identical_everywhere(model, size)
+
+
+@runs_in("trio")
+def test_a_forked_child_may_drop_a_collective_whatever_a_thread_of_the_parent_holds(rank: int, size: int) -> None:
+    begin, held, forked = torch.zeros(1), threading.Event(), threading.Event()
+    if rank != 0:
+        dist.recv(begin, 0)
+    works = [dist.all_reduce(torch.ones(10), async_op=True)]
+    if rank == 0:
+
+        def hold() -> None:
+            with implementation().network._attendant.changed:
+                held.set()
+                forked.wait(20)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        process = torch.multiprocessing.get_context("fork").Process(target=works.clear)
+        process.start()
+        forked.set()
+        holder.join()
+        process.join(20)
+        exit_code = process.exitcode
+        process.kill()
+        for peer in range(1, size):
+            dist.send(begin, peer)
+        assert exit_code == 0
+    works[0].wait()
 
 
 @runs_in("trio")

@@ -136,7 +136,7 @@ class PythonWork final : public c10d::Work {
     }
     if (is_new) {
       const py::gil_scoped_acquire locked;
-      if (operation_) implementation_.attr("network").attr("attend")(work());
+      if (operation_) implementation_.attr("attend")(work());
       work().attr("when_settled")(py::cpp_function([future = future_](const Tensors& result, const py::object& error) {
         const std::exception_ptr failure = as_exception(error);
         const py::gil_scoped_release unlocked;  // callbacks may wait for what other threads do
@@ -192,7 +192,8 @@ class PythonWork final : public c10d::Work {
     }
     const py::gil_scoped_acquire locked;
     try {
-      implementation_.attr("network").attr("attend")(work());
+      if (implementation_.attr("is_forked").cast<bool>()) return;  // this process has memory of its own
+      implementation_.attr("attend")(work());
     } catch (py::error_already_set& error) {
       error.discard_as_unraisable("a dropped wiresum collective");
     }

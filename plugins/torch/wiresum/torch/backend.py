@@ -30,7 +30,7 @@ from wiresum.torch.network import Network
 from wiresum.torch.options import Options, checked
 from wiresum.torch.plan import Tensors
 from wiresum.torch.statistics import GroupStats, Way
-from wiresum.torch.work import GroupedWork, StartedWork
+from wiresum.torch.work import GroupedWork, NetworkWork, StartedWork
 
 EXIT_LINGER_S = 1.0
 """How long a process that exits without destroy_process_group lingers: others may ask for lost packets."""
@@ -65,7 +65,8 @@ class WiresumBackend:
         self._make_part = make_part
         self._make_rest = make_rest
         self._parts: weakref.WeakValueDictionary[str, WiresumBackend] = weakref.WeakValueDictionary()
-        self._forked = False
+        self.is_forked = False
+        """This process is a child of the member."""
         self._closed = False
         self._coalescing: list[StartedWork] | None = None
         _open.add(self)
@@ -74,6 +75,12 @@ class WiresumBackend:
     def direct(self) -> Any:
         """The C++ path of most all-reduces, which bypasses this object (direct.hpp); None if the group has none."""
         return self.network.direct if self.network is not None else None
+
+    def attend(self, work: NetworkWork) -> None:
+        """As Network.attend, of which a forked child has no thread, but perhaps the locks."""
+        self._require_no_fork()
+        assert self.network is not None, "it was submitted there"
+        self.network.attend(work)
 
     # Collectives that the network does.
 
@@ -253,7 +260,7 @@ class WiresumBackend:
 
     def shutdown(self) -> None:
         """Leaves the job, after a moment for pending works to end. Called by destroy_process_group."""
-        if self._closed or self._forked:
+        if self._closed or self.is_forked:
             return
         if self.network is not None:
             self.network.drain()
@@ -262,13 +269,13 @@ class WiresumBackend:
 
     def abort(self) -> None:
         """Ends the job for everybody, now. Pending works fail here and elsewhere."""
-        if self.network is not None and not self._closed and not self._forked:
+        if self.network is not None and not self._closed and not self.is_forked:
             self.network.session.abort(f"rank {self.rank} called abort() on its process group")
             self.gloo.break_connections()
         self._close()
 
     def _close(self) -> None:
-        if self._closed or self._forked:
+        if self._closed or self.is_forked:
             return
         self._closed = True
         _open.discard(self)
@@ -287,11 +294,11 @@ class WiresumBackend:
         self._close()
 
     def forget_after_fork(self) -> None:
-        self._forked = True
+        self.is_forked = True
         _kept_after_fork.append(self)
 
     def _require_no_fork(self) -> None:
-        if self._forked:
+        if self.is_forked:
             raise RuntimeError(
                 "this process was forked from a member of the wiresum process group and is none itself: "
                 "start workers with 'spawn', or use collectives in the parent only"
