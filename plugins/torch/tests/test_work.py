@@ -103,6 +103,22 @@ def test_a_wait_that_times_out_leaves_the_collective_running(rank: int, size: in
     assert (tensor == size).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["network", "gloo"])
+@runs_in("pair")
+def test_a_result_that_cannot_be_stored_ends_the_future(rank: int, size: int, dtype: torch.dtype) -> None:
+    once = torch.ones(1, dtype=dtype).expand(4)  # PyTorch does not write to such a tensor
+    work = dist.all_reduce(once, async_op=True)
+    assert work is not None
+    future = work.get_future()
+    deadline = time.monotonic() + 20
+    while not future.done():
+        assert time.monotonic() < deadline, "the future never ends"
+        time.sleep(0.001)
+    for wait in (future.wait, work.wait):
+        with pytest.raises(RuntimeError, match="single memory location"):
+            wait()
+
+
 @runs_in("pair")
 def test_methods_of_the_group_take_bare_arguments(rank: int, size: int) -> None:
     group = world()

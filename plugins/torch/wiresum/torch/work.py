@@ -273,19 +273,25 @@ class GlooWork(_Work):
         with self._lock:
             if self._settled:
                 return
-            if error is not None:
-                now = time.monotonic()
-                wait_s = wait_timeout.total_seconds() if wait_timeout > NO_TIMEOUT else math.inf
-                if now - (waits_since if self._began is None else self._began) >= self._timeout_s:
-                    self._error = self._explain(error, self._timeout_s)
-                else:
-                    self._error = self._explain(error, wait_s if now - waits_since >= wait_s else None)
-            elif (lack := self._confirm()) is not None:
-                self._error = lack
-            else:
-                for step in self._finish:
-                    step()
+            try:
+                self._error = self._take_results(error, waits_since, wait_timeout)
+            except Exception as failed:  # in Gloo's thread nobody would hear of it
+                self._error = failed
             self._settled, self._finish = True, ()
+
+    def _take_results(self, error: Exception | None, waits_since: float, wait_timeout: timedelta) -> Exception | None:
+        """Returns why the collective has failed. Raises what copying into the caller's tensors does."""
+        if error is not None:
+            now = time.monotonic()
+            wait_s = wait_timeout.total_seconds() if wait_timeout > NO_TIMEOUT else math.inf
+            if now - (waits_since if self._began is None else self._began) >= self._timeout_s:
+                return self._explain(error, self._timeout_s)
+            return self._explain(error, wait_s if now - waits_since >= wait_s else None)
+        if (lack := self._confirm()) is not None:
+            return lack
+        for step in self._finish:
+            step()
+        return None
 
 
 class GroupedWork(_Work):
