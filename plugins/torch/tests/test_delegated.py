@@ -225,8 +225,12 @@ def test_strided_tensors_that_gloo_would_sum_wrongly(rank: int, size: int) -> No
 def test_an_operation_that_gloo_lacks_raises_and_the_group_goes_on(rank: int, size: int) -> None:
     with pytest.raises(dist.DistBackendError, match="Invalid scalar type"):
         dist.all_reduce(torch.ones(2, dtype=torch.int16))
+    with pytest.raises(dist.DistBackendError, match=r"all_reduce\(AVG, int16\[2\]\).*Invalid scalar type"):
+        dist.all_reduce(torch.ones(2, dtype=torch.int16), op=dist.ReduceOp.AVG)
     with pytest.raises(dist.DistBackendError, match="BAND"):
         dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
+    with pytest.raises(dist.DistBackendError, match="PREMUL_SUM"):
+        dist.all_reduce(torch.ones(2), op=dist._make_nccl_premul_sum(2.0))
     exact, fast = torch.ones(2, dtype=torch.float64), torch.ones(2)
     dist.all_reduce(exact)
     dist.all_reduce(fast)

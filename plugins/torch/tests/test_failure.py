@@ -282,6 +282,10 @@ CALLED = {
         "rank 0 called reduce(MAX, root 0, float32[1000]), through Gloo",
         "rank 1 called reduce(MAX, root 1, float32[1000]), through Gloo",
     ),
+    "both-gloo-means": (
+        "rank 0 called all_reduce(SUM, float64[1000]), through Gloo",
+        "rank 1 called all_reduce(AVG, float64[1000]), through Gloo",
+    ),
     "both-gloo-kinds": ("rank 0 called gather(root 0, ", "rank 1 called all_reduce(SUM, int64[1000]), through Gloo"),
     "types-gloo": (
         "rank 0 called all_reduce(SUM, float32[1000])",
@@ -313,6 +317,9 @@ def diverges(rank: int, size: int, how: str) -> str:
             "parts": lambda: dist.reduce_scatter(tensor[:10].clone(), [tensor[:k] for k in ([10, 20], [15, 10])[rank]]),
             "both-gloo": lambda: dist.all_reduce(tensor.double() if rank else tensor.long()),
             "both-gloo-roots": lambda: dist.reduce(tensor, dst=rank, op=dist.ReduceOp.MAX),
+            "both-gloo-means": lambda: dist.all_reduce(
+                tensor.double(), op=dist.ReduceOp.AVG if rank else dist.ReduceOp.SUM
+            ),
             "both-gloo-kinds": lambda: (
                 dist.all_reduce(tensor.long()) if rank else dist.gather(tensor, [tensor.clone(), tensor.clone()])
             ),

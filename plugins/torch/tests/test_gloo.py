@@ -122,4 +122,4 @@ def test_a_refused_operation_leaves_the_group_usable(gloo: Gloo) -> None:
 
 
 def test_messages_of_any_type_are_accepted(gloo: Gloo) -> None:
-    assert not is_refused(gloo._call("recv", "recv", ([torch.ones(2, dtype=torch.int16)], 0, 7)))
+    assert not is_refused(gloo._call("recv", "recv", ([torch.ones(2, dtype=torch.int16)], 0, 7), None))

@@ -100,9 +100,11 @@ class Gloo:
         *arguments: Any,
         written: Tensors,
         finish: Callable[[], None] | None = None,
+        operator: Any = None,
     ) -> GlooWork:
-        """Starts a collective. Gloo writes to the tensors in `written`; `finish` is called when it is done."""
-        call = self._call(name, method, arguments)
+        """Starts a collective. Gloo writes to the tensors in `written`; `finish` is called when it is done. `operator`
+        is the caller's, if it is not that of the options."""
+        call = self._call(name, method, arguments, operator)
         self._require(call)
         if self.collectives[name] == 0 and self.network is not None:
             log.info("wiresum: %s goes through Gloo: the network does not do that", call.said)
@@ -140,10 +142,11 @@ class Gloo:
         written: Tensors | None = None,
     ) -> GlooWork:
         """`summed` will hold the sum (or mean). At some workers Gloo writes to more tensors, all in `written`."""
-        finish = None
-        if opts.reduceOp == dist.ReduceOp.AVG:  # Gloo has none
+        finish, operator = None, opts.reduceOp
+        if operator == dist.ReduceOp.AVG:  # Gloo has none
             opts, finish = as_sum(opts), partial(divide, summed, self._size)
-        return self.run(name, method, *tensors, opts, written=summed if written is None else written, finish=finish)
+        written = summed if written is None else written
+        return self.run(name, method, *tensors, opts, written=written, finish=finish, operator=operator)
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
         """Its error has Gloo's text, which says who is missing, even if another worker has ended the job by then."""
@@ -187,9 +190,8 @@ class Gloo:
             with contextlib.suppress(RuntimeError):  # it is meant to fail
                 self.backend.recv([torch.empty(1, device="cpu")], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
 
-    def _call(self, name: str, method: str, arguments: tuple[Any, ...]) -> GlooCall:
+    def _call(self, name: str, method: str, arguments: tuple[Any, ...], operator: Any) -> GlooCall:
         options = arguments[-1]
-        operator = getattr(options, "reduceOp", None)
         # The last before the options are what is summed.
         tensors = tensors_in(arguments if operator is None else arguments[-2])
         is_collective = name not in POINT_TO_POINT
@@ -379,9 +381,9 @@ def is_refused(call: GlooCall) -> bool:
     """Whether Gloo does not support such a call."""
     if not call.is_collective:
         return False  # messages are of any type
-    operator = (
-        dist.ReduceOp.SUM if call.said.operator is None else getattr(call.said.operator, "op", call.said.operator)
-    )
+    operator = getattr(call.said.operator, "op", call.said.operator)
+    if operator in (None, dist.ReduceOp.AVG):  # which is done as a sum
+        operator = dist.ReduceOp.SUM
     return any(_refuses(dtype, operator) for dtype in call.dtypes)
 
 
@@ -393,10 +395,10 @@ def _refuses(dtype: torch.dtype, operator: Any) -> bool:
     options._devices = [_device_at("127.0.0.1")]
     alone: Any = ProcessGroupGloo(HashStore(), 0, 1, options)
     asked: Any = AllreduceOptions()
-    asked.reduceOp = operator
     try:
+        asked.reduceOp = operator  # a TypeError for one with a factor (PREMUL_SUM), which Gloo does not have
         alone.allreduce([torch.empty(1, dtype=dtype, device="cpu")], asked).wait()
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError, TypeError):
         return True
     return False
 
