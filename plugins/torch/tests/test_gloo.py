@@ -107,6 +107,7 @@ def test_a_failure_after_the_timeout_is_a_timeout_whatever_gloo_says(
         confirm=partial(gloo._confirm, call()),
         timeout_s=timeout_s,
         began=None if began_s_ago is None else time.monotonic() - began_s_ago,
+        forget=lambda _: None,
     )
     with pytest.raises(dist.DistBackendError) as caught:
         work.wait(datetime.timedelta(microseconds=1) if waits_with_a_limit else datetime.timedelta(0))

@@ -98,6 +98,29 @@ def talk(rank: int) -> None:
     assert rank == 0 or (received == other).all()
 
 
+def leaves_with_a_pending_sum(rank: int, size: int, keeps: bool) -> None:
+    dist.barrier()
+    if rank != 2:
+        time.sleep(0.5)  # so that it is pending when the other leaves
+    tensor = torch.full((1000,), rank, dtype=torch.int64)
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+    if rank == 2:
+        if not keeps:
+            del work
+        dist.destroy_process_group()
+    else:
+        work.wait()
+        assert (tensor == sum(range(size))).all()
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "dropped"])
+def test_a_sum_through_gloo_that_is_pending_when_a_worker_leaves_is_completed(
+    make: Callable[..., Cluster], keeps: bool
+) -> None:
+    make().run(leaves_with_a_pending_sum, keeps)
+
+
 def talks_on(rank: int, size: int) -> None:
     tensor = torch.ones(5000)
     dist.all_reduce(tensor)

@@ -69,12 +69,6 @@ class Attendant:
             if self._idle:  # else it sees the work soon; waking it each time would slow down the caller
                 self.changed.notify_all()
 
-    def oldest_gloo(self) -> int | None:
-        """The number of Gloo's oldest pending collective; None if there is none."""
-        with self.changed:
-            numbers = [work.number for work in self._gloo if work.number is not None and not work.is_completed()]
-        return min(numbers, default=None)
-
     def drain(self, timeout_s: float) -> None:
         """Waits until the network's works have ended, the session has failed, or the timeout has passed."""
         if not self._is_current():

@@ -264,6 +264,9 @@ class WiresumBackend:
             return
         if self.network is not None:
             self.network.drain()
+        pending = self.gloo.drain()
+        if self.network is not None:
+            self.network.say_finished(pending[0].number if pending else None)
         self._close()
         self.gloo.break_connections()  # otherwise others would wait for messages that this worker no longer sends
 

@@ -23,11 +23,12 @@ from torch._C._distributed_c10d import AllreduceOptions, HashStore, ProcessGroup
 
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError, WorkerLeftError
+from wiresum.agent.polling import sleep_until
 from wiresum.torch.accelerators import refuse_capture, synchronize
 from wiresum.torch.calls import Call, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.names import installed_name
-from wiresum.torch.network import Network
+from wiresum.torch.network import DRAIN_TIMEOUT_S, Network
 from wiresum.torch.plan import Tensors, copy_back, divide, in_place, through_gloo
 from wiresum.torch.work import GlooWork, NetworkWork
 
@@ -78,6 +79,8 @@ class Gloo:
         self._group = group_of(backend, dist.ProcessGroup.BackendType.GLOO, store, rank, size)
         self._size = size
         self._failure: Exception | None = None
+        self._under_way: dict[GlooWork, None] = {}
+        """Collectives, the oldest first, until they are settled, or found complete at the next call."""
 
     @property
     def calls(self) -> int:
@@ -126,7 +129,14 @@ class Gloo:
             confirm=partial(self._confirm, call),
             timeout_s=call.said.timeout_s,
             began=began if call.is_collective else None,
+            forget=lambda settled: self._under_way.pop(settled, None),
         )
+        if call.is_collective:
+            for earlier in list(self._under_way):  # that nobody waits for
+                if not earlier.is_completed():
+                    break
+                self._under_way.pop(earlier, None)
+            self._under_way[work] = None
         if self.network is not None:
             self.network.watch_gloo(work, is_collective=call.is_collective)
         return work
@@ -180,12 +190,25 @@ class Gloo:
         self.break_connections()
         return True
 
+    def drain(self) -> list[GlooWork]:
+        """Waits a moment for pending collectives, and returns those that still are, the oldest first."""
+
+        def pending() -> list[GlooWork]:
+            return [work for work in list(self._under_way) if not work.is_completed()]
+
+        def is_over() -> bool:
+            return not pending() or (self.network is not None and self.network.session.failure is not None)
+
+        sleep_until(is_over, time.monotonic() + DRAIN_TIMEOUT_S)
+        return pending()
+
     def break_connections(self) -> None:
         """Makes every pending and later operation fail at once.
 
         Gloo closes all connections only when a receive times out. A receive from a worker whose connection is closed
         already fails without that, so every worker is tried.
         """
+        self._under_way.clear()
         for peer in set(range(self._size)) - {self._rank}:
             with contextlib.suppress(RuntimeError):  # it is meant to fail
                 self.backend.recv([torch.empty(1, device="cpu")], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]

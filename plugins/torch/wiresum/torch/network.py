@@ -390,14 +390,16 @@ class Network:
     # Leaving.
 
     def drain(self) -> None:
-        """Waits a moment for pending works, and publishes how many of Gloo's collectives this worker has finished."""
+        """Waits a moment for pending works."""
         if self.direct is not None:
             self.direct.drain(timedelta(seconds=DRAIN_TIMEOUT_S))
         self._order.drain(DRAIN_TIMEOUT_S)
         self._attendant.drain(DRAIN_TIMEOUT_S)
+
+    def say_finished(self, gloo_pending: int | None) -> None:
+        """Publishes how many of Gloo's collectives this worker has finished: those before `gloo_pending`, or all."""
         if self.session.failure is None:
-            oldest = self._attendant.oldest_gloo()
-            self._departures.say(self.gloo_calls if oldest is None else oldest)
+            self._departures.say(self.gloo_calls if gloo_pending is None else gloo_pending)
 
     def close(self) -> None:
         """Leaves the job. What is pending fails."""

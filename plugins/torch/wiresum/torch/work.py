@@ -215,13 +215,16 @@ class GlooWork(_Work):
         confirm: Callable[[], Exception | None],
         timeout_s: float,
         began: float | None,
+        forget: Callable[[GlooWork], object],
     ) -> None:
         """The steps of `finish` are taken in wait(), or by Gloo's thread if nobody waits. `explain` gets Gloo's error,
         and the limit in seconds if it is a time-out: `timeout_s` after `began`, or after the start of the wait if that
         is None. `late` makes the error of a wait that took so many seconds, and was too short. `confirm` is
-        called when Gloo is done, and returns the error if that is worth nothing."""
+        called when Gloo is done, and returns the error if that is worth nothing. `forget` is called when the work is
+        settled."""
         super().__init__(result, finish)
         self._inner = inner
+        self._forget = forget
         self._explain = explain
         self._late = late
         self._confirm = confirm
@@ -278,6 +281,7 @@ class GlooWork(_Work):
             except Exception as failed:  # in Gloo's thread nobody would hear of it
                 self._error = failed
             self._settled, self._finish = True, ()
+        self._forget(self)
 
     def _take_results(self, error: Exception | None, waits_since: float, wait_timeout: timedelta) -> Exception | None:
         """Returns why the collective has failed. Raises what copying into the caller's tensors does."""
