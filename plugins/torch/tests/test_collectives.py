@@ -299,7 +299,25 @@ def test_sizes_that_do_not_fit_raise_before_anything_is_sent(rank: int, size: in
         dist.all_gather_into_tensor(torch.zeros(size * 3 + 1), torch.zeros(3))
     with pytest.raises(ValueError, match="elements"):
         dist.all_gather([torch.zeros(4) for _ in range(size)], torch.zeros(3))
+    for parts in (size - 1, size + 1):
+        with pytest.raises(ValueError, match=f"each of the {size} workers, and has {parts}"):
+            dist.all_gather([torch.zeros(3) for _ in range(parts)], torch.zeros(3))
+        with pytest.raises(ValueError, match=f"each of the {size} workers, and has {parts}"):
+            dist.reduce_scatter(torch.zeros(3), [torch.zeros(3) for _ in range(parts)])
     tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert (tensor == size).all()
+
+
+@pytest.mark.parametrize("root", [-1, 3])
+@runs_in("trio")
+def test_a_root_that_is_not_there_raises_before_anything_is_sent(rank: int, size: int, root: int) -> None:
+    tensor = torch.ones(3)
+    with pytest.raises(ValueError, match=f"broadcast: the root is rank {root}"):
+        dist.broadcast(tensor, root)
+    with pytest.raises(ValueError, match=f"reduce: the root is rank {root}"):
+        dist.reduce(tensor, root)
+    assert (tensor == 1).all()
     dist.all_reduce(tensor)
     assert (tensor == size).all()
 

@@ -101,13 +101,16 @@ class WiresumBackend:
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
         summed = tensors if opts.rootRank == self.rank else []
         if (network := self._adding(opts)) is not None and plans.carries(tensors, summed=True):
-            plan = plans.reduce(tensors[0], root=opts.rootRank, rank=self.rank)
+            self._require_root("reduce", opts)
+            (tensor,) = tensors
+            plan = plans.reduce(tensor, root=opts.rootRank, rank=self.rank)
             return self._started(network.run("reduce", [plan], opts, tensors, summed=summed))
         return self._started(self.gloo.run_sum("reduce", "reduce", (tensors,), opts, summed=summed, written=tensors))
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist.Work:
         network = self._adding(opts)
         if network is not None and plans.carries([*outputs, *tensors_in(inputs)], summed=True):
+            self._require_parts("reduce-scatter", inputs)
             todo = plans.reduce_scatter(list(zip(outputs, inputs, strict=True)), rank=self.rank)
             given = tensors_in(inputs)
             return self._started(network.run("reduce_scatter", todo, opts, outputs, summed=outputs, given=given))
@@ -132,6 +135,7 @@ class WiresumBackend:
 
     def broadcast(self, tensors: Tensors, opts: Any) -> dist.Work:
         if (network := self._copying(tensors)) is not None:
+            self._require_root("broadcast", opts)
             plan = plans.broadcast(tensors, root=opts.rootRank, rank=self.rank)
             return self._started(network.run("broadcast", [plan], opts, tensors))
         return self._started(self.gloo.run("broadcast", "broadcast", tensors, opts, written=tensors))
@@ -139,6 +143,7 @@ class WiresumBackend:
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
         written = tensors_in(outputs)
         if (network := self._copying([*inputs, *written])) is not None:
+            self._require_parts("all-gather", outputs)
             plan = plans.all_gather(list(zip(outputs, inputs, strict=True)), rank=self.rank)
             return self._started(network.run("all_gather", [plan], opts, written))
         return self._started(self.gloo.run("all_gather", "allgather", outputs, inputs, opts, written=written))
@@ -311,6 +316,18 @@ class WiresumBackend:
         self._require_no_fork()
         if self.network is not None:
             self.network.require_group()
+
+    def _require_root(self, name: str, opts: Any) -> None:
+        """In the network a rank that is not there contributes nothing: zeros."""
+        if not 0 <= opts.rootRank < self.size:
+            raise ValueError(f"{name}: the root is rank {opts.rootRank}, and the group has 0 to {self.size - 1}")
+
+    def _require_parts(self, name: str, lists: Sequence[Tensors]) -> None:
+        for parts in lists:
+            if len(parts) != self.size:
+                raise ValueError(
+                    f"{name}: a list must have a tensor for each of the {self.size} workers, and has {len(parts)}"
+                )
 
     def _adding(self, opts: Any) -> Network | None:
         """The network, if it supports this operator."""
