@@ -265,6 +265,14 @@ CALLED = {
     "kinds": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called broadcast(root 0, float32[1000])"),
     "operators": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called all_reduce(AVG, float32[1000])"),
     "types": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called all_reduce(SUM, int32[1000])"),
+    "types-copied": (
+        "rank 0 called broadcast(root 0, float32[1000])",
+        "rank 1 called broadcast(root 0, int32[1000])",
+    ),
+    "types-gathered": (
+        "rank 0 called all_gather_single(float32[2000])",
+        "rank 1 called all_gather_single(int32[2000])",
+    ),
     "roots": ("rank 0 called broadcast(root 0, float32[1000])", "rank 1 called broadcast(root 1, float32[1000])"),
     "parts": (
         "rank 0 called reduce_scatter(SUM, float32[10], float32[20])",
@@ -313,6 +321,11 @@ def diverges(rank: int, size: int, how: str) -> str:
             "kinds": lambda: dist.all_reduce(tensor) if rank == 0 else dist.broadcast(tensor, src=0),
             "operators": lambda: dist.all_reduce(tensor, op=dist.ReduceOp.AVG if rank else dist.ReduceOp.SUM),
             "types": lambda: dist.all_reduce(tensor.to(torch.int32) if rank else tensor),
+            "types-copied": lambda: dist.broadcast(tensor.to(torch.int32) if rank else tensor, src=0),
+            "types-gathered": lambda: dist.all_gather_into_tensor(
+                torch.empty(2000, dtype=torch.int32 if rank else torch.float32),
+                tensor.to(torch.int32) if rank else tensor,
+            ),
             "roots": lambda: dist.broadcast(tensor, src=rank),
             "parts": lambda: dist.reduce_scatter(tensor[:10].clone(), [tensor[:k] for k in ([10, 20], [15, 10])[rank]]),
             "both-gloo": lambda: dist.all_reduce(tensor.double() if rank else tensor.long()),

@@ -198,7 +198,7 @@ def reduce(tensor: torch.Tensor, *, root: int, rank: int) -> CollectivePlan:
 
 
 def broadcast(tensors: Sequence[torch.Tensor], *, root: int, rank: int) -> CollectivePlan:
-    plan = CollectivePlan(CollectiveKind.BROADCAST, Dtype.RAW, root=root)
+    plan = CollectivePlan(CollectiveKind.BROADCAST, Dtype.RAW, root=root, about=_types(tensors))
     for tensor in tensors:
         if rank == root:
             plan.regions.append(Region(plan.source(tensor), 0, _bytes(tensor)))
@@ -209,7 +209,8 @@ def broadcast(tensors: Sequence[torch.Tensor], *, root: int, rank: int) -> Colle
 
 def all_gather(gathers: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]], *, rank: int) -> CollectivePlan:
     """Each gather is (a tensor for each rank's contribution, my contribution). Contributions may differ in size."""
-    plan = CollectivePlan(CollectiveKind.ALL_GATHER, Dtype.RAW)
+    contributions = [contribution for _, contribution in gathers]
+    plan = CollectivePlan(CollectiveKind.ALL_GATHER, Dtype.RAW, about=_types(contributions))
     for outputs, contribution in gathers:
         _require_same_dtype("all-gather", contribution, outputs)
         _require_elements("all-gather", "output", rank, outputs[rank].numel(), "my input", contribution.numel())
@@ -221,7 +222,8 @@ def all_gather(gathers: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]], *
 
 def all_gather_single(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, rank: int, size: int) -> CollectivePlan:
     """Each pair is (all contributions in one tensor, my contribution)."""
-    plan = CollectivePlan(CollectiveKind.ALL_GATHER, Dtype.RAW)
+    contributions = [contribution for _, contribution in pairs]
+    plan = CollectivePlan(CollectiveKind.ALL_GATHER, Dtype.RAW, about=_types(contributions))
     for output, contribution in pairs:
         _require_same_dtype("all-gather", contribution, [output])
         _require_whole("all-gather", "output", output.numel(), "input", contribution.numel(), size)
@@ -275,6 +277,11 @@ def through_gloo(
     """The barrier beside a collective of Gloo. `sizes` are given if they are the same at all workers."""
     about = (name, operator, *sorted(map(str, dtypes)), *sizes)
     return CollectivePlan(CollectiveKind.THROUGH_GLOO, Dtype.I32, root=root, about=about)
+
+
+def _types(tensors: Iterable[torch.Tensor]) -> tuple[str, ...]:
+    """For collectives that carry bytes, which do not tell them."""
+    return tuple(str(tensor.dtype) for tensor in tensors)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
