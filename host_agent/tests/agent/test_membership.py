@@ -242,6 +242,21 @@ def test_an_abort_ends_the_job_for_all_with_its_reason(server: JoinServer, atten
         assert "the loss is NaN" in error.reason
 
 
+def test_an_abort_that_the_service_was_away_for_is_said_when_it_is_heard_again(
+    server: JoinServer, attend: Callable[..., Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memberships = join_all(config_of(server.port), 2)
+    members = [attend(membership) for membership in memberships]
+    with monkeypatch.context() as away:
+        away.setattr(module, "LEAVE_S_MAX", 0.0)
+        memberships[0].abort("the loss is NaN")
+        assert [member.errors for member in members] == [[], []]
+    for member in members:
+        error = member.wait_ended()
+        assert isinstance(error, JobAbortedError)
+        assert "the loss is NaN" in error.reason
+
+
 def test_leaving_is_quiet_idempotent_and_ends_the_threads(server: JoinServer, attend: Callable[..., Member]) -> None:
     memberships = join_all(config_of(server.port), 2)
     members = [attend(membership) for membership in memberships]

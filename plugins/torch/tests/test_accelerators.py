@@ -17,10 +17,11 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
+from wiresum.torch import network
 from wiresum.torch.accelerators import RING_BYTES, Pipeline
 from wiresum.torch.extension import COMPILE_TIMEOUT_S
 from wiresum.torch.pieces import PIECE_BYTES, WHOLE_BYTES_MAX
-from wiresum_lab.processes import wait_until
+from wiresum_lab.processes import PATIENCE_S, wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation
 from wiresum_lab.ranks.on_device import bits, device, keep_busy, started, values
@@ -446,6 +447,7 @@ def test_sums_of_different_lengths_differ_from_the_first_piece_on(make_duo: Any)
 
 
 def leaves_early(rank: int, size: int) -> str:
+    network.DRAIN_TIMEOUT_S = PATIENCE_S  # however busy the machine is
     tensor = torch.full((LONG,), rank + 1.0, device=device())
     with pipeline().streams(device())[0]:
         keep_busy()

@@ -143,6 +143,7 @@ class Membership:
         self._events = 0
         self._ended = False
         self._given_up = False
+        self._untold: messages.AbortRequest | None = None
         self._inert = False
         lifetime.begin(self)
 
@@ -254,11 +255,12 @@ class Membership:
             ) from None
 
     def abort(self, reason: str) -> None:
-        """Ends the job for everybody. Does not raise: if the service is gone, the others will notice by themselves."""
+        """Ends the job for everybody. Does not raise. A service that is away is told when it is heard again."""
         if self._inert or self._leaving.is_set():
             return
         self._stop_resuming(WiresumError(reason))
-        self._tell("Abort", messages.AbortRequest(member=self._member, reason=reason[:REASON_CHARACTERS_MAX]))
+        self._untold = messages.AbortRequest(member=self._member, reason=reason[:REASON_CHARACTERS_MAX])
+        self._tell_of_abort()
 
     def leave(self) -> None:
         """Says good-bye and ends the threads. Idempotent, bounded, does not raise."""
@@ -287,22 +289,27 @@ class Membership:
             self._halt, self._move = _cannot_halt, _cannot_move
             lifetime.end(self)
 
-    def _tell(self, what: str, request: messages.LeaveRequest | messages.AbortRequest) -> None:
-        """Does not raise. Looks for a service that is away for a moment, unless the job is over anyway."""
+    def _tell_of_abort(self) -> None:
+        if (untold := self._untold) is not None and self._tell("Abort", untold):
+            self._untold = None
+
+    def _tell(self, what: str, request: messages.LeaveRequest | messages.AbortRequest) -> bool:
+        """Whether it was told. Looks for a service that is away for a moment, unless the job is over anyway."""
         if self._given_up:
-            return
+            return False
         give_up_at = time.monotonic() + LEAVE_S_MAX
         while (left_s := give_up_at - time.monotonic()) > 0:
             turns = self._control.turns
             try:
                 getattr(self._control.stub(), what)(request, timeout=left_s)
-                return
+                return True
             except (grpc.RpcError, ValueError) as error:
                 log.debug("%s was not told of a %s: %s", self.where, what, details(error))
                 pause_s = ask_again_after_s(error)
             if pause_s is None or self._ended or self._resuming is not None or not self._move_on(turns):
-                return
+                return False
             time.sleep(pause_s)
+        return False
 
     # Attending.
 
@@ -362,6 +369,7 @@ class Membership:
                         event.ended.reason += f"; {stop}"
                     lost = event.ended.cause == messages.JobEnded.SWITCH_LOST
                     return _End(error_of(event.ended, self._job_name, self.where), event.ended.reason if lost else "")
+                self._tell_of_abort()
                 if (failure := self._obey(event)) is not None:
                     return _End(failure)
                 if event.pulse.lost and self._fallback is not None and self._halted is None:
