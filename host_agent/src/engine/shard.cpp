@@ -152,18 +152,23 @@ void Shard::submit_backlog() {
   if (backlog_.empty()) backlog_deadline_ = worker::kNever;
 }
 
-void Shard::check_backlog() noexcept {
-  if (backlog_deadline_ == worker::kNever) return;
+std::optional<worker::Completion> Shard::take_late() {
+  if (backlog_deadline_ == worker::kNever) return std::nullopt;
   const TimeNs now = clock_.now();
-  if (now < backlog_deadline_) return;
+  if (now < backlog_deadline_) return std::nullopt;
   backlog_deadline_ = worker::kNever;
-  for (std::size_t i = 0; i < backlog_.size(); ++i) {
-    if (backlog_[i].deadline <= now) {
-      machine_.fail(Status::kTimedOut);
-      return;
+  std::optional<worker::Completion> late;
+  for (std::size_t left = backlog_.size(); left > 0; --left) {
+    const worker::Collective next = backlog_.front();
+    backlog_.pop();
+    if (!late.has_value() && next.deadline <= now) {
+      late = {.token = next.token, .status = Status::kTimedOut};
+    } else {
+      backlog_.push(next);
+      backlog_deadline_ = std::min(backlog_deadline_, next.deadline);
     }
-    backlog_deadline_ = std::min(backlog_deadline_, backlog_[i].deadline);
   }
+  return late;
 }
 
 bool Shard::receive() noexcept {
@@ -183,7 +188,6 @@ bool Shard::receive() noexcept {
 }
 
 bool Shard::transmit() noexcept {
-  check_backlog();
   bool sent = false;
   const std::size_t burst = transport::whole_trains(kSendBurstMax, transport_.train_packets(packet_bytes_max_));
   for (std::size_t count = burst; count == burst;) {
@@ -199,6 +203,11 @@ bool Shard::transmit() noexcept {
 
 bool Shard::report() {
   bool reported = false;
+  if (const std::optional<worker::Completion> late = take_late()) {
+    // Before what the state machine has: this is the one that failed.
+    hooks_.on_completion(*late);
+    machine_.fail(Status::kTimedOut);
+  }
   while (const std::optional<worker::Completion> completion = machine_.poll_completion()) {
     if (!reported) publish_stats();  // first, so that whoever waits for the operation finds it counted
     reported = true;

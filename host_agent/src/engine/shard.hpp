@@ -91,7 +91,7 @@ class Shard {
   /// The last step: ends what is pending, or in the mail, and reports it. Nothing may be posted any more.
   void end();
 
-  /// When transmit() has something to do if no datagram and no mail comes; kNever if never.
+  /// When there is something to do if no datagram and no mail comes; kNever if never.
   [[nodiscard]] TimeNs next_timeout() const noexcept { return std::min(machine_.next_timeout(), backlog_deadline_); }
   /// How long to let datagrams come before they are taken in (moderation.hpp); 0: until the first.
   [[nodiscard]] TimeNs nap_ns(TimeNs now) noexcept;
@@ -116,8 +116,8 @@ class Shard {
   /// Null if it has moved.
   [[nodiscard]] const char* move(Order& order);
   void submit_backlog();
-  /// The state machine watches only the deadlines of what it has taken.
-  void check_backlog() noexcept;
+  /// Takes one out of the backlog whose deadline has passed. The state machine watches only those of what it has.
+  [[nodiscard]] std::optional<worker::Completion> take_late();
 
   const std::uint32_t slots_;
   const Clock& clock_;

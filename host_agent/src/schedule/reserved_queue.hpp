@@ -15,11 +15,9 @@ class ReservedQueue {
  public:
   [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] const T& front() const noexcept { return (*this)[0]; }
-  /// The one that `index` others are before.
-  [[nodiscard]] const T& operator[](std::size_t index) const noexcept {
-    assert(index < size_);
-    return ring_[(first_ + index) % ring_.size()];
+  [[nodiscard]] const T& front() const noexcept {
+    assert(!empty());
+    return ring_[first_];
   }
 
   /// As long as there are no more than `more` beyond those that are here now, push() allocates nothing.

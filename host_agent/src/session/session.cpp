@@ -234,8 +234,9 @@ const Failure& Session::explain(const std::string& what, Fields fields) {
 
 const Failure* Session::failure_of(const engine::Operation& operation) {
   if (!operation.done() || operation.status() == Status::kOk) return nullptr;
-  Fields fields = state();  // of the data path's first failure, at whichever operation it came
   if (const Failure* const failure = failure_.load()) return failure;
+  Fields fields = state();  // has the data path's first failure, at whichever operation it came
+  if (!fields.contains("status")) return failure_.load();  // the session has failed meanwhile
   return &explain("explain", std::move(fields));
 }
 

@@ -109,6 +109,7 @@ TEST_F(ShardTest, ADeadlineCountsAlsoWhileTheStateMachineHasNoRoom) {
   shard.report();
   ASSERT_EQ(completions.size(), 2U);
   for (const worker::Completion& completion : completions) EXPECT_EQ(completion.status, Status::kTimedOut);
+  EXPECT_EQ(completions.front().token, late.token) << "it is the one that failed";
   EXPECT_EQ(shard.next_timeout(), worker::kNever);
 }
 

@@ -1,4 +1,4 @@
-// How collectives end early: by failures and by deadlines.
+// How collectives end early: by failures, divergence and deadlines.
 #include <gtest/gtest.h>
 
 #include "rig.hpp"
@@ -60,6 +60,23 @@ TEST(WorkerEnds, APassedDeadlineTimesOut) {
     const Completion completion = rig.worker().poll_completion().value();
     EXPECT_EQ(completion.token, token) << "first the one that failed";
     EXPECT_EQ(completion.status, Status::kTimedOut);
+  }
+}
+
+TEST(WorkerEnds, TheCollectiveAtWhichADivergenceShowedEndsFirst) {
+  Rig rig;
+  Integers first(iota(4)), second(iota(4)), third(iota(4));
+  first.work.token = 1;
+  second.work.token = 2;
+  third.work.token = 3;
+  for (Integers* const sum : {&first, &second, &third}) ASSERT_TRUE(rig.worker().submit(sum->work));
+  Sent differs = rig.poll().at(1);
+  differs.header.tensor ^= 0x10000;
+  rig.answer(differs, {1, 2, 3, 4});
+  for (const std::uint64_t token : {2u, 1u, 3u}) {
+    const Completion completion = rig.worker().poll_completion().value();
+    EXPECT_EQ(completion.token, token);
+    EXPECT_EQ(completion.status, Status::kDiverged);
   }
 }
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,9 +23,9 @@ import wiresum.torch
 from wiresum.agent.errors import DivergedError, WorkerLostError
 from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
-from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.processes import SwitchProcess, wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
-from wiresum_lab.ranks.cluster_worker import world
+from wiresum_lab.ranks.cluster_worker import implementation, world
 
 WORKER_LOST_S_MAX = 5.0
 SWITCH_LOST_S_MAX = 40.0
@@ -517,3 +519,32 @@ def test_nothing_is_left_behind(make_cluster: MakeCluster) -> None:
     processes = list(cluster.processes)
     cluster.stop()
     assert [process.exitcode for process in processes] == [0, 0]
+
+
+def aborts(rank: int, size: int, folder: Path) -> str:
+    session = implementation().network.session
+    (folder / f"joined{rank}").touch()
+    if rank == 0:
+        wait_until((folder / "stands").exists, "the switch stands still")
+        session.abort("rank 0 has had enough")
+        (folder / "aborted").touch()
+    wait_until(lambda: session.failure is not None, "this worker hears of the abort")
+    return str(session.failure)
+
+
+@pytest.mark.slow
+def test_an_abort_while_the_switch_stands_still_is_heard_when_it_goes_on(
+    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, marks: Path
+) -> None:
+    switch = own_switch()
+    cluster = make_cluster(2, at=switch)
+    cluster.start(aborts, marks)
+    wait_until(lambda: (marks / "joined0").exists() and (marks / "joined1").exists(), "both have joined")
+    os.kill(switch.pid, signal.SIGSTOP)
+    try:
+        (marks / "stands").touch()
+        wait_until((marks / "aborted").exists, "rank 0 has tried for as long as it does")
+    finally:
+        os.kill(switch.pid, signal.SIGCONT)
+    for said in cluster.collect():
+        assert "rank 0 has had enough" in said
