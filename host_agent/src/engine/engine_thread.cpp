@@ -178,7 +178,7 @@ void EngineThread::sleep(TimeNs now, TimeNs until) {
   const bool is_caller = until != worker::kNever;
   const TimeNs due = std::min(shard_.next_timeout(), until);
   const TimeNs limit = due == worker::kNever ? kSleepMaxNs : std::clamp<TimeNs>(due - now, 0, kSleepMaxNs);
-  const bool parks = due == worker::kNever && config_.may_park;
+  const bool parks = due == worker::kNever && config_.park_ns_max > 0;
   const TimeNs nap = is_caller || parks ? 0 : std::min(limit, shard_.nap_ns(now));
   sleep_.store(parks || nap > 0 ? Sleep::kOnCondition : Sleep::kInTransport);
   if (!is_wanted()) {
@@ -198,8 +198,9 @@ void EngineThread::sleep(TimeNs now, TimeNs until) {
 void EngineThread::park() {
   std::unique_lock lock(nap_mutex_);
   driver_ = Driver::kNobody;
-  if (!has_work() && !stopping_.load()) nap_over_.wait_for(lock, std::chrono::nanoseconds(kSleepMaxNs));
-  while (driver_ == Driver::kCaller) nap_over_.wait_for(lock, std::chrono::nanoseconds(kSleepMaxNs));
+  const std::chrono::nanoseconds limit(config_.park_ns_max);
+  if (!has_work() && !stopping_.load()) nap_over_.wait_for(lock, limit);
+  while (driver_ == Driver::kCaller) nap_over_.wait_for(lock, limit);
   driver_ = Driver::kThread;
 }
 

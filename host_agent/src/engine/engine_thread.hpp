@@ -1,7 +1,8 @@
 // One thread of an engine: drives a shard, and sleeps where there is nothing to do.
 //
-// While nothing is in flight, a thread over sockets *parks*: then nobody drives the shard, and a caller that waits for
-// a small collective may take over for a while. It sends and receives itself, wakes no thread, and is woken by none.
+// While nothing is in flight, a thread *parks*: then nobody drives the shard, and a caller that waits for a small
+// collective may take over for a while. It sends and receives itself, wakes no thread, and is woken by none. A thread
+// over a device parks for moments only, since others may ask something of the device (ARP).
 //
 // Whoever drives sleeps in the transport, where datagrams and wake() end the sleep, or on a condition, where only
 // rouse() does: in a nap (moderation.hpp), or parked.
@@ -37,7 +38,8 @@ struct EngineThreadConfig {
   worker::WorkerConfig worker;
   wire::Endpoint switch_endpoint;
   std::int64_t spin_ns = 0;  // busy polling before it sleeps
-  bool may_park = false;
+  /// The longest that nobody drives; 0: it never parks.
+  std::int64_t park_ns_max = 0;
 };
 
 class EngineThread {

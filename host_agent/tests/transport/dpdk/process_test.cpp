@@ -275,6 +275,29 @@ TEST(DpdkProcesses, SeveralClientThreadsLoseNoAnswers) {
   EXPECT_EQ(client.wait(), 0);
 }
 
+TEST(DpdkProcesses, ManyThreadsMayUseATransportInTurn) {
+  constexpr std::size_t kThreads = 64;
+  const Process server([] { return echo(memif("server")); });
+  Process client([] {
+    const wire::Endpoint address{.address = kServer, .port = kFirstPort};
+    const std::unique_ptr<Transport> transport = open(memif("client"), kClient, address);
+    std::array<int, kThreads> results{};
+    std::atomic<std::size_t> turn{0};
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i != kThreads; ++i) {
+      threads.emplace_back([&, i] {
+        while (turn.load() != i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        results[i] = ask_by(*transport, address, 200);
+        ++turn;
+        while (turn.load() != kThreads) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // none ends before
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return *std::max_element(results.begin(), results.end());
+  });
+  EXPECT_EQ(client.wait(), 0);
+}
+
 TEST(DpdkProcesses, NeedNoRoot) {
   const Process server([] {
     become_nobody();
