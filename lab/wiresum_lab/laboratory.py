@@ -266,7 +266,7 @@ class Laboratory:
     def service(self, tls: str, *names: str) -> Service:
         """What `wiresum` asks with: the controllers of these names, or all, with this certificate."""
         targets = ",".join(f"{HOST}:{self.ports[name]}" for name in names or CONTROLLERS)
-        return self._cleanup.enter_context(Service(targets, tls=str(self.pki.tls(tls))))
+        return self._cleanup.enter_context(Service(targets, tls=str(self.pki.tls(tls)), timeout_s=SOON_S))
 
     def report(self, patience_s: float = TIMEOUT_S) -> join.Report | None:
         """None if no controller serves: a standby knows no jobs."""

@@ -45,8 +45,9 @@ class Service:
     service that is not on this host.
     """
 
-    def __init__(self, targets: str, *, tls: str = "", insecure: bool = False) -> None:
-        """`targets` as in WIRESUM_SWITCH: commas between a service and its standbys, + between aggregators."""
+    def __init__(self, targets: str, *, tls: str = "", insecure: bool = False, timeout_s: float = TIMEOUT_S) -> None:
+        """`targets` as in WIRESUM_SWITCH: commas between a service and its standbys, + between aggregators.
+        `timeout_s` is for each report."""
         from wiresum.join.constants import CONTROL_PORT
 
         named = [[target.strip() for target in part.split(",") if target.strip()] for part in targets.split("+")]
@@ -55,7 +56,7 @@ class Service:
         self._groups: Sequence[Sequence[str]] = tuple(
             tuple(target if ":" in target else f"{target}:{CONTROL_PORT}" for target in part) for part in named
         )
-        self.tls, self.insecure = tls, insecure
+        self.tls, self.insecure, self.timeout_s = tls, insecure, timeout_s
         self._channels: dict[str, grpc.Channel] = {}
 
     def __enter__(self) -> Service:
@@ -78,18 +79,22 @@ class Service:
 
     def aggregators(self) -> list[Service]:
         """The service of each aggregator alone. They live as long as this one."""
-        parts = [Service(",".join(group), tls=self.tls, insecure=self.insecure) for group in self._groups]
+        parts = [
+            Service(",".join(group), tls=self.tls, insecure=self.insecure, timeout_s=self.timeout_s)
+            for group in self._groups
+        ]
         for part in parts:
             part._channels = self._channels
         return parts
 
-    def report(self, timeout_s: float = TIMEOUT_S) -> join.Report:
+    def report(self, timeout_s: float | None = None) -> join.Report:
         """All jobs and switches as they are now; a standby's view only if nobody is active. Raises a `ServiceError`.
 
         Of several aggregators it is one report, in which each switch's name says at which of them it is.
         """
         from wiresum import join
 
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
         if len(self._groups) == 1:
             return self._report_of(self._groups[0], timeout_s)
         merged = join.Report()

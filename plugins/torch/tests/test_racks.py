@@ -68,7 +68,7 @@ class Racks:
             text += HOST.format(name=name, address=HOSTS[name]) if name in HOSTS else ""
         (folder / "cluster.toml").write_text(text)
         self.controller = self.start_controller()
-        self.service = Service(f"127.0.0.1:{self.port}")
+        self.service = Service(f"127.0.0.1:{self.port}", timeout_s=30.0)
 
     def _start(self, name: str, *arguments: str) -> Program:
         return self._cleanup.enter_context(Program(wiresum(*arguments), self._folder / f"{name}.log"))
