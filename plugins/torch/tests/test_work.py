@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import wiresum.torch
+from wiresum.torch import work as work_module
+from wiresum.torch.work import NetworkWork
 from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
@@ -164,3 +167,48 @@ def test_statistics_count_network_and_gloo_calls(rank: int, size: int) -> None:
     assert before.network is not None and after.network is not None
     assert after.network.bytes_sent - before.network.bytes_sent > 400_000
     assert after.job
+
+
+@runs_in("pair")
+def test_a_time_limit_is_for_all_collectives_of_a_group_together(rank: int, size: int) -> None:
+    first, second = torch.ones(10), torch.ones(20)
+    if rank != 0:
+        dist.all_reduce(first)
+        dist.recv(torch.zeros(1), 0)
+        dist.all_reduce(second)
+    else:
+        world()._start_coalescing(torch.device("cpu"))
+        earlier = world().allreduce([first])
+        world().allreduce([second])
+        group = world()._end_coalescing(torch.device("cpu"))
+        earlier.wait()
+        with pytest.raises(TimeoutError, match=r"Timed out waiting 0.05 s for all_reduce\(SUM, float32\[20\]\)"):
+            group.wait(datetime.timedelta(milliseconds=50))
+        dist.send(torch.zeros(1), 1)
+        assert group.wait(datetime.timedelta.max)
+    assert (first == size).all() and (second == size).all()
+
+
+def test_a_time_limit_is_for_all_operations_of_a_work_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, limits = [100.0], []
+
+    class Slow:
+        """An operation that takes three seconds."""
+
+        error = None
+
+        def wait(self, timeout_s: float) -> None:
+            limits.append(timeout_s)
+            now[0] += min(timeout_s, 3.0)
+            if timeout_s < 3.0:
+                raise TimeoutError
+
+    monkeypatch.setattr(work_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    late = NetworkWork(
+        [], [], late=lambda _, waited_s: TimeoutError(waited_s), forget=lambda _: None, translate=lambda error: error
+    )
+    for _ in range(2):
+        late.add(Slow())  # type: ignore[arg-type]
+    with pytest.raises(TimeoutError) as caught:
+        late.wait(datetime.timedelta(seconds=5))
+    assert limits == [5.0, 2.0] and caught.value.args == (5.0,)

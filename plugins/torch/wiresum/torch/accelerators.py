@@ -348,23 +348,15 @@ class StreamWork(GroupedWork):
         self, works: Sequence[NetworkWork], result: list[torch.Tensor], transfers: Sequence[DeviceCall]
     ) -> None:
         super().__init__(works)
-        self._pieces = works
         self._result = result
         self._transfers = transfers
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Waits for the network, and orders the caller's current streams after the copies back."""
-        if timeout > NO_TIMEOUT:  # for all pieces together
-            deadline = time.monotonic() + timeout.total_seconds()
-            if not sleep_until(lambda: self._late_piece() is None, deadline) and (late := self._late_piece()):
-                raise late.late(timeout.total_seconds())
-        super().wait()
+        super().wait(timeout)
         for transfer in self._transfers:
             transfer.order()
         return True
-
-    def _late_piece(self) -> NetworkWork | None:
-        return next((work for work in self._pieces if not work.done()), None)
 
     def is_completed(self) -> bool:
         """Whether the device holds the result, or the call has failed."""

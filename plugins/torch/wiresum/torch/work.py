@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from wiresum.agent.errors import WiresumError
+from wiresum.agent.polling import sleep_until
 
 if TYPE_CHECKING:
     from wiresum.agent.session import Operation
@@ -178,12 +179,12 @@ class NetworkWork(_Work):
         return self._late(self._operations, waited_s)
 
     def _await(self, timeout: timedelta) -> None:
-        timeout_s = None if timeout <= NO_TIMEOUT else timeout.total_seconds()
+        deadline = time.monotonic() + timeout.total_seconds() if timeout > NO_TIMEOUT else math.inf
         try:
-            if self._submitted is not None and not self._submitted.wait(timeout_s):
+            if self._submitted is not None and not self._submitted.wait(_left_s(deadline)):
                 raise TimeoutError
             for operation in self._operations:
-                operation.wait(timeout_s)
+                operation.wait(_left_s(deadline))
         except WiresumError:
             pass  # settle() reads it from the operation
         except TimeoutError as error:
@@ -253,6 +254,11 @@ class GlooWork(_Work):
     def is_completed(self) -> bool:
         return self._settled or bool(self._inner.is_completed())
 
+    done = is_completed
+
+    def late(self, waited_s: float) -> Exception:
+        return self._late(waited_s)
+
     def source_rank(self) -> int:
         return int(self._inner._source_rank())
 
@@ -306,9 +312,19 @@ class GroupedWork(_Work):
         self._works = works
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        if timeout > NO_TIMEOUT:  # for all of them together
+            deadline = time.monotonic() + timeout.total_seconds()
+            if not sleep_until(self.done, deadline) and not self.done():
+                raise self.late(timeout.total_seconds())
         for work in self._works:
-            work.wait(timeout)
+            work.wait()
         return True
+
+    def done(self) -> bool:
+        return all(work.done() for work in self._works)
+
+    def late(self, waited_s: float) -> Exception:
+        return next((work for work in self._works if not work.done()), self._works[-1]).late(waited_s)
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
@@ -334,6 +350,12 @@ class GroupedWork(_Work):
 
 
 StartedWork: TypeAlias = NetworkWork | GlooWork | GroupedWork
+
+
+def _left_s(deadline: float) -> float | None:
+    """Until then, for what waits; None if that is never."""
+    left_s = max(deadline - time.monotonic(), 0.0)
+    return left_s if left_s <= threading.TIMEOUT_MAX else None
 
 
 def again(error: Exception) -> Exception:
