@@ -4,7 +4,6 @@
 #include <bit>
 #include <cassert>
 #include <cstring>
-#include <span>
 
 namespace wiresum::numeric {
 namespace {
@@ -15,59 +14,17 @@ constexpr std::uint32_t kPlusInf = 1U;
 constexpr std::uint32_t kMinusInf = 1U << 16;
 static_assert(wire::kJobWorkersMax < kMinusInf);
 
-/// Enough of a sum's leading bits to round to 24: the bits below only say whether the leading ones are exact.
-constexpr int kLeadingBits = 33;
-
 unsigned mantissa_bits_of(Dtype dtype) noexcept { return dtype == Dtype::kF32 ? 23 : dtype == Dtype::kF16 ? 10 : 7; }
 
 constexpr unsigned quotient_up(unsigned value, unsigned divisor) noexcept { return (value + divisor - 1) / divisor; }
 
-/// The digits of a sum's magnitude, of `bits` bits, from the lowest, and its sign.
-struct SignedDigits {
-  std::array<std::uint32_t, ExactFormat::kLimbsMax + 2> digits{};
-  unsigned count = 0;
-  bool negative = false;
-};
+__extension__ using Wide = __int128;
+__extension__ using UnsignedWide = unsigned __int128;
 
-/// Propagates carries, so that each digit is below 2^bits.
-SignedDigits magnitude_of(std::span<const std::int64_t> limbs, unsigned bits) noexcept {
-  SignedDigits magnitude;
-  const std::int64_t base = std::int64_t{1} << bits;
-  std::array<std::int64_t, ExactFormat::kLimbsMax + 1> digits{};
-  std::int64_t carry = 0;
-  for (std::size_t i = 0; i < limbs.size(); ++i) {
-    const std::int64_t sum = limbs[i] + carry;
-    carry = sum >> bits;  // towards minus infinity
-    digits[i] = sum - carry * base;
-  }
-  digits[limbs.size()] = carry;  // the only one that may be negative, and then the sum is
-  magnitude.negative = carry < 0;
-  if (magnitude.negative) {
-    std::int64_t borrow = 0;
-    for (std::size_t i = 0; i < limbs.size(); ++i) {
-      const std::int64_t digit = -digits[i] - borrow;
-      borrow = digit < 0 ? 1 : 0;
-      digits[i] = digit + borrow * base;
-    }
-    digits[limbs.size()] = -carry - borrow;
-  }
-  magnitude.count = static_cast<unsigned>(limbs.size()) + 1;
-  std::ranges::transform(digits, magnitude.digits.begin(),
-                         [](auto digit) { return static_cast<std::uint32_t>(digit); });
-  return magnitude;
-}
-
-/// Divides, with one more digit below the others for the fraction. The remainder after that does not affect rounding:
-/// the dividend is an integer, so a fraction that is neither 0 nor 1/2 differs from both by at least 1 / 2 divisor, and
-/// that shows in the digit.
-void divide(SignedDigits& magnitude, unsigned bits, unsigned divisor) noexcept {
-  std::uint64_t remainder = 0;
-  for (unsigned i = magnitude.count + 1; i-- > 0;) {
-    const std::uint64_t dividend = remainder << bits | (i == 0 ? 0 : magnitude.digits[i - 1]);
-    magnitude.digits[i] = static_cast<std::uint32_t>(dividend / divisor);
-    remainder = dividend % divisor;
-  }
-  ++magnitude.count;
+unsigned bit_width(UnsignedWide value) noexcept {
+  const auto high = static_cast<std::uint64_t>(value >> 64);
+  return static_cast<unsigned>(high != 0 ? 64 + std::bit_width(high)
+                                         : std::bit_width(static_cast<std::uint64_t>(value)));
 }
 
 }  // namespace
@@ -82,10 +39,10 @@ ExactFormat::ExactFormat(Dtype dtype, unsigned workers) noexcept
   assert(dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16);
   assert(workers >= 1 && workers <= wire::kJobWorkersMax);
   assert(limbs_ <= kLimbsMax);
-  for (unsigned exponent = 0; exponent < exponent_max_; ++exponent) {
-    const unsigned position = exponent == 0 ? 0 : exponent - 1;  // subnormals have exponent 1's scale
-    places_[exponent] = {.limb = static_cast<std::uint8_t>(position / limb_bits_),
-                         .shift = static_cast<std::uint8_t>(position % limb_bits_)};
+  LimbBit place;  // of exponent 1; subnormals have its scale
+  for (unsigned exponent = 1; exponent < exponent_max_; ++exponent) {
+    places_[exponent] = place;
+    if (++place.shift == limb_bits_) place = {.limb = static_cast<std::uint8_t>(place.limb + 1), .shift = 0};
   }
 }
 
@@ -184,43 +141,57 @@ std::uint32_t ExactFormat::special(std::uint32_t counts) const noexcept {
 
 std::uint32_t ExactFormat::rounded(const Parts& sums, Planes planes, unsigned divisor) const noexcept {
   if (sums[limbs_] != 0) return special(static_cast<std::uint32_t>(sums[limbs_]));
-  // Only limbs of the given planes count, but a quotient may need all the digits below them.
-  const unsigned end = static_cast<unsigned>(std::bit_width(planes & ((1U << limbs_) - 1)));
-  if (end == 0) return 0;
-  const unsigned first = divisor == 1 ? static_cast<unsigned>(std::countr_zero(planes)) : 0;
-  SignedDigits magnitude = magnitude_of(std::span(sums).subspan(first, end - first), limb_bits_);
-  if (divisor != 1) divide(magnitude, limb_bits_, divisor);
-  const unsigned unit = divisor != 1 ? limb_bits_ : 0;  // the bit that counts the format's smallest subnormals
+  const Planes limbs = planes & ((1U << limbs_) - 1);
+  if (limbs == 0) return 0;
+  const unsigned first = static_cast<unsigned>(std::countr_zero(limbs));
 
-  // The first digits as one number, whose lowest bit is bit `low`.
-  unsigned digit = magnitude.count;
-  while (digit > 0 && magnitude.digits[digit - 1] == 0) --digit;
-  std::uint64_t leading = 0;
-  while (digit > 0 && std::bit_width(leading) < kLeadingBits) {
-    leading = leading << limb_bits_ | magnitude.digits[--digit];
+  // The upper limbs as one number, whose lowest bit counts 2^low of the format's smallest subnormals: more than 64 bits
+  // of the sum, or all of it.
+  constexpr Wide kEnough = Wide{1} << 64;
+  unsigned limb = static_cast<unsigned>(std::bit_width(limbs));
+  Wide upper = 0;
+  while (limb > first && -kEnough < upper && upper < kEnough) upper = (upper << limb_bits_) + sums[--limb];
+  int low = static_cast<int>(limb * limb_bits_);
+  // Of the limbs below it, what they carry, and whether there is a fraction: at least 0 and less than 1.
+  const auto mask = (std::int64_t{1} << limb_bits_) - 1;
+  std::int64_t carry = 0;
+  bool fraction = false;
+  for (unsigned below = first; below < limb; ++below) {
+    const std::int64_t sum = sums[below] + carry;
+    carry = sum >> limb_bits_;  // towards minus infinity
+    fraction |= (sum & mask) != 0;
   }
-  const unsigned low = (first + digit) * limb_bits_;
-  bool inexact = false;
-  while (digit > 0) inexact |= magnitude.digits[--digit] != 0;
-  if (leading == 0) return 0;
+  upper += carry;
+  if (upper == 0) return 0;  // then it was all of the sum
+  const bool negative = upper < 0;
+  // Without the sign, the fraction of a negative number is one minus what it was.
+  auto magnitude = static_cast<UnsignedWide>(negative ? -upper - (fraction ? 1 : 0) : upper);
+  if (divisor != 1) {
+    // The quotient needs more bits than the significand. What is left over is a fraction again.
+    const unsigned width = bit_width(magnitude);
+    const unsigned shift = width < 64 ? 64 - width : 0;
+    magnitude <<= shift;
+    low -= static_cast<int>(shift);
+    fraction |= magnitude % divisor != 0;
+    magnitude /= divisor;
+  }
 
   // The significand's lowest bit is bit `kept_low`; a subnormal has fewer bits than others.
-  const unsigned width = low + static_cast<unsigned>(std::bit_width(leading));
-  const unsigned kept_low = std::max(width, unit + mantissa_bits_ + 1) - (mantissa_bits_ + 1);
+  const auto significand_bits = static_cast<int>(mantissa_bits_ + 1);
+  const int kept_low = std::max(low + static_cast<int>(bit_width(magnitude)) - significand_bits, 0);
   std::uint64_t kept;
   if (kept_low <= low) {
-    kept = leading << (low - kept_low);
+    kept = static_cast<std::uint64_t>(magnitude) << (low - kept_low);
   } else {
-    const unsigned shift = kept_low - low;
-    assert(shift < 64);
-    const std::uint64_t rest = leading & ((std::uint64_t{1} << shift) - 1);
-    const std::uint64_t half = std::uint64_t{1} << (shift - 1);
-    kept = leading >> shift;
-    if (rest > half || (rest == half && (inexact || (kept & 1) != 0))) ++kept;
+    const int shift = kept_low - low;
+    const UnsignedWide half = UnsignedWide{1} << (shift - 1);
+    const UnsignedWide rest = magnitude & (2 * half - 1);
+    kept = static_cast<std::uint64_t>(magnitude >> shift);
+    kept += static_cast<std::uint64_t>(rest + (fraction || (kept & 1) != 0 ? 1 : 0) > half);
   }
   // The hidden bit is 1 more in the exponent, and so is a significand that was rounded up to the next power of two.
-  const std::uint64_t bits = (std::uint64_t{kept_low - unit} << mantissa_bits_) + kept;
-  return (magnitude.negative ? sign_ : 0) | static_cast<std::uint32_t>(std::min<std::uint64_t>(bits, infinity()));
+  const std::uint64_t bits = (static_cast<std::uint64_t>(kept_low) << mantissa_bits_) + kept;
+  return (negative ? sign_ : 0) | static_cast<std::uint32_t>(std::min<std::uint64_t>(bits, infinity()));
 }
 
 }  // namespace wiresum::numeric

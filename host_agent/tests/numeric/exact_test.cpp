@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -106,6 +108,9 @@ TEST(ExactSum, AveragesAreRoundedOnceToo) {
   EXPECT_EQ(sum({-0x1p-149F, -0x1p-149F, 0.0F}, 3), -0x1p-149F);
   EXPECT_EQ(sum({0x1p24F, 3.0F}, 2), 0x1p23F + 2.0F);  // 2^23 + 1.5: a tie to even, although 2^24 + 3 is no fp32 number
   EXPECT_EQ(sum({0x1p25F, 1.0F, 0.0F, 0.0F}, 4), 0x1p23F);
+  // 2^84, 2^60 and 1/3 of the smallest subnormals: only the last term makes it more than a tie.
+  EXPECT_EQ(sum({0x1.8p-64F, 0x1.8p-88F, 0x1p-149F}, 3), 0x1.000002p-65F);
+  EXPECT_EQ(sum({0x1.8p-64F, 0x1.8p-88F, 0.0F}, 3), 0x1p-65F);
   for (const unsigned workers : {31U, 32U, 127U, 1024U, 4096U}) {
     std::vector<float> terms(workers, 0.0F);
     for (terms[0] = 1.0F; terms[0] < 0x1p30F; terms[0] *= 3.0F) {
@@ -155,6 +160,107 @@ TEST(ExactSum, BothWaysGiveTheSameBitsForAnyElementsAndWorkers) {
       for (const unsigned divisor : {1U, workers}) {
         EXPECT_TRUE(split_and_join(dtype, contributions, divisor) == added_up(dtype, contributions, divisor))
             << name_of(dtype) << ", " << workers << " workers";
+      }
+    }
+  }
+}
+
+/// One element's quotient in long division, bit by bit: digit k counts 2^(32 k - 64) of the smallest subnormals.
+class LongDivision {
+ public:
+  explicit LongDivision(Dtype dtype)
+      : mantissa_bits_(dtype == Dtype::kF32 ? 23 : dtype == Dtype::kF16 ? 10 : 7),
+        exponent_max_(dtype == Dtype::kF16 ? 31 : 255) {}
+
+  /// Adds an element, or takes it away. It is finite.
+  void add(std::uint32_t bits) {
+    const unsigned exponent = bits >> mantissa_bits_ & exponent_max_;
+    const std::uint64_t mantissa = bits & ((1U << mantissa_bits_) - 1);
+    const unsigned position = 64 + std::max(exponent, 1U) - 1;
+    const std::uint64_t shifted = (exponent == 0 ? mantissa : mantissa | 1U << mantissa_bits_) << position % 32;
+    const int sign = (bits >> mantissa_bits_) > exponent_max_ ? -1 : 1;
+    digits_[position / 32] += sign * static_cast<std::int64_t>(shifted & 0xFFFFFFFF);
+    digits_[position / 32 + 1] += sign * static_cast<std::int64_t>(shifted >> 32);
+  }
+
+  [[nodiscard]] std::uint32_t rounded(unsigned divisor) {
+    carry();
+    const bool negative = digits_.back() < 0;
+    if (negative) {
+      for (std::int64_t& digit : digits_) digit = -digit;
+      carry();
+    }
+    std::uint64_t rest = 0;
+    for (std::size_t i = digits_.size(); i-- > 0;) {
+      const std::uint64_t dividend = rest << 32 | static_cast<std::uint64_t>(digits_[i]);
+      digits_[i] = static_cast<std::int64_t>(dividend / divisor);
+      rest = dividend % divisor;
+    }
+    unsigned top = 32 * static_cast<unsigned>(digits_.size());
+    while (top > 0 && bit(top - 1) == 0) --top;
+    const unsigned low = std::max(top, 64 + mantissa_bits_ + 1) - (mantissa_bits_ + 1);
+    std::uint32_t kept = 0;
+    for (unsigned i = low + mantissa_bits_ + 1; i-- > low;) kept = kept << 1 | bit(i);
+    bool above_half = rest != 0;
+    for (unsigned i = 0; i < low - 1; ++i) above_half |= bit(i) != 0;
+    if (bit(low - 1) != 0 && (above_half || kept % 2 == 1)) ++kept;
+    const std::uint32_t magnitude = std::min(((low - 64) << mantissa_bits_) + kept, exponent_max_ << mantissa_bits_);
+    return negative ? magnitude | (exponent_max_ + 1) << mantissa_bits_ : magnitude;
+  }
+
+ private:
+  void carry() {
+    for (std::size_t i = 0; i + 1 < digits_.size(); ++i) {
+      digits_[i + 1] += digits_[i] >> 32;
+      digits_[i] &= 0xFFFFFFFF;
+    }
+  }
+  [[nodiscard]] std::uint32_t bit(unsigned i) const { return digits_[i / 32] >> i % 32 & 1; }
+
+  const unsigned mantissa_bits_;
+  const unsigned exponent_max_;
+  std::array<std::int64_t, 14> digits_{};
+};
+
+/// Finite elements with exponents in a range of a random width, many of which cancel, and with short mantissas.
+Contributions finite_elements(Dtype dtype, unsigned workers, std::size_t count, std::mt19937_64& random) {
+  const unsigned mantissa_bits = dtype == Dtype::kF32 ? 23 : dtype == Dtype::kF16 ? 10 : 7;
+  const unsigned exponents = dtype == Dtype::kF16 ? 31 : 255;
+  const std::uint64_t width = std::vector<unsigned>{2, 40, 100, exponents}[random() % 4];
+  const std::uint64_t lowest = random() % 2 == 0 ? 0 : random() % exponents;
+  Contributions contributions(workers, std::vector<std::uint32_t>(count));
+  for (unsigned worker = 0; worker < workers; ++worker) {
+    for (std::size_t i = 0; i < count; ++i) {
+      std::uint32_t& element = contributions[worker][i];
+      if (worker > 0 && random() % 4 == 0) {
+        element = contributions[worker - 1][i] ^ (exponents + 1) << mantissa_bits;
+        continue;
+      }
+      const auto exponent = static_cast<std::uint32_t>((lowest + random() % width) % exponents);
+      const auto mantissa = static_cast<std::uint32_t>(random() & ((1U << mantissa_bits) - 1) & (~0U << random() % 24));
+      element = (exponent | (random() % 2 == 0 ? 0 : exponents + 1)) << mantissa_bits | mantissa;
+    }
+  }
+  return contributions;
+}
+
+TEST(ExactSum, IsTheRoundedQuotientOfLongDivision) {
+  std::mt19937_64 random(3);
+  constexpr std::size_t kCount = 50;
+  for (int round = 0; round < 40; ++round) {
+    for (const Dtype dtype : kFloatDtypes) {
+      for (const unsigned workers : {1U, 2U, 3U, 8U, 33U, 300U}) {
+        const Contributions contributions = finite_elements(dtype, workers, kCount, random);
+        for (const unsigned divisor : {1U, workers, 7U}) {
+          std::vector<std::uint32_t> expected;
+          for (std::size_t i = 0; i < kCount; ++i) {
+            LongDivision sum(dtype);
+            for (const auto& elements : contributions) sum.add(elements[i]);
+            expected.push_back(sum.rounded(divisor));
+          }
+          ASSERT_TRUE(added_up(dtype, contributions, divisor) == stored(dtype, expected))
+              << name_of(dtype) << ", " << workers << " workers, divided by " << divisor << ", round " << round;
+        }
       }
     }
   }
