@@ -18,8 +18,12 @@ unsigned mantissa_bits_of(Dtype dtype) noexcept { return dtype == Dtype::kF32 ? 
 
 constexpr unsigned quotient_up(unsigned value, unsigned divisor) noexcept { return (value + divisor - 1) / divisor; }
 
-__extension__ using Wide = __int128;
 __extension__ using UnsignedWide = unsigned __int128;
+
+/// Many more than are kept after a division by the number of workers.
+constexpr unsigned kUpperBits = 64;
+/// Between the exponents of elements whose sum is one number, at once.
+constexpr unsigned kSpanMax = 127 - 24 - static_cast<unsigned>(std::bit_width(wire::kJobWorkersMax));
 
 unsigned bit_width(UnsignedWide value) noexcept {
   const auto high = static_cast<std::uint64_t>(value >> 64);
@@ -69,15 +73,15 @@ void ExactFormat::store(std::byte* destination, std::size_t index, std::uint32_t
 template <class Take>
 void ExactFormat::for_each_part(std::uint32_t bits, const Take& take) const noexcept {
   const std::uint32_t exponent = bits >> mantissa_bits_ & exponent_max_;
-  const std::uint32_t mantissa = bits & ((1U << mantissa_bits_) - 1);
   const bool negative = (bits & sign_) != 0;
   if (exponent == exponent_max_) {
-    take(limbs_, std::int64_t{mantissa != 0 ? kPlusInf | kMinusInf : negative ? kMinusInf : kPlusInf});
+    const bool is_nan = (bits & (hidden_bit() - 1)) != 0;
+    take(limbs_, std::int64_t{is_nan ? kPlusInf | kMinusInf : negative ? kMinusInf : kPlusInf});
     return;
   }
   const LimbBit place = places_[exponent];
   const std::uint64_t mask = (std::uint64_t{1} << limb_bits_) - 1;
-  std::uint64_t rest = std::uint64_t{exponent == 0 ? mantissa : mantissa | 1U << mantissa_bits_} << place.shift;
+  std::uint64_t rest = std::uint64_t{significand_of(bits)} << place.shift;
   for (unsigned limb = place.limb; rest != 0; ++limb, rest >>= limb_bits_) {
     const auto part = static_cast<std::int64_t>(rest & mask);
     if (part != 0) take(limb, negative ? -part : part);
@@ -120,16 +124,43 @@ void ExactFormat::join(const std::int32_t* words, std::size_t count, Planes plan
 void ExactFormat::add_up(const std::byte* contributions, std::size_t stride, unsigned workers, std::size_t count,
                          unsigned divisor, std::byte* destination) const noexcept {
   for (std::size_t i = 0; i < count; ++i) {
-    Parts sums{};
-    Planes planes = 0;
+    unsigned lowest = exponent_max_;
+    unsigned highest = 0;
     for (unsigned worker = 0; worker < workers; ++worker) {
-      for_each_part(load(contributions + worker * stride, i), [&](unsigned plane, std::int64_t part) {
-        sums[plane] += part;
-        planes |= 1U << plane;
-      });
+      const std::uint32_t magnitude = load(contributions + worker * stride, i) & ~sign_;
+      if (magnitude == 0) continue;
+      // Subnormals have exponent 1's scale.
+      lowest = std::min(lowest, std::max(magnitude >> mantissa_bits_, 1U));
+      highest = std::max(highest, magnitude >> mantissa_bits_);
     }
-    store(destination, i, rounded(sums, planes, divisor));
+    if (highest == exponent_max_ || highest > lowest + kSpanMax) {
+      store(destination, i, sum_of_parts(contributions, stride, workers, i, divisor));
+      continue;
+    }
+    Wide sum = 0;
+    for (unsigned worker = 0; worker < workers; ++worker) {
+      const std::uint32_t bits = load(contributions + worker * stride, i);
+      const std::uint32_t exponent = bits >> mantissa_bits_ & exponent_max_;
+      // Signs are as good as random: a processor would guess a branch wrong half of the time.
+      const auto negative = -static_cast<std::int64_t>((bits & sign_) != 0);
+      const std::int64_t significand = (static_cast<std::int64_t>(significand_of(bits)) ^ negative) - negative;
+      sum += Wide{significand} << ((std::max(exponent, 1U) - lowest) & 127);  // any shift, if it is 0
+    }
+    store(destination, i, rounded({.bits = sum, .low = static_cast<int>(lowest) - 1, .fraction = false}, divisor));
   }
+}
+
+std::uint32_t ExactFormat::sum_of_parts(const std::byte* contributions, std::size_t stride, unsigned workers,
+                                        std::size_t index, unsigned divisor) const noexcept {
+  Parts sums{};
+  Planes planes = 0;
+  for (unsigned worker = 0; worker < workers; ++worker) {
+    for_each_part(load(contributions + worker * stride, index), [&](unsigned plane, std::int64_t part) {
+      sums[plane] += part;
+      planes |= 1U << plane;
+    });
+  }
+  return rounded(sums, planes, divisor);
 }
 
 std::uint32_t ExactFormat::special(std::uint32_t counts) const noexcept {
@@ -142,17 +173,12 @@ std::uint32_t ExactFormat::special(std::uint32_t counts) const noexcept {
 std::uint32_t ExactFormat::rounded(const Parts& sums, Planes planes, unsigned divisor) const noexcept {
   if (sums[limbs_] != 0) return special(static_cast<std::uint32_t>(sums[limbs_]));
   const Planes limbs = planes & ((1U << limbs_) - 1);
-  if (limbs == 0) return 0;
   const unsigned first = static_cast<unsigned>(std::countr_zero(limbs));
-
-  // The upper limbs as one number, whose lowest bit counts 2^low of the format's smallest subnormals: more than 64 bits
-  // of the sum, or all of it.
-  constexpr Wide kEnough = Wide{1} << 64;
+  constexpr Wide kEnough = Wide{1} << kUpperBits;
   unsigned limb = static_cast<unsigned>(std::bit_width(limbs));
   Wide upper = 0;
   while (limb > first && -kEnough < upper && upper < kEnough) upper = (upper << limb_bits_) + sums[--limb];
-  int low = static_cast<int>(limb * limb_bits_);
-  // Of the limbs below it, what they carry, and whether there is a fraction: at least 0 and less than 1.
+  // Of the limbs below, what they carry, and whether something is left.
   const auto mask = (std::int64_t{1} << limb_bits_) - 1;
   std::int64_t carry = 0;
   bool fraction = false;
@@ -161,15 +187,20 @@ std::uint32_t ExactFormat::rounded(const Parts& sums, Planes planes, unsigned di
     carry = sum >> limb_bits_;  // towards minus infinity
     fraction |= (sum & mask) != 0;
   }
-  upper += carry;
-  if (upper == 0) return 0;  // then it was all of the sum
-  const bool negative = upper < 0;
+  return rounded({.bits = upper + carry, .low = static_cast<int>(limb * limb_bits_), .fraction = fraction}, divisor);
+}
+
+std::uint32_t ExactFormat::rounded(const Upper& sum, unsigned divisor) const noexcept {
+  if (sum.bits == 0) return 0;
+  const bool negative = sum.bits < 0;
   // Without the sign, the fraction of a negative number is one minus what it was.
-  auto magnitude = static_cast<UnsignedWide>(negative ? -upper - (fraction ? 1 : 0) : upper);
+  auto magnitude = static_cast<UnsignedWide>(negative ? -sum.bits - (sum.fraction ? 1 : 0) : sum.bits);
+  int low = sum.low;
+  bool fraction = sum.fraction;
   if (divisor != 1) {
     // The quotient needs more bits than the significand. What is left over is a fraction again.
     const unsigned width = bit_width(magnitude);
-    const unsigned shift = width < 64 ? 64 - width : 0;
+    const unsigned shift = width < kUpperBits ? kUpperBits - width : 0;
     magnitude <<= shift;
     low -= static_cast<int>(shift);
     fraction |= magnitude % divisor != 0;

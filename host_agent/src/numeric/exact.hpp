@@ -62,13 +62,31 @@ class ExactFormat {
     std::uint8_t shift = 0;
   };
 
+  __extension__ using Wide = __int128;
+  /// Of a sum the upper bits, more than 64 of them or all. The lowest counts 2^low of the format's smallest subnormals.
+  struct Upper {
+    Wide bits;
+    int low;
+    bool fraction;  // something is left: more than 0, and less than the lowest bit counts
+  };
+
   [[nodiscard]] std::uint32_t load(const std::byte* source, std::size_t index) const noexcept;
   void store(std::byte* destination, std::size_t index, std::uint32_t bits) const noexcept;
   /// Calls take(plane, part) for each part of an element that is not 0.
   template <class Take>
   void for_each_part(std::uint32_t bits, const Take& take) const noexcept;
+  /// Of finite elements.
+  [[nodiscard]] std::uint32_t significand_of(std::uint32_t bits) const noexcept {
+    const std::uint32_t mantissa = bits & (hidden_bit() - 1);
+    return (bits >> mantissa_bits_ & exponent_max_) == 0 ? mantissa : mantissa | hidden_bit();
+  }
+  /// The result for one element, whatever the contributions.
+  [[nodiscard]] std::uint32_t sum_of_parts(const std::byte* contributions, std::size_t stride, unsigned workers,
+                                           std::size_t index, unsigned divisor) const noexcept;
+  [[nodiscard]] std::uint32_t rounded(const Upper& sum, unsigned divisor) const noexcept;
   /// The element that the sums of `planes` make; the sums of other planes are 0.
   [[nodiscard]] std::uint32_t rounded(const Parts& sums, Planes planes, unsigned divisor) const noexcept;
+  [[nodiscard]] std::uint32_t hidden_bit() const noexcept { return 1U << mantissa_bits_; }
   [[nodiscard]] std::uint32_t infinity() const noexcept { return exponent_max_ << mantissa_bits_; }
   [[nodiscard]] std::uint32_t special(std::uint32_t counts) const noexcept;
 
