@@ -81,8 +81,8 @@ schedule::SchedulerConfig scheduler_config(const EngineConfig& config) {
   return scheduler;
 }
 
-/// Sockets may be left alone. A device answers ARP in time if it is served every few milliseconds, and threads that share
-/// one receive for each other, so none of them may stop.
+/// Sockets may be left alone. A device answers ARP in time if it is served every few milliseconds, and threads that
+/// share one receive for each other, so none of them may stop.
 TimeNs park_ns_max(const EngineConfig& config) {
   constexpr TimeNs kSocketsNs = 1'000'000'000;
   constexpr TimeNs kDeviceNs = 5'000'000;

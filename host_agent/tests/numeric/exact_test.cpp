@@ -169,7 +169,9 @@ TEST(ExactSum, BothWaysGiveTheSameBitsForAnyElementsAndWorkers) {
 class LongDivision {
  public:
   explicit LongDivision(Dtype dtype)
-      : mantissa_bits_(dtype == Dtype::kF32 ? 23 : dtype == Dtype::kF16 ? 10 : 7),
+      : mantissa_bits_(dtype == Dtype::kF32   ? 23
+                       : dtype == Dtype::kF16 ? 10
+                                              : 7),
         exponent_max_(dtype == Dtype::kF16 ? 31 : 255) {}
 
   /// Adds an element, or takes it away. It is finite.

@@ -25,6 +25,7 @@ BENCHMARKS = {
     ),
     "reproducible": ("reproducible", "gradients that are the same for any number of workers: cost and error"),
     "callers": ("callers", "what an all-reduce costs its caller, over Wiresum and over Gloo"),
+    "small": ("small", "how long a small sum takes, from call to return (two cores to itself)"),
     "gpu": ("gpu", "tensors on this machine's GPU: their tests, copies, sums, and DDP"),
     "packets": ("packets", "what a packet costs, by layer and by transport (two cores to itself)"),
     "admission": ("cluster.admission", "admit and tear down jobs"),

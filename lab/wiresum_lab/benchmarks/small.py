@@ -1,0 +1,163 @@
+"""How long a small all-reduce takes, from call to return: make bench NAMES=small.
+
+A worker and a software switch on this machine, a core each (`--cores`), over loopback and over shared memory (DPDK's
+net_memif), with a sum that is exact and one in blocks. The worker calls `wiresum_all_reduce` of libwiresum, which
+returns with the sum: through ctypes, which takes about a microsecond itself. More workers than cores would measure how
+long one of them waits for its turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from itertools import product
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from wiresum_lab.processes import SwitchProcess
+
+EAL = "--no-huge --no-pci -m 128"
+SWITCH_ADDRESS, WORKER_ADDRESS = "10.213.0.1", "10.213.0.2"
+"""Over shared memory, where only these two are."""
+TRANSPORTS = {"udp": "UDP, loopback", "dpdk": "DPDK, net_memif"}
+PRECISIONS = ("exact", "block")
+WARM_UP = 200
+RUN_TIMEOUT_S = 120.0
+REPORT_COLUMNS = 100
+
+
+@dataclass(frozen=True)
+class Result:
+    """Microseconds from call to return: the median, and what a tenth of the calls were below and above."""
+
+    transport: str
+    precision: str
+    median_us: float
+    tenth_us: float
+    nine_tenths_us: float
+
+
+def device(folder: Path, role: str, core: int) -> str:
+    """One end of net_memif, for a process on this core."""
+    return f"{EAL} --lcores=0@{core} --vdev=net_memif0,role={role},socket={folder}/memif,socket-abstract=no"
+
+
+def call(variables: dict[str, str], core: int, elements: int, calls: int, answer: Connection) -> None:
+    """The worker: sends how many microseconds each call took, or why there is no answer."""
+    os.sched_setaffinity(0, {core})
+    os.environ.update(variables)
+    library = ctypes.CDLL(str(files("wiresum.agent") / "libwiresum.so.1"))
+    library.wiresum_error_text.restype = ctypes.c_char_p
+
+    def check(code: int) -> None:
+        if code != 0:
+            answer.send(library.wiresum_error_text().decode())
+            raise SystemExit(1)
+
+    session = ctypes.c_void_p()
+    check(library.wiresum_join(b"small", 0, 1, None, 0, ctypes.byref(session)))
+    values = (ctypes.c_float * elements)(*range(elements))
+    arguments = (session, values, values, ctypes.c_size_t(elements), 0, 0, None)
+    times = []
+    for _ in range(WARM_UP + calls):
+        begun = time.perf_counter_ns()
+        code = library.wiresum_all_reduce(*arguments)
+        times.append((time.perf_counter_ns() - begun) * 1e-3)
+        check(code)
+    check(library.wiresum_leave(ctypes.byref(session)))
+    answer.send(times[WARM_UP:])
+
+
+@contextlib.contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """What is started in the block runs there."""
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usable)
+
+
+def measure(transport: str, precision: str, options: argparse.Namespace) -> Result:
+    """Raises a `ProgramError` if the switch cannot serve, and a `RuntimeError` if the worker gives no answer."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    at_switch, at_worker = options.cores
+    variables = {"WIRESUM_PRECISION": precision, "WIRESUM_TRANSPORT": transport}
+    with tempfile.TemporaryDirectory() as name:
+        switch = ["--threads", "1", "--transport", transport]
+        if transport == "dpdk":
+            switch += ["--bind", SWITCH_ADDRESS, "--device", device(Path(name), "server", at_switch)]
+            variables |= {"WIRESUM_ADDRESS": WORKER_ADDRESS, "WIRESUM_DEVICE": device(Path(name), "client", at_worker)}
+        with on_core(at_switch):
+            served = SwitchProcess(Path(name), *switch)
+        with served:
+            variables |= {"WIRESUM_SWITCH": served.endpoint}
+            worker = context.Process(target=call, args=(variables, at_worker, options.elements, options.calls, theirs))
+            worker.start()
+            theirs.close()  # so that the pipe ends with the worker
+            try:
+                said = ours.recv() if ours.poll(RUN_TIMEOUT_S) else "it did not come to an end"
+            except EOFError:
+                said = "it ended without an answer"
+            finally:
+                worker.kill()
+                worker.join()
+    if isinstance(said, str):
+        raise RuntimeError(f"the worker over {TRANSPORTS[transport]}: {said}")
+    tenths = statistics.quantiles(said, n=10)
+    return Result(TRANSPORTS[transport], precision, statistics.median(said), tenths[0], tenths[-1])
+
+
+def report(results: Sequence[Result], options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from wiresum_lab.benchmarks.program import table_of
+
+    table = table_of(
+        f"An all-reduce of {4 * options.elements} bytes, one worker and a switch; us from call to return",
+        ("transport", "sum", "median", "10%", "90%"),
+    )
+    for result in results:
+        times = (result.median_us, result.tenth_us, result.nine_tenths_us)
+        table.add_row(result.transport, result.precision, *(f"{time_us:.1f}" for time_us in times))
+    Console(width=None if sys.stdout.isatty() else REPORT_COLUMNS).print(table)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--elements", type=int, default=256, help="of fp32 in the tensor (default: %(default)s)")
+    parser.add_argument("--calls", type=int, default=20_000, help="of each kind (default: %(default)s)")
+    parser.add_argument("--cores", type=int, nargs=2, default=[0, 1], help="of switch and worker (default: 0 1)")
+    parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=[*TRANSPORTS], help="(default: all)")
+    parser.add_argument("--json", type=Path, default=Path("build/bench/small.json"), help="(default: %(default)s)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    if not {*options.cores} <= os.sched_getaffinity(0):
+        sys.stderr.write(f"There are no cores {options.cores} for this process: name others (--cores)\n")
+        return 1
+    results = [measure(*kind, options) for kind in product(options.transports, PRECISIONS)]
+    report(results, options)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
+    sys.stdout.write(f"figures: {options.json}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
