@@ -21,10 +21,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
-from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from wiresum_lab.namespaces.transports import missing
 from wiresum_lab.processes import SwitchProcess
 
 EAL = "--no-huge --no-pci -m 128"
@@ -140,7 +140,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--elements", type=int, default=256, help="of fp32 in the tensor (default: %(default)s)")
     parser.add_argument("--calls", type=int, default=20_000, help="of each kind (default: %(default)s)")
-    parser.add_argument("--cores", type=int, nargs=2, default=[0, 1], help="of switch and worker (default: 0 1)")
+    usable = os.sched_getaffinity(0)
+    ends = [min(usable), max(usable)]
+    parser.add_argument("--cores", type=int, nargs=2, default=ends, help="of switch and worker (default: %(default)s)")
     parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=[*TRANSPORTS], help="(default: all)")
     parser.add_argument("--json", type=Path, default=Path("build/bench/small.json"), help="(default: %(default)s)")
     return parser.parse_args(arguments)
@@ -151,7 +153,12 @@ def main(arguments: Sequence[str]) -> int:
     if not {*options.cores} <= os.sched_getaffinity(0):
         sys.stderr.write(f"There are no cores {options.cores} for this process: name others (--cores)\n")
         return 1
-    results = [measure(*kind, options) for kind in product(options.transports, PRECISIONS)]
+    results = []
+    for transport in options.transports:
+        if reason := missing(transport):
+            sys.stdout.write(f"{TRANSPORTS[transport]} is left out: {reason}\n")
+            continue
+        results += [measure(transport, precision, options) for precision in PRECISIONS]
     report(results, options)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
