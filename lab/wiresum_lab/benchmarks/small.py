@@ -48,9 +48,9 @@ class Result:
     nine_tenths_us: float
 
 
-def device(folder: Path, role: str, core: int) -> str:
-    """One end of net_memif, for a process on this core."""
-    return f"{EAL} --lcores=0@{core} --vdev=net_memif0,role={role},socket={folder}/memif,socket-abstract=no"
+def device(folder: Path, role: str) -> str:
+    """One end of net_memif."""
+    return f"{EAL} --vdev=net_memif0,role={role},socket={folder}/memif,socket-abstract=no"
 
 
 def call(variables: dict[str, str], core: int, elements: int, calls: int, answer: Connection) -> None:
@@ -99,8 +99,8 @@ def measure(transport: str, precision: str, options: argparse.Namespace) -> Resu
     with tempfile.TemporaryDirectory() as name:
         switch = ["--threads", "1", "--transport", transport]
         if transport == "dpdk":
-            switch += ["--bind", SWITCH_ADDRESS, "--device", device(Path(name), "server", at_switch)]
-            variables |= {"WIRESUM_ADDRESS": WORKER_ADDRESS, "WIRESUM_DEVICE": device(Path(name), "client", at_worker)}
+            switch += ["--bind", SWITCH_ADDRESS, "--device", device(Path(name), "server")]
+            variables |= {"WIRESUM_ADDRESS": WORKER_ADDRESS, "WIRESUM_DEVICE": device(Path(name), "client")}
         with on_core(at_switch):
             served = SwitchProcess(Path(name), *switch)
         with served:
