@@ -23,7 +23,8 @@ namespace {
 
 /// How long a full ring is waited for: a peer that polls empties it in less.
 constexpr std::uint64_t kSendWaitUsMax = 100;
-constexpr int kRefusalsMax = 10'000;  // of MemifGate, some milliseconds; what it waits for takes microseconds
+/// The same for MemifGate. What it waits for takes microseconds, once it has a core: nothing can be done meanwhile.
+constexpr std::uint64_t kGateWaitUsMax = 100'000;
 constexpr std::int64_t kLookNs = 200'000'000;
 constexpr std::uint64_t kRxChecksums = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
 
@@ -224,11 +225,13 @@ std::size_t Port::send_by(std::uint16_t queue, std::span<rte_mbuf*> packets) noe
   const std::size_t good = !started_ ? 0 : sends_checksums_ ? rte_eth_tx_prepare(id_, queue, packets.data(), all) : all;
   std::size_t sent = 0;
   std::uint64_t give_up = 0;
-  int refusals = 0;
+  std::uint64_t gate_give_up = 0;
   while (sent != good) {
     const auto left = static_cast<std::uint16_t>(good - sent);
     if (is_memif_ && !MemifGate::enter()) {
-      if (++refusals == kRefusalsMax) break;
+      const std::uint64_t now = rte_get_timer_cycles();
+      if (gate_give_up == 0) gate_give_up = now + rte_get_timer_hz() / 1'000'000 * kGateWaitUsMax;
+      if (now > gate_give_up) break;
       sched_yield();  // for the interrupt thread, if it is this core that it works on
       continue;
     }
