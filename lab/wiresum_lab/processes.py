@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -186,6 +186,17 @@ class SwitchProcess(Program):
         command = wiresum("switch", "--control", "127.0.0.1:0", "--port", "0", *arguments)
         super().__init__(command, folder / "switch.log", variables)
         self.endpoint = self.await_text(r"ready: control (\S+:\d+)")[1]
+
+
+@contextlib.contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """Programs that are started in the block stay on this core."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def stop_all(programs: Sequence[Program]) -> None:

@@ -81,15 +81,6 @@ schedule::SchedulerConfig scheduler_config(const EngineConfig& config) {
   return scheduler;
 }
 
-/// Sockets may be left alone. A device answers ARP in time if it is served every few milliseconds, and threads that
-/// share one receive for each other, so none of them may stop.
-TimeNs park_ns_max(const EngineConfig& config) {
-  constexpr TimeNs kSocketsNs = 1'000'000'000;
-  constexpr TimeNs kDeviceNs = 5'000'000;
-  if (config.transport.kind == transport::TransportKind::kUdp) return kSocketsNs;
-  return scheduler_config(config).threads == 1 ? kDeviceNs : 0;
-}
-
 bool is_small(const schedule::Request& request, const EngineConfig& config) {
   std::uint64_t elements = 0;
   for (const auto& region : request.regions) elements += region.elements;
@@ -265,13 +256,14 @@ std::unique_ptr<EngineThread> Engine::Parts::new_thread(std::size_t aggregator, 
                         index](const worker::Completion& completion) { dispatcher->complete_share(index, completion); },
       .on_look_around = nullptr};
   if (index == 0) hooks.on_look_around = [this](TimeNs now) { dispatcher->check_deadlines(now); };
-  EngineThreadConfig settings{.name = "engine thread " + std::to_string(index + 1) + " of " +
-                                      std::to_string(scheduler_config(config).threads) + " of this session",
-                              .aggregator = aggregator,
-                              .worker = thread_config(at, thread),
-                              .switch_endpoint = thread_port(at.switch_endpoint, thread),
-                              .spin_ns = config.spin_ns,
-                              .park_ns_max = park_ns_max(config)};
+  const unsigned all = scheduler_config(config).threads;
+  EngineThreadConfig settings{
+      .name = "engine thread " + std::to_string(index + 1) + " of " + std::to_string(all) + " of this session",
+      .aggregator = aggregator,
+      .worker = thread_config(at, thread),
+      .switch_endpoint = thread_port(at.switch_endpoint, thread),
+      .spin_ns = config.spin_ns,
+      .park_ns_max = park_ns_max(config.transport.kind, all)};
   return std::make_unique<EngineThread>(std::move(settings), std::move(path), std::move(hooks));
 }
 

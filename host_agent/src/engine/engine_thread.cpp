@@ -27,6 +27,12 @@ TimeNs SteadyClock::now() const noexcept {
       .count();
 }
 
+TimeNs park_ns_max(transport::TransportKind kind, unsigned threads) noexcept {
+  constexpr TimeNs kDeviceNs = 5'000'000;
+  if (kind == transport::TransportKind::kUdp) return kSleepMaxNs;
+  return threads == 1 ? kDeviceNs : 0;
+}
+
 EngineThread::EngineThread(EngineThreadConfig config, transport::DataPath path, Hooks hooks)
     : config_(std::move(config)),
       hooks_(std::move(hooks)),

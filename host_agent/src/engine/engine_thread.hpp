@@ -42,6 +42,10 @@ struct EngineThreadConfig {
   std::int64_t park_ns_max = 0;
 };
 
+/// How long a thread of `threads` may leave its transport alone. Sockets wait. A device answers ARP in time if it is
+/// served every few milliseconds; threads that share one receive for each other, so none of them may stop: 0.
+[[nodiscard]] TimeNs park_ns_max(transport::TransportKind kind, unsigned threads) noexcept;
+
 class EngineThread {
  public:
   struct Hooks {

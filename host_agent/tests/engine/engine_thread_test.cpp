@@ -92,5 +92,15 @@ TEST_F(EngineThreadTest, LooksAtItsTransportSoonAfterACallerHasDriven) {
   thread->stop();
 }
 
+TEST(Parking, OverADeviceIsForMomentsAndOnlyForAThreadThatHasItToItself) {
+  using transport::TransportKind;
+  for (const unsigned threads : {1U, 2U, 8U}) EXPECT_GE(park_ns_max(TransportKind::kUdp, threads), 1'000'000'000);
+  for (const TransportKind device : {TransportKind::kXdp, TransportKind::kDpdk}) {
+    EXPECT_GT(park_ns_max(device, 1), 0);
+    EXPECT_LE(park_ns_max(device, 1), 10'000'000) << "the first repetition of an ARP request";
+    EXPECT_EQ(park_ns_max(device, 2), 0);
+  }
+}
+
 }  // namespace
 }  // namespace wiresum::engine

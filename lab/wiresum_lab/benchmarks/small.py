@@ -9,7 +9,6 @@ long one of them waits for its turn.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import json
 import multiprocessing
@@ -18,14 +17,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from wiresum_lab.namespaces.transports import missing
-from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.processes import SwitchProcess, on_core
 
 EAL = "--no-huge --no-pci -m 128"
 SWITCH_ADDRESS, WORKER_ADDRESS = "10.213.0.1", "10.213.0.2"
@@ -76,18 +75,8 @@ def call(variables: dict[str, str], core: int, elements: int, calls: int, answer
         times.append((time.perf_counter_ns() - begun) * 1e-3)
         check(code)
     check(library.wiresum_leave(ctypes.byref(session)))
-    answer.send(times[WARM_UP:])
-
-
-@contextlib.contextmanager
-def on_core(core: int) -> Iterator[None]:
-    """What is started in the block runs there."""
-    usable = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, usable)
+    # The sum over one worker, again and again.
+    answer.send(times[WARM_UP:] if [*values] == [*map(float, range(elements))] else "the sums are wrong")
 
 
 def measure(transport: str, precision: str, options: argparse.Namespace) -> Result:

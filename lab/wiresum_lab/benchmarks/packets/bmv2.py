@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from wiresum.controller.p4runtime import P4RuntimeSwitch
 from wiresum_lab.namespaces.bmv2 import bmv2_missing
 from wiresum_lab.namespaces.bmv2_star import Bmv2Star
 from wiresum_lab.namespaces.star import StarError, check_prerequisites
-from wiresum_lab.processes import ProgramError
+from wiresum_lab.processes import ProgramError, on_core
 
 WORKER_PORT = 20_000
 """Of the first worker, and the job's number and key: as in packet_bench.cpp."""
@@ -44,7 +43,7 @@ def running_bmv2(workers: int, slots: int, core: int) -> Iterator[Bmv2]:
     with contextlib.ExitStack() as cleanup:
         try:
             check_prerequisites()
-            with _pinned(core):
+            with on_core(core):
                 star = cleanup.enter_context(Bmv2Star(1))
             switch = cleanup.enter_context(contextlib.closing(P4RuntimeSwitch(star.target(), election_id=1)))
             switch.wait_ready()
@@ -65,14 +64,3 @@ def running_bmv2(workers: int, slots: int, core: int) -> Iterator[Bmv2]:
             raise Bmv2Error(str(error)) from error
         prefix = ["ip", "netns", "exec", host.namespace]
         yield Bmv2(prefix, host.address, switch.endpoint.address, switch.endpoint.port, entry.lanes)
-
-
-@contextlib.contextmanager
-def _pinned(core: int) -> Iterator[None]:
-    """Programs that are started in the block stay on this core."""
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
