@@ -231,6 +231,10 @@ def test_an_operation_that_gloo_lacks_raises_and_the_group_goes_on(rank: int, si
         dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
     with pytest.raises(dist.DistBackendError, match="PREMUL_SUM"):
         dist.all_reduce(torch.ones(2), op=dist._make_nccl_premul_sum(2.0))
+    flags = torch.tensor([rank == 0, False])
+    with pytest.raises(TypeError, match="all_reduce: bool has no mean"):
+        dist.all_reduce(flags, op=dist.ReduceOp.AVG)
+    assert flags.tolist() == [rank == 0, False]
     exact, fast = torch.ones(2, dtype=torch.float64), torch.ones(2)
     dist.all_reduce(exact)
     dist.all_reduce(fast)

@@ -154,6 +154,8 @@ class Gloo:
         """`summed` will hold the sum (or mean). At some workers Gloo writes to more tensors, all in `written`."""
         finish, operator = None, opts.reduceOp
         if operator == dist.ReduceOp.AVG:  # Gloo has none
+            if any(tensor.dtype == torch.bool for tensor in summed):  # before Gloo changes them
+                raise TypeError(f"{name}: bool has no mean: take SUM, which is 'or', or convert the tensors")
             opts, finish = as_sum(opts), partial(divide, summed, self._size)
         written = summed if written is None else written
         return self.run(name, method, *tensors, opts, written=written, finish=finish, operator=operator)
