@@ -24,10 +24,10 @@ pytestmark = pytest.mark.timeout(300)
 
 SMALL: dict[str, tuple[dict[str, Any], int]] = {
     "linear-rate": ({"workers": 5, "steps": 600, "seeds": 1}, 30),
-    "variance-reduction": ({"workers": 5, "steps": 1500}, 12),
+    "variance-reduction": ({"workers": 5, "steps": 1000}, 12),
     "independent-blocks": ({"workers": 20, "steps": 800}, 11),
     "growing-integers": ({"workers": 5, "steps": 500}, 13),
-    "global-top-k": ({"workers": 4, "epochs": 30, "seeds": 1}, 8),
+    "global-top-k": ({"workers": 4, "epochs": 20, "seeds": 1}, 8),
     "granularity": ({"points": 2, "draws": 10}, 21),
     "compressed-training": (
         {
@@ -39,7 +39,7 @@ SMALL: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "momentum-correction": ({"workers": 4, "epochs": 1, "seeds": 1}, 6),
     "block-sparsifiers": ({"workers": 5, "steps": 200, "every": 10, "epochs": 1, "seeds": 1}, 19),
-    "importance-sampling": ({"workers": 5, "steps": 1200, "every": 24}, 13),
+    "importance-sampling": ({"workers": 5, "steps": 900, "every": 18}, 13),
     "granularity-training": (
         {"workers": 2, "epochs": 1, "seeds": 1, "names": ["threshold", "adaptive threshold"]},
         2,
@@ -55,7 +55,7 @@ SMALL: dict[str, tuple[dict[str, Any], int]] = {
     "bidirectional": ({"steps": 300}, 8),
     "vr-diana-variants": ({"workers": 5, "steps": 1200, "every": 40}, 13),
     "block-density": ({"draws": 3}, 11),
-    "newer-methods": ({"workers": 5, "steps": 700, "every": 20, "epochs": 1, "seeds": 1}, 13),
+    "newer-methods": ({"workers": 5, "steps": 500, "every": 20, "epochs": 1, "seeds": 1}, 13),
 }
 """The arguments, and the number of claims."""
 
