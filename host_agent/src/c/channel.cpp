@@ -45,7 +45,10 @@ bool Channel::send(const Line& line) {
   for (std::size_t sent = 0; sent < text.size();) {
     const ssize_t count = ::send(end_.get(), text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
+    if (count <= 0) {
+      if (sent > 0) hang_up();  // the next line would be read as the rest of this one
+      return false;
+    }
     sent += static_cast<std::size_t>(count);
   }
   return true;

@@ -29,7 +29,7 @@ class Channel {
 
   explicit Channel(Descriptor end) noexcept : end_(std::move(end)) {}
 
-  /// False if nobody is there any more, or nobody takes it for seconds.
+  /// False if nobody is there any more, or nobody takes it for seconds. If a part of it was taken, that was the last.
   bool send(const Line& line);
   /// The next message; nothing when the other end is closed. Throws LineError; std::system_error, if the time is over.
   [[nodiscard]] std::optional<Line> receive(Deadline deadline = kNever);

@@ -35,7 +35,9 @@ const char* word_of(Status status) {
 std::vector<std::int32_t> greeting(const Grant& grant, std::int32_t factor) {
   std::vector<std::int32_t> values(grant.lanes() * kGreetingChunksPerThread * grant.threads());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<std::int32_t>(i / grant.lanes() + 1) * factor;
+    // Unsigned, since with many workers and threads it wraps, as the sum does.
+    values[i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(i / grant.lanes() + 1) *
+                                          static_cast<std::uint32_t>(factor));
   }
   return values;
 }
