@@ -49,6 +49,9 @@ def test_average_of_types_that_the_network_does_not_add(rank: int, size: int) ->
     integers = torch.tensor([-1 - rank, 7], dtype=torch.int64)
     dist.all_reduce(integers, op=dist.ReduceOp.AVG)
     assert integers.tolist() == [-2, 7]
+    small = torch.tensor([100, -100], dtype=torch.int8)  # the sums are 300 and -300
+    dist.all_reduce(small, op=dist.ReduceOp.AVG)
+    assert small.tolist() == [14, -14], "they wrapped, to 44 and -44"
     root = torch.tensor([float(rank)], dtype=torch.float64)
     dist.reduce(root, dst=0, op=dist.ReduceOp.AVG)
     assert rank != 0 or root.item() == (size - 1) / 2
