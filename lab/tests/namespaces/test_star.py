@@ -169,9 +169,10 @@ def test_loss_hits_single_packets_of_a_train(star: Star) -> None:
 
 
 def test_packets_are_duplicated_and_reordered(star: Star) -> None:
-    star.reshape(Link(rate_mbit=200, duplicate=0.1, reorder=0.02))
+    star.reshape(Link(rate_mbit=200, duplicate=0.1, reorder=0.03))
     report = probe.measure(star.workers[0], star.switch, count=DATAGRAMS)
     assert 0.05 < report.duplicated / DATAGRAMS < 0.15
+    # More than may be late by chance on a link that reorders nothing, and far less than the 60 to be expected here.
     assert report.late > DATAGRAMS * 0.005
 
 
@@ -212,9 +213,9 @@ def test_jumbo_packets_pass_rate_limits_and_reordering() -> None:
         full = _full_datagram(9000)
         report = probe.measure(star.workers[0], star.switch, count=500, datagram_bytes=full)
         assert (report.received, report.lost, report.duplicated) == (500, 0, 0)
-        star.reshape(Link(rate_mbit=200, reorder=0.02, mtu=9000))
-        report = probe.measure(star.workers[0], star.switch, count=2000, datagram_bytes=full)
-        assert report.late > 2000 * 0.003
+        star.reshape(Link(rate_mbit=200, reorder=0.03, mtu=9000))
+        report = probe.measure(star.workers[0], star.switch, count=DATAGRAMS, datagram_bytes=full)
+        assert report.late > DATAGRAMS * 0.005
 
 
 def test_the_mtu_of_a_star_is_fixed(star: Star) -> None:
