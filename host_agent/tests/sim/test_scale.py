@@ -41,6 +41,7 @@ def test_loss_costs_little_at_any_rate(gbit: float, loss: float, share: float) -
 
 def test_a_loss_below_a_switch_does_not_fill_its_link_to_the_parent() -> None:
     """Of 16 workers that wait for the same RESULT one asks for all."""
-    sums = [Case(workers=128, racks=TREES[128], gbit=100, loss=1e-3, megabytes=0.256, seed=seed) for seed in range(20)]
+    seeds = (*range(20), 274)  # the last is the slowest of 300
+    sums = [Case(workers=128, racks=TREES[128], gbit=100, loss=1e-3, megabytes=0.256, seed=seed) for seed in seeds]
     lossless = simulate(Case(workers=128, racks=TREES[128], gbit=100, loss=0, megabytes=0.256, seed=0))
     assert max(simulate(case).seconds for case in sums) <= 3 * lossless.seconds
