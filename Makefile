@@ -119,7 +119,8 @@ test-cpp: $(ready)-dev  ##! run the C++ tests
 	cmake --build --preset dev
 	$(call run_ctest,build/dev,--label-exclude slow)
 
-# They mostly wait: one file more at a time than there are compilers.
+# They mostly wait: one file more at a time than there are compilers. So NumPy needs no threads of its own.
+test-python test-quick test-slow: export OPENBLAS_NUM_THREADS = 1
 pytest = $(py) -m pytest --numprocesses $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 test-python: test-cpp  ##! run all Python tests, or those of PYTEST_ARGS='-k join'
 	$(pytest)

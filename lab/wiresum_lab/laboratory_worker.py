@@ -22,7 +22,7 @@ from wiresum.agent import AgentConfig, Dtype, Operation, Region, Session, Wiresu
 SIZES = (1, 700, 20_000)
 IN_FLIGHT = 3
 """So many sums at a time."""
-PAUSE_S = 0.005
+PAUSE_S = 0.02
 """Between two steps, since all processes share few cores."""
 
 
