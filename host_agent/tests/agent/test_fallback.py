@@ -66,7 +66,7 @@ def own(config: AgentConfig, tmp_path: Path) -> Iterator[Callable[[], Program]]:
     def start() -> Program:
         command = wiresum("switch", "--control", config.switch, "--port", "0")
         started.append(Program(command, tmp_path / f"{len(started)}.log"))
-        started[-1].await_text("ready")
+        started[-1].await_text("ready: ")
         return started[-1]
 
     yield start

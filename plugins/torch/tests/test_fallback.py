@@ -118,7 +118,7 @@ class OwnSwitch:
         self._times += 1
         command = wiresum_command("switch", "--control", self.endpoint, "--port", "0")
         self._program = Program(command, self._folder / f"own{self._times}.log")
-        self._program.await_text("ready")
+        self._program.await_text("ready: ")
 
     def kill(self) -> None:
         self._program.kill()

@@ -55,7 +55,7 @@ def test_the_doctor_tells_a_worker_that_does_not_hear_from_one_that_computes(sta
         command = wiresum("switch", "--control", f"{star.switch.management_address}:43487", "--insecure")
         command += ["--bind", star.switch.address]
         switch = cleanup.enter_context(Program(star.switch.command(command), tmp_path / "switch.log"))
-        switch.await_text("ready")
+        switch.await_text("ready: ")
         control = f"{star.switch.management_address}:43487"
         ranks = [
             cleanup.enter_context(

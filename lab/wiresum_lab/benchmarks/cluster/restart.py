@@ -138,7 +138,7 @@ class Processes:
         serves = ("--control", self._listen[0]) if self._embedded else ("--p4runtime", plan.p4runtime)
         ends = [serves[0], f"127.0.0.1:{serves[1]}", "--bind", "127.0.0.1", "--port", str(plan.data)]
         self._switches[name] = self._start(name, [*wiresum("switch"), *ends, "--slots", str(SLOTS)])
-        self._switches[name].await_text("ready")
+        self._switches[name].await_text("ready: ")
 
     def kill_switch(self, name: str = SWITCHES[0]) -> None:
         self._check_alive()
