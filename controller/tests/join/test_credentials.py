@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import shutil
@@ -222,6 +223,42 @@ def test_there_is_no_connection_without_a_certificate_of_the_same_authority(
         with pytest.raises(grpc.RpcError) as caught:
             ask(channel)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+class Unavailable(grpc.GenericRpcHandler):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def service(self, _details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        def answer(_request: bytes, context: grpc.ServicerContext) -> None:
+            self.calls += 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "")
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+def test_grpc_itself_retries_no_call() -> None:
+    """A call that it retries may hang: `CHANNEL_OPTIONS`."""
+    policy: dict[str, object] = {
+        "maxAttempts": 3,
+        "initialBackoff": "0.01s",
+        "maxBackoff": "0.01s",
+        "backoffMultiplier": 1,
+    }
+    policy["retryableStatusCodes"] = ["UNAVAILABLE"]
+    options = [("grpc.service_config", json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": policy}]}))]
+    handler = Unavailable()
+    server = grpc.server(futures.ThreadPoolExecutor(2), handlers=[handler])
+    target = f"127.0.0.1:{add_port(server, '127.0.0.1:0')}"
+    server.start()
+    try:
+        for channel, calls in ((grpc.insecure_channel(target, options), 3), (open_channel(target, options=options), 1)):
+            handler.calls = 0
+            with pytest.raises(grpc.RpcError):
+                ask(channel)
+            assert handler.calls == calls
+    finally:
+        server.stop(0).wait()
 
 
 def test_a_renewed_certificate_is_used_for_new_connections(

@@ -43,6 +43,10 @@ EXPIRY_WARNED_PART = 0.1
 """When no more of a certificate's life is left, `load` warns."""
 
 Options = Sequence[tuple[str, Any]]
+CHANNEL_OPTIONS: Options = (("grpc.enable_retries", 0),)
+"""Of all channels. Who calls asks again as it sees fit. gRPC's own retries, which are on by default, lose a part of
+some calls whose connection fails at once: then who reads a stream waits for ever, also after the call has failed (seen
+with 1.81.1 and 1.85.3, once in some hundred reconnections on a busy host)."""
 
 
 class CredentialsError(ValueError):
@@ -105,6 +109,7 @@ def open_channel(
     """A channel to host:port, with mutual TLS if `tls` names a directory. Raises `CredentialsError`."""
     import grpc
 
+    options = (*CHANNEL_OPTIONS, *options)
     if tls:
         return grpc.secure_channel(target, load(tls).of_channel(), options=options)
     if not (insecure or is_loopback(target)):
