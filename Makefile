@@ -101,11 +101,16 @@ bench-gpu: $(ready)-demo  ##! test and measure tensors on this machine's GPU; TO
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
 
-# run_ctest BUILD,OPTIONS: says how many tests passed, and shows those that did not.
+# run_ctest BUILD,OPTIONS: says how many tests passed, and shows those that did not. A run that hangs is ended, and says
+# which tests had not.
+CTEST_SECONDS ?= 1200
 define run_ctest
 @echo "ctest: $(1) $(2)"
-@ctest --test-dir $(1) --no-tests=error $(2) --output-on-failure --quiet --output-log $(1)/ctest.log || \
-  { grep -v -E '( Passed |^ +Start )' $(1)/ctest.log; false; }
+@timeout --kill-after 10 $(CTEST_SECONDS) ctest --test-dir $(1) --no-tests=error --timeout 120 $(2) --output-on-failure \
+  >$(1)/ctest.log 2>&1 || { grep -v -E '( Passed |^ +Start )' $(1)/ctest.log; \
+  awk '/^ +Start +[0-9]+:/ { split($$2, n, ":"); began[n[1]] = $$0 } / Test +#[0-9]+:/ { match($$0, /#[0-9]+/); \
+  delete began[substr($$0, RSTART + 1, RLENGTH - 1)] } END { for (id in began) print "did not end:" began[id] }' \
+  $(1)/ctest.log; false; }
 @grep -E 'tests passed' $(1)/ctest.log || echo 'none is here'
 endef
 
