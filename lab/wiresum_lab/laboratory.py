@@ -28,6 +28,7 @@ from wiresum.cli.service import TIMEOUT_S, Service, ServiceError
 from wiresum.controller.security import authority as authority_module
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
+from wiresum.join.constants import THREADS_MAX
 from wiresum_lab.processes import (
     PATIENCE_S,
     POLL_S,
@@ -223,7 +224,7 @@ class Laboratory:
 
     def start_switch(self, name: str) -> Program:
         """At the ports that it had before."""
-        before = self.at.get(name) or SwitchAt(name, unused_port(), 0)
+        before = self.at.get(name) or SwitchAt(name, unused_port(), unused_port(THREADS_MAX))
         ends = ["--p4runtime", f"{HOST}:{before.p4runtime}", "--bind", HOST, "--port", str(before.data)]
         sizes = ["--lanes", str(self.lanes), "--slots", str(self.slots), "--threads", "1"]
         program = Program(
@@ -233,8 +234,8 @@ class Laboratory:
             append=True,
         )
         self.switches[name] = program
-        data = int(program.await_text(r"ready: .* data \S+:(\d+)-")[1])
-        self.at[name] = before._replace(data=data)
+        program.await_text("ready: ")
+        self.at[name] = before
         return program
 
     def start_controller(self, name: str) -> Program:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import signal
 import socket
@@ -27,6 +28,13 @@ LOG_LINES_SHOWN = 40
 
 T = TypeVar("T")
 AnyProgram = TypeVar("AnyProgram", bound="Program")
+PORTS = range(21_000, 29_000)
+"""Linux gives none of these to a socket that asks for any port. So a program that is killed and started again finds its
+ports free, whatever other tests do meanwhile."""
+PORT_TRIES_MAX = 1000
+_random = random.SystemRandom()
+"""Tests that run side by side draw other ports, whatever they seed."""
+
 Launch = Callable[..., "subprocess.Popen[Any]"]
 """Starts a command. Its options are those of `subprocess.Popen`."""
 
@@ -238,8 +246,13 @@ def resident_kib(process: int | str = "self") -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
-def unused_port() -> int:
-    """A TCP port of loopback that was free a moment ago."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
+def unused_port(count: int = 1) -> int:
+    """The first of `count` ports in a row, TCP and UDP, that were free a moment ago."""
+    for _ in range(PORT_TRIES_MAX):
+        first = _random.randrange(PORTS.start, PORTS.stop - count)
+        with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                    opened.enter_context(socket.socket(socket.AF_INET, kind)).bind(("", port))
+            return first
+    raise OSError(f"no {count} ports in a row were free between {PORTS.start} and {PORTS.stop}")

@@ -22,12 +22,13 @@ import pytest
 from click.testing import CliRunner
 
 from wiresum import join
+from wiresum.join.constants import THREADS_MAX
 from wiresum.join.installation import how_to_install
 from wiresum.switch.command import ORPHAN_S_MAX, WAIT_S_MAX, switch
 from wiresum_lab.doubles.controller import Client
 from wiresum_lab.doubles.p4runtime_controller import Controller
 from wiresum_lab.doubles.workers import RESULT, DataplaneHarness, Packet
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab.processes import PATIENCE_S, unused_port, wait_until
 
 READY = re.compile(
     r"ready: (?:control|P4Runtime) 127\.0\.0\.1:(\d+)(?: \(device (\d+)\))?(?:, metrics 127\.0\.0\.1:(\d+))?"
@@ -130,11 +131,11 @@ def test_workers_join_and_sum_and_the_statistics_file_shows_it(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly_and_frees_the_ports(cleanup: ExitStack, number: signal.Signals) -> None:
-    running = start(cleanup)
-    assert running.end(number) == (0, "")
-    again = start(cleanup, "--port", str(running.data_port), "--control", f"127.0.0.1:{running.control_port}")
-    assert (again.data_port, again.control_port) == (running.data_port, running.control_port)
-    assert again.end(number) == (0, "")
+    ports = unused_port(THREADS_MAX), unused_port()
+    for _ in range(2):
+        running = start(cleanup, "--port", str(ports[0]), "--control", f"127.0.0.1:{ports[1]}")
+        assert (running.data_port, running.control_port) == ports
+        assert running.end(number) == (0, "")
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from wiresum.agent.errors import (
 from wiresum.agent.membership import Membership
 from wiresum.controller import Endpoint, JoinServer
 from wiresum_lab.doubles.controller import Client, RecordingDriver
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab.processes import PATIENCE_S, unused_port, wait_until
 
 
 @pytest.fixture
@@ -44,13 +44,6 @@ def server(driver: RecordingDriver) -> Iterator[JoinServer]:
     server.start("127.0.0.1", 0)
     yield server
     server.stop(0.5)
-
-
-@pytest.fixture
-def unused_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def config_of(port: int, **fields: object) -> AgentConfig:
@@ -140,9 +133,10 @@ def expect_refusal(code: str, advice: str, config: AgentConfig, rank: int = 0, w
     assert f"127.0.0.1:{config.switch_port}" in str(caught.value)
 
 
-def test_no_switch_is_an_error_that_says_how_to_start_one(unused_port: int, caplog: pytest.LogCaptureFixture) -> None:
-    expect_refusal("UNAVAILABLE", "start one there with `wiresum switch`", config_of(unused_port, join_timeout_s=2.5))
-    assert f"waiting for switch at 127.0.0.1:{unused_port}" in caplog.text
+def test_no_switch_is_an_error_that_says_how_to_start_one(caplog: pytest.LogCaptureFixture) -> None:
+    port = unused_port()
+    expect_refusal("UNAVAILABLE", "start one there with `wiresum switch`", config_of(port, join_timeout_s=2.5))
+    assert f"waiting for switch at 127.0.0.1:{port}" in caplog.text
 
 
 def test_refusals_keep_their_code_and_say_what_to_do(server: JoinServer) -> None:
@@ -179,13 +173,13 @@ def test_a_join_that_times_out_names_the_missing_ranks(server: JoinServer) -> No
 
 @pytest.mark.slow
 def test_a_worker_that_was_started_before_its_switch_waits_for_it(
-    unused_port: int, driver: RecordingDriver, caplog: pytest.LogCaptureFixture
+    driver: RecordingDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = JoinServer(driver)
+    server, port = JoinServer(driver), unused_port()
     with futures.ThreadPoolExecutor() as pool:
-        joining = pool.submit(join, config_of(unused_port))
+        joining = pool.submit(join, config_of(port))
         wait_until(lambda: "waiting for switch" in caplog.text, "the worker has said what it waits for")
-        server.start("127.0.0.1", unused_port)
+        server.start("127.0.0.1", port)
         joining.result(PATIENCE_S).leave()
     server.stop()
 

@@ -36,7 +36,7 @@ from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, Target, de
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum_lab.doubles.controller import Client, RecordingDriver
-from wiresum_lab.processes import PATIENCE_S
+from wiresum_lab.processes import PATIENCE_S, unused_port
 
 HOST = "127.0.0.1"
 
@@ -130,16 +130,9 @@ def test_jobs_of_one_thread_are_spread_over_the_threads_of_the_switch() -> None:
         assert min(switch.stats().received_by_thread) >= 28, "14 packets of each of a job's workers"
 
 
-def unused_ports(count: int) -> str:
-    """A range of UDP ports that were free a moment ago."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.bind((HOST, 0))
-        first = min(one.getsockname()[1], 65_536 - count)
-    return f"{first}-{first + count - 1}"
-
-
 def test_only_data_ports_within_the_configured_range_are_used(control: str) -> None:
-    ports = unused_ports(4)
+    first = unused_port(4)
+    ports = f"{first}-{first + 3}"
     sessions = join_all(control, 2, threads=2, ports=ports)
     client = Client(int(control.rpartition(":")[2]))
     try:

@@ -19,6 +19,7 @@ from wiresum import join
 from wiresum.cli.service import Service
 from wiresum.compress import QSGD, Engine, InProcess, IntDIANA, Piece, Segment, TopK, aggregator_of
 from wiresum.controller.command import controller
+from wiresum.join.constants import THREADS_MAX
 from wiresum_lab.processes import Program, unused_port, wait_until, wiresum
 from wiresum_lab.ranks.cluster import Cluster, await_marks
 
@@ -59,12 +60,11 @@ class Racks:
         self._cleanup = cleanup
         self.port = unused_port()
         text = CONFIG.format(port=self.port, state=folder / "state")
-        self.switches = {name: self._switch(name, "127.0.0.1:0", 0) for name in SWITCHES}
-        self._places: dict[str, tuple[str, int]] = {}
-        for name, process in self.switches.items():
-            said = process.await_text(r"ready: P4Runtime (\S+:\d+) .*, data \S+:(\d+)-")
-            self._places[name] = said[1], int(said[2])
-            text += SWITCH.format(name=name, p4runtime=said[1], address=SWITCHES[name], data_port=said[2])
+        self._places = {name: (f"127.0.0.1:{unused_port()}", unused_port(THREADS_MAX)) for name in SWITCHES}
+        self.switches = {name: self._switch(name, *place) for name, place in self._places.items()}
+        for name, (p4runtime, data_port) in self._places.items():
+            self.switches[name].await_text("ready: ")
+            text += SWITCH.format(name=name, p4runtime=p4runtime, address=SWITCHES[name], data_port=data_port)
             text += HOST.format(name=name, address=HOSTS[name]) if name in HOSTS else ""
         (folder / "cluster.toml").write_text(text)
         self.controller = self.start_controller()

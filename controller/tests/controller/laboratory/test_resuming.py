@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from wiresum.join.constants import THREADS_MAX
 from wiresum_lab.laboratory import HOST, SOON_S, WORKER, Job
 from wiresum_lab.processes import Program, unused_port, wait_until, wiresum
 
@@ -30,7 +31,7 @@ class Switch:
     def __init__(self, folder: Path) -> None:
         self.endpoint = f"{HOST}:{unused_port()}"
         self._log = folder / "switch.log"
-        self._data = 0
+        self._data = unused_port(THREADS_MAX)
         self.program = self.start()
 
     def start(self) -> Program:
@@ -38,7 +39,7 @@ class Switch:
         self.program = Program(
             wiresum("switch", *ends, "--lanes", str(LANES), "--threads", "2"), self._log, append=True
         )
-        self._data = int(self.program.await_text(r"ready: control .* data \S+:(\d+)-")[1])
+        self.program.await_text("ready: control")
         return self.program
 
     def restart(self) -> None:

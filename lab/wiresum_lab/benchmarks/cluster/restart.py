@@ -30,7 +30,6 @@ import contextlib
 import dataclasses
 import json
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -91,8 +90,7 @@ class Processes:
         for left in (*folder.glob("*.json"), *folder.glob("*.log"), *folder.glob("state/*"), *folder.glob("st[eo]p*")):
             left.unlink()
         self._listen = [unused_port() for _ in range(1 + standby)]
-        blocks = _free_blocks(switches)
-        self._plans = [SwitchAt(*each) for each in zip(SWITCHES, (unused_port() for _ in blocks), blocks, strict=False)]
+        self._plans = [SwitchAt(name, unused_port(), unused_port(THREADS_MAX)) for name in SWITCHES[:switches]]
         self._cleanup = contextlib.ExitStack()
         self._controllers: list[Program | None] = [None] * (0 if embedded else len(self._listen))
         self._trainers: list[Program] = []
@@ -343,19 +341,6 @@ def run(
         visits=visits["jobs"],
         failures=visits["failures"],
     )
-
-
-def _free_blocks(count: int) -> list[int]:
-    """The first of as many free UDP ports as a switch has, for each. Nobody else is likely to take them meanwhile."""
-    found = []
-    for base in range(20_000, 30_000, THREADS_MAX):
-        with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
-            for port in range(base, base + THREADS_MAX):
-                opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)).bind(("127.0.0.1", port))
-            found.append(base)
-        if len(found) == count:
-            return found
-    raise click.ClickException(f"no {THREADS_MAX} UDP ports in a row are free for each of {count} switches")
 
 
 @click.command(help=__doc__)
