@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from pathlib import Path
 
 import pytest
 
-from wiresum_lab.processes import Program, ProgramError, wait_until
+from wiresum_lab.processes import PORTS, Program, ProgramError, unused_port, wait_until
 
 FORKS = "import os, time; child = os.fork(); child and print('ready: child', child, flush=True); time.sleep(600)"
 
@@ -35,3 +36,16 @@ def test_only_new_lines_of_an_appended_log_count(tmp_path: Path) -> None:
 def test_a_timeout_is_an_error_that_names_the_condition() -> None:
     with pytest.raises(AssertionError, match="after 0 s this was still not so: an event that never happens"):
         wait_until(lambda: False, "an event that never happens", 0.1)
+
+
+def draw(_: int) -> list[int]:
+    blocks = [unused_port(16) for _ in range(10)]
+    return [unused_port() for _ in range(40)] + [port for first in blocks for port in range(first, first + 16)]
+
+
+def test_no_port_is_given_twice_while_those_who_have_it_live() -> None:
+    own = draw(0)  # so that the children inherit ports that were not given yet
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        ports = [*own, *(port for drawn in pool.map(draw, range(3), chunksize=1) for port in drawn)]
+    assert len(set(ports)) == len(ports)
+    assert set(ports) <= set(PORTS)

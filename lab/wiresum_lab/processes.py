@@ -7,6 +7,7 @@ with SwitchProcess(folder) as switch, Program(wiresum("top", switch.endpoint), f
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import re
@@ -28,13 +29,6 @@ LOG_LINES_SHOWN = 40
 
 T = TypeVar("T")
 AnyProgram = TypeVar("AnyProgram", bound="Program")
-PORTS = range(21_000, 29_000)
-"""Linux gives none of these to a socket that asks for any port. So a program that is killed and started again finds its
-ports free, whatever other tests do meanwhile."""
-PORT_TRIES_MAX = 1000
-_random = random.SystemRandom()
-"""Tests that run side by side draw other ports, whatever they seed."""
-
 Launch = Callable[..., "subprocess.Popen[Any]"]
 """Starts a command. Its options are those of `subprocess.Popen`."""
 
@@ -246,13 +240,36 @@ def resident_kib(process: int | str = "self") -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
+PORTS = range(21_008, 29_008)
+"""Below those that Linux gives to a socket that asks for any port, and apart from the lab's fixed ones."""
+_BLOCK = 16  # as many as a switch has
+_left: list[int] = []
+"""Ports of the newest block that were not given yet."""
+os.register_at_fork(after_in_child=_left.clear)
+
+
 def unused_port(count: int = 1) -> int:
-    """The first of `count` ports in a row, TCP and UDP, that were free a moment ago."""
-    for _ in range(PORT_TRIES_MAX):
-        first = _random.randrange(PORTS.start, PORTS.stop - count)
-        with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
-            for port in range(first, first + count):
-                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-                    opened.enter_context(socket.socket(socket.AF_INET, kind)).bind(("", port))
-            return first
-    raise OSError(f"no {count} ports in a row were free between {PORTS.start} and {PORTS.stop}")
+    """The first of up to 16 ports in a row, TCP and UDP, that are free. While this process lives, nobody else is given
+    them here."""
+    assert count <= _BLOCK
+    if count > 1:
+        return _unused_block()[0]
+    if not _left:
+        _left.extend(_unused_block())
+    return _left.pop()
+
+
+def _unused_block() -> range:
+    blocks = list(range(PORTS.start, PORTS.stop, _BLOCK))
+    random.SystemRandom().shuffle(blocks)  # tests that run side by side may seed alike
+    for first in blocks:
+        block = range(first, first + _BLOCK)
+        with socket.socket(socket.AF_UNIX) as reservation, contextlib.suppress(OSError):
+            reservation.bind(f"\0wiresum-lab-ports-{first}")
+            for port, kind in itertools.product(block, (socket.SOCK_STREAM, socket.SOCK_DGRAM)):
+                with socket.socket(socket.AF_INET, kind) as tried:
+                    tried.bind(("", port))
+            # Until this process ends: a program that it starts again has no ports meanwhile, and others look for some.
+            reservation.detach()
+            return block
+    raise OSError(f"no {_BLOCK} ports in a row are free between {PORTS.start} and {PORTS.stop}")

@@ -244,8 +244,8 @@ def test_grpc_itself_retries_no_call() -> None:
         "initialBackoff": "0.01s",
         "maxBackoff": "0.01s",
         "backoffMultiplier": 1,
+        "retryableStatusCodes": ["UNAVAILABLE"],
     }
-    policy["retryableStatusCodes"] = ["UNAVAILABLE"]
     options = [("grpc.service_config", json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": policy}]}))]
     handler = Unavailable()
     server = grpc.server(futures.ThreadPoolExecutor(2), handlers=[handler])

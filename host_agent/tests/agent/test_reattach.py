@@ -3,7 +3,6 @@ a switch that only records what it is told and outlives them."""
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from wiresum.controller.security import Security
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum_lab.doubles.controller import RecordingDriver
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab.processes import PATIENCE_S, unused_port, wait_until
 
 CONTROLLER = """
 import sys, time
@@ -73,10 +72,7 @@ def start_controller(tmp_path: Path) -> Iterator[Callable[..., Controller]]:
 @pytest.fixture
 def ports() -> tuple[int, int]:
     """Two ports on which nothing listens."""
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1]), int(other.getsockname()[1])
+    return unused_port(), unused_port()
 
 
 def config_at(*ports: int, **fields: object) -> AgentConfig:
