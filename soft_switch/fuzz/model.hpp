@@ -145,6 +145,7 @@ class Switch {
   /// All contributions are in, the sender's too.
   static Answer repeat(const Job& job, const Cell& cell, const Bytes& packet) {
     if (!job.parent || cell.answered) return {Fate::kResent, result(job, cell, packet)};
+    if (packet[8] != 0) return {Fate::kDuplicate, {}};  // worker 0 asks for all of them
     Bytes up = sum(job, cell, packet);
     if (up[0] != 0x10) return {Fate::kRaisedAgain, up};
     up.resize(24);
