@@ -65,7 +65,8 @@ const PluginEntry& load(const PluginFile& kind, const std::filesystem::path& pat
 std::vector<std::unique_ptr<Transport>> make_device_transports(PluginKind kind, const DeviceConfig& config,
                                                                const std::string& path) {
   const PluginFile& wanted = kind_of(kind);
-  const PluginEntry& entry = load(wanted, path.empty() ? own_folder() / wanted.file : std::filesystem::path(path));
+  const std::filesystem::path file = path.empty() ? own_folder() / wanted.file : std::filesystem::path(path);
+  const PluginEntry& entry = load(wanted, file);
   return entry.make(config);
 }
 
