@@ -1,11 +1,13 @@
 """Tests and measures tensors on this machine's accelerator (a GPU), and leaves a report: make bench-gpu.
 
 Two workers and a software switch, all on this machine; with several devices, each worker has its own. First the tests
-of such tensors run, and those of collectives, works, DDP and compression with all their tensors on the device. Then:
+of such tensors run, those of collectives, works, DDP and compression with all their tensors on the device, and on CUDA
+PyTorch's own tests of a backend's collectives. Then:
 
 copies   a tensor from the device to pinned memory and back, alone
 sum      an all-reduce of it, on the device and in host memory. What cannot be avoided is the longest of its parts: the
-         copies, and the network's own time; `times the longest part` says how near the call comes to that
+         copies, and the network's own time; `times the longest part` says how near the call comes to that. Then in
+         other formats, in which the network has less to carry and the copies have as much, and of 1 kB
 waiting  processor time of all threads of a worker while its call waits for its own stream, or for the other worker
 DDP      a step with bucketed all-reduces, one without, and the all-reduces alone: what part of them the backward pass
          hides
@@ -25,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +38,16 @@ from wiresum_lab.ranks.on_device import PREPARE_VARIABLE, keep_busy
 
 WORKERS = 2
 NO_ACCELERATOR = 3
-TESTS_TIMEOUT_S = 390.0
+TESTS_TIMEOUT_S = 110.0
 RUN_TIMEOUT_S = 150.0
+SMALL_REPETITIONS = 200
+INPUTS_MAX = 1 << 14
+"""Of DDP's model: a GPU needs many before a step takes as long as its sums."""
+FORMATS: dict[str, dict[str, Any]] = {
+    "sum_in_blocks": {"precision": "block"},
+    "sum_in_blocks_of_16_bits": {"precision": "block", "bits": 16},
+    "sum_in_8_bits_of_a_fixed_scale": {"bits": 8, "fixed_scale": 16.0},
+}
 WAIT_S = 1.0
 """How long a call of the measurement `waiting` waits."""
 TESTS = Path("plugins")
@@ -48,6 +59,7 @@ OWN_TESTS = (
 SUITES = ("torch/tests/test_collectives.py", "torch/tests/test_work.py", "torch/tests/test_ddp.py")
 COMPRESSION = ("compress/tests/test_ddp_hook.py", "compress/tests/test_attach.py", "compress/tests/test_loss_scaler.py")
 """Run with all tensors on the accelerator."""
+PYTORCHS_OWN = ("torch/tests/test_theirs.py",)
 NOT_ON_DOUBLE = (
     "test_ddp.py",
     "test_copies_and_scatters_of_strided_tensors",
@@ -55,8 +67,8 @@ NOT_ON_DOUBLE = (
     "test_the_number_of_workers_may_change_if_allowed",
     "test_an_inf_in_what_is_not_compressed_changes_no_memory",
 )
-"""It lacks Gloo, views of complex tensors' parts, pickled tensors and products of sparse tensors, and copies into memory
-that elements share."""
+"""It lacks Gloo, views of the parts of complex tensors, pickled tensors and products of sparse tensors, and copies into
+memory that elements share."""
 
 
 def seconds_of(repetitions: int, run: Callable[[], object]) -> float:
@@ -84,17 +96,21 @@ def copies(elements: int, repetitions: int) -> dict[str, float]:
     }
 
 
-def sums(elements: int, repetitions: int) -> dict[str, float]:
+def sums(elements: int, repetitions: int, options: Any = None) -> dict[str, float]:
     import torch
     import torch.distributed as dist
 
-    # Not zeros, which would not be sent. Each sum doubles them.
+    group = dist.new_group(pg_options=options) if options is not None else None
+    # Not zeros, which would not be sent. Each mean is equal to them.
     on_device = torch.ones(elements, device=torch.accelerator.current_accelerator())
     in_host_memory = torch.ones(elements)
-    return {
-        "in_host_memory_s": seconds_of(repetitions, lambda: dist.all_reduce(in_host_memory)),
-        "on_device_s": seconds_of(repetitions, lambda: dist.all_reduce(on_device)),
+    found = {
+        name: seconds_of(repetitions, partial(dist.all_reduce, tensor, dist.ReduceOp.AVG, group))
+        for name, tensor in (("in_host_memory_s", in_host_memory), ("on_device_s", on_device))
     }
+    if group is not None:
+        dist.destroy_process_group(group)
+    return found
 
 
 def waiting(rank: int) -> dict[str, float]:
@@ -140,10 +156,20 @@ def overlap(repetitions: int, width: int) -> dict[str, float]:
             assert work is not None
             work.wait()
 
+    def is_short() -> bool:
+        """Whether a step takes less time than its sums: rank 0 decides."""
+        said = torch.tensor([seconds_of(1, alone) < sums_alone_s])
+        dist.broadcast(said, 0)
+        return bool(said)
+
+    sums_alone_s = seconds_of(repetitions, only_sums)
+    while len(inputs) < INPUTS_MAX and is_short():  # it must have something to hide the sums behind
+        inputs = inputs.repeat(2, 1)
     measured = {
+        "inputs": len(inputs),
         "step_s": seconds_of(repetitions, step),
         "step_without_sums_s": seconds_of(repetitions, alone),
-        "sums_alone_s": seconds_of(repetitions, only_sums),
+        "sums_alone_s": sums_alone_s,
     }
     hidden = measured["step_without_sums_s"] + measured["sums_alone_s"] - measured["step_s"]
     shorter = min(measured["step_without_sums_s"], measured["sums_alone_s"])
@@ -167,6 +193,11 @@ def work(rank: int, switch: str, folder: str, options: argparse.Namespace, answe
     found = {
         "copies": copies(elements, options.repetitions),
         "sum": sums(elements, options.repetitions),
+        **{
+            name: sums(elements, options.repetitions, Options(switch=switch, **settings))
+            for name, settings in FORMATS.items()
+        },
+        "1_kB": sums(250, SMALL_REPETITIONS),
         "waiting": waiting(rank),
         "ddp": overlap(options.repetitions, options.width),
     }
@@ -183,17 +214,23 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 def run_tests(options: argparse.Namespace) -> dict[str, str]:
     """What pytest says in its last line, of each run, whose output is in the folder."""
+    import torch
+
     on_device = {PREPARE_VARIABLE: "double" if options.double else "accelerator"}
-    runs: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
-        "accelerators": (OWN_TESTS, {}),
-        "suites": (SUITES, on_device),
-        "compression": (COMPRESSION, on_device),
+    which = ["-m", "not slow"]
+    if options.double:
+        which += ["-k", " and ".join(f"not {name}" for name in NOT_ON_DOUBLE)]
+    runs: dict[str, tuple[Sequence[str], Sequence[str], Mapping[str, str]]] = {
+        "accelerators": (OWN_TESTS, which, {}),
+        "suites": (SUITES, which, on_device),
+        "compression": (COMPRESSION, which, on_device),
     }
+    if torch.cuda.is_available():
+        runs["PyTorch's own"] = (PYTORCHS_OWN, ["-k", "on_cuda"], {})
     said = {}
-    for name, (files, variables) in runs.items():
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", *(str(TESTS / file) for file in files)]
-        command += ["-k", " and ".join(f"not {name}" for name in NOT_ON_DOUBLE)] if options.double else []
-        log = options.out / f"{name}.log"
+    for name, (files, selection, variables) in runs.items():
+        command = [sys.executable, "-m", "pytest", "-q", *selection, *(str(TESTS / file) for file in files)]
+        log = options.out / f"{name.replace(' ', '_')}.log"
         with log.open("w") as output:
             try:
                 subprocess.run(
@@ -202,11 +239,11 @@ def run_tests(options: argparse.Namespace) -> dict[str, str]:
                     env={**os.environ, **variables},
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    timeout=TESTS_TIMEOUT_S / len(runs),
+                    timeout=TESTS_TIMEOUT_S,
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                output.write(f"\nstopped after {TESTS_TIMEOUT_S / len(runs):.0f} s\n")
+                output.write(f"\nstopped after {TESTS_TIMEOUT_S:.0f} s\n")
         said[name] = log.read_text().rstrip().rpartition("\n")[2]
         sys.stdout.write(f"tests, {name}: {said[name]}\n")
         sys.stdout.flush()
@@ -217,15 +254,21 @@ def report_of(about: Mapping[str, Any], tests: Mapping[str, str], found: Mapping
     lines = ["# Tensors on an accelerator", "", *(f"- {name}: {value}" for name, value in about.items()), ""]
     lines += [f"- tests, {name}: {said}" for name, said in tests.items()]
     if found:
-        copied, summed, ddp = found["copies"], found["sum"], found["ddp"]
-        longest = max(copied["to_host_s"], copied["to_device_s"], summed["in_host_memory_s"])
+        copied, ddp, small = found["copies"], found["ddp"], found["1_kB"]
         gigabytes = about["bytes"] / 1e9
+        copying_s = max(copied.values())
         lines += [
             f"- copies: {gigabytes / copied['to_host_s']:.1f} GB/s to the host, "
             f"{gigabytes / copied['to_device_s']:.1f} GB/s to the device",
-            f"- sum: {1e3 * summed['on_device_s']:.1f} ms on the device, "
-            f"{1e3 * summed['in_host_memory_s']:.1f} ms in host memory, "
-            f"{summed['on_device_s'] / longest:.2f} times the longest part",
+            *(
+                f"- {name.replace('_', ' ')}: {1e3 * summed['on_device_s']:.1f} ms on the device, "
+                f"{1e3 * summed['in_host_memory_s']:.1f} ms in host memory, "
+                f"{summed['on_device_s'] / max(summed['in_host_memory_s'], copying_s):.2f} times the longest part"
+                for name, summed in found.items()
+                if name in ("sum", *FORMATS)
+            ),
+            f"- 1 kB: {1e6 * small['on_device_s']:.0f} us on the device, "
+            f"{1e6 * small['in_host_memory_s']:.0f} us in host memory",
             *(f"- waiting for {name}: {part:.1%} of a processor" for name, part in found["waiting"].items()),
             f"- DDP: a step of {1e3 * ddp['step_s']:.1f} ms, {1e3 * ddp['step_without_sums_s']:.1f} ms without sums, "
             f"sums alone {1e3 * ddp['sums_alone_s']:.1f} ms: {ddp['hidden_part']:.0%} of the shorter is hidden",

@@ -263,7 +263,7 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
     return before;
   }
   c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
-  bool isStreamCapturing(const c10::Stream&) const override { return is_capturing; }
+  bool isStreamCapturing(const c10::Stream&) const { return is_capturing; }  // overrides PyTorch 2.13's
   bool queryStream(const c10::Stream& stream) const override { return queue_of(stream).is_empty(); }
   void synchronizeStream(const c10::Stream& stream) const override { record_on(stream)->wait(); }
   void synchronizeDevice(c10::DeviceIndex device) const override {

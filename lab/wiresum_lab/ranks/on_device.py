@@ -21,6 +21,8 @@ from wiresum.torch.extension import COMPILE_TIMEOUT_S
 from wiresum_lab.doubles import device as double
 
 PREPARE_VARIABLE = "TESTS_ON"
+CLOCK_HZ_MAX = 3e9
+"""No GPU's clock is faster."""
 _moving = contextlib.ExitStack()
 
 
@@ -69,21 +71,21 @@ def device(index: int = 0) -> torch.device:
 
 
 def keep_busy(seconds: float = 0.7) -> None:
-    """Queues something that takes about so long on the current stream."""
+    """Queues something that takes so long or longer on the current stream."""
     module: Any = torch.get_device_module(device())
     if hasattr(module, "sleep"):
         module.sleep(seconds)
     elif hasattr(module, "_sleep"):
-        module._sleep(int(seconds * 1e9))  # cycles
+        module._sleep(int(seconds * CLOCK_HZ_MAX))
 
 
 def values(elements: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Of many magnitudes, on the CPU."""
     generator = torch.Generator().manual_seed(seed)
     if not dtype.is_floating_point:
-        return torch.randint(-1000, 1000, (elements,), generator=generator, dtype=dtype)
-    exponents = torch.randint(-6, 5, (elements,), generator=generator)
-    return (torch.randn(elements, generator=generator) * torch.pow(2.0, exponents)).to(dtype)
+        return torch.randint(-1000, 1000, (elements,), generator=generator, dtype=dtype, device="cpu")
+    exponents = torch.randint(-6, 5, (elements,), generator=generator, device="cpu")
+    return (torch.randn(elements, generator=generator, device="cpu") * torch.pow(2.0, exponents)).to(dtype)
 
 
 def started(work: Any) -> dist.Work:

@@ -51,6 +51,7 @@ def test_a_call_returns_before_its_stream_has_come_to_it_and_sums_what_the_strea
     rank: int, size: int
 ) -> None:
     tensor = torch.zeros(1000, device=device())
+    dist.all_reduce(tensor.fill_(0.0))  # the first call of a process makes streams, which waits for CUDA
     keep_busy()
     tensor.fill_(rank + 1.0)
     written = torch.accelerator.current_stream().record_event()
@@ -382,6 +383,7 @@ def test_tensors_of_one_call_on_several_devices_are_refused(rank: int, size: int
 
 def hangs(rank: int, size: int, folder: Path) -> str:
     tensor = torch.ones(1000, device=device())
+    dist.all_reduce(torch.zeros(1, device=device()))  # the first call of a process makes streams, which waits for CUDA
     torch.accelerator.synchronize()
     if rank == 0:
         keep_busy(4.0)

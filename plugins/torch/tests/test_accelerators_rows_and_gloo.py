@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(COMPILE_T
 
 def scattered(rank: int, on: torch.device, rows: int = 40) -> torch.Tensor:
     """A sparse tensor, some of whose keys are repeated."""
-    keys = torch.randint(0, 100, (1, rows), generator=torch.Generator().manual_seed(rank))
+    keys = torch.randint(0, 100, (1, rows), generator=torch.Generator().manual_seed(rank), device="cpu")
     filled = values(rows * 8, rank).reshape(rows, 8)
     return torch.sparse_coo_tensor(keys.to(on), filled.to(on), (100, 8), check_invariants=False)
 

@@ -215,7 +215,7 @@ class Numbers(torch.utils.data.Dataset[torch.Tensor]):
         return 24
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.full((4,), float(index))
+        return torch.full((4,), float(index), device="cpu")  # a forked child cannot use CUDA
 
 
 @runs_in("trio")
@@ -224,7 +224,7 @@ def test_data_loaders_that_fork(rank: int, size: int) -> None:
     loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
     for _ in range(2):
         for rows in loader:
-            model(rows).sum().backward()
+            model(rows.to(model.module.weight.device)).sum().backward()
     assert_identical_everywhere(model, size)
 
 

@@ -1,5 +1,4 @@
-"""PyTorch's own tests of its backends, run with this one (theirs.py): those that need no GPU. The processes are started
-once for all of them."""
+"""PyTorch's own tests of its backends, run with this one (theirs.py). The processes start once for all of them."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import Cluster
@@ -130,6 +130,13 @@ def workers(compiled: None, switch: SwitchProcess, tmp_path_factory: pytest.Temp
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SELECTED)
 def test_pytorchs_own_test_passes(workers: Cluster, tmp_path: Path, name: str) -> None:
+    assert workers.run(theirs.run, name, str(tmp_path)) == [""] * theirs.SIZE, "it was skipped"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU for CUDA here")
+@pytest.mark.parametrize("name", sorted(theirs.ON_CUDA))
+def test_pytorchs_own_test_passes_on_cuda(workers: Cluster, tmp_path: Path, name: str) -> None:
     assert workers.run(theirs.run, name, str(tmp_path)) == [""] * theirs.SIZE, "it was skipped"
 
 

@@ -18,11 +18,13 @@ import tempfile
 import unittest
 import unittest.mock
 from collections import Counter
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import wiresum.torch
@@ -55,6 +57,31 @@ NAME_GLOO = (AS_GLOO | NAMED_GLOO).union(
     ]
 )
 """Tests for which PyTorch lists Gloo alone, of what other backends can do, too: they run here all the same."""
+ON_CUDA = frozenset(
+    [
+        *(f"test_all_gather{kind}_cuda" for kind in ("", "_into_cat_tensor", "_into_stack_tensor", "_v")),
+        "test_all_gather_cuda_complex",
+        *(
+            f"test_all_to_all_single_{split}_split{kind}"
+            for split in ("equal", "unequal")
+            for kind in ("_cuda", "_cuda_complex", "_full_group_cuda")
+        ),
+        "test_barrier_cuda",
+        "test_broadcast_cuda",
+        "test_coalescing_manager",
+        "test_coalescing_manager_async",
+        "test_gather_cuda",
+        "test_reduce_scatter_tensor_cuda",
+        "test_reduce_scatter_v_cuda",
+        "test_reduce_sum_cuda",
+        "test_reduce_sum_cuda_twice",
+        "test_scatter_cuda",
+        "test_scatter_cuda_complex",
+        *(f"test_send_recv_nccl{kind}" for kind in ("", "_autograd_profiler", "_torch_profiler")),
+        "test_sparse_all_reduce_sum_cuda",
+    ]
+)
+"""Tests that PyTorch lists for NCCL, and whose workers may share a GPU."""
 ENDS_ITS_GROUP = frozenset(
     ["test_barrier_timeout_full_group", "test_monitored_barrier_gloo", "test_monitored_barrier_gloo_rank_0_timeout"]
 )
@@ -89,7 +116,7 @@ def run(rank: int, size: int, name: str, folder: str, backend: str = "wiresum") 
     """Runs one test, which raises an exception if it fails. Returns why it was skipped, "" if it was not."""
     theirs = module(backend)
     method = getattr(theirs.DistributedTest._DistTestBase, name)
-    if getattr(method, "__unittest_skip__", False) and name not in NAME_GLOO:
+    if getattr(method, "__unittest_skip__", False) and name not in NAME_GLOO and name not in ON_CUDA:
         return str(method.__unittest_skip_why__)
     theirs.BACKEND = "gloo" if name in AS_GLOO else backend
     os.environ["TEMP_DIR"] = folder
@@ -102,7 +129,7 @@ def run(rank: int, size: int, name: str, folder: str, backend: str = "wiresum") 
         theirs.Barrier.barrier_id = 0
         test = _case(theirs)(name)
         test.rank, test.file_name = rank, f"{folder}/{name}.file"
-        with _named_gloo() if name in NAMED_GLOO else contextlib.nullcontext():
+        with _named_gloo() if name in NAMED_GLOO else _shared_gpus(theirs) if name in ON_CUDA else _AS_IT_IS:
             getattr(test, name)()
         if name not in ENDS_ITS_GROUP:
             dist.barrier()
@@ -117,6 +144,22 @@ def run(rank: int, size: int, name: str, folder: str, backend: str = "wiresum") 
         if dist.is_initialized():
             dist.destroy_process_group()
     return ""
+
+
+_AS_IT_IS = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _shared_gpus(theirs: ModuleType) -> Iterator[None]:
+    """Lets the workers share GPUs. PyTorch wants one for each, since NCCL's workers cannot share."""
+    torch.cuda.init()  # it asks each device what it is, so before it is told of more
+    count = torch.cuda.device_count()
+    gpus = {rank: [rank % count] for rank in range(SIZE)}
+    with (
+        unittest.mock.patch.object(torch.cuda, "device_count", return_value=SIZE),
+        unittest.mock.patch.object(theirs, "init_multigpu_helper", return_value=gpus),
+    ):
+        yield
 
 
 def _named_gloo() -> Any:
