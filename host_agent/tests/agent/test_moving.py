@@ -137,12 +137,24 @@ def test_a_data_path_that_cannot_move_ends_the_job_for_all(
     def fail(*_: object) -> bytes:
         raise ValueError("slot 3 has nothing to repeat")
 
-    setattr(first.membership, f"_{where}", fail)
+    setattr(first.membership._moves, f"_{where}", fail)
     lose_all(driver)
     for worker in (first, second):
         wait_until(lambda worker=worker: bool(worker.errors), "it has ended")
         assert "cannot move to another lease: slot 3 has nothing to repeat" in str(worker.errors[0])
         worker.membership.leave()
+
+
+def test_a_halt_that_is_told_twice_calls_for_no_heartbeat(server: JoinServer) -> None:
+    """Each answer to a heartbeat tells it again: so there would be no end of them."""
+    first, second = join(server.port)
+    first._moves.set_data_path(lambda: bytes(SLOTS), None)
+    event = messages.JobEvent(halt=messages.Halt(move_number=1, reason="a test"))
+    for expected in (True, False):
+        first._beat_now.clear()
+        assert first._obey(event) is None and first._beat_now.is_set() == expected
+    for membership in (first, second):
+        membership.leave()
 
 
 def test_a_grant_of_another_size_is_refused(server: JoinServer, driver: RecordingDriver) -> None:

@@ -13,11 +13,9 @@ that goes on is absence.py's matter.
 Heartbeats wait while somebody holds the interpreter's lock. That is no loss: gRPC's own threads, which do without the
 lock, answer the service's pings meanwhile, and for the service a worker lives for as long as its connection does.
 
-The service may move the job to another lease (docs/protocol.md, section 9). From a Halt to the Move of the same number
-each heartbeat, the first one at once, says where the data path stands still; what the service tells twice is done once.
-
-A worker whose service is gone, or has lost its job, halts by itself, and looks for another lease: resuming.py. It
-attends at each service, and one that knows it moves the job. At one that does not it asks for a place.
+The service may move the job to another lease: moves.py. A worker whose service is gone, or has lost its job, halts by
+itself, and looks for another lease: resuming.py. It attends at each service, and one that knows it moves the job. At
+one that does not it asks for a place.
 """
 
 from __future__ import annotations
@@ -48,6 +46,7 @@ from wiresum.agent.errors import (
     WorkerLostError,
 )
 from wiresum.agent.joining import Interruption, ask_until_granted
+from wiresum.agent.moves import Halt, Move, Moves
 from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.resuming import FALLBACK_AFTER_S, RESUME_S, Fallback, Resuming, resumed
 from wiresum.agent.statistics import NO_TRAFFIC, Moved, TrafficStats
@@ -67,19 +66,6 @@ BEGIN_S_MAX = 5.0
 ATTEMPT_BYTES = 16
 NO_ROUND = 0
 """Nothing was sent yet: rounds begin at 1."""
-
-Halt = Callable[[], bytes]
-"""Stops the data path where it is, and returns its positions, as in join.proto. Idempotent, and bounded in time."""
-Move = Callable[[messages.JoinReply, bytes], None]
-"""Lets it go on at another lease, with the roles of join.proto. Raises a ValueError for what cannot be."""
-
-
-def _cannot_halt() -> bytes:
-    raise RuntimeError("the service tells a worker to halt that did not say it can")
-
-
-def _cannot_move(_grant: messages.JoinReply, _roles: bytes) -> None:
-    raise AssertionError("it has not halted")
 
 
 class _End(NamedTuple):
@@ -126,15 +112,8 @@ class Membership:
         self._call: Any = None
         self._progress: Callable[[], int | None] = lambda: NO_ROUND
         self._traffic: Callable[[], TrafficStats] = lambda: NO_TRAFFIC
-        self._halt: Halt = _cannot_halt
-        self._move: Move = _cannot_move
-        self._halted: messages.Halted | None = None
-        self._halted_at = 0.0
-        self._why = ""
-        self.moved: Moved | None = None
+        self._moves = Moves(request.job_name, self._awake.now)
         self._resuming: Resuming | None = None
-        self._move_number = 0
-        """Of the newest move that was completed."""
         self._beat_now = threading.Event()
         """A heartbeat is due before its time, or there is nobody to send one to."""
         self._began_at = 0.0
@@ -221,7 +200,7 @@ class Membership:
             if self._leaving.is_set():
                 return
             self._progress, self._traffic = progress, traffic
-            self._halt, self._move = halt or _cannot_halt, move or _cannot_move
+            self._moves.set_data_path(halt, move)
             self._awake.watch()
             self._thread = threading.Thread(
                 target=self._attend, args=(on_ended,), name="wiresum-membership", daemon=True
@@ -233,6 +212,11 @@ class Membership:
     def service(self) -> str:
         """The endpoint that is talked to, host:port."""
         return self._control.endpoint
+
+    @property
+    def moved(self) -> Moved | None:
+        """The newest move to another lease."""
+        return self._moves.newest
 
     @property
     def group_is_silent(self) -> bool:
@@ -286,7 +270,7 @@ class Membership:
                 self._fallback.close()
             self._left.set()
             self._progress, self._traffic = lambda: NO_ROUND, lambda: NO_TRAFFIC  # the old ones refer to our owner
-            self._halt, self._move = _cannot_halt, _cannot_move
+            self._moves.set_data_path(None, None)
             lifetime.end(self)
 
     def _tell_of_abort(self) -> None:
@@ -372,7 +356,7 @@ class Membership:
                 self._tell_of_abort()
                 if (failure := self._obey(event)) is not None:
                     return _End(failure)
-                if event.pulse.lost and self._fallback is not None and self._halted is None:
+                if event.pulse.lost and self._fallback is not None and self._moves.halted is None:
                     self._halt_if_unanswered(silence, event.pulse.lost)
                 if (end := self._stands_still()) is not None:
                     return end
@@ -413,7 +397,9 @@ class Membership:
                 self._hang_up()
                 return
             self._beat_now.clear()
-            yield messages.Heartbeat(member=self._member, round_newest=round_newest & 0xFFFFFFFF, halted=self._halted)
+            yield messages.Heartbeat(
+                member=self._member, round_newest=round_newest & 0xFFFFFFFF, halted=self._moves.halted
+            )
             self._group_watch.look(self._traffic)
             self._beat_now.wait(self.grant.heartbeat_interval_ms / 1000)
             if self._awake.now() - self._heard_at > silence_s_max:
@@ -447,41 +433,26 @@ class Membership:
         return None
 
     def _halt_for(self, halt: messages.Halt) -> None:
-        if halt.move_number <= self._move_number or (
-            self._halted is not None and not self._halted.unasked and halt.move_number <= self._halted.move_number
-        ):
-            return
-        if self._halted is None:
-            log.warning("job '%s' moves to another lease, since %s", self._job_name, halt.reason)
-            self._why = halt.reason
-        self._halted = messages.Halted(move_number=halt.move_number, positions=self._halt())
-        self._halted_at = self._awake.now()
-        self._beat_now.set()
+        if self._moves.halt_for(halt):  # else each answer to a heartbeat would call for the next one
+            self._beat_now.set()
 
     def _move_to(self, move: messages.Move) -> None:
-        halted = self._halted
-        if halted is not None and not halted.unasked and move.move_number == halted.move_number:
+        if self._moves.is_expected(move):
             self._go_on_at(move.grant, move.roles, move.move_number)
 
     def _go_on_at(self, reply: messages.JoinReply, roles: bytes, move_number: int) -> None:
         """Raises a ValueError for a lease that is not like the one before."""
         grant, before = _with_address(reply, self._control), self.grant
         self._member = _member_of(grant)
-        for name in ("slots", "threads", "lanes", "workers", "rank"):
-            if getattr(grant, name) != getattr(before, name):
-                raise ValueError(f"{name} would be {getattr(grant, name)}, and must be {getattr(before, name)}")
-        if len(roles) != grant.slots:
-            raise ValueError(f"{len(roles)} roles were given for {grant.slots} slots")
         grant.members_secret = before.members_secret  # of the job, which has used it
-        self._move(grant, roles)
+        self._moves.go_on(grant, roles, before, move_number)
         self.grant = grant
         self._group_watch = GroupWatch(grant, self.where, self._traffic())
-        self._move_number, self._halted, self._resuming = move_number, None, None
+        self._resuming = None
         self._beat_now.set()
         if self._fallback is not None and self._control.endpoint != self._fallback.target:
             self._control.further = ""
             self._fallback.close()
-        self.moved = Moved(time.time(), self._why)
         endpoint = grant.switch_endpoint
         log.warning("job '%s' goes on at %s, %s:%d", self._job_name, grant.switch_name, endpoint.address, endpoint.port)
 
@@ -489,13 +460,13 @@ class Membership:
 
     def _begin_to_resume(self, end: _End, turns: int) -> WiresumError | None:
         """Returns why it cannot."""
-        if self._halt is _cannot_halt:
+        if not self._moves.can_halt:
             self._given_up = True
             return end.error
-        if self._halted is None and not self._halt_unasked(end.lost):
+        if self._moves.halted is None and not self._halt_unasked(end.lost):
             return end.error
-        assert self._halted is not None, "it has halted"
-        self._request.resumed.CopyFrom(resumed(self.grant, self._halted.positions, end.lost))
+        assert self._moves.halted is not None, "it has halted"
+        self._request.resumed.CopyFrom(resumed(self.grant, self._moves.halted.positions, end.lost))
         with self._lock:
             if self._resuming is None and not self._leaving.is_set():
                 within_s = max(end.left_s, min(RESUME_S, self._config.lost_after_s))
@@ -506,15 +477,8 @@ class Membership:
         return None
 
     def _halt_unasked(self, why: str) -> bool:
-        """The service is told so with each heartbeat, and moves the job."""
-        log.warning("job '%s' looks for another lease, since %s", self._job_name, why)
-        self._why = why
-        try:
-            self._halted = messages.Halted(move_number=self._move_number, positions=self._halt(), unasked=True)
-        except Exception:
-            log.exception("the job cannot halt")
+        if not self._moves.halt_unasked(why):
             return False
-        self._halted_at = self._awake.now()
         self._beat_now.set()
         return True
 
@@ -525,8 +489,8 @@ class Membership:
 
     def _stands_still(self) -> _End | None:
         """The service has a job that has halted, and no lease for it, while the fallback serves."""
-        fallback, halted_at = self._fallback, max(self._halted_at, self._began_at)
-        if fallback is None or self._halted is None or self._control.endpoint == fallback.target:
+        fallback, halted_at = self._fallback, max(self._moves.halted_at, self._began_at)
+        if fallback is None or self._moves.halted is None or self._control.endpoint == fallback.target:
             return None
         if self._awake.now() - halted_at < FALLBACK_AFTER_S:
             return None
