@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from wiresum_lab.benchmarks.gpu import NO_ACCELERATOR, main
+from wiresum_lab.benchmarks.gpu import FORMATS, NO_ACCELERATOR, main
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is here")
@@ -23,8 +23,8 @@ def test_it_measures_and_leaves_a_report(tmp_path: Path) -> None:
     small = ["--bytes", str(8 << 20), "--width", "64", "--repetitions", "1"]
     assert main(["--double", "--no-tests", *small, "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "gpu.json").read_text())
-    assert all(seconds > 0 for part in ("copies", "sum") for seconds in found[part].values())
+    assert all(seconds > 0 for part in ("copies", "sum", *FORMATS, "1_kB") for seconds in found[part].values())
     assert set(found["waiting"]) == {"its_stream", "the_other"}
     report = (tmp_path / "report.txt").read_text()
-    for line in ("whose figures mean nothing", "copies: ", "times the longest part", "of a processor", "is hidden"):
+    for line in ("whose figures mean nothing", "copies: ", "times the longest part", "- 1 kB: ", "of a processor", "is hidden"):
         assert line in report
