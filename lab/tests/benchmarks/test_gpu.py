@@ -26,5 +26,12 @@ def test_it_measures_and_leaves_a_report(tmp_path: Path) -> None:
     assert all(seconds > 0 for part in ("copies", "sum", *FORMATS, "1_kB") for seconds in found[part].values())
     assert set(found["waiting"]) == {"its_stream", "the_other"}
     report = (tmp_path / "report.txt").read_text()
-    for line in ("whose figures mean nothing", "copies: ", "times the longest part", "- 1 kB: ", "of a processor", "is hidden"):
+    for line in (
+        "whose figures mean nothing",
+        "copies: ",
+        "times the longest part",
+        "- 1 kB: ",
+        "of a processor",
+        "is hidden",
+    ):
         assert line in report

@@ -134,8 +134,23 @@ std::array<std::array<Queue, kStreams>, kDevices>& queues() {
 
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kDevices> current_streams{};
+/// As CUDA's contexts: made on the current device by whatever a thread does, and on any device by going there.
+std::array<std::atomic<bool>, kDevices> contexts{};
 std::atomic<std::size_t> streams_given{0};
 std::atomic<bool> is_capturing{false};
+
+void make_context(c10::DeviceIndex device) { contexts.at(device) = true; }
+
+/// There and back.
+void visit(c10::DeviceIndex device) {
+  make_context(device);
+  make_context(current_device);
+}
+
+c10::DeviceIndex go_to(c10::DeviceIndex device) {
+  make_context(device);
+  return std::exchange(current_device, device);
+}
 
 c10::Stream stream_number(c10::DeviceIndex device, c10::StreamId number) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device), number);
@@ -244,11 +259,9 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
   Guard() = default;
   explicit Guard(c10::DeviceType) {}
   c10::DeviceType type() const override { return kType; }
-  c10::Device exchangeDevice(c10::Device device) const override {
-    return {kType, std::exchange(current_device, device.index())};
-  }
+  c10::Device exchangeDevice(c10::Device device) const override { return {kType, go_to(device.index())}; }
   c10::Device getDevice() const override { return {kType, current_device}; }
-  void setDevice(c10::Device device) const override { current_device = device.index(); }
+  void setDevice(c10::Device device) const override { go_to(device.index()); }
   void uncheckedSetDevice(c10::Device device) const noexcept override { current_device = device.index(); }
   c10::Stream getStream(c10::Device device) const override { return current_stream(index_of(device)); }
   c10::Stream getDefaultStream(c10::Device device) const override { return stream_number(index_of(device), 0); }
@@ -272,17 +285,27 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
     }
   }
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
+    visit(stream.device_index());
     if (*event == nullptr) *event = new EventPtr;
     *static_cast<EventPtr*>(*event) = record_on(stream);
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event != nullptr) queue_of(stream).put([recorded = *static_cast<EventPtr*>(event)] { recorded->wait(); });
+    if (event == nullptr) return;
+    visit(stream.device_index());
+    queue_of(stream).put([recorded = *static_cast<EventPtr*>(event)] { recorded->wait(); });
   }
-  bool queryEvent(void* event) const override { return event == nullptr || (*static_cast<EventPtr*>(event))->is_set(); }
+  bool queryEvent(void* event) const override {
+    make_context(current_device);
+    return event == nullptr || (*static_cast<EventPtr*>(event))->is_set();
+  }
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) (*static_cast<EventPtr*>(event))->wait();
   }
-  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<EventPtr*>(event); }
+  void destroyEvent(void* event, c10::DeviceIndex device) const noexcept override {
+    if (event == nullptr) return;
+    visit(device);
+    delete static_cast<EventPtr*>(event);
+  }
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
     if (memory.get_context() != nullptr) static_cast<Block*>(memory.get_context())->used_on.push_back(stream);
   }
@@ -296,14 +319,14 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 struct Hooks final : public at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
-  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex device) const override { return contexts.at(device); }
   c10::DeviceIndex deviceCount() const override { return kDevices; }
   c10::DeviceIndex getCurrentDevice() const override { return current_device; }
-  void setCurrentDevice(c10::DeviceIndex device) const override { current_device = device; }
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+  void setCurrentDevice(c10::DeviceIndex device) const override { go_to(device); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override { return go_to(device); }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
     return std::exchange(current_device, device);
   }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return exchangeDevice(device); }
   bool isPinnedPtr(const void* address) const override { return PinnedAllocator::has(address); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator; }
 };
@@ -508,7 +531,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   at::RegisterPrivateUse1HooksInterface(&hooks);
   module.attr("DEVICES") = static_cast<int>(kDevices);
   module.def("current_device", [] { return static_cast<int>(current_device); });
-  module.def("set_device", [](int device) { current_device = static_cast<c10::DeviceIndex>(device); });
+  module.def("set_device", [](int device) { go_to(static_cast<c10::DeviceIndex>(device)); });
+  module.def("has_context", [](int device) { return contexts.at(device).load(); });
   module.def("sleep", [](double seconds) {
     queue_of(current_stream(current_device)).put([seconds] {
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds));

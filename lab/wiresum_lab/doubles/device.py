@@ -25,7 +25,7 @@ def load() -> Any:
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
     module.device_count = lambda: native.DEVICES
-    for name in ("current_device", "set_device", "sleep", "pinned_bytes", "set_capturing"):
+    for name in ("current_device", "set_device", "has_context", "sleep", "pinned_bytes", "set_capturing"):
         setattr(module, name, getattr(native, name))
     backend_registration.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, module)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,6 +181,24 @@ def test_a_device_that_hangs_is_an_error_that_says_so(rank: int, size: int) -> N
     attachment.detach()
     torch.accelerator.synchronize()
     dist.barrier()
+
+
+def uses_the_second_device(rank: int, size: int) -> list[bool]:
+    if torch.accelerator.device_count() < 2:
+        return []
+    torch.accelerator.set_device_index(1)
+    for granularity in GRANULARITIES:
+        bits_of_training(rank, device(1), METHODS["IntDIANA"], granularity)
+    has_context = getattr(torch.get_device_module(device()), "has_context", None) or torch._C._cuda_hasPrimaryContext
+    return [has_context(index) for index in range(2)]
+
+
+def test_nothing_is_made_on_a_device_that_the_program_does_not_use(tmp_path: Path) -> None:
+    with SwitchProcess(tmp_path) as switch, Cluster(switch, 2, tmp_path, prepare=found_or_double()) as cluster:
+        for contexts in cluster.run(uses_the_second_device):
+            if not contexts:
+                pytest.skip("there is one device")
+            assert contexts == [False, True]
 
 
 @runs_in("duo")

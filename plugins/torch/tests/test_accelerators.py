@@ -374,6 +374,38 @@ def test_calls_in_a_captured_graph_are_refused(rank: int, size: int) -> None:
     assert (tensors[0].cpu() == 2.0).all()
 
 
+def has_context(index: int) -> bool:
+    made = getattr(module(), "has_context", None) or torch._C._cuda_hasPrimaryContext
+    return bool(made(index))
+
+
+def uses_the_second_device(rank: int, size: int, layout: torch.layout) -> list[bool]:
+    if torch.accelerator.device_count() < 2:
+        return []
+    torch.accelerator.set_device_index(1)
+    on = device(1)
+    if layout is torch.sparse_coo:
+        ones = torch.sparse_coo_tensor(torch.arange(5, device=on)[None], torch.ones(5, device=on), (5,))
+        tensors = [ones]
+    else:
+        tensors = [torch.ones(elements, device=on) for elements in (1000, LONG, RING_BYTES // 2)]
+        tensors.append(torch.ones(10, device=on, dtype=torch.float64))  # goes through Gloo
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+        (found,) = started(dist.all_reduce(tensor, async_op=True)).get_future().wait()
+        assert (found.to_dense().cpu() == size**2).all()
+    dist.destroy_process_group()
+    return [has_context(0), has_context(1)]
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo], ids=str)
+def test_nothing_is_made_on_a_device_that_the_program_does_not_use(make_duo: Any, layout: torch.layout) -> None:
+    for contexts in make_duo().run(uses_the_second_device, layout):
+        if not contexts:
+            pytest.skip("there is one device")
+        assert contexts == [False, True]
+
+
 @runs_in("duo")
 def test_tensors_of_one_call_on_several_devices_are_refused(rank: int, size: int) -> None:
     tensor = torch.ones(10, device=device())

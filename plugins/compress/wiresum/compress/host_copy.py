@@ -69,7 +69,9 @@ class Call:
         return HostCopy(self, tensor, self._to_host, self._back)
 
     def _await(self, event: torch.Event) -> None:
-        """RuntimeError if the device takes too long."""
+        """In another thread. RuntimeError if the device takes too long."""
+        # The thread begins with the first device, where CUDA would make a context for whatever it does.
+        torch.accelerator.set_device_index(self.device)
         if not sleep_until(event.query, time.monotonic() + TIMEOUT_S):
             raise RuntimeError(
                 f"{self.device} has not come to a bucket of gradients within {TIMEOUT_S:.0f} s: something that was "

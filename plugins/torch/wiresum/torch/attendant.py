@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from wiresum.torch.work import stay_on
+
 if TYPE_CHECKING:
     from wiresum.agent.session import Session
     from wiresum.torch.work import GlooWork, NetworkWork
@@ -132,6 +134,7 @@ class Attendant:
             work = self._network.pop(token, None)
             self.changed.notify_all()
         if work is not None and work.done():
+            stay_on(work.device)
             work.settle()
 
     def _check_gloo(self) -> None:

@@ -45,7 +45,7 @@ from wiresum.torch.order import SubmissionOrder
 from wiresum.torch.pieces import cut
 from wiresum.torch.plan import CollectivePlan, Tensors, device_of, divide
 from wiresum.torch.statistics import Way
-from wiresum.torch.work import GlooWork, NetworkWork
+from wiresum.torch.work import GlooWork, NetworkWork, stay_on
 
 DRAIN_TIMEOUT_S = 5.0
 """How long destroy_process_group waits for works that nobody has waited for."""
@@ -213,12 +213,14 @@ class Network:
 
         finish = [partial(piece.transfer.copy_back, piece)]
         work = NetworkWork([], finish, late=self._late, forget=forget, translate=self.translate)
+        work.device = piece.plan.device
         work.begins_later()
         self._pending.add(work)
         return work
 
     def _submit_piece(self, work: NetworkWork, piece: Piece, call: _Call, deadline: float) -> None:
         """In the thread that submits, when it is the piece's turn."""
+        stay_on(piece.plan.device)
         try:
             in_time = self._pipeline.await_copy(piece, deadline, lambda: self.session.failure is not None)
         except Exception as error:
@@ -306,10 +308,12 @@ class Network:
         deadline = time.monotonic() + self._timeout_s(call)
         on_device = RowsCall(self._pipeline, device, call.tensors)
         work = self._work([], [])
+        work.device = device
         work.begins_later()
         self._pending.add(work)
 
         def copy_and_submit() -> None:
+            stay_on(device)
             if not sleep_until(lambda: on_device.has_come() or self.session.failure is not None, deadline):
                 raise self._device_is_late(call)
             self._require_everybody()

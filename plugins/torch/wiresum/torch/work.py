@@ -30,6 +30,14 @@ OnSettled = Callable[[list[torch.Tensor], Exception | None], None]
 NO_TIMEOUT = timedelta(0)
 
 
+def stay_on(device: torch.device | None) -> None:
+    """Makes an accelerator the current one of this thread, which must not be a caller's. A thread begins with the first
+    one, where CUDA makes a context, of some 500 MB, for nearly all that a thread does: when it asks for an event,
+    destroys one, or comes back from another device."""
+    if device is not None and device.type != "cpu":
+        torch.accelerator.set_device_index(device)
+
+
 class _Work(dist.Work):
     """`finish` are the steps to take once when the collective is done."""
 
@@ -83,6 +91,8 @@ class _Work(dist.Work):
 class NetworkWork(_Work):
     """A collective in the network: one or several operations that complete as one."""
 
+    device: torch.device | None = None
+    """The accelerator that its tensors are on."""
     _submitted: threading.Event | None = None
     _callbacks: tuple[OnSettled, ...] = ()
 
@@ -265,7 +275,11 @@ class GlooWork(_Work):
     _source_rank = source_rank
 
     def when_settled(self, callback: OnSettled) -> None:
+        caller = threading.get_ident()
+
         def settled(future: torch.futures.Future[Any]) -> None:
+            if threading.get_ident() != caller:
+                stay_on(next((tensor.device for tensor in self._result if not tensor.is_cpu), None))
             try:
                 future.value()
             except Exception as error:
