@@ -101,6 +101,12 @@ def test_a_lease_of_another_kind_is_refused(moves: Moves, data_path: DataPath, w
     assert data_path.keys == [] and moves.halted is not None
 
 
+def test_a_data_path_that_goes_on_is_not_moved(moves: Moves, data_path: DataPath) -> None:
+    with pytest.raises(AssertionError, match="it has halted"):
+        moves.go_on(lease(5), bytes(SLOTS), lease(4), 1)
+    assert data_path.keys == []
+
+
 def test_roles_are_one_for_each_slot(moves: Moves, data_path: DataPath) -> None:
     assert moves.halt_for(halt(1))
     with pytest.raises(ValueError, match="3 roles were given for 4 slots"):

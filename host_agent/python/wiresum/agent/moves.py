@@ -87,6 +87,7 @@ class Moves:
     def go_on(self, grant: messages.JoinReply, roles: bytes, before: messages.JoinReply, number: int) -> None:
         """At another lease, after that of `before`. `number` is the move's, 0 for a lease that was asked for. Raises a
         ValueError for one that is not like the one before, and what the data path does."""
+        assert self.halted is not None, "it has halted"
         for name in _KEPT:
             if getattr(grant, name) != getattr(before, name):
                 raise ValueError(f"{name} would be {getattr(grant, name)}, and must be {getattr(before, name)}")
