@@ -116,7 +116,7 @@ def run(rank: int, size: int, name: str, folder: str, backend: str = "wiresum") 
     """Runs one test, which raises an exception if it fails. Returns why it was skipped, "" if it was not."""
     theirs = module(backend)
     method = getattr(theirs.DistributedTest._DistTestBase, name)
-    if getattr(method, "__unittest_skip__", False) and name not in NAME_GLOO and name not in ON_CUDA:
+    if getattr(method, "__unittest_skip__", False) and name not in NAME_GLOO | ON_CUDA:
         return str(method.__unittest_skip_why__)
     theirs.BACKEND = "gloo" if name in AS_GLOO else backend
     os.environ["TEMP_DIR"] = folder
@@ -129,7 +129,7 @@ def run(rank: int, size: int, name: str, folder: str, backend: str = "wiresum") 
         theirs.Barrier.barrier_id = 0
         test = _case(theirs)(name)
         test.rank, test.file_name = rank, f"{folder}/{name}.file"
-        with _named_gloo() if name in NAMED_GLOO else _shared_gpus(theirs) if name in ON_CUDA else _AS_IT_IS:
+        with _prepared_for(name, theirs):
             getattr(test, name)()
         if name not in ENDS_ITS_GROUP:
             dist.barrier()
@@ -146,7 +146,11 @@ def run(rank: int, size: int, name: str, folder: str, backend: str = "wiresum") 
     return ""
 
 
-_AS_IT_IS = contextlib.nullcontext()
+def _prepared_for(name: str, theirs: ModuleType) -> Any:
+    """What is told to a test that is meant for another backend."""
+    if name in NAMED_GLOO:
+        return unittest.mock.patch("torch.distributed.distributed_c10d.get_backend", return_value="gloo")
+    return _shared_gpus(theirs) if name in ON_CUDA else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -160,10 +164,6 @@ def _shared_gpus(theirs: ModuleType) -> Iterator[None]:
         unittest.mock.patch.object(theirs, "init_multigpu_helper", return_value=gpus),
     ):
         yield
-
-
-def _named_gloo() -> Any:
-    return unittest.mock.patch("torch.distributed.distributed_c10d.get_backend", return_value="gloo")
 
 
 @functools.cache
