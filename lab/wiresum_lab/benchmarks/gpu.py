@@ -217,13 +217,13 @@ def run_tests(options: argparse.Namespace) -> dict[str, str]:
     import torch
 
     on_device = {PREPARE_VARIABLE: "double" if options.double else "accelerator"}
-    which = ["-m", "not slow"]
+    quick = ["-m", "not slow"]
     if options.double:
-        which += ["-k", " and ".join(f"not {name}" for name in NOT_ON_DOUBLE)]
+        quick += ["-k", " and ".join(f"not {name}" for name in NOT_ON_DOUBLE)]
     runs: dict[str, tuple[Sequence[str], Sequence[str], Mapping[str, str]]] = {
-        "accelerators": (OWN_TESTS, which, {}),
-        "suites": (SUITES, which, on_device),
-        "compression": (COMPRESSION, which, on_device),
+        "accelerators": (OWN_TESTS, quick, {}),
+        "suites": (SUITES, quick, on_device),
+        "compression": (COMPRESSION, quick, on_device),
     }
     if torch.cuda.is_available():
         runs["PyTorch's own"] = (PYTORCHS_OWN, ["-k", "on_cuda"], {})

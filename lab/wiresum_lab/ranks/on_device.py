@@ -22,7 +22,7 @@ from wiresum_lab.doubles import device as double
 
 PREPARE_VARIABLE = "TESTS_ON"
 CLOCK_HZ_MAX = 3e9
-"""No GPU's clock is faster."""
+"""Above the clocks of GPUs."""
 _moving = contextlib.ExitStack()
 
 
@@ -68,6 +68,16 @@ def device(index: int = 0) -> torch.device:
     kind = torch.accelerator.current_accelerator()
     assert kind is not None, "no accelerator was found or loaded"
     return torch.device(kind.type, index)
+
+
+def contexts() -> list[bool]:
+    """Of each of two devices, whether this process has made a context there. Empty if there are not two, or PyTorch
+    does not say."""
+    module: Any = torch.get_device_module(device())
+    has_context = getattr(module, "has_context", None) or getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    if has_context is None or torch.accelerator.device_count() < 2:
+        return []
+    return [bool(has_context(index)) for index in range(2)]
 
 
 def keep_busy(seconds: float = 0.7) -> None:

@@ -278,7 +278,7 @@ class GlooWork(_Work):
         caller = threading.get_ident()
 
         def settled(future: torch.futures.Future[Any]) -> None:
-            if threading.get_ident() != caller:
+            if threading.get_ident() != caller:  # which it is if Gloo was done already
                 stay_on(next((tensor.device for tensor in self._result if not tensor.is_cpu), None))
             try:
                 future.value()
