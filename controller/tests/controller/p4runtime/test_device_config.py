@@ -123,13 +123,24 @@ def test_files_are_also_found_at_the_paths_in_main_conf(built: Path) -> None:
         (lambda at: (at / "main.conf").write_text("[]"), r"main\.conf: this is not what the compiler writes"),
         (lambda at: (at / "main.conf").write_text('{"p4_devices": [{}, {}]}'), "this is not what the compiler writes"),
         (lambda at: (at / "info.txtpb").write_text("tables {"), "this is not P4Info in protobuf's text form"),
-        (
-            lambda at: (at / "info.txtpb").write_text(""),
-            "counter 'packets' has 0 rows, not 256: this is not our program",
-        ),
+        (lambda at: (at / "info.txtpb").write_text(""), r"info\.txtpb: it has no .*: this is not our program"),
+        (lambda at: (at / "bfrt.json").write_text("[]"), r"bfrt\.json is not what the compiler writes"),
     ],
 )
 def test_faulty_compiler_output_is_reported(built: Path, spoil: object, message: str) -> None:
     spoil(built)  # type: ignore[operator]
     with pytest.raises(PipelineError, match=message):
         device_config.tofino(built, built / "info.txtpb", form="stratum")
+
+
+@pytest.mark.parametrize("name", ["packets", "owners"])
+def test_a_p4info_of_another_compilation_than_the_chips_is_refused(built: Path, name: str) -> None:
+    sizes = {"packets": 2048, "owners": 8192, "another": 7}
+    described = {"tables": [{"name": f"pipe.{each}", "size": size} for each, size in sizes.items()]}
+    (built / "bfrt.json").write_text(json.dumps(described))
+    assert device_config.tofino(built, built / "info.txtpb", form="pi").slots == 4096
+    described["tables"][list(sizes).index(name)]["size"] = 1024
+    (built / "bfrt.json").write_text(json.dumps(described))
+    message = rf"info\.txtpb: '{name}' has a size of {sizes[name]} there, and of 1024 in the bfrt\.json of {built}"
+    with pytest.raises(PipelineError, match=message):
+        device_config.tofino(built, built / "info.txtpb", form="pi")

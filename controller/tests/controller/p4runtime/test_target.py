@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from finsy.proto import p4i
 
 from wiresum.controller import config
 from wiresum.controller.p4runtime import Host, PipelineError, device_config, targets_of
@@ -72,3 +73,38 @@ def test_a_tofino_whose_program_is_missing_is_an_error_that_names_the_folder(tmp
     switch = SwitchConfig("t", "tofino", "10.0.0.2:9559", 0, "10.0.0.1", 43488, program=tmp_path, p4info=tmp_path / "x")
     with pytest.raises(PipelineError, match=rf"{tmp_path}: the compiler writes one \.conf file"):
         targets_of([switch])
+
+
+def test_more_hosts_than_the_switch_has_entries_for_are_refused(example: config.Config) -> None:
+    leaf, spine, _ = example.switches
+    hosts = tuple(
+        Host(f"h{n}", f"10.8.{n >> 8}.{n & 255}", f"02:00:0b:00:{n >> 8:02x}:{n & 255:02x}", 1) for n in range(1023)
+    )
+    full = dataclasses.replace(leaf, hosts=hosts)
+    assert len(targets_of((full, spine))[0].around) == 1024
+    far = Host("far", "10.9.0.1", "02:00:0c:00:00:01", 2)
+    one_more = dataclasses.replace(spine, hosts=(far,))
+    with pytest.raises(PipelineError, match=r"leaf1: table 'forward' has room for 1024 entries, and .* needs 1025"):
+        targets_of((full, one_more))
+
+
+def test_a_switch_without_room_for_its_own_entries_is_refused(
+    example: config.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = device_config.bmv2()
+    info = p4i.P4Info()
+    info.CopyFrom(pipeline.p4info)
+    (own,) = (table for table in info.tables if table.preamble.alias == "own")
+    monkeypatch.setattr(device_config, "bmv2", lambda: dataclasses.replace(pipeline, p4info=info))
+    own.size = 2
+    assert targets_of(example.switches)
+    own.size = 1
+    with pytest.raises(PipelineError, match=r"leaf1: table 'own' has room for 1 entries, .* OWN_ENTRIES"):
+        targets_of(example.switches)
+
+
+def test_more_slots_than_have_numbers_are_refused(example: config.Config) -> None:
+    spare = dataclasses.replace(example.switches[2], slots=32768)
+    assert targets_of([spare])[0].pipeline.slots == 32768
+    with pytest.raises(PipelineError, match=r"spare: 32769 slots have 65538 cells, .* 16 bits: at most 32768 slots"):
+        targets_of([dataclasses.replace(spare, slots=32769)])

@@ -11,6 +11,8 @@ from wiresum.join.constants import SWITCH_WORKERS_MAX, Reason
 
 COLUMNS = tuple(reason.name.lower() for reason in Reason)
 """Of counter `packets`, which has a row for each job."""
+COLUMNS_OF = {"packets": len(COLUMNS), "contributions": SWITCH_WORKERS_MAX, "results": 1}
+"""By counter, how many of a row."""
 
 
 def reads(row: int) -> list[fy.P4CounterEntry]:
@@ -41,11 +43,10 @@ def decode(entries: Iterable[fy.P4CounterEntry], workers: int = SWITCH_WORKERS_M
 
 
 def _entries(row: int, value: int | None) -> list[fy.P4CounterEntry]:
-    sizes = {"packets": len(COLUMNS), "contributions": SWITCH_WORKERS_MAX, "results": 1}
     return [
         fy.P4CounterEntry(
-            counter, index=row * size + column, data=None if value is None else fy.P4CounterData(packet_count=value)
+            counter, index=row * columns + column, data=None if value is None else fy.P4CounterData(packet_count=value)
         )
-        for counter, size in sizes.items()
-        for column in range(size)
+        for counter, columns in COLUMNS_OF.items()
+        for column in range(columns)
     ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,15 +24,12 @@ from finsy.proto import p4i
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from wiresum import compiled
-from wiresum.controller.p4runtime import count
+from wiresum.controller.p4runtime import sizes
+from wiresum.controller.p4runtime.sizes import PipelineError, Sizes
 from wiresum.controller.switches import DEVICE_CONFIGS
 
 PI_NAME_BYTES_MAX = 100
 """A server made of PI refuses a longer name of program or pipeline."""
-
-
-class PipelineError(ValueError):
-    """The compiled program cannot be used: the text says which file, and why."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +39,8 @@ class Pipeline:
     p4info: p4i.P4Info
     device_config: bytes
     lanes: int
-    """32-bit words of every packet's payload."""
     slots: int
     job_rows: int
-    """Rows of the counters; row 0 is for packets of no job."""
     keys: bytes = b""
     """Identity of the sequence of keys (jobs/keys.py) that the switch's cells may hold."""
 
@@ -61,16 +56,19 @@ class Pipeline:
 
 
 def bmv2() -> Pipeline:
-    program = compiled.load("v1model")
-    return Pipeline(_parse(program.p4info), program.device_config, program.lanes, program.slots, program.job_rows)
+    """Raises `PipelineError`."""
+    info = sizes.ours()
+    return Pipeline(info, compiled.load("v1model").device_config, *sizes.sizes_of(info, "the program for bmv2"))
 
 
 def software(*, lanes: int = 0, slots: int = 0) -> Pipeline:
-    """0: what the program is compiled for elsewhere."""
-    program = compiled.load("v1model")
-    lanes, slots = lanes or program.lanes, slots or program.slots
-    config = json.dumps({"lanes": lanes, "slots": slots}, sort_keys=True).encode()
-    return Pipeline(_parse(program.p4info), config, lanes, slots, program.job_rows)
+    """0: what the program is compiled for elsewhere. Raises `PipelineError`."""
+    info = sizes.ours()
+    compiled_for = sizes.sizes_of(info, "the program of software switches")
+    chosen = Sizes(lanes or compiled_for.lanes, slots or compiled_for.slots, compiled_for.job_rows)
+    sizes.check_slots(chosen.slots)
+    config = json.dumps({"lanes": chosen.lanes, "slots": chosen.slots}, sort_keys=True).encode()
+    return Pipeline(info, config, *chosen)
 
 
 def tofino(folder: Path, p4info: Path, *, form: str) -> Pipeline:
@@ -80,35 +78,39 @@ def tofino(folder: Path, p4info: Path, *, form: str) -> Pipeline:
     conf = _conf(folder)
     described = _describe(conf)
     info = _parse_file(p4info)
+    _check_of_one_build(conf, described.bfrt, p4info, info)
     pack = _pack_for_stratum if form == "stratum" else _pack_for_pi
-    program = compiled.load("v1model")  # the sizes are the same: both programs have them from one file
-    _check_rows(p4info, info, program.job_rows)
-    return Pipeline(info, pack(conf, described), program.lanes, program.slots, program.job_rows)
-
-
-def _parse(text: str) -> p4i.P4Info:
-    info = p4i.P4Info()
-    text_format.Parse(text, info)
-    return info
+    return Pipeline(info, pack(conf, described), *sizes.sizes_of(info, str(p4info)))
 
 
 def _parse_file(path: Path) -> p4i.P4Info:
     try:
-        return _parse(_read(path).decode())
+        return sizes.parse(_read(path).decode())
     except (text_format.ParseError, UnicodeDecodeError) as error:
         raise PipelineError(f"{path}: this is not P4Info in protobuf's text form: {error}") from error
 
 
-def _check_rows(path: Path, info: p4i.P4Info, job_rows: int) -> None:
-    rows = {counter.preamble.alias: counter.size for counter in info.counters}.get("packets", 0) // len(count.COLUMNS)
-    if rows != job_rows:
-        raise PipelineError(
-            f"{path}: its counter 'packets' has {rows} rows, not {job_rows}: this is not our program, or it was "
-            f"compiled with other sizes; compile p4src/tna of this version"
-        )
-
-
 # Tofino.
+
+
+def _check_of_one_build(conf: Path, bfrt: bytes, path: Path, info: p4i.P4Info) -> None:
+    """Has the chip the sizes that P4Info says? The two are named apart, and one may be older."""
+    described = {**_sizes_in(info.counters), **_sizes_in(info.registers)}
+    try:
+        tables = json.loads(bfrt).get("tables", [])
+        built = {str(table["name"]).removeprefix("pipe."): int(table.get("size", 0)) for table in tables}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise PipelineError(f"{conf}: its bfrt.json is not what the compiler writes ({error!r})") from error
+    for name, size in described.items():
+        if built.get(name, size) != size:
+            raise PipelineError(
+                f"{path}: '{name}' has a size of {size} there, and of {built[name]} in the bfrt.json of {conf.parent}: "
+                f"give `program` and `p4info` of one compilation"
+            )
+
+
+def _sizes_in(objects: Iterable[p4i.Counter | p4i.Register]) -> dict[str, int]:
+    return {each.preamble.name: each.size for each in objects}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from wiresum.controller.driver import Endpoint
 from wiresum.controller.nodes import PIPES_MAX, Node, nodes
 from wiresum.controller.p4runtime import device_config
 from wiresum.controller.p4runtime.device_config import Pipeline
+from wiresum.controller.p4runtime.sizes import PipelineError
 from wiresum.controller.switches import Host, SwitchConfig
 from wiresum.join.constants import SWITCH_PORT
 
@@ -109,7 +110,10 @@ def targets_of(switches: Sequence[SwitchConfig]) -> list[Target]:
     """All nodes of a configuration. Raises `PipelineError` if a switch's program cannot be used."""
     pipelines = {switch.name: _pipeline(switch) for switch in switches}
     found = nodes(switches)
-    return [_target(node, found, pipelines[node.switch.name], switches) for node in found]
+    targets = [_target(node, found, pipelines[node.switch.name], switches) for node in found]
+    for target in targets:
+        _check_room(target)
+    return targets
 
 
 def _target(node: Node, found: Sequence[Node], pipeline: Pipeline, switches: Sequence[SwitchConfig]) -> Target:
@@ -164,7 +168,32 @@ def _neighbour(node: Node, port: int | None) -> Host:
     return Host(node.name, node.switch.address, node.switch.mac or NO_MAC, port or 0)
 
 
+def _check_room(target: Target) -> None:
+    """Has the switch entries for what the configuration makes of its tables, whatever jobs there are?"""
+    if not target.has_ports:
+        return
+    sizes = {table.preamble.alias: table.size for table in target.pipeline.p4info.tables}
+    around = len(target.around) + len(target.elsewhere)
+    for table, wanted, what in (
+        ("own", 2, "its address and its number of keys"),
+        ("forward", around, "one for each host"),
+    ):
+        if wanted > sizes[table]:
+            raise PipelineError(
+                f"{target.name}: table '{table}' has room for {sizes[table]} entries, and the configuration needs "
+                f"{wanted}, {what}: list fewer hosts in the tree, or compile the program with more "
+                f"{table.upper()}_ENTRIES (p4src/common/sizes.p4)"
+            )
+
+
 def _pipeline(config: SwitchConfig) -> Pipeline:
+    try:
+        return _pipeline_of_kind(config)
+    except PipelineError as error:
+        raise PipelineError(f"{config.name}: {error}") from error
+
+
+def _pipeline_of_kind(config: SwitchConfig) -> Pipeline:
     if config.kind == "software":
         return device_config.software(lanes=config.lanes, slots=config.slots)
     if config.kind == "tofino":
