@@ -219,6 +219,40 @@ def test_hosts_and_switch_answer_pings_and_a_link_can_be_switched_off_and_on(net
     assert re.fullmatch(r"[0-9.]+ [KMG]?bits/sec", net.iperf(seconds=1)[1])
 
 
+@pytest.mark.parametrize(
+    ("name", "link", "cut_off", "apart"),
+    [
+        ("one-switch", ("s1", "h1"), ("h1", "h2"), ("h2", "h3")),
+        ("one-switch", ("h2", "s1"), ("h1", "h2"), ("h1", "h3")),
+        ("leaf-spine", ("l1", "s1"), ("h1", "h3"), ("h3", "h4")),
+        ("leaf-spine", ("l1", "s1"), ("h1", "h3"), ("h1", "h2")),
+    ],
+)
+def test_a_link_that_is_down_disturbs_no_other(
+    name: str, link: tuple[str, str], cut_off: tuple[str, str], apart: tuple[str, str], kind: str, tmp_path: Path
+) -> None:
+    from wiresum_mininet.nodes import Workplace
+    from wiresum_mininet.wiresum_net import WiresumNet
+
+    def pings(near: str, far: str) -> str:
+        return str(net[near].cmd(f"ping -c 3 -i 0.2 -W 2 {net[far].IP()}"))
+
+    with WiresumNet(topology.find(name), kind=kind, workplace=Workplace(tmp_path)) as net:
+        for _ in range(2):
+            net.configLinkStatus(*link, "down")
+            assert all(port.isUp() for switch in net.switches for port in switch.intfList()), (
+                "or bmv2 would stand still"
+            )
+            assert " 0% packet loss" in pings(*apart)
+            assert " 0% packet loss" not in pings(*cut_off)
+            net.configLinkStatus(*link, "up")
+            assert " 0% packet loss" in pings(*apart)
+            # A host that has asked in vain for the other's MAC waits before it asks again.
+            wait_until(lambda: " 0% packet loss" in pings(*cut_off), "the link carried packets")
+        assert net.pingAll(timeout="5") == 0
+        assert not [capture.log for capture in net._captures if capture.exit_code is not None], "captures go on"
+
+
 @pytest.mark.slow
 def test_a_switch_that_was_stopped_and_started_sums_again(net, trainer: Trainer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     net["s1"].stop(deleteIntfs=False)

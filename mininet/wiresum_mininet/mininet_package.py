@@ -26,12 +26,26 @@ class MininetMissingError(ImportError):
 def missing() -> str:
     """What is missing for Mininet, and how to get it, or an empty text."""
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
+    unfit = ""
     try:
         import_mininet()
-        import mininet.node  # noqa: F401 - may need a module that newer Pythons lack
-    except ImportError as error:
+        import mininet.node  # noqa: F401 - needs a module that newer Pythons lack
+    except MininetMissingError as error:
         absent.insert(0, f"Mininet ({error})")
-    return f"missing: {', '.join(absent)}. On Debian or Ubuntu: {INSTALL}" if absent else ""
+    except ImportError as error:
+        unfit = _unfit(error)
+    sentences = [f"missing: {', '.join(absent)}. On Debian or Ubuntu: {INSTALL}"] if absent else []
+    return ". ".join([*sentences, unfit] if unfit else sentences)
+
+
+def _unfit(error: ImportError) -> str:
+    """What to do where Mininet is there, and this Python cannot load it."""
+    said = f"Mininet is installed, but Python {sys.version_info.major}.{sys.version_info.minor} cannot load it: {error}"
+    if error.name == "distutils":
+        return (
+            f"{said}. Python 3.12 and later have none, but setuptools does: {sys.executable} -m pip install setuptools"
+        )
+    return f"{said}. Make the virtual environment with the system's own Python, which Mininet was made for"
 
 
 def import_mininet() -> None:

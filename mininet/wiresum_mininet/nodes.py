@@ -25,14 +25,17 @@ from mininet.nodelib import LinuxBridge
 from wiresum import compiled
 from wiresum.join.constants import P4RUNTIME_PORT
 from wiresum_lab.namespaces.bmv2 import bmv2_command, next_device
-from wiresum_lab.namespaces.links import loss_program
-from wiresum_lab.processes import wiresum
+from wiresum_lab.namespaces.links import BPF_DROP, loss_program
+from wiresum_lab.processes import wait_until, wiresum
 from wiresum_mininet.programs import Program
 from wiresum_mininet.topology import AGGREGATE, Shape, SwitchPlan
 
 THRIFT_PORT = 9090
 OFFLOADS = ("tx", "tso", "gso", "gro", "sg")
-COIN_PREFERENCE = 2
+COIN_PREFERENCE, DOWN_PREFERENCE = 2, 3
+CARRIER_S_MAX = 30.0
+DROP_ALL = f"1,6 0 0 {BPF_DROP}"
+"""A filter program of one instruction, which returns."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,22 @@ class PortIntf(TCIntf):  # type: ignore[misc]
         if loss_fraction:
             self.lose(loss_fraction)
         return result
+
+    def ifconfig(self, *args: str) -> Any:
+        """Replaces Mininet's method, by which `link s1 h1 down` takes both ends down. bmv2 receives from all of its
+        ports in one thread, which waits in libpcap for ever at a port that is down. So a switch's port stays up, and
+        what leaves it is dropped; the other end drops as well, or is a host's and does go down."""
+        if not isinstance(self.node, Switch) or args not in (("down",), ("up",)):
+            return super().ifconfig(*args)
+        if args == ("up",):
+            self.unfilter(DOWN_PREFERENCE)
+            return super().ifconfig("up")
+        self.filter(DOWN_PREFERENCE, DROP_ALL)
+        return ""
+
+    def await_carrier(self) -> None:
+        """Returns when packets pass: the kernel learns up to a second late that the other end is up, too."""
+        wait_until(lambda: "state UP" in self.cmd("ip link show", self.name), f"{self.name} was up", CARRIER_S_MAX)
 
     def lose(self, fraction: float) -> None:
         """Loses this fraction of the packets that leave here. (Packet sockets such as bmv2's get frames before

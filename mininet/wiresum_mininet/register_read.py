@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import sys
 
 from thriftpy2.parser import load_fp
@@ -16,10 +17,14 @@ from thriftpy2.rpc import client_context
 from thriftpy2.thrift import TException
 from thriftpy2.transport import TTransportException
 
+from wiresum import compiled
+
 THRIFT_PORT = 9090
 CELLS_SHOWN_MAX = 32
 CONTEXT = 0
 TIMEOUT_MS = 10_000
+BITS_MAX = 63
+"""Of a value. Thrift has it as a signed number of 64 bits, and bmv2 gives the largest of these for any larger one."""
 
 # The two calls of bmv2's Thrift interface that are used.
 INTERFACE = """
@@ -49,11 +54,25 @@ def read(name: str, cell: int | None) -> dict[int, int]:
     return {index: value for index, value in enumerate(values) if value}
 
 
+def too_wide(name: str) -> str:
+    """Why this register cannot be read, and where its values are; empty if it can be."""
+    registers = json.loads(compiled.load("v1model").device_config)["register_arrays"]
+    bits = next((register["bitwidth"] for register in registers if register["name"] == name), 0)
+    if bits <= BITS_MAX:
+        return ""
+    return (
+        f"{name} has {bits} bits, and bmv2 gives at most {BITS_MAX} of a register: see a sum's words in its RESULT "
+        f"(`tshark -O wiresum` on a capture), or all that is written in bmv2's log (--log-level trace)"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="register", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("name", help="as in p4src/v1model/cells.p4: owners, rounds, bitmaps, exponents, ...")
     parser.add_argument("cell", type=int, nargs="?", help="2 * slot, + 1 for an odd round (all that are not zero)")
     options = parser.parse_args()
+    if complaint := too_wide(options.name):
+        sys.exit(complaint)
     try:
         values = read(options.name, options.cell)
     except TTransportException as error:

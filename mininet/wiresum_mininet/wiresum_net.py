@@ -143,6 +143,14 @@ class WiresumNet(Mininet):  # type: ignore[misc]
             started.append(Program(host, argv, self.workplace.log(log.format(host=host.name)), environment))
         return started
 
+    def configLinkStatus(self, src: str, dst: str, status: str) -> None:  # noqa: N802 - Mininet's name
+        """Extends Mininet's method, which returns before a link that goes up carries packets."""
+        super().configLinkStatus(src, dst, status)
+        if status == "up" and src in self and dst in self:
+            for ends in self[src].connectionsTo(self[dst]):
+                for end in ends:
+                    end.await_carrier()
+
     def iperf(
         self,
         hosts: Sequence[Any] | None = None,
