@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from wiresum.cli.doctor import doctor
+from wiresum.cli.doctor import doctor, host, switch
 from wiresum.cli.doctor.finding import Level
 from wiresum.cli.jobs import jobs
 from wiresum.controller import JoinServer
@@ -76,3 +77,24 @@ def test_the_doctor_reports_a_path_that_is_not_a_tls_directory(pki: Path, target
     found = findings(target, pki / "nowhere")
     assert found["certificate"]["level"] == Level.PROBLEM.value
     assert "nowhere is no directory" in found["certificate"]["what"]
+
+
+def test_a_service_that_is_silent_is_not_blamed_on_certificates(pki: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes the connection, and nobody answers: the process is stopped, or large packets are lost."""
+    monkeypatch.setattr(switch, "CONNECT_S_MAX", 0.2)
+    monkeypatch.setattr(host, "doubt_about_frames", lambda interface: f"{interface} is a veth")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        found = findings(f"127.0.0.1:{silent.getsockname()[1]}", pki / "a" / "operator")["tls"]
+    assert "takes a connection, and does not answer to TLS" in found["what"]
+    assert found["advice"].startswith("lo is a veth. If there is none: is its process stopped")
+    assert "ca.crt" not in found["advice"]
+
+
+@pytest.mark.parametrize(("error", "doubted"), [(TimeoutError("timed out"), True), (ConnectionRefusedError(), False)])
+def test_frames_are_doubted_where_nothing_answers_to_a_connection(
+    error: OSError, doubted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "doubt_about_frames", lambda interface: f"{interface} is a veth")
+    advice = switch._unreachable("127.0.0.1:43487", error, others=False).advice
+    assert advice.startswith("lo is a veth. If there is none: is `wiresum switch`") == doubted
+    assert "does a firewall let TCP pass" in advice

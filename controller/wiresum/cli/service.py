@@ -217,7 +217,8 @@ class Service:
                 f"cannot ask the service at {target} ({details}): start a switch with `wiresum switch`, or name "
                 f"another service with --switch or WIRESUM_SWITCH"
             )
-            if not self.tls:
+            nobody_took_it = "to remote host" in details or "tcp handshaker" in details
+            if not self.tls and not nobody_took_it:
                 text += "; if it wants certificates, --tls or WIRESUM_TLS names the directory with yours"
         elif code is grpc.StatusCode.CANCELLED:
             # We never cancel. The code must not become UNAVAILABLE, after which `ask` tries the next service: this one

@@ -99,7 +99,7 @@ def test_a_wrong_sum_is_a_problem(target: str) -> None:
     from wiresum.agent import AgentConfig
 
     name = f"wrong-{os.getpid()}"
-    trials = path._try(AgentConfig(switch=target, slots=64), name, numbers=1000)
+    trials = path._try(AgentConfig(switch=target, slots=64), name, numbers=1000, seen=path.Seen())
     assert path._sums(trials).level is Level.OK
     wrong = [path.Trial(1, trial.numbers, trial.seconds, trial.lanes, trial.stats) for trial in trials]
     finding = path._sums(wrong)

@@ -91,3 +91,26 @@ def test_missing_kernel_files_give_unknown_values(tmp_path: Path) -> None:
     facts = host.gather("127.0.0.1", root=tmp_path)
     assert (facts.quota_cores, facts.governors, facts.speed_mbit) == (None, {}, None)
     assert host.drops("lo", root=tmp_path) == Drops(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("driver", "left", "doubted"),
+    [
+        ("veth", ("tx", "tso"), True),
+        ("veth", ("gso",), False),
+        ("mlx5_core", ("tx", "tso", "gso"), False),
+        ("", (), False),
+    ],
+)
+def test_frames_are_doubted_that_a_veth_leaves_unfinished(
+    driver: str, left: tuple[str, ...], doubted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "driver_of", lambda interface: driver)
+    monkeypatch.setattr(host, "left_to_card", lambda interface: left)
+    said = host.doubt_about_frames("eth7")
+    assert ("ethtool -K eth7 tx off" in said) == bool(said) == doubted
+
+
+def test_the_interface_towards_a_service_is_found() -> None:
+    assert host.interface_towards("127.0.0.1:43487") == "lo"
+    assert host.interface_towards("no-such-host.invalid:43487") == ""

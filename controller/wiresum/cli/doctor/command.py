@@ -123,7 +123,7 @@ def _examine(subject: str, service: Service, job: str, address: str, mebibytes: 
         except OSError as error:
             yield _no_way(service, error)
         else:
-            yield from path.findings(config, {each.interface for each in facts}, mebibytes)
+            yield from path.findings(config, {each.interface for each in facts}, mebibytes, service)
 
 
 def _examine_host(aggregator: Service, address: str) -> Iterator[Finding]:

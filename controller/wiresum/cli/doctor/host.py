@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wiresum.agent import _native
-from wiresum.agent.interfaces import name_of
+from wiresum.agent.interfaces import driver_of, left_to_card, name_of
 from wiresum.cli.doctor.finding import Finding, note, ok, warning
 from wiresum.join.constants import SOCKET_BUFFER_BYTES
 from wiresum.join.lanes import lanes_of_mtu
@@ -87,6 +87,28 @@ def drops(interface: str, root: Path = Path("/")) -> Drops:
         no_buffer=_udp_counters(root).get("RcvbufErrors", 0),
         at_interface=sum(_number(counters / name) or 0 for name in ("rx_dropped", "rx_missed_errors")),
     )
+
+
+def doubt_about_frames(interface: str) -> str:
+    """Why what leaves by this interface may arrive in vain, and what to do; empty if there is no such doubt."""
+    left = left_to_card(interface) if driver_of(interface) == "veth" else ()
+    if "tx" not in left:
+        return ""
+    return (
+        f"{interface} is a veth that leaves work to a network card ({', '.join(left)}). If a bmv2 is on the way, it "
+        f"forwards such frames with wrong checksums, and who receives them drops them: at both ends of each of its "
+        f"veths, ethtool -K {interface} tx off tso off gso off gro off"
+    )
+
+
+def interface_towards(target: str) -> str:
+    """`target`: host:port. Empty if there is no way, or the kernel names no interface."""
+    name, _, port = target.rpartition(":")
+    try:
+        address = socket.getaddrinfo(name, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+        return name_of(_native.source_address(str(address))) or ""
+    except (OSError, RuntimeError, UnicodeError):
+        return ""
 
 
 def findings(facts: HostFacts, transport: str = "udp") -> Iterator[Finding]:

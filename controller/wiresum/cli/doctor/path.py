@@ -7,6 +7,7 @@ worker's numbers unchanged.
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import secrets
 import socket
@@ -14,16 +15,23 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from wiresum.agent import AgentConfig, Dtype, JobAbortedError, Region, Session, SessionStats, TrafficStats, WiresumError
 from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
-from wiresum.cli.doctor.host import Drops, drops
+from wiresum.cli.doctor.host import Drops, doubt_about_frames, drops
+from wiresum.cli.service import Service, ServiceError
+
+if TYPE_CHECKING:
+    from wiresum import join
 
 WORKERS = 2
 JOIN_S_MAX = 15.0
 SUM_S_MAX = 30.0
 LOSS_MUCH = 0.001
 """Fraction of packets. A healthy network loses fewer."""
+WATCH_S = 0.5
+"""How often the service is asked meanwhile what the switch has counted."""
 SLOTS = 64
 """The job asks for so many: enough to measure, and no burden for other jobs."""
 
@@ -40,15 +48,32 @@ class Trial:
     stats: SessionStats
 
 
-def findings(config: AgentConfig, interfaces: Collection[str], mebibytes: int) -> Iterator[Finding]:
-    """`interfaces`: those that data goes through. Their counters of dropped packets are read."""
+@dataclass
+class Seen:
+    """What is known of the trial's packets if it fails."""
+
+    counted: int | None = None
+    """By the switch; None: it has not said."""
+    results: int = 0
+    """Sums that were complete there."""
+    came_back: int = 0
+    """Sums that came back to a worker."""
+    slow: str = ""
+    """Why a switch did not say what it counted, if it did not once."""
+
+
+def findings(config: AgentConfig, interfaces: Collection[str], mebibytes: int, service: Service) -> Iterator[Finding]:
+    """`interfaces`: those that data goes through. Their counters of dropped packets are read. `service`: it is asked
+    what became of the packets if they do not come back."""
     name = f"doctor-{socket.gethostname()}-{os.getpid()}"
     config = replace(config, join_timeout_s=min(config.join_timeout_s, JOIN_S_MAX), slots=config.slots or SLOTS)
     before = _drops_at(interfaces)
+    seen = Seen()
     try:
-        trials = _try(config, name, numbers=mebibytes << 18)
+        with _watched(service, name, seen):
+            trials = _try(config, name, numbers=mebibytes << 18, seen=seen)
     except (RuntimeError, OSError) as error:  # the native agent raises RuntimeError
-        yield _failed(error)
+        yield _failed(error, seen, next(filter(None, map(doubt_about_frames, interfaces)), ""))
         return
     lost = _drops_at(interfaces)
     yield _sums(trials)
@@ -60,7 +85,35 @@ def _drops_at(interfaces: Collection[str]) -> Drops:
     return Drops(each[0].no_buffer, sum(one.at_interface for one in each))  # buffers are the host's
 
 
-def _try(config: AgentConfig, name: str, *, numbers: int) -> list[Trial]:
+@contextlib.contextmanager
+def _watched(service: Service, name: str, seen: Seen) -> Iterator[None]:
+    """Notes meanwhile what the service says of the job; after it has ended nobody knows that any more."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_S):
+            with contextlib.suppress(ServiceError):
+                _note(service.report(), name, seen)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _note(report: join.Report, name: str, seen: Seen) -> None:
+    """Counters of a job only grow, and so does what is seen."""
+    for job in report.jobs:
+        if job.name == name and job.slots and not job.uncounted:
+            seen.counted = max(seen.counted or 0, sum(job.packets.values()))
+            seen.results = max(seen.results, job.results)
+    seen.slow = next((f"{switch.name}: {switch.trouble}" for switch in report.switches if switch.uncounted), seen.slow)
+
+
+def _try(config: AgentConfig, name: str, *, numbers: int, seen: Seen) -> list[Trial]:
     """Both workers sum random numbers. Raises the first error."""
     values = [array.array("I", secrets.token_bytes(4 * numbers)) for _ in range(WORKERS)]
     expected = array.array("I", (sum(column) & 0xFFFFFFFF for column in zip(*values, strict=True)))
@@ -68,7 +121,7 @@ def _try(config: AgentConfig, name: str, *, numbers: int) -> list[Trial]:
 
     def work(rank: int) -> None:
         try:
-            results[rank] = _sum(config, name, rank, values[rank], expected)
+            results[rank] = _sum(config, name, rank, values[rank], expected, seen)
         except BaseException as error:
             results[rank] = error
 
@@ -87,7 +140,9 @@ def _try(config: AgentConfig, name: str, *, numbers: int) -> list[Trial]:
     return trials
 
 
-def _sum(config: AgentConfig, name: str, rank: int, values: array.array[int], expected: array.array[int]) -> Trial:
+def _sum(
+    config: AgentConfig, name: str, rank: int, values: array.array[int], expected: array.array[int], seen: Seen
+) -> Trial:
     session = Session.join(config, job_name=name, rank=rank, world_size=WORKERS)
     try:
         sums = array.array("I", bytes(4 * len(values)))
@@ -98,10 +153,12 @@ def _sum(config: AgentConfig, name: str, rank: int, values: array.array[int], ex
         wrong = 0 if sums == expected else sum(a != b for a, b in zip(sums, expected, strict=True))
         return Trial(wrong, len(values), seconds, session.lanes, session.stats())
     finally:
+        seen.came_back = max(seen.came_back, session.stats().results)
         session.close()
 
 
-def _failed(error: BaseException) -> Finding:
+def _failed(error: BaseException, seen: Seen, doubt: str) -> Finding:
+    """`doubt`: about this host's frames."""
     code = getattr(error, "code", "")
     if code == "PERMISSION_DENIED":
         return note(
@@ -110,11 +167,33 @@ def _failed(error: BaseException) -> Finding:
             "only workers may join",
             "run it with the certificate of a worker that may join jobs named doctor-*",
         )
-    return problem(
-        "join" if code else "data",
-        str(error),
-        "training would fail in the same way",
-        "" if code else "a firewall here or there must let UDP pass between the switch's 16 data ports and this host",
+    if code:
+        cut_off = code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+        return problem("join", str(error), "training would fail in the same way", doubt if cut_off else "")
+    frames = f"{doubt}. If there is none: " if doubt else ""
+    what, advice = _where_it_stops(seen, frames)
+    return problem("data", f"{error}. {what}", "training would fail in the same way", advice)
+
+
+def _where_it_stops(seen: Seen, frames: str) -> tuple[str, str]:
+    """Up to where packets got, and what to do about that."""
+    firewall = "a firewall here or there must let UDP pass between the switch's 16 data ports and this host"
+    if seen.came_back or seen.slow:
+        evidence = f"{seen.came_back} sums came back" if seen.came_back else seen.slow
+        return (
+            f"It is no firewall ({evidence}): the switch or this host is too busy, or the way loses packets",
+            "look at the load of the switch's processor (bmv2 takes 80 to 90 us of it for a packet) and of this host, "
+            "at other jobs (wiresum top), and at drops on the way; --size 1 sums less",
+        )
+    if seen.counted is None:
+        return "What the switch counted is not known", f"{frames}{firewall}"
+    if not seen.counted:
+        return "The switch has counted none of this job's packets: they do not reach it", f"{frames}{firewall}"
+    return (
+        f"The switch has counted {seen.counted} packets of this job, and {seen.results} sums were complete, but none "
+        "came back: packets reach it, and what it sends does not reach this host",
+        f"{firewall}, above all towards this host, and the MTU on the way back must hold what it sends. A bmv2 that "
+        "other jobs keep busy may be as silent: try again when they have ended (wiresum jobs)",
     )
 
 

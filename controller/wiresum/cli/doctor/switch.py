@@ -79,9 +79,19 @@ def _unreachable(target: str, error: OSError, *, others: bool) -> Finding:
         "reachable",
         f"nobody answers at {target}: {error.strerror or error}",
         "workers join there" + ("; meanwhile they try the other endpoints" if others else ""),
-        "is `wiresum switch` or `wiresum controller` running there (systemctl status), does it listen at that address, "
-        "and does a firewall let TCP pass? --switch or WIRESUM_SWITCH names another endpoint",
+        f"{_doubt_about_frames(target, error)}is `wiresum switch` or `wiresum controller` running there (systemctl "
+        "status), does it listen at that address, and does a firewall let TCP pass? --switch or WIRESUM_SWITCH names "
+        "another endpoint",
     )
+
+
+def _doubt_about_frames(target: str, error: OSError) -> str:
+    """Before other advice. A refusal is an answer, so frames arrive."""
+    # Imported here: it loads the native agent, which is not needed for the rest.
+    from wiresum.cli.doctor import host
+
+    doubt = host.doubt_about_frames(host.interface_towards(target)) if isinstance(error, TimeoutError) else ""
+    return f"{doubt}. If there is none: " if doubt else ""
 
 
 def _no_report(error: ServiceError) -> Finding:
@@ -243,6 +253,14 @@ def _certificates(service: Service, targets: list[str]) -> Iterator[Finding]:
     for target in targets:
         try:
             expires_at = _expiry_of_server(target, ours.directory)
+        except TimeoutError as error:
+            yield problem(
+                "tls",
+                f"{target} takes a connection, and does not answer to TLS in {CONNECT_S_MAX:.0f} s",
+                "workers cannot join, whatever their certificates are",
+                f"{_doubt_about_frames(target, error)}is its process stopped or overloaded (systemctl status, there), "
+                "and do packets of 1500 bytes pass on the way (ping -M do -s 1472)?",
+            )
         except OSError as error:  # of TLS, too
             yield problem(
                 "tls",

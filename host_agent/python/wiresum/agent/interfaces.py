@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import socket
 import struct
+import sys
 from pathlib import Path
 
 from wiresum.agent import _native
 
-_SIOCGIFMTU = 0x8921
+_SIOCGIFMTU, _SIOCETHTOOL = 0x8921, 0x8946
+# From linux/ethtool.h.
+_ETHTOOL_GDRVINFO = 0x03
+_ETHTOOL_GET = {"tx": 0x16, "tso": 0x1E, "gso": 0x23}
+_DRVINFO_BYTES, _DRIVER = 196, slice(4, 36)
 _REQUEST = struct.Struct("16si20x")
 """struct ifreq where pointers have 64 bits: a name, and a union of 24 bytes."""
 
@@ -36,3 +42,33 @@ def has_carrier(name: str) -> bool:
         return Path("/sys/class/net", name, "carrier").read_text().strip() != "0"
     except OSError:  # EINVAL of one that is down
         return False
+
+
+def driver_of(name: str) -> str:
+    """The name of the interface's driver, like "veth"; empty if the kernel does not say."""
+    request = _ETHTOOL_GDRVINFO.to_bytes(4, sys.byteorder) + bytes(_DRVINFO_BYTES - 4)
+    answer = _ethtool(name, request)
+    return "" if answer is None else answer[_DRIVER].split(b"\0")[0].decode(errors="replace")
+
+
+def left_to_card(name: str) -> tuple[str, ...]:
+    """What the kernel leaves to the interface when it sends, by ethtool's names: checksums of packets ("tx"), and the
+    cutting of long ones ("tso", "gso")."""
+    found = []
+    for feature, command in _ETHTOOL_GET.items():
+        answer = _ethtool(name, command.to_bytes(4, sys.byteorder) + bytes(4))
+        if answer is not None and any(answer[4:]):
+            found.append(feature)
+    return tuple(found)
+
+
+def _ethtool(name: str, request: bytes) -> bytes | None:
+    """Of one call of the ioctl; None if the interface, or its driver, has no answer."""
+    content = ctypes.create_string_buffer(request, len(request))
+    asked = struct.pack("16sP16x", name.encode(), ctypes.addressof(content))
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            fcntl.ioctl(any_socket, _SIOCETHTOOL, asked)
+    except OSError:
+        return None
+    return content.raw

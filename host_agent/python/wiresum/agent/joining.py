@@ -162,12 +162,13 @@ class _Waiting:
 
 def _unreached(error: Any, config: AgentConfig) -> str:
     text = f"waiting for switch at {config.switch}"
-    return f"{text}: {details(error)}" if _is_about_tls(error) else text
+    return f"{text}: {details(error)}" if _is_about_tls(error, config) else text
 
 
-def _is_about_tls(error: Any) -> bool:
-    said = details(error).lower()
-    return "ssl" in said or "handshake" in said or "certificate" in said
+def _is_about_tls(error: Any, config: AgentConfig) -> bool:
+    """Not where TCP alone has failed, whose connections gRPC has a "tcp handshaker" for."""
+    said = details(error).lower().replace("tcp handshaker", "")
+    return bool(config.tls) and any(word in said for word in ("ssl", "handshake", "certificate"))
 
 
 def _join_error(error: Any, control: Control, config: AgentConfig, job_name: str) -> JoinError:
@@ -190,10 +191,13 @@ def _join_error(error: Any, control: Control, config: AgentConfig, job_name: str
 
 
 def _advice(error: Any, config: AgentConfig) -> str:
-    if _is_about_tls(error):
+    if _is_about_tls(error, config):
         return (
             f"its certificate must be of the authority in {config.tls}/ca.crt and be made for the name by which "
             f"WIRESUM_SWITCH calls it, and it must know the authority of {config.tls}/tls.crt"
         )
     start = "start one there with `wiresum switch`, or set WIRESUM_SWITCH to the host:port of one that runs"
-    return start if config.tls else f"{start}. One that asks for certificates hangs up without WIRESUM_TLS"
+    nobody_took_it = any(words in details(error).lower() for words in ("to remote host", "tcp handshaker"))
+    if config.tls or nobody_took_it:
+        return start
+    return f"{start}. One that asks for certificates hangs up without WIRESUM_TLS"
