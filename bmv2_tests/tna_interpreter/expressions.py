@@ -118,6 +118,8 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
+    "%": operator.mod,
+    "<<": operator.lshift,
     "&": operator.and_,
     "|": operator.or_,
     "^": operator.xor,

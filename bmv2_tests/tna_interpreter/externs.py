@@ -57,7 +57,7 @@ class Register:
     def __init__(self, name: str, type_: Type, size: int, clock: Clock) -> None:
         self.name = name
         self.type = type_
-        self._size = size
+        self.size = size
         self._clock = clock
         self._values: dict[tuple[int, int], Any] = {}
         self._once = Once(name, clock)
@@ -73,8 +73,8 @@ class Register:
 
     def update(self, index: int, value: Cell, act: Callable[[], None]) -> None:
         """Reads the value, lets `act` change it, and writes it back."""
-        if index >= self._size:
-            raise HardwareError(f"{self.name} has {self._size} entries, and no {index}")
+        if index >= self.size:
+            raise HardwareError(f"{self.name} has {self.size} entries, and no {index}")
         self._once.use()
         place = self._clock.pipe, index
         value.value = self._values[place] if place in self._values else zero(self.type)

@@ -109,6 +109,10 @@ class Program:
             compiled = adapted(self._compile(value, self._globals), self._expressions.type(type_))
             self._globals.add(str(name), constant(compiled.type, compiled.read()))
             self._constants.add(str(name))
+        elif node.data == "assertion":
+            _, name, condition, message = children
+            if not self._compile(condition, self._globals).read():
+                raise P4Error(f"{name}: {message}")
         elif node.data == "typedef":
             types[str(children[1])] = self._expressions.type(children[0])
         elif node.data == "enum":

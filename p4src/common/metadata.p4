@@ -28,6 +28,7 @@
 #define REASON_MALFORMED 6
 #define REASON_OTHER 7  // nothing to do with wiresum: neither ARP nor ping, another port
 #define REASONS 8
+const bool REASONS_HAVE_NUMBERS = static_assert(REASONS == 8, "REASONS must be 8: a reason has 3 bits of a counter's index");
 
 struct metadata_t {
     // parser

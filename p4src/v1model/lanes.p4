@@ -3,7 +3,8 @@
 // The words of a cell. The round's first DATA writes them, later ones add to them (each word modulo 2^32), EMPTY,
 // duplicates and questions leave them. A round without DATA gives zeros.
 
-// The top bit of each word: all words of the form 0x80000000, by doubling.
+// The top bit of each word: all words of the form 0x80000000, by doubling. p4c computes with constants of up to 2048 bits.
+const bool LANES_HAVE_TOPS = static_assert(LANES <= 64, "on bmv2 a packet has at most 64 words: TOPS has no more");
 const bit<64> TOPS_2 = 0x8000000080000000;
 const bit<128> TOPS_4 = TOPS_2 ++ TOPS_2;
 const bit<256> TOPS_8 = TOPS_4 ++ TOPS_4;
