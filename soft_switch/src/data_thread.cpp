@@ -219,6 +219,8 @@ void DataThread::flush() noexcept {
           batch_.receiver == wire::kEveryone ? (everyone >> worker & 1u) != 0 : batch_.receiver == worker;
       if (wanted && base.port != 0) add(base);
     }
+    // Some may have no copy: nobody has said where they are.
+    results_lost_ += batch_.count * ((batch_.receiver == wire::kEveryone ? job.workers : std::size_t{1}) - count);
   }
   if (count != 0) transport_.send(batch_.count, std::span(receivers).first(count), batch_.port, batch_.marked);
   batch_.count = 0;

@@ -44,7 +44,7 @@ class DataThread {
   // Only within run():
   [[nodiscard]] dataplane::Dataplane& plane() noexcept { return plane_; }
   [[nodiscard]] const transport::TransportStats& transport_stats() const noexcept { return transport_.stats(); }
-  /// RESULTs that the transport had no buffer for.
+  /// RESULTs that the transport had no buffer for, and copies for workers whose address nobody has told the switch.
   [[nodiscard]] std::uint64_t results_lost() const noexcept { return results_lost_; }
   [[nodiscard]] double cpu_seconds() const noexcept;
 
@@ -79,7 +79,7 @@ class DataThread {
   std::vector<dataplane::Arrival> arrivals_;  // of burst_
   transport::WakeModerator moderator_;
   Batch batch_;
-  std::uint64_t results_lost_ = 0;  // the device had no buffers
+  std::uint64_t results_lost_ = 0;
 
   std::atomic<bool> attention_{false};  // a request was posted, or stop() was called
   std::mutex mutex_;

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -307,3 +309,31 @@ def test_a_switch_that_outlives_the_interpreter_is_not_reported_as_a_leak() -> N
         [sys.executable, "-c", OUTLIVES], check=False, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert (finished.returncode, finished.stderr) == (0, "")
+
+
+LARGER_THAN_THE_MTU = """
+from contextlib import ExitStack
+from dataclasses import replace
+from wiresum_lab.doubles.workers import EMPTY, DataplaneHarness, Job
+from wiresum_lab.processes import wait_until
+
+with ExitStack() as cleanup:
+    harness = DataplaneHarness(cleanup)
+    device, sockets = harness.switch(), [harness.open_socket() for _ in range(2)]
+    entry = replace(harness.entry(sockets), lanes=16)
+    device.admit(entry)
+    job = Job(device, entry, sockets)
+    for worker in range(2):
+        job.send(job.packet(worker, 1, kind=EMPTY))
+    wait_until(lambda: device.stats().send_failures == 2, "a copy for each worker was counted")
+    assert job.hears_nothing(0) and job.hears_nothing(1)
+    assert (device.stats().results, device.stats().datagrams_sent) == (1, 0)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
+def test_a_result_above_the_mtu_is_counted_as_not_sent() -> None:
+    """What asks for it is small, and comes through."""
+    command = f"ip link set lo mtu 100 up && exec {sys.executable} -c '{LARGER_THAN_THE_MTU}'"
+    done = subprocess.run(["unshare", "-n", "sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -170,6 +170,10 @@ def test_each_entry_takes_effect_by_itself_as_in_hardware(harness: DataplaneHarn
         made.send(made.packet(worker, 2, (1, 1, 1, 1)))
     assert made.receive(1).words == (2, 2, 2, 2)
     assert made.hears_nothing(0)
+    assert site.switch.stats().send_failures == 1, "what cannot be delivered is counted"
+    made.send(made.packet(0, 2, (1, 1, 1, 1)))  # asks for its own copy
+    assert made.hears_nothing(0)
+    assert site.switch.stats().send_failures == 2
 
 
 def test_a_job_with_contradicting_entries_waits_until_they_are_removed(harness: DataplaneHarness, site: Site) -> None:
