@@ -47,12 +47,14 @@ static size_t bytes_of(int count, const struct ompi_datatype_t* type) {
 
 /* ---- memory that is not one run ---- */
 
-/* The address of `count` items whose bytes are one run; else NULL. */
-static void* run_of(const void* buffer, int count, const struct ompi_datatype_t* type) {
+/* Whether the bytes of `count` items are one run, and where it begins. A buffer says nothing by being NULL: that is
+ * MPI_BOTTOM, from which types of absolute addresses count. */
+static bool is_run(const void* buffer, int count, const struct ompi_datatype_t* type, void** run) {
   ptrdiff_t lower_bound, extent;
-  if (!ompi_datatype_is_contiguous_memory_layout(type, count)) return NULL;
+  if (!ompi_datatype_is_contiguous_memory_layout(type, count)) return false;
   ompi_datatype_get_true_extent(type, &lower_bound, &extent);
-  return (char*)buffer + lower_bound;
+  *run = (void*)((intptr_t)buffer + lower_bound);
+  return true;
 }
 
 /* Memory for a packed copy of the user's buffer; if `comes_back`, `land` unpacks the result from it. */
@@ -113,8 +115,8 @@ static int start_bcast(Module* module, void* buffer, int count, struct ompi_data
                        Flight* flight) {
   const size_t bytes = bytes_of(count, type);
   const bool is_root = wiresum_rank(module->session) == root;
-  char* memory = run_of(buffer, count, type);
-  if (memory == NULL) {
+  void* memory;
+  if (!is_run(buffer, count, type, &memory)) {
     memory = packed_of(flight, bytes, buffer, count, type, !is_root);
     if (memory == NULL) return OMPI_ERR_OUT_OF_RESOURCE;
     if (is_root && pack(buffer, count, type, memory, bytes) != OMPI_SUCCESS) {
@@ -132,25 +134,22 @@ static int start_allgather(Module* module, const void* sbuf, int scount, struct 
   const size_t part = bytes_of(rcount, rtype);
   ptrdiff_t lower_bound, extent;
   ompi_datatype_get_extent(rtype, &lower_bound, &extent);
-  char* all = run_of(rbuf, rcount * size, rtype);
-  if (all == NULL) {
+  void* all;
+  if (!is_run(rbuf, rcount * size, rtype, &all)) {
     all = packed_of(flight, (size_t)size * part, rbuf, rcount * size, rtype, true);
     if (all == NULL) return OMPI_ERR_OUT_OF_RESOURCE;
   }
   /* Our own part is copied to its place, unless the network can read it in place. */
-  char* place = all + (size_t)rank * part;
-  const void* source = place;
+  char* place = (char*)all + (size_t)rank * part;
+  void* source = place;
   int code = OMPI_SUCCESS;
   if (sbuf == MPI_IN_PLACE) {
     if (flight->packed != NULL) {
-      code = pack((char*)rbuf + (ptrdiff_t)rank * rcount * extent, rcount, rtype, place, part);
+      const void* mine = (void*)((intptr_t)rbuf + (intptr_t)rank * rcount * extent);
+      code = pack(mine, rcount, rtype, place, part);
     }
-  } else {
-    source = run_of(sbuf, scount, stype);
-    if (source == NULL) {
-      code = pack(sbuf, scount, stype, place, part);
-      source = place;
-    }
+  } else if (!is_run(sbuf, scount, stype, &source)) {
+    code = pack(sbuf, scount, stype, place, part);
   }
   if (code != OMPI_SUCCESS) {
     (void)mca_coll_wiresum_land(flight, WIRESUM_OK);

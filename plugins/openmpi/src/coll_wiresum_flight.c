@@ -39,7 +39,7 @@ int mca_coll_wiresum_land(mca_coll_wiresum_flight_t* flight, int code) {
   if (code != WIRESUM_OK) {
     mca_coll_wiresum_complain("a collective failed", code);
     result = MPI_ERR_OTHER;
-  } else if (flight->user != NULL) {
+  } else if (flight->user_type != NULL) {
     result = ompi_datatype_sndrcv(flight->packed, (int32_t)flight->packed_bytes, MPI_PACKED, flight->user,
                                   flight->user_count, flight->user_type);
   }

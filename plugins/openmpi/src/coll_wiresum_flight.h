@@ -14,9 +14,9 @@ typedef struct mca_coll_wiresum_flight_t {
   wiresum_operation* operation;
   void* packed; /* what the network reads and writes in place of the user's memory, or NULL */
   size_t packed_bytes;
-  void* user; /* where the packed result goes, or NULL */
+  void* user; /* where the packed result goes; MPI_BOTTOM, which is NULL, is a place, too */
   int user_count;
-  struct ompi_datatype_t* user_type; /* retained */
+  struct ompi_datatype_t* user_type; /* retained; NULL: there is no packed result */
 } mca_coll_wiresum_flight_t;
 
 #define MCA_COLL_WIRESUM_NO_FLIGHT {NULL, NULL, 0, NULL, 0, NULL}

@@ -121,6 +121,78 @@ static void everything(int nonblocking) {
   for (int part = 0; part < size; ++part) EXPECT(is_filled(result + part * ELEMENTS, ELEMENTS, part + 1));
 }
 
+/* `inner` where `memory` is, for MPI_BOTTOM. */
+static MPI_Datatype absolute(const void* memory, MPI_Datatype inner) {
+  const int one = 1;
+  MPI_Aint address;
+  MPI_Datatype made;
+  MPI_Get_address(memory, &address);
+  MPI_Type_create_hindexed(1, &one, &address, inner, &made);
+  MPI_Type_commit(&made);
+  return made;
+}
+
+/* Buffers that are MPI_BOTTOM, whose types have absolute addresses. 12 through the network: 6 blocking, 6 not. */
+static void bottom(int nonblocking) {
+  static struct {
+    int32_t integers[ELEMENTS];
+    char gap[60];
+    double doubles[ELEMENTS];
+  } mixed;
+  static int32_t source[2 * ELEMENTS], result[32 * 2 * ELEMENTS];
+  const int root = size - 1, lengths[2] = {ELEMENTS, ELEMENTS};
+  const MPI_Datatype types[2] = {MPI_INT, MPI_DOUBLE};
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Aint places[2];
+  MPI_Datatype both, run, strided;
+  MPI_Get_address(mixed.integers, &places[0]);
+  MPI_Get_address(mixed.doubles, &places[1]);
+  MPI_Type_create_struct(2, lengths, places, types, &both);
+  MPI_Type_commit(&both);
+  MPI_Type_contiguous(ELEMENTS, MPI_INT, &run);
+  MPI_Type_vector(ELEMENTS, 1, 2, MPI_INT, &strided);
+  MPI_Datatype given_run = absolute(source, run), got_run = absolute(result, run);
+  MPI_Datatype given_strided = absolute(source, strided), vector = absolute(result, strided), got_strided;
+  MPI_Type_create_resized(vector, 0, 2 * ELEMENTS * (MPI_Aint)sizeof *result, &got_strided);
+  MPI_Type_commit(&got_strided);
+
+  memset(&mixed, 0, sizeof mixed);
+  for (int i = 0; rank == root && i < ELEMENTS; ++i) mixed.doubles[i] = mixed.integers[i] = i;
+  DO(MPI_Bcast(MPI_BOTTOM, 1, both, root, MPI_COMM_WORLD),
+     MPI_Ibcast(MPI_BOTTOM, 1, both, root, MPI_COMM_WORLD, &request));
+  for (int i = 0; i < ELEMENTS; ++i) EXPECT(mixed.integers[i] == i && mixed.doubles[i] == i);
+
+  fill(source, ELEMENTS, rank == root ? 7 : 0);
+  DO(MPI_Bcast(MPI_BOTTOM, 1, given_run, root, MPI_COMM_WORLD),
+     MPI_Ibcast(MPI_BOTTOM, 1, given_run, root, MPI_COMM_WORLD, &request));
+  EXPECT(is_filled(source, ELEMENTS, 7));
+
+  for (int in_place = 0; in_place < 2; ++in_place) {
+    fill(source, ELEMENTS, rank + 1);
+    memset(result, 0xFF, sizeof result);
+    for (int i = 0; in_place && i < ELEMENTS; ++i) result[2 * (rank * ELEMENTS + i)] = source[i];
+    const void* given = in_place ? MPI_IN_PLACE : source;
+    DO(MPI_Allgather(given, ELEMENTS, MPI_INT, MPI_BOTTOM, 1, got_strided, MPI_COMM_WORLD),
+       MPI_Iallgather(given, ELEMENTS, MPI_INT, MPI_BOTTOM, 1, got_strided, MPI_COMM_WORLD, &request));
+    for (int i = 0; i < size * ELEMENTS; ++i) {
+      EXPECT(result[2 * i] == (i % ELEMENTS % 1000 + 1) * (i / ELEMENTS + 1) && result[2 * i + 1] == -1);
+    }
+  }
+
+  for (int i = 0; i < ELEMENTS; ++i) source[2 * i] = (i % 1000 + 1) * (rank + 1);
+  DO(MPI_Allgather(MPI_BOTTOM, 1, given_strided, result, ELEMENTS, MPI_INT, MPI_COMM_WORLD),
+     MPI_Iallgather(MPI_BOTTOM, 1, given_strided, result, ELEMENTS, MPI_INT, MPI_COMM_WORLD, &request));
+  for (int part = 0; part < size; ++part) EXPECT(is_filled(result + part * ELEMENTS, ELEMENTS, part + 1));
+
+  fill(source, ELEMENTS, 3 * (rank + 1));
+  DO(MPI_Allgather(MPI_BOTTOM, 1, given_run, MPI_BOTTOM, 1, got_run, MPI_COMM_WORLD),
+     MPI_Iallgather(MPI_BOTTOM, 1, given_run, MPI_BOTTOM, 1, got_run, MPI_COMM_WORLD, &request));
+  for (int part = 0; part < size; ++part) EXPECT(is_filled(result + part * ELEMENTS, ELEMENTS, 3 * (part + 1)));
+
+  MPI_Datatype* const made[] = {&both, &run, &strided, &given_run, &got_run, &given_strided, &vector, &got_strided};
+  for (size_t i = 0; i < sizeof made / sizeof *made; ++i) MPI_Type_free(made[i]);
+}
+
 /* The component supports none of these, so they go to Open MPI's own components. */
 static void below(void) {
   static double doubles[ELEMENTS];
@@ -344,6 +416,9 @@ int main(int count, char** words) {
     everything(0);
     everything(1);
     MPI_Barrier(MPI_COMM_WORLD);
+  } else if (strcmp(scenario, "bottom") == 0) {
+    bottom(0);
+    bottom(1);
   } else if (strcmp(scenario, "below") == 0) {
     below();
   } else if (strcmp(scenario, "communicators") == 0) {

@@ -84,6 +84,11 @@ def test_supported_collectives_go_through_the_network_and_are_right(run: Run, si
     assert carried(run("everything", size)) == {0: [19]}
 
 
+def test_buffers_may_be_given_by_absolute_addresses(run: Run) -> None:
+    """From MPI_BOTTOM, which is NULL in Open MPI."""
+    assert carried(run("bottom", 3)) == {0: [12]}
+
+
 def test_unsupported_collectives_go_to_open_mpis_own_components(run: Run) -> None:
     assert carried(run("below", 3)) == {}
 
