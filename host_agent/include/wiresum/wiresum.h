@@ -27,9 +27,10 @@
  * point for long ones, where the elements of a packet share an exponent (docs/numerics.md). Sums of 32-bit integers are
  * exact, modulo 2^32. Copies (broadcast, all-gather) are bit for bit.
  *
- * THREADS. Any thread may call any function at any time; two threads that start collectives in one session must agree
- * on the order by themselves. An operation is waited for by one thread at a time. The library has threads of its own;
- * they take no signal that is sent to the process.
+ * THREADS. Any thread may call any function at any time, also in its destructors (of C++'s thread_local objects, and
+ * those of pthread_key_create), and the process in exit handlers and destructors of static objects; two threads that
+ * start collectives in one session must agree on the order by themselves. An operation is waited for by one thread at a
+ * time. The library has threads of its own; they take no signal that is sent to the process.
  *
  * SEVERAL SESSIONS may be open in a process, each in a job of its own (or the same job, as another worker).
  *
@@ -125,7 +126,8 @@ typedef struct wiresum_statistics {
 WIRESUM_API const char* wiresum_version(void);
 
 /* What went wrong in the last call of this thread that failed, in a sentence, and what to do about it; never NULL. It
- * stays until the next call of this thread that fails. */
+ * stays until the next call of this thread that fails, and ends with " [...]" if it had to be cut. */
+#define WIRESUM_ERROR_TEXT_BYTES_MAX 4096 /* with the NUL at its end */
 WIRESUM_API const char* wiresum_error_text(void);
 
 /* "WIRESUM_ERROR_JOIN" for 3; never NULL. */

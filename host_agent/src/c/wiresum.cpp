@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -75,14 +76,26 @@ int code_of_kind(std::string_view kind) noexcept {
   return kind.empty() || entry == kErrorCodes.end() ? WIRESUM_ERROR : entry->code;
 }
 
-thread_local std::string last_error;  // empty: nothing has gone wrong yet
+constexpr std::string_view kCut = " [...]";
 
+/// What went wrong last in this thread; empty: nothing yet. Destructors of threads, of static objects and exit handlers
+/// may call this library after the C++ objects of their thread are gone, so this is memory that nothing destroys.
+thread_local constinit std::array<char, WIRESUM_ERROR_TEXT_BYTES_MAX> last_error{};
+static_assert(std::is_trivially_destructible_v<decltype(last_error)>);
+
+/// A text that is too long ends before a character that does not fit, and says that it is cut.
 int report(int code, const char* text) noexcept {
-  try {
-    last_error = text;
-  } catch (const std::bad_alloc&) {
-    last_error.clear();
+  std::size_t length = std::strlen(text);
+  if (length < last_error.size()) {
+    std::memcpy(last_error.data(), text, length + 1);
+    return code;
   }
+  const auto continues = [text](std::size_t at) { return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U; };
+  length = last_error.size() - 1 - kCut.size();
+  while (length > 0 && continues(length)) --length;
+  std::memcpy(last_error.data(), text, length);
+  std::memcpy(last_error.data() + length, kCut.data(), kCut.size());
+  last_error[length + kCut.size()] = '\0';
   return code;
 }
 
@@ -311,7 +324,7 @@ nanoseconds duration_of(double seconds) {
 const char* wiresum_version(void) { return WIRESUM_VERSION; }
 
 const char* wiresum_error_text(void) {
-  return last_error.empty() ? "nothing has gone wrong yet in this thread" : last_error.c_str();
+  return last_error.front() == '\0' ? "nothing has gone wrong yet in this thread" : last_error.data();
 }
 
 const char* wiresum_code_name(int code) {

@@ -27,8 +27,6 @@ constexpr const char* kGroupOverDevice =
 /// that anybody sees.
 constexpr std::uint64_t kCallerDrivesChunks = 64;
 
-const SteadyClock kSteadyClock;
-
 worker::WorkerConfig thread_config(const AggregatorConfig& aggregator, unsigned thread) {
   worker::WorkerConfig config = aggregator.worker;
   config.rto_min = kRtoMinNs;
@@ -344,7 +342,7 @@ const EngineConfig& Engine::config() const noexcept { return parts_->config; }
 
 std::shared_ptr<Operation> Engine::submit(Request request) {
   check_process();
-  if (request.timeout_ns >= 0) request.work.deadline = kSteadyClock.now() + request.timeout_ns;
+  if (request.timeout_ns >= 0) request.work.deadline = SteadyClock().now() + request.timeout_ns;
   Dispatcher& dispatcher = *parts_->dispatcher;
   const bool may_drive = request.caller_waits && parts_->threads.size() == 1 && is_small(request.work, config());
   Dispatcher::Prepared prepared = dispatcher.prepare(std::move(request.work), request.notify);

@@ -43,7 +43,8 @@ class ChunkPresence {
   std::vector<Presence> known_;
 };
 
-/// For a collective whose tensor has not been scanned.
-inline const ChunkPresence kNothingKnown;
+/// For a collective whose tensor has not been scanned. It is never destroyed: collectives may be in flight when static
+/// objects are.
+inline const ChunkPresence& kNothingKnown = *new ChunkPresence;
 
 }  // namespace wiresum::worker

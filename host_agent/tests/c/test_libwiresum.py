@@ -144,6 +144,64 @@ def test_invalid_calls_are_refused_and_settings_take_effect(start: Start) -> Non
     outcome(start("arguments"))
 
 
+@pytest.fixture(scope="module")
+def late(flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("late") / "late"
+    subprocess.run(["cc", *STRICT, FOLDER / "late.c", "-o", program, "-pthread", *flags], check=True)
+    return program
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "exit-handler",
+        "exit-handler has-failed",
+        "exit-handler has-joined",
+        "destructor",
+        "destructor has-failed has-joined",
+        "thread",
+        "thread has-joined",
+    ],
+)
+def test_calls_work_in_exit_handlers_and_destructors(late: Path, control: str, when: str) -> None:
+    """There, C++ objects of the thread are gone, and of the process perhaps too."""
+    said = run_alone([late, when], control)
+    assert said == "done\n"
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="c++ is missing: programs in C++ are not tried")
+def test_objects_of_a_program_in_cpp_may_leave_when_they_are_destroyed(
+    flags: list[str], control: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "late_objects"
+    source = FOLDER / "late_objects.cpp"
+    subprocess.run(
+        ["c++", "-std=c++17", "-Wall", "-Wextra", "-Werror", source, "-o", program, "-pthread", *flags], check=True
+    )
+    assert run_alone([program], control) == "left of-thread\nleft of-process\n"
+
+
+def run_alone(command: list[str | Path], control: str) -> str:
+    environment = os.environ | {"WIRESUM_SWITCH": control, "WIRESUM_THREADS": "1", "MALLOC_PERTURB_": "165"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="nm is missing: the library's symbols are not looked at")
+def test_the_library_has_no_object_that_the_end_of_a_process_or_of_a_thread_destroys(flags: list[str]) -> None:
+    """Another library's destructor may call it after that."""
+    (folder,) = (flag[2:] for flag in flags if flag.startswith("-L"))
+    library = Path(folder) / "libwiresum.so.1"
+    found = subprocess.run(["nm", "-D", "--undefined-only", library], capture_output=True, text=True, check=True)
+    assert "malloc" in found.stdout or "_Znwm" in found.stdout, "nm has read it"
+    assert [line for line in found.stdout.splitlines() if re.search(r"__cxa_(thread_)?atexit|\batexit", line)] == []
+
+
+def test_a_long_text_is_cut_after_a_whole_character(start: Start) -> None:
+    outcome(start("long-texts"))
+
+
 def test_memory_that_partly_overlaps_is_refused_and_what_is_in_place_is_not(start: Start) -> None:
     for process in [start("overlaps", rank, 2) for rank in range(2)]:
         outcome(process)

@@ -367,6 +367,21 @@ static void arguments(void) {
   CHECK(wiresum_leave(&session));
 }
 
+/* A text that is cut ends after a whole character. */
+static void long_texts(void) {
+  static char job[6002];
+  for (int shift = 0; shift < 2; ++shift) {
+    wiresum_session* session = NULL;
+    memset(job, 'x', (size_t)shift);
+    for (int i = 0; i < 3000; ++i) memcpy(job + shift + 2 * i, "\xC3\xA9", 2); /* e with an acute accent */
+    EXPECT(wiresum_join(job, 0, 1, NULL, WIRESUM_NO_QUEUE, &session) == WIRESUM_ERROR_ARGUMENT);
+    const char* const text = wiresum_error_text();
+    const size_t length = strlen(text);
+    EXPECT(length < WIRESUM_ERROR_TEXT_BYTES_MAX && length > WIRESUM_ERROR_TEXT_BYTES_MAX - 3);
+    EXPECT(strcmp(text + length - 6, " [...]") == 0 && (text[length - 7] & 0xFF) == 0xA9);
+  }
+}
+
 /* Every way in which the two buffers of a call may lie. It needs two workers, which ask for the same. */
 static void overlaps(void) {
   enum { ELEMENTS = 1000 };
@@ -543,6 +558,8 @@ int main(int count, char** words) {
     arguments();
   } else if (strcmp(scenario, "overlaps") == 0) {
     overlaps();
+  } else if (strcmp(scenario, "long-texts") == 0) {
+    long_texts();
   } else if (strcmp(scenario, "settings-change") == 0) {
     settings_change();
   } else if (strcmp(scenario, "bad-names") == 0) {

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -29,27 +30,40 @@
 namespace wiresum::transport::dpdk {
 namespace {
 
-/// What the process has of DPDK. Ends with the process.
+/// What the process has of DPDK.
 struct Environment {
   process::Home home;
   std::mutex mutex;
   bool started = false;
+  bool exiting = false;                        // end() has been called
   std::vector<std::string> given;              // the first transport's arguments, without its devices
   std::vector<std::string> found;              // devices that EAL found by itself, if the first transport named none
   std::vector<std::uint16_t> taken;            // ports of transports that are open
   std::map<std::string, std::string> plugged;  // devices that are there, by name, as they were given
-
-  ~Environment() {
-    if (!home.is_here()) return;
-    const bool is_quiet = MemifGate::stop();
-    // If a transport is still open, its thread may be using DPDK's memory: then leave the clean-up to the kernel.
-    if (started && taken.empty() && is_quiet) static_cast<void>(rte_eal_cleanup());
-  }
 };
 
+Environment& environment();
+
+/// In the process' exit, before or after the handlers in which sessions are left.
+void end() noexcept {
+  Environment& all = environment();
+  if (!all.home.is_here()) return;
+  const std::unique_lock lock(all.mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return;  // a transport is being opened or closed, perhaps where DPDK itself calls exit()
+  all.exiting = true;
+  const bool is_quiet = MemifGate::stop();
+  // If a transport is still open, its thread may be using DPDK's memory: then leave the clean-up to the kernel.
+  if (all.started && all.taken.empty() && is_quiet) static_cast<void>(rte_eal_cleanup());
+}
+
 Environment& environment() {
-  static Environment the_only;
-  return the_only;
+  // Never destroyed: transports may be closed after static objects are gone.
+  static Environment* const the_only = [] {
+    auto* const made = new Environment;
+    static_cast<void>(std::atexit(end));
+    return made;
+  }();
+  return *the_only;
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -157,6 +171,7 @@ Devices::Devices(const Arguments& arguments, std::size_t memory_bytes) {
         "processes that need DPDK of their own with exec (spawn), or fork before the first transport is opened");
   }
   const std::lock_guard lock(all.mutex);
+  if (all.exiting) throw std::runtime_error("this process is ending, and DPDK takes no new devices then");
   if (!all.started) {
     start(all, arguments, memory_bytes);
   } else if (!arguments.eal.empty() && arguments.eal != all.given) {
@@ -235,6 +250,7 @@ void Devices::release() noexcept {
 }
 
 void on_interrupt_thread(const std::function<void()>& what) noexcept {
+  if (MemifGate::has_stopped()) return what();
   struct Call {
     const std::function<void()>& what;
     std::binary_semaphore done{0};
@@ -292,6 +308,8 @@ bool MemifGate::stop() noexcept {
   for (long waited_ns = 0; !gate.ended.load() && waited_ns < kStopNsMax; waited_ns += kPauseNs) pause(kPauseNs);
   return gate.ended.load();
 }
+
+bool MemifGate::has_stopped() noexcept { return gate.ended.load(); }
 
 void MemifGate::let_others_in(void*) noexcept {
   gate.at_work.store(false);

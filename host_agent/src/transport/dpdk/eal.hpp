@@ -23,8 +23,8 @@ class Devices {
  public:
   /// Starts EAL if this process has not, and plugs in the devices that `arguments` name, or all that EAL has found at
   /// its start if they name none. Throws std::runtime_error, with what to do, if EAL or a device does not start, if
-  /// this process' EAL has been started with other arguments, if a device is another transport's, or in a forked child
-  /// of a process that has started EAL.
+  /// this process' EAL has been started with other arguments, if a device is another transport's, if the process is
+  /// ending, or in a forked child of a process that has started EAL.
   Devices(const Arguments& arguments, std::size_t memory_bytes);
   ~Devices();
   Devices(const Devices&) = delete;
@@ -44,8 +44,9 @@ class Devices {
   std::vector<Port> ports_;
 };
 
-/// Calls `what`, which throws nothing, on EAL's interrupt thread, and waits. net_memif opens and closes connections on
-/// that thread without a lock against starting, stopping or removing a port: if both happen at once, EAL panics.
+/// Calls `what`, which throws nothing, on EAL's interrupt thread, and waits; directly, once that thread is kept out for
+/// good. net_memif opens and closes connections on that thread without a lock against starting, stopping or removing a
+/// port: if both happen at once, EAL panics.
 void on_interrupt_thread(const std::function<void()>& what) noexcept;
 
 /// Keeps EAL's interrupt thread out while net_memif's rings are used. When a peer disconnects, the driver unmaps the
@@ -63,6 +64,7 @@ class MemifGate {
   /// Keeps the interrupt thread out for good: when EAL ends, it frees memory that this thread reads. False if the
   /// thread does not stop within kStopNsMax.
   [[nodiscard]] static bool stop() noexcept;
+  [[nodiscard]] static bool has_stopped() noexcept;
 
  private:
   static constexpr long kPauseNs = 1'000'000;

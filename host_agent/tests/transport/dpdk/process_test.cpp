@@ -443,6 +443,33 @@ TEST(DpdkProcesses, AForkedChildEndsAndItsParentGoesOn) {
   EXPECT_EQ(client.wait(), 0);
 }
 
+/// Ends the process, whose exit handler runs after DPDK's: it closes the transport, and cannot open another one.
+int exit_with(const std::string& device) {
+  static std::unique_ptr<Transport> transport;
+  alarm(static_cast<unsigned>(kPatience.count()));
+  const int failed = std::atexit([] {
+    int status = 3;
+    try {
+      static_cast<void>(open("--vdev=net_ring7", kClient));
+    } catch (const std::runtime_error& error) {
+      status = std::string(error.what()).find("this process is ending") != std::string::npos ? 0 : 4;
+    }
+    transport.reset();
+    _exit(status);
+  });
+  if (failed != 0) return 5;
+  transport = open(device, kServer);
+  std::exit(6);
+}
+
+TEST(DpdkProcesses, MayCloseATransportInAnExitHandler) {
+  for (const std::string& device :
+       {std::string("--no-huge -m 256 --log-level=1 --vdev=net_ring0"), memif("server"), memif("client")}) {
+    Process process([&] { return exit_with(device); });
+    EXPECT_EQ(process.wait(), 0) << device;
+  }
+}
+
 TEST(DpdkProcesses, GetErrorsThatSayWhatIsWrong) {
   const auto opens = [](const std::string& device) { return [device] { static_cast<void>(open(device, kServer)); }; };
   EXPECT_TRUE(says(refusal(opens("--no-huge --in-memory --vdev=net_ring0")), "exclude each other"));
