@@ -152,8 +152,8 @@ class Program {
     std::size_t offset = 0;
     for (Region& region : job.regions) {
       const std::uint64_t elements = input_.byte() % (elements_max + 1);
-      region = {.source = (roles & 1) != 0 ? job.source.data() + offset : nullptr,
-                .destination = (roles & 2) != 0 ? job.destination.data() + kGuardBytes + offset : nullptr,
+      region = {.source = (roles & 1) != 0 ? job.source.data() + offset : Source(),
+                .destination = (roles & 2) != 0 ? job.destination.data() + kGuardBytes + offset : Destination(),
                 .elements = elements,
                 .chunk_first = chunks};
       chunks += static_cast<std::uint32_t>(chunks_of(elements, format, kLanes));

@@ -21,7 +21,9 @@
  * complete, or the session has been left. The source and the destination of a collective do not overlap, or it is in
  * place, as each function says; otherwise it is refused with WIRESUM_ERROR_ARGUMENT. Two collectives in flight may read
  * the same memory. Neither may write what the other reads or writes, in any session: nothing checks that, and sums come
- * out wrong.
+ * out wrong. NULL is no memory, whatever the worker's rank: a collective of elements or bytes is refused with
+ * WIRESUM_ERROR_ARGUMENT if memory that this worker reads or writes is NULL. Nothing has been started then, and the
+ * others wait for this worker. Of no elements, NULL is as good as any other address.
  *
  * SUMS of floats are rounded as WIRESUM_PRECISION says: once, at the end, for short tensors, and in block floating
  * point for long ones, where the elements of a packet share an exponent (docs/numerics.md). Sums of 32-bit integers are

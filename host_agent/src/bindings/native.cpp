@@ -67,16 +67,19 @@ std::string try_transport(const std::string& transport, const std::string& devic
       .transport->name();
 }
 
-using Regions = std::vector<std::tuple<Address, Address, std::uint64_t>>;
+/// None where this worker does not read, or does not write; 0 is a null pointer, which is refused.
+using Side = std::optional<Address>;
+using Regions = std::vector<std::tuple<Side, Side, std::uint64_t>>;
 
 engine::Request make_request(const Regions& regions, const capi::Form& form, double timeout_s, bool notify) {
   const std::int64_t timeout_ns = timeout_s < 0 ? -1 : duration_of(timeout_s).count();
   engine::Request request = request_of(form, timeout_ns, notify);
   request.work.regions.reserve(regions.size());
   for (const auto& [source, destination, elements] : regions) {
-    request.work.regions.push_back({.source = reinterpret_cast<const std::byte*>(source),
-                                    .destination = reinterpret_cast<std::byte*>(destination),
-                                    .elements = elements});
+    worker::Region& region = request.work.regions.emplace_back();
+    if (source) region.source = reinterpret_cast<const std::byte*>(*source);
+    if (destination) region.destination = reinterpret_cast<std::byte*>(*destination);
+    region.elements = elements;
   }
   return request;
 }

@@ -25,7 +25,9 @@
 using wiresum::numeric::Dtype;
 using wiresum::session::Failure;
 using wiresum::session::Session;
+using wiresum::worker::Destination;
 using wiresum::worker::Region;
+using wiresum::worker::Source;
 
 struct wiresum_session {
   std::shared_ptr<Session> session;
@@ -193,9 +195,12 @@ bool is_average(wiresum_op op, Dtype dtype) {
 std::byte* bytes_of(void* memory) { return static_cast<std::byte*>(memory); }
 const std::byte* bytes_of(const void* memory) { return static_cast<const std::byte*>(memory); }
 
-void require_memory(const void* memory, std::size_t count) {
-  require(count <= kElementsMax, "there are too many elements");
-  require(memory != nullptr || count == 0, "the memory is NULL");
+void require_count(std::size_t count) { require(count <= kElementsMax, "there are too many elements"); }
+
+/// Memory that begins so far into other memory. Where that is NULL, it is NULL: the session refuses it.
+template <class Byte>
+Byte* part_of(Byte* memory, std::size_t offset) {
+  return memory == nullptr ? nullptr : memory + offset;
 }
 
 bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
@@ -209,7 +214,7 @@ bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::s
 /// other one; in place, the part is `in_place` bytes from the beginning of the whole.
 void require_apart(const void* whole, std::size_t whole_bytes, const void* part, std::size_t part_bytes,
                    std::size_t in_place, const char* text) {
-  if (whole_bytes == 0 || part_bytes == 0 || bytes_of(part) == bytes_of(whole) + in_place) return;
+  if (whole_bytes == 0 || part_bytes == 0 || bytes_of(part) == part_of(bytes_of(whole), in_place)) return;
   require(!overlap(bytes_of(whole), whole_bytes, bytes_of(part), part_bytes), text);
 }
 
@@ -365,8 +370,7 @@ int wiresum_all_reduce(wiresum_session* session, const void* source, void* desti
                        wiresum_dtype dtype, wiresum_op op, wiresum_operation** operation) {
   return guarded([&] {
     (void)checked(session);
-    require_memory(source, elements);
-    require_memory(destination, elements);
+    require_count(elements);
     const std::size_t bytes = elements * wiresum::numeric::element_bytes(dtype_of(dtype));
     require_apart(source, bytes, destination, bytes, 0, kPartlyOverlap);
     const Region region{.source = bytes_of(source), .destination = bytes_of(destination), .elements = elements};
@@ -379,15 +383,15 @@ int wiresum_reduce(wiresum_session* session, const void* source, void* destinati
   return guarded([&] {
     const Session& member = checked(session);
     require_root(member, root);
-    require_memory(source, elements);
+    require_count(elements);
     const bool is_root = member.rank() == root;
     if (is_root) {
-      require_memory(destination, elements);
       const std::size_t bytes = elements * wiresum::numeric::element_bytes(dtype_of(dtype));
       require_apart(source, bytes, destination, bytes, 0, kPartlyOverlap);
     }
-    const Region region{
-        .source = bytes_of(source), .destination = is_root ? bytes_of(destination) : nullptr, .elements = elements};
+    const Region region{.source = bytes_of(source),
+                        .destination = is_root ? bytes_of(destination) : Destination(),
+                        .elements = elements};
     return start_sum(session, Collective::Kind::kReduce, dtype, op, root, {region}, operation);
   });
 }
@@ -396,14 +400,14 @@ int wiresum_broadcast(wiresum_session* session, void* memory, size_t bytes, int 
   return guarded([&] {
     const Session& member = checked(session);
     require_root(member, root);
-    require_memory(memory, bytes);
+    require_count(bytes);
     const bool is_root = member.rank() == root;
     return start(session,
                  {.kind = Collective::Kind::kBroadcast,
                   .dtype = Dtype::kRaw,
                   .root = root,
-                  .regions = {{.source = is_root ? bytes_of(memory) : nullptr,
-                               .destination = is_root ? nullptr : bytes_of(memory),
+                  .regions = {{.source = is_root ? bytes_of(memory) : Source(),
+                               .destination = is_root ? Destination() : bytes_of(memory),
                                .elements = bytes}}},
                  operation);
   });
@@ -413,15 +417,14 @@ int wiresum_all_gather(wiresum_session* session, const void* source, void* desti
                        wiresum_operation** operation) {
   return guarded([&] {
     const Session& member = checked(session);
-    require_memory(source, bytes);
-    require_memory(destination, bytes);
+    require_count(bytes);
     std::vector<Region> regions(static_cast<std::size_t>(member.world_size()));
     require_apart(destination, regions.size() * bytes, source, bytes, static_cast<std::size_t>(member.rank()) * bytes,
                   "source and destination overlap, but the source is not this worker's part of the destination, which "
                   "begins rank * bytes into it: let it be that part, or memory that does not overlap");
     for (std::size_t owner = 0; owner < regions.size(); ++owner) {
-      regions[owner] = {.source = static_cast<int>(owner) == member.rank() ? bytes_of(source) : nullptr,
-                        .destination = bytes_of(destination) + owner * bytes,
+      regions[owner] = {.source = static_cast<int>(owner) == member.rank() ? bytes_of(source) : Source(),
+                        .destination = part_of(bytes_of(destination), owner * bytes),
                         .elements = bytes};
     }
     return start(
@@ -435,8 +438,7 @@ int wiresum_reduce_scatter(wiresum_session* session, const void* source, void* d
                            wiresum_dtype dtype, wiresum_op op, wiresum_operation** operation) {
   return guarded([&] {
     const Session& member = checked(session);
-    require_memory(source, elements);
-    require_memory(destination, elements);
+    require_count(elements);
     const std::size_t part_bytes = elements * wiresum::numeric::element_bytes(dtype_of(dtype));
     std::vector<Region> regions(static_cast<std::size_t>(member.world_size()));
     require_apart(source, regions.size() * part_bytes, destination, part_bytes,
@@ -444,8 +446,8 @@ int wiresum_reduce_scatter(wiresum_session* session, const void* source, void* d
                   "source and destination overlap, but the destination is not this worker's part of the source, which "
                   "begins rank * elements into it: let it be that part, or memory that does not overlap");
     for (std::size_t owner = 0; owner < regions.size(); ++owner) {
-      regions[owner] = {.source = bytes_of(source) + owner * part_bytes,
-                        .destination = static_cast<int>(owner) == member.rank() ? bytes_of(destination) : nullptr,
+      regions[owner] = {.source = part_of(bytes_of(source), owner * part_bytes),
+                        .destination = static_cast<int>(owner) == member.rank() ? bytes_of(destination) : Destination(),
                         .elements = elements};
     }
     return start_sum(session, Collective::Kind::kReduceScatter, dtype, op, -1, std::move(regions), operation);

@@ -68,7 +68,9 @@ void ExactSum::pack_elements() {
   memory_.assign(words_ * self_.workers, 0);
   std::int32_t* words = memory_.data() + words_ * self_.rank;
   for (const Region& region : request_.regions) {
-    if (region.source != nullptr) std::memcpy(words, region.source, region.elements * element_bytes_);
+    if (region.source.is_used() && region.elements > 0) {
+      std::memcpy(words, region.source.first(), region.elements * element_bytes_);
+    }
     words += words_of(region);
   }
   pack(memory_.size());
@@ -77,9 +79,9 @@ void ExactSum::pack_elements() {
 void ExactSum::join_all_gather() {
   const auto* contributions = reinterpret_cast<const std::byte*>(memory_.data());
   for (const Region& region : request_.regions) {
-    if (region.destination != nullptr) {
+    if (region.destination.is_used()) {
       format_.add_up(contributions, words_ * sizeof(std::int32_t), self_.workers, region.elements, divisor_,
-                     region.destination);
+                     region.destination.first());
     }
     contributions += words_of(region) * sizeof(std::int32_t);
   }

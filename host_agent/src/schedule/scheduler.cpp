@@ -91,6 +91,7 @@ Survey Scheduler::survey(Request& request, std::uint64_t salt) const {
       config_.workers > numeric::workers_max(request.format.bits)) {
     throw std::invalid_argument("lanes of 8 bits carry the floats of 64 workers at most: use 16 or 32 bits");
   }
+  require_memory(request.regions);
   Survey survey;
   survey.chunks = number_chunks(request.regions, request.format, config_.lanes);
   if (survey.chunks > UINT32_MAX) {
@@ -98,7 +99,7 @@ Survey Scheduler::survey(Request& request, std::uint64_t salt) const {
   }
   if (is_candidate(request, survey.chunks)) {
     for (const worker::Region& region : request.regions) {
-      if (region.source == nullptr && region.elements > 0) {
+      if (!region.source.is_used() && region.elements > 0) {
         throw std::invalid_argument("a collective that may be sparse needs a contribution to every region");
       }
     }

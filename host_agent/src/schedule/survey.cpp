@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "numeric/codec.hpp"
@@ -32,7 +34,21 @@ std::uint32_t sample_run(numeric::Dtype dtype, const worker::ChunkView& chunk, s
       present_elements(dtype, chunk.source + first * numeric::element_bytes(dtype), count));
 }
 
+void require_memory(const char* side, const std::byte* first, std::uint64_t elements) {
+  if (first != nullptr) return;
+  throw std::invalid_argument("the " + std::string(side) + " of " + std::to_string(elements) +
+                              " elements is a null pointer: its memory was never allocated, or has been freed");
+}
+
 }  // namespace
+
+void require_memory(std::span<const worker::Region> regions) {
+  for (const worker::Region& region : regions) {
+    if (region.elements == 0) continue;
+    if (region.source.is_used()) require_memory("source", region.source.first(), region.elements);
+    if (region.destination.is_used()) require_memory("destination", region.destination.first(), region.elements);
+  }
+}
 
 std::uint64_t number_chunks(std::vector<worker::Region>& regions, numeric::Format format, std::size_t lanes) {
   std::uint64_t chunks = regions.empty() ? 1 : 0;
@@ -75,8 +91,8 @@ worker::ChunkPresence scan(const Request& request, std::size_t lanes, std::uint6
   std::vector<numeric::BlockScan> scans;
   for (const worker::Region& region : request.regions) {
     scans.resize(worker::chunks_of(region.elements, request.format, lanes));
-    numeric::scan_blocks(dtype, region.source, region.elements, step, scans.data());
-    const bool in_place = region.destination == region.source;
+    numeric::scan_blocks(dtype, region.source.first(), region.elements, step, scans.data());
+    const bool in_place = region.destination.first() == region.source.first();
     for (std::uint64_t i = 0; i < scans.size(); ++i) {
       presence.set(region.chunk_first + i, scans[i].present);
       if (!in_place || !scans[i].negative_zero) continue;
@@ -95,7 +111,7 @@ void PackedTensor::number_and_scan(std::size_t lanes) {
 namespace {
 
 bool is_cleared_apart(const worker::Region& region) noexcept {
-  return region.destination != nullptr && region.destination != region.source && region.elements > 0;
+  return region.destination.is_used() && region.destination.first() != region.source.first() && region.elements > 0;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "numeric/format.hpp"
@@ -14,6 +15,10 @@ namespace wiresum::schedule {
 
 /// Density of blocks on the wire: 254 is all present, rounded up, so that it is 0 only if no sampled block is present.
 inline constexpr std::uint8_t kDensityFull = 254;
+
+/// The one rule for null pointers, whichever way a request came: a side of a region that is used has memory, unless the
+/// region is empty. Throws std::invalid_argument.
+void require_memory(std::span<const worker::Region> regions);
 
 /// Numbers the chunks of all regions in order; returns how many there are: 1 of a barrier.
 std::uint64_t number_chunks(std::vector<worker::Region>& regions, numeric::Format format, std::size_t lanes);

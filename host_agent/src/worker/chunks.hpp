@@ -42,8 +42,10 @@ struct ChunkView {
   const std::uint64_t first = index * step;
   assert(first < region.elements);
   const std::size_t offset = first * numeric::element_bytes(dtype);
-  return {.source = region.source == nullptr ? nullptr : region.source + offset,
-          .destination = region.destination == nullptr ? nullptr : region.destination + offset,
+  assert(!region.source.is_used() || region.source.first() != nullptr);
+  assert(!region.destination.is_used() || region.destination.first() != nullptr);
+  return {.source = region.source.is_used() ? region.source.first() + offset : nullptr,
+          .destination = region.destination.is_used() ? region.destination.first() + offset : nullptr,
           .elements = static_cast<std::uint32_t>(std::min<std::uint64_t>(step, region.elements - first))};
 }
 

@@ -1,9 +1,9 @@
 // A collective, as the worker's state machine sees it: regions of memory, cut into chunks.
 //
-// One structure serves all collectives. A region is a run of elements; a worker *contributes* to it when
-// `source` is set (otherwise it sends EMPTY) and *keeps* the sum when `destination` is set:
+// One structure serves all collectives. A region is a run of elements; a worker *contributes* to it when it has a
+// `source` (otherwise it sends EMPTY) and *keeps* the sum when it has a `destination`:
 //
-//   all-reduce       one region per tensor, source and destination set at every worker
+//   all-reduce       one region per tensor, with source and destination at every worker
 //   broadcast        one region: source at the root alone, destination at the others
 //   all-gather       N regions: source in my own, destination in all
 //   reduce           one region: source everywhere, destination at the root
@@ -28,9 +28,29 @@ namespace wiresum::worker {
 using TimeNs = std::int64_t;
 inline constexpr TimeNs kNever = INT64_MAX;
 
+/// Where a worker reads or writes a region, if it does. That it does not is said by a flag and never by an address: a
+/// null pointer is what a caller gives whose memory is gone, and is refused (schedule::require_memory).
+template <class Byte>
+class Side {
+ public:
+  constexpr Side() noexcept = default;
+  constexpr Side(Byte* first) noexcept : first_(first), is_used_(true) {}  // NOLINT(google-explicit-constructor)
+  Side(std::nullptr_t) = delete;
+
+  [[nodiscard]] constexpr bool is_used() const noexcept { return is_used_; }
+  /// The first byte; null if the side is not used.
+  [[nodiscard]] constexpr Byte* first() const noexcept { return first_; }
+
+ private:
+  Byte* first_ = nullptr;
+  bool is_used_ = false;
+};
+using Source = Side<const std::byte>;
+using Destination = Side<std::byte>;
+
 struct Region {
-  const std::byte* source = nullptr;
-  std::byte* destination = nullptr;
+  Source source;
+  Destination destination;
   std::uint64_t elements = 0;
   std::uint32_t chunk_first = 0;  // number of the region's first chunk in the collective
 };

@@ -106,6 +106,27 @@ def test_members_of_a_job_sum_exactly_and_count_what_they_sent(job: Callable[...
     assert stats.round_newest >= 1
 
 
+@pytest.mark.parametrize("dtype", [Dtype.I32, Dtype.F32, Dtype.RAW])
+def test_a_null_pointer_is_refused_where_none_says_that_a_worker_has_no_part(
+    job: Callable[..., list[Session]], dtype: Dtype
+) -> None:
+    sessions = job(2)
+    for elements in (1, 5000, 500_000):
+        values = array.array("i", [7]) * elements
+        address, _ = values.buffer_info()
+        for source, destination in ((0, 0), (0, address), (address, 0), (0, None), (None, 0)):
+            with pytest.raises(ValueError, match=f"of {elements} elements is a null pointer"):
+                sessions[0].submit([Region(source, destination, elements)], dtype=dtype)
+        empty = Region(0, 0, 0)
+        got = array.array("i", bytes(4 * elements))
+        gives, takes = Region(address, None, elements), Region(None, got.buffer_info()[0], elements)
+        both = zip(sessions, (gives, takes), strict=True)
+        for operation in [session.submit([region, empty], dtype=dtype) for session, region in both]:
+            operation.wait(PATIENCE_S)
+        count = elements // 4 if dtype is Dtype.RAW else elements
+        assert got[:count] == values[:count]
+
+
 def test_jobs_of_one_thread_are_spread_over_the_threads_of_the_switch() -> None:
     with ExitStack() as stack:
         switch = SoftwareSwitch(bind=HOST, port=0, threads=4, slots=512)

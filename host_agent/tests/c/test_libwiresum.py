@@ -198,6 +198,11 @@ def test_the_library_has_no_object_that_the_end_of_a_process_or_of_a_thread_dest
     assert [line for line in found.stdout.splitlines() if re.search(r"__cxa_(thread_)?atexit|\batexit", line)] == []
 
 
+def test_null_pointers_are_refused_unless_there_are_no_elements(start: Start) -> None:
+    for process in [start("null-pointers", rank, 2) for rank in range(2)]:
+        outcome(process)
+
+
 def test_a_long_text_is_cut_after_a_whole_character(start: Start) -> None:
     outcome(start("long-texts"))
 

@@ -355,14 +355,52 @@ static void arguments(void) {
   uint64_t first = 0;
   CHECK(wiresum_get_statistics(session, (wiresum_statistics*)(void*)&first, sizeof first));
   EXPECT(first == statistics.packets_sent);
-  EXPECT(wiresum_all_reduce(session, NULL, &value, 1, WIRESUM_INT32, WIRESUM_SUM, &operation) ==
-         WIRESUM_ERROR_ARGUMENT);
   EXPECT(wiresum_all_reduce(session, &value, &value, 1, (wiresum_dtype)9, WIRESUM_SUM, &operation) ==
          WIRESUM_ERROR_ARGUMENT);
   EXPECT(wiresum_all_reduce(session, &value, &value, 1, WIRESUM_INT32, WIRESUM_AVERAGE, &operation) ==
          WIRESUM_ERROR_ARGUMENT);
   EXPECT(wiresum_broadcast(session, &value, 4, 1, &operation) == WIRESUM_ERROR_ARGUMENT);
   /* None of these calls has damaged the session. */
+  sum_integers(session);
+  CHECK(wiresum_leave(&session));
+}
+
+static void is_null(int code) {
+  EXPECT(code == WIRESUM_ERROR_ARGUMENT && strstr(wiresum_error_text(), "is a null pointer") != NULL);
+}
+
+/* NULL in every place where memory is read or written, at a root and at another worker. */
+static void null_pointers(void) {
+  static int32_t memory[10000];
+  wiresum_session* session = join("null-pointers");
+  wiresum_operation* operation = NULL;
+  for (size_t n = 1; n <= 5000; n += 4999) {
+    for (int root = 0; root < world_size; ++root) {
+      is_null(wiresum_reduce(session, NULL, memory, n, WIRESUM_INT32, WIRESUM_SUM, root, &operation));
+      if (rank == root) {
+        is_null(wiresum_reduce(session, memory, NULL, n, WIRESUM_INT32, WIRESUM_SUM, root, &operation));
+      }
+      is_null(wiresum_broadcast(session, NULL, n, root, &operation));
+      is_null(wiresum_broadcast(session, NULL, n, root, NULL));
+    }
+    for (wiresum_dtype dtype = WIRESUM_FLOAT32; dtype <= WIRESUM_INT32; ++dtype) {
+      is_null(wiresum_all_reduce(session, NULL, NULL, n, dtype, WIRESUM_SUM, &operation));
+      is_null(wiresum_all_reduce(session, NULL, memory, n, dtype, WIRESUM_SUM, &operation));
+      is_null(wiresum_all_reduce(session, memory, NULL, n, dtype, WIRESUM_SUM, NULL));
+      is_null(wiresum_reduce_scatter(session, NULL, memory, n, dtype, WIRESUM_SUM, &operation));
+      is_null(wiresum_reduce_scatter(session, memory, NULL, n, dtype, WIRESUM_SUM, &operation));
+      is_null(wiresum_reduce_scatter(session, NULL, NULL, n, dtype, WIRESUM_SUM, &operation));
+    }
+    is_null(wiresum_all_gather(session, NULL, memory, n, &operation));
+    is_null(wiresum_all_gather(session, memory, NULL, n, &operation));
+    is_null(wiresum_all_gather(session, NULL, NULL, n, NULL));
+  }
+  EXPECT(operation == NULL);
+  CHECK(wiresum_all_reduce(session, NULL, NULL, 0, WIRESUM_FLOAT32, WIRESUM_SUM, NULL));
+  CHECK(wiresum_reduce(session, NULL, NULL, 0, WIRESUM_FLOAT32, WIRESUM_SUM, 0, NULL));
+  CHECK(wiresum_broadcast(session, NULL, 0, 0, NULL));
+  CHECK(wiresum_all_gather(session, NULL, NULL, 0, NULL));
+  CHECK(wiresum_reduce_scatter(session, NULL, NULL, 0, WIRESUM_INT32, WIRESUM_SUM, NULL));
   sum_integers(session);
   CHECK(wiresum_leave(&session));
 }
@@ -558,6 +596,8 @@ int main(int count, char** words) {
     arguments();
   } else if (strcmp(scenario, "overlaps") == 0) {
     overlaps();
+  } else if (strcmp(scenario, "null-pointers") == 0) {
+    null_pointers();
   } else if (strcmp(scenario, "long-texts") == 0) {
     long_texts();
   } else if (strcmp(scenario, "settings-change") == 0) {

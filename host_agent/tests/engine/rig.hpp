@@ -29,9 +29,10 @@ inline constexpr numeric::Format kFloat32{};
 
 template <typename T>
 Region region(const T* source, T* destination, std::size_t elements) {
-  return {.source = reinterpret_cast<const std::byte*>(source),
-          .destination = reinterpret_cast<std::byte*>(destination),
-          .elements = elements};
+  Region made{.source = {}, .destination = {}, .elements = elements};
+  if (source != nullptr) made.source = reinterpret_cast<const std::byte*>(source);
+  if (destination != nullptr) made.destination = reinterpret_cast<std::byte*>(destination);
+  return made;
 }
 
 inline Request request(numeric::Format format, std::vector<Region> regions) {

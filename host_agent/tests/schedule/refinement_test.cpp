@@ -59,8 +59,8 @@ struct Side {
     if (worker == 1) sources[3][2] = INFINITY;
     for (std::size_t i = 0; i < sources.size(); ++i) {
       auto* const source = reinterpret_cast<std::byte*>(sources[i].data());
-      auto* destination = way.in_place ? source : reinterpret_cast<std::byte*>(destinations[i].data());
-      if (way.keeps_last_region_only && i + 1 < sources.size()) destination = nullptr;
+      worker::Destination destination = way.in_place ? source : reinterpret_cast<std::byte*>(destinations[i].data());
+      if (way.keeps_last_region_only && i + 1 < sources.size()) destination = {};
       request.regions.push_back({.source = source, .destination = destination, .elements = sources[i].size()});
     }
     EXPECT_EQ(number_chunks(request.regions, request.format, kLanes), kChunksOfTensor);
@@ -99,7 +99,8 @@ std::deque<Side> run(const Way& way) {
   sum_words(sides, [](Side& side) {
     const std::vector<worker::Region>& regions = side.refinement->packed().request.regions;
     // The regions are consecutive. Narrower lanes hold the sums as well.
-    return std::span(reinterpret_cast<std::uint32_t*>(regions[0].destination), side.refinement->union_size().elements);
+    return std::span(reinterpret_cast<std::uint32_t*>(regions[0].destination.first()),
+                     side.refinement->union_size().elements);
   });
   for (Side& side : sides) side.refinement->unpack();
   return sides;

@@ -43,7 +43,7 @@ void complete(Scheduler& scheduler, const Share& share, std::uint8_t vote = 0, S
 }
 
 std::uint32_t* words_of(const Share& share) {
-  return reinterpret_cast<std::uint32_t*>(share.work.regions[0].destination);
+  return reinterpret_cast<std::uint32_t*>(share.work.regions[0].destination.first());
 }
 
 /// Adds another worker's blocks to a prologue's counts, as the network does.
@@ -210,8 +210,33 @@ TEST(Scheduler, RefusesAFormatThatDoesNotExistAndASparseRequestWithoutASource) {
   wrong.format.bits = 7;
   EXPECT_THROW(submit(scheduler, wrong, kLanes), std::invalid_argument);
   Request sourceless = tensor.request();
-  sourceless.regions[0].source = nullptr;
+  sourceless.regions[0].source = {};
   EXPECT_THROW(submit(scheduler, sourceless, kLanes), std::invalid_argument);
+}
+
+TEST(Scheduler, RefusesANullPointerWhereARegionHasElementsAndIsUsed) {
+  std::byte* const null = nullptr;
+  Tensor tensor(2, true);
+  auto* const there = reinterpret_cast<std::byte*>(tensor.values.data());
+  for (const bool may_be_sparse : {false, true}) {
+    for (const worker::Region& region : std::initializer_list<worker::Region>{
+             {.source = null, .destination = null, .elements = 1},
+             {.source = null, .destination = there, .elements = 1},
+             {.source = there, .destination = null, .elements = 1},
+             {.source = null, .destination = {}, .elements = 1},
+             {.source = {}, .destination = null, .elements = 1},
+         }) {
+      Scheduler scheduler(small_config());
+      Request request = tensor.request();
+      request.may_be_sparse = may_be_sparse;
+      request.regions.push_back(region);
+      EXPECT_THROW(submit(scheduler, request, kLanes), std::invalid_argument);
+      EXPECT_EQ(scheduler.submitted(), 0u);
+      request.regions.back().elements = 0;
+      EXPECT_NO_THROW(submit(scheduler, request, kLanes)) << "an empty region needs no memory";
+      EXPECT_EQ(scheduler.submitted(), 1u);
+    }
+  }
 }
 
 TEST(Scheduler, NarrowLanesLimitTheNumberOfWorkersForFloats) {

@@ -60,7 +60,7 @@ TEST(Survey, AScanMakesNegativeZerosPositiveInPlaceAndOnlyThere) {
   static_cast<void>(scan(tensors.request, kLanes, tensors.chunks));
   EXPECT_TRUE(std::signbit(values[9])) << "a source is not changed";
   EXPECT_EQ(elsewhere, std::vector<float>(12, 7.0F)) << "a destination is unchanged until the union is known";
-  tensors.request.regions[0].destination = nullptr;
+  tensors.request.regions[0].destination = {};
   EXPECT_EQ(scan(tensors.request, kLanes, tensors.chunks).of(2), worker::Presence::kAbsent);
 }
 
@@ -73,7 +73,7 @@ TEST(Survey, ClearsDestinationsOfAbsentBlocksThatAreNotSources) {
   clear_absent(tensors.request, kLanes, [](std::uint64_t number) { return number == 1; });
   EXPECT_EQ(destination, (std::vector<float>{0, 0, 0, 0, 7, 7, 7, 7, 0, 0, 0, 0}));
   EXPECT_EQ(tensors.values[1][0], 1.0F) << "in place, the scan has done it";
-  tensors.request.regions[0].destination = nullptr;
+  tensors.request.regions[0].destination = {};
   EXPECT_FALSE(needs_clearing(tensors.request)) << "this worker keeps no sum";
   clear_absent(tensors.request, kLanes, [](std::uint64_t) { return false; });
   tensors.request.regions.erase(tensors.request.regions.begin());

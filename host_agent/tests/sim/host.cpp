@@ -200,7 +200,7 @@ void Host::let_callers_write() {
     call.written = true;
     const std::size_t bytes = numeric::element_bytes(call.request.format.dtype);
     for (const worker::Region& region : call.request.regions) {
-      for (std::byte* const memory : {const_cast<std::byte*>(region.source), region.destination}) {
+      for (std::byte* const memory : {const_cast<std::byte*>(region.source.first()), region.destination.first()}) {
         if (memory == nullptr) continue;
         const std::span<std::byte> all(memory, region.elements * bytes);
         written_.push_back({memory, {all.begin(), all.end()}});

@@ -32,8 +32,9 @@ std::vector<sim::Roles> call(nb::handle roles_of, const std::vector<sim::Positio
   return roles;
 }
 
-/// Source address, destination address (0 means none), number of elements.
-using Region = std::tuple<std::uintptr_t, std::uintptr_t, std::uint64_t>;
+/// Source address, destination address (each may be none), number of elements.
+using Side = std::optional<std::uintptr_t>;
+using Region = std::tuple<Side, Side, std::uint64_t>;
 
 class Job {
  public:
@@ -52,9 +53,10 @@ class Job {
                  .signature = signature,
                  .may_be_sparse = may_be_sparse};
       for (const auto& [source, destination, elements] : mine) {
-        request.regions.push_back({.source = reinterpret_cast<const std::byte*>(source),
-                                   .destination = reinterpret_cast<std::byte*>(destination),
-                                   .elements = elements});
+        worker::Region& region = request.regions.emplace_back();
+        if (source) region.source = reinterpret_cast<const std::byte*>(*source);
+        if (destination) region.destination = reinterpret_cast<std::byte*>(*destination);
+        region.elements = elements;
       }
     }
     task.submit_at = std::move(submit_at);

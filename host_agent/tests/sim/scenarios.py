@@ -118,9 +118,9 @@ class Scenario:
         return job
 
 
-def region_of(buffers: Buffers, worker: int) -> tuple[int, int, int]:
+def region_of(buffers: Buffers, worker: int) -> tuple[int | None, int | None, int]:
     source, destination = buffers.sources[worker], buffers.destinations[worker]
-    return (source.address if source else 0, destination.address if destination else 0, buffers.elements)
+    return (source and source.address, destination and destination.address, buffers.elements)
 
 
 def make_scenario(seed: int) -> Scenario:

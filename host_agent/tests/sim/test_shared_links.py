@@ -25,7 +25,9 @@ def test_a_job_on_other_hosts_of_the_network_does_not_slow_this_one_down() -> No
         scenario = scenario_of(replace(SMALL, workers=16, racks=(8,)))
         scenario.workers, scenario.hosts = len(hosts), hosts
         job = sim.Job(scenario)
-        job.add(sim.Dtype.F32, sim.Scaling.BLOCK_EXPONENT, 32, 1.0, 1.0, False, 0, [[(0, 0, 250_000)]] * 8, [0] * 8)
+        job.add(
+            sim.Dtype.F32, sim.Scaling.BLOCK_EXPONENT, 32, 1.0, 1.0, False, 0, [[(None, None, 250_000)]] * 8, [0] * 8
+        )
         return job
 
     (alone,) = sim.run_together([job(list(range(8)))])
@@ -86,7 +88,7 @@ def test_a_result_for_many_workers_is_in_memory_once() -> None:
     """The workers call one after the other, so that what they send does not wait in the network at the same time."""
     workers, chunks = 128, 16
     job = sim.Job(scenario_of(Case(workers=workers, racks=(16,), link_ns=10_000)))
-    regions = [[(0, 0, 360 * chunks)]] * workers
+    regions = [[(None, None, 360 * chunks)]] * workers
     starts = [50_000 * worker for worker in range(workers)]
     job.add(sim.Dtype.I32, sim.Scaling.NONE, 32, 1.0, 1.0, False, 0, regions, starts)
     report = job.run()

@@ -55,12 +55,12 @@ struct Call {
           {.source = in_place ? memory.data() : source, .destination = memory.data(), .elements = elements}};
     } else if (pattern == Pattern::kBroadcast) {
       if (worker == root) memory = sources[worker];
-      made.work.regions = {{.source = worker == root ? source : nullptr,
-                            .destination = worker == root ? nullptr : memory.data(),
+      made.work.regions = {{.source = worker == root ? worker::Source(source) : worker::Source(),
+                            .destination = worker == root ? worker::Destination() : memory.data(),
                             .elements = elements}};
     } else if (pattern == Pattern::kGather) {
       for (std::size_t owner = 0; owner < sources.size(); ++owner) {
-        made.work.regions.push_back({.source = owner == worker ? source : nullptr,
+        made.work.regions.push_back({.source = owner == worker ? worker::Source(source) : worker::Source(),
                                      .destination = memory.data() + owner * region_bytes(),
                                      .elements = elements});
       }

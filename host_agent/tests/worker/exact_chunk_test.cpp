@@ -237,8 +237,8 @@ TEST(ExactChunks, WhoKeepsNothingStoresNothingAndWhoGivesNothingSendsEmpty) {
   Floats giver({1.0F, kInf, 3.0F, 4.0F});
   Floats keeper({9.0F, 9.0F, 9.0F, 9.0F});
   const std::vector<float> before = giver.values;
-  giver.region.destination = nullptr;
-  keeper.region.source = nullptr;
+  giver.region.destination = {};
+  keeper.region.source = {};
   pair.submit({&giver.work, &keeper.work});
   for (const Pair::Round& round : pair.run()) {
     EXPECT_TRUE(round.kinds[1] == wire::Kind::kEmpty || round.kinds[1] == wire::Kind::kMeta);

@@ -11,10 +11,10 @@ TEST(Pending, FindsTheRegionOfAChunkAndItsTail) {
   std::array<std::byte, 400> memory{};
   // Two regions of 10 and 5 elements with an empty one between them; 4 elements a chunk.
   const std::array<Region, 4> regions{{
-      {.source = memory.data(), .destination = nullptr, .elements = 10, .chunk_first = 0},
-      {.source = nullptr, .destination = nullptr, .elements = 0, .chunk_first = 3},
-      {.source = nullptr, .destination = memory.data() + 200, .elements = 5, .chunk_first = 3},
-      {.source = memory.data(), .destination = nullptr, .elements = 0, .chunk_first = 5},
+      {.source = memory.data(), .destination = {}, .elements = 10, .chunk_first = 0},
+      {.source = {}, .destination = {}, .elements = 0, .chunk_first = 3},
+      {.source = {}, .destination = memory.data() + 200, .elements = 5, .chunk_first = 3},
+      {.source = memory.data(), .destination = {}, .elements = 0, .chunk_first = 5},
   }};
   Pending pending;
   pending.work.format = {numeric::Dtype::kF32, numeric::Scaling::kBlockExponent, 32};
@@ -53,8 +53,7 @@ TEST(Pending, OrdersBySubmissionThenRoundThenSlot) {
 
 TEST(Pending, FindsListedChunksAndSkipsAbsentOnes) {
   const std::vector<std::byte> memory(32);
-  const std::vector<Region> regions = {
-      {.source = memory.data(), .destination = nullptr, .elements = 8, .chunk_first = 0}};
+  const std::vector<Region> regions = {{.source = memory.data(), .destination = {}, .elements = 8, .chunk_first = 0}};
   const std::vector<std::uint32_t> listed = {1, 3};
   ChunkPresence presence(4);
   presence.set(1, false);
@@ -78,7 +77,7 @@ TEST(Pending, FindsListedChunksAndSkipsAbsentOnes) {
 TEST(Pending, AnUnscannedChunkCountsAsPresentUntilItIsRead) {
   std::array<float, 8> memory = {0, 0, 0, 0, 0, 1.5F, 0, 0};
   const auto* const bytes = reinterpret_cast<const std::byte*>(memory.data());
-  const std::vector<Region> regions = {{.source = bytes, .destination = nullptr, .elements = 8, .chunk_first = 0}};
+  const std::vector<Region> regions = {{.source = bytes, .destination = {}, .elements = 8, .chunk_first = 0}};
   ChunkPresence looked_at_the_first(2);
   looked_at_the_first.set(0, false);
   Pending pending;

@@ -318,11 +318,8 @@ TEST(WorkerNumbers, WithoutASourceSendsEmptyAndWithoutADestinationStoresNothing)
   std::vector<std::int32_t> kept(4, -1);
   std::vector<std::int32_t> given{5, 6, 7, 8};
   const std::array<Region, 2> regions{{
-      {.source = nullptr, .destination = reinterpret_cast<std::byte*>(kept.data()), .elements = 4, .chunk_first = 0},
-      {.source = reinterpret_cast<const std::byte*>(given.data()),
-       .destination = nullptr,
-       .elements = 4,
-       .chunk_first = 1},
+      {.source = {}, .destination = reinterpret_cast<std::byte*>(kept.data()), .elements = 4, .chunk_first = 0},
+      {.source = reinterpret_cast<const std::byte*>(given.data()), .destination = {}, .elements = 4, .chunk_first = 1},
   }};
   Collective work;
   work.format = kInt32;

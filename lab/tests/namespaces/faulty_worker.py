@@ -39,10 +39,10 @@ class Worker:
         root = number % self.session.world_size
         values = contribution(root, -number % 1000, size)
         if self.session.rank == root:
-            self._submit([Region(values.ctypes.data, 0, values.nbytes)], Dtype.RAW, values, values.copy())
+            self._submit([Region(values.ctypes.data, None, values.nbytes)], Dtype.RAW, values, values.copy())
         else:
             received = np.zeros_like(values)
-            self._submit([Region(0, received.ctypes.data, values.nbytes)], Dtype.RAW, received, values)
+            self._submit([Region(None, received.ctypes.data, values.nbytes)], Dtype.RAW, received, values)
 
     def settle(self) -> None:
         for operation, result, expected in self._pending:

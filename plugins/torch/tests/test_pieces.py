@@ -18,7 +18,7 @@ def plan_of(dtype: Dtype, sizes: list[int]) -> CollectivePlan:
     plan = CollectivePlan(CollectiveKind.ALL_REDUCE, dtype)
     address = 1 << 30
     for number, elements in enumerate(sizes):
-        plan.regions.append(Region(address if number % 3 else 0, address if number % 2 else 0, elements))
+        plan.regions.append(Region(address if number % 3 else None, address if number % 2 else None, elements))
         address += elements * plan.element_bytes + 64
     return plan
 
@@ -37,8 +37,10 @@ def test_pieces_are_the_whole_in_order_cut_where_packets_end(dtype: Dtype, megab
         done = 0
         while done < region.elements:
             part = next(parts)
-            assert part.source == (region.source + done * element_bytes if region.source else 0)
-            assert part.destination == (region.destination + done * element_bytes if region.destination else 0)
+            assert part.source == (None if region.source is None else region.source + done * element_bytes)
+            assert part.destination == (
+                None if region.destination is None else region.destination + done * element_bytes
+            )
             done += part.elements
             assert done == region.elements or done % (4 * LANES) == 0
         assert done == region.elements

@@ -127,7 +127,7 @@ class Session:
     def switches(self) -> list[str]: ...
     def submit(
         self,
-        regions: Sequence[tuple[int, int, int]],
+        regions: Sequence[tuple[int | None, int | None, int]],
         form: Form,
         *,
         timeout_s: float,

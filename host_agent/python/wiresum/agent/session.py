@@ -23,12 +23,12 @@ _RAW, _UNSCALED, _BLOCK_EXPONENT = Dtype.RAW, Scaling.NONE, Scaling.BLOCK_EXPONE
 
 
 class Region(NamedTuple):
-    """A run of elements in memory. Addresses, 0 for none: without a source this worker contributes zeros,
-    without a destination it drops the sum. See host_agent/src/worker/collective.hpp for how the collectives
-    are made of regions."""
+    """A run of elements in memory, by addresses. Without a source (None) this worker contributes zeros, and without a
+    destination it drops the sum. The address 0 is where no memory is: `submit` refuses it, unless the region is empty.
+    See host_agent/src/worker/collective.hpp for how the collectives are made of regions."""
 
-    source: int
-    destination: int
+    source: int | None
+    destination: int | None
     elements: int
 
 
@@ -106,7 +106,8 @@ class Session:
 
         `form` has what most of the arguments mean. With `notify`, `wait_completed` will hand the operation out once it
         is done. `caller_waits`: the caller will wait for it and do nothing else meanwhile. A small sum is then often
-        complete when this returns, after some milliseconds at most.
+        complete when this returns, after some milliseconds at most. A ValueError, and nothing is submitted, if the
+        arguments make no sense, or if a region has a null pointer.
         """
         form = self.form(
             dtype=dtype,

@@ -183,7 +183,7 @@ def scenario_of(case: Case) -> Any:
 
 def greet(job: Any, tensors: Tensors, workers: int) -> None:
     """As a session does when it has joined: a sum of a few full packets."""
-    memory = [(source.ctypes.data, 0, LANES * sim.GREETING_CHUNKS) for source in tensors.sources]
+    memory = [(source.ctypes.data, None, LANES * sim.GREETING_CHUNKS) for source in tensors.sources]
     regions = [[memory[worker % SOURCES]] for worker in range(workers)]
     job.add(sim.Dtype.I32, sim.Scaling.NONE, 32, 1.0, 1.0, False, 0, regions, [0] * workers)
 

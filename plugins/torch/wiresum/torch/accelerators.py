@@ -112,7 +112,8 @@ class Piece:
 
     def bytes_of(self, region: Region) -> int:
         """The bytes of pinned memory for a region; 0 if this worker neither gives nor gets it."""
-        used = region.elements * self.plan.element_bytes if region.source or region.destination else 0
+        is_used = region.source is not None or region.destination is not None
+        used = region.elements * self.plan.element_bytes if is_used else 0
         return -(-used // _ALIGNMENT) * _ALIGNMENT
 
     def is_copied_in(self) -> bool:
@@ -298,11 +299,11 @@ class Transfer(DeviceCall):
             host = memory[used : used + size]
             used += piece.bytes_of(region)
             address = host.data_ptr()
-            if region.source and size:
+            if region.source is not None and size:
                 sources.append((host, self._at(region.source, size)))
-            if region.destination and size:
+            if region.destination is not None and size:
                 piece.copies_back.append((self._at(region.destination, size), host))
-            source, destination = (address if wanted else 0 for wanted in (region.source, region.destination))
+            source, destination = (None if side is None else address for side in (region.source, region.destination))
             regions.append(Region(source, destination, region.elements))
         if sources:
             self._in.wait_event(self._called)

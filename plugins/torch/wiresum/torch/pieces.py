@@ -50,6 +50,6 @@ def cut(plan: CollectivePlan, lanes: int) -> list[CollectivePlan]:
 
 def _part(region: Region, begin: int, count: int, element_bytes: int) -> Region:
     offset = begin * element_bytes
-    source = region.source + offset if region.source else 0
-    destination = region.destination + offset if region.destination else 0
+    source = region.source + offset if region.source is not None else None
+    destination = region.destination + offset if region.destination is not None else None
     return Region(source, destination, count)

@@ -193,7 +193,7 @@ def reduce(tensor: torch.Tensor, *, root: int, rank: int) -> CollectivePlan:
         address = plan.address(tensor)
         plan.regions.append(Region(address, address, tensor.numel()))
     else:
-        plan.regions.append(Region(plan.source(tensor), 0, tensor.numel()))
+        plan.regions.append(Region(plan.source(tensor), None, tensor.numel()))
     return plan
 
 
@@ -201,9 +201,9 @@ def broadcast(tensors: Sequence[torch.Tensor], *, root: int, rank: int) -> Colle
     plan = CollectivePlan(CollectiveKind.BROADCAST, Dtype.RAW, root=root, about=_types(tensors))
     for tensor in tensors:
         if rank == root:
-            plan.regions.append(Region(plan.source(tensor), 0, _bytes(tensor)))
+            plan.regions.append(Region(plan.source(tensor), None, _bytes(tensor)))
         else:
-            plan.regions.append(Region(0, plan.destination(tensor), _bytes(tensor)))
+            plan.regions.append(Region(None, plan.destination(tensor), _bytes(tensor)))
     return plan
 
 
@@ -215,7 +215,7 @@ def all_gather(gathers: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]], *
         _require_same_dtype("all-gather", contribution, outputs)
         _require_elements("all-gather", "output", rank, outputs[rank].numel(), "my input", contribution.numel())
         for owner, output in enumerate(outputs):
-            source = plan.source(contribution) if owner == rank else 0
+            source = plan.source(contribution) if owner == rank else None
             plan.regions.append(Region(source, plan.destination(output), _bytes(output)))
     return plan
 
@@ -230,7 +230,7 @@ def all_gather_single(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, ran
         part = _bytes(contribution)
         base = plan.destination(output)
         for owner in range(size):
-            source = plan.source(contribution) if owner == rank else 0
+            source = plan.source(contribution) if owner == rank else None
             plan.regions.append(Region(source, base + owner * part, part))
     return plan
 
@@ -246,7 +246,7 @@ def reduce_scatter(
         _require_elements("reduce-scatter", "input", rank, mine, "my output", output.numel())
         plan = plans.setdefault(output.dtype, CollectivePlan(CollectiveKind.REDUCE_SCATTER, SUMMED[output.dtype]))
         for owner, contribution in enumerate(contributions):
-            destination = plan.destination(output) if owner == rank else 0
+            destination = plan.destination(output) if owner == rank else None
             plan.regions.append(Region(plan.source(contribution), destination, contribution.numel()))
     return list(plans.values())
 
@@ -262,7 +262,7 @@ def reduce_scatter_single(
         plan = plans.setdefault(output.dtype, CollectivePlan(CollectiveKind.REDUCE_SCATTER, SUMMED[output.dtype]))
         base = plan.source(contribution)
         for owner in range(size):
-            destination = plan.destination(output) if owner == rank else 0
+            destination = plan.destination(output) if owner == rank else None
             plan.regions.append(Region(base + owner * _bytes(output), destination, output.numel()))
     return list(plans.values())
 

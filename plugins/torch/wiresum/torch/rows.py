@@ -138,7 +138,7 @@ def keys_plan(tensor: torch.Tensor, keys: torch.Tensor, counts: torch.Tensor, *,
         if is_mine:
             part.copy_(keys)
         address = part.data_ptr()
-        plan.regions.append(Region(address if is_mine else 0, 0 if is_mine else address, len(part) * KEY_BYTES))
+        plan.regions.append(Region(address if is_mine else None, None if is_mine else address, len(part) * KEY_BYTES))
     return plan
 
 
