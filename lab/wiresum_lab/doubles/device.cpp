@@ -329,6 +329,12 @@ struct Hooks final : public at::PrivateUse1HooksInterface {
   }
   bool isPinnedPtr(const void* address) const override { return PinnedAllocator::has(address); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator; }
+  /// Memory is freed, or becomes less where it is.
+  void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t bytes) const override {
+    TORCH_CHECK(bytes <= storage.nbytes(), "a storage of the double does not grow");
+    if (bytes == 0) storage.set_data_ptr_noswap(c10::DataPtr(nullptr, storage.device()));
+    storage.set_nbytes(bytes);
+  }
 };
 
 // Operations.

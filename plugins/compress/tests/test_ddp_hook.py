@@ -490,6 +490,28 @@ def test_all_workers_raise_if_one_workers_integers_do_not_fit_and_the_group_goes
         assert same
 
 
+def loses_buckets(rank: int, size: int) -> None:
+    """The hook gets buckets whose memory is gone."""
+
+    def free(attachment: wc.Attachment, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        bucket.buffer().untyped_storage().resize_(0)
+        return wc.compression_hook(attachment, bucket)
+
+    free.__annotations__ = {}  # DDP accepts only annotations that are classes
+    model = DistributedDataParallel(Network())
+    model.register_comm_hook(wc.Attachment(model, torch.optim.SGD(model.parameters(), lr=0.05), wc.TopK(0.5)), free)
+    images, _ = batch(rank, 0)
+    with pytest.raises(ValueError, match="bytes of its storage, which has 0"):
+        model(images).sum().backward()
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [size] * 3
+
+
+def test_a_bucket_without_its_memory_is_refused(switched: Cluster) -> None:
+    switched.run(loses_buckets)
+
+
 def test_a_report_as_text() -> None:
     report = wc.Report(steps=10, sent_bytes=2.5e6, received_bytes=5e6, dense_bytes=1e7)
     assert str(report) == "10 steps: sent 2.50 MB instead of 10.00 MB, 4.0 times less"

@@ -43,6 +43,44 @@ def test_ranks_may_call_in_any_order_from_any_thread(rank: int, size: int) -> No
     assert hvd.stats().collectives_network["all_reduce_coalesced"] - before < 3 * len(names)  # they were fused
 
 
+def lost(*shape: int) -> torch.Tensor:
+    """A tensor whose memory is gone, except for the first element."""
+    tensor = torch.ones(shape)
+    tensor.untyped_storage().resize_(4)
+    return tensor
+
+
+@runs_in("trio")
+def test_a_tensor_without_its_memory_is_refused_by_every_call(rank: int, size: int) -> None:
+    indices = torch.tensor([[0, 1]])
+    sparse = torch.sparse_coo_tensor(indices, torch.ones(2), (4,), is_coalesced=True)
+    sparse._values().untyped_storage().resize_(0)
+    halves = hvd.Compression.fp16
+    for call in (
+        lambda: hvd.allreduce(lost(6)),
+        lambda: hvd.allreduce(lost(6), op=hvd.Max),
+        lambda: hvd.allreduce(lost(6), compression=halves),
+        lambda: hvd.allreduce_(lost(6)),
+        lambda: hvd.allreduce_async_(lost(6), prescale_factor=2.0),
+        lambda: hvd.grouped_allreduce_([torch.ones(6), lost(6)]),
+        lambda: hvd.sparse_allreduce_async(sparse, "sparse", hvd.Sum),
+        lambda: hvd.allgather(lost(6, 2)),
+        lambda: hvd.broadcast(lost(6), 0),
+        lambda: hvd.broadcast_(lost(6), 1),
+        lambda: hvd.alltoall(lost(6)),
+        lambda: hvd.reducescatter(lost(6)),
+        lambda: hvd.grouped_reducescatter([lost(6)], compression=halves),
+    ):
+        with pytest.raises(ValueError, match="bytes of its storage"):
+            call()
+    weights = torch.nn.Parameter(torch.ones(6))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weights], lr=1.0), named_parameters=[("weights", weights)])
+    weights.grad = lost(6)
+    with pytest.raises(ValueError, match="bytes of its storage"):
+        optimizer.step()
+    assert hvd.allreduce(torch.ones(6), op=hvd.Sum).tolist() == [size] * 6
+
+
 @runs_in("trio")
 def test_every_type_and_operation(rank: int, size: int) -> None:
     everybody = range(1, size + 1)

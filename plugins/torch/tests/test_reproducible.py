@@ -430,6 +430,16 @@ def test_parameters_and_gradients_that_cannot_be_summed_are_refused() -> None:
         embedding(torch.tensor([1])).sum().backward()
     with pytest.raises(RuntimeError, match="rank 0 failed"):
         sums.reduce()
+
+    def free(weights: torch.Tensor) -> None:
+        assert weights.grad is not None
+        weights.grad.untyped_storage().resize_(0)
+
+    freed = Holder(3)
+    freed.weights.register_post_accumulate_grad_hook(free)
+    wiresum.torch.reproducible(freed, microbatches=1)
+    with pytest.raises(ValueError, match="needs 12 bytes of its storage, which has 0"):
+        freed(torch.ones(3)).backward()
     model = torch.nn.Linear(2, 2)
     model.bias.requires_grad_(False)
     sums = wiresum.torch.reproducible(model, microbatches=1)

@@ -30,6 +30,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from wiresum.agent.extent import require_memory
 from wiresum.compress.arrays import Sparse, Vector, joined
 from wiresum.compress.checkpoint import differences, differing_tensors, mismatched_names, refuse, require_entries
 from wiresum.compress.compressor import Compressor
@@ -247,6 +248,8 @@ class Attachment:
         if self.is_detached:
             return allreduce_hook(self._group, bucket)
         buffer = bucket.buffer()
+        if buffer.layout is torch.strided:
+            require_memory(buffer)
         call = Call(buffer.device, self._streams)
         if bucket.index() == 0:
             self._forget_failed_pass()
@@ -347,7 +350,7 @@ class Attachment:
         parameters = {}
         if self.engine.method.uses_parameters:
             for segment in segments:
-                values = [_values_of(self._parameters[piece.name].detach().cpu()) for piece in segment.pieces]
+                values = [_values_of(self._parameters[piece.name]) for piece in segment.pieces]
                 parameters[segment.name] = joined(values)
         estimates = self.engine.estimates(segments, [gradients], parameters)
         for estimate, gradient in zip(estimates, gradients, strict=True):
@@ -447,8 +450,10 @@ def _compressed_of(pieces: Mapping[str, Piece], leave_out: Sequence[str], elemen
 
 
 def _values_of(tensor: torch.Tensor) -> Vector:
-    """The flat tensor, without a copy if possible; float16 and bfloat16 as float32."""
-    wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+    """The flat tensor, on the host, without a copy if possible; float16 and bfloat16 as float32."""
+    require_memory(tensor)  # NumPy would make memory of its own, with anything in it
+    host = tensor.detach().cpu()
+    wide = host if host.dtype in (torch.float32, torch.float64) else host.float()
     values: Vector = wide.reshape(-1).numpy()
     return values
 

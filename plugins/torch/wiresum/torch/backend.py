@@ -15,7 +15,7 @@ import sys
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -91,7 +91,7 @@ class WiresumBackend:
         return self._all_reduce("all_reduce_coalesced", "allreduce_coalesced", tensors, opts)
 
     def _all_reduce(self, name: str, gloo_name: str, tensors: Tensors, opts: Any) -> dist.Work:
-        if (network := self._adding(opts)) is not None:
+        if (network := self._adding(opts, tensors)) is not None:
             if plans.carries(tensors, summed=True):
                 return self._started(network.run(name, plans.all_reduce(tensors), opts, tensors, summed=tensors))
             if all(rows.is_row_sparse(tensor) for tensor in tensors):
@@ -100,7 +100,7 @@ class WiresumBackend:
 
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
         summed = tensors if opts.rootRank == self.rank else []
-        if (network := self._adding(opts)) is not None and plans.carries(tensors, summed=True):
+        if (network := self._adding(opts, tensors)) is not None and plans.carries(tensors, summed=True):
             self._require_root("reduce", opts)
             (tensor,) = tensors
             plan = plans.reduce(tensor, root=opts.rootRank, rank=self.rank)
@@ -108,11 +108,11 @@ class WiresumBackend:
         return self._started(self.gloo.run_sum("reduce", "reduce", (tensors,), opts, summed=summed, written=tensors))
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist.Work:
-        network = self._adding(opts)
-        if network is not None and plans.carries([*outputs, *tensors_in(inputs)], summed=True):
+        given = tensors_in(inputs)
+        network = self._adding(opts, [*outputs, *given])
+        if network is not None and plans.carries([*outputs, *given], summed=True):
             self._require_parts("reduce-scatter", inputs)
             todo = plans.reduce_scatter(list(zip(outputs, inputs, strict=True)), rank=self.rank)
-            given = tensors_in(inputs)
             return self._started(network.run("reduce_scatter", todo, opts, outputs, summed=outputs, given=given))
         return self._started(
             self.gloo.run_sum("reduce_scatter", "reduce_scatter", (outputs, inputs), opts, summed=outputs)
@@ -122,7 +122,8 @@ class WiresumBackend:
         return self.reduce_scatter_single_coalesced([output], [contribution], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> dist.Work:
-        if (network := self._adding(opts)) is not None and plans.carries([*outputs, *inputs], summed=True):
+        network = self._adding(opts, [*outputs, *inputs])
+        if network is not None and plans.carries([*outputs, *inputs], summed=True):
             pairs = list(zip(outputs, inputs, strict=True))
             todo = plans.reduce_scatter_single(pairs, rank=self.rank, size=self.size)
             work = network.run("reduce_scatter_single", todo, opts, outputs, summed=outputs, given=inputs)
@@ -312,10 +313,12 @@ class WiresumBackend:
                 "start workers with 'spawn', or use collectives in the parent only"
             )
 
-    def _require_usable(self) -> None:
+    def _require_usable(self, tensors: Iterable[torch.Tensor] = ()) -> None:
+        """Raises if the group, or a tensor of the call, cannot be used."""
         self._require_no_fork()
         if self.network is not None:
             self.network.require_group()
+        plans.require_memory(tensors)
 
     def _require_root(self, name: str, opts: Any) -> None:
         """In the network a rank that is not there contributes nothing: zeros."""
@@ -329,20 +332,20 @@ class WiresumBackend:
                     f"{name}: a list must have a tensor for each of the {self.size} workers, and has {len(parts)}"
                 )
 
-    def _adding(self, opts: Any) -> Network | None:
-        """The network, if it supports this operator."""
-        self._require_usable()
+    def _adding(self, opts: Any, tensors: Iterable[torch.Tensor]) -> Network | None:
+        """The network, if it supports this operator. `tensors` are all of the call."""
+        self._require_usable(tensors)
         operator = opts.reduceOp
         # Not `in`: only opts.reduceOp's own `==` can compare the two types.
         return self.network if operator == _SUM or operator == _AVERAGE else None  # noqa: SIM109
 
     def _copying(self, tensors: Sequence[torch.Tensor]) -> Network | None:
-        """The network, if it can carry these tensors' bytes."""
-        self._require_usable()
+        """The network, if it can carry these tensors' bytes. They are all of the call."""
+        self._require_usable(tensors)
         return self.network if plans.carries(tensors, summed=False) else None
 
     def _delegate(self, name: str, method: str, *arguments: Any, written: Tensors) -> dist.Work:
-        self._require_usable()
+        self._require_usable(tensors_in(arguments))
         return self._started(self.gloo.run(name, method, *arguments, written=written))
 
     def _started(self, work: StartedWork) -> dist.Work:

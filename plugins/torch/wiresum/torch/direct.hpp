@@ -83,7 +83,7 @@ class DirectSums {
     const bool adds = operation == c10d::ReduceOp::SUM || (operation == c10d::ReduceOp::AVG && is_float);
     return adds && (is_float || dtype == at::kInt) && tensor.layout() == at::kStrided && tensor.is_cpu() &&
            tensor.is_contiguous() && !tensor.is_neg() && !tensor._is_zerotensor() && tensor.numel() > 0 &&
-           tensor.nbytes() <= bytes_max_;
+           tensor.nbytes() <= bytes_max_ && has_memory(tensor);
   }
 
   /// Starts a covered call. Null if the session has failed or refuses it: Python reports the error. `form_of()` gets
@@ -153,6 +153,12 @@ class DirectSums {
   }
 
  private:
+  /// Whether the storage of a contiguous tensor holds its elements. Python refuses one whose storage does not.
+  static bool has_memory(const at::Tensor& tensor) {
+    const auto end = static_cast<std::size_t>(tensor.storage_offset() + tensor.numel()) * tensor.element_size();
+    return end <= tensor.storage().nbytes();
+  }
+
   struct Note {
     Operation operation;
     at::ScalarType dtype;

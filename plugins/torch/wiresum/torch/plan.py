@@ -24,6 +24,7 @@ from typing import TypeAlias
 
 import torch
 
+from wiresum.agent import extent
 from wiresum.agent.session import Dtype, Region
 
 Tensors: TypeAlias = list[torch.Tensor]
@@ -164,6 +165,16 @@ def divide(tensors: list[torch.Tensor], divisor: int) -> None:
         for tensor in tensors:
             exact = tensor.is_floating_point() or tensor.is_complex()
             tensor.detach().div_(divisor, rounding_mode=None if exact else "trunc")
+
+
+def require_memory(tensors: Iterable[torch.Tensor]) -> None:
+    """Raises a ValueError if a tensor has elements that its storage, or that of a sparse tensor's part, does not hold.
+    Every call begins with it: what follows reads these addresses."""
+    for tensor in tensors:
+        if tensor.layout is torch.strided:
+            extent.require_memory(tensor)
+        elif tensor.layout is torch.sparse_coo:
+            require_memory((tensor._indices(), tensor._values()))
 
 
 def carries(tensors: Iterable[torch.Tensor], *, summed: bool) -> bool:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from wiresum.agent._native import DigitSums
+from wiresum.torch.plan import require_memory
 
 BUCKET_BYTES = 25_000_000
 """Of words; the next bucket is packed while one is on its way. As DDP's buckets."""
@@ -325,3 +326,4 @@ def _require_dense(name: str, gradient: torch.Tensor | None) -> None:
     if gradient is None or gradient.layout != torch.strided or gradient.dtype != torch.float32:
         what = "none" if gradient is None else f"of {gradient.dtype} and {gradient.layout}"
         raise TypeError(f"reproducible: the gradient of {name} is {what}; it must be dense and fp32 (sparse=False)")
+    require_memory([gradient])  # NumPy would make memory of its own, with anything in it

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import torch
 
 from wiresum.horovod.torch.execution import REDUCED_AS, scale
+from wiresum.torch.plan import require_memory
 
 
 def host_copy(tensor: torch.Tensor) -> torch.Tensor:
     """In new memory of the host, without gaps."""
+    require_memory([tensor])
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
@@ -22,6 +24,7 @@ def copy_back(buffer: torch.Tensor, tensor: torch.Tensor) -> None:
 
 def reduction_buffers(tensors: Sequence[torch.Tensor], in_place: bool, prescale: float) -> list[torch.Tensor]:
     """The memory in which values are reduced: the tensors themselves, if that is asked for and possible."""
+    require_memory(tensors)
     buffers = []
     for tensor in tensors:
         if tensor.layout is not torch.strided:

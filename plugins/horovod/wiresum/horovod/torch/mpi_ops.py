@@ -22,6 +22,7 @@ from wiresum.horovod.torch.execution import name_of, scale
 from wiresum.horovod.torch.handle import Handle, HorovodInternalError
 from wiresum.horovod.torch.process_sets import ProcessSet, global_process_set
 from wiresum.horovod.torch.request import Op, Request, RequestType
+from wiresum.torch.plan import require_memory
 
 Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
 Min, Max, Product = Op.MIN, Op.MAX, Op.PRODUCT
@@ -163,6 +164,7 @@ def sparse_allreduce_async(
         raise ValueError(f"sparse tensors are reduced with op=Sum or op=Average, not {op.value}")
     if not tensor.is_sparse:
         raise ValueError(f"sparse_allreduce_async is for sparse tensors, not for one with layout {tensor.layout}")
+    require_memory([tensor])
     buffer = tensor.detach().coalesce().to("cpu", copy=True)
 
     def complete(_: object) -> torch.Tensor:
@@ -229,6 +231,7 @@ def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """The root's tensor, in a new one. `root_rank` is a global rank, also in a process set."""
+    require_memory([tensor])
     copy = tensor.detach().clone(memory_format=torch.contiguous_format)
     return broadcast_async_(copy, root_rank, name, process_set)
 
@@ -240,6 +243,7 @@ def broadcast_async_(
     members = process_set_members(process_set)
     require_root("broadcast", root_rank, members)
     root = members.index(root_rank)
+    require_memory([tensor])
     buffer = tensor.detach().cpu()  # itself, if it is in host memory
 
     def complete(_: object) -> torch.Tensor:
@@ -426,6 +430,7 @@ def _differentiable(
     run: _Collective, gradients_of: _Collective, tensors: _Tensors, compression: _Compressor = Compression.none
 ) -> list[torch.Tensor]:
     """Runs a collective; `gradients_of` makes its inputs' gradients of its results'."""
+    require_memory(tensors)
     compressed = [compression.compress(tensor) for tensor in tensors]
     results = _Differentiable.apply(  # type: ignore[no-untyped-call]
         run, gradients_of, *(tensor for tensor, _ in compressed)

@@ -25,6 +25,7 @@ from wiresum.horovod.torch.mpi_ops import (
 )
 from wiresum.horovod.torch.process_sets import ProcessSet, global_process_set
 from wiresum.horovod.torch.request import Op
+from wiresum.torch.plan import require_memory
 
 _Group: TypeAlias = tuple[torch.Tensor, ...]
 _Wait: TypeAlias = Callable[[], None]
@@ -98,7 +99,9 @@ class _Reduction:
             self._under_way[group] = self._begin_dense(group, name)
 
     def _begin_dense(self, group: _Group, name: str) -> _Wait:
-        dense = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in map(_gradient, group)]
+        gradients = [_gradient(parameter) for parameter in group]
+        require_memory(gradients)
+        dense = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in gradients]
         compressed = [self.compression.compress(gradient) for gradient in dense]
         handle = grouped_allreduce_async_(
             [tensor for tensor, _ in compressed],
