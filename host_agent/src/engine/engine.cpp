@@ -194,11 +194,10 @@ class Engine::TaskThread {
  private:
   static Status run(const schedule::Task& task) {
     try {
-      task.run();
+      return task.run();
     } catch (const std::bad_alloc&) {
       return Status::kNoMemory;
     }
-    return Status::kOk;
   }
 
   void run() {

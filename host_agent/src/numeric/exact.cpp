@@ -113,9 +113,9 @@ void ExactFormat::join(const std::int32_t* words, std::size_t count, Planes plan
                        std::byte* destination) const noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     Parts sums{};
-    const std::int32_t* word = words + i;
-    for (Planes rest = planes; rest != 0; rest &= rest - 1, word += count) {
-      sums[static_cast<unsigned>(std::countr_zero(rest))] = *word;
+    std::size_t at = i;  // no planes have no memory
+    for (Planes rest = planes; rest != 0; rest &= rest - 1, at += count) {
+      sums[static_cast<unsigned>(std::countr_zero(rest))] = words[at];
     }
     store(destination, i, rounded(sums, planes, divisor));
   }

@@ -31,7 +31,10 @@ void Scheduler::issue_exact(RequestState& state) {
   }
   assert(asking_ == nullptr);
   asking_ = &state;
-  start_task(state, Stage::kMeasuring, [&state] { state.exact->count(); });
+  start_task(state, Stage::kMeasuring, [&state] {
+    state.exact->count();
+    return worker::Status::kOk;
+  });
 }
 
 void Scheduler::issue_planes(RequestState& state) {

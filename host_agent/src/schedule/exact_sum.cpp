@@ -105,8 +105,8 @@ numeric::Planes ExactSum::union_of(std::uint64_t block) const noexcept {
   return static_cast<numeric::Planes>(counts_.present(block * format_.planes(), format_.planes()));
 }
 
-void ExactSum::split() {
-  counts_.collect();
+bool ExactSum::split() {
+  if (!counts_.collect()) return false;
   std::size_t words = 0;
   std::uint64_t number = 0;
   for (const Region& region : request_.regions) {
@@ -125,6 +125,7 @@ void ExactSum::split() {
     });
   }
   pack(words);
+  return true;
 }
 
 void ExactSum::join_split() {

@@ -40,8 +40,9 @@ class ExactSum {
   /// Split: counts my planes.
   void count();
   [[nodiscard]] PresenceCounts& counts() noexcept { return counts_; }
-  /// The counts have been summed: makes the packed tensor of the planes that some worker has.
-  void split();
+  /// The counts have been summed: makes the packed tensor of the planes that some worker has. False if the workers
+  /// cannot have made that sum.
+  [[nodiscard]] bool split();
 
   /// A tensor of integers, to be summed where it is.
   [[nodiscard]] const PackedTensor& packed() const noexcept { return packed_; }

@@ -3,8 +3,11 @@
 // Each count has a field of ceil(log2(N + 1)) bits in a 32-bit word, for N workers. Each worker adds 1 or nothing, so a
 // sum is at most N and fits: no carry leaves a field. The sum of the words is therefore the sums of the fields, below
 // 2^32, and the switch's addition modulo 2^32 gives it exactly. Bits of a word that belong to no field stay zero.
+//
+// A sum comes from other machines, and may be anything. collect() refuses one that the workers cannot have made.
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -25,20 +28,26 @@ class PresenceCounts {
   [[nodiscard]] std::span<std::uint32_t> more_words() noexcept { return words().subspan(count_words_); }
 
   /// This worker has block `index`.
-  void add(std::uint64_t index) noexcept { words_[index / per_word_] |= 1U << index % per_word_ * bits_; }
+  void add(std::uint64_t index) noexcept {
+    assert(index < blocks_);
+    words_[index / per_word_] |= 1U << index % per_word_ * bits_;
+    present_[index / 64] |= std::uint64_t{1} << index % 64;
+  }
 
-  /// After the sum: finds the counts that are not 0.
-  void collect();
+  /// After the sum: finds the counts that are not 0. False if the workers cannot have made this sum: there is a count
+  /// above their number, none of a block that this worker has, or a bit in no block's field.
+  [[nodiscard]] bool collect();
   /// Of up to 64 blocks from `first` on, those that somebody has: bit i is block first + i. After collect().
   [[nodiscard]] std::uint64_t present(std::uint64_t first, unsigned count) const noexcept;
 
  private:
   std::uint64_t blocks_ = 0;
+  unsigned workers_ = 1;
   unsigned bits_ = 1;
   unsigned per_word_ = 32;
   std::uint64_t count_words_ = 0;
   std::vector<std::uint32_t> words_;
-  std::vector<std::uint64_t> present_;  // a bit for each block
+  std::vector<std::uint64_t> present_;  // a bit for each block: this worker's, and after collect() anybody's
 };
 
 }  // namespace wiresum::schedule

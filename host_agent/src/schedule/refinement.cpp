@@ -87,9 +87,9 @@ void Refinement::count(unsigned size) {
   }
 }
 
-void Refinement::narrow() {
-  if (union_size_.size == 0) agree_on_exponents();
-  counts_.collect();
+bool Refinement::narrow() {
+  if (!counts_.collect()) return false;
+  if (union_size_.size == 0 && !agree_on_exponents()) return false;
   union_size_ = {.size = size_, .blocks = 0, .elements = 0};
   std::uint64_t before = 0;
   for (std::size_t i = 0; i < union_.size(); ++i) {
@@ -103,6 +103,7 @@ void Refinement::narrow() {
     union_size_.blocks += static_cast<unsigned>(std::popcount(kept));
     union_size_.elements += static_cast<unsigned>(std::popcount(row));
   }
+  return true;
 }
 
 // ---- Exponents ----
@@ -128,14 +129,21 @@ void Refinement::write_exponents() {
   }
 }
 
-void Refinement::agree_on_exponents() {
+bool Refinement::agree_on_exponents() {
   const std::uint64_t words = exponent_words(request_.format, self_.workers);
-  if (words == 0) return;
+  if (words == 0) return true;
   const std::span<std::uint32_t> fields = counts_.more_words();
+  const auto said_by = [](std::span<const std::uint32_t> said, unsigned rank) {
+    return static_cast<std::uint8_t>(said[rank / kBytesPerWord] >> rank % kBytesPerWord * kBitsPerByte);
+  };
   for (std::size_t i = 0; i < exponents_.size(); ++i) {
+    const std::span<const std::uint32_t> said = fields.subspan(i * words, words);
+    // Nobody adds to another's byte, nor to those behind the last worker's.
+    const unsigned last_bits = ((self_.workers - 1) % kBytesPerWord + 1) * kBitsPerByte;
+    if (said_by(said, self_.rank) != exponents_[i] || std::uint64_t{said.back()} >> last_bits != 0) return false;
     std::uint8_t largest = exponents_[i];
     std::uint8_t least = largest;  // of those that have one
-    for (std::uint32_t word : fields.subspan(i * words, words)) {
+    for (std::uint32_t word : said) {
       for (; word != 0; word >>= kBitsPerByte) {
         const auto exponent = static_cast<std::uint8_t>(word);
         largest = std::max(largest, exponent);
@@ -146,6 +154,7 @@ void Refinement::agree_on_exponents() {
     exponents_[i] = is_apart ? numeric::kExponentNotFinite : largest;
     if (is_set_aside(i)) set_aside_.push_back(chunks_[i]);
   }
+  return true;
 }
 
 numeric::Scale Refinement::scale_of(std::size_t chunk) const noexcept {

@@ -52,8 +52,8 @@ class Refinement {
   /// Counts my blocks of `size` elements.
   void count(unsigned size);
   [[nodiscard]] PresenceCounts& counts() noexcept { return counts_; }
-  /// The counts have been summed: only what they say is there remains.
-  void narrow();
+  /// The counts have been summed: only what they say is there remains. False if the workers cannot have made that sum.
+  [[nodiscard]] bool narrow();
   /// Of what is to be packed.
   [[nodiscard]] const UnionSize& union_size() const noexcept { return union_size_; }
   /// The chunks that are set aside, by number. After the first narrow().
@@ -75,7 +75,7 @@ class Refinement {
     return exponents_[chunk] == numeric::kExponentNotFinite;
   }
   void write_exponents();
-  void agree_on_exponents();
+  [[nodiscard]] bool agree_on_exponents();
   [[nodiscard]] numeric::Scale scale_of(std::size_t chunk) const noexcept;
   [[nodiscard]] std::span<const std::uint64_t> rows_of(const std::vector<std::uint64_t>& rows, std::size_t chunk) const;
   /// Of a chunk of the union, by place. Both return how many elements are left of it.

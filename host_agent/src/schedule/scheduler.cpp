@@ -13,6 +13,12 @@ namespace wiresum::schedule {
 using worker::quotient_up;
 using worker::Status;
 
+namespace {
+
+Status status_of(bool is_possible) noexcept { return is_possible ? Status::kOk : Status::kImpossible; }
+
+}  // namespace
+
 // ---- Stages ----
 
 bool Scheduler::may_follow(Stage before, Stage after) noexcept {
@@ -280,8 +286,7 @@ void Scheduler::complete(unsigned thread, const worker::Completion& completion) 
     round_trip_chunks_[thread] = completion.round_trip_chunks;
     state.vote = std::max(state.vote, completion.vote);
   } else {
-    fail({.status = completion.status, .tensor = state.ticket.tensor});
-    state.status = state.status == Status::kOk ? completion.status : state.status;
+    fail_at(state, completion.status);
   }
   if (--state.shares_left != 0) return;
   go_on(state.ticket, [&] {
@@ -307,13 +312,16 @@ void Scheduler::end_shares(RequestState& state) {
       learn_union(state);
       return;
     case Stage::kRefinement:
-      start_task(state, Stage::kNarrowing, [&state] { state.refinement->narrow(); });
+      start_task(state, Stage::kNarrowing, [&state] { return status_of(state.refinement->narrow()); });
       return;
     case Stage::kPackedStream:
-      start_task(state, Stage::kUnpacking, [&state] { state.refinement->unpack(); });
+      start_task(state, Stage::kUnpacking, [&state] {
+        state.refinement->unpack();
+        return Status::kOk;
+      });
       return;
     case Stage::kPlanes:
-      start_task(state, Stage::kSplitting, [&state] { state.exact->split(); });
+      start_task(state, Stage::kSplitting, [&state] { return status_of(state.exact->split()); });
       return;
     case Stage::kAllGather:
       // A few packets, added up sooner than another thread is awake.
@@ -321,14 +329,17 @@ void Scheduler::end_shares(RequestState& state) {
       finish(state);
       return;
     case Stage::kLimbs:
-      start_task(state, Stage::kJoining, [&state] { state.exact->join(); });
+      start_task(state, Stage::kJoining, [&state] {
+        state.exact->join();
+        return Status::kOk;
+      });
       return;
     default:
       assert(false);
   }
 }
 
-void Scheduler::start_task(RequestState& state, Stage stage, std::function<void()> work) {
+void Scheduler::start_task(RequestState& state, Stage stage, std::function<Status()> work) {
   tasks_.reserve(1);
   enter(state, stage);
   state.has_task = true;
@@ -339,10 +350,7 @@ void Scheduler::complete(const Task& task, Status status) {
   RequestState& state = states_.at(task.token);
   assert(!is_with_threads(state.stage) && state.has_task);
   state.has_task = false;
-  if (status != Status::kOk) {
-    fail({.status = status, .tensor = state.ticket.tensor});
-    state.status = status;
-  }
+  if (status != Status::kOk) fail_at(state, status);
   go_on(state.ticket, [&] { end_task(state); });
 }
 
@@ -394,6 +402,11 @@ void Scheduler::finish(RequestState& state) {
   }
   finished_.push({.token = state.ticket.token, .status = state.status});
   states_.erase(state.ticket.token);
+}
+
+void Scheduler::fail_at(RequestState& state, Status status) {
+  fail({.status = status, .tensor = state.ticket.tensor});
+  if (state.status == Status::kOk) state.status = status;
 }
 
 void Scheduler::fail(const Failure& failure) {

@@ -35,6 +35,10 @@
 // Memory. What a request needs is allocated as it goes on. If that fails, the scheduler fails with Status::kNoMemory;
 // to end what is under way takes no memory.
 //
+// What comes back. The words of a sum are as little to be trusted as a packet: a peer, the switch, or what lies between
+// them may have made them. Counts, planes, exponents and votes that decide what is sent, and where, are checked where
+// they are read. A sum that the workers cannot have made ends the job with Status::kImpossible.
+//
 // Tags. A request has one sequence number; a prologue has its request's, under a signature of its own.
 #pragma once
 
@@ -90,7 +94,8 @@ struct Share {
 /// Work on a request's memory. For a thread that has the default floating-point environment.
 struct Task {
   std::uint64_t token = 0;  // of the request
-  std::function<void()> run;
+  /// kOk or, of a sum that the workers cannot have made, kImpossible. Throws std::bad_alloc.
+  std::function<worker::Status()> run;
 };
 
 struct Finished {
@@ -141,8 +146,8 @@ class Scheduler {
   [[nodiscard]] bool has_task() const noexcept { return !tasks_.empty(); }
   /// Something to run, without the lock that protects the scheduler, and then to complete.
   [[nodiscard]] std::optional<Task> poll_task();
-  /// `status`: has it been done?
-  void complete(const Task& task, worker::Status status = worker::Status::kOk);
+  /// `status`: what it returned, or kNoMemory.
+  void complete(const Task& task, worker::Status status);
 
   [[nodiscard]] std::optional<Finished> poll_finished();
 
@@ -238,12 +243,14 @@ class Scheduler {
   [[nodiscard]] static worker::Collective stream_of(const RequestState& state, std::uint32_t tag = 0);
   void issue_packed(RequestState& state, Stage stage, const PackedTensor& packed, std::uint32_t tag = 0);
   void issue_shares(RequestState& state, Stage stage, const worker::Collective& work, std::uint64_t chunks);
-  void start_task(RequestState& state, Stage stage, std::function<void()> work);
+  void start_task(RequestState& state, Stage stage, std::function<worker::Status()> work);
   /// All shares of the request's stage are complete.
   void end_shares(RequestState& state);
   /// Its task is done, or could not be.
   void end_task(RequestState& state);
   void finish(RequestState& state);
+  /// The request is the first that fails, or one of those after it.
+  void fail_at(RequestState& state, worker::Status status);
 
   // sparse.cpp
   [[nodiscard]] Costs costs_of(const RequestState& state, std::uint64_t chunks,

@@ -115,6 +115,7 @@ void Scheduler::ask(RequestState& state) {
   }
   start_task(state, Stage::kScanning, [&state, lanes = config_.lanes] {
     state.survey.presence = scan(state.request, lanes, state.survey.chunks);
+    return worker::Status::kOk;
   });
 }
 
@@ -133,8 +134,12 @@ void Scheduler::issue_prologue(RequestState& state) {
 }
 
 void Scheduler::learn_union(RequestState& state) {
+  if (state.vote > kDensityFull || !state.counts.collect()) {
+    fail_at(state, worker::Status::kImpossible);
+    finish(state);
+    return;
+  }
   state.round_trip_cost = state.vote;
-  state.counts.collect();
   const std::uint64_t chunks = state.survey.chunks;
   for (std::uint64_t first = 0; first < chunks; first += kPresenceBits) {
     const auto count = static_cast<unsigned>(std::min(kPresenceBits, chunks - first));
@@ -150,6 +155,7 @@ void Scheduler::learn_union(RequestState& state) {
   }
   start_task(state, Stage::kClearing, [&state, lanes = config_.lanes] {
     clear_absent(state.request, lanes, [&state](std::uint64_t chunk) { return state.counts.present(chunk, 1) != 0; });
+    return worker::Status::kOk;
   });
 }
 
@@ -182,7 +188,10 @@ void Scheduler::refine_or_stream(RequestState& state) {
   if (may_refine && step.size != 0 && worth_refining(step.words + set_aside, unrefined)) {
     cut(state, step.size);
   } else if (state.levels > 0 && packed_pays) {
-    start_task(state, Stage::kPacking, [&state] { state.refinement->pack(); });
+    start_task(state, Stage::kPacking, [&state] {
+      state.refinement->pack();
+      return worker::Status::kOk;
+    });
   } else {
     issue_stream(state);
   }
@@ -193,6 +202,7 @@ void Scheduler::cut(RequestState& state, unsigned size) {
   start_task(state, Stage::kCutting, [&state, first, size] {
     if (first) state.refinement->read(state.survey.presence);
     state.refinement->count(size);
+    return worker::Status::kOk;
   });
 }
 

@@ -22,6 +22,8 @@ const char* word_of(Status status) {
       return "diverged";
     case Status::kNoMemory:
       return "no-memory";
+    case Status::kImpossible:
+      return "impossible";
     case Status::kAborted:
     case Status::kOk:
       break;

@@ -87,10 +87,11 @@ struct Collective {
 
 enum class Status : std::uint8_t {
   kOk,
-  kTimedOut,  // its deadline passed
-  kDiverged,  // a RESULT for our round carries another worker's tags: the workers call different collectives
-  kAborted,   // abort() was called
-  kNoMemory,  // this worker could not allocate what it needs
+  kTimedOut,    // its deadline passed
+  kDiverged,    // a RESULT for our round carries another worker's tags: the workers call different collectives
+  kAborted,     // abort() was called
+  kNoMemory,    // this worker could not allocate what it needs
+  kImpossible,  // a sum came back that the workers cannot have made
 };
 
 struct Completion {

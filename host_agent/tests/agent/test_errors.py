@@ -16,6 +16,7 @@ from wiresum.agent import errors
         errors.WorkerLeftError("text", reason="reason", rank=3, host_name="host", address="10.0.0.3"),
         errors.SwitchUnreachableError("text"),
         errors.DivergedError("text", number=7),
+        errors.ImpossibleSumError("text"),
         errors.CollectiveTimeoutError("text"),
         errors.SessionClosedError("text"),
         errors.JobAbortedError("text", reason="reason"),

@@ -117,13 +117,20 @@ def test_joining_with_too_few_threads_names_the_thread_and_the_limit(control: st
     assert "ulimit -u" in text
 
 
-def test_an_allocation_failure_names_the_worker(control: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        ("no-memory", "this worker's process could not allocate"),
+        ("impossible", "in collective number 7 a sum came back that the workers cannot have made"),
+    ],
+)
+def test_a_failure_of_the_data_path_names_the_worker(control: str, status: str, text: str) -> None:
     session = Session.join(AgentConfig(switch=control), job_name="a-job", rank=0, world_size=1)
     try:
         state = session._membership._ask()
         assert state is not None
-        error = session._membership.explain("explain", {**state, "status": "no-memory", "tensor": "7"})
-        assert "rank 0 of job 'a-job': this worker's process could not allocate" in str(error)
+        error = session._membership.explain("explain", {**state, "status": status, "tensor": "7"})
+        assert f"rank 0 of job 'a-job': {text}" in str(error)
         session.native.abort(error)
         assert session.failure is error
     finally:

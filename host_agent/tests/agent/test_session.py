@@ -20,6 +20,7 @@ from wiresum.agent import (
     CollectiveTimeoutError,
     DivergedError,
     Dtype,
+    ImpossibleSumError,
     JobAbortedError,
     Region,
     Session,
@@ -311,6 +312,26 @@ def test_a_sparse_tensor_is_summed_and_statistics_count_the_saving(job: Callable
     assert (sparse.blocks_skipped, sparse.blocks_empty) == (295, 2)
     assert sparse.bytes_saved == 295 * 1464 + 2 * 1440 - 1464
     assert stats.bytes_sent - before.bytes_sent < 10 * 1464
+
+
+@pytest.mark.parametrize("word", [-1, 1 << 31])
+def test_a_worker_whose_counts_are_none_ends_the_job_with_an_error(
+    job: Callable[..., list[Session]], word: int
+) -> None:
+    *honest, hostile = job(4)
+    blocks, signature, prologue = 300, 77, 0x5A5A
+    tensors = [array.array("f", [0.0] * (blocks * 360)) for _ in honest]
+    operations = [
+        session.submit([whole(values)], dtype=Dtype.F32, may_be_sparse=True, signature=signature)
+        for session, values in zip(honest, tensors, strict=True)
+    ]
+    counted = blocks + 32 * 33  # and the sample's; four workers' counts have 3 bits each, ten in a word
+    words = array.array("i", [0] * -(-counted // 10))
+    words[-1] = word if word < 2**31 else word - 2**32
+    hostile.submit([whole(words)], dtype=Dtype.I32, signature=signature ^ prologue)
+    for operation in operations:
+        with pytest.raises((ImpossibleSumError, JobAbortedError), match="a sum came back that the workers cannot"):
+            operation.wait(PATIENCE_S)
 
 
 def test_with_sparsity_turned_off_every_block_is_sent(job: Callable[..., list[Session]]) -> None:

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <random>
 
@@ -93,7 +94,7 @@ std::deque<Side> run(const Way& way) {
   for (const unsigned size : way.steps) {
     for (Side& side : sides) side.refinement->count(size);
     sum_words(sides, [](Side& side) { return side.refinement->counts().words(); });
-    for (Side& side : sides) side.refinement->narrow();
+    for (Side& side : sides) EXPECT_TRUE(side.refinement->narrow());
   }
   for (Side& side : sides) side.refinement->pack();
   sum_words(sides, [](Side& side) {
@@ -213,51 +214,107 @@ INSTANTIATE_TEST_SUITE_P(Refinement, Ways,
                                          Way{.scaling = Scaling::kFixed, .bits = 16, .steps = {32, 16, 8, 4, 2, 1}},
                                          Way{.scaling = Scaling::kFixed, .steps = {2}, .fixed_scale = 0.0F}));
 
-/// Puts these values into the tensors of two workers, one chunk each; returns which chunks are set aside.
-std::vector<std::uint32_t> set_aside(numeric::Format format, const std::vector<std::vector<float>>& first,
-                                     const std::vector<std::vector<float>>& second) {
-  std::vector<std::uint32_t> found;
+using Chunks = std::vector<std::vector<float>>;
+
+/// Puts these values into the tensors of as many workers, one chunk each; returns which chunks are set aside.
+std::vector<std::uint32_t> set_aside(numeric::Format format, const std::vector<Chunks>& by_rank) {
   const std::size_t step = worker::chunk_elements(format, kLanes);
+  const auto workers = static_cast<unsigned>(by_rank.size());
   std::vector<std::uint32_t> chunks;
   std::deque<Request> requests;
   std::deque<std::vector<float>> tensors;
   std::deque<Refinement> refinements;
-  for (std::uint32_t chunk = 0; chunk < first.size(); ++chunk) chunks.push_back(chunk);
-  for (unsigned rank = 0; rank < 2; ++rank) {
-    std::vector<float>& tensor = tensors.emplace_back(step * first.size());
-    const auto& values = rank == 0 ? first : second;
-    for (std::size_t chunk = 0; chunk < first.size(); ++chunk) {
-      std::ranges::copy(values[chunk], tensor.begin() + static_cast<std::ptrdiff_t>(chunk * step));
+  for (std::uint32_t chunk = 0; chunk < by_rank[0].size(); ++chunk) chunks.push_back(chunk);
+  for (unsigned rank = 0; rank < workers; ++rank) {
+    std::vector<float>& tensor = tensors.emplace_back(step * chunks.size());
+    for (const std::uint32_t chunk : chunks) {
+      std::ranges::copy(by_rank[rank][chunk], tensor.begin() + static_cast<std::ptrdiff_t>(chunk * step));
     }
     Request& request = requests.emplace_back();
     request.format = format;
     auto* const bytes = reinterpret_cast<std::byte*>(tensor.data());
     request.regions = {{.source = bytes, .destination = bytes, .elements = tensor.size()}};
     number_chunks(request.regions, format, kLanes);
-    refinements.emplace_back(request, kLanes, WorkerRank{.rank = rank, .workers = 2}, chunks);
+    refinements.emplace_back(request, kLanes, WorkerRank{.rank = rank, .workers = workers}, chunks);
     refinements.back().read(worker::kNothingKnown);
     refinements.back().count(1);
   }
-  const std::span<std::uint32_t> words = refinements[0].counts().words();
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    words[i] += refinements[1].counts().words()[i];
-    refinements[1].counts().words()[i] = words[i];
+  std::vector<std::uint32_t> sums(refinements[0].counts().words().size());
+  for (Refinement& refinement : refinements) {
+    std::ranges::transform(sums, refinement.counts().words(), sums.begin(), std::plus());
   }
-  for (Refinement& refinement : refinements) refinement.narrow();
-  EXPECT_TRUE(std::ranges::equal(refinements[0].set_aside(), refinements[1].set_aside()));
-  found.assign(refinements[0].set_aside().begin(), refinements[0].set_aside().end());
-  return found;
+  const auto found = [&](Refinement& refinement) {
+    std::ranges::copy(sums, refinement.counts().words().begin());
+    EXPECT_TRUE(refinement.narrow());
+    return std::vector(refinement.set_aside().begin(), refinement.set_aside().end());
+  };
+  const std::vector<std::uint32_t> first = found(refinements[0]);
+  for (unsigned rank = 1; rank < workers; ++rank) EXPECT_EQ(found(refinements[rank]), first) << rank;
+  return first;
 }
+
+constexpr numeric::Format kBlocks{numeric::Dtype::kF32, Scaling::kBlockExponent, 32};
 
 TEST(Refinement, SetsAsideWhatBlocksCannotCarryAlikeAtAllWorkers) {
   const float tiny = 0x1p-28F;
-  const std::vector<std::vector<float>> first = {{1, 2}, {1, tiny}, {1}, {NAN}, {}, {0, 1}, {1, 0x1p-17F}};
-  const std::vector<std::vector<float>> second = {{3, 4}, {1}, {tiny}, {1}, {tiny}, {0x1p-10F}, {1}};
+  const Chunks first = {{1, 2}, {1, tiny}, {1}, {NAN}, {}, {0, 1}, {1, 0x1p-17F}};
+  const Chunks second = {{3, 4}, {1}, {tiny}, {1}, {tiny}, {0x1p-10F}, {1}};
   const auto expected = std::vector<std::uint32_t>{1, 2, 3};
-  EXPECT_EQ(set_aside({numeric::Dtype::kF32, Scaling::kBlockExponent, 32}, first, second), expected);
+  EXPECT_EQ(set_aside(kBlocks, {first, second}), expected);
   const auto not_finite = std::vector<std::uint32_t>{3};
-  EXPECT_EQ(set_aside({numeric::Dtype::kF32, Scaling::kBlockExponent, 16}, first, second), not_finite);
-  EXPECT_EQ(set_aside({numeric::Dtype::kF32, Scaling::kFixed, 32}, first, second), not_finite);
+  EXPECT_EQ(set_aside({numeric::Dtype::kF32, Scaling::kBlockExponent, 16}, {first, second}), not_finite);
+  EXPECT_EQ(set_aside({numeric::Dtype::kF32, Scaling::kFixed, 32}, {first, second}), not_finite);
+}
+
+TEST(Refinement, SetsAsideWhateverBlocksCannotCarry) {
+  // An element of one worker lies below its largest, and that below the other's: the two distances add up.
+  const unsigned gap_max = numeric::exponent_gap_max(2);
+  for (unsigned own = 0; own <= gap_max + 2; ++own) {
+    for (unsigned between = 0; between <= gap_max + 2; ++between) {
+      const float smallest = std::ldexp(1.0F, -static_cast<int>(own));
+      const float other = std::ldexp(1.0F, static_cast<int>(between));
+      const bool is_set_aside = !set_aside(kBlocks, {{{1, smallest}}, {{other}}}).empty();
+      const bool must_be = own + between > gap_max;
+      const bool may_be = own > gap_max - 10 || between > 10;
+      EXPECT_TRUE(is_set_aside ? may_be : !must_be) << own << " and " << between;
+    }
+  }
+}
+
+TEST(Refinement, AWorkerThatHasNothingInAChunkIsNotFarFromTheOthers) {
+  const std::vector<Chunks> apart = {{{0x1p-11F}}, {{}}, {{1}}, {{}}, {{}}, {{1}}};
+  const std::vector<Chunks> close = {{{0x1p-10F}}, {{}}, {{1}}, {{}}, {{}}, {{1}}};
+  for (std::size_t turn = 0; turn < apart.size(); ++turn) {
+    const auto turned = [turn](std::vector<Chunks> by_rank) {
+      std::ranges::rotate(by_rank, by_rank.begin() + static_cast<std::ptrdiff_t>(turn));
+      return by_rank;
+    };
+    EXPECT_EQ(set_aside(kBlocks, turned(apart)).size(), 1u) << turn;
+    EXPECT_TRUE(set_aside(kBlocks, turned(close)).empty()) << turn;
+  }
+}
+
+TEST(Refinement, RefusesExponentsThatTheWorkersCannotHaveSaid) {
+  const std::vector<std::uint32_t> chunks = {7};
+  constexpr unsigned kSixWorkers = 6;  // four bytes in the first word and two in the second
+  const auto is_taken = [&](unsigned rank, std::uint32_t first, std::uint32_t second) {
+    Side side(0, Way{});
+    std::fill(side.sources[2].begin(), side.sources[2].end(), 1.0F);
+    Refinement refinement(side.request, kLanes, {.rank = rank, .workers = kSixWorkers}, chunks);
+    refinement.read(worker::kNothingKnown);
+    refinement.count(8);
+    const std::span<std::uint32_t> words = refinement.counts().more_words();
+    words[0] += first;
+    words[1] += second;
+    return refinement.narrow();
+  };
+  EXPECT_TRUE(is_taken(0, 0x7F7F7F00, 0x7F7F));
+  EXPECT_TRUE(is_taken(5, 0xFFFFFFFF, 0x00FF)) << "any byte is an exponent";
+  EXPECT_FALSE(is_taken(0, 0x7F7F7F01, 0x7F7F)) << "in its own byte is what it has said";
+  EXPECT_FALSE(is_taken(0, 0x7F7F7F00 - 0x7F, 0x7F7F)) << "not less either";
+  EXPECT_FALSE(is_taken(5, 0x7F7F7F7F, 0x017F)) << "in its own byte is what it has said";
+  EXPECT_FALSE(is_taken(0, 0x7F7F7F00, 0x017F7F)) << "there is no seventh worker";
+  EXPECT_FALSE(is_taken(0, 0x7F7F7F00, 0x80000000)) << "nor an eighth";
 }
 
 TEST(Refinement, SkipsRegionsWithoutADestination) {
@@ -286,7 +343,7 @@ TEST(Refinement, DoesNotReadChunksThatAreKnownToBeAbsent) {
   side.sources[0][3] = side.sources[0][kLanes] = 1.0F;
   refinement.read(presence);
   refinement.count(32);
-  refinement.counts().collect();
+  EXPECT_TRUE(refinement.counts().collect());
   EXPECT_EQ(refinement.counts().size(), 6u);
   EXPECT_EQ(refinement.counts().present(0, 6), 0b1000u);
 }
@@ -298,7 +355,7 @@ TEST(Refinement, SendsNothingIfNoWorkerHasAnything) {
   Refinement refinement(side.request, kLanes, {.rank = 0, .workers = 1}, chunks);
   refinement.read(worker::kNothingKnown);
   refinement.count(8);
-  refinement.narrow();
+  EXPECT_TRUE(refinement.narrow());
   refinement.pack();
   EXPECT_EQ(refinement.packed().chunks, 0u);
   refinement.unpack();

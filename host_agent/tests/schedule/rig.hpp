@@ -39,8 +39,7 @@ inline Ticket submit(Scheduler& scheduler, Request request, std::size_t lanes) {
 
 inline void run_tasks(Scheduler& scheduler) {
   while (const auto task = scheduler.poll_task()) {
-    task->run();
-    scheduler.complete(*task);
+    scheduler.complete(*task, task->run());
   }
 }
 

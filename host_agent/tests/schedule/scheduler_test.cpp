@@ -59,7 +59,7 @@ std::vector<std::size_t> counted(const Share& share, std::size_t blocks) {
   PresenceCounts counts;
   counts.reset(blocks, kWorkers);
   std::copy_n(words_of(share), counts.words().size(), counts.words().begin());
-  counts.collect();
+  EXPECT_TRUE(counts.collect());
   std::vector<std::size_t> found;
   for (std::size_t i = 0; i < blocks; ++i) {
     if (counts.present(i, 1) != 0) found.push_back(i);
@@ -111,6 +111,23 @@ TEST(Scheduler, ALongerExactSumAsksFirstAndLaterRequestsWait) {
   EXPECT_EQ(limbs.front().work.regions[0].elements, 20U);  // 1.5 needs one plane
   EXPECT_EQ(limbs.back().work.token, 2U);
   EXPECT_NE(limbs.front().work.tensor, planes.front().work.tensor);
+}
+
+TEST(Scheduler, PlanesThatTheWorkersCannotHaveEndAnExactSum) {
+  for (const std::uint32_t word : {0U, 1U << 31}) {  // none, of which this worker has one; or a bit of no count
+    Scheduler scheduler(exact_config(100));
+    Fp32Tensor tensor(20, 1.5F);
+    const Ticket ticket = submit(scheduler, tensor.request(), kLanes);
+    run_tasks(scheduler);
+    const std::vector<Share> planes = shares_of(scheduler);
+    for (std::uint64_t i = 0; i < planes[0].work.regions[0].elements; ++i) words_of(planes[0])[i] = word;
+    for (const Share& share : planes) complete(scheduler, share);
+    run_tasks(scheduler);
+    EXPECT_TRUE(shares_of(scheduler).empty());
+    EXPECT_EQ(scheduler.failure().value().status, Status::kImpossible);
+    EXPECT_EQ(scheduler.failure().value().tensor, ticket.tensor);
+    EXPECT_EQ(scheduler.poll_finished().value().status, Status::kImpossible);
+  }
 }
 
 TEST(Scheduler, ExactAndBlockSumsHaveDifferentTags) {

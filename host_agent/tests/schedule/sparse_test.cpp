@@ -71,6 +71,63 @@ TEST(RefinedCollective, CountsFinerBlocksAndSendsTheRestPacked) {
   EXPECT_EQ(scheduler.stats().blocks_skipped, kChunks / 2);
 }
 
+std::uint32_t* words_of(const Share& share) {
+  return reinterpret_cast<std::uint32_t*>(share.work.regions[0].destination.first());
+}
+
+void complete(Scheduler& scheduler, const Share& share, std::uint8_t vote) {
+  scheduler.complete(share.thread, {.token = share.work.token, .status = Status::kOk, .vote = vote});
+  run_tasks(scheduler);
+}
+
+void expect_impossible(Scheduler& scheduler, const Ticket& ticket) {
+  EXPECT_EQ(scheduler.failure().value().status, Status::kImpossible);
+  EXPECT_EQ(scheduler.failure().value().tensor, ticket.tensor);
+  EXPECT_FALSE(scheduler.poll_share().has_value());
+  while (const auto finished = scheduler.poll_finished()) EXPECT_EQ(finished->status, Status::kImpossible);
+  EXPECT_EQ(scheduler.unfinished(), 0u);
+}
+
+TEST(RefinedCollective, CountsThatTheWorkersCannotHaveMadeEndEverything) {
+  for (int level = 0; level < 2; ++level) {
+    for (const bool is_less : {false, true}) {
+      Scheduler scheduler(config());
+      Tensor tensor;
+      Tensor later;
+      const Ticket ticket = submit(scheduler, tensor.request(), kLanes);
+      submit(scheduler, later.request(), kLanes);
+      for (int i = 0; i < level; ++i) static_cast<void>(step(scheduler));
+      const std::optional<Share> counts = scheduler.poll_share();
+      ASSERT_TRUE(counts.has_value());
+      ASSERT_EQ(counts->work.token, ticket.token);
+      std::uint32_t& word = words_of(*counts)[0];
+      word = is_less ? 0 : word | 3;  // two workers have no third block, and this one has some of these
+      complete(scheduler, *counts, counts->work.vote);
+      expect_impossible(scheduler, ticket);
+    }
+  }
+}
+
+TEST(RefinedCollective, ExponentsThatTheWorkersCannotHaveSaidEndEverything) {
+  Scheduler scheduler(config());
+  Tensor tensor;
+  const Ticket ticket = submit(scheduler, tensor.request(), kLanes);
+  static_cast<void>(step(scheduler));
+  const std::optional<Share> counts = scheduler.poll_share();
+  ASSERT_TRUE(counts.has_value());
+  words_of(*counts)[counts->work.regions[0].elements - 1] |= 1U << 16;  // of a third worker
+  complete(scheduler, *counts, counts->work.vote);
+  expect_impossible(scheduler, ticket);
+}
+
+TEST(RefinedCollective, ARoundTripThatNoWorkerSaysEndsEverything) {
+  Scheduler scheduler(config());
+  Tensor tensor;
+  const Ticket ticket = submit(scheduler, tensor.request(), kLanes);
+  complete(scheduler, scheduler.poll_share().value(), 255);
+  expect_impossible(scheduler, ticket);
+}
+
 TEST(RefinedCollective, LaterRequestsWaitOnlyUntilThePackedStreamIsIssued) {
   Scheduler scheduler(config());
   Tensor tensor;
@@ -113,8 +170,7 @@ TEST(RefinedCollective, AFailureDuringATaskEndsTheRequest) {
   ASSERT_TRUE(task.has_value());
   scheduler.fail(Status::kAborted);
   EXPECT_FALSE(scheduler.poll_finished().has_value()) << "its memory is in use";
-  task->run();
-  scheduler.complete(*task);
+  scheduler.complete(*task, task->run());
   EXPECT_FALSE(scheduler.poll_share().has_value());
   EXPECT_EQ(scheduler.poll_finished().value().status, Status::kAborted);
 }
@@ -132,8 +188,7 @@ TEST(RefinedCollective, ASumThatIsBeingScatteredSurvivesAnotherFailure) {
   ASSERT_TRUE(scattering.has_value());
   scheduler.fail(Status::kTimedOut);
   EXPECT_FALSE(scheduler.poll_finished().has_value());
-  scattering->run();
-  scheduler.complete(*scattering);
+  scheduler.complete(*scattering, scattering->run());
   EXPECT_EQ(scheduler.poll_finished().value().status, Status::kOk);
   EXPECT_EQ(tensor.values, original);
 }

@@ -265,9 +265,9 @@ void Host::start_tasks() {
 void Host::run_task(const schedule::Task& task) {
   choring_ = true;
   when_awake(clock_.now() + random_.below(config_.task_max), [this, task = task] {
-    task.run();
-    when_awake(clock_.now() + interruption(), [this, task = task] {
-      dispatcher_->complete_task(task, worker::Status::kOk);
+    const worker::Status status = task.run();
+    when_awake(clock_.now() + interruption(), [this, task = task, status] {
+      dispatcher_->complete_task(task, status);
       let_callers_write();
       choring_ = false;
       start_tasks();

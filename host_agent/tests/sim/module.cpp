@@ -133,7 +133,8 @@ NB_MODULE(wiresum_sim, module) {
       .value("TIMED_OUT", worker::Status::kTimedOut)
       .value("DIVERGED", worker::Status::kDiverged)
       .value("ABORTED", worker::Status::kAborted)
-      .value("NO_MEMORY", worker::Status::kNoMemory);
+      .value("NO_MEMORY", worker::Status::kNoMemory)
+      .value("IMPOSSIBLE", worker::Status::kImpossible);
   nb::enum_<sim::Fault::Kind>(module, "FaultKind")
       .value("ABORT", sim::Fault::Kind::kAbort)
       .value("CLOSE", sim::Fault::Kind::kClose)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,16 @@ def test_bytes_of_any_length_are_gathered() -> None:
     parcels = [np.arange(length, dtype=np.uint8) for length in (3, 0, 7)]
     gathered = InProcess(3).gather(parcels, sizes_equal=False)
     assert [parcel.tolist() for parcel in gathered] == [parcel.tolist() for parcel in parcels]
+
+
+@pytest.mark.parametrize("length", [-1, 2**32 + 1, 2**63 - 1])
+def test_a_length_that_no_worker_has_is_refused(length: int) -> None:
+    class Hostile(InProcess):
+        def _gather(self, contributions: Any) -> Any:
+            return [contributions[0], np.array([length], "<i8").view(np.uint8)]
+
+    with pytest.raises(ValueError, match=f"{length}"):
+        Hostile(2).gather([np.zeros(3, np.uint8)] * 2, sizes_equal=False)
 
 
 def test_parcels_go_where_they_are_sent() -> None:

@@ -50,6 +50,19 @@ def test_tree_mode_loses_values_at_inner_merges() -> None:
     assert (exact.means[0] * 4).tolist() == [0, 14, 0]
 
 
+@pytest.mark.parametrize("indices", [[-1, 3], [3, 3], [5, 4], [0, 20], [-(2**31), 2**31 - 1]])
+def test_indices_that_no_vector_has_are_refused_in_the_tree(indices: list[int]) -> None:
+    class Hostile(InProcess):
+        def deliver(self, routes: Any, parcels: Any, nbytes: int) -> Any:
+            delivered = super().deliver(routes, parcels, nbytes)
+            for worker, parcel in delivered.items():
+                delivered[worker] = np.concatenate([np.array(indices, "<i4").view(np.uint8), parcel[8:]])
+            return delivered
+
+    with pytest.raises(ValueError, match="do not ascend below 20"):
+        exchange(GTopK(0.1, mode="tree"), [vector[:20] for vector in vectors(2)], aggregator=Hostile(2))
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
 def test_the_trees_root_sends_and_receives_4k_log2_n_numbers(workers: int) -> None:
     class Root(InProcess):

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
+from wiresum.agent.errors import ImpossibleSumError
 from wiresum.torch import rows
 from wiresum_lab.ranks import network_sum
 from wiresum_lab.ranks.cluster import await_marks, runs_in
@@ -56,6 +57,39 @@ def test_rows_are_laid_out_in_the_order_of_the_union() -> None:
 def test_counting_is_chosen_where_it_takes_fewer_bytes_than_sending_keys() -> None:
     assert rows.counting_is_cheaper(torch.tensor([10, 10]), 100)
     assert not rows.counting_is_cheaper(torch.tensor([10, 10]), 1000)
+
+
+KEYS = torch.tensor([2, 7])
+
+
+@pytest.mark.parametrize("counts", [[2, 0], [2, 10]])
+def test_numbers_of_rows_that_workers_can_have_are_taken(counts: list[int]) -> None:
+    rows.require_sizes(torch.tensor(counts, dtype=torch.int32), KEYS, 10, rank=0)
+
+
+@pytest.mark.parametrize("counts", [[1, 3], [3, 0], [2, -1], [2, 11], [2, 2**31 - 1], [0, 0]])
+def test_numbers_of_rows_that_no_workers_have_are_refused(counts: list[int]) -> None:
+    with pytest.raises(ImpossibleSumError, match="numbers of rows"):
+        rows.require_sizes(torch.tensor(counts, dtype=torch.int32), KEYS, 10, rank=0)
+
+
+@pytest.mark.parametrize("union", [[2, 7], [0, 2, 7, 9], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]])
+def test_a_union_with_the_workers_own_rows_is_taken(union: list[int]) -> None:
+    assert rows.places_in(torch.tensor(union), KEYS, 10).tolist() == [union.index(2), union.index(7)]
+    assert not len(rows.places_in(torch.tensor(union), KEYS[:0], 10))
+
+
+@pytest.mark.parametrize("union", [[], [2], [7], [2, 8], [-1, 2, 7], [2, 7, 10], [-(2**63), 2, 7, 2**63 - 1]])
+def test_a_union_of_impossible_rows_or_without_the_workers_own_is_refused(union: list[int]) -> None:
+    with pytest.raises(ImpossibleSumError, match="rows came back"):
+        rows.places_in(torch.tensor(union, dtype=torch.int64), KEYS, 10)
+
+
+@pytest.mark.parametrize("size", [2, 127, 128, 256, 4096])
+def test_a_count_of_all_workers_fits_its_bits(size: int) -> None:
+    tensor = sparse_tensor(0, nnz=10)
+    plan = rows.presence_plan(tensor, rows.rows_of(tensor)[0], size=size)
+    assert size < 2 ** (plan.integer_bits - 1)
 
 
 # Complete sums.

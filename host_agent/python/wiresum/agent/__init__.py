@@ -4,6 +4,7 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import (
     CollectiveTimeoutError,
     DivergedError,
+    ImpossibleSumError,
     JobAbortedError,
     JoinError,
     SessionClosedError,
@@ -21,6 +22,7 @@ __all__ = [
     "CollectiveTimeoutError",
     "DivergedError",
     "Dtype",
+    "ImpossibleSumError",
     "JobAbortedError",
     "JoinError",
     "Moved",

@@ -7,7 +7,13 @@ import os
 from collections.abc import Sequence
 
 from wiresum.agent.aggregators import Aggregator, Aggregators
-from wiresum.agent.errors import CollectiveTimeoutError, DivergedError, SwitchUnreachableError, WiresumError
+from wiresum.agent.errors import (
+    CollectiveTimeoutError,
+    DivergedError,
+    ImpossibleSumError,
+    SwitchUnreachableError,
+    WiresumError,
+)
 from wiresum.agent.statistics import TrafficStats
 from wiresum.agent.way_out import path_mtu
 from wiresum.join.lanes import lanes_of_mtu, packet_bytes
@@ -26,8 +32,8 @@ class Causes:
         self._who = f"rank {next(iter(aggregators)).membership.grant.rank} of job '{job_name}'"
 
     def of_status(self, status: str, tensor: int, states: Sequence[TrafficStats], *, greeted: bool) -> WiresumError:
-        """Why a collective with this tag ended "diverged", "timed-out", "no-memory" or "aborted". `states` are in the
-        aggregators' order. `greeted`: has the first sum come back right?"""
+        """Why a collective with this tag ended "diverged", "timed-out", "no-memory", "impossible" or "aborted".
+        `states` are in the aggregators' order. `greeted`: has the first sum come back right?"""
         sequence = tensor & 0xFFFF
         if status == "diverged" and greeted:
             return DivergedError(
@@ -54,6 +60,11 @@ class Causes:
                 f"{self._who}: this worker's process could not allocate the memory that collective number {sequence} "
                 "needs beside the tensor itself (sparse and exact sums keep what they send apart). Give the process "
                 "more memory, or let it do without: WIRESUM_SPARSE=0, WIRESUM_PRECISION=block at all workers"
+            )
+        if status == "impossible":
+            return ImpossibleSumError(
+                f"{self._who}: in collective number {sequence} a sum came back that the workers cannot have made, of "
+                f"what each of them has of a tensor: {ImpossibleSumError.WHY}"
             )
         return WiresumError(f"{self._who}: the collective was aborted")
 

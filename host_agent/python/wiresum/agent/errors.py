@@ -48,6 +48,12 @@ class DivergedError(WiresumError):
         """Of the collective at which this worker found out: 16 bits, as Operation.number."""
 
 
+class ImpossibleSumError(WiresumError):
+    """A sum came back that the job's workers cannot have made."""
+
+    WHY = "a worker of the job or its switch sends wrong words, or something between them alters packets"
+
+
 class CollectiveTimeoutError(WiresumError):
     """A collective did not complete in time."""
 

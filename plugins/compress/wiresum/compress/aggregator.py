@@ -15,6 +15,9 @@ import numpy as np
 from wiresum.compress import native
 from wiresum.compress.arrays import Bytes, Int32Array, Vector
 
+PARCEL_BYTES_MAX = 2**32
+"""More than any worker sends in one gather: a length comes from another machine, and this much memory is allocated."""
+
 
 @dataclass
 class Traffic:
@@ -56,6 +59,8 @@ class Aggregator(ABC):
             return self._gather_counted(contributions)
         sizes = self._gather_counted([np.array([len(mine)], "<i8").view(np.uint8) for mine in contributions])
         lengths = [int(size.view("<i8")[0]) for size in sizes]
+        if not all(0 <= length <= PARCEL_BYTES_MAX for length in lengths):
+            raise ValueError(f"workers say that they send {lengths} bytes, and {PARCEL_BYTES_MAX} is the most")
         longest = max(lengths)
         padded = [np.concatenate([mine, np.zeros(longest - len(mine), np.uint8)]) for mine in contributions]
         return [parcel[:length] for parcel, length in zip(self._gather_counted(padded), lengths, strict=True)]

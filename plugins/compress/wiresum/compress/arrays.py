@@ -57,6 +57,11 @@ def _address(array: npt.NDArray[Any]) -> int:
     return address
 
 
+def is_ascending_below(indices: Indices, size: int) -> bool:
+    """Whether these are positions in a vector of `size` values, each at most once and in order."""
+    return len(indices) == 0 or bool(indices[0] >= 0 and indices[-1] < size and (np.diff(indices) > 0).all())
+
+
 def is_finite(vector: Vector) -> bool:
     return bool(np.isfinite(vector).all())
 

@@ -202,7 +202,9 @@ class IntegerCompressor(Compressor):
     def _raise_everywhere(self, excesses: list[str], bound: int, bits: int, aggregator: Aggregator) -> None:
         parcels = aggregator.gather([np.frombuffer(text.encode(), np.uint8) for text in excesses], sizes_equal=False)
         texts = [
-            f"worker {worker}: {parcel.tobytes().decode()}" for worker, parcel in enumerate(parcels) if len(parcel)
+            f"worker {worker}: {parcel.tobytes().decode(errors='replace')}"
+            for worker, parcel in enumerate(parcels)
+            if len(parcel)
         ]
         raise OverflowError(
             f"{type(self).__name__} made integers beyond {bound} ({'; '.join(texts)}): the sum over "

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from wiresum.compress.aggregator import Aggregator
-from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_finite
+from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_ascending_below, is_finite
 from wiresum.compress.compressor import (
     Batch,
     Outcome,
@@ -105,6 +105,9 @@ class GTopK(SparseCompressor):
         reader, messages = Reader(parcel), []
         for turn in turns:
             indices = reader.take(self.count(turn), "<i4").astype(np.int64)
+            # They come from another worker, and will be positions in a vector.
+            if len(indices) != self.count(turn) or not is_ascending_below(indices, turn.size):
+                raise ValueError(f"another worker's indices of '{turn.tensor}' do not ascend below {turn.size}")
             messages.append(Sparse(indices, reader.take(self.count(turn), turn.dtype)))
         return messages
 

@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from wiresum.agent.errors import (
     CollectiveTimeoutError,
     DivergedError,
+    ImpossibleSumError,
     JobAbortedError,
     SessionClosedError,
     WiresumError,
@@ -458,11 +459,16 @@ class Network:
         rank, size = self.session.rank, self.session.world_size
         possible = rows.keys_possible(tensor)
         numbers = self._exchange(rows.sizes_plan(tensor, keys, rank=rank, size=size), call)
-        if rows.counting_is_cheaper(numbers, possible):
-            union = self._exchange(rows.presence_plan(tensor, keys), call).nonzero().reshape(-1)
-        else:
-            union = self._exchange(rows.keys_plan(tensor, keys, numbers, rank=rank), call).unique()
-        return rows.sum_plan(tensor, keys, values, union, integer_divisor=size if call.averages else 1)
+        try:
+            rows.require_sizes(numbers, keys, possible, rank=rank)
+            if rows.counting_is_cheaper(numbers, possible):
+                union = self._exchange(rows.presence_plan(tensor, keys, size=size), call).nonzero().reshape(-1)
+            else:
+                union = self._exchange(rows.keys_plan(tensor, keys, numbers, rank=rank), call).unique()
+            return rows.sum_plan(tensor, keys, values, union, integer_divisor=size if call.averages else 1)
+        except ImpossibleSumError as error:
+            self.session.abort(str(error))  # the others may not see it, and would wait
+            raise self.translate(error) from error
 
     def _exchange(self, plan: rows.ExchangePlan, call: _Call) -> torch.Tensor:
         """Runs a plan, waits for it, and returns its answer."""

@@ -7,8 +7,10 @@ that memory is summed like any other tensor (a block that is zero at a worker co
 again: the keys of the union and the summed rows, with the same bits at every worker.
 
 There are two ways to find the union: an all-gather of keys, which costs as much as there are keys, or an all-reduce
-that counts the workers that have each possible key, in 8 bits each. The numbers of keys, which are exchanged first,
-decide which is cheaper. Later collectives wait until the union is known.
+that counts the workers that have each possible key, in 8 bits each (16 from 128 workers on). The numbers of keys, which
+are exchanged first, decide which is cheaper. Later collectives wait until the union is known.
+
+What comes back is checked before it becomes a size or a position: other machines have made it.
 
 Source: OmniReduce (SIGCOMM'21), section 5, "sparse formats"; the alignment through a union replaces its merging of
 sorted key lists in the aggregator, which a switch cannot do.
@@ -22,12 +24,12 @@ from typing import TypeAlias
 
 import torch
 
+from wiresum.agent.errors import ImpossibleSumError
 from wiresum.agent.session import Dtype, Region
 from wiresum.torch.plan import SUMMED, CollectiveKind, CollectivePlan, call_signature
 
 KEY_BYTES = 8
 KEYS_MAX = 2**31 - 1
-COUNT_BITS = 8
 
 Rows: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """Keys and rows, as `rows_of` returns them."""
@@ -117,15 +119,21 @@ def sizes_plan(tensor: torch.Tensor, keys: torch.Tensor, *, rank: int, size: int
     return _exchange_plan(tensor, counts)
 
 
+def require_sizes(counts: torch.Tensor, keys: torch.Tensor, possible: int, *, rank: int) -> None:
+    """Raises ImpossibleSumError unless the sum of `sizes_plan` has this worker's number, and numbers of keys."""
+    if int(counts[rank]) != len(keys) or int(counts.min()) < 0 or int(counts.max()) > min(possible, KEYS_MAX):
+        raise _impossible(f"the workers' numbers of rows came back as {counts.tolist()}, of {possible} rows")
+
+
 def counting_is_cheaper(counts: torch.Tensor, possible: int) -> bool:
     return possible < KEY_BYTES * int(counts.sum())
 
 
-def presence_plan(tensor: torch.Tensor, keys: torch.Tensor) -> ExchangePlan:
-    """The union by counting: 32-bit numbers in memory, COUNT_BITS on the wire."""
+def presence_plan(tensor: torch.Tensor, keys: torch.Tensor, *, size: int) -> ExchangePlan:
+    """The union by counting: 32-bit numbers in memory, on the wire as few as hold the number of workers."""
     presence = torch.zeros(keys_possible(tensor), dtype=torch.int32, device="cpu")
     presence[keys] = 1
-    return _exchange_plan(tensor, presence, bits=COUNT_BITS)
+    return _exchange_plan(tensor, presence, bits=8 if size < 2**7 else 16)
 
 
 def keys_plan(tensor: torch.Tensor, keys: torch.Tensor, counts: torch.Tensor, *, rank: int) -> ExchangePlan:
@@ -140,6 +148,20 @@ def keys_plan(tensor: torch.Tensor, keys: torch.Tensor, counts: torch.Tensor, *,
         address = part.data_ptr()
         plan.regions.append(Region(address if is_mine else None, None if is_mine else address, len(part) * KEY_BYTES))
     return plan
+
+
+def places_in(union: torch.Tensor, keys: torch.Tensor, possible: int) -> torch.Tensor:
+    """Where this worker's keys are in the union; both ascend. Raises ImpossibleSumError if they are not in it, or if it
+    has keys that no tensor of this shape has."""
+    places = torch.searchsorted(union, keys)
+    is_possible = len(union) == 0 or (int(union[0]) >= 0 and int(union[-1]) < possible)
+    if not is_possible or (places == len(union)).any() or not torch.equal(union[places], keys):
+        raise _impossible(f"the workers' rows came back as none of {possible}, or without this worker's")
+    return places
+
+
+def _impossible(what: str) -> ImpossibleSumError:
+    return ImpossibleSumError(f"in a sum of sparse tensors {what}: {ImpossibleSumError.WHY}")
 
 
 def _exchange_plan(tensor: torch.Tensor, counts: torch.Tensor, *, bits: int = 32) -> ExchangePlan:
@@ -159,9 +181,11 @@ def _call_of(tensor: torch.Tensor) -> int:
 def sum_plan(
     tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor, union: torch.Tensor, *, integer_divisor: int
 ) -> RowPlan:
-    """The sum of rows in the order of the union's keys. `integer_divisor` is for tensors of integers."""
+    """The sum of rows in the order of the union's keys. `integer_divisor` is for tensors of integers. Raises
+    ImpossibleSumError if there can be no such union."""
+    places = places_in(union, keys, keys_possible(tensor))
     memory = torch.zeros(len(union), row_elements(tensor), dtype=tensor.dtype, device="cpu")
-    memory[torch.searchsorted(union, keys)] = rows
+    memory[places] = rows
     plan = RowPlan(
         CollectiveKind.ALL_REDUCE,
         SUMMED[tensor.dtype],
