@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -63,7 +64,7 @@ void require_same_size(std::size_t one, std::size_t other) {
 
 void random_words(const DrawTuple& draw, std::uint64_t first, const Vector<std::uint32_t>& words) {
   require_words(first, words.size());
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   numeric::active_kernels().random_words(make_draw(draw), first, words.size(), words.data());
 }
 
@@ -77,7 +78,7 @@ void round_stochastically(const DrawTuple& draw, const Vector<const Element>& so
   if (block == 0 || inverses.size() < (source.size() + block - 1) / block) {
     throw std::invalid_argument("there must be an inverse quantum for each block");
   }
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   for (std::size_t at = 0, b = 0; at < source.size(); at += block, ++b) {
     const std::size_t count = std::min(block, source.size() - at);
     gradients<Element>().round(make_draw(draw), at, source.data() + at, count, inverses.data()[b], limit,
@@ -92,7 +93,7 @@ void scale_integers(const Vector<const std::int32_t>& integers, const Vector<con
   if (block == 0 || factors.size() < (integers.size() + block - 1) / block) {
     throw std::invalid_argument("there must be a factor for each block");
   }
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   for (std::size_t at = 0, b = 0; at < integers.size(); at += block, ++b) {
     const std::size_t count = std::min(block, integers.size() - at);
     gradients<Element>().scale(integers.data() + at, count, factors.data()[b], values.data() + at);
@@ -108,20 +109,20 @@ void require_lanes(unsigned bits, std::size_t integers, std::size_t words) {
 
 void pack_lanes(unsigned bits, const Vector<const std::int32_t>& integers, const Vector<std::uint32_t>& words) {
   require_lanes(bits, integers.size(), words.size());
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   numeric::pack_lanes(bits, integers.data(), integers.size(), words.data(), words.size());
 }
 
 void unpack_lanes(unsigned bits, const Vector<const std::uint32_t>& words, const Vector<std::int32_t>& integers) {
   require_lanes(bits, integers.size(), words.size());
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   numeric::unpack_lanes(bits, words.data(), words.size(), integers.data(), integers.size());
 }
 
 template <class Element>
 double square_distance(const Vector<const Element>& a, const Vector<const Element>& b) {
   require_same_size(a.size(), b.size());
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   return gradients<Element>().square_distance(a.data(), b.data(), a.size());
 }
 
@@ -129,7 +130,7 @@ template <class Element>
 void largest(const Vector<const Element>& source, const Vector<std::int64_t>& indices) {
   require_at_most(source.size(), numeric::kLargestElementsMax);
   if (indices.size() > source.size()) throw std::invalid_argument("more are wanted than there are");
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   const std::size_t scratch_bytes = numeric::largest_scratch_bytes(source.size(), indices.size(), sizeof(Element));
   const auto scratch = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes);
   numeric::largest(source.data(), source.size(), indices.size(), indices.data(), {scratch.get(), scratch_bytes});
@@ -150,7 +151,7 @@ void encode_indices(const Vector<const std::int64_t>& indices, std::size_t size,
   require_at_most(size, numeric::kIndexedElementsMax);
   bool ascend = false;
   {
-    const nb::gil_scoped_release unlocked;
+    const Computing computing;
     ascend = numeric::encode_indices(span_of(indices), size, span_of(code));
   }
   if (!ascend)
@@ -161,7 +162,7 @@ void decode_indices(const Vector<const std::uint8_t>& code, std::size_t size, co
   require_at_most(size, numeric::kIndexedElementsMax);
   bool is_code = false;
   {
-    const nb::gil_scoped_release unlocked;
+    const Computing computing;
     is_code = numeric::decode_indices(span_of(code), size, span_of(indices));
   }
   if (!is_code) throw std::invalid_argument("this is no code of so many indices: do all workers run the same version?");
@@ -179,7 +180,7 @@ std::size_t unite_indices(const std::vector<Vector<const std::int64_t>>& parts, 
     }
   }
   if (indices.size() < std::min(total, size)) throw std::invalid_argument("there is no room for the union");
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   std::vector<std::uint64_t> bitmap(size / 64 + 1);
   for (const auto& part : parts) numeric::mark_indices(span_of(part), bitmap);
   return numeric::marked_indices(bitmap, indices.data());
@@ -188,15 +189,29 @@ std::size_t unite_indices(const std::vector<Vector<const std::int64_t>>& parts, 
 void find_places(const Vector<const std::int64_t>& indices, const Vector<const std::int64_t>& others,
                  const Vector<std::int64_t>& places) {
   require_same_size(indices.size(), places.size());
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   numeric::find_places(span_of(indices), span_of(others), places.data());
 }
+
+/// A `with` statement in which the calling thread has the default floating-point environment.
+class DefaultFloats {
+ public:
+  void enter() noexcept { environment_.emplace(); }
+  void exit(const nb::args&) noexcept { environment_.reset(); }
+
+ private:
+  std::optional<numeric::DefaultFloatEnvironment> environment_;
+};
 
 }  // namespace
 
 // Arrays of another type are refused rather than converted: results would go to the copy.
 void bind_compression(nb::module_& module) {
   const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
+  nb::class_<DefaultFloats>(module, "DefaultFloats")
+      .def(nb::init<>())
+      .def("__enter__", &DefaultFloats::enter)
+      .def("__exit__", &DefaultFloats::exit);
   module.def("random_words", &random_words, "draw"_a, "first"_a, array("words"));
   module.def("round_stochastically", &round_stochastically<float>, "draw"_a, array("source"), array("inverses"),
              "block"_a, "limit"_a, array("integers"));

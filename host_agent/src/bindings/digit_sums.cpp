@@ -50,13 +50,13 @@ bool add_part(const DigitSums& self, const Floats& part, const Bytes& ends, cons
               const Integers& lanes) {
   const auto extents = extents_of(self, ends, depths, part.size());
   require_size("lanes", lanes.size(), self.lanes(part.size()));
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   return self.add({part.data(), part.size()}, extents, lanes.data());
 }
 
 void count_special(const DigitSums& self, const Floats& part, const Integers& counts) {
   require_size("counts", counts.size(), part.size());
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   self.count_special({part.data(), part.size()}, counts.data());
 }
 
@@ -69,9 +69,14 @@ void pack_words(const DigitSums& self, const Bytes& ends, const Bytes& depths, c
                 const Bytes& own_depths, const Integers& lanes, std::size_t elements, const Integers& words) {
   const auto agreed = extents_of(self, ends, depths, elements);
   const auto own = extents_of(self, own_ends, own_depths, elements);
+  for (std::size_t block = 0; block < own.ends.size(); ++block) {
+    if (own.ends[block] > agreed.ends[block] || (self.exact() && own.depths[block] > agreed.depths[block])) {
+      throw std::invalid_argument("what the workers have agreed on is less than what this one has");
+    }
+  }
   require_size("lanes", lanes.size(), self.lanes(elements));
   require_size("words", words.size(), self.packed(agreed, elements));
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   self.pack(own, agreed, lanes.data(), elements, words.data());
 }
 
@@ -81,7 +86,7 @@ void join_words(const DigitSums& self, const Bytes& ends, const Bytes& depths, c
   require_size("words", words.size(), self.packed(agreed, elements.size()));
   if (counts.size() != 0) require_size("counts", counts.size(), elements.size());
   if (divisor < 1 || divisor > DigitSums::kPartsMax) throw std::invalid_argument("the divisor is no number of parts");
-  const nb::gil_scoped_release unlocked;
+  const Computing computing;
   self.join(agreed, words.data(), counts.size() == 0 ? nullptr : counts.data(), divisor,
             {elements.data(), elements.size()});
 }

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import wiresum.compress as wc
+from wiresum_lab.float_modes import MODES, float_mode
 
 from .methods import METHODS
 
@@ -70,6 +71,31 @@ def test_memories_are_kept_by_piece_and_segments_may_change() -> None:
             assert estimate == pytest.approx(np.mean([row[s] for row in values], axis=0), abs=1e-12)
         engine.advance()
     assert set(engine.state_dict()["common"]) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("method", ALL.values(), ids=ALL)
+def test_the_threads_floating_point_mode_does_not_change_bits(method: wc.Compressor, mode: str) -> None:
+    """Workers with different modes would decode one sum to different gradients."""
+    values = [gradients(step, BY_LAYER) for step in range(2)]
+    for step in values:
+        for row in step:
+            row[:] = [(gradient * 2.0**-126).astype(np.float32) for gradient in row]
+    parameters = {segment.name: np.linspace(1, 2, segment.size) for segment in BY_LAYER}
+
+    def trained() -> list[Any]:
+        engine = wc.Engine(method, wc.InProcess(3))
+        results: list[Any] = []
+        for step in values:
+            results.append(engine.average(BY_LAYER, step, parameters))
+            engine.advance()
+        engine.rescale(1 / 3)
+        return [*results, engine.state_dict()]
+
+    expected = trained()
+    with float_mode(mode):
+        found = trained()
+    assert same_bits(found, expected)
 
 
 class Failing(wc.InProcess):

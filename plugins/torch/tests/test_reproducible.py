@@ -27,6 +27,7 @@ import wiresum.torch
 from wiresum.agent._native import DigitSums
 from wiresum.torch import reproducibility
 from wiresum.torch.fingerprints import first_difference
+from wiresum_lab.float_modes import MODES, float_mode
 from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import Cluster, environment, runs_in
 
@@ -150,6 +151,33 @@ def test_any_split_gives_the_same_bits(seed: int, count: int, words: int | None)
     assert same_bits(result, expected)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("words", [1, 2, None])
+def test_the_callers_floating_point_mode_does_not_change_bits(mode: str, words: int | None) -> None:
+    random = np.random.default_rng(3)
+    exponents = random.integers(-149, -120, 3 * BLOCK)
+    parts = [np.ldexp(random.normal(size=3 * BLOCK), exponents).astype(np.float32) for _ in range(7)]
+    parts[0][7] = np.inf  # its block is joined in another way
+
+    def mean() -> np.ndarray:
+        sums, extents = DigitSums(7, words or 0), np.zeros((2, 3), np.uint8)
+        lanes, counts = np.empty(sums.lanes(3 * BLOCK), np.int32), np.zeros(3 * BLOCK, np.int32)
+        for part in parts:
+            if sums.add(part, extents[0], extents[1], lanes):
+                sums.count_special(part, counts)
+        packed = np.empty(sums.packed(extents[0], extents[1], 3 * BLOCK), np.int32)
+        sums.pack(extents[0], extents[1], extents[0], extents[1], lanes, 3 * BLOCK, packed)
+        result = np.empty(3 * BLOCK, np.float32)
+        sums.join(extents[0], extents[1], packed, counts, 7, result)
+        return result.view(np.uint32)
+
+    expected = mean()
+    assert ((expected & 0x7F800000 == 0) & (expected & 0x7FFFFF != 0)).any(), "there are subnormals"
+    with float_mode(mode):
+        found = mean()
+    assert (found == expected).all()
+
+
 def test_arrays_of_wrong_sizes_are_refused() -> None:
     sums = DigitSums(8, 1)
     part, extents, lanes = np.zeros(300, np.float32), np.zeros((2, 2), np.uint8), np.empty(sums.lanes(300), np.int32)
@@ -170,6 +198,33 @@ def test_extents_that_no_sums_have_are_refused(words: int, end: int, depth: int)
     ends, depths = np.full(1, end, np.uint8), np.full(1, depth, np.uint8)
     with pytest.raises(ValueError, match="are of no sums"):
         sums.packed(ends, depths, BLOCK)
+
+
+def test_what_is_agreed_cannot_be_less_than_a_workers_own() -> None:
+    sums = DigitSums(8, 0)
+    part, lanes = np.full(BLOCK, 1.5, np.float32), np.empty(sums.lanes(BLOCK), np.int32)
+    ends, depths = np.zeros(1, np.uint8), np.zeros(1, np.uint8)
+    sums.add(part, ends, depths, lanes)
+    for agreed in ((ends - 1, depths), (ends, depths - 1)):
+        words = np.empty(sums.packed(*agreed, BLOCK), np.int32)
+        with pytest.raises(ValueError, match="less than what this one has"):
+            sums.pack(*agreed, ends, depths, lanes, BLOCK, words)
+
+
+@runs_in("pair")
+def test_a_maximum_that_came_back_too_small_is_an_error(rank: int, size: int) -> None:
+    model = Holder(3)
+    sums = wiresum.torch.reproducible(model, microbatches=2)
+    model(torch.ones(3)).backward()
+    all_reduce = sums._all_reduce
+
+    def altered(numbers: Any, operation: Any) -> Any:
+        all_reduce(numbers, operation).wait()
+        numbers[-1] = 0
+
+    sums._all_reduce = altered  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="below this worker's own"):
+        sums.reduce()
 
 
 # ---- trainings

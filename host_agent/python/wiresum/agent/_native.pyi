@@ -29,6 +29,12 @@ _Words: TypeAlias = npt.NDArray[np.uint32]
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Singles: TypeAlias = npt.NDArray[np.float32]
 
+class DefaultFloats:
+    """In a `with` statement the calling thread rounds to nearest, and has subnormals, whatever its modes were."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
 def random_words(draw: Draw, first: int, words: _Words) -> None: ...
 def round_stochastically(
     draw: Draw, source: _Floats, inverses: npt.NDArray[np.float64], block: int, limit: int, integers: _Int32s

@@ -38,6 +38,7 @@ from wiresum.compress.engine import Engine, Piece, Segment, require_version
 from wiresum.compress.groups import aggregator_of
 from wiresum.compress.host_copy import Call, HostCopy, Streams
 from wiresum.compress.memory import memory_of
+from wiresum.compress.native import DefaultFloats
 
 Granularity = Literal["layer", "bucket", "model"]
 Bucket = Any  # dist.GradBucket, which PyTorch's stubs do not export
@@ -305,7 +306,8 @@ class Attachment:
         if self._error is not None:
             return
         try:
-            exchange()
+            with DefaultFloats():
+                exchange()
         except BaseException as error:
             self._error = error
 

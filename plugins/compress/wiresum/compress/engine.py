@@ -32,7 +32,7 @@ from wiresum.compress.checkpoint import (
 )
 from wiresum.compress.compressor import Batch, Compressor, Outcome, State, each
 from wiresum.compress.memory import Memory, Vectors, memory_of
-from wiresum.compress.native import square_distance
+from wiresum.compress.native import square_distance, with_default_floats
 from wiresum.compress.parcel import packed, unpacked
 from wiresum.compress.turn import Turn
 
@@ -154,6 +154,7 @@ class Engine:
         estimates = self.estimates(segments, gradients, parameters)
         return [_dense(estimate, segment) for estimate, segment in zip(estimates, segments, strict=True)]
 
+    @with_default_floats
     def estimates(
         self,
         segments: Sequence[Segment],
@@ -197,7 +198,7 @@ class Engine:
                 'for, and no memory keeps the rest: the mean is biased. Use scale="maximum", which cuts nothing, '
                 "IntDIANA, whose integers stay small, or more bits. Engine.clamped has the total.",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         self.clamped += count
 
@@ -211,7 +212,7 @@ class Engine:
                 f"steps in a row, {self.clamped} integers so far. Its memory keeps the rest, but sends it later and "
                 'later. Use more bits, or scale="maximum", which cuts nothing. Engine.clamped has the total.',
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _outgoing(self, i: int, segment: Segment, memory: Memory, gradient: Gradient, own: Vectors) -> Vectors:
@@ -296,6 +297,7 @@ class Engine:
             return None
         return math.sqrt(math.fsum(self._squares[name] for name in segment.names)) or None
 
+    @with_default_floats
     def advance(self, *, finite: bool = True) -> None:
         """Ends the step: memories change, and the next step has other random numbers.
 
@@ -320,6 +322,7 @@ class Engine:
         if self._down is not None:
             self._down.forget()
 
+    @with_default_floats
     def rescale(self, factor: float) -> None:
         """Multiplies all memories by `factor`, which gradients are multiplied by from now on, as when a loss scaler
         changes its scale. All workers call it between the same two steps. ValueError unless positive and finite."""
@@ -429,6 +432,7 @@ class Engine:
                 "the loaded state is of another number of workers: call synchronize() at all workers first"
             )
 
+    @with_default_floats
     def synchronize(self, companion: Any = None) -> Any:
         """Makes memories consistent after the group of workers has changed. A collective: all workers call it.
 

@@ -7,14 +7,33 @@ gradients, and their models would diverge without an error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from wiresum.agent import _native
 from wiresum.compress.arrays import Bytes, Indices, Int32Array, Vector
+
+DefaultFloats = _native.DefaultFloats
+"""`with DefaultFloats():` what is computed in this thread does not depend on its floating-point modes."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def with_default_floats(function: Callable[P, R]) -> Callable[P, R]:
+    """For what must have the same bits at all workers: one may flush subnormals to zero, and another not."""
+
+    @functools.wraps(function)
+    def computed(*args: P.args, **kwargs: P.kwargs) -> R:
+        with DefaultFloats():
+            return function(*args, **kwargs)
+
+    return computed
+
 
 Draw = tuple[int, int, int, int, int]
 """The counter and key of the random generator, besides the index: two words of a key, worker, step, stream."""

@@ -173,9 +173,15 @@ class Reproducible:
             part[:] = gradient.extents[:rows]
             extents.append((part[0], part[-1]))  # only sums of all words use the second
             at += part.size
+        mine = message.copy()
         if work := self._all_reduce(message, dist.ReduceOp.MAX):
             work.wait()
         self._require_all(counts)
+        if (message < mine).any() or (seen > 2).any():
+            raise RuntimeError(
+                "reproducible: a maximum over all workers came back below this worker's own, or as none that a worker "
+                "has: something on the way alters what workers send, or not all of them run the same version"
+            )
         return seen, extents
 
     def _require_all(self, counts: _Bytes) -> None:
