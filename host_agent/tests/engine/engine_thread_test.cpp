@@ -3,10 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <atomic>
+#include <cfenv>
 #include <chrono>
 #include <cstddef>
+#include <fstream>
+#include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,24 +27,57 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class Counting final : public stress::Around {
+/// By what the calling thread computes: fegetround() tells of the x87 unit, with which nothing is computed.
+bool rounds_to_nearest() {
+  const volatile float one = 1;
+  const volatile float little = 0x1p-30F;
+  return one + little == one && -one - little == -one;
+}
+
+/// What the test sees of whoever drives.
+struct Seen {
+  std::atomic<int> looks{0};     // at the transport
+  std::atomic<pid_t> thread{0};  // that looked last
+  std::atomic<bool> rounds_to_nearest{false};
+};
+
+class Watching final : public stress::Around {
  public:
-  Counting(std::unique_ptr<transport::Transport> inner, std::atomic<int>& looks)
-      : Around(std::move(inner)), looks_(looks) {}
+  Watching(std::unique_ptr<transport::Transport> inner, Seen& seen) : Around(std::move(inner)), seen_(seen) {}
   [[nodiscard]] std::size_t receive(std::span<transport::RxDatagram> out) noexcept override {
-    ++looks_;
+    seen_.thread.store(gettid());
+    seen_.rounds_to_nearest.store(rounds_to_nearest());
+    ++seen_.looks;
     return Around::receive(out);
   }
 
  private:
-  std::atomic<int>& looks_;
+  Seen& seen_;
 };
+
+/// How often a thread of this process has gone to sleep.
+long sleeps_of(pid_t thread) {
+  std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
+  const std::string name = "voluntary_ctxt_switches:";
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(name)) return std::stol(line.substr(name.size()));
+  }
+  return 0;
+}
+
+struct Stopping {
+  void operator()(EngineThread* thread) const {
+    thread->stop();
+    delete thread;
+  }
+};
+using Started = std::unique_ptr<EngineThread, Stopping>;
 
 class EngineThreadTest : public testing::Test {
  protected:
-  std::unique_ptr<EngineThread> start(std::int64_t park_ns_max) {
+  Started start(std::int64_t park_ns_max) {
     transport::Spec spec;
-    spec.around = [this](auto inner) { return std::make_unique<Counting>(std::move(inner), looks_); };
+    spec.around = [this](auto inner) { return std::make_unique<Watching>(std::move(inner), seen_); };
     transport::PathConfig place;
     place.address = kLoopback;
     std::vector<transport::DataPath> paths =
@@ -46,17 +85,28 @@ class EngineThreadTest : public testing::Test {
     EngineThreadConfig config;
     config.name = "the thread";
     config.park_ns_max = park_ns_max;
-    auto thread = std::make_unique<EngineThread>(
+    Started thread(new EngineThread(
         std::move(config), std::move(paths.front()),
-        EngineThread::Hooks{.on_completion = [](const worker::Completion&) {}, .on_look_around = nullptr});
+        EngineThread::Hooks{.on_completion = [](const worker::Completion&) {}, .on_look_around = nullptr}));
     thread->start();
     return thread;
   }
 
   /// Waits until the transport is looked at again, unless the time is over.
   void await_look() const {
-    const int before = looks_.load();
-    while (looks_.load() == before && !is_over()) std::this_thread::sleep_for(100us);
+    const int before = seen_.looks.load();
+    while (seen_.looks.load() == before && !is_over()) std::this_thread::sleep_for(100us);
+  }
+
+  /// Calls drive(submit) until the thread is parked and lets the caller drive.
+  static void drive_once(EngineThread& thread, const std::function<std::shared_ptr<Operation>()>& submit) {
+    while (thread.drive(submit) == nullptr) std::this_thread::yield();
+  }
+
+  static std::shared_ptr<Operation> done() {
+    auto operation = std::make_shared<Operation>(1, 1, true);
+    EXPECT_TRUE(operation->end(worker::Status::kOk));
+    return operation;
   }
 
   [[nodiscard]] bool is_over() const { return std::chrono::steady_clock::now() > until_; }
@@ -64,32 +114,69 @@ class EngineThreadTest : public testing::Test {
   /// More than a thread can have in the time if it parks for a second each time.
   static constexpr int kLooks = 50;
   static constexpr TimeNs kParkNs = 1'000'000;
-  std::atomic<int> looks_{0};
+  static constexpr TimeNs kParkForEverNs = 3'600'000'000'000;
+  Seen seen_;
   const std::chrono::steady_clock::time_point until_ = std::chrono::steady_clock::now() + kPatience;
 };
 
 TEST_F(EngineThreadTest, LooksAtItsTransportAgainAfterTheLongestParking) {
-  const std::unique_ptr<EngineThread> thread = start(kParkNs);
+  const Started thread = start(kParkNs);
   for (int i = 0; i != kLooks; ++i) await_look();
   EXPECT_FALSE(is_over());
-  thread->stop();
 }
 
 TEST_F(EngineThreadTest, LooksAtItsTransportSoonAfterACallerHasDriven) {
-  const std::unique_ptr<EngineThread> thread = start(kParkNs);
-  const auto done = std::make_shared<Operation>(1, 1, true);
-  ASSERT_TRUE(done->end(worker::Status::kOk));
+  const Started thread = start(kParkNs);
+  const std::shared_ptr<Operation> operation_done = done();
   for (int driven = 0; driven != kLooks && !is_over();) {
     const auto operation = thread->drive([&] {
       std::this_thread::sleep_for(5ms);  // the thread waits for the caller meanwhile
-      return done;
+      return operation_done;
     });
     if (operation == nullptr) continue;
     await_look();
     ++driven;
   }
   EXPECT_FALSE(is_over());
-  thread->stop();
+}
+
+TEST_F(EngineThreadTest, LeavesItsShardToACallerAlsoWhenItsParkingEnds) {
+  const Started thread = start(kParkNs);
+  await_look();
+  const pid_t driver = seen_.thread.load();
+  drive_once(*thread, [&] {
+    const int looks = seen_.looks.load();
+    // It sleeps again each time that its parking ends.
+    const long sleeps = sleeps_of(driver);
+    while (sleeps_of(driver) < sleeps + 3 && !is_over()) std::this_thread::yield();
+    EXPECT_EQ(seen_.looks.load(), looks) << "the shard is the caller's";
+    return done();
+  });
+  EXPECT_FALSE(is_over());
+}
+
+TEST_F(EngineThreadTest, DoesWhatWasPostedWhileACallerDrove) {
+  const Started thread = start(kParkForEverNs);
+  drive_once(*thread, [&] {
+    thread->post_halt();
+    return done();  // so the caller hands back without a look at the mail
+  });
+  EXPECT_EQ(thread->await_positions().size(), worker::WorkerConfig{}.slots);
+}
+
+TEST_F(EngineThreadTest, ACallerDrivesInTheDefaultFloatingPointEnvironment) {
+  const Started thread = start(kParkForEverNs);
+  ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+  drive_once(*thread, [&] {
+    EXPECT_TRUE(rounds_to_nearest()) << "while it submits";
+    thread->post_halt();
+    return std::make_shared<Operation>(1, 1, true);  // there is mail, and it is not done
+  });
+  EXPECT_FALSE(rounds_to_nearest()) << "its mode is as it was";
+  ASSERT_EQ(std::fesetround(FE_TONEAREST), 0);
+  EXPECT_EQ(thread->await_positions().size(), worker::WorkerConfig{}.slots);
+  EXPECT_EQ(seen_.thread.load(), gettid());
+  EXPECT_TRUE(seen_.rounds_to_nearest.load()) << "while it drives";
 }
 
 TEST(Parking, OverADeviceIsForMomentsAndOnlyForAThreadThatHasItToItself) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -244,6 +245,29 @@ TEST(Udp, WhatItSendsMayBeMarked) {
   ASSERT_NE(header, nullptr);
   EXPECT_EQ(header->cmsg_type, IP_TOS);
   EXPECT_EQ(*CMSG_DATA(header), wire::kEcnCapable);
+}
+
+TEST(Udp, OfWhatComesOnlyCongestionExperiencedIsAMark) {
+  UdpSocket receiver(kAnyPort);
+  const wire::Endpoint to = receiver.local();
+  UdpTransport server({}, one(std::move(receiver)));
+  const UdpSocket plain(kAnyPort);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(to.port);
+  address.sin_addr.s_addr = htonl(to.address);
+  for (int type_of_service = 0; type_of_service < 256; ++type_of_service) {
+    ASSERT_EQ(setsockopt(plain.descriptor(), IPPROTO_IP, IP_TOS, &type_of_service, sizeof type_of_service), 0);
+    ASSERT_EQ(sendto(plain.descriptor(), "text", 4, 0, reinterpret_cast<const sockaddr*>(&address), sizeof address), 4);
+    std::array<RxDatagram, 4> datagrams{};
+    std::size_t count = 0;
+    for (int idle = 0; count == 0 && idle < 2; ++idle) {
+      server.wait(kPatienceNs);
+      count = server.receive(datagrams);
+    }
+    ASSERT_EQ(count, 1U);
+    EXPECT_EQ(datagrams[0].marked, type_of_service % 4 == 3) << type_of_service;  // RFC 3168: the lower bits are 11
+  }
 }
 
 TEST(Udp, ReportsAPeerWithoutAListener) {
