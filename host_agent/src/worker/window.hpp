@@ -20,6 +20,8 @@
 // packet of a round to reach the switch is the one that waited in the longest queue, and the switch makes it the
 // RESULT: so its mark reaches all workers, and all slow down alike. The answer is DCTCP's (RFC 8257): the window
 // shrinks by half the share of marked RESULTs, smoothed, once for each window of them; the first mark ends slow start.
+// Marks do not stand for losses (RFC 8257, section 3.5): another queue on the way may drop and never mark. A loss among
+// marks is answered as any other, and then the marks of that window are not answered again.
 #pragma once
 
 #include <algorithm>
@@ -61,11 +63,10 @@ class CongestionWindow {
   /// A packet was found lost.
   void on_loss(TimeNs now, TimeNs rtt) noexcept {
     if (reduced_ && now - reduced_at_ < rtt) return;
-    if (marks_ + marks_before_ != 0) return;
     const bool doubles = size_ < slow_start_threshold_;
     const std::uint32_t kept = std::max(path_eighths_ / 8 * (doubles ? 2 : 1) + minimum_ / 2, minimum_);
     if (doubles && size_ <= kept) return;
-    reduced_ = true;
+    reduced_ = lost_ = true;
     reduced_at_ = now;
     results_since_growth_ = 0;
     size_ = std::min(size_, std::max(size_ / 2, kept));
@@ -77,15 +78,15 @@ class CongestionWindow {
   void on_window() noexcept {
     const auto share = static_cast<std::int32_t>(kWholeShare * marks_ / results_);
     marked_share_ += (share - marked_share_) / kShareGain;
-    if (marks_ != 0) {
+    if (marks_ != 0 && !lost_) {
       const std::uint64_t less =
           std::uint64_t{size_} * static_cast<std::uint32_t>(marked_share_) / (2ULL * kWholeShare);
       size_ = std::max(size_ - static_cast<std::uint32_t>(less), minimum_);
       slow_start_threshold_ = size_;
       results_since_growth_ = 0;
     }
-    marks_before_ = marks_;
     results_ = marks_ = 0;
+    lost_ = false;
   }
 
   static constexpr std::uint32_t kWholeShare = 1U << 16;
@@ -99,9 +100,9 @@ class CongestionWindow {
   std::uint32_t path_eighths_ = 0;           // what the path holds, smoothed as round trips are, in eighths of a packet
   std::uint32_t results_ = 0;                // of this window
   std::uint32_t marks_ = 0;                  // among them
-  std::uint32_t marks_before_ = 0;           // in the window before
   std::int32_t marked_share_ = kWholeShare;  // smoothed
   bool reduced_ = false;
+  bool lost_ = false;  // a loss has reduced this window
   TimeNs reduced_at_ = 0;
 };
 

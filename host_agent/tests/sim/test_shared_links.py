@@ -77,6 +77,20 @@ def test_a_burst_that_is_lost_before_a_slow_peer_sends_its_part_costs_few_round_
     assert outcome.of_bound > 0.7
 
 
+@pytest.mark.parametrize("gbit", [30, 40])
+def test_where_one_queue_marks_and_another_drops_others_do_not_pay_for_it(gbit: float) -> None:
+    """Bursts at worker 1's port are marked in each round trip; at worker 0's, others' traffic meets a queue that only
+    drops. While losses were not answered beside marks, others lost 35 packets or more."""
+    marked = Cross(gbit=400, burst_us=2, period_us=20, begin_us=14)
+    case = Case(
+        workers=4, megabytes=12, cross=Cross(gbit=gbit), cross_where_marked=marked, mark_kb=20, queue_bytes=100_000
+    )
+    outcome = simulate(case)
+    assert outcome.marked > 1000
+    assert outcome.overflow > 0, "its own burst at the beginning"
+    assert outcome.cross_overflow < 5
+
+
 @pytest.mark.parametrize("loss", [0.0, 1e-3])
 def test_marks_cost_a_job_that_is_alone_little(loss: float) -> None:
     plain = simulate(Case(megabytes=8.0, loss=loss))

@@ -149,16 +149,29 @@ TEST(CongestionWindow, AMarkEndsSlowStart) {
   EXPECT_EQ(window.size(), 32u);
 }
 
-TEST(CongestionWindow, ALossAmongMarksIsNotAnsweredTwice) {
-  CongestionWindow window(256, 8, 512);
-  window.on_result(true, true);
-  window.on_loss(1000, kLeast);
-  EXPECT_EQ(window.size(), 256u);
-  windows(window, 3, 1'000'000'000);
-  const std::uint32_t before = window.size();
-  for (int i = 0; i < 1000; ++i) window.on_result(false, false);
-  window.on_loss(2000, kLeast);
-  EXPECT_LT(window.size(), before) << "the last marks are long ago";
+TEST(CongestionWindow, ALossAmongMarksHalvesItAsAnyOther) {
+  CongestionWindow marked(256, 8, 512), unmarked(256, 8, 512);
+  marked.on_result(true, true);
+  for (CongestionWindow* const window : {&marked, &unmarked}) window->on_loss(1000, kLeast);
+  EXPECT_EQ(marked.size(), 128u);
+  EXPECT_EQ(marked.size(), unmarked.size());
+  marked.on_loss(1050, kLeast);
+  EXPECT_EQ(marked.size(), 128u) << "once in a round trip";
+  windows(marked, 1, 1'000'000'000);
+  EXPECT_EQ(marked.size(), 128u) << "the window that was halved is not reduced for its marks, too";
+  windows(marked, 1, 1);
+  EXPECT_LT(marked.size(), 128u) << "the next one is";
+}
+
+TEST(CongestionWindow, LossesAreAnsweredWhileAllIsMarked) {
+  CongestionWindow window(512, 8, 512);
+  TimeNs now = 1000;
+  for (int i = 0; i < 3; ++i, now += kLeast) {
+    const std::uint32_t before = window.size();
+    window.on_loss(now, kLeast);
+    EXPECT_EQ(window.size(), before / 2);
+    for (std::uint32_t result = 0; result < before / 4; ++result) window.on_result(true, true);
+  }
 }
 
 }  // namespace

@@ -59,6 +59,8 @@ class Case:
     late_us: float = 0.0
     """Worker 0 calls so much later than the others."""
     cross: Cross | None = None
+    cross_where_marked: Cross | None = None
+    """The same on the way down to worker 1's host, whose port is then the only one that marks."""
     buffer_kb: int = 0
     """Of each switch, shared by its ports; 0: a megabyte for each port."""
     mark_kb: int = 0
@@ -148,7 +150,7 @@ class Tensors:
 def link_of(case: Case, gbit: float) -> Any:
     link = sim.Link()
     link.loss, link.delay_ns, link.rate_bps = case.loss, case.link_ns, gbit * 1e9
-    link.mark_bytes = case.mark_kb * 1000
+    link.mark_bytes = case.mark_kb * 1000 if case.cross_where_marked is None else 0
     link.burst_bytes, link.queue_bytes = case.burst_bytes, case.queue_bytes
     return link
 
@@ -170,15 +172,25 @@ def scenario_of(case: Case) -> Any:
         begin = int(case.bound_s * 1e9 / 4)
         scenario.stalls = [sim.Stall(0, BEGIN_NS + begin, BEGIN_NS + begin + int(case.stall_us * 1e3))]
     if case.cross is not None:
-        cross = sim.CrossTraffic()
-        cross.rate_bps = case.cross.gbit * 1e9
-        cross.begin, cross.burst, cross.period = (
-            int(each * 1e3) for each in (case.cross.begin_us, case.cross.burst_us, case.cross.period_us)
-        )
-        cross.begin += BEGIN_NS
         place = scenario.leaves[0] if case.cross.of_rack else 0
-        scenario.add_cross_traffic(place, cross, up=case.cross.of_rack, of_switch=case.cross.of_rack)
+        of_rack = case.cross.of_rack
+        scenario.add_cross_traffic(place, _traffic_of(case.cross), up=of_rack, of_switch=of_rack)
+    if case.cross_where_marked is not None:
+        marking = link_of(case, case.gbit)
+        marking.mark_bytes, marking.queue_bytes = case.mark_kb * 1000, 1 << 20
+        scenario.set_link(1, marking, marking)
+        scenario.add_cross_traffic(1, _traffic_of(case.cross_where_marked), up=False, of_switch=False)
     return scenario
+
+
+def _traffic_of(cross: Cross) -> Any:
+    traffic = sim.CrossTraffic()
+    traffic.rate_bps = cross.gbit * 1e9
+    traffic.begin, traffic.burst, traffic.period = (
+        int(each * 1e3) for each in (cross.begin_us, cross.burst_us, cross.period_us)
+    )
+    traffic.begin += BEGIN_NS
+    return traffic
 
 
 def greet(job: Any, tensors: Tensors, workers: int) -> None:
