@@ -120,8 +120,7 @@ static int start_bcast(Module* module, void* buffer, int count, struct ompi_data
     memory = packed_of(flight, bytes, buffer, count, type, !is_root);
     if (memory == NULL) return OMPI_ERR_OUT_OF_RESOURCE;
     if (is_root && pack(buffer, count, type, memory, bytes) != OMPI_SUCCESS) {
-      free(flight->packed);
-      *flight = kNoFlight;
+      mca_coll_wiresum_drop(flight);
       return OMPI_ERROR;
     }
   }
@@ -152,7 +151,7 @@ static int start_allgather(Module* module, const void* sbuf, int scount, struct 
     code = pack(sbuf, scount, stype, place, part);
   }
   if (code != OMPI_SUCCESS) {
-    (void)mca_coll_wiresum_land(flight, WIRESUM_OK);
+    mca_coll_wiresum_drop(flight);
     return code;
   }
   return started(flight, wiresum_all_gather(module->session, source, all, part, &flight->operation));

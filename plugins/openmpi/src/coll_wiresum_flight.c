@@ -43,10 +43,14 @@ int mca_coll_wiresum_land(mca_coll_wiresum_flight_t* flight, int code) {
     result = ompi_datatype_sndrcv(flight->packed, (int32_t)flight->packed_bytes, MPI_PACKED, flight->user,
                                   flight->user_count, flight->user_type);
   }
+  mca_coll_wiresum_drop(flight);
+  return result;
+}
+
+void mca_coll_wiresum_drop(mca_coll_wiresum_flight_t* flight) {
   if (flight->user_type != NULL) OBJ_RELEASE(flight->user_type);
   free(flight->packed);
   *flight = (mca_coll_wiresum_flight_t)MCA_COLL_WIRESUM_NO_FLIGHT;
-  return result;
 }
 
 void mca_coll_wiresum_requests_open(void) {

@@ -23,6 +23,8 @@ typedef struct mca_coll_wiresum_flight_t {
 
 /* Ends a flight whose operation is complete with `code`. Returns an MPI error code, and reports an error. */
 int mca_coll_wiresum_land(mca_coll_wiresum_flight_t* flight, int code);
+/* Frees what a flight holds, whose operation has not started or is complete; nothing is unpacked. */
+void mca_coll_wiresum_drop(mca_coll_wiresum_flight_t* flight);
 /* Waits for it, while MPI makes progress. */
 int mca_coll_wiresum_wait(mca_coll_wiresum_flight_t* flight);
 /* Turns it into a request, which holds the communicator until it is freed. */
