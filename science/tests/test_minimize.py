@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,7 @@ from wiresum.compress import (
     InProcess,
     IntDIANA,
     IntSGD,
+    OwnScale,
     QuantisedRandK,
     Quantiser,
     RandK,
@@ -170,6 +173,54 @@ def test_an_observer_sees_every_step_and_may_end_the_run() -> None:
 def test_a_group_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match="dealt to 4 workers, and the group has 3"):
         distributed_minimize(PROBLEM, DIANA(), step_size=0.1, steps=1, aggregator=InProcess(3))
+
+
+class Thread(InProcess):
+    """One worker of several, each in its own thread."""
+
+    def __init__(self, worker: int, there: threading.Barrier, said: list[Any]) -> None:
+        super().__init__(len(said))
+        self.local = (worker,)
+        self._there, self._said = there, said
+
+    def _gather(self, contributions: Any) -> Any:
+        self._said[self.local[0]] = contributions[0].copy()
+        self._there.wait()
+        said = list(self._said)
+        self._there.wait()
+        return said
+
+
+DIFFERENT: dict[str, dict[str, Any]] = {
+    "seed": {"seed": 1},
+    "step_size": {"step_size": lambda step: 0.2},
+    "steps": {"steps": 6},
+    "momentum": {"momentum": 0.5},
+    "start": {"start": np.ones(PROBLEM.dimension)},
+    "estimator.type": {"estimator": SAGA()},
+    "proximal": {"proximal": L1(0.1)},
+    "method.quantiser.levels": {"method": OwnScale(QSGD(3))},
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_workers_of_a_group_whose_arguments_differ_all_raise_the_same_error(name: str) -> None:
+    workers = PROBLEM.workers
+    there, said = threading.Barrier(workers, timeout=30), [None] * workers
+
+    def run(worker: int) -> str:
+        options = {"method": OwnScale(QSGD()), "step_size": 0.1, "steps": 5}
+        options |= DIFFERENT[name] if worker == 2 else {}
+        try:
+            distributed_minimize(PROBLEM, aggregator=Thread(worker, there, said), **options)  # type: ignore[arg-type]
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(workers) as threads:
+        first, *others = threads.map(run, range(workers))
+    assert others == [first] * (workers - 1)
+    assert "must be the same at all ranks, and differ: " in first and f"{name} (ranks 0, 1, 3 have " in first
 
 
 @pytest.mark.slow

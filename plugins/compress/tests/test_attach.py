@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.compress as wc
+from wiresum.compress.groups import aggregator_of
 from wiresum_lab.ranks.cluster import Cluster
 
 from .test_compressor import printed_in_the_guide
@@ -182,6 +184,107 @@ def train_with_the_guides_compressor(rank: int, size: int) -> float:
 
 def test_the_guides_compressor_trains(trio: Cluster) -> None:
     assert max(trio.run(train_with_the_guides_compressor)) < 0.5
+
+
+class Named(torch.nn.Module):
+    def __init__(self, name: str, outputs: int = 3) -> None:
+        super().__init__()
+        self.add_module(name, torch.nn.Linear(4, outputs))
+
+
+def differing(rank: int, size: int) -> dict[str, str]:
+    """The error for arguments that differ at the last rank."""
+    last, texts = rank == size - 1, {}
+    sums = torch.amp.GradScaler("cpu", init_scale=4.0 if last else 2.0)
+    for name, method, options in (
+        ("seed", wc.THC(), {"seed": int(last)}),
+        ("granularity", wc.TopK(0.1), {"granularity": "model" if last else "layer"}),
+        ("start_step", wc.TopK(0.1), {"start_step": int(last)}),
+        ("leave_out", wc.TopK(0.1), {"leave_out": ["*.bias"] if last else []}),
+        ("elements_min", wc.TopK(0.1), {"elements_min": int(last)}),
+        ("scaler", wc.TopK(0.1), {"scaler": sums}),
+        ("method.type", wc.QSGD() if last else wc.TopK(0.1), {}),
+        ("method.levels", wc.QSGD(7 if last else 15), {}),
+        ("method.ratio.ratio", wc.GTopK(wc.WarmUp(0.2 if last else 0.1, 3)), {}),
+        ("method.memory.alpha", wc.QSGD(memory=wc.Shift(0.2 if last else 0.1)), {}),
+        ("method.down", wc.TopK(0.1, down=wc.QSGD() if last else None), {}),
+        ("refused", wc.TopK(0.1), {"leave_out": ["no such"] if last else []}),
+    ):
+        ddp = model()
+        try:
+            wc.attach(ddp, optimizer_of(ddp), method, **options)  # type: ignore[arg-type]
+        except ValueError as error:
+            texts[name] = str(error)
+        assert names_of_uncompressed(gradients(ddp, rank), rank) == NAMES, "the group and the model can be used"
+    for name, options in (("find_unused_parameters", {"find_unused_parameters": last}), ("parameter", {})):
+        net = Named("b" if last and name == "parameter" else "a")
+        ddp = DistributedDataParallel(net, **options)  # type: ignore[arg-type]
+        try:
+            wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.1))
+        except ValueError as error:
+            texts[name] = str(error)
+    return texts
+
+
+def test_arguments_that_differ_are_the_same_error_at_all_workers(trio: Cluster) -> None:
+    first, *others = trio.run(differing)
+    assert others == [first] * 2
+    assert len(first) == 14
+    refused = first.pop("refused")
+    assert refused.startswith(
+        "the arguments of attach() are refused at rank 2, and so at all ranks. rank 2 says: leave_"
+    )
+    for name, text in first.items():
+        assert text.startswith(f"the arguments of attach() must be the same at all ranks, and differ: {name}"), text
+        assert "rank 2 has" in text or "ranks 0, 1 have nothing" in text
+    assert first["seed"].endswith("seed (ranks 0, 1 have 0; rank 2 has 1)")
+    assert "parameter.0 (ranks 0, 1 have 'a.weight: [3, 4] of float32'; rank 2 has 'b.weight" in first["parameter"]
+
+
+def loaded_at_some(rank: int, size: int, synchronized: bool) -> str:
+    before = model()
+    state = wc.attach(before, optimizer_of(before), wc.IntDIANA(8))
+    gradients(before, rank)
+    after = model()
+    attachment = wc.attach(after, optimizer_of(after), wc.IntDIANA(8))
+    if rank != 1:
+        attachment.load_state_dict(state.state_dict())
+    if synchronized:
+        attachment.synchronize()
+    try:
+        gradients(after, rank)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_a_state_that_only_some_workers_have_loaded_is_an_error_at_all(trio: Cluster) -> None:
+    texts = trio.run(loaded_at_some, False)
+    assert texts == [texts[0]] * 3
+    assert "(synchronize() at all workers makes states equal)" in texts[0]
+    assert "step (ranks 0, 2 have 1; rank 1 has 0)" in texts[0] and "common state" in texts[0]
+    assert trio.run(loaded_at_some, True) == [""] * 3
+
+
+def engines_differ(rank: int, size: int) -> list[str]:
+    texts = []
+    segments = [wc.Segment((wc.Piece("x", (4,)),))]
+    for seed, method, name in ((rank, wc.THC(), "x"), (0, wc.QSGD(15 - rank), "x"), (0, wc.QSGD(), f"{rank}")):
+        engine = wc.Engine(method, aggregator_of(), seed=seed)
+        try:
+            engine.average([wc.Segment((wc.Piece(name, (4,)),))], [[np.ones(4)]])
+        except ValueError as error:
+            texts.append(str(error))
+    engine = wc.Engine(wc.Identity(), aggregator_of())
+    assert engine.average(segments, [[np.full(4, float(rank))]])[0].tolist() == [1.0] * 4
+    return texts
+
+
+def test_engines_that_differ_are_an_error_at_all_workers_in_the_first_average(trio: Cluster) -> None:
+    first, *others = trio.run(engines_differ)
+    assert others == [first] * 2
+    for name, text in zip(["seed (", "method.levels (", "segments."], first, strict=True):
+        assert f"differ: {name}" in text
 
 
 def wrong(rank: int, size: int) -> None:

@@ -445,12 +445,20 @@ def test_a_backward_pass_too_many() -> None:
 
 @runs_in("pair")
 def test_workers_that_disagree_are_told_so(rank: int, size: int) -> None:
-    with pytest.raises(ValueError, match=r"differ from those of rank 0 at ranks \[1\]"):
+    with pytest.raises(ValueError, match=r"differ: microbatches \(rank 0 has 8; rank 1 has 9\)$"):
         wiresum.torch.reproducible(Holder(3), microbatches=8 + rank)
-    with pytest.raises(ValueError, match="differ"):
+    with pytest.raises(ValueError, match=r"differ: words \(rank 0 has 1; rank 1 has 2\)$"):
         wiresum.torch.reproducible(Holder(3), words=1 + rank)
-    with pytest.raises(ValueError, match="differ"):
+    with pytest.raises(ValueError, match=r"differ: tensor\.weights \(rank 0 has '\[3\] of float32, trained'; rank 1"):
         wiresum.torch.reproducible(Holder(3 + rank))
+    with pytest.raises(ValueError, match=r"refused at rank 1, .* microbatches is 0 instead of 1 to 128"):
+        wiresum.torch.reproducible(Holder(3), microbatches=1 - rank)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 + rank)
+    with pytest.raises(ValueError, match=r"differ: threads \(rank 0 has 1; rank 1 has 2\)$"):
+        wiresum.torch.reproducible(Holder(3))
+    torch.set_num_threads(threads)
+    wiresum.torch.reproducible(Holder(3)).close()
 
 
 @runs_in("pair")

@@ -25,6 +25,7 @@ import numpy as np
 
 from wiresum.compress import Aggregator, Compressor, Engine, InProcess, Piece, Segment, Turn
 from wiresum.compress.arrays import Vector
+from wiresum.compress.checkpoint import description_of, digest_of
 from wiresum.convex.estimators import Estimator, Plain
 from wiresum.convex.problem import Problem
 from wiresum.convex.prox import Proximal
@@ -71,7 +72,8 @@ def distributed_minimize(
     The step size is a number, or a function of the step, from 0 (`decreasing_steps`).
 
     Without an aggregator all workers are simulated in this process. With that of a process group, this process is one
-    worker. ValueError if the numbers of workers differ, or if a step size is not positive.
+    worker, and all compare their arguments: ValueError at all of them if one differs. A step size that is a function is
+    compared at step 0. ValueError if the numbers of workers differ, or if a step size is not positive.
     """
     aggregator = aggregator or InProcess(problem.workers)
     if aggregator.workers != problem.workers:
@@ -80,6 +82,17 @@ def distributed_minimize(
     engine = Engine(method, aggregator, seed=seed)
     segment = Segment((Piece(NAME, (problem.dimension,)),))
     x: Vector = np.zeros(problem.dimension) if start is None else start.astype(np.float64)
+    engine.require_agreement(
+        lambda: {
+            "step_size": step_size(0) if callable(step_size) else step_size,
+            "steps": steps,
+            "dimension": problem.dimension,
+            "estimator": description_of(estimator),
+            "momentum": momentum,
+            "proximal": description_of(proximal),
+            "start": digest_of({NAME: x}),
+        }
+    )
     states = [estimator.start(problem, worker, x) for worker in aggregator.local]
     velocity: Vector = np.zeros(problem.dimension)
     for step in range(steps):

@@ -91,6 +91,7 @@ def _transfer(method: Compressor, rank: int, setup: Setup) -> tuple[float, ...]:
     granularity, group = granularity_of(method), _group_of(method, setup)
     segments, differing = segments_of(model, granularity), 0
     engine, simulated = Engine(method, aggregator_of(group)), Engine(method, InProcess(setup.workers))
+    engine.require_agreement()  # whose packets are not counted
     before, traffic = wiresum.torch.stats(group).network, engine.aggregator.traffic
     for step in range(setup.steps):
         by_worker = gradients_of_workers(digits, model, seed=step, workers=setup.workers, batch=setup.batch)

@@ -7,11 +7,13 @@ contributions of the local workers and returns what each worker receives. So com
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from wiresum.agent.agreement import require_agreement
 from wiresum.compress import native
 from wiresum.compress.arrays import Bytes, Int32Array, Vector
 
@@ -78,6 +80,16 @@ class Aggregator(ABC):
         sent = sum(source in self.local for source, _ in routes) * nbytes
         self.traffic.add(sent / len(self.local), len(delivered) * nbytes / len(self.local))
         return delivered
+
+    def require_agreement(self, what: str, describe: Callable[[], Mapping[str, Any]]) -> None:
+        """`wiresum.agent.agreement.require_agreement` among the workers. It counts as no traffic."""
+
+        def gather(message: bytes) -> list[bytes]:
+            if len(self.local) == self.workers:  # one process describes all of them
+                return [message]
+            return [bytes(parcel) for parcel in self._gather([np.frombuffer(message, np.uint8)])]
+
+        require_agreement(what, describe, gather)
 
     def _gather_counted(self, contributions: Sequence[Bytes]) -> list[Bytes]:
         gathered = self._gather(contributions)

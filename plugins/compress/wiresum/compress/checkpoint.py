@@ -8,6 +8,7 @@ whose mean is not the common one would bias every later step. So the state conta
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -36,24 +37,25 @@ class Tensor(NamedTuple):
 
 def described(method: Compressor) -> dict[str, Any]:
     """A method and all its options, as mappings, lists, text and numbers; a memory is an object, not its name."""
-    description: dict[str, Any] = _described(method)
-    description["memory"] = _described(memory_of(method.memory))
+    description: dict[str, Any] = description_of(method)
+    description["memory"] = description_of(memory_of(method.memory))
     description["down"] = None if method.down is None else described(method.down)
     return description
 
 
-def _described(value: Any) -> Any:
+def description_of(value: Any) -> Any:
+    """An object and its options, as mappings, lists, text and numbers."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _described(item) for name, item in value.items()}
+        return {str(name): description_of(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_described(item) for item in value]
+        return [description_of(item) for item in value]
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
     options = {**getattr(value, "__dict__", {}), **{field.name: getattr(value, field.name) for field in fields}}
-    return {"type": type(value).__name__, **{name: _described(option) for name, option in options.items()}}
+    return {"type": type(value).__name__, **{name: description_of(option) for name, option in options.items()}}
 
 
 def differences(there: Any, here: Any, what: str) -> list[str]:
@@ -122,6 +124,26 @@ def mismatched_vectors(store: Any, tensors: Mapping[str, Tensor], what: str) -> 
         elif (len(vector), vector.dtype) != (tensors[name].size, tensors[name].dtype):
             found.append(f"{what}.{name} has {len(vector)} values of {vector.dtype}, and its tensor is {tensors[name]}")
     return found
+
+
+def digest_of(*stores: Mapping[Any, Any]) -> str:
+    """SHA-256, in hex, of nested mappings of arrays and numbers."""
+    digest = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, Mapping):
+            for name in sorted(value):
+                digest.update(f"{name!r}: ".encode())
+                add(value[name])
+        elif isinstance(value, np.ndarray):
+            digest.update(f"{value.dtype} {value.shape} ".encode())
+            digest.update(np.ascontiguousarray(value).data)
+        else:
+            digest.update(f"{value!r} ".encode())
+
+    for store in stores:
+        add(store)
+    return digest.hexdigest()
 
 
 def _listed(names: set[str]) -> str:

@@ -32,7 +32,14 @@ from torch.optim import Optimizer
 
 from wiresum.agent.extent import require_memory
 from wiresum.compress.arrays import Sparse, Vector, joined
-from wiresum.compress.checkpoint import differences, differing_tensors, mismatched_names, refuse, require_entries
+from wiresum.compress.checkpoint import (
+    described,
+    differences,
+    differing_tensors,
+    mismatched_names,
+    refuse,
+    require_entries,
+)
 from wiresum.compress.compressor import Compressor
 from wiresum.compress.engine import Engine, Piece, Segment, require_version
 from wiresum.compress.groups import aggregator_of
@@ -90,7 +97,7 @@ def attach(
     scaler: torch.amp.GradScaler | None = None,
 ) -> Attachment:
     """Makes `model` average its gradients with `method` until `detach()`. All workers call it with the same arguments,
-    between two steps.
+    between two steps. They compare them: if one differs, or is refused at one worker, all of them raise the same error.
 
     `granularity` is what is compressed as one vector: each parameter ("layer"), each of DDP's buckets ("bucket"), or
     the whole model ("model"). Not compressed are the first `start_step` steps, parameters whose names match a shell
@@ -99,8 +106,8 @@ def attach(
 
     RuntimeError if the model has another communication hook or compression attached, or a process group that has no
     backend for CPU tensors. ValueError if a pattern matches no parameter, if both the method's memory and the optimizer
-    have momentum, if the optimizer is LBFGS or Rprop, or if there is a scaler and the method compares gradients with a
-    fixed value. TypeError if `model` is no DistributedDataParallel.
+    have momentum, if the optimizer is LBFGS or Rprop, if there is a scaler and the method compares gradients with a
+    fixed value, or if the workers' arguments or models differ. TypeError if `model` is no DistributedDataParallel.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
@@ -154,16 +161,35 @@ class Attachment:
         elements_min: int = 0,
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
-        if granularity not in ("layer", "bucket", "model"):
-            raise ValueError(f"the granularity is layer, bucket or model, not {granularity!r}")
         self._parameters = {name: p for name, p in model.module.named_parameters() if p.requires_grad}
-        _require_trainable(optimizer)
-        _require_one_momentum(method, optimizer)
-        if scaler is not None:
-            _require_following_scale(method)
         self._names = {id(parameter): name for name, parameter in self._parameters.items()}
         self._pieces = {name: Piece(name, tuple(parameter.shape)) for name, parameter in self._parameters.items()}
-        self._compressed = _compressed_of(self._pieces, leave_out, elements_min)
+        aggregator = aggregator_of(model.process_group)
+
+        def checked() -> dict[str, Any]:
+            """What must be the same at all workers. ValueError for what is refused at any."""
+            if granularity not in ("layer", "bucket", "model"):
+                raise ValueError(f"the granularity is layer, bucket or model, not {granularity!r}")
+            _require_trainable(optimizer)
+            _require_one_momentum(method, optimizer)
+            if scaler is not None:
+                _require_following_scale(method)
+            self._compressed = _compressed_of(self._pieces, leave_out, elements_min)
+            return {
+                "method": described(method),
+                "granularity": granularity,
+                "seed": seed,
+                "start_step": start_step,
+                "leave_out": list(leave_out),
+                "elements_min": elements_min,
+                "scaler": None if scaler is None else scaler.state_dict(),
+                "optimizer": type(optimizer).__name__,
+                "find_unused_parameters": model.find_unused_parameters,
+                "static_graph": model.static_graph,
+                "parameter": {f"{i}": f"{name}: {self._shown(name)}" for i, name in enumerate(self._pieces)},
+            }
+
+        aggregator.require_agreement("the arguments of attach()", checked)
         self._start_step = start_step
         self._scaler = scaler
         self._scale = self._scale_now()
@@ -181,7 +207,9 @@ class Attachment:
         self._error: BaseException | None = None
         self._dense_bytes = 0
         self._group = model.process_group
-        self.engine = Engine(method, aggregator_of(model.process_group), seed=seed)
+        self.engine = Engine(method, aggregator, seed=seed)
+        self._agreed = False
+        """Whether the workers have compared their states, in the first pass."""
 
     def detach(self) -> None:
         """Ends compression and drops the memories. All workers call it between two steps. Idempotent."""
@@ -233,11 +261,11 @@ class Attachment:
 
     def _belonging(self) -> dict[str, Any]:
         """The part of a state that identifies the model."""
-        parameters = {
-            name: f"{list(self._pieces[name].shape)} of {str(self._parameters[name].dtype).removeprefix('torch.')}"
-            for name in self._compressed
-        }
-        return {"granularity": self._granularity, "parameters": parameters}
+        return {"granularity": self._granularity, "parameters": {name: self._shown(name) for name in self._compressed}}
+
+    def _shown(self, name: str) -> str:
+        dtype = str(self._parameters[name].dtype).removeprefix("torch.")
+        return f"{list(self._pieces[name].shape)} of {dtype}"
 
     def synchronize(self) -> None:
         """Makes memories consistent after a restart in which some workers have no state, or with another number of
@@ -254,6 +282,8 @@ class Attachment:
         call = Call(buffer.device, self._streams)
         if bucket.index() == 0:
             self._forget_failed_pass()
+            if not self._agreed:
+                self._submit(self._agree_on_states)
             self._submit(lambda: self._follow_scale(call))
         future = call.future()
         if buffer.layout is torch.strided:
@@ -284,6 +314,11 @@ class Attachment:
         self._error = None
         self._finite = True
         self.engine.forget()
+
+    def _agree_on_states(self) -> None:
+        """In the first pass, since a state may have been loaded before."""
+        self.engine.require_agreement(lambda: {"steps": self._steps, "scale": self._scale})
+        self._agreed = True
 
     def _scale_now(self) -> float:
         return 1.0 if self._scaler is None else self._scaler.get_scale()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,6 +25,7 @@ from wiresum.compress.checkpoint import (
     described,
     differences,
     differing_tensors,
+    digest_of,
     mismatched_names,
     mismatched_vectors,
     refuse,
@@ -101,7 +102,7 @@ class _Update:
 
 
 class Engine:
-    """All workers need the same method and seed."""
+    """All workers need the same method, seed, step and common state, which the first average compares."""
 
     def __init__(self, method: Compressor, aggregator: Aggregator, *, seed: int = 0) -> None:
         self.method = method
@@ -134,6 +135,8 @@ class Engine:
         """Whether all means of this step are."""
         self._loaded_of: list[int] | None = None
         """The workers of a state of another world size, until `synchronize` has made it consistent."""
+        self._agreed = False
+        """Whether the workers have compared what must be the same."""
         self._down = Engine(method.down, InProcess(1), seed=seed) if method.down is not None else None
 
     def _no_vectors(self) -> dict[str, dict[str, Vector]]:
@@ -163,6 +166,8 @@ class Engine:
     ) -> list[Vector | Sparse]:
         """As `average`, but sparse (by ascending index) if the method and its memory allow it."""
         self._require_consistent()
+        if not self._agreed:
+            self.require_agreement(lambda: {"segments": _listed_segments(segments, gradients[0])})
         for i, row in enumerate(gradients):
             for segment, gradient in zip(segments, row, strict=True):
                 self._require_fit(segment, gradient, self.aggregator.local[i])
@@ -426,6 +431,30 @@ class Engine:
         if self._down is not None:
             self._down._load(state["down"], False)
 
+    def require_agreement(self, more: Callable[[], Mapping[str, Any]] = dict) -> None:
+        """Compares what must be the same at all workers, and what `more` returns. A collective: all workers call it, at
+        the latest in their first average. ValueError at all of them if something differs.
+
+        States are loaded before it: what one worker loads later is not compared.
+        """
+        self.aggregator.require_agreement(
+            "the engines' options and states (synchronize() at all workers makes states equal)",
+            lambda: {**self._described(), **more()},
+        )
+        self._agreed = True
+
+    def _described(self) -> dict[str, Any]:
+        """What must be the same at all workers."""
+        is_common = len(self.aggregator.local) == self.aggregator.workers  # as that of `down`
+        return {
+            "method": described(self.method),
+            "seed": self._seed,
+            "step": self.step,
+            "common state": digest_of(self._common, self._states, self._squares, *(self._own if is_common else ())),
+            "tensors": {name: str(tensor) for name, tensor in self._tensors.items()},
+            "down": None if self._down is None else self._down._described(),
+        }
+
     def _require_consistent(self) -> None:
         if self._loaded_of is not None:
             raise RuntimeError(
@@ -546,6 +575,13 @@ def require_version(state: Any) -> None:
             f"this compression state has version {state['version']}, and only {STATE_VERSION} can be loaded: finish "
             "with the version of Wiresum that saved it, or begin without a state"
         )
+
+
+def _listed_segments(segments: Sequence[Segment], gradients: Sequence[Gradient]) -> dict[str, str]:
+    return {
+        segment.name: f"{[list(piece.shape) for piece in segment.pieces]} of {_dtype_of(gradient).name}"
+        for segment, gradient in zip(segments, gradients, strict=True)
+    }
 
 
 def _tensors_of(state: Mapping[str, Any]) -> dict[str, Tensor]:

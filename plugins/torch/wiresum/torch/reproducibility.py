@@ -8,7 +8,6 @@ all-reduces, so any backend of torch.distributed does.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -18,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from wiresum.agent._native import DigitSums
+from wiresum.agent.agreement import require_agreement
 from wiresum.torch.plan import require_memory
 
 BUCKET_BYTES = 25_000_000
@@ -71,18 +71,17 @@ class Reproducible:
     def __init__(
         self, model: torch.nn.Module, microbatches: int, group: dist.ProcessGroup | None, words: int | None
     ) -> None:
-        _require_plain(model, microbatches, words)
         self.microbatches = microbatches
         self._group = group
         alone = group is None and not (dist.is_available() and dist.is_initialized())
         self._rank, self._size = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
         if self._rank < 0:
             raise ValueError("reproducible: this process is not in the group that was given")
+        self._require_agreement(model, words)
         self._sums = DigitSums(microbatches, words or 0)
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
         self._gradients = [_Gradient(name, parameter, self._sums) for name, parameter in named]
         self._frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-        self._require_agreement(model, words)
         self._broadcast(model)
         self._backwards = 0
         self._open: int | None = None
@@ -262,20 +261,28 @@ class Reproducible:
     # ---- start
 
     def _require_agreement(self, model: torch.nn.Module, words: int | None) -> None:
+        def checked() -> dict[str, Any]:
+            _require_plain(model, self.microbatches, words)
+            return {
+                "microbatches": self.microbatches,
+                "words": words,
+                "tensor": {name: _shown(tensor) for name, tensor in _tensors(model)},
+                # With others of these a micro-batch's gradient has other bits.
+                "PyTorch": torch.__version__,
+                "instructions": torch.backends.cpu.get_cpu_capability(),
+                "threads": torch.get_num_threads(),
+                "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+            }
+
+        require_agreement("reproducible: arguments, models and settings of PyTorch", checked, self._gather)
+
+    def _gather(self, message: bytes) -> list[bytes]:
         if self._size == 1:
-            return
-        shapes = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in _tensors(model)]
-        trained = [gradient.name for gradient in self._gradients]
-        digest = hashlib.sha256(repr((self.microbatches, words, shapes, trained)).encode()).digest()
-        mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+            return [message]
+        mine = torch.frombuffer(bytearray(message), dtype=torch.uint8)
         everybody = [torch.empty_like(mine) for _ in range(self._size)]
         dist.all_gather(everybody, mine, group=self._group)
-        different = [rank for rank, other in enumerate(everybody) if not torch.equal(other, everybody[0])]
-        if different:
-            raise ValueError(
-                "reproducible: microbatches, words, or the model's names, shapes, dtypes or trained parameters differ "
-                f"from those of rank 0 at ranks {different}"
-            )
+        return [other.numpy().tobytes() for other in everybody]
 
     def _broadcast(self, model: torch.nn.Module) -> None:
         if self._size == 1:
@@ -308,6 +315,11 @@ def reproducible(
 
 def _tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _shown(tensor: torch.Tensor) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{list(tensor.shape)} of {dtype}, {'' if tensor.requires_grad else 'not '}trained"
 
 
 def _require_plain(model: torch.nn.Module, microbatches: int, words: int | None) -> None:

@@ -17,10 +17,11 @@ import time
 
 import torch.distributed as dist
 
+from wiresum.agent.agreement import ranks_text
 from wiresum.horovod.torch.execution import Agreed, Execution
 from wiresum.horovod.torch.handle import Handle, HorovodInternalError
 from wiresum.horovod.torch.negotiation import Negotiation
-from wiresum.horovod.torch.request import Request, RequestType, ranks_text
+from wiresum.horovod.torch.request import Request, RequestType
 from wiresum.horovod.torch.settings import Settings
 
 log = logging.getLogger("wiresum")

@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from wiresum.agent.agreement import ranks_text
 from wiresum.horovod.torch.request import (
     JOINED_RANKS_MAY_BE_ABSENT,
     Op,
@@ -38,7 +39,6 @@ from wiresum.horovod.torch.request import (
     disagreement,
     disagreement_on_kind,
     encode,
-    ranks_text,
 )
 
 _JOINED, _LEAVING = 1, 2

@@ -12,6 +12,8 @@ from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import Any
 
+from wiresum.agent.agreement import by_rank
+
 DIMENSIONS_MAX = 64
 """PyTorch's own limit."""
 
@@ -161,15 +163,3 @@ _COMPARED: tuple[tuple[str, Callable[[Request], object]], ...] = (
     ("root ranks", lambda request: request.root),
     ("process sets", lambda request: str(list(request.members))),
 )
-
-
-def by_rank(values: Mapping[int, object]) -> str:
-    """Each value with the ranks that have it: "rank 0 has 1; ranks 1, 2 have 2"."""
-    ranks: dict[object, list[int]] = {}
-    for rank, value in sorted(values.items()):
-        ranks.setdefault(value, []).append(rank)
-    return "; ".join(f"{ranks_text(who)} {'has' if len(who) == 1 else 'have'} {value}" for value, who in ranks.items())
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
