@@ -294,6 +294,9 @@ def wrong(rank: int, size: int) -> None:
     ddp = model()
     with pytest.raises(ValueError, match="layer, bucket or model, not 'tensor'"):
         wc.attach(ddp, optimizer_of(ddp), wc.QSGD(), granularity="tensor")  # type: ignore[arg-type]
+    skipping = DistributedDataParallel(torch.nn.Linear(3, 3), skip_all_reduce_unused_params=True)
+    with pytest.raises(ValueError, match="use find_unused_parameters=True alone"):
+        wc.attach(skipping, optimizer_of(skipping), wc.QSGD())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     for memory in ("momentum-correction", "ef21-momentum"):
         with pytest.raises(ValueError, match=r"have momentum \(0\.9\)"):

@@ -387,6 +387,99 @@ def test_unused_parameters_accumulation_and_other_precisions(switched: Cluster) 
     assert switched.run(special_models) == [[True] * 4] * 3
 
 
+UNUSED_METHODS = ("IntDIANA", "TopK", "gTop-k", "gTop-k, momentum corrected", "TopK, EF21 with momentum", "PowerSGD",
+                  "THC", "TopK, quantised down")  # fmt: skip
+
+
+def kept(run: Run, layer: str) -> Any:
+    """The memories of a layer's parameters."""
+    state = run.attachment.state_dict()["engine"]
+    stores = [*state["own"][0].values(), state["common"]]
+    return bits_of([{name: one for name, one in store.items() if name.startswith(layer)} for store in stores])
+
+
+def unused_everywhere(rank: int, size: int, options: dict[str, Any]) -> list[str]:
+    """The methods that change a memory for what DDP throws away, or a gradient that DDP leaves alone."""
+    wrong = []
+    for at, name in enumerate(UNUSED_METHODS):
+        run = Run(METHODS[name], GRANULARITIES[at % 3], find_unused_parameters=True, **options)
+        for step in range(6):
+            used_by = [{0, 1, 2}, {}, {1}, {}, {}, {0, 2}][step]
+            before = kept(run, "detour")
+            run.optimizer.zero_grad(set_to_none=step % 2 == 0)
+            detour = [None if p.grad is None else p.grad.clone() for p in run.model.module.detour.parameters()]
+            images, labels = batch(rank, step)
+            if step == 4:  # what is used under no_sync counts
+                used_by = {2}
+                with run.model.no_sync():
+                    torch.nn.functional.cross_entropy(run.model(images, detour=rank == 2), labels).backward()
+            uses = rank in used_by and step != 4
+            torch.nn.functional.cross_entropy(run.model(images, detour=uses), labels).backward()
+            after = [p.grad for p in run.model.module.detour.parameters()]
+            same = all(
+                (one is None and other is None) or (one is not None and other is not None and torch.equal(one, other))
+                for one, other in zip(detour, after, strict=True)
+            )
+            if (kept(run, "detour") == before and same) != (not used_by):
+                wrong.append(f"{name}, step {step}")
+            run.optimizer.step()
+        if not same_everywhere(run.bits()):
+            wrong.append(f"{name}: models differ")
+    return wrong
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}], ids=str)
+def test_a_parameter_that_no_worker_used_keeps_its_memories_and_its_gradient(
+    switched: Cluster, options: dict[str, Any]
+) -> None:
+    assert switched.run(unused_everywhere, options) == [[]] * 3
+
+
+def mass(rank: int, size: int, name: str, granularity: Granularity) -> float:
+    """What has not arrived of the gradients of a layer that every other step uses, and is in no residual either."""
+    run = Run(METHODS[name], granularity, find_unused_parameters=True)
+    weight = run.model.module.detour.weight
+    given, got = torch.zeros_like(weight), torch.zeros_like(weight)
+    for step in range(8):
+        images, labels = batch(rank, step)
+        if step % 2 == 0:
+            alone = copy.deepcopy(run.model.module)
+            alone.zero_grad()
+            torch.nn.functional.cross_entropy(alone(images), labels).backward()
+            given += alone.detour.weight.grad
+        run.optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(run.model(images, detour=step % 2 == 0), labels).backward()
+        got += torch.zeros_like(weight) if weight.grad is None else weight.grad
+    waiting = run.attachment.state_dict()["engine"]["own"][0]["residual"]["detour.weight"].reshape(weight.shape)
+    lost = given - waiting
+    dist.all_reduce(lost)
+    return float((lost / size - got).abs().sum() / given.abs().sum())
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("name", ["TopK", "gTop-k", "PowerSGD", "THC"])
+def test_no_part_of_a_gradient_is_lost_between_steps_that_do_not_use_its_parameter(
+    switched: Cluster, name: str, granularity: Granularity
+) -> None:
+    assert max(switched.run(mass, name, granularity)) < 1e-5
+
+
+def static(rank: int, size: int) -> tuple[list[float], bool, bool]:
+    """The bytes sent in each step, whether the unused layer has no gradient, and whether the models are equal."""
+    run, sent = Run(METHODS["IntDIANA"], static_graph=True), [0.0]
+    for step in range(3):
+        run.train(rank, range(step, step + 1), detour=False)
+        sent.append(run.attachment.report().sent_bytes)
+    without = all(parameter.grad is None for parameter in run.model.module.detour.parameters())
+    return np.diff(sent).tolist(), without, same_everywhere(run.bits())
+
+
+def test_a_static_graph_counts_once_what_it_uses(switched: Cluster) -> None:
+    for (first, second, third), without, same in switched.run(static):
+        assert first > second == third
+        assert without and same
+
+
 class Embedded(torch.nn.Module):
     """An embedding with sparse gradients, and a layer with dense ones."""
 
@@ -437,9 +530,9 @@ def overlapping(rank: int, size: int) -> tuple[int, bool, bool]:
     run.train(rank, range(2))
     computed, estimates, in_time = threading.Event(), run.attachment.engine.estimates, []
 
-    def estimates_after(*arguments: Any) -> Any:
+    def estimates_after(*arguments: Any, **options: Any) -> Any:
         in_time.append(computed.wait(30))
-        return estimates(*arguments)
+        return estimates(*arguments, **options)
 
     run.attachment.engine.estimates = estimates_after  # type: ignore[method-assign]
     run.model.module.convolution.bias.register_hook(lambda gradient: computed.set())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import wiresum.compress as wc
+from wiresum.compress.engine import _dense
 from wiresum_lab.float_modes import MODES, float_mode
 
 from .methods import METHODS
@@ -41,7 +42,11 @@ def gradients(step: int, segments: list[wc.Segment], workers: int = 3) -> list[l
 
 def average(engine: wc.Engine, values: Any, segments: list[wc.Segment]) -> list[np.ndarray]:
     """Averages, and passes the parameters that some methods need."""
-    return engine.average(segments, values, {segment.name: np.linspace(1, 2, segment.size) for segment in segments})
+    return engine.average(segments, values, parameters_of(segments))
+
+
+def parameters_of(segments: list[wc.Segment]) -> dict[str, np.ndarray]:
+    return {segment.name: np.linspace(1, 2, segment.size) for segment in segments}
 
 
 def run(engine: wc.Engine, steps: range, segments: list[wc.Segment] = BY_LAYER) -> list[list[np.ndarray]]:
@@ -179,6 +184,52 @@ def test_what_a_failed_step_averaged_is_forgotten_even_if_the_next_one_has_other
 
 FOLLOWING = sorted(name for name, method in ALL.items() if method.follows_scale and "estimates" not in name)
 """The paper's scale has an epsilon, in the units of the gradient: it follows, but not bit for bit."""
+
+
+def of_piece(engine: wc.Engine | None, piece: str) -> list[Any]:
+    """All that the engine keeps of a piece."""
+    if engine is None:
+        return []
+    stores = [engine._common, engine._squares, *(store for mine in engine._own for store in mine.values())]
+    return [*(np.array(store.get(piece, "nothing")).tolist() for store in stores), *of_piece(engine._down, piece)]
+
+
+@pytest.mark.parametrize("segments", [BY_LAYER, BY_BUCKET, WHOLE], ids=["layer", "bucket", "model"])
+@pytest.mark.parametrize("name", ALL)
+def test_an_estimate_that_no_optimizer_sees_changes_no_memory(name: str, segments: list[wc.Segment]) -> None:
+    """Piece b is unused before its first use, too. A checkpoint can be loaded after any step."""
+    engine = wc.Engine(ALL[name], wc.InProcess(3), seed=4)
+    for step, unused in enumerate([{"b"}, {"b"}, set(), {"b"}, {"a", "b"}, set()]):
+        masks = [
+            np.concatenate([np.full(piece.size, piece.name not in unused) for piece in segment.pieces])
+            for segment in segments
+        ]
+        values = [[one * mask for one, mask in zip(row, masks, strict=True)] for row in gradients(step, segments)]
+        restored = wc.Engine(ALL[name], wc.InProcess(3))
+        restored.load_state_dict(engine.state_dict())
+        before = {piece: of_piece(engine, piece) for piece in unused}
+        for one in (engine, restored):
+            one.estimates(segments, values, parameters_of(segments), unused=unused)
+            one.advance()
+        assert {piece: of_piece(engine, piece) for piece in unused} == before, step
+        assert same_bits(restored.state_dict(), engine.state_dict())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_by_layer_other_pieces_are_averaged_as_without_the_unused_one(name: str) -> None:
+    engines = [wc.Engine(ALL[name], wc.InProcess(3), seed=4) for _ in range(2)]
+    for step, segments in enumerate([BY_LAYER, [BY_LAYER[0], BY_LAYER[2]], BY_LAYER]):
+        values = gradients(step, BY_LAYER)
+        unused = {"b"} if len(segments) == 2 else set()
+        zeroed = [[one * (i != 1 or not unused) for i, one in enumerate(row)] for row in values]
+        found = engines[0].estimates(BY_LAYER, zeroed, parameters_of(BY_LAYER), unused=unused)
+        expected = average(engines[1], gradients(step, segments), segments)
+        for segment, estimate in zip(BY_LAYER, found, strict=True):
+            if segment in segments:
+                assert same_bits(_dense(estimate, segment), expected[segments.index(segment)])
+        for engine in engines:
+            engine.advance()
+    assert same_bits(engines[0].state_dict(), engines[1].state_dict())
 
 
 @pytest.mark.parametrize("name", [*FOLLOWING, "IntDIANA, by estimates"])

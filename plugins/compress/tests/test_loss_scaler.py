@@ -148,12 +148,12 @@ def repeated_after_failure(rank: int, size: int) -> bool:
     engine = run.attachment.engine
     residuals, estimates, calls = engine.state_dict()["own"][0]["residual"], engine.estimates, []
 
-    def failing(segments: Any, gradients: Any, parameters: Any) -> Any:
+    def failing(segments: Any, gradients: Any, parameters: Any, **options: Any) -> Any:
         calls.append(len(segments))
         if len(calls) > 1:
             raise ConnectionError("the second bucket fails")
         gradients[0][0][0].fill(np.inf)
-        return estimates(segments, gradients, parameters)
+        return estimates(segments, gradients, parameters, **options)
 
     engine.estimates = failing  # type: ignore[method-assign]
     with pytest.raises(ConnectionError, match="the second bucket fails"):

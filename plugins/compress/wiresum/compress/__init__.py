@@ -22,7 +22,7 @@ from wiresum.compress.compressor import (
     SparseCompressor,
     Trait,
 )
-from wiresum.compress.engine import Engine, Piece, Segment
+from wiresum.compress.engine import Engine
 from wiresum.compress.gtopk import GTopK
 from wiresum.compress.integer import IntDIANA, IntSGD
 from wiresum.compress.memory import EF21, EF21Momentum, ErrorFeedback, Memory, MomentumCorrection, NoMemory, Shift
@@ -30,6 +30,7 @@ from wiresum.compress.natural import Identity, Natural, SignMajority
 from wiresum.compress.powersgd import PowerSGD
 from wiresum.compress.quantise import DIANA, QSGD, Quantiser, TernGrad
 from wiresum.compress.ratio import WarmUp
+from wiresum.compress.segment import Piece, Segment
 from wiresum.compress.sparse import (
     AdaptiveThreshold,
     OwnScale,

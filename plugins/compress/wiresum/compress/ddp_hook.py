@@ -12,15 +12,20 @@ waits for it after that copy.
 
 Memories are kept by parameter name, since DDP rebuilds its buckets after the first step. A step ends with its last
 bucket. Gradients accumulated under `no_sync` are compressed once. Sparse gradients are averaged without compression.
+
+With `find_unused_parameters` or `static_graph`, a parameter may be unused at all workers in a step. DDP leaves its
+gradient as it is, and throws away what the hook returns for it. So workers count before each exchange who has used a
+parameter, and leave out those that nobody has: their memories keep what they have for a step that uses them.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from wiresum.agent.extent import require_memory
+from wiresum.compress import packing
 from wiresum.compress.arrays import Sparse, Vector, joined
 from wiresum.compress.checkpoint import (
     described,
@@ -41,11 +47,12 @@ from wiresum.compress.checkpoint import (
     require_entries,
 )
 from wiresum.compress.compressor import Compressor
-from wiresum.compress.engine import Engine, Piece, Segment, require_version
+from wiresum.compress.engine import Engine, require_version
 from wiresum.compress.groups import aggregator_of
 from wiresum.compress.host_copy import Call, HostCopy, Streams
 from wiresum.compress.memory import memory_of
 from wiresum.compress.native import DefaultFloats
+from wiresum.compress.segment import Piece, Segment
 
 Granularity = Literal["layer", "bucket", "model"]
 Bucket = Any  # dist.GradBucket, which PyTorch's stubs do not export
@@ -170,6 +177,7 @@ class Attachment:
             """What must be the same at all workers. ValueError for what is refused at any."""
             if granularity not in ("layer", "bucket", "model"):
                 raise ValueError(f"the granularity is layer, bucket or model, not {granularity!r}")
+            _require_every_bucket(model)
             _require_trainable(optimizer)
             _require_one_momentum(method, optimizer)
             if scaler is not None:
@@ -210,10 +218,13 @@ class Attachment:
         self.engine = Engine(method, aggregator, seed=seed)
         self._agreed = False
         """Whether the workers have compared their states, in the first pass."""
+        self._use = _Use(self._parameters, model.static_graph) if _may_leave_out(model) else None
 
     def detach(self) -> None:
         """Ends compression and drops the memories. All workers call it between two steps. Idempotent."""
         self._forget_failed_pass()
+        if self._use is not None:
+            self._use.close()
         self.is_detached = True
         self._thread.shutdown()
 
@@ -288,7 +299,8 @@ class Attachment:
         future = call.future()
         if buffer.layout is torch.strided:
             pieces = [self._pieces[self._names[id(parameter)]] for parameter in bucket.parameters()]
-            self._held.append(_Held(call, buffer, pieces, future))
+            used = [piece.name for piece in pieces if self._use is None or piece.name in self._use.here]
+            self._held.append(_Held(call, buffer, pieces, used, future))
             self._dense_bytes += buffer.nbytes
         else:
             self._submit(lambda: self._average_rows(call, buffer, future))
@@ -298,6 +310,8 @@ class Attachment:
         if bucket.is_last():
             wait(self._exchanges)
             self._exchanges.clear()
+        if self._use is not None and (bucket.is_last() or self._error is not None):
+            self._use.here.clear()
         if self._error is not None:
             raise self._error
         if bucket.is_last():
@@ -313,6 +327,8 @@ class Attachment:
         self._held = []
         self._error = None
         self._finite = True
+        if self._use is not None:
+            self._use.begin_count()
         self.engine.forget()
 
     def _agree_on_states(self) -> None:
@@ -353,12 +369,25 @@ class Attachment:
         pieces = [piece for held in held_together for piece in held.pieces if self._compresses(piece)]
         for held in held_together:
             self._average_plainly([held.parts[piece.name] for piece in held.pieces if not self._compresses(piece)])
-        if pieces:
+        unused = self._unused(pieces, {name for held in held_together for name in held.used})
+        if len(unused) < len(pieces):
             parts = {name: part for held in held_together for name, part in held.parts.items()}
             with held_together[-1].call.resumed():  # parameters are read from the device
-                self._average_compressed(pieces, parts)
+                self._average_compressed(pieces, parts, unused)
         for held in held_together:
             held.finish()
+
+    def _unused(self, pieces: Sequence[Piece], used_here: Set[str]) -> frozenset[str]:
+        """The pieces that no worker has used in this step."""
+        if self._use is None:
+            return frozenset()
+        asked = [piece.name for piece in pieces if piece.name not in self._use.by]
+        if asked:
+            aggregator = self.engine.aggregator
+            mine = np.array([name in used_here for name in asked], np.int32)
+            counts = aggregator.sum([mine], packing.width_for(1, aggregator.workers))
+            self._use.by.update(zip(asked, counts.tolist(), strict=True))
+        return frozenset(piece.name for piece in pieces if not self._use.by[piece.name])
 
     def _compresses(self, piece: Piece) -> bool:
         return self._steps >= self._start_step and piece.name in self._compressed
@@ -381,24 +410,35 @@ class Attachment:
     def _note_finite(self, values: torch.Tensor) -> None:
         self._finite = self._finite and bool(values.isfinite().all())
 
-    def _average_compressed(self, pieces: list[Piece], parts: Mapping[str, Vector]) -> None:
-        segments = self._segments(pieces)
+    def _average_compressed(self, pieces: list[Piece], parts: Mapping[str, Vector], unused: frozenset[str]) -> None:
+        """Overwrites the parts of all pieces but the unused ones."""
+        segments = self._segments(pieces, unused)
+        parts = {name: np.zeros_like(part) if name in unused else part for name, part in parts.items()}
         gradients = [[parts[piece.name] for piece in segment.pieces] for segment in segments]
         parameters = {}
         if self.engine.method.uses_parameters:
             for segment in segments:
                 values = [_values_of(self._parameters[piece.name]) for piece in segment.pieces]
                 parameters[segment.name] = joined(values)
-        estimates = self.engine.estimates(segments, [gradients], parameters)
+        estimates = self.engine.estimates(segments, [gradients], parameters, unused=unused)
         for estimate, gradient in zip(estimates, gradients, strict=True):
             _overwrite(gradient, estimate)
 
-    def _segments(self, pieces: list[Piece]) -> list[Segment]:
-        """Pieces are joined in the order of the model, which does not depend on DDP's buckets."""
+    def _segments(self, pieces: list[Piece], unused: frozenset[str]) -> list[Segment]:
+        """Pieces are joined in the order of the model, which does not depend on DDP's buckets. A vector of several has
+        the unused ones as well, so that it has the same length, and the compressor's state fits it, in every step."""
         if self._granularity == "layer":
-            return [Segment((piece,)) for piece in pieces]
+            return [Segment((piece,)) for piece in pieces if piece.name not in unused]
         present = {piece.name for piece in pieces}
         return [Segment(tuple(piece for name, piece in self._pieces.items() if name in present))]
+
+
+def _require_every_bucket(model: DistributedDataParallel) -> None:
+    if getattr(model, "skip_all_reduce_unused_params", False):
+        raise ValueError(
+            "DDP with skip_all_reduce_unused_params=True does not hand all buckets to a communication hook, so "
+            "compression cannot tell where a step ends: use find_unused_parameters=True alone"
+        )
 
 
 def _require_trainable(optimizer: Optimizer) -> None:
@@ -432,14 +472,53 @@ def _require_following_scale(method: Compressor | None) -> None:
         method = method.down
 
 
+def _may_leave_out(model: DistributedDataParallel) -> bool:
+    """Whether the model may be trained without some of its parameters in a step."""
+    return bool(model.find_unused_parameters or model.static_graph)
+
+
+class _Use:
+    """Which parameters this worker has used since the last step, also in backward passes under `no_sync`, and by how
+    many workers they were used in this step."""
+
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], is_static: bool) -> None:
+        self.here: set[str] = set()
+        self.by: dict[str, int] = {}
+        """As far as the workers have counted."""
+        self._is_static = is_static
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(_note, self.here, name))
+            for name, parameter in parameters.items()
+        ]
+
+    def begin_count(self) -> None:
+        if not self._is_static:  # else a step uses what the first one did
+            self.by.clear()
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _note(used: set[str], name: str, parameter: torch.Tensor) -> None:
+    used.add(name)
+
+
 class _Held:
     """A bucket whose average DDP waits for. The parts of its pieces are overwritten with their average."""
 
     def __init__(
-        self, call: Call, buffer: torch.Tensor, pieces: list[Piece], future: torch.futures.Future[torch.Tensor]
+        self,
+        call: Call,
+        buffer: torch.Tensor,
+        pieces: list[Piece],
+        used: Sequence[str],
+        future: torch.futures.Future[torch.Tensor],
     ) -> None:
         self.call = call
         self.pieces = pieces
+        self.used = used
+        """The names of pieces that this worker has used."""
         self.parts: dict[str, Vector] = {}
         """By the pieces' names; empty before `await_values`."""
         self._future = future

@@ -1,7 +1,6 @@
 """Averages gradients of all workers with a compressor and its memory.
 
-A *piece* is a parameter; a *segment* is compressed as one vector: a piece (by layer), the pieces of a bucket, or the
-whole model. Memories are kept by piece, so they survive when DDP rebuilds its buckets.
+Memories are kept by piece, so they survive when DDP rebuilds its buckets.
 
 A step calls `average` once or several times, for different segments, then `advance`. Only `advance` changes memories:
 those of all segments, or of none, if a mean of the step is not finite and a loss scaler therefore skips it. What it
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -35,6 +34,7 @@ from wiresum.compress.compressor import Batch, Compressor, Outcome, State, each
 from wiresum.compress.memory import Memory, Vectors, memory_of
 from wiresum.compress.native import square_distance, with_default_floats
 from wiresum.compress.parcel import packed, unpacked
+from wiresum.compress.segment import Segment
 from wiresum.compress.turn import Turn
 
 STATE_VERSION = 4
@@ -53,41 +53,12 @@ Gradient: TypeAlias = Vector | Sequence[Vector]
 
 
 @dataclass(frozen=True)
-class Piece:
-    name: str
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True)
-class Segment:
-    pieces: tuple[Piece, ...]
-
-    @property
-    def name(self) -> str:
-        return "+".join(self.names)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(piece.name for piece in self.pieces)
-
-    @property
-    def size(self) -> int:
-        return sum(piece.size for piece in self.pieces)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.pieces[0].shape if len(self.pieces) == 1 else (self.size,)
-
-
-@dataclass(frozen=True)
 class _Update:
     """What a segment's aggregate changes when the step ends."""
 
     segment: Segment
+    unused: Collection[str]
+    """Pieces whose vectors do not change."""
     dtype: np.dtype[Any]
     state: State
     own_states: list[State]
@@ -163,8 +134,14 @@ class Engine:
         segments: Sequence[Segment],
         gradients: Sequence[Sequence[Gradient]],
         parameters: Mapping[str, Vector] | None = None,
+        *,
+        unused: Collection[str] = (),
     ) -> list[Vector | Sparse]:
-        """As `average`, but sparse (by ascending index) if the method and its memory allow it."""
+        """As `average`, but sparse (by ascending index) if the method and its memory allow it.
+
+        `unused` names pieces whose estimates no optimizer will see, the same ones at all workers. Nothing of them is
+        sent, and their memories stay as they are. Their gradients are zeros.
+        """
         self._require_consistent()
         if not self._agreed:
             self.require_agreement(lambda: {"segments": _listed_segments(segments, gradients[0])})
@@ -175,7 +152,7 @@ class Engine:
         memories = each(lambda turn: self._memory_for(turn.size).at(turn), turns)
         own = [
             [
-                tuple(_load(mine[name], *one) for name in self._memory.keeps)
+                tuple(_load(mine[name], *one, unused) for name in self._memory.keeps)
                 for one in zip(segments, map(_dtype_of, row), strict=True)
             ]
             for mine, row in zip(self._own, gradients, strict=True)
@@ -187,13 +164,13 @@ class Engine:
         outcome = self.method.exchange(self._batch(segments, turns, outgoing), self.aggregator)
         self._note_clamped(outcome.clamped)
         estimates = [
-            self._settle(s, segment, turns[0][s], memories, outcome, outgoing, own)
+            self._settle(s, segment, turns[0][s], memories, outcome, outgoing, own, unused)
             for s, segment in enumerate(segments)
         ]
         if self._down is None:
             return estimates
         down = [_dense(estimate, segment) for estimate, segment in zip(estimates, segments, strict=True)]
-        return self._down.estimates(segments, [down])
+        return self._down.estimates(segments, [down], unused=unused)
 
     def _note_clamped(self, count: int) -> None:
         """Warns once if the clamped values are lost: without a memory no later step sends them."""
@@ -244,6 +221,7 @@ class Engine:
         outcome: Outcome,
         outgoing: Sequence[Sequence[Vectors]],
         own: Sequence[Sequence[Vectors]],
+        unused: Collection[str],
     ) -> Vector | Sparse:
         """Notes how the aggregate of segment s changes memories, and returns the estimate. All but the segment and its
         turn are of all segments, by local worker."""
@@ -261,13 +239,14 @@ class Engine:
             in_place = memory.keeps and all(now is was for now, was in zip(settled[-1], out, strict=True))
             spare.append(before if in_place else None)
         memory = self._memory_for(segment.size).at(turn.common())
-        common = _load(self._common, segment, values.dtype) if memory.has_common else values[:0]
+        common = _load(self._common, segment, values.dtype, unused) if memory.has_common else values[:0]
         if isinstance(mean, Sparse):
             estimate, common = memory.estimate_sparse(mean, segment.size, common)
         else:
             estimate, common = memory.estimate(mean, common)
         self._updates[segment.names] = _Update(
             segment,
+            unused,
             outgoing[0][s][0].dtype,
             outcome.states[s],
             [row[s] for row in outcome.own_states],
@@ -280,19 +259,24 @@ class Engine:
 
     def _commit(self, update: _Update) -> None:
         segment = update.segment
+        if all(name in update.unused for name in segment.names):
+            return
         self._states[segment.names] = update.state
         for of_worker, state in zip(self._own_states, update.own_states, strict=False):
             of_worker[segment.names] = state
         for piece in segment.pieces:
-            self._tensors[piece.name] = Tensor(piece.shape, update.dtype)
+            if piece.name not in update.unused:
+                self._tensors[piece.name] = Tensor(piece.shape, update.dtype)
         for mine, vectors, spare, spares in zip(self._own, update.own, update.spare, self._spare, strict=True):
             for name, vector in zip(self._memory.keeps, vectors, strict=True):
-                _store(mine[name], segment, vector)
+                _store(mine[name], segment, vector, update.unused)
             if spare is not None:
                 spares[segment.name] = spare
         if update.common is not None:
-            _store(self._common, segment, update.common)
+            _store(self._common, segment, update.common, update.unused)
         for piece, square in zip(segment.pieces, update.squares, strict=False):
+            if piece.name in update.unused:
+                continue
             before = self._squares.get(piece.name)
             self._squares[piece.name] = square if before is None else LENGTH_BETA * before + (1 - LENGTH_BETA) * square
 
@@ -399,7 +383,8 @@ class Engine:
         found += mismatched_vectors(state["common"], tensors if self._memory.has_common else {}, "common")
         found += mismatched_names(state["squares"], tensors if self.method.uses_length else (), "squares")
         with_state = {name for one in state["states"] for name in one["pieces"]}
-        found += mismatched_names(with_state, tensors, "states")
+        # A segment may have pieces that were not used yet, which have no vectors.
+        found += mismatched_names(with_state & tensors.keys(), tensors, "states")
         refuse(found)
         if self._down is not None:
             self._down._require_loadable(state["down"], False)
@@ -596,20 +581,24 @@ def _dtype_of(gradient: Gradient) -> np.dtype[Any]:
     return gradient.dtype if isinstance(gradient, np.ndarray) else gradient[0].dtype
 
 
-def _load(store: Mapping[str, Vector], segment: Segment, dtype: np.dtype[Any]) -> Vector:
-    """The segment's vector in a store; zeros for pieces that it lacks."""
+def _load(store: Mapping[str, Vector], segment: Segment, dtype: np.dtype[Any], unused: Collection[str]) -> Vector:
+    """The segment's vector in a store; zeros for pieces that it lacks, and for unused ones."""
     return joined(
-        [store[piece.name] if piece.name in store else np.zeros(piece.size, dtype) for piece in segment.pieces]
+        [
+            store[piece.name] if piece.name in store and piece.name not in unused else np.zeros(piece.size, dtype)
+            for piece in segment.pieces
+        ]
     )
 
 
-def _store(store: dict[str, Vector], segment: Segment, vector: Vector) -> None:
+def _store(store: dict[str, Vector], segment: Segment, vector: Vector, unused: Collection[str]) -> None:
     if len(segment.pieces) == 1:
-        store[segment.pieces[0].name] = vector
-        return
-    ends = np.cumsum([piece.size for piece in segment.pieces])
-    for piece, part in zip(segment.pieces, np.split(vector, ends[:-1]), strict=True):
-        store[piece.name] = part
+        parts = [vector]
+    else:
+        parts = np.split(vector, np.cumsum([piece.size for piece in segment.pieces])[:-1])
+    for piece, part in zip(segment.pieces, parts, strict=True):
+        if piece.name not in unused:
+            store[piece.name] = part
 
 
 def _squares_of(estimate: Vector, segment: Segment) -> list[float]:
