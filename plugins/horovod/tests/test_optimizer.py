@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 
 import wiresum.horovod.torch as hvd
-from wiresum_lab.ranks.cluster import Cluster, runs_in
+from wiresum_lab.ranks.cluster import runs_in
 
 STEPS = 4
 ROWS = 12
@@ -74,6 +75,93 @@ def test_ranks_train_as_one_process_on_all_rows(
         everybody = hvd.allgather_object(parameter.detach())
         assert all(torch.equal(other, parameter) for other in everybody)
     assert compression or hvd.stats().collectives_network["all_reduce_coalesced"]
+
+
+@pytest.mark.parametrize("made", ["before", "after", "before and after"])
+@runs_in("trio")
+def test_a_scheduler_may_be_made_before_the_optimizer_is_distributed(rank: int, size: int, made: str) -> None:
+    """And a state may be loaded in between."""
+    trained = []
+    for ranks in (range(size), range(rank, rank + 1)):  # one process on all rows, and this rank on its own
+        model = network(0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        decay = [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) for _ in range(made != "after")]
+        if len(ranks) == 1:
+            distributed = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+            assert distributed is optimizer and type(optimizer).__name__ == "SGD"
+        decay += [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) for _ in range(made != "before")]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for step, (rows, targets) in enumerate(batches(6)):
+                parts = [torch.nn.functional.mse_loss(model(rows[r::size]), targets[r::size]) for r in ranks]
+                torch.stack(parts).mean().backward()
+                optimizer.step()
+                for scheduler in decay:
+                    scheduler.step()
+                optimizer.zero_grad()
+                if step == 2:
+                    optimizer.load_state_dict(optimizer.state_dict())
+        trained.append((*model.parameters(), torch.tensor(optimizer.param_groups[0]["lr"])))
+    for expected, found in zip(*trained, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@runs_in("trio")
+def test_step_hooks_and_what_users_put_around_methods_see_each_step_once(rank: int, size: int) -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    seen: list[Any] = []
+    optimizer.register_step_pre_hook(lambda optimizer, *_: seen.append(model.weight.grad.tolist()))
+    optimizer.register_step_post_hook(lambda optimizer, *_: seen.append(model.weight.tolist()))
+    step, zero_grad = optimizer.step, optimizer.zero_grad
+    optimizer.step = lambda *arguments: (seen.append("step"), step(*arguments))  # type: ignore[method-assign]
+    optimizer.zero_grad = lambda: (seen.append("zero"), zero_grad())  # type: ignore[method-assign]
+    hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for turn in range(2):
+        scaler.scale(model(torch.full((1, 2), float(rank))).sum()).backward()
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert seen == ["step", [[1.0, 1.0]], [[-1.0 - turn] * 2], "zero"]
+        seen.clear()
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # at other ranks it loads a state
+
+
+@runs_in("trio")
+def test_parameters_that_are_added_later_are_reduced(rank: int, size: int) -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    optimizer = torch.optim.SGD(parameters[:1], lr=1.0)
+    groups = optimizer.param_groups
+    hvd.DistributedOptimizer(optimizer, [("first", parameters[0])])
+    optimizer.add_param_group({"params": parameters[1:], "lr": 2.0})
+    assert optimizer.param_groups is groups
+    for _ in range(2):
+        sum(parameter.sum() * rank for parameter in parameters).backward()  # type: ignore[union-attr]
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [parameter.tolist() for parameter in parameters] == [[-2.0] * 2, [-4.0] * 2, [-4.0] * 2]
+    parameters[1].sum().backward()
+    with pytest.raises(AssertionError, match=r"before optimizer\.step"):  # its reduction has begun
+        optimizer.zero_grad()
+    optimizer.step()
+
+
+@runs_in("trio")
+def test_an_optimizer_that_is_distributed_again_has_the_new_arguments(rank: int, size: int) -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for op in (hvd.Average, hvd.Sum):
+        hvd.DistributedOptimizer(optimizer, model.named_parameters(), op=op)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert model.weight.tolist() == [[-4.0, -4.0]]
 
 
 @runs_in("trio")
@@ -162,8 +250,8 @@ def test_synchronized_batch_norm_equals_that_of_the_whole_batch(rank: int, size:
     torch.testing.assert_close(parts(everything), whole(everything), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.slow
-def test_invalid_options_are_refused(trio: Cluster) -> None:
+@runs_in("trio")
+def test_invalid_options_are_refused(rank: int, size: int) -> None:
     model = network(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     named = list(model.named_parameters())

@@ -1,10 +1,16 @@
-"""`DistributedOptimizer`: reduces each gradient as soon as it is computed, and waits for all of them in `step`."""
+"""`DistributedOptimizer`: reduces each gradient as soon as it is computed, and waits for all of them in `step`.
+
+It makes the optimizer an instance of a subclass of its class, in place. So a learning rate scheduler, a loss scaler or
+a hook that was made for the optimizer before has the one that steps, with its groups and its state. (Horovod makes
+another optimizer of the same groups.) What was put around a method of the optimizer itself, as a scheduler does to
+count steps, is kept, and called in place of the method of its class.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -37,13 +43,15 @@ class _Reduction:
     """How the gradients of an optimizer's parameters are reduced, and which reductions are under way."""
 
     names: dict[torch.Tensor, str]
-    groups: Sequence[_Group]
+    groups: list[_Group]
     compression: type[Compressor]
     op: Op
     passes_per_step: int
     predivide: float
     sparse_as_dense: bool
     process_set: ProcessSet
+    alone: bool
+    """Whether there are no other ranks, so that nothing is reduced."""
 
     def __post_init__(self) -> None:
         self._group_of = {parameter: group for group in self.groups for parameter in group}
@@ -51,6 +59,27 @@ class _Reduction:
         self._under_way: dict[_Group, _Wait] = {}
         self._passed: set[torch.Tensor] = set()
         """Parameters whose gradients wait for others of their group."""
+        self._hooks: list[Any] = []
+
+    def watch(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Reduces their gradients from now on."""
+        if not self.alone:
+            self._hooks += [p.register_post_accumulate_grad_hook(self.gradient_is_there) for p in parameters]
+
+    def add(self, named: Mapping[str, torch.Tensor]) -> None:
+        """Parameters that the optimizer gets later. Each is reduced by itself."""
+        for name, parameter in named.items():
+            self.names[parameter] = name
+            if not self.alone:
+                self.groups.append((parameter,))
+            self._group_of[parameter] = (parameter,)
+            self._passes_left[parameter] = self.passes_per_step
+        self.watch(named.values())
+
+    def close(self) -> None:
+        """Leaves gradients as backward passes make them."""
+        for hook in self._hooks:
+            hook.remove()
 
     @property
     def is_under_way(self) -> bool:
@@ -138,9 +167,11 @@ def _store_gradient(parameter: torch.Tensor, reduced: torch.Tensor) -> None:
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
-    """A mixin that comes before the class of the wrapped optimizer, whose state it shares."""
+    """A mixin that comes before the optimizer's own class."""
 
     _reduction: _Reduction
+    _patched: Mapping[str, Callable[..., Any]]
+    """By name: what was put around methods of the optimizer before."""
     _synchronized = False
     _should_synchronize = True
 
@@ -167,7 +198,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._should_synchronize = True
 
-    def step(self, closure: Any = None) -> Any:
+    def _before(self, name: str) -> Callable[..., Any]:
+        """The method that the optimizer had."""
+        method: Callable[..., Any] = self._patched.get(name) or getattr(super(), name)
+        return method
+
+    def step(self, *arguments: Any, **options: Any) -> Any:
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
@@ -178,7 +214,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 )
             self.synchronize()
         self._synchronized = False
-        return super().step(closure)
+        return self._before("step")(*arguments, **options)
+
+    step.hooked = True  # type: ignore[attr-defined]
+    """For PyTorch: step hooks are called by the step that the optimizer had, once, with reduced gradients."""
 
     def zero_grad(self, *arguments: Any, **options: Any) -> None:
         if self._reduction.is_under_way and not self._synchronized:
@@ -186,12 +225,18 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                 "optimizer.synchronize(). This is prohibited as it can cause a race condition."
             )
-        super().zero_grad(*arguments, **options)
+        self._before("zero_grad")(*arguments, **options)
 
     def load_state_dict(self, *arguments: Any, **options: Any) -> None:
         self._reduction.forget()
         self._synchronized, self._should_synchronize = False, True
-        super().load_state_dict(*arguments, **options)
+        self._before("load_state_dict")(*arguments, **options)
+
+    def add_param_group(self, *arguments: Any, **options: Any) -> None:
+        """The new parameters' names are those of parameters without a name: by group, and place in the group."""
+        self._before("add_param_group")(*arguments, **options)
+        new = _unnamed(self, first_group=len(self.param_groups) - 1)
+        self._reduction.add({name: parameter for name, parameter in new if parameter.requires_grad})
 
 
 def DistributedOptimizer(  # noqa: N802
@@ -206,7 +251,9 @@ def DistributedOptimizer(  # noqa: N802
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> torch.optim.Optimizer:
-    """An optimizer that reduces each gradient over all ranks as soon as it is computed; `step` waits for all of them.
+    """Makes the optimizer reduce each gradient over all ranks as soon as it is computed; its `step` waits for all of
+    them. Returns the optimizer itself, which is now of a subclass of its class. Called again, new arguments replace
+    the earlier ones.
 
     - `named_parameters`: names under which ranks match gradients; `model.named_parameters()`.
     - `compression`: `Compression.fp16` halves what travels.
@@ -218,51 +265,74 @@ def DistributedOptimizer(  # noqa: N802
 
     Raises a `ValueError` for names that are missing or not unique.
     """
-    op = Op(op)
-    if op is Adasum:
-        raise ValueError("op=Adasum is not supported: it is no sum, and the network only adds. Use op=Average")
-    if gradient_predivide_factor != 1.0 and op is not Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
     if num_groups != 0:
         warnings.warn("Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
+    if Op(op) is Adasum:
+        raise ValueError("op=Adasum is not supported: it is no sum, and the network only adds. Use op=Average")
+    if gradient_predivide_factor != 1.0 and Op(op) is not Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
     names = _names(optimizer, named_parameters)
-    wrapped_class = type(optimizer)
-    wrapper: Any = type(wrapped_class.__name__, (_DistributedOptimizer, wrapped_class), {"__module__": __name__})
-    wrapped = wrapper.__new__(wrapper)
-    wrapped.__dict__.update(optimizer.__dict__)
+    _require_groups(groups)
     alone = not process_set.included() or runtime.current().place.size == 1
-    wrapped._reduction = _Reduction(
+
+    reduction = _Reduction(
         names,
         [] if alone else _groups(optimizer, names, groups, process_set),
         compression,
-        op,
+        Op(op),
         backward_passes_per_step,
-        gradient_predivide_factor if op is Average else 1.0,
+        gradient_predivide_factor,
         sparse_as_dense,
         process_set,
+        alone,
     )
-    if not alone:
-        for parameter in _trained(optimizer):
-            parameter.register_post_accumulate_grad_hook(wrapped._reduction.gradient_is_there)
-    distributed: torch.optim.Optimizer = wrapped
-    return distributed
+    distributed: Any = optimizer
+    if isinstance(optimizer, _DistributedOptimizer):
+        distributed._reduction.close()
+    else:
+        _subclass(optimizer)
+    distributed._reduction = reduction
+    reduction.watch(_trained(optimizer))
+    return optimizer
+
+
+def _subclass(optimizer: torch.optim.Optimizer) -> None:
+    """Changes the optimizer's class to one with _DistributedOptimizer, so that the methods of that are the first."""
+    methods = ("step", "zero_grad", "load_state_dict", "add_param_group")
+    patched = {name: vars(optimizer).pop(name) for name in methods if name in vars(optimizer)}
+
+    def step(self: Any, *arguments: Any, **options: Any) -> Any:
+        return _DistributedOptimizer.step(self, *arguments, **options)
+
+    # A scheduler looks for the mark that it has set on the optimizer's step.
+    marks = {name: mark for name, mark in getattr(patched.get("step"), "__dict__", {}).items() if name != "__wrapped__"}
+    vars(step).update({**marks, **vars(_DistributedOptimizer.step)})
+    own = type(optimizer)
+    members = {"__module__": __name__, "_patched": patched, "step": step}
+    optimizer.__class__ = type(own.__name__, (_DistributedOptimizer, own), members)
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
 
 
-def _names(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
-) -> dict[torch.Tensor, str]:
-    mine = [
+def _unnamed(optimizer: torch.optim.Optimizer, *, first_group: int = 0) -> list[tuple[str, torch.Tensor]]:
+    """The optimizer's parameters from that group on, by the names that they have if the user gives none."""
+    return [
         (f"allreduce.noname.{i}.{j}", parameter)
         for i, group in enumerate(optimizer.param_groups)
         for j, parameter in enumerate(group["params"])
+        if i >= first_group
     ]
+
+
+def _names(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> dict[torch.Tensor, str]:
+    mine = _unnamed(optimizer)
     named = list(named_parameters) if named_parameters is not None else mine
     if any(not isinstance(item, tuple) for item in named):
         raise ValueError(
@@ -294,20 +364,26 @@ def _groups(
     if groups is None:
         return [(parameter,) for parameter in parameters]
     if isinstance(groups, int):
-        if groups < 0:
-            raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
         order = broadcast_object(
             [names[parameter] for parameter in parameters], _root(process_set), "groups", process_set
         )
         parameters.sort(key=lambda parameter: order.index(names[parameter]))
         return _split(parameters, groups or len(parameters))
+    listed = {parameter for group in groups for parameter in group}
+    grouped = [tuple(parameter for parameter in group if parameter.requires_grad) for group in groups]
+    return [group for group in grouped if group] + [(p,) for p in parameters if p not in listed]
+
+
+def _require_groups(groups: int | Sequence[Sequence[torch.Tensor]] | None) -> None:
+    if isinstance(groups, int) and groups < 0:
+        raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
+    if groups is None or isinstance(groups, int):
+        return
     listed = [parameter for group in groups for parameter in group]
     if any(not isinstance(parameter, torch.Tensor) for parameter in listed):
         raise ValueError("groups must consist of torch.Tensor.")
     if len(set(listed)) < len(listed):
         raise ValueError("A parameter can only appear once in groups.")
-    grouped = [tuple(parameter for parameter in group if parameter.requires_grad) for group in groups]
-    return [group for group in grouped if group] + [(p,) for p in parameters if p not in set(listed)]
 
 
 def _split(parameters: Sequence[torch.Tensor], count: int) -> list[_Group]:
