@@ -165,6 +165,32 @@ def test_an_optimizer_that_is_distributed_again_has_the_new_arguments(rank: int,
 
 
 @runs_in("trio")
+def test_arguments_that_differ_are_refused_at_all_ranks(rank: int, size: int) -> None:
+    model = torch.nn.Linear(2, 1)
+    other = torch.nn.Linear(2, 2)
+    last = rank == size - 1
+    operator, name = (hvd.Sum, "b") if last else (hvd.Average, "a")
+    for options, text in (
+        ({"op": operator}, r"op \(ranks 0, 1 have 'Average'; rank 2 has 'Sum'\)"),
+        ({"backward_passes_per_step": 1 + last}, r"backward_passes_per_step \(ranks 0, 1 have 1; rank 2 has 2\)"),
+        ({"compression": hvd.Compression.fp16 if last else hvd.Compression.none}, "compression"),
+        ({"groups": [[model.weight, model.bias]] if last else None}, "groups"),
+        ({"sparse_as_dense": last}, "sparse_as_dense"),
+        ({"gradient_predivide_factor": 1.0 + last}, "gradient_predivide_factor"),
+        ({"named_parameters": [(name, model.weight), ("c", model.bias)]}, r"parameter\.a .*parameter\.b"),
+    ):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(ValueError, match=f"DistributedOptimizer must be the same .*, and differ: {text}"):
+            hvd.DistributedOptimizer(optimizer, **options)  # type: ignore[arg-type]
+        assert type(optimizer) is torch.optim.SGD
+    optimizer = torch.optim.SGD((other if last else model).parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"noname\.0\.0 \(ranks 0, 1 have '\[1, 2\] of torch.float32'; rank 2 has"):
+        hvd.DistributedOptimizer(optimizer)
+    with pytest.raises(ValueError, match=r"refused at rank 2, and so at all ranks\. rank 2 says: backward_passes"):
+        hvd.DistributedOptimizer(optimizer, backward_passes_per_step=0 if last else 1)
+
+
+@runs_in("trio")
 def test_gradients_may_be_changed_between_synchronize_and_step(rank: int, size: int) -> None:
     model = network(0)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())

@@ -104,13 +104,16 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     return [objects.unpickled(body) for body in bodies]
 
 
+def gather_bytes(message: bytes, name: str, process_set: ProcessSet) -> list[bytes]:
+    """Every rank's message, in order of ranks; all have the same length."""
+    return [_as_bytes(row) for row in allgather(_as_tensor(message).reshape(1, -1), name, process_set)]
+
+
 def _announce(size: int, name: str, process_set: ProcessSet) -> tuple[list[int], list[bytes]]:
     """Tells the other ranks how long this one's message is. Returns all ranks' lengths, and a number that each has
     drawn for this call."""
     nonce = objects.draw_nonce()
-    mine = _as_tensor(size.to_bytes(_SIZE_BYTES, "big") + nonce)
-    rows = allgather(mine.reshape(1, -1), f"{name}.size", process_set)
-    said = [_as_bytes(row) for row in rows]
+    said = gather_bytes(size.to_bytes(_SIZE_BYTES, "big") + nonce, f"{name}.size", process_set)
     nonces = [row[_SIZE_BYTES:] for row in said]
     nonces[_own_position(process_set)] = nonce  # whatever came back
     return [int.from_bytes(row[:_SIZE_BYTES], "big") for row in said], nonces

@@ -18,10 +18,11 @@ from typing import Any, TypeAlias
 
 import torch
 
+from wiresum.agent.agreement import require_agreement
 from wiresum.horovod.torch import runtime
 from wiresum.horovod.torch.compression import Compression, Compressor
 from wiresum.horovod.torch.execution import scattered
-from wiresum.horovod.torch.functions import broadcast_object
+from wiresum.horovod.torch.functions import broadcast_object, gather_bytes
 from wiresum.horovod.torch.mpi_ops import (
     Adasum,
     Average,
@@ -255,6 +256,8 @@ def DistributedOptimizer(  # noqa: N802
     them. Returns the optimizer itself, which is now of a subclass of its class. Called again, new arguments replace
     the earlier ones.
 
+    All ranks call it, with the same arguments, which they compare; of the parameters, those that are trained.
+
     - `named_parameters`: names under which ranks match gradients; `model.named_parameters()`.
     - `compression`: `Compression.fp16` halves what travels.
     - `backward_passes_per_step`: gradients of so many passes are added here before they are reduced.
@@ -263,21 +266,40 @@ def DistributedOptimizer(  # noqa: N802
     - `groups`: a number of groups, or lists of parameters, that are reduced together; `num_groups` is its older name.
     - `sparse_as_dense`: sparse gradients are reduced as dense ones.
 
-    Raises a `ValueError` for names that are missing or not unique.
+    Raises a `ValueError`, at all ranks, for names that are missing or not unique, and for arguments that differ.
     """
     if num_groups != 0:
         warnings.warn("Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
-    if Op(op) is Adasum:
-        raise ValueError("op=Adasum is not supported: it is no sum, and the network only adds. Use op=Average")
-    if gradient_predivide_factor != 1.0 and Op(op) is not Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
-    if backward_passes_per_step <= 0:
-        raise ValueError("backward_passes_per_step must be > 0")
-    names = _names(optimizer, named_parameters)
-    _require_groups(groups)
+    named = None if named_parameters is None else list(named_parameters)
+    names: dict[torch.Tensor, str] = {}
+
+    def checked() -> dict[str, Any]:
+        """What must be the same at all ranks."""
+        if Op(op) is Adasum:
+            raise ValueError("op=Adasum is not supported: it is no sum, and the network only adds. Use op=Average")
+        if gradient_predivide_factor != 1.0 and Op(op) is not Average:
+            raise ValueError("gradient_predivide_factor not supported with op != Average")
+        if backward_passes_per_step <= 0:
+            raise ValueError("backward_passes_per_step must be > 0")
+        names.update(_names(optimizer, named))
+        _require_groups(groups)
+        return {
+            "op": Op(op).value,
+            "compression": getattr(compression, "__qualname__", type(compression).__qualname__),
+            "backward_passes_per_step": backward_passes_per_step,
+            "gradient_predivide_factor": gradient_predivide_factor,
+            "groups": groups if groups is None or isinstance(groups, int) else _named_groups(groups, names),
+            "sparse_as_dense": sparse_as_dense,
+            "parameter": {names[p]: f"{list(p.shape)} of {p.dtype}" for p in _trained(optimizer)},
+        }
+
     alone = not process_set.included() or runtime.current().place.size == 1
 
+    def gather(message: bytes) -> list[bytes]:
+        return [message] if alone else gather_bytes(message, "DistributedOptimizer.arguments", process_set)
+
+    require_agreement("the arguments of DistributedOptimizer", checked, gather)
     reduction = _Reduction(
         names,
         [] if alone else _groups(optimizer, names, groups, process_set),
@@ -384,6 +406,10 @@ def _require_groups(groups: int | Sequence[Sequence[torch.Tensor]] | None) -> No
         raise ValueError("groups must consist of torch.Tensor.")
     if len(set(listed)) < len(listed):
         raise ValueError("A parameter can only appear once in groups.")
+
+
+def _named_groups(groups: Sequence[Sequence[torch.Tensor]], names: Mapping[torch.Tensor, str]) -> list[list[str]]:
+    return [[names.get(parameter, "no parameter of the optimizer") for parameter in group] for group in groups]
 
 
 def _split(parameters: Sequence[torch.Tensor], count: int) -> list[_Group]:
