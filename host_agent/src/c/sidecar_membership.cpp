@@ -239,7 +239,9 @@ Line SidecarMembership::moving(const Line& line) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
+    const auto* const failure = dynamic_cast<const Failure*>(&error);
     answer.word = "unmoved";
+    answer.fields["error"] = failure != nullptr ? failure->kind() : "WiresumError";
     answer.fields["text"] = error.what();
   }
   return answer;

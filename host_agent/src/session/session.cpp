@@ -137,6 +137,7 @@ void Session::greet(const std::function<void()>& pause) {
 
 void Session::leave() {
   if (is_forked()) return;
+  leaves_.store(true);
   fail(left_);
   if (engine::Engine* const engine = engine_.load()) engine->close();
   membership_->leave();
@@ -170,8 +171,13 @@ void Session::check_process() const {
 
 // ---- Moves ----
 
-std::string Session::halt(std::size_t aggregator) {
+void Session::check_can_move() const {
   check_process();
+  if (leaves_.load()) throw Failure(left_);
+}
+
+std::string Session::halt(std::size_t aggregator) {
+  check_can_move();
   const std::lock_guard lock(moving_);
   if (aggregator >= grant_.engine.aggregators.size()) throw LineError("there is no such aggregator");
   std::vector<std::uint32_t> positions;
@@ -191,7 +197,7 @@ std::string Session::halt(std::size_t aggregator) {
 }
 
 void Session::move(const Line& to) {
-  check_process();
+  check_can_move();
   const std::lock_guard lock(moving_);
   const std::size_t index = to.number("aggregator", 0, grant_.engine.aggregators.size() - 1);
   std::vector<std::uint8_t> roles;

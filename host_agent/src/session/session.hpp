@@ -90,8 +90,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// the `status` and `tensor` of a collective that has failed, if nobody has said why. Empty before it is open.
   [[nodiscard]] Fields state() const;
   /// Halts an aggregator's part of the data path, in a move (docs/protocol.md, section 9). Returns the position of each
-  /// slot, in eight hexadecimal digits each. Idempotent; takes a few seconds at most. Throws Failure, or what the
-  /// engine throws.
+  /// slot, in eight hexadecimal digits each. Idempotent; takes a few seconds at most. Throws Failure (kClosed in a
+  /// session that leaves), or what the engine throws.
   [[nodiscard]] std::string halt(std::size_t aggregator);
   /// What has halted goes on at another lease: `to` has the fields of an `aggregator` line, the number of the
   /// `aggregator`, and `roles`, a digit for each slot. Throws Failure, LineError, or what the engine throws.
@@ -104,6 +104,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   Session(const std::string& job, process::Owned<Membership> membership);
 
   void begin(const std::function<void()>& pause);
+  void check_can_move() const;
   /// With the sockets of each aggregator.
   void open(std::vector<std::vector<transport::UdpSocket>> sockets);
   void greet(const std::function<void()>& pause);
@@ -126,6 +127,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::optional<Failure> first_failure_;
   std::atomic<const Failure*> failure_{nullptr};  // the first, or without_memory_ if there was none to keep it
   std::atomic<bool> greeted_{false};
+  std::atomic<bool> leaves_{false};
 };
 
 }  // namespace wiresum::session

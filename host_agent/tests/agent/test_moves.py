@@ -77,7 +77,7 @@ def test_a_service_that_gives_a_move_up_halts_for_another_one(moves: Moves) -> N
 def test_one_that_halted_by_itself_is_moved_after_a_halt_alone(moves: Moves, data_path: DataPath) -> None:
     assert moves.halt_for(halt(1))
     moves.go_on(lease(5), bytes(SLOTS), lease(4), 1)
-    assert moves.halt_unasked("its switch is silent")
+    moves.halt_unasked("its switch is silent")
     assert moves.halted == messages.Halted(move_number=1, positions=POSITIONS, unasked=True)
     assert not moves.is_expected(move(1)), "the one before, told again"
     assert not moves.halt_for(halt(1))
@@ -119,4 +119,6 @@ def test_without_a_data_path_that_halts_there_are_no_moves(moves: Moves) -> None
     assert not moves.can_halt
     with pytest.raises(RuntimeError, match="did not say it can"):
         moves.halt_for(halt(1))
-    assert not moves.halt_unasked("its switch is silent") and moves.halted is None
+    with pytest.raises(RuntimeError, match="did not say it can"):
+        moves.halt_unasked("its switch is silent")
+    assert moves.halted is None

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -434,6 +435,42 @@ def test_operations_that_need_a_worker_that_left_end(job: Callable[..., list[Ses
     assert (caught.value.rank, caught.value.address) == (0, "127.0.0.1")
     with pytest.raises(WorkerLeftError):
         staying.submit([], dtype=Dtype.I32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["aborts", "aborts and closes", "times out"])
+def test_why_one_has_ended_the_job_while_its_switch_was_away_is_heard_by_the_others(how: str) -> None:
+    """Nobody tells them that the switch is lost, and the next one does not know the job."""
+    with ExitStack() as stack:
+
+        def serve(port: int) -> tuple[int, JoinServer]:
+            switch = stack.enter_context(closing(SoftwareSwitch(bind=HOST, port=0, threads=1, slots=512)))
+            server = JoinServer(switch)
+            stack.callback(server.stop, 0.0)
+            return server.start(HOST, port), server
+
+        port, server = serve(0)
+        sessions = join_all(f"{HOST}:{port}", 2, fallback="off")
+        closing_one = threading.Thread(target=sessions[0].close)
+        server.stop(0.0, keep_jobs=True)
+        if how == "times out":
+            with pytest.raises(CollectiveTimeoutError):
+                sessions[0].submit([], dtype=Dtype.I32, timeout_s=0.1).wait(PATIENCE_S)
+            reason = "Timed out waiting for collective number"
+        else:
+            sessions[0].abort("the loss is NaN")
+            reason = "the loss is NaN"
+        if how == "aborts and closes":
+            closing_one.start()
+        serve(port)
+        with pytest.raises(JobAbortedError, match=f"rank 0 .*ended the job: .*{reason}"):
+            for _ in range(2):  # the first one may complete with what rank 0 has sent
+                sessions[1].submit([], dtype=Dtype.I32).wait(PATIENCE_S)
+        if how == "aborts and closes":
+            closing_one.join(PATIENCE_S)
+            assert not closing_one.is_alive()
+        for session in sessions:
+            session.close()
 
 
 def test_close_is_final_and_idempotent(job: Callable[..., list[Session]]) -> None:

@@ -269,9 +269,11 @@ def test_a_stopped_program_is_lost_though_its_sidecar_runs(start: Start) -> None
         assert "WIRESUM_ERROR_WORKER_LOST" in outcome(processes[0])
 
 
-@pytest.mark.slow
-def test_a_job_goes_on_at_a_switch_that_was_started_anew(start: Start) -> None:
-    """Nobody tells its sidecars."""
+@contextmanager
+def restarted() -> Iterator[tuple[Callable[[int], int], list[JoinServer]]]:
+    """What starts a switch with its service at a port, which does not know the jobs of the one before; and the services
+    so far."""
+    servers: list[JoinServer] = []
     with ExitStack() as stack:
 
         def serve(port: int) -> int:
@@ -280,7 +282,32 @@ def test_a_job_goes_on_at_a_switch_that_was_started_anew(start: Start) -> None:
             stack.callback(servers[-1].stop, 0.0)
             return servers[-1].start(HOST, port)
 
-        servers: list[JoinServer] = []
+        yield serve, servers
+
+
+@pytest.mark.slow
+def test_an_abort_while_the_switch_is_away_is_heard_when_there_is_one_again(start: Start) -> None:
+    with restarted() as (serve, servers):
+        port = serve(0)
+        processes = [start("aborts-while-away", rank, 2, WIRESUM_SWITCH=f"{HOST}:{port}") for rank in range(2)]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "waiting\n"
+        servers[-1].stop(0.0, keep_jobs=True)
+        assert processes[1].stdin is not None
+        processes[1].stdin.write("\n")
+        processes[1].stdin.flush()
+        serve(port)
+        out = outcome(processes[0])
+        assert "WIRESUM_ERROR_ABORTED" in out
+        assert "there is no more data" in out
+        outcome(processes[1])
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_at_a_switch_that_was_started_anew(start: Start) -> None:
+    """Nobody tells its sidecars."""
+    with restarted() as (serve, servers):
         port = serve(0)
         processes = [start("goes-on", rank, 2, WIRESUM_SWITCH=f"{HOST}:{port}") for rank in range(2)]
         for is_last in (False, False, True):

@@ -9,7 +9,7 @@ from concurrent import futures
 
 import pytest
 
-from wiresum.agent.errors import WiresumError
+from wiresum.agent.errors import SessionClosedError, WiresumError
 from wiresum.agent.sidecar.lines import Channel, Line, LineError, decode, encode
 from wiresum.agent.sidecar.process import serve
 from wiresum.agent.sidecar.service import Service
@@ -71,9 +71,16 @@ def test_a_worker_is_halted_and_moved_and_says_why_it_cannot_be() -> None:
         assert answer("moved").text("roles") == "2"
         moved.result(PATIENCE_S)
         unmoved = pool.submit(service._move, {"aggregator": "1", "roles": "9"})
-        answer("unmoved", text="it has not halted")
+        answer("unmoved", error="WiresumError", text="it has not halted")
         with pytest.raises(WiresumError, match="it has not halted"):
             unmoved.result(PATIENCE_S)
+        leaves = pool.submit(service._halt, 0)
+        answer("unmoved", error="SessionClosedError", text="the session was left")
+        with pytest.raises(SessionClosedError):
+            leaves.result(PATIENCE_S)
+        service._over.set()
+        with pytest.raises(SessionClosedError):
+            service._halt(0)
 
 
 @pytest.fixture

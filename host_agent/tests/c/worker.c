@@ -265,6 +265,13 @@ static void go(const char* way) {
   } else if (strcmp(way, "aborts") == 0) {
     CHECK(wiresum_abort(session, "there is no more data"));
     CHECK(wiresum_leave(&session));
+  } else if (strcmp(way, "aborts-while-away") == 0) {
+    char byte;
+    printf("waiting\n");
+    fflush(stdout);
+    (void)!read(0, &byte, 1); /* until the test has acted */
+    CHECK(wiresum_abort(session, "there is no more data"));
+    CHECK(wiresum_leave(&session));
   } else if (strcmp(way, "leaves") == 0) {
     CHECK(wiresum_leave(&session));
   } else if (strcmp(way, "diverges") == 0) {

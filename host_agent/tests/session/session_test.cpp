@@ -269,6 +269,21 @@ TEST(Session, GoesOnAtAnotherLease) {
   EXPECT_THROW(static_cast<void>(session->halt(1)), LineError);
 }
 
+TEST(Session, OneThatHasLeftSaysSoWhenItIsToHaltOrMove) {
+  Script script;
+  const auto session = join(script);
+  session->leave();
+  for (const std::function<void()>& order : {std::function<void()>([&] { static_cast<void>(session->halt(0)); }),
+                                             std::function<void()>([&] { session->move(script.place()); })}) {
+    try {
+      order();
+      ADD_FAILURE() << "its data path has ended";
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.kind(), Failure::kClosed);
+    }
+  }
+}
+
 TEST(Session, AHaltOrAMoveMayComeBeforeThereIsADataPath) {
   for (const bool moves_at_once : {true, false}) {
     Script script;

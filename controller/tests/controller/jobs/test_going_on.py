@@ -10,7 +10,7 @@ from wiresum import join
 from wiresum.controller.driver import SwitchSizes
 from wiresum.controller.jobs.job import Cause, State, Worker
 from wiresum.controller.jobs.limits import Quota
-from wiresum.controller.jobs.outputs import Grant
+from wiresum.controller.jobs.outputs import Grant, Refuse, RefuseForGood
 from wiresum.controller.jobs.positions import POSITIONS_MAX
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 from wiresum_lab.doubles.controller import JobsHarness, member
@@ -131,6 +131,7 @@ def test_positions_that_do_not_go_together_are_refused_to_all() -> None:
         (resumed(positions=bytes(65)), {}, "resumed.positions has 65 bytes for 16 slots"),
         (resumed(reason="\n"), {}, "resumed.reason must be printable"),
         (resumed(reason="x" * (REASON_CHARACTERS_MAX + 1)), {}, "resumed.reason must be printable"),
+        (resumed(ended=join.JobEnded(cause=join.JobEnded.SWITCH_LOST)), {}, "resumed.ended.cause is none"),
     ],
 )
 def test_what_makes_no_sense_is_refused(said: join.Resumed, fields: dict[str, object], why: str) -> None:
@@ -161,6 +162,121 @@ def test_it_counts_among_its_tenants_jobs() -> None:
     (worker, _) = go_on(made, [resumed()] * 2, tenant="poor")
     assert worker.job.state is State.QUEUED
     assert "quota" in made.jobs.waiting.why(worker.job)
+
+
+# Over, while no service heard it.
+
+
+def ended(cause: join.JobEnded.Cause = join.JobEnded.ABORTED_BY_WORKER, reason: str = "NaN") -> join.Resumed:
+    return resumed(positions=b"", ended=join.JobEnded(cause=cause, reason=reason))
+
+
+def ends_heard(made: JobsHarness) -> list[tuple[int, str]]:
+    """Rank, and what it has heard."""
+    heard = [(refused.worker.rank, refused.ended.reason) for refused in made.outputs(RefuseForGood)]
+    assert made.outputs(Grant) == made.outputs(Refuse) == []
+    return heard
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (1, 0, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (ended(), "ended the job: NaN"),
+        (ended(reason=""), "ended the job: it gave no reason"),
+        (ended(join.JobEnded.WORKER_LEFT, "no service believes this"), "has left the job, and no collective"),
+    ],
+    ids=["aborts", "gives no reason", "leaves"],
+)
+def test_all_hear_that_one_of_them_has_ended_the_job_also_those_who_ask_later(
+    order: tuple[int, ...], said: join.Resumed, text: str
+) -> None:
+    made = JobsHarness(SIZES)
+    for rank in order:
+        made.wait(3)
+        made.ask(**asking(rank, said if rank == 0 else resumed(), 3))
+    heard = ends_heard(made)
+    assert sorted(rank for rank, _ in heard) == [0, 1, 2]
+    assert {reason for _, reason in heard} == {heard[0][1]}
+    assert heard[0][1].startswith("rank 0 (") and text in heard[0][1]
+    made.wait(1)
+    assert (made.jobs.all(), made.slots_free) == ([], 512)
+    (record,) = made.jobs.history.find(None, "", 0)
+    assert text in record.reason
+
+
+def test_the_first_order_is_the_cause() -> None:
+    made = JobsHarness(SIZES)
+    made.ask(**asking(1, ended(reason="first")))
+    made.ask(**asking(0, ended(reason="second")))
+    assert all("rank 1 (" in reason and "first" in reason for _, reason in ends_heard(made))
+
+
+def test_one_that_waits_and_then_ends_the_job_asks_again_with_that() -> None:
+    made = JobsHarness(SIZES)
+    made.ask(**asking(0, resumed(), attempt="x"))
+    made.ask(**asking(0, ended(), attempt="x"))
+    made.ask(**asking(1, resumed()))
+    assert [rank for rank, _ in ends_heard(made)] == [0, 1]
+
+
+def test_a_job_that_waits_for_slots_is_over_at_once() -> None:
+    made = JobsHarness(SwitchSizes(slots=16, lanes_max=360, jobs_max=8))
+    made.running(1, job_name="holder", slots=16)
+    go_on(made, [resumed()] * 2, attempt="x")
+    made.ask(**asking(1, ended(), attempt="x"))
+    assert sorted(rank for rank, _ in ends_heard(made)) == [0, 1]
+    made.wait(0.2)
+    assert [job.name for job in made.jobs.all()] == ["holder"]
+
+
+@pytest.mark.parametrize("admitted", [False, True])
+def test_one_whose_grant_is_on_its_way_ends_the_job_for_all(admitted: bool) -> None:
+    made = JobsHarness(SIZES)
+    made.switch_answers = admitted
+    first, _ = go_on(made, [resumed()] * 2, attempt="x")
+    made.done.clear()
+    made.switch_answers = True
+    made.ask(**asking(1, ended(), attempt="x"))
+    assert sorted(rank for rank, _ in ends_heard(made)) == [0, 1]
+    if admitted:  # it may have its grant already
+        made.jobs.attend(member(first), made.now)
+        made.settle()
+        assert "NaN" in end_of(made).reason
+    made.wait(6)
+    assert (made.jobs.all(), made.slots_free) == ([], 512)
+
+
+def test_one_that_did_not_hear_its_answer_hears_it_again() -> None:
+    made = JobsHarness(SIZES)
+    made.ask(**asking(1, ended()))
+    for _ in range(2):
+        made.ask(**asking(0, resumed(), 2, attempt="x"))
+    assert [rank for rank, _ in ends_heard(made)] == [1, 0, 0]
+
+
+def test_it_is_kept_for_so_long_as_workers_look_for_a_lease_and_keeps_no_other_job_away_for_ever() -> None:
+    made = JobsHarness(SIZES)
+    made.ask(**asking(0, ended()))
+    made.wait(29)
+    code, text = made.refusal_of(lambda: made.ask(rank=0, world_size=2))
+    assert (code, "is just ending (rank 0 (" in text) == ("UNAVAILABLE", True)
+    (job,) = made.jobs.all()
+    assert "is over (rank 0" in made.jobs.waiting.what(job).reason
+    made.wait(2)
+    assert made.jobs.all() == []
+    made.ask(rank=0, world_size=2)
+
+
+def test_workers_that_would_go_on_with_a_job_that_an_operator_has_ended_hear_so() -> None:
+    made = JobsHarness(SIZES)
+    made.ask(**asking(0, resumed()))
+    made.jobs.end("a-job", "maintenance", made.now)
+    made.settle()
+    made.ask(**asking(1, resumed()))
+    assert [(rank, reason) for rank, reason in ends_heard(made)] == [
+        (0, "an operator ended it: maintenance"), (1, "an operator ended it: maintenance"),
+    ]  # fmt: skip
 
 
 # Halted by itself.

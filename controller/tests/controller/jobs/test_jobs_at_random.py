@@ -19,7 +19,7 @@ from wiresum.controller.driver import Endpoint, Reconciled, SwitchSizes
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import TRANSITIONS, Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Halt, Move, Output, Reconcile
+from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Halt, Move, Output, Reconcile, RefuseForGood
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import FOLLOWING, Node, Phase
 from wiresum.controller.store import Store
@@ -63,7 +63,7 @@ class World:
         """By token; workers outlive the service."""
         self.move_numbers: dict[str, int] = {}
         """By token, of the newest move that a worker has completed."""
-        self.moved = self.halted_alone = self.gone_on = 0
+        self.moved = self.halted_alone = self.gone_on = self.refused_for_good = 0
         self.now = 0.0
         self.start()
 
@@ -83,6 +83,7 @@ class World:
             goes_on = output.worker.job.shape is not None and not output.worker.stream
             assert len(output.reply.roles) == (output.reply.slots if goes_on else 0)
             self.gone_on += goes_on
+        self.refused_for_good += isinstance(output, RefuseForGood)
         if isinstance(output, Halt | Move) and output.worker.broken_at is None:
             self.tell(output)
         if not isinstance(output, Admit | Count | Evict | Reconcile):
@@ -178,11 +179,14 @@ class World:
         }
 
     def go_on(self) -> None:
-        """Workers that had a lease elsewhere ask for one."""
+        """Workers that had a lease elsewhere ask for one, or say that the job is over."""
         name = self.chance.choice(MOVES)
         for rank in range(2):
             said = struct.pack(">8I", *(7 + (self.chance.random() < 0.3) for _ in range(8)))
-            self.ask(rank, name, threads_max=1, resumed=join.Resumed(slots=8, threads=1, lanes=64, positions=said))
+            resumed = join.Resumed(slots=8, threads=1, lanes=64, positions=said)
+            if self.chance.random() < 0.2:
+                resumed.ended.cause = self.chance.choice((join.JobEnded.ABORTED_BY_WORKER, join.JobEnded.WORKER_LEFT))
+            self.ask(rank, name, threads_max=1, resumed=resumed)
 
     def halt_alone(self) -> None:
         """A worker has taken its service for lost, and finds it again."""
@@ -398,7 +402,8 @@ def test_nothing_is_lost_leaked_or_assigned_twice(tmp_path: Path, monkeypatch: p
     for seed in SEEDS:
         print(f"seed {seed}")  # noqa: T201 - shown if it fails
         worlds.append(run(tmp_path / str(seed), seed))
-    assert min(sum(counts) for counts in zip(*((w.moved, w.halted_alone, w.gone_on) for w in worlds), strict=True)) > 0
+    counts = [(w.moved, w.halted_alone, w.gone_on, w.refused_for_good) for w in worlds]
+    assert min(map(sum, zip(*counts, strict=True))) > 0
     assert passed == set(TRANSITIONS), "every operation has happened"
     possible = {(before, after) for before, afters in FOLLOWING.items() for after in afters}
     assert phases | {(Phase.HOLDING, Phase.FORGOTTEN)} == possible, "the missing one is rare; test_trees.py covers it"

@@ -78,9 +78,10 @@ def holder_asking_again(job: Job, request: join.JoinRequest) -> Worker | None:
     return holder
 
 
-def check_not_ending(job: Job) -> None:
+def check_not_ending(job: Job, request: join.JoinRequest) -> None:
     left = [worker for worker in job.workers.values() if worker.presence is Presence.LEFT]
-    if job.state is State.ENDING or left:
+    is_over = job.ended is not None and not request.HasField("resumed")  # workers that would go on with it hear so
+    if job.state is State.ENDING or left or is_over:
         why = job.ended.reason if job.ended else f"{left[0]} has left already"
         raise Refusal("UNAVAILABLE", f"the job before, also named {job.name!r}, is just ending ({why}): wait a moment")
 

@@ -37,6 +37,9 @@ from wiresum.join.constants import REASON_CHARACTERS_MAX
 
 log = logging.getLogger(__name__)
 
+ORDERED = (join.JobEnded.ABORTED_BY_WORKER, join.JobEnded.WORKER_LEFT, join.JobEnded.ENDED_BY_OPERATOR)
+"""Causes of an end that somebody wanted: the job does not go on elsewhere either."""
+
 
 class Jobs:
     """All jobs of one service."""
@@ -99,11 +102,11 @@ class Jobs:
         job = self._named.get(request.job_name)
         if job is not None:
             asking.check_tenant(job, request, asker)
-            asking.check_not_ending(job)
+            asking.check_not_ending(job, request)
             holder = asking.holder_asking_again(job, request)
             if holder is not None:
                 holder.certificate, holder.holder = asker.certificate, asker.holder
-                self._ask_again(holder, now, deadline)
+                self._ask_again(holder, request, now, deadline)
                 return holder
         job = self._enter(job, request, asker, now)
         worker = asking.new_worker(job, request, asker, now, deadline)
@@ -111,6 +114,7 @@ class Jobs:
         if replaced is not None:
             replaced.presence = Presence.LOST
         job.workers[worker.rank] = worker
+        self._obey(worker, request, now)
         self._queue_if_whole(job, now)
         return worker
 
@@ -183,11 +187,7 @@ class Jobs:
     def abort(self, request: join.AbortRequest, now: float) -> None:
         worker = self.find(request.member)
         if worker.job.has_begun:
-            said = request.reason[:REASON_CHARACTERS_MAX] or "it gave no reason"
-            ended = join.JobEnded(
-                cause=join.JobEnded.ABORTED_BY_WORKER, worker=worker.peer(), reason=f"{worker} ended the job: {said}"
-            )
-            self._end(worker.job, ended, now)
+            self._end(worker.job, lost_workers.aborted(worker, request.reason), now)
 
     # What operators do.
 
@@ -426,12 +426,15 @@ class Jobs:
             job.candidates = self.waiting.candidates(job, request.endpoint.address)
         return job
 
-    def _ask_again(self, worker: Worker, now: float, deadline: float) -> None:
+    def _ask_again(self, worker: Worker, request: join.JoinRequest, now: float, deadline: float) -> None:
         """Of a member whose connection broke."""
         worker.call += 1
         worker.away_since = None
         worker.deadline = deadline
         worker.heard_waiting = ""
+        if worker.presence is Presence.LOST:  # it was refused, and has not heard that
+            worker.presence = Presence.WAITING
+        self._obey(worker, request, now)
         if worker.presence is Presence.GRANTED:
             worker.heard_at = now
         if worker.job.has_begun:
@@ -439,7 +442,12 @@ class Jobs:
         self._queue_if_whole(worker.job, now)
 
     def _queue_if_whole(self, job: Job, now: float) -> None:
-        if job.state not in (State.FORMING, State.QUEUED) or not job.is_whole():
+        if job.state not in (State.FORMING, State.QUEUED):
+            return
+        if job.ended is not None:
+            self._refuse_waiting(job, Refusal("ABORTED", job.ended.reason))
+            return
+        if not job.is_whole():
             return
         try:
             asking.check_whole(job)
@@ -455,6 +463,15 @@ class Jobs:
         if job.state is State.QUEUED and any(w.admission != join.Admission.QUEUE for w in job.workers.values()):
             text = f"{self.waiting.what(job).reason}; its workers do without it"
             self._give_up(job, Refusal("RESOURCE_EXHAUSTED", text), now)
+
+    def _obey(self, worker: Worker, request: join.JoinRequest, now: float) -> None:
+        """What a worker that asks has said of its job's end, while no service heard it."""
+        job, said = worker.job, request.resumed.ended
+        if not request.resumed.HasField("ended") or job.ended is not None:
+            return
+        is_left = said.cause == join.JobEnded.WORKER_LEFT
+        ended = lost_workers.left(worker) if is_left else lost_workers.aborted(worker, said.reason)
+        self._stop(job, ended, now)
 
     # Slots.
 
@@ -501,7 +518,15 @@ class Jobs:
         for worker in job.workers.values():
             if worker.presence is Presence.WAITING:
                 worker.presence = Presence.LOST
-                self._outputs.append(outputs.Refuse(worker, refusal))
+                self._refuse(worker, refusal)
+
+    def _refuse(self, worker: Worker, refusal: Refusal) -> None:
+        """One that would go on with a job after a loss would ask again. It does not if somebody has ended the job."""
+        job, ended = worker.job, worker.job.ended
+        if job.shape is not None and ended is not None and ended.cause in ORDERED:
+            self._outputs.append(outputs.RefuseForGood(worker, ended))
+        else:
+            self._outputs.append(outputs.Refuse(worker, refusal))
 
     # Watching.
 
@@ -533,9 +558,16 @@ class Jobs:
             self._clear_if_done(job, now)
 
     def _stop(self, job: Job, ended: join.JobEnded, now: float) -> None:
-        """Ends a job, whether or not it has begun."""
+        """Ends a job, whether or not it has begun. Workers that would go on with it here, and have yet to ask, hear it
+        then."""
         if job.state in (State.FORMING, State.QUEUED):
-            self._give_up(job, Refusal("ABORTED", f"{job} did not begin, since {ended.reason}"), now)
+            refusal = Refusal("ABORTED", f"{job} did not begin, since {ended.reason}")
+            if job.shape is None or ended.cause not in ORDERED:
+                self._give_up(job, refusal, now)
+                return
+            log.info("%s does not go on: %s", job, ended.reason)
+            job.ended, job.drained_at = ended, now + self.limits.switch_lost_ms_max / 1000
+            self._refuse_waiting(job, refusal)
         elif job.state is not State.ENDING:
             self._end(job, ended, now)
 
@@ -555,7 +587,9 @@ class Jobs:
             self.history.note_given_up(job, refusal.text, now)
         self._refuse_waiting(job, refusal)
         # A worker whose grant is not on disk yet hears this instead; one that has its grant has no Join any more.
-        self._outputs.extend(outputs.Refuse(w, refusal) for w in job.workers.values() if w.presence is Presence.GRANTED)
+        for worker in job.workers.values():
+            if worker.presence is Presence.GRANTED:
+                self._refuse(worker, refusal)
         self._outputs.extend(outputs.Tell(w, ended) for w in job.workers.values() if w.presence is Presence.ATTENDING)
         self._telling.evict(job)
 

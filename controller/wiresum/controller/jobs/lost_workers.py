@@ -25,6 +25,7 @@ from wiresum.controller.jobs.job import Job, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Node, Phase, in_words
+from wiresum.join.constants import REASON_CHARACTERS_MAX
 
 ALONE_SHARE = 3
 """A worker whose connection alone broke is given this part of the time that others are given."""
@@ -76,6 +77,8 @@ def look(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -
 
 
 def _late(job: Job, limits: Limits, now: float) -> Refusal | None:
+    if job.ended is not None:  # it is kept for those of its workers that have not heard so
+        return Refusal("ABORTED", job.ended.reason) if job.is_whole() or now >= job.drained_at else None
     away = _away_worker(job, limits, now)
     if away is not None:
         text = f"{away} went away before {job} began; missing now: {job.missing(without=away)}"
@@ -218,8 +221,7 @@ def _left(job: Job, limits: Limits, now: float) -> End | None:
     gone = job.left_first
     if gone is None or now < job.left_at + limits.leave_grace_ms / 1000:
         return None
-    reason = f"{gone} has left the job, and no collective can complete without it"
-    return _ended(join.JobEnded.WORKER_LEFT, reason, gone)
+    return End(left(gone))
 
 
 def _lost_switch(job: Job, switches: Iterable[Switch], limits: Limits, now: float) -> End | None:
@@ -306,6 +308,16 @@ def _idle(job: Job, limits: Limits, now: float) -> End | None:
         f"configuration)"
     )
     return _ended(join.JobEnded.ENDED_BY_OPERATOR, reason)
+
+
+def left(worker: Worker) -> join.JobEnded:
+    reason = f"{worker} has left the job, and no collective can complete without it"
+    return join.JobEnded(cause=join.JobEnded.WORKER_LEFT, worker=worker.peer(), reason=reason)
+
+
+def aborted(worker: Worker, said: str) -> join.JobEnded:
+    reason = f"{worker} ended the job: {said[:REASON_CHARACTERS_MAX] or 'it gave no reason'}"
+    return join.JobEnded(cause=join.JobEnded.ABORTED_BY_WORKER, worker=worker.peer(), reason=reason)
 
 
 def _ended(cause: join.JobEnded.Cause, reason: str, worker: Worker | None = None) -> End:

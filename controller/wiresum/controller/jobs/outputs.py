@@ -43,6 +43,14 @@ class Refuse:
 
 
 @dataclass(frozen=True)
+class RefuseForGood:
+    """Answer this worker's Join, by which it would go on with a job that is over."""
+
+    worker: Worker
+    ended: join.JobEnded
+
+
+@dataclass(frozen=True)
 class Tell:
     """Send this on the worker's Attend stream, then call `told`, and close the stream."""
 
@@ -143,4 +151,4 @@ class SaveDraining:
 
 
 Write = Save | Forget | SaveKeys | CheckServing | SaveDraining
-Output = Wait | Grant | Refuse | Tell | Halt | Move | Close | Admit | Evict | Count | Reconcile | Write
+Output = Wait | Grant | Refuse | RefuseForGood | Tell | Halt | Move | Close | Admit | Evict | Count | Reconcile | Write

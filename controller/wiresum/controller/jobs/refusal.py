@@ -71,7 +71,10 @@ def _check_resumed(request: join.JoinRequest) -> None:
     _check_range("resumed.slots", resumed.slots, 1, min(LEASE_SLOTS_MAX, POSITIONS_MAX // request.world_size))
     _check_range("resumed.threads", resumed.threads, 1, request.threads_max)
     _check_range("resumed.lanes", resumed.lanes, 1, request.lanes_max)
-    if len(resumed.positions) != POSITION_BYTES * resumed.slots:
+    if resumed.HasField("ended"):
+        if resumed.ended.cause not in (join.JobEnded.ABORTED_BY_WORKER, join.JobEnded.WORKER_LEFT):
+            raise _invalid("resumed.ended.cause", "is none that a worker can give")
+    elif len(resumed.positions) != POSITION_BYTES * resumed.slots:
         raise _invalid("resumed.positions", f"has {len(resumed.positions)} bytes for {resumed.slots} slots")
     if not resumed.reason.isprintable() or len(resumed.reason) > REASON_CHARACTERS_MAX:
         raise _invalid("resumed.reason", f"must be printable, and at most {REASON_CHARACTERS_MAX} characters long")

@@ -256,7 +256,7 @@ class Effects:
             case outputs.Wait(worker, waiting):
                 if worker in self._joins:
                     self._joins[worker].wait_for(waiting)
-            case outputs.Grant(worker, answer) | outputs.Refuse(worker, answer):
+            case outputs.Grant(worker, answer) | outputs.Refuse(worker, answer) | outputs.RefuseForGood(worker, answer):
                 if worker in self._joins:
                     self._joins[worker].answer(answer)
             case outputs.Tell(worker, ended):

@@ -47,7 +47,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
             while not answered:
                 event = await mailbox.next_event()
                 await context.write(event)
-                answered = event.HasField("granted")
+                answered = not event.HasField("waiting")
         except Refusal as refusal:
             answered = True
             await refuse(context, refusal)

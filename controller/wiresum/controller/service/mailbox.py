@@ -10,28 +10,30 @@ from wiresum.controller.jobs.refusal import Refusal
 
 
 class JoinMailbox:
-    """Of a Join: what the worker waits for, and then its grant or a refusal."""
+    """Of a Join: what the worker waits for, and then its grant, a refusal, or how its job has ended."""
 
     def __init__(self) -> None:
         self._waiting: join.Waiting | None = None
-        self._answer: join.JoinReply | Refusal | None = None
+        self._answer: join.JoinReply | join.JobEnded | Refusal | None = None
         self._filled = asyncio.Event()
 
     def wait_for(self, waiting: join.Waiting) -> None:
         self._waiting = waiting
         self._filled.set()
 
-    def answer(self, answer: join.JoinReply | Refusal) -> None:
+    def answer(self, answer: join.JoinReply | join.JobEnded | Refusal) -> None:
         """The first one counts."""
         self._answer = self._answer or answer
         self._filled.set()
 
     async def next_event(self) -> join.JoinEvent:
-        """Nothing follows a grant. Raises the `Refusal`."""
+        """Nothing follows a grant, or the end. Raises the `Refusal`."""
         await self._filled.wait()
         self._filled.clear()
         if isinstance(self._answer, Refusal):
             raise self._answer
+        if isinstance(self._answer, join.JobEnded):
+            return join.JoinEvent(ended=self._answer)
         if self._answer is not None:
             return join.JoinEvent(granted=self._answer)
         return join.JoinEvent(waiting=self._waiting)

@@ -26,6 +26,7 @@ from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND, Membership
+from wiresum.agent.orders import Abort
 from wiresum.agent.resuming import Fallback
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
@@ -71,6 +72,7 @@ class Aggregators:
         self.ended: WiresumError | None = None
         """Why the job has ended at one of them."""
         self._joined: list[Aggregator] = []
+        self._abort = Abort()
         self._interruption = interruption
         self._lock = threading.Lock()
         self._on_ended = on_ended
@@ -125,6 +127,7 @@ class Aggregators:
                     interruption=joined._interruption,
                     can_move=moving is not None,
                     fallback=fallback,
+                    abort=joined._abort,
                 )
                 joined._add(Aggregator(part.switch, address, membership))
             joined._check(job_name)

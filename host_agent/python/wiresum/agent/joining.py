@@ -15,6 +15,7 @@ from typing import Any
 from wiresum import join as messages
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import Control, ask_again_after_s, code_of, details, grpc, is_from_service
+from wiresum.agent.diagnosis import error_of
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.join.credentials import CredentialsError
 
@@ -63,7 +64,7 @@ class Interruption:
 def ask_until_granted(
     control: Control, config: AgentConfig, request: messages.JoinRequest, interruption: Interruption
 ) -> messages.JoinReply:
-    """Raises a `JoinError`, or what it is interrupted with."""
+    """Raises a `JoinError`, what it is interrupted with, or why a job that would go on is over."""
     give_up_at = time.monotonic() + config.join_timeout_s
     waiting = _Waiting(give_up_at)
     try:
@@ -94,7 +95,7 @@ def _ask(
     waiting: _Waiting,
     interruption: Interruption,
 ) -> messages.JoinReply:
-    """Raises a `grpc.RpcError`, also if the stream ends without a grant."""
+    """Raises a `grpc.RpcError`, also if the stream ends without a grant, and why the job is over."""
     left_s = max(0.001, give_up_at - time.monotonic())
     request.timeout_ms = max(1, int(1000 * left_s))
     call = control.stub().Join(request, timeout=left_s + JOIN_MARGIN_S)
@@ -107,6 +108,8 @@ def _ask(
                 granted = event.granted
             elif event.HasField("waiting"):
                 waiting.hear(event.waiting.reason)
+            elif event.HasField("ended"):
+                raise error_of(event.ended, request.job_name, f"the switch at {control.endpoint}")
     except grpc.RpcError:
         if granted is None:
             raise

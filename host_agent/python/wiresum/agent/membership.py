@@ -48,11 +48,12 @@ from wiresum.agent.errors import (
 from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.agent.moves import Halt, Move, Moves
 from wiresum.agent.multicast import GroupWatch
+from wiresum.agent.orders import Abort
+from wiresum.agent.polling import sleep_until
 from wiresum.agent.resuming import FALLBACK_AFTER_S, RESUME_S, Fallback, Resuming, resumed
 from wiresum.agent.statistics import NO_TRAFFIC, Moved, TrafficStats
 from wiresum.agent.way_out import why_cut_off
 from wiresum.join import Admission
-from wiresum.join.constants import REASON_CHARACTERS_MAX
 from wiresum.join.credentials import CredentialsError
 
 log = logging.getLogger(__name__)
@@ -60,10 +61,13 @@ log = logging.getLogger(__name__)
 SILENCE_S_MAX = 6.0
 """After which the connection is made anew, perhaps to a standby: the service is not given up for that."""
 LEAVE_S_MAX = 1.5
+ABORT_S_MAX = 30.0
+"""How long a worker that leaves looks for a service to tell that it has ended the job, from when it did."""
 THREAD_END_S_MAX = 0.5
 DIAGNOSE_S_MAX = 1.0
 BEGIN_S_MAX = 5.0
 ATTEMPT_BYTES = 16
+_LEFT = messages.JobEnded(cause=messages.JobEnded.WORKER_LEFT)
 NO_ROUND = 0
 """Nothing was sent yet: rounds begin at 1."""
 
@@ -90,6 +94,7 @@ class Membership:
         control: Control,
         reply: messages.JoinReply,
         fallback: Fallback | None,
+        abort: Abort,
     ) -> None:
         self.grant = _with_address(reply, control)
         """The newest."""
@@ -105,7 +110,10 @@ class Membership:
         self._lock = threading.Lock()
         self._awake = AwakeClock()
         self._group_watch = GroupWatch(self.grant, self.where)
+        self._leaves = False
+        """`leave` was called."""
         self._leaving = threading.Event()
+        """There is nothing left to be done but to end the threads."""
         self._begun = threading.Event()
         self._left = threading.Event()
         self._thread: threading.Thread | None = None
@@ -122,7 +130,12 @@ class Membership:
         self._events = 0
         self._ended = False
         self._given_up = False
-        self._untold: messages.AbortRequest | None = None
+        self._abort = abort
+        self._telling = threading.Lock()
+        """Of an order: one thread at a time."""
+        self._told_of_abort = self._told_of_leave = False
+        self._on_ended: Callable[[WiresumError], None] | None = None
+        """Until it was called."""
         self._inert = False
         lifetime.begin(self)
 
@@ -143,12 +156,14 @@ class Membership:
         interruption: Interruption | None = None,
         can_move: bool = False,
         fallback: Fallback | None = None,
+        abort: Abort | None = None,
     ) -> Membership:
         """Returns when all workers of the job have asked, and there is room for it; there must be room at once unless
         `admission` is QUEUE (join.proto says what the others are). `config` names one aggregator, and `address` and
         `port` are those of this worker's data sockets for it. `agreed` are the settings that the service compares.
         `can_move`: `attend` will be given `halt` and `move`. `fallback`: where the job goes on if nobody else serves.
-        Raises a `JoinError`, or what `interruption` says."""
+        `abort`: that of the worker's memberships at all aggregators. Raises a `JoinError`, or what `interruption`
+        says."""
         request = messages.JoinRequest(
             protocol_version=messages.PROTOCOL_VERSION,
             job_name=job_name,
@@ -176,7 +191,7 @@ class Membership:
             raise JoinError(f"cannot join job '{job_name}': {error}", code="UNAUTHENTICATED") from None
         try:
             reply = ask_until_granted(control, config, request, interruption or Interruption())
-            return cls(config, request, control, reply, fallback)
+            return cls(config, request, control, reply, fallback, abort or Abort())
         except BaseException:
             control.close()
             raise
@@ -197,14 +212,13 @@ class Membership:
         with self._lock:
             if self._thread is not None:
                 raise RuntimeError("this membership attends already")
-            if self._leaving.is_set():
+            if self._leaves:
                 return
+            self._on_ended = on_ended
             self._progress, self._traffic = progress, traffic
             self._moves.set_data_path(halt, move)
             self._awake.watch()
-            self._thread = threading.Thread(
-                target=self._attend, args=(on_ended,), name="wiresum-membership", daemon=True
-            )
+            self._thread = threading.Thread(target=self._attend, name="wiresum-membership", daemon=True)
             self._thread.start()
         self._begun.wait(BEGIN_S_MAX)  # so that a process that ends at once does not end in between
 
@@ -239,28 +253,35 @@ class Membership:
             ) from None
 
     def abort(self, reason: str) -> None:
-        """Ends the job for everybody. Does not raise. A service that is away is told when it is heard again."""
-        if self._inert or self._leaving.is_set():
+        """Ends the job for everybody. Does not raise. A service that is away is told when there is one again."""
+        if self._inert or self._leaves or self._ended:
             return
-        self._stop_resuming(WiresumError(reason))
-        self._untold = messages.AbortRequest(member=self._member, reason=reason[:REASON_CHARACTERS_MAX])
-        self._tell_of_abort()
+        self._abort.give(reason)
+        self._heed_order()
+        self._tell_order()
 
     def leave(self) -> None:
-        """Says good-bye and ends the threads. Idempotent, bounded, does not raise."""
-        with self._lock:
-            first = not self._leaving.is_set()
-            self._leaving.set()
+        """Says good-bye and ends the threads. Idempotent, bounded, does not raise. After an abort that no service has
+        heard it looks for one, for up to ABORT_S_MAX."""
         if self._inert:
             return
+        with self._lock:
+            first, self._leaves = not self._leaves, True
         if not first:  # another thread is at it, or was
             if threading.current_thread() is not self._thread:
-                self._left.wait(LEAVE_S_MAX + THREAD_END_S_MAX)
+                self._left.wait(ABORT_S_MAX + LEAVE_S_MAX + THREAD_END_S_MAX)
             return
-        self._stop_resuming(SessionClosedError("this worker has left the job"))
         try:
-            self._tell("Leave", messages.LeaveRequest(member=self._member))
+            give_up_at = time.monotonic() + LEAVE_S_MAX
+            self._heed_order()
+            if not self._tell_order():
+                self._await_told(give_up_at)
+            self._leaving.set()
+            if self._told_of_abort:
+                self._tell_of_leave()
         finally:
+            self._leaving.set()
+            self._stop_resuming(SessionClosedError("this worker has left the job"))
             self._hang_up()
             if self._thread is not None and threading.current_thread() is not self._thread:
                 self._thread.join(THREAD_END_S_MAX)
@@ -271,11 +292,64 @@ class Membership:
             self._left.set()
             self._progress, self._traffic = lambda: NO_ROUND, lambda: NO_TRAFFIC  # the old ones refer to our owner
             self._moves.set_data_path(None, None)
+            self._on_ended = None
             lifetime.end(self)
 
-    def _tell_of_abort(self) -> None:
-        if (untold := self._untold) is not None and self._tell("Abort", untold):
-            self._untold = None
+    # What it has said of the job's end: orders.py.
+
+    def _order(self) -> messages.JobEnded | None:
+        """What a service has yet to hear."""
+        if self._abort.order is not None:
+            return None if self._told_of_abort else self._abort.order
+        return _LEFT if self._leaves and not self._told_of_leave else None
+
+    @property
+    def _is_done(self) -> bool:
+        """This worker does nothing for the job any more, but for telling so."""
+        return self._leaves or self._abort.order is not None
+
+    def _has_to_do(self) -> bool:
+        """At another service, if this one has lost the job."""
+        with self._telling:  # what is being told has its answer
+            return not self._is_done or self._order() is not None
+
+    def _heed_order(self) -> None:
+        with self._lock:
+            resuming = self._resuming
+        if resuming is not None:
+            resuming.heed_order()
+
+    def _tell_order(self) -> bool:
+        """To the service that is talked to, as a member. Returns whether there is nothing left to tell."""
+        with self._telling:
+            order = self._order()
+            if order is _LEFT:
+                self._tell_of_leave()
+            elif order is not None and self._tell(
+                "Abort", messages.AbortRequest(member=self._member, reason=order.reason)
+            ):
+                self._note_over()
+            return self._order() is None
+
+    def _tell_of_leave(self) -> None:
+        self._told_of_leave = self._tell("Leave", messages.LeaveRequest(member=self._member))
+
+    def _note_over(self) -> None:
+        """A service has ended the job."""
+        self._told_of_abort = self._abort.is_told = True
+
+    def _await_told(self, give_up_at: float) -> None:
+        """While the thread that attends looks for a service that hears the order."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread() or not lifetime.can_start_threads():
+            return
+        if self._abort.order is not None and not self._abort.is_told and self.grant.workers > 1:
+            give_up_at = self._abort.given_at + min(ABORT_S_MAX, self._config.lost_after_s)
+            log.warning(
+                "no service has heard yet that this worker has ended job '%s' (%s): it looks for one for up to %.0f s",
+                self._job_name, self._abort.order.reason, max(0.0, give_up_at - time.monotonic()),
+            )  # fmt: skip
+        sleep_until(lambda: not thread.is_alive() or self._order() is None or self._abort.is_told, give_up_at)
 
     def _tell(self, what: str, request: messages.LeaveRequest | messages.AbortRequest) -> bool:
         """Whether it was told. Looks for a service that is away for a moment, unless the job is over anyway."""
@@ -297,7 +371,7 @@ class Membership:
 
     # Attending.
 
-    def _attend(self, on_ended: Callable[[WiresumError], None]) -> None:
+    def _attend(self) -> None:
         absence = self._watch_for_absence()
         ended: WiresumError | None = None
         while ended is None and not self._leaving.is_set():
@@ -318,8 +392,14 @@ class Membership:
             if self.grant is not grant:
                 absence = self._watch_for_absence()
         self._ended = True
-        if ended is not None and not self._leaving.is_set():
-            on_ended(ended)
+        if ended is not None:
+            self._say_ended(ended)
+
+    def _say_ended(self, error: WiresumError) -> None:
+        """Once, and not to one that leaves."""
+        on_ended, self._on_ended = self._on_ended, None
+        if on_ended is not None and not self._leaves:
+            on_ended(error)
 
     def _watch_for_absence(self) -> Absence:
         return Absence(
@@ -349,13 +429,11 @@ class Membership:
                 self._events += 1
                 absence.hear(self._control.endpoint)
                 if event.HasField("ended"):
-                    if stop := self.own_stop():
-                        event.ended.reason += f"; {stop}"
-                    lost = event.ended.cause == messages.JobEnded.SWITCH_LOST
-                    return _End(error_of(event.ended, self._job_name, self.where), event.ended.reason if lost else "")
-                self._tell_of_abort()
-                if (failure := self._obey(event)) is not None:
-                    return _End(failure)
+                    return self._hear_end(event.ended)
+                if self._is_done:
+                    self._tell_order()
+                    continue
+                self._obey(event)
                 if event.pulse.lost and self._fallback is not None and self._moves.halted is None:
                     self._halt_if_unanswered(silence, event.pulse.lost)
                 if (end := self._stands_still()) is not None:
@@ -375,6 +453,15 @@ class Membership:
             call.with_traceback(None)  # the error that it raises is the call itself, which this frame refers to
         return None
 
+    def _hear_end(self, ended: messages.JobEnded) -> _End:
+        if stop := self.own_stop():
+            ended.reason += f"; {stop}"
+        error = error_of(ended, self._job_name, self.where)
+        if ended.cause == messages.JobEnded.SWITCH_LOST:
+            return _End(error, ended.reason)
+        self._note_over()
+        return _End(error)
+
     def _forgotten(self) -> WiresumError:
         if stop := self.own_stop():
             return WorkerLostError(
@@ -392,13 +479,15 @@ class Membership:
         """Runs in gRPC's thread. Also the one who notices that the service has fallen silent."""
         silence_s_max = min(SILENCE_S_MAX, self.grant.heartbeat_lost_ms / 1000)
         while not (hung_up.is_set() or self._leaving.is_set()):
-            round_newest = self._progress()
+            round_newest = NO_ROUND if self._is_done else self._progress()
             if round_newest is None:
                 self._hang_up()
                 return
             self._beat_now.clear()
             yield messages.Heartbeat(
-                member=self._member, round_newest=round_newest & 0xFFFFFFFF, halted=self._moves.halted
+                member=self._member,
+                round_newest=round_newest & 0xFFFFFFFF,
+                halted=None if self._is_done else self._moves.halted,
             )
             self._group_watch.look(self._traffic)
             self._beat_now.wait(self.grant.heartbeat_interval_ms / 1000)
@@ -412,25 +501,26 @@ class Membership:
 
     # Moving.
 
-    def _obey(self, event: messages.JobEvent) -> WiresumError | None:
-        """What the service tells this worker to do. Returns why it cannot, of which the others have been told."""
+    def _obey(self, event: messages.JobEvent) -> None:
+        """What the service tells this worker to do."""
         if event.HasField("halt"):
-            return self._try_to_move(lambda: self._halt_for(event.halt))
-        if event.HasField("move"):
-            return self._try_to_move(lambda: self._move_to(event.move))
-        return None
+            self._try_to_move(lambda: self._halt_for(event.halt))
+        elif event.HasField("move"):
+            self._try_to_move(lambda: self._move_to(event.move))
 
-    def _try_to_move(self, step: Callable[[], None]) -> WiresumError | None:
+    def _try_to_move(self, step: Callable[[], None]) -> None:
+        """A job that cannot ends for all, unless this worker has ended or left it anyway."""
         try:
             step()
+        except SessionClosedError:
+            log.debug("this worker leaves, and does not move")
         except Exception as error:
-            if self._leaving.is_set():
-                return None
+            if self._is_done:
+                return
             log.exception("the job cannot move")
             text = f"the job cannot move to another lease: {error}"
+            self._say_ended(WiresumError(f"job '{self._job_name}' has ended: {text}"))
             self.abort(text)
-            return WiresumError(f"job '{self._job_name}' has ended: {text}")
-        return None
 
     def _halt_for(self, halt: messages.Halt) -> None:
         if self._moves.halt_for(halt):  # else each answer to a heartbeat would call for the next one
@@ -459,28 +549,32 @@ class Membership:
     # Looking for another lease.
 
     def _begin_to_resume(self, end: _End, turns: int) -> WiresumError | None:
-        """Returns why it cannot."""
-        if not self._moves.can_halt:
+        """Returns why it does not."""
+        if not self._moves.can_halt or not self._has_to_do():
             self._given_up = True
             return end.error
-        if self._moves.halted is None and not self._halt_unasked(end.lost):
-            return end.error
-        assert self._moves.halted is not None, "it has halted"
-        self._request.resumed.CopyFrom(resumed(self.grant, self._moves.halted.positions, end.lost))
+        if not self._is_done and self._moves.halted is None:
+            self._halt_unasked(end.lost)
+        halted = self._moves.halted
+        if halted is None and not self._is_done:  # the session is being closed
+            self._leaving.wait(RETRY_PAUSE_S)
+            return None
+        self._request.resumed.CopyFrom(resumed(self.grant, halted.positions if halted else b"", end.lost))
         with self._lock:
-            if self._resuming is None and not self._leaving.is_set():
+            if self._resuming is None:
                 within_s = max(end.left_s, min(RESUME_S, self._config.lost_after_s))
                 self._resuming = Resuming(
-                    self._control, self._config, end.error, within_s, self._fallback, self._awake.now
+                    self._control, self._config, end.error, within_s, self._fallback, self._order, self._awake.now
                 )
         self._move_on(turns, end.go_to or self._control.endpoints[0])
         return None
 
-    def _halt_unasked(self, why: str) -> bool:
-        if not self._moves.halt_unasked(why):
-            return False
-        self._beat_now.set()
-        return True
+    def _halt_unasked(self, why: str) -> None:
+        def halt() -> None:
+            self._moves.halt_unasked(why)
+            self._beat_now.set()
+
+        self._try_to_move(halt)
 
     def _halt_if_unanswered(self, silence: Silence, why: str) -> None:
         """The service says that the switch is lost, and so it seems. A job that halts can go on at the fallback."""
@@ -503,11 +597,20 @@ class Membership:
 
     def _look_for_lease(self, answered: bool, cause: str, turns: int) -> WiresumError | None:
         """At the service that is talked to; `answered`: it does, but does not have the job. Returns why there is none
-        at all."""
+        at all, or why the job is over."""
         resuming = self._resuming
         assert resuming is not None, "it has no lease"
+        if not self._has_to_do():
+            return resuming.lost
         if answered and (reply := resuming.ask(self._request, self.grant)) is not None:
-            return self._try_to_move(lambda: self._go_on_at(reply, reply.roles, 0))
+            if not self._is_done:
+                self._try_to_move(lambda: self._go_on_at(reply, reply.roles, 0))
+            else:  # the order came too late for that question, and now there is a service where it is a member
+                self._member, self._resuming = _member_of(reply), None
+                self._tell_order()
+            return None
+        if resuming.over is not None:
+            self._note_over()
         if (over := resuming.look(self.grant, cause)) is not None:
             self._given_up = True
         elif not self._leaving.wait(RETRY_PAUSE_S):
@@ -543,7 +646,7 @@ class Membership:
         self.leave()
 
     def after_fork_in_child(self) -> None:
-        self._inert = True
+        self._inert = self._leaves = True
         self._leaving = threading.Event()  # the lock inside the old one may be held by a thread that is not here
         self._leaving.set()
         self._lock = threading.Lock()

@@ -67,17 +67,12 @@ class Moves:
         self._stand_still(messages.Halted(move_number=halt.move_number, positions=self._halt()))
         return True
 
-    def halt_unasked(self, why: str) -> bool:
-        """Without its service, which is told so with each heartbeat when there is one, and moves the job. False: it
-        cannot."""
+    def halt_unasked(self, why: str) -> None:
+        """Without its service, which is told so with each heartbeat when there is one, and moves the job. Raises what
+        the data path does."""
+        self._stand_still(messages.Halted(move_number=self._number, positions=self._halt(), unasked=True))
         log.warning("job '%s' looks for another lease, since %s", self._job_name, why)
         self._why = why
-        try:
-            self._stand_still(messages.Halted(move_number=self._number, positions=self._halt(), unasked=True))
-        except Exception:
-            log.exception("the job cannot halt")
-            return False
-        return True
 
     def is_expected(self, move: messages.Move) -> bool:
         """Does it end the halt that a service has asked for?"""

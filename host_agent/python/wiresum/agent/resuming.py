@@ -82,32 +82,44 @@ class Resuming:
         lost: WiresumError,
         within_s: float,
         fallback: Fallback | None,
+        order: Callable[[], messages.JobEnded | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`lost`: what the job ends with if there is no other lease."""
+        """`lost`: what the job ends with if there is no other lease. `order`: what this worker has said of its job's
+        end, if a service is to hear it; then it asks for no lease."""
         self._control = control
         self._config = config
-        self._lost = lost
+        self.lost = lost
         self._fallback = fallback
+        self._order = order
         self._clock = clock
         self._began_at = clock()
         self._within_s = within_s
         self._attempt = secrets.token_hex(ATTEMPT_BYTES)
-        self._interruption = Interruption()
+        self._asking, self._telling = Interruption(), Interruption()
+        """Of asking for a lease, and of telling that the job is over."""
         self._why = ""
         self._final = False
+        self.over: WiresumError | None = None
+        """Why the job is over, as a service says."""
         self._turns: Counter[str] = Counter()
         """By endpoint: how often it was asked for a place, and had none."""
         self._turns_of_one = TURNS_OF_ONE
         self.next = ""
         """The endpoint to ask next, if this one has answered; empty: the one after this."""
 
+    def heed_order(self) -> None:
+        """From any thread: there is an order, and it shall not wait for a lease any longer."""
+        self._asking.interrupt(WiresumError("this worker does not go on with the job"))
+
     def stop(self, why: WiresumError) -> None:
-        """From any thread: it shall not look any longer."""
-        self._interruption.interrupt(why)
+        """From any thread: it shall not do anything any longer."""
+        self._asking.interrupt(why)
+        self._telling.interrupt(why)
 
     def ask(self, request: messages.JoinRequest, grant: messages.JoinReply) -> messages.JoinReply | None:
-        """Asks the service that is talked to for a place, as `request` says. None: not now. `grant`: the old one."""
+        """Asks the service that is talked to for a place, as `request` says, or tells it the order. None: it gives none
+        now. `grant`: the old one."""
         others = len(self._control.endpoints) > 1 or self._fallback is not None
         self.next = ""
         turn_s = TURN_S
@@ -122,16 +134,21 @@ class Resuming:
         request.attempt = self._attempt
         request.admission = Admission.QUEUE
         request.threads_max, request.lanes_max, request.slots = grant.threads, grant.lanes, grant.slots
+        if (order := self._order()) is not None:
+            request.resumed.ended.CopyFrom(order)
         here = replace(self._config, switch=self._control.endpoint, join_timeout_s=patience_s)
         try:
-            return ask_until_granted(self._control, here, request, self._interruption)
+            return ask_until_granted(self._control, here, request, self._telling if order else self._asking)
         except JoinError as error:
             self._why, again = str(error), error.code in _AGAIN
             self._final = not again and not others
             self._turns[self._control.endpoint] += 1
             self.next = self._first_to_ask() if again else ""
         except WiresumError as error:
-            self._why, self._final = str(error), True
+            if order is None and self._order() is not None:  # it was given meanwhile
+                self.next = self._control.endpoint
+            else:
+                self.over = error
         return None
 
     def _first_to_ask(self) -> str:
@@ -145,16 +162,14 @@ class Resuming:
     def look(self, grant: messages.JoinReply, cause: str) -> WiresumError | None:
         """Between two services. `cause`: why the last one could not be talked to, if so. Returns the error if it is
         over; has the fallback started when it is time."""
+        if self.over is not None:
+            return self.over
         self._why = self._why or cause
-        try:
-            self._interruption.check()
-        except WiresumError as error:
-            self._why, self._final = str(error), True
         if self._final or self._left_s() <= 0:
             looked_s = self._clock() - self._began_at
             more = f"For {looked_s:.0f} s this worker has looked for another lease, and got none"
-            self._lost.args = (f"{self._lost}. {more}: {self._why}",)
-            return self._lost
+            self.lost.args = (f"{self.lost}. {more}: {self._why}",)
+            return self.lost
         if self._fallback is not None and self._clock() - self._began_at >= FALLBACK_AFTER_S:
             self._control.further = self._fallback.target
             self._fallback.open(grant)

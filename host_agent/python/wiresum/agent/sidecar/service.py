@@ -14,8 +14,8 @@
 
     the sidecar says                         the worker answers
     ask-state id                             state id ...: empty before there is a data path
-    ask-halt id aggregator                   halted id positions, or unmoved id text
-    ask-move id aggregator roles ...         moved id, or unmoved id text
+    ask-halt id aggregator                   halted id positions, or unmoved id error text
+    ask-move id aggregator roles ...         moved id, or unmoved id error text
     ended error text tell_others             nothing, or abort: it is over
 
 `settings` is what the program gave for this session, and `environment` what variables it has that may be settings:
@@ -34,7 +34,7 @@ import queue
 import threading
 
 from wiresum.agent.config import AgentConfig, refuse_unknown
-from wiresum.agent.errors import SwitchUnreachableError, WiresumError
+from wiresum.agent.errors import SessionClosedError, SwitchUnreachableError, WiresumError
 from wiresum.agent.job_membership import Fields, JobMembership
 from wiresum.agent.joining import Interruption
 from wiresum.agent.sidecar.lines import Channel, Line, LineError
@@ -175,12 +175,17 @@ class Service:
         self._must("ask-move", "moved", **to)
 
     def _must(self, word: str, done: str, **fields: object) -> Line:
-        """The worker's answer. Raises a WiresumError if it has not done what it must."""
+        """The worker's answer. Raises a WiresumError if it has not done what it must, a SessionClosedError if it
+        leaves."""
         answer = self._ask(word, **fields)
+        if answer is None and self._over.is_set():
+            raise SessionClosedError("the worker has left")
         if answer is None:
             raise WiresumError("the worker does not answer")
         if answer.word != done:
-            raise WiresumError(answer.fields.get("text", f"the worker answers '{answer.word}'"))
+            closed = answer.fields.get("error") == SessionClosedError.__name__
+            text = answer.fields.get("text", f"the worker answers '{answer.word}'")
+            raise SessionClosedError(text) if closed else WiresumError(text)
         return answer
 
     def _ask(self, word: str, **fields: object) -> Line | None:
