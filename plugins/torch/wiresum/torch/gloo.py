@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import math
 import os
@@ -19,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllreduceOptions, HashStore, ProcessGroupGloo, Store
+from torch._C._distributed_c10d import ProcessGroupGloo, Store
 
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError, WorkerLeftError
@@ -38,8 +37,10 @@ POINT_TO_POINT = ("send", "recv")
 CAUSE_TIMEOUT_S = 5.0
 """How long to wait for the service to say who was lost, after Gloo found a connection broken."""
 BREAK_TIMEOUT = timedelta(milliseconds=1)
-BREAK_TAG = 0x7FFFFFFF
-"""No user's receive has this tag."""
+BREAK_TAG, PROBE_TAG = 0x7FFFFFFF, 0x7FFFFFFE
+"""No user's receive has these tags."""
+_REAL = ("gather",)
+"""Gloo's collectives that do not take complex numbers."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,8 @@ class Gloo:
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
         steps += [partial(synchronize, written)] if staged else []
+        if method in _REAL:
+            arguments_staged = as_real(arguments_staged)
         began = time.monotonic()
         inner = getattr(self._group, installed_name(method))(*arguments_staged)
         work = GlooWork(
@@ -215,6 +218,16 @@ class Gloo:
             with contextlib.suppress(RuntimeError):  # it is meant to fail
                 self.backend.recv([torch.empty(1, device="cpu")], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
 
+    def _is_connected(self) -> bool:
+        """Are the connections to all workers whole? Gloo's error does not say. A receive from a worker whose connection
+        is broken fails at once; another one begins, and is dropped."""
+        try:
+            for peer in set(range(self._size)) - {self._rank}:
+                self.backend.recv([torch.empty(1, device="cpu")], peer, PROBE_TAG)  # type: ignore[attr-defined]
+        except RuntimeError:
+            return False
+        return True
+
     def _call(self, name: str, method: str, arguments: tuple[Any, ...], operator: Any) -> GlooCall:
         options = arguments[-1]
         # The last before the options are what is summed.
@@ -280,13 +293,13 @@ class Gloo:
             time.sleep(0.01)
 
     def _explain(self, call: GlooCall, error: Exception, limit_s: float | None) -> Exception:
-        """Why a call that had begun failed: because time was over, after `limit_s`, or for another reason. Unless Gloo
-        does not support such calls, the group has failed (connections are broken, or workers are out of step), and the
-        others must be told."""
+        """Why a call that had begun failed: because time was over, after `limit_s`, or for another reason. If time was
+        over, or a connection is broken, the group has failed, and the others must be told. Otherwise Gloo has refused
+        the call, and the group goes on."""
         text = f"rank {self._rank}: {call.in_full()}, failed: {error}"
         if limit_s is not None:
             text = timed_out(self._rank, limit_s, call.in_full(), str(error))
-        if is_refused(call):
+        if limit_s is None and self._is_connected():
             return _caused(dist.DistBackendError(text), error)
         if (network := self.network) is not None:
             session = network.session
@@ -402,30 +415,12 @@ def staged_for_gloo(
     return [stage(argument) for argument in arguments], staged
 
 
-def is_refused(call: GlooCall) -> bool:
-    """Whether Gloo does not support such a call."""
-    if not call.is_collective:
-        return False  # messages are of any type
-    operator = getattr(call.said.operator, "op", call.said.operator)
-    if operator in (None, dist.ReduceOp.AVG):  # which is done as a sum
-        operator = dist.ReduceOp.SUM
-    return any(_refuses(dtype, operator) for dtype in call.dtypes)
-
-
-@functools.cache
-def _refuses(dtype: torch.dtype, operator: Any) -> bool:
-    """Gloo's error does not tell that from broken connections, so the sum is tried in a group of one, which has no
-    connections."""
-    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [_device_at("127.0.0.1")]
-    alone: Any = ProcessGroupGloo(HashStore(), 0, 1, options)
-    asked: Any = AllreduceOptions()
-    try:
-        asked.reduceOp = operator  # a TypeError for one with a factor (PREMUL_SUM), which Gloo does not have
-        alone.allreduce([torch.empty(1, dtype=dtype, device="cpu")], asked).wait()
-    except (RuntimeError, NotImplementedError, TypeError):
-        return True
-    return False
+def as_real(argument: Any) -> Any:
+    """The same memory as pairs of real numbers, for what Gloo does not do with complex ones."""
+    if isinstance(argument, list):
+        return [as_real(item) for item in argument]
+    is_complex = isinstance(argument, torch.Tensor) and argument.is_complex()
+    return torch.view_as_real(argument.detach()) if is_complex else argument
 
 
 def as_sum(options: Any) -> Any:
