@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,18 @@ def error_of(ended: messages.JobEnded, job_name: str, where: str) -> WiresumErro
     if ended.cause == messages.JobEnded.SWITCH_LOST:
         return SwitchUnreachableError(f"job '{job_name}' has ended at {where}: {ended.reason}")
     return JobAbortedError(text, reason=ended.reason)
+
+
+def error_of_forgotten(job_name: str, where: str, own_stop: str, rank: int, address: str) -> WiresumError:
+    """Of a worker, at this address, that its service does not know any more. `own_stop`: a sentence, if this process
+    was stopped."""
+    if own_stop:
+        text = f"job '{job_name}' has ended meanwhile: {own_stop}. Start the job again"
+        return WorkerLostError(text, rank=rank, host_name=socket.gethostname(), address=address)
+    return SwitchUnreachableError(
+        f"{where} does not know job '{job_name}' any more: it was started anew, or it took this worker for lost while "
+        f"the connection was broken. Start the job again"
+    )
 
 
 def describe(diagnoses: Mapping[str, messages.Diagnosis], tensor: int) -> str:

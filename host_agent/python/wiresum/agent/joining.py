@@ -8,8 +8,10 @@ next endpoint if there are several: the worker's `attempt` tells the service tha
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
+from importlib import metadata
 from typing import Any
 
 from wiresum import join as messages
@@ -204,3 +206,17 @@ def _advice(error: Any, config: AgentConfig) -> str:
     if config.tls or nobody_took_it:
         return start
     return f"{start}. One that asks for certificates hangs up without WIRESUM_TLS"
+
+
+def with_address(grant: messages.JoinReply, control: Control) -> messages.JoinReply:
+    """The same, changed in place, with an address of its switch."""
+    if grant.switch_endpoint.address in ("", "0.0.0.0"):  # a switch at every address of its host
+        grant.switch_endpoint.address = socket.gethostbyname(control.endpoint.rpartition(":")[0])
+    return grant
+
+
+def software_version() -> str:
+    try:
+        return metadata.version("wiresum")
+    except metadata.PackageNotFoundError:
+        return ""

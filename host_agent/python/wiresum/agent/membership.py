@@ -28,7 +28,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from importlib import metadata
 from typing import Any, NamedTuple
 
 from wiresum import join as messages
@@ -37,15 +36,14 @@ from wiresum.agent.absence import Absence, Patience, Silence
 from wiresum.agent.awake import AwakeClock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
-from wiresum.agent.diagnosis import error_of
+from wiresum.agent.diagnosis import error_of, error_of_forgotten
 from wiresum.agent.errors import (
     JoinError,
     SessionClosedError,
     SwitchUnreachableError,
     WiresumError,
-    WorkerLostError,
 )
-from wiresum.agent.joining import Interruption, ask_until_granted
+from wiresum.agent.joining import Interruption, ask_until_granted, software_version, with_address
 from wiresum.agent.moves import Halt, Move, Moves
 from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.orders import Abort
@@ -96,7 +94,7 @@ class Membership:
         fallback: Fallback | None,
         abort: Abort,
     ) -> None:
-        self.grant = _with_address(reply, control)
+        self.grant = with_address(reply, control)
         """The newest."""
         self.where = f"the switch at {config.switch}"
         """For people."""
@@ -175,7 +173,7 @@ class Membership:
             slots=config.slots,
             host_name=socket.gethostname(),
             process_id=os.getpid(),
-            software_version=_software_version(),
+            software_version=software_version(),
             key=config.key,
             attempt=secrets.token_hex(ATTEMPT_BYTES),
             tenant=config.tenant,
@@ -440,7 +438,7 @@ class Membership:
                     return end
         except grpc.RpcError as error:
             if code_of(error) == "NOT_FOUND":
-                return _End(self._forgotten(), f"{self.where} does not know it any more")
+                return _End(self._why_forgotten(), f"{self.where} does not know it any more")
             if code_of(error) == "UNAUTHENTICATED" and is_from_service(error):
                 text = f"{self.where} lets this worker of job '{self._job_name}' not go on: {details(error)}"
                 return _End(JoinError(text, code="UNAUTHENTICATED"))
@@ -462,18 +460,8 @@ class Membership:
         self._note_over()
         return _End(error)
 
-    def _forgotten(self) -> WiresumError:
-        if stop := self.own_stop():
-            return WorkerLostError(
-                f"job '{self._job_name}' has ended meanwhile: {stop}. Start the job again",
-                rank=self.grant.rank,
-                host_name=socket.gethostname(),
-                address=self._address,
-            )
-        return SwitchUnreachableError(
-            f"{self.where} does not know job '{self._job_name}' any more: it was started anew, or it took this worker "
-            f"for lost while the connection was broken. Start the job again"
-        )
+    def _why_forgotten(self) -> WiresumError:
+        return error_of_forgotten(self._job_name, self.where, self.own_stop(), self.grant.rank, self._address)
 
     def _heartbeats(self, hung_up: threading.Event) -> Iterator[messages.Heartbeat]:
         """Runs in gRPC's thread. Also the one who notices that the service has fallen silent."""
@@ -532,7 +520,7 @@ class Membership:
 
     def _go_on_at(self, reply: messages.JoinReply, roles: bytes, move_number: int) -> None:
         """Raises a ValueError for a lease that is not like the one before."""
-        grant, before = _with_address(reply, self._control), self.grant
+        grant, before = with_address(reply, self._control), self.grant
         self._member = _member_of(grant)
         grant.members_secret = before.members_secret  # of the job, which has used it
         self._moves.go_on(grant, roles, before, move_number)
@@ -653,19 +641,5 @@ class Membership:
         lifetime.keep_for_ever(self._control, self._call)
 
 
-def _with_address(grant: messages.JoinReply, control: Control) -> messages.JoinReply:
-    """The same, changed in place, with an address of its switch."""
-    if grant.switch_endpoint.address in ("", "0.0.0.0"):  # a switch at every address of its host
-        grant.switch_endpoint.address = socket.gethostbyname(control.endpoint.rpartition(":")[0])
-    return grant
-
-
 def _member_of(grant: messages.JoinReply) -> messages.Member:
     return messages.Member(job=grant.job, worker=grant.worker, token=grant.token, switch_name=grant.switch_name)
-
-
-def _software_version() -> str:
-    try:
-        return metadata.version("wiresum")
-    except metadata.PackageNotFoundError:
-        return ""
