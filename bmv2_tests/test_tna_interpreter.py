@@ -49,6 +49,7 @@ control Ingress(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic
     apply {{
         for_tm.ucast_egress_port = 5;
         for_tm.bypass_egress = 1;
+        for_tm.qid = 0;
         for_deparser.drop_ctl = 0;
         {statements}
     }}
@@ -108,6 +109,11 @@ def test_a_packet_leaves_with_the_fields_that_the_program_wrote(tmp_path: Path) 
 
 def test_a_program_that_does_not_forward_sends_nothing(tmp_path: Path) -> None:
     assert switch(tmp_path, "for_deparser.drop_ctl = 1;").receive(1, b"\x01\x05") == []
+
+
+def test_a_program_that_leaves_the_queue_undefined_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UndefinedError, match="qid was never written"):
+        switch(tmp_path, "bit<5> nothing; for_tm.qid = nothing;").receive(1, b"\x01\x05")
 
 
 def test_a_program_that_leaves_the_drop_flag_undefined_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bmv2_tests.tna_interpreter.externs import Clock, PacketIn, PacketOut
@@ -54,6 +54,8 @@ class Copy:
     frame: bytes
     replica: int = 0
     """The replica id of a multicast copy."""
+    queue: int = 0
+    """The queue of the port."""
 
 
 class Pipe:
@@ -189,10 +191,11 @@ class Switch:
         if _bit(records["ingress_intrinsic_metadata_for_deparser_t"], "drop_ctl"):
             return
         group = to_manager["mcast_grp_a"]
+        queue = _number(records["ingress_intrinsic_metadata_for_tm_t"], "qid") if "qid" in to_manager else 0
         members = [] if group is UNDEFINED else self.groups.get(group, [])
-        copies = [Copy(member, content, replica) for member, replica in members]
+        copies = [Copy(member, content, replica, queue) for member, replica in members]
         if to_manager["ucast_egress_port"] is not UNDEFINED:
-            copies.append(Copy(to_manager["ucast_egress_port"], content))
+            copies.append(Copy(to_manager["ucast_egress_port"], content, queue=queue))
         past_egress = _bit(records["ingress_intrinsic_metadata_for_tm_t"], "bypass_egress")
         for copy in copies:
             yield from [copy] if past_egress else self._leave(copy)
@@ -206,7 +209,7 @@ class Switch:
         intrinsic.fields["egress_rid"] = copy.replica
         records, content = self._egress.run(_on_wire(intrinsic) + copy.frame)
         if not _bit(records["egress_intrinsic_metadata_for_deparser_t"], "drop_ctl"):
-            yield Copy(copy.port, content, copy.replica)
+            yield replace(copy, frame=content)
 
 
 def _on_wire(intrinsic: Record) -> bytes:
@@ -218,7 +221,12 @@ def _on_wire(intrinsic: Record) -> bytes:
 
 def _bit(record: Record, name: str) -> int:
     """The lowest bit of a metadata field."""
+    return _number(record, name) & 1
+
+
+def _number(record: Record, name: str) -> int:
+    """A metadata field that the program must have written."""
     value = record.fields[name]
     if value is UNDEFINED:
         raise UndefinedError(f"{name} was never written: it may hold another field's bits")
-    return int(value) & 1
+    return int(value)

@@ -52,6 +52,11 @@
 #define RECIRCULATION_PORT 68
 #endif
 #define PORT_IN_PIPE_MASK 0x7F
+// Queues of a port. On its way to the second pass a sum that its job waits for has another than one that a worker or a
+// parent asks for again: of sums there are no more than contributions, but anybody may ask, with packets a fifth as long
+// as the answer. docs/tofino_deploy.md says how the first gets the higher priority. Everything else is in queue 0.
+#define QUEUE_OF_ANSWERS 0
+#define QUEUE_OF_SUMS 1
 #endif
 
 // Of one pass through the ingress.
@@ -84,9 +89,11 @@ struct ingress_metadata_t {
 
 // What leaves with the words of a sum has only half of them after the first of two passes.
 #ifdef TWO_PASSES
-#define WITH_SUM(way) pass_again
+#define WITH_SUM(way) sum_again
+#define WITH_ANSWER(way) answer_again
 #else
 #define WITH_SUM(way) way
+#define WITH_ANSWER(way) way
 #endif
 
 // Where the packet goes from this pass.
@@ -101,9 +108,12 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
         hdr.carry.ingress_port = meta.ingress_port;
         hdr.carry.cell_index = meta.cell_index;
         hdr.carry.group = meta.group;
-        // What the architecture is told with one bit has no value before it is written: its container may have been another
-        // field's. So all that leaves says whether it bypasses the egress, or is dropped.
+        // What the architecture is told has no value before it is written: its container may have been another field's. So
+        // all that leaves says whether it bypasses the egress, its queue if any has one, and whether it is dropped.
         for_tm.bypass_egress = 0;
+#ifdef TWO_PASSES
+        for_tm.qid = 0;
+#endif
     }
 
     action carry_words() {
@@ -120,10 +130,19 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
     }
 
 #ifdef TWO_PASSES
-    action pass_again() {
+    action pass_again(bit<5> queue) {
         carry_words();
         for_tm.ucast_egress_port = intrinsic.ingress_port[8:7] ++ (bit<7>)RECIRCULATION_PORT;
         for_tm.bypass_egress = 1;
+        for_tm.qid = queue;
+    }
+
+    action sum_again() {
+        pass_again(QUEUE_OF_SUMS);
+    }
+
+    action answer_again() {
+        pass_again(QUEUE_OF_ANSWERS);
     }
 #endif
 
@@ -160,6 +179,9 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
     action answer() {
         for_tm.ucast_egress_port = meta.ingress_port;
         for_tm.bypass_egress = 1;
+#ifdef TWO_PASSES
+        for_tm.qid = 0;
+#endif
     }
 
     action flood() {
@@ -185,7 +207,7 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
         }
         actions = {
 #ifdef TWO_PASSES
-            pass_again;
+            sum_again; answer_again;
 #endif
             drop; multicast; multicast_bare; resend; resend_bare; raise; raise_bare; answer; flood; forward;
         }
@@ -203,11 +225,12 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
             (FATE_MULTICAST, 0, _, _, _, 1, _) : WITH_SUM(multicast)();
             (FATE_MULTICAST, 0, _, _, _, 0, _) : multicast();  // zeros, or the parent's words
             (FATE_RESEND, 0, _, KIND_META, _, _, _) : resend_bare();
-            (FATE_RESEND, 0, _, KIND_DATA, _, _, _) : WITH_SUM(resend)();
-            (FATE_RESEND, 0, _, _, _, 1, _) : WITH_SUM(resend)();
+            (FATE_RESEND, 0, _, KIND_DATA, _, _, _) : WITH_ANSWER(resend)();
+            (FATE_RESEND, 0, _, _, _, 1, _) : WITH_ANSWER(resend)();
             (FATE_RESEND, 0, _, _, _, 0, _) : resend();
             (FATE_MISSING, 0, _, _, _, _, _) : resend_bare();
             (FATE_RAISE, 0, _, KIND_DATA, _, _, _) : WITH_SUM(raise)();
+            (FATE_RAISE, 0, _, KIND_MISSING, _, 1, _) : WITH_ANSWER(raise)();
             (FATE_RAISE, 0, _, _, _, 1, _) : WITH_SUM(raise)();
             (FATE_RAISE, 0, _, _, _, 0, _) : raise_bare();
             (FATE_ASK, 0, _, _, _, _, _) : raise_bare();

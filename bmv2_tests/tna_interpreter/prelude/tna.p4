@@ -22,6 +22,7 @@ struct ingress_intrinsic_metadata_from_parser_t {
 struct ingress_intrinsic_metadata_for_tm_t {
     bit<9> ucast_egress_port;
     bit<1> bypass_egress;
+    bit<5> qid;
     bit<16> mcast_grp_a;
 }
 
