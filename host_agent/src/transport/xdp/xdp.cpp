@@ -297,11 +297,11 @@ class XdpTransport final : public Transport {
     return {rings->memory() + descriptor->addr, descriptor->len};
   }
 
-  /// Is it a datagram for us, from somebody we hear?
+  /// Is it a datagram for us, from somebody we hear? A switch that floods shows us frames to others, too.
   [[nodiscard]] bool accept(std::span<const std::byte> frame, RxDatagram& out) const noexcept {
     ethernet::UdpFrame datagram;
     if (ethernet::parse(frame, shared->policy, datagram) != ethernet::FrameError::kNone ||
-        datagram.destination.address != config.address) {
+        datagram.destination_mac != shared->device.mac || datagram.destination.address != config.address) {
       return false;
     }
     const auto found = std::find(config.ports.begin(), config.ports.end(), datagram.destination.port);

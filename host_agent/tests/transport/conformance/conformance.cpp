@@ -329,6 +329,9 @@ TEST_P(Conformance, BrokenAndForeignFramesAreDropped) {
   ethernet::Path elsewhere = path;
   elsewhere.destination.address += 7;
   ASSERT_TRUE(rig().inject(frame_of(elsewhere, ethernet::UdpChecksum::kWhole)));
+  ethernet::Path flooded = path;  // by a switch that does not know where the other host is
+  flooded.destination_mac.bytes[5] ^= 1;
+  ASSERT_TRUE(rig().inject(frame_of(flooded, ethernet::UdpChecksum::kWhole)));
   EXPECT_TRUE(take_rest(*right_).empty());
 
   ASSERT_TRUE(send_all(*left_, to, 20, 5, 100));
