@@ -20,12 +20,15 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import NamedTuple
 
 from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import Ether
 
+from bmv2_tests.frames import Host as FrameHost
+from bmv2_tests.frames import UdpFrame
 from wiresum.controller import REASONS, Endpoint, JobCounters, JobEntry
 from wiresum.controller.driver import Uplink
 from wiresum.controller.jobs.leases import LeasePool
@@ -193,7 +196,7 @@ class Bmv2Harness:
 
     def copies(self, frames: Iterable[tuple[int, bytes]]) -> tuple[Copy, ...]:
         """Sends frames and gives the RESULTs that come out; nothing else may come out."""
-        return tuple(self._as_copy(port, frame) for port, frame in self.exchange(frames))
+        return tuple(self.as_copy(port, frame) for port, frame in self.exchange(frames))
 
     def own_frame(
         self, host: Host, *, src_port: int = WORKER_PORT, dst_port: int = SWITCH_PORT, payload: bytes = b""
@@ -202,10 +205,17 @@ class Bmv2Harness:
         ethernet, ip = Ether(src=host.mac, dst=self.star.mac), IP(src=host.address, dst=self.star.address)
         return ethernet / ip / UDP(sport=src_port, dport=dst_port) / payload
 
-    def _as_copy(self, port: int, frame: bytes) -> Copy:
-        assert (frame[12:15], frame[23:24]) == (b"\x08\x00\x45", b"\x11"), f"port {port}: {Ether(frame).summary()}"
-        thread_port, udp_bytes = struct.unpack_from("!HH", frame, 36)
-        return Copy(port, socket.inet_ntoa(frame[30:34]), thread_port - WORKER_PORT, frame[42 : 34 + udp_bytes], frame)
+    def as_copy(self, port: int, frame: bytes) -> Copy:
+        """Checks what holds for every packet of the switch: lengths, both checksums, that one is there, and its MAC."""
+        read = UdpFrame.unpack(frame)
+        assert read.has_checksum, f"port {port}: a frame without a UDP checksum, {frame.hex()}"
+        assert read.source == FrameHost(self.mac, IPv4Address(self.star.address)), f"port {port}: from {read.source}"
+        return Copy(port, str(read.target.address), read.target_port - WORKER_PORT, read.payload, frame)
+
+    @property
+    def mac(self) -> bytes:
+        """The switch's."""
+        return bytes.fromhex(self.star.mac.replace(":", ""))
 
     def _ping_everywhere(self) -> list[list[bytes]]:
         """Pings at every port, and gives what arrived at each before the answer."""

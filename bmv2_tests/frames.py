@@ -28,6 +28,25 @@ class Host:
 
 
 @dataclass(frozen=True)
+class FrameChanges:
+    """What is wrong with a frame, or odd. Checksums fit changed lengths; then bits are flipped."""
+
+    ip_length: int | None = None
+    udp_length: int | None = None
+    without_udp_checksum: bool = False
+    flip: int | None = None
+    """The number of a bit, from the start of the IPv4 header."""
+    trailer: int = 0
+    """How many bytes follow the datagram."""
+    cut: int = 0
+    """How many bytes the frame lacks at its end."""
+
+
+UNCHANGED = FrameChanges()
+TRAILER_BYTE = b"\xee"
+
+
+@dataclass(frozen=True)
 class UdpFrame:
     """A UDP datagram over IPv4 and Ethernet, with the fields that a switch may change."""
 
@@ -40,15 +59,24 @@ class UdpFrame:
     dscp: int = 0
     ttl: int = TTL
     identification: int = 0
+    has_checksum: bool = True
+    """UDP's; a switch that cannot compute one sends none."""
 
-    def pack(self) -> bytes:
-        udp = _UDP.pack(self.source_port, self.target_port, _UDP.size + len(self.payload), 0) + self.payload
-        header = ipv4_header(self, len(udp))
-        return _ETHERNET.pack(self.target.mac, self.source.mac, ETHERTYPE_IPV4) + header + udp
+    def pack(self, changes: FrameChanges = UNCHANGED) -> bytes:
+        length = changes.udp_length if changes.udp_length is not None else _UDP.size + len(self.payload)
+        has_checksum = self.has_checksum and not changes.without_udp_checksum
+        ports = (self.source_port, self.target_port, length)
+        checksum = udp_checksum(self, length, _UDP.pack(*ports, 0) + self.payload) if has_checksum else 0
+        udp = _UDP.pack(*ports, checksum) + self.payload
+        header = ipv4_header(self, len(udp), total_bytes=changes.ip_length)
+        frame = bytearray(_ETHERNET.pack(self.target.mac, self.source.mac, ETHERTYPE_IPV4) + header + udp)
+        if changes.flip is not None:
+            frame[_ETHERNET.size + changes.flip // 8] ^= 0x80 >> changes.flip % 8
+        return bytes(frame[: len(frame) - changes.cut]) + TRAILER_BYTE * changes.trailer
 
     @staticmethod
     def unpack(frame: bytes) -> UdpFrame:
-        """Raises `ValueError` unless all lengths agree and the IPv4 checksum is right."""
+        """Raises `ValueError` unless all lengths agree and the checksums are right."""
         target_mac, source_mac, ethertype = _ETHERNET.unpack_from(frame)
         header = frame[_ETHERNET.size : _ETHERNET.size + _IPV4.size]
         version, tos, length, identification, fragment, ttl, protocol, _, source, target = _IPV4.unpack(header)
@@ -61,9 +89,9 @@ class UdpFrame:
             raise ValueError(f"the IPv4 checksum is wrong: {header.hex()}")
         udp = frame[_ETHERNET.size + _IPV4.size :]
         source_port, target_port, udp_length, checksum = _UDP.unpack_from(udp)
-        if length != _IPV4.size + len(udp) or udp_length != len(udp) or checksum != 0:
-            raise ValueError(f"lengths {length} and {udp_length} with {len(udp)} bytes, UDP checksum {checksum:#06x}")
-        return UdpFrame(
+        if length != _IPV4.size + len(udp) or udp_length != len(udp):
+            raise ValueError(f"lengths {length} and {udp_length} with {len(udp)} bytes")
+        read = UdpFrame(
             source=Host(source_mac, IPv4Address(source)),
             target=Host(target_mac, IPv4Address(target)),
             source_port=source_port,
@@ -73,12 +101,25 @@ class UdpFrame:
             dscp=tos >> 2,
             ttl=ttl,
             identification=identification,
+            has_checksum=checksum != 0,
         )
+        if checksum != 0 and (right := udp_checksum(read, len(udp), udp[:6] + b"\0\0" + udp[8:])) != checksum:
+            raise ValueError(f"the UDP checksum is {checksum:#06x}, and not {right:#06x}: {frame.hex()}")
+        return read
 
 
-def ipv4_header(frame: UdpFrame, payload_bytes: int, protocol: int = PROTOCOL_UDP) -> bytes:
+def udp_checksum(frame: UdpFrame, length: int, datagram: bytes) -> int:
+    """RFC 768, of a datagram whose checksum is zero; zero itself is written as its other form."""
+    pseudo_header = frame.source.address.packed + frame.target.address.packed + struct.pack("!HH", PROTOCOL_UDP, length)
+    return internet_checksum(pseudo_header + datagram) or 0xFFFF
+
+
+def ipv4_header(
+    frame: UdpFrame, payload_bytes: int, protocol: int = PROTOCOL_UDP, *, total_bytes: int | None = None
+) -> bytes:
     """With its checksum, and the flag "don't fragment"."""
-    fields = [0x45, frame.dscp << 2 | frame.ecn, _IPV4.size + payload_bytes, frame.identification, DO_NOT_FRAGMENT]
+    total = total_bytes if total_bytes is not None else _IPV4.size + payload_bytes
+    fields = [0x45, frame.dscp << 2 | frame.ecn, total, frame.identification, DO_NOT_FRAGMENT]
     ends = (frame.source.address.packed, frame.target.address.packed)
     checksum = internet_checksum(_IPV4.pack(*fields, frame.ttl, protocol, 0, *ends))
     return _IPV4.pack(*fields, frame.ttl, protocol, checksum, *ends)

@@ -19,10 +19,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 from itertools import islice
 
 import pytest
 
+from bmv2_tests import frames
 from bmv2_tests.bmv2_harness import PORTS, WORKER_PORT, Bmv2Harness, Job
 from bmv2_tests.traffic import Sending, Traffic
 from wiresum.controller import Endpoint, JobEntry
@@ -68,7 +70,6 @@ class Bmv2:
         self._harness, self._jobs = harness, jobs
         self._hosts = [dict(enumerate(job.hosts)) | ({PARENT: job.parent} if job.parent else {}) for job in jobs]
         self._who = {host.address: (j, w) for j, hosts in enumerate(self._hosts) for w, host in hosts.items()}
-        self._heads: dict[tuple[int, ...], bytes] = {}
 
     def play(self, batch: Sequence[Sending]) -> Answers:
         answers: Answers = defaultdict(list)
@@ -78,16 +79,12 @@ class Bmv2:
         return answers
 
     def _frame(self, sending: Sending) -> bytes:
-        """Caches the headers for each sender, port, thread and length, because scapy is slow."""
-        key = (sending.job, sending.source, sending.port, sending.thread, len(sending.datagram))
-        if key not in self._heads:
-            hosts = self._hosts[sending.job]
-            host = hosts.get(sending.source, hosts[0])
-            ports = {"src_port": sending.thread + WORKER_PORT + sending.port, "dst_port": SWITCH_PORT + sending.thread}
-            frame = self._harness.own_frame(host, **ports, payload=sending.datagram)
-            frame["UDP"].chksum = 0
-            self._heads[key] = bytes(frame)[:42]
-        return self._heads[key] + sending.datagram
+        hosts = self._hosts[sending.job]
+        host = hosts.get(sending.source, hosts[0])
+        source = frames.Host(bytes.fromhex(host.mac.replace(":", "")), IPv4Address(host.address))
+        target = frames.Host(self._harness.mac, IPv4Address(self._harness.star.address))
+        ports = (sending.thread + WORKER_PORT + sending.port, SWITCH_PORT + sending.thread)
+        return frames.UdpFrame(source, target, *ports, sending.datagram).pack()
 
 
 class Software:

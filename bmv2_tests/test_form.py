@@ -3,14 +3,24 @@ payloads."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 from scapy.layers.inet import IP, UDP, IPOption_NOP
+from scapy.layers.l2 import Ether
 from scapy.packet import Padding
 
 from bmv2_tests.bmv2_harness import Bmv2Harness
-from wiresum_lab.doubles.workers import DATA, EMPTY, META, QUESTION
+from bmv2_tests.frames import internet_checksum
+from wiresum_lab.doubles.workers import DATA, EMPTY, META, QUESTION, Packet
 
 FULL = 24 + 4 * 64
+BATCH = 24
+"""bmv2 has room for them on the way to one port."""
+OF_OTHERS = 4 + 4 + 1 + 13 + 8 + 32 + 12
+"""Bits by which a packet becomes other traffic: IPv4's version, header length, fragment and protocol, the destination,
+and the upper bits of its port."""
 
 
 @pytest.mark.parametrize("kind", [DATA, EMPTY, META, QUESTION])
@@ -44,11 +54,78 @@ def test_a_packet_with_a_wrong_ipv4_checksum_is_malformed(harness: Bmv2Harness) 
         assert not outcome.copies
 
 
-def test_the_udp_checksum_is_ignored(harness: Bmv2Harness) -> None:
+@pytest.mark.parametrize("kind", [DATA, EMPTY, META, QUESTION])
+def test_a_packet_with_a_wrong_udp_checksum_is_malformed(harness: Bmv2Harness, kind: int) -> None:
     with harness.job(1) as job:
-        frame = job.frame(job.packet())
+        frame = job.frame(job.packet(kind=kind))
         frame[UDP].chksum = 0x1234
+        outcome = job.send_frame(0, frame)
+        assert (outcome.reason, outcome.copies) == ("malformed", ())
+
+
+@pytest.mark.parametrize("kind", [DATA, EMPTY, META])
+def test_what_a_host_leaves_to_its_device_is_malformed(harness: Bmv2Harness, kind: int) -> None:
+    """With transmit offload on, a checksum of the pseudo-header alone stands in the frame: `ethtool -K eth0 tx off`."""
+    with harness.job(1) as job:
+        frame = job.frame(job.packet(kind=kind))
+        whole = bytes(frame)
+        pseudo_header = whole[26:34] + b"\0\x11" + whole[38:40]
+        frame[UDP].chksum = ~internet_checksum(pseudo_header) & 0xFFFF
+        outcome = job.send_frame(0, frame)
+        assert (outcome.reason, outcome.copies) == ("malformed", ())
+
+
+def test_a_checksum_that_comes_out_as_zero_is_taken_in_its_other_form(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
+        frame = job.frame(_with_checksum_zero(job.packet(), bytes(job.frame(job.packet()))))
+        assert bytes(frame)[40:42] == b"\xff\xff"
         assert job.send_frame(0, frame).reason == "admitted"
+
+
+def test_a_checksum_that_comes_out_as_zero_is_sent_in_its_other_form(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
+        (copy,) = job.send(job.packet()).copies
+        again = job.packet(after=2)  # of the same cell; the round counts in the checksum, too
+        changed = replace(again, words=(copy.packet.words[0] - 2, *copy.packet.words[1:]))
+        (copy,) = job.send(_with_checksum_zero(changed, copy.frame)).copies
+        assert copy.frame[40:42] == b"\xff\xff"
+
+
+def _with_checksum_zero(packet: Packet, frame: bytes) -> Packet:
+    """Adds to the packet's first word what the checksum of this frame says: then its sum is all ones."""
+    missing = int.from_bytes(frame[40:42], "big")
+    return replace(packet, words=(packet.words[0] + missing, *packet.words[1:]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [DATA, EMPTY, QUESTION])
+def test_no_flipped_bit_of_a_frame_has_an_effect(harness: Bmv2Harness, kind: int) -> None:
+    """Neither of a contribution that would complete the cell nor of a question to a complete one. Behind the Ethernet
+    header, that is: its addresses and type say whether a frame comes to the switch at all."""
+    with harness.job(2) as job:
+        job.send(job.packet(0, words=job.words(3)))
+        if kind == QUESTION:
+            job.send(job.packet(1, words=job.words(4)))
+        port, right = job.hosts[1].port, bytes(job.frame(job.packet(1, kind=kind, words=job.words(4))))
+        flipped = [_flipped(right, bit) for bit in range(8 * 14, 8 * len(right))]
+        before, stray = job.counters(), harness.switch.stray()
+        for first in range(0, len(flipped), BATCH):
+            batch = flipped[first : first + BATCH]
+            came = harness.exchange((port, frame) for frame in batch)
+            assert {frame for _, frame in came} <= set(batch), "a frame to another address may be passed on"
+        after, stray_after = job.counters(), harness.switch.stray()
+        assert after.contributions == before.contributions
+        counted = Counter(after.packets) + Counter(stray_after.packets)
+        counted.subtract(Counter(before.packets) + Counter(stray.packets))
+        assert +counted == {"malformed": len(flipped) - OF_OTHERS}
+        outcome = job.send_frame(port, Ether(right))
+        assert outcome.result.words == job.words(3 if kind == EMPTY else 7)
+
+
+def _flipped(frame: bytes, bit: int) -> bytes:
+    changed = bytearray(frame)
+    changed[bit // 8] ^= 0x80 >> bit % 8
+    return bytes(changed)
 
 
 def test_ethernet_padding_is_not_part_of_the_packet(harness: Bmv2Harness) -> None:
@@ -56,7 +133,7 @@ def test_ethernet_padding_is_not_part_of_the_packet(harness: Bmv2Harness) -> Non
         frame = job.frame(job.packet(kind=META)) / Padding(bytes(20))
         outcome = job.send_frame(0, frame)
         assert outcome.reason == "admitted"
-        assert [len(copy.datagram) for copy in outcome.copies] == [24]
+        assert [len(copy.frame) for copy in outcome.copies] == [14 + 20 + 8 + 24]
 
 
 @pytest.mark.parametrize("change", [{"options": [IPOption_NOP()] * 4}, {"flags": "MF"}, {"frag": 1}])

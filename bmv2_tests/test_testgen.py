@@ -21,6 +21,7 @@ import pytest
 
 from bmv2_tests import testgen
 from bmv2_tests.bmv2_harness import Bmv2Harness
+from bmv2_tests.frames import PROTOCOL_UDP
 from bmv2_tests.testgen import CASES, Case, Frame, complaint
 from bmv2_tests.tna_interpreter.switch import Switch
 from bmv2_tests.tofino_model.model_switch import ModelSwitch
@@ -36,9 +37,28 @@ FURTHER = 200
 FIRST_PORT_TOFINO = 8
 
 
-def on_tofino(case: Case) -> Case:
-    """The Tofino program drops frames that end within a header, which v1model passes: docs/tofino_tests.md."""
-    return replace(case, expected=None) if case.truncated else case
+def as_tofino_sends(case: Case) -> Case:
+    """The Tofino program drops frames that end within a header, which v1model passes: docs/tofino_tests.md. And what
+    it sends has no UDP checksum."""
+    if case.truncated:
+        return replace(case, expected=None)
+    if (made := made_by_the_switch(case)) and made.content[23] == PROTOCOL_UDP:
+        return replace(case, expected=Frame(made.port, made.content[:40] + b"\0\0" + made.content[42:]))
+    return case
+
+
+def as_bmv2_sends(case: Case) -> Case:
+    """bmv2 cuts off what follows a datagram, and all but the padding of ARP; p4testgen does not know `truncate`."""
+    if (made := made_by_the_switch(case)) is None:
+        return case
+    is_ipv4 = made.content[12:14] == b"\x08\x00"
+    end = 14 + int.from_bytes(made.content[16:18], "big") if is_ipv4 else 60
+    return replace(case, expected=Frame(made.port, made.content[:end]))
+
+
+def made_by_the_switch(case: Case) -> Frame | None:
+    """The expected frame, unless it is a packet that passes."""
+    return None if case.expected is None or case.expected.content == case.packet.content else case.expected
 
 
 class OnTofino:
@@ -48,7 +68,8 @@ class OnTofino:
 
     def fresh(self, slots: int) -> int:
         slot = self._switch.fresh(slots)
-        write(self._switch, own.entry(str(SWITCH.address), SWITCH.mac.hex(":")))  # `late` sends to this address
+        for entry in own.entries(str(SWITCH.address), SWITCH.mac.hex(":")):  # `late` sends to this address
+            write(self._switch, entry)
         return slot
 
     def play(self, frame: Frame) -> list[Frame]:
@@ -105,28 +126,30 @@ def further() -> list[Case]:
 
 @pytest.mark.parametrize("case", COMMITTED, ids=str)
 def test_the_tofino_program_does_what_the_v1model_program_says(case: Case, switch: Switch) -> None:
-    assert complaint(on_tofino(case), OnTofino(switch), FIRST_PORT_TOFINO) == ""
+    assert complaint(as_tofino_sends(case), OnTofino(switch), FIRST_PORT_TOFINO) == ""
 
 
 @pytest.mark.parametrize("case", COMMITTED, ids=str)
 def test_the_compiled_tofino_program_does_what_the_v1model_program_says(case: Case, tofino_model: ModelSwitch) -> None:
-    assert complaint(on_tofino(case), OnTofino(tofino_model), FIRST_PORT_TOFINO) == ""
+    assert complaint(as_tofino_sends(case), OnTofino(tofino_model), FIRST_PORT_TOFINO) == ""
 
 
 @pytest.mark.parametrize("case", COMMITTED, ids=str)
 def test_bmv2_does_what_its_program_says(case: Case, on_bmv2: OnBmv2) -> None:
-    assert complaint(case, on_bmv2) == ""
+    assert complaint(as_bmv2_sends(case), on_bmv2) == ""
 
 
 def test_the_tofino_program_does_what_the_v1model_program_says_in_new_cases(
     further: list[Case], switch: Switch
 ) -> None:
-    wrong = [text for case in further if (text := complaint(on_tofino(case), OnTofino(switch), FIRST_PORT_TOFINO))]
+    wrong = [
+        text for case in further if (text := complaint(as_tofino_sends(case), OnTofino(switch), FIRST_PORT_TOFINO))
+    ]
     assert not wrong, f"WIRESUM_TESTGEN_SEED={SEED}\n" + "\n".join(wrong)
 
 
 def test_bmv2_does_what_its_program_says_in_new_cases(further: list[Case], on_bmv2: OnBmv2) -> None:
-    wrong = [text for case in further if (text := complaint(case, on_bmv2))]
+    wrong = [text for case in further if (text := complaint(as_bmv2_sends(case), on_bmv2))]
     assert not wrong, f"WIRESUM_TESTGEN_SEED={SEED}\n" + "\n".join(wrong)
 
 

@@ -8,11 +8,12 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from bmv2_tests.frames import Host, UdpFrame, arp_frame, icmp_frame
+from bmv2_tests.frames import Host, UdpFrame, arp_frame, icmp_frame, internet_checksum
 from bmv2_tests.tna_interpreter.switch import Copy, Switch
 from bmv2_tests.tna_interpreter.tables import Match
-from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN, STRANGER, SWITCH, TofinoNetwork
+from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN, STRANGER, SWITCH, TofinoNetwork, write
 from bmv2_tests.vectors import Job, Member
+from wiresum.controller.p4runtime import own
 from wiresum.join.constants import FLOOD_GROUP, PARENT, SWITCH_PORT, Header, Kind
 
 JOB = Job(number=7, key=0xC0FFEE01, workers=3, threads=1, lanes=64, slot_base=0, slots=4)
@@ -124,6 +125,23 @@ def test_arp_for_the_switch_is_answered(network: TofinoNetwork) -> None:
     assert answer.frame == arp_frame(2, SWITCH, STRANGER, to=STRANGER.mac) + bytes(18)
 
 
+@pytest.mark.parametrize("address", ["0.0.0.0", own.KEYS_ADDRESS, "0.0.0.2", "10.0.0.2"])
+def test_arp_for_an_address_that_is_not_the_switchs_is_not_answered(network: TofinoNetwork, address: str) -> None:
+    """Nor for the one under which the controller keeps its number."""
+    write(network.switch, own.keys_given(own.KeysGiven(64, 0xBEEF)))
+    asked = Host(bytes(6), IPv4Address(address))
+    for destination in (b"\xff" * 6, SWITCH.mac, bytes(6)):
+        assert network.send(5, arp_frame(1, STRANGER, asked, to=destination)) == []
+    assert network.packets().total() == 0
+
+
+def test_arp_to_the_switchs_mac_is_answered_and_to_anothers_is_not(network: TofinoNetwork) -> None:
+    asked = Host(bytes(6), SWITCH.address)
+    (answer,) = network.send(5, arp_frame(1, STRANGER, asked, to=SWITCH.mac))
+    assert answer.frame == arp_frame(2, SWITCH, STRANGER, to=STRANGER.mac)
+    assert network.send(5, arp_frame(1, STRANGER, asked, to=ELSEWHERE.mac)) == []
+
+
 def test_arp_for_others_is_flooded(network: TofinoNetwork) -> None:
     network.switch.groups[FLOOD_GROUP] = [(1, 0), (5, 0)]
     frame = arp_frame(1, STRANGER, Host(bytes(6), ELSEWHERE.address), to=b"\xff" * 6)
@@ -135,6 +153,44 @@ def test_a_ping_to_the_switch_is_answered(network: TofinoNetwork, body: bytes) -
     (answer,) = network.send(5, icmp_frame(8, STRANGER, SWITCH, body, ttl=9))
     assert answer.port == 5
     assert answer.frame == icmp_frame(0, SWITCH, STRANGER, body)
+
+
+@pytest.mark.parametrize("mac", [b"\xff" * 6, bytes.fromhex("01005e000001"), ELSEWHERE.mac])
+def test_a_ping_to_another_mac_is_not_the_switchs(network: TofinoNetwork, mac: bytes) -> None:
+    network.switch.groups[FLOOD_GROUP] = [(1, 0), (5, 0)]
+    frame = icmp_frame(8, STRANGER, Host(mac, SWITCH.address), b"\x12\x34\x00\x01ping")
+    assert [(copy.port, copy.frame) for copy in network.send(5, frame)] == [(1, frame)]
+    assert network.packets().total() == 0
+
+
+def test_a_ping_with_a_damaged_ipv4_header_is_not_answered(network: TofinoNetwork) -> None:
+    ping = icmp_frame(8, STRANGER, SWITCH, b"\x12\x34\x00\x01ping")
+    for bit in range(8 * 14, 8 * 34):
+        damaged = bytearray(ping)
+        damaged[bit // 8] ^= 0x80 >> bit % 8
+        assert network.send(5, bytes(damaged)) == [], f"bit {bit}"
+
+
+def test_who_sent_a_ping_with_a_damaged_payload_notices(network: TofinoNetwork) -> None:
+    """The switch changes the checksum by as much as the message, so what was wrong stays wrong."""
+    ping = bytearray(icmp_frame(8, STRANGER, SWITCH, b"\x12\x34\x00\x01ping"))
+    ping[-1] ^= 1
+    (answer,) = network.send(5, bytes(ping))
+    assert internet_checksum(answer.frame[34:]) != 0
+
+
+def test_no_flipped_bit_of_an_ipv4_header_or_a_length_has_an_effect(network: TofinoNetwork) -> None:
+    for member in MEMBERS[:-1]:
+        contribute(network, member)
+    port, right = network.port(MEMBERS[-1]), network.own_frame(MEMBERS[-1], contribution(MEMBERS[-1])).pack()
+    udp_length = range(8 * 38, 8 * 40)
+    for bit in (*range(8 * 14, 8 * 34), *udp_length):
+        damaged = bytearray(right)
+        damaged[bit // 8] ^= 0x80 >> bit % 8
+        before = network.packets()
+        assert network.send(port, bytes(damaged)) == [], f"bit {bit}"
+        assert (network.packets() - before).keys() <= {"malformed", "other"}, f"bit {bit}"
+    assert len(network.send(port, right)) == JOB.workers
 
 
 def test_other_traffic_to_the_switch_is_dropped_and_counted(network: TofinoNetwork) -> None:

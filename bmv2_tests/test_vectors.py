@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bmv2_tests.frames import FrameChanges
 from bmv2_tests.vectors import DROP_REASONS, End, Job, Member, Scenario, Step, VectorError, Verdict, load, load_all
 from wiresum.join.constants import PARENT
 
@@ -114,6 +115,31 @@ def test_a_packet_at_another_ingress_port_is_for_hardware_only(write: Write) -> 
     assert (step.source, step.port) == (Member(1, 1), Member(1, 0))
 
 
+def test_a_frame_may_be_odd(write: Write) -> None:
+    step = step_of(
+        write,
+        "1.1 META round=2 mac=broadcast ip_length=20 udp_length=0xFFFF udp_checksum=none flip=300 trailer=7 cut=3"
+        " -> drop malformed",
+    )
+    assert step.mac == "broadcast"
+    assert step.changes == FrameChanges(20, 0xFFFF, without_udp_checksum=True, flip=300, trailer=7, cut=3)
+    assert step_of(write, "1.1 META round=2 -> drop malformed").changes == FrameChanges()
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("1.1 META round=2 flip=300 -> drop malformed", True),
+        ("1.1 META round=2 mac=broadcast -> pass", True),
+        ("1.1 META round=2 trailer=3 -> hold", False),
+        ("1.1 META round=2 version=3 -> drop malformed", False),
+    ],
+)
+def test_a_host_refuses_what_is_wrong_with_a_frame_and_nothing_else(write: Write, line: str, refused: bool) -> None:
+    step = step_of(write, line)
+    assert (step.refused_by_hosts, step.hardware_only) == (refused, False)
+
+
 def test_the_source_may_be_a_stranger(write: Write) -> None:
     assert step_of(write, "1.1 META round=2 source=stranger -> drop unknown").source is None
 
@@ -170,6 +196,10 @@ def test_a_job_may_reuse_the_slots_and_number_of_an_earlier_one(write: Write) ->
         ("1.2 META round=1 -> hold", "'1.2' is no JOB.WORKER"),
         ("3.0 META round=1 -> hold", "'3.0' is no JOB.WORKER"),
         ("1.0 META round=1 source=everybody -> hold", "source: 'everybody' is no JOB.WORKER"),
+        ("1.0 META round=1 mac=worker -> pass", "mac: 'worker' is none of: broadcast"),
+        ("1.0 META round=1 udp_checksum=0 -> hold", "udp_checksum: '0' is not 'none'"),
+        ("1.0 META round=1 flip=8192 -> drop malformed", "larger than 8191"),
+        ("1.0 META round=1 mac=broadcast -> pass bare", "nothing stands behind 'pass'"),
         ("1.0 META round=1 port=1.0 -> hold", "its sender's own port anyway"),
         ("1.0 META round=1", "expected 'job', 'end', 'needs', 'scenario', or a packet"),
         ("1.0 META round=1 -> -> hold", "expected 'job', 'end', 'needs', 'scenario', or a packet"),
@@ -259,7 +289,7 @@ def test_the_expectations_follow_the_rule_of_rounds(scenario: Scenario) -> None:
             running[event.number] = event
         elif isinstance(event, End):
             del running[event.job.number]
-        elif event.expectation.reason not in ("out_of_lease", "unknown", "malformed"):
+        elif event.expectation.reason not in ("out_of_lease", "unknown", "malformed", ""):
             job = running[event.sender.job]
             cell, number = struct.unpack_from("!HI", event.datagram, 10)
             cell += 2 * job.slot_base
@@ -279,7 +309,7 @@ def test_the_expectations_follow_the_rule_of_rounds(scenario: Scenario) -> None:
 def test_the_files_contain_every_verdict_and_every_reason() -> None:
     expectations = [step.expectation for scenario in load_all() for step in scenario.steps]
     assert {expectation.verdict for expectation in expectations} == set(Verdict)
-    assert {expectation.reason for expectation in expectations} == DROP_REASONS | {"admitted", "resent"}
+    assert {expectation.reason for expectation in expectations} == DROP_REASONS | {"admitted", "resent", ""}
 
 
 def test_steps_for_hardware_alone_are_all_refused_there() -> None:

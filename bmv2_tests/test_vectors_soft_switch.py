@@ -115,7 +115,8 @@ def play(step: Step, switch: SoftwareSwitch, workers: Workers, where: str) -> No
 def play_all(
     scenario: Scenario, switch: SoftwareSwitch, workers: Workers, install: Callable[[Job], ExitStack]
 ) -> list[Step]:
-    """`install` returns a stack that removes the job when it is closed. Gives the steps that this switch can show."""
+    """`install` returns a stack that removes the job when it is closed. Gives the steps that this switch can show:
+    those that a datagram of a socket can be."""
     running: dict[Job, ExitStack] = {}
     played = []
     for event in scenario.events:
@@ -123,7 +124,7 @@ def play_all(
             running[event] = install(event)
         elif isinstance(event, End):
             running[event.job].close()
-        elif not event.hardware_only:
+        elif not (event.hardware_only or event.refused_by_hosts):
             play(event, switch, workers, scenario.where(event))
             played.append(event)
     return played

@@ -7,10 +7,10 @@ take a path, and writes down what comes out (Ruffy et al., "P4Testgen: An Extens
 It knows the program and not the protocol. So its cases show where bmv2, or the Tofino program with its other parser,
 cells and deparser, differs from the source of the v1model program.
 
-p4testgen supports no multicast, does not know the contents of registers, and generates any entries. Therefore it gets a
-modified program: a copy to a group goes to one port; the controller's guarantees about its entries are assumed; sender
-and receiver differ, so that an address that was not written is noticed; and all cases use the first cells of a new
-lease. Later rounds and repairs are covered by the vectors (README.md there).
+p4testgen supports no multicast and no `truncate`, does not know the contents of registers, and generates any entries.
+Therefore it gets a modified program: a copy to a group goes to one port; the controller's guarantees about its entries
+are assumed; sender and receiver differ, so that an address that was not written is noticed; and all cases use the first
+cells of a new lease. Later rounds and repairs are covered by the vectors (README.md there).
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ _CHANGES = (
         " hdr.ipv4.dst != hdr.ipv4.src && hdr.udp.dst_port != hdr.udp.src_port));\n",
     ),
     ("random(meta.dice, 0, 0xFFFF);", "meta.dice = 0;"),
+    ("            truncate(ETHERNET_BYTES + (bit<32>)hdr.ipv4.length);\n", ""),
+    ("            truncate(FRAME_BYTES_MIN);\n", ""),
     (
         "            admit.apply(hdr, meta);\n",
         "            admit.apply(hdr, meta);\n"

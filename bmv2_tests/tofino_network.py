@@ -53,7 +53,8 @@ class TofinoNetwork:
         self._members: dict[Member, int] = {}
         self._rows: dict[int, int] = {}
         self._entities: dict[Job, list[desired.Entity]] = {}
-        write(switch, own.entry(str(SWITCH.address), _mac(SWITCH)))
+        for entry in own.entries(str(SWITCH.address), _mac(SWITCH)):
+            write(switch, entry)
 
     def port(self, member: Member) -> int:
         return _FIRST_PORT + self._members[member] % _PORTS

@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
 
+from bmv2_tests.frames import UNCHANGED, FrameChanges
 from wiresum.join.constants import (
     BELOW_ROOT_WORKERS_MAX,
     PARENT,
@@ -28,7 +29,7 @@ from wiresum.join.constants import (
 
 FOLDER = Path(__file__).resolve().parent / "vectors"
 
-FEATURES = frozenset({"diverged_flag", "parent"})
+FEATURES = frozenset({"diverged_flag", "parent", "udp_checksum"})
 """Optional features of a switch; a scenario names those that it needs."""
 
 DROP_REASONS = frozenset({"duplicate", "stale", "out_of_lease", "unknown", "malformed"})
@@ -39,6 +40,9 @@ SCENARIO_SLOTS_MAX = 64
 SCENARIO_LANES_MAX = 360
 DATAGRAM_BYTES_MAX = 1472
 """The UDP payload of an IPv4 packet of 1500 bytes."""
+
+MACS = {"broadcast": bytes.fromhex("ffffffffffff"), "multicast": bytes.fromhex("01005e000001")}
+MACS |= {"stranger": bytes.fromhex("02000000fffc"), "nobody": bytes(6)}
 
 _KINDS: dict[str, int] = {kind.name: kind for kind in Kind} | {str(kind): kind for kind in range(len(Kind), 16)}
 _TENSOR = 0x01020304  # All bytes differ, so a moved or swapped field is noticed.
@@ -55,8 +59,9 @@ class VectorError(ValueError):
 
 
 class Verdict(Enum):
-    """What comes out: nothing (hold, drop); a RESULT to all workers; a RESULT or MISSING to the sender; or, to the
-    parent, the sum (up), or the sum or a question because of a duplicate or question (again)."""
+    """What comes out: nothing (hold, drop); a RESULT to all workers; a RESULT or MISSING to the sender; to the parent,
+    the sum (up), or the sum or a question because of a duplicate or question (again); or at most the frame itself,
+    since it is not to the switch (pass)."""
 
     HOLD = "hold"
     DROP = "drop"
@@ -65,6 +70,7 @@ class Verdict(Enum):
     MISSING = "missing"
     UP = "up"
     AGAIN = "again"
+    PASS = "pass"
 
 
 @dataclass(frozen=True, order=True)
@@ -114,11 +120,17 @@ class Expectation:
 
     verdict: Verdict
     reason: str
-    """The counter that goes up by one: "admitted", "resent", or one of `DROP_REASONS`."""
+    """The counter that goes up by one: "admitted", "resent", or one of `DROP_REASONS`; empty for PASS."""
     receivers: tuple[Member, ...]
-    """The receivers of `datagram`, each of one copy, at the step's thread port; empty for HOLD and DROP."""
+    """The receivers of `datagram`, each of one copy, at the step's thread port; empty for HOLD, DROP and PASS."""
     datagram: bytes
-    """The RESULT or MISSING, as UDP payload; empty for HOLD and DROP."""
+    """The RESULT or MISSING, as UDP payload; empty for HOLD, DROP and PASS."""
+
+    def miscounted(self, packets: Mapping[str, int]) -> str:
+        """How the counters went up, if not as expected."""
+        if dict(packets) == ({self.reason: 1} if self.reason else {}):
+            return ""
+        return f"counted as {dict(packets)}, and not {f'once as {self.reason}' if self.reason else 'at all'}"
 
 
 @dataclass(frozen=True)
@@ -140,11 +152,21 @@ class Step:
     datagram: bytes
     """The UDP payload."""
     expectation: Expectation
+    changes: FrameChanges = UNCHANGED
+    """What is odd about the frame that carries the datagram."""
+    mac: str | None = None
+    """To whom the frame is addressed: one of `MACS`; None: the switch."""
 
     @property
     def hardware_only(self) -> bool:
         """It differs only by its ingress port, so a switch with a single port skips it."""
         return self.port != self.sender
+
+    @property
+    def refused_by_hosts(self) -> bool:
+        """It differs by its frame, which a host refuses before a socket shows the datagram."""
+        refused = self.expectation.verdict in (Verdict.DROP, Verdict.PASS)
+        return refused and (self.changes != UNCHANGED or self.mac is not None)
 
 
 @dataclass(frozen=True)
@@ -419,11 +441,11 @@ class _StepParser:
         source, port = self._origin(sender, fields)
         thread = fields.number("thread", 4, thread)
         source_thread = fields.number("source_thread", 4, thread)
+        mac, changes = self._frame(fields)
         fields.end()
         expectation = self._expectation(outcome, sender, header)
-        return Step(
-            self._line.number, self._line.text, sender, source, port, thread, source_thread, datagram, expectation
-        )
+        origin = (sender, source, port, thread, source_thread)
+        return Step(self._line.number, self._line.text, *origin, datagram, expectation, changes, mac)
 
     def _member(self, text: str, what: str) -> Member:
         match = _MEMBER.fullmatch(text)
@@ -451,6 +473,21 @@ class _StepParser:
         if not _HEX.fullmatch(text):
             raise self._line.error("RAW needs hex= and an even number of capital hexadecimal digits")
         return bytes.fromhex(text)
+
+    def _frame(self, fields: _Fields) -> tuple[str | None, FrameChanges]:
+        mac, checksum = fields.text("mac"), fields.text("udp_checksum")
+        if mac is not None and mac not in MACS:
+            raise self._line.error(f"mac: '{mac}' is none of: {', '.join(MACS)}")
+        if checksum not in (None, "none"):
+            raise self._line.error(f"udp_checksum: '{checksum}' is not 'none'")
+        return mac, FrameChanges(
+            ip_length=fields.number("ip_length", 16) if fields.has("ip_length") else None,
+            udp_length=fields.number("udp_length", 16) if fields.has("udp_length") else None,
+            without_udp_checksum=checksum is not None,
+            flip=fields.number("flip", 13) if fields.has("flip") else None,
+            trailer=fields.number("trailer", 11, 0),
+            cut=fields.number("cut", 11, 0),
+        )
 
     def _header(self, kind: str, sender: Member, job: Job, fields: _Fields) -> Header:
         if kind not in _KINDS:
@@ -504,10 +541,10 @@ class _StepParser:
             if len(outcome) != 2 or outcome[1] not in DROP_REASONS:
                 raise self._line.error(f"expected 'drop' and one of: {', '.join(sorted(DROP_REASONS))}")
             return Expectation(verdict, outcome[1], (), b"")
-        if verdict is Verdict.HOLD:
+        if verdict in (Verdict.HOLD, Verdict.PASS):
             if len(outcome) != 1:
-                raise self._line.error("nothing stands behind 'hold'")
-            return Expectation(verdict, "admitted", (), b"")
+                raise self._line.error(f"nothing stands behind '{verdict.value}'")
+            return Expectation(verdict, "admitted" if verdict is Verdict.HOLD else "", (), b"")
         assert header is not None
         if verdict is Verdict.MISSING:
             if len(outcome) != 1 or header.kind != Kind.QUESTION:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from ipaddress import IPv4Address
 
+from bmv2_tests import frames
 from bmv2_tests.bmv2_harness import WORKER_PORT, Bmv2Harness
 from bmv2_tests.installed import entities_of, entry_of
-from bmv2_tests.vectors import End, Job, Member, Scenario, Step
+from bmv2_tests.vectors import MACS, End, Job, Member, Scenario, Step, Verdict
 from wiresum.controller import Endpoint
 from wiresum.controller.p4runtime import Host, count, desired
 from wiresum.join.constants import PARENT, STRAY_ROW, SWITCH_PORT
@@ -66,13 +67,18 @@ def installed(harness: Bmv2Harness, row: int, entities: list[desired.Entity]) ->
 def play(step: Step, harness: Bmv2Harness, hosts: dict[Member, Host], rows: list[int]) -> str:
     """Sends the step's frame. Gives the first difference, or an empty text."""
     sender = hosts[step.sender]
-    source = dataclasses.replace(sender, address=hosts[step.source].address if step.source else STRANGER)
-    ports = {"src_port": WORKER_PORT + step.source_thread, "dst_port": SWITCH_PORT + step.thread}
-    frame = bytes(harness.own_frame(source, **ports, payload=step.datagram))
+    address = hosts[step.source].address if step.source else STRANGER
+    source = frames.Host(bytes.fromhex(sender.mac.replace(":", "")), IPv4Address(address))
+    target = frames.Host(MACS[step.mac] if step.mac else harness.mac, IPv4Address(harness.star.address))
+    ports = (WORKER_PORT + step.source_thread, SWITCH_PORT + step.thread)
+    frame = frames.UdpFrame(source, target, *ports, step.datagram).pack(step.changes)
     before = counted(harness, rows)
-    copies = harness.copies([(hosts[step.port].port, frame)])
-    if (reasons := counted(harness, rows) - before) != {step.expectation.reason: 1}:
-        return f"counted as {dict(reasons)}, and not once as {step.expectation.reason}"
+    came = harness.exchange([(hosts[step.port].port, frame)])
+    if miscounted := step.expectation.miscounted(counted(harness, rows) - before):
+        return miscounted
+    if step.expectation.verdict is Verdict.PASS:
+        return "" if all(content == frame for _, content in came) else f"not only the frame itself came out: {came}"
+    copies = [harness.as_copy(port, content) for port, content in came]
     got = sorted((copy.port, copy.address, copy.thread, copy.datagram.hex(" ", 4)) for copy in copies)
     receivers = [hosts[member] for member in step.expectation.receivers]
     datagram = step.expectation.datagram.hex(" ", 4)

@@ -26,7 +26,8 @@ sh.setup(int(device), address, (int(election_id), 0), verbose=False)
 number = lambda value: int.from_bytes(value, "big")
 if stray:
     entry = sh.TableEntry("own")(action="own_address")
-    entry.match["address"], entry.action["mac"] = stray, "02:00:00:00:00:77"
+    entry.match["address"], entry.match["destination"] = stray, "02:00:00:00:00:77"
+    entry.action["mac"] = "02:00:00:00:00:77"
     entry.insert()
 admit = [
     {match.name: number(entry.match[match.name].exact.value) for match in entry.match._fields.values()}
@@ -90,10 +91,12 @@ def test_an_independent_client_and_our_driver_see_each_others_entries(python: Pa
         assert sorted(answer["admit"], key=lambda entry: entry["worker"]) == expected  # type: ignore[call-overload]
         assert [sorted(group) for group in answer["groups"]] == [[[1, 0], [2, 1]]]  # type: ignore[attr-defined]
         assert switch.trouble == ""
-        assert ask(python, target, election_id=100, stray="10.0.0.99")["own"] == 3, (
-            "the address, the record of keys, and the shell's entry"
+        assert ask(python, target, election_id=100, stray="10.0.0.99")["own"] == 4, (
+            "two for the address, the record of keys, and the shell's entry"
         )
     with contextlib.closing(P4RuntimeSwitch(target, election_id=101)) as switch:
         switch.wait_ready()
         changes = switch.reconcile([JOB]).changes
-        assert changes == ("- own address 10.0.0.99: own_address(mac 02:00:00:00:00:77)",)
+        assert changes == (
+            "- own address 10.0.0.99, destination 02:00:00:00:00:77: own_address(mac 02:00:00:00:00:77)",
+        )

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Is it a packet of this protocol, of a length that goes with its kind? What is not is never admitted.
+// Is it a packet of this protocol, of a length that goes with its kind, and that IPv4 and UDP agree about? What is not
+// is never admitted.
+
+// The lengths of UDP and of IPv4, of a packet with all its words and of one without.
+#define FULL LENGTH_FULL, IPV4_BYTES + LENGTH_FULL
+#define BARE LENGTH_BARE, IPV4_BYTES + LENGTH_BARE
 
 control Form(in headers_t hdr, inout metadata_t meta) {
     @hidden action well_formed() {
@@ -19,32 +24,34 @@ control Form(in headers_t hdr, inout metadata_t meta) {
             hdr.wiresum.version : ternary;
             hdr.wiresum.kind : ternary;
             hdr.udp.length : ternary;
+            hdr.ipv4.length : ternary;
             hdr.wiresum.cell[0:0] : ternary @name("cell_parity");
             hdr.wiresum.round[0:0] : ternary @name("round_parity");
         }
         actions = { well_formed; fits; @defaultonly NoAction; }
         const default_action = NoAction();
         const entries = {
-            (WIRE_VERSION, KIND_DATA, LENGTH_FULL, 0, 0) : fits();
-            (WIRE_VERSION, KIND_DATA, LENGTH_FULL, 1, 1) : fits();
-            (WIRE_VERSION, KIND_DATA, 0 &&& 3, _, _) : well_formed();  // whole words, of another number or parity
-            (WIRE_VERSION, KIND_EMPTY, LENGTH_BARE, 0, 0) : fits();
-            (WIRE_VERSION, KIND_EMPTY, LENGTH_BARE, 1, 1) : fits();
-            (WIRE_VERSION, KIND_EMPTY, LENGTH_BARE, _, _) : well_formed();
-            (WIRE_VERSION, KIND_META, LENGTH_BARE, 0, 0) : fits();
-            (WIRE_VERSION, KIND_META, LENGTH_BARE, 1, 1) : fits();
-            (WIRE_VERSION, KIND_META, LENGTH_BARE, _, _) : well_formed();
-            (WIRE_VERSION, KIND_QUESTION, LENGTH_BARE, 0, 0) : fits();
-            (WIRE_VERSION, KIND_QUESTION, LENGTH_BARE, 1, 1) : fits();
-            (WIRE_VERSION, KIND_QUESTION, LENGTH_BARE, _, _) : well_formed();
-            (WIRE_VERSION, KIND_MISSING, LENGTH_BARE, 0, 0) : fits();
-            (WIRE_VERSION, KIND_MISSING, LENGTH_BARE, 1, 1) : fits();
-            (WIRE_VERSION, KIND_MISSING, LENGTH_BARE, _, _) : well_formed();
-            (WIRE_VERSION, KIND_RESULT, LENGTH_FULL, 0, 0) : fits();
-            (WIRE_VERSION, KIND_RESULT, LENGTH_FULL, 1, 1) : fits();
-            (WIRE_VERSION, KIND_RESULT, LENGTH_BARE, 0, 0) : fits();
-            (WIRE_VERSION, KIND_RESULT, LENGTH_BARE, 1, 1) : fits();
-            (WIRE_VERSION, KIND_RESULT, 0 &&& 3, _, _) : well_formed();
+            (WIRE_VERSION, KIND_DATA, FULL, 0, 0) : fits();
+            (WIRE_VERSION, KIND_DATA, FULL, 1, 1) : fits();
+            // Whole words, of another number or parity.
+            (WIRE_VERSION, KIND_DATA, 0 &&& 3, 0 &&& 3, _, _) : well_formed();
+            (WIRE_VERSION, KIND_EMPTY, BARE, 0, 0) : fits();
+            (WIRE_VERSION, KIND_EMPTY, BARE, 1, 1) : fits();
+            (WIRE_VERSION, KIND_EMPTY, BARE, _, _) : well_formed();
+            (WIRE_VERSION, KIND_META, BARE, 0, 0) : fits();
+            (WIRE_VERSION, KIND_META, BARE, 1, 1) : fits();
+            (WIRE_VERSION, KIND_META, BARE, _, _) : well_formed();
+            (WIRE_VERSION, KIND_QUESTION, BARE, 0, 0) : fits();
+            (WIRE_VERSION, KIND_QUESTION, BARE, 1, 1) : fits();
+            (WIRE_VERSION, KIND_QUESTION, BARE, _, _) : well_formed();
+            (WIRE_VERSION, KIND_MISSING, BARE, 0, 0) : fits();
+            (WIRE_VERSION, KIND_MISSING, BARE, 1, 1) : fits();
+            (WIRE_VERSION, KIND_MISSING, BARE, _, _) : well_formed();
+            (WIRE_VERSION, KIND_RESULT, FULL, 0, 0) : fits();
+            (WIRE_VERSION, KIND_RESULT, FULL, 1, 1) : fits();
+            (WIRE_VERSION, KIND_RESULT, BARE, 0, 0) : fits();
+            (WIRE_VERSION, KIND_RESULT, BARE, 1, 1) : fits();
+            (WIRE_VERSION, KIND_RESULT, 0 &&& 3, 0 &&& 3, _, _) : well_formed();
         }
     }
 

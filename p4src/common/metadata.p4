@@ -35,6 +35,7 @@ struct metadata_t {
     bit<1> to_switch_port;  // UDP over IPv4, to a port of ours
     bit<1> damaged;       // the frame ends before its headers do, or they are damaged
     port_t ingress_port;
+    bit<16> zero;         // nobody writes it
 
     // form
     bit<1> well_formed;  // a header this program knows, and a length that goes with its kind

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The addresses of the switch itself. A packet to one of them is for this program; all others belong to somebody else
-// and are forwarded untouched, whatever their port.
+// The addresses of the switch itself. A frame to its MAC and IPv4 address is for this program, and an ARP request for
+// that address, which may be a broadcast. All others belong to somebody else and are forwarded untouched, whatever their
+// port: as at a host, an IPv4 address alone makes no packet the switch's.
 
 control Own(in headers_t hdr, inout metadata_t meta) {
     @id(ACTION_OWN_ADDRESS) @name(".own_address")
@@ -11,11 +12,19 @@ control Own(in headers_t hdr, inout metadata_t meta) {
         meta.reason = REASON_OTHER;
     }
 
+    // A number that a controller leaves for the next one, under an address that is nobody's.
+    @id(ACTION_NOTE) @name(".note") @noWarn("unused")
+    action note(@id(1) bit<48> number) {
+    }
+
     @id(TABLE_OWN) @name(".own")
     @brief("The switch itself: packets to these addresses are for this program.")
     table own {
-        key = { meta.asked_address : exact @id(1) @name("address") @format(IPV4_ADDRESS); }
-        actions = { own_address; @defaultonly NoAction; }
+        key = {
+            meta.asked_address : exact @id(1) @name("address") @format(IPV4_ADDRESS);
+            hdr.ethernet.dst : exact @id(2) @name("destination") @format(MAC_ADDRESS);
+        }
+        actions = { own_address; note; @defaultonly NoAction; }
         const default_action = NoAction();
         size = OWN_ENTRIES;
     }
@@ -39,7 +48,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta) {
                 hdr.arp.sender_address = meta.asked_address;
                 meta.fate = FATE_ANSWER;
             }
-        } else if (hdr.icmp.isValid()) {
+        } else if (hdr.icmp.isValid() && meta.damaged == 0) {
             if (hdr.icmp.icmp_type == ICMP_ECHO_REQUEST && hdr.icmp.code == 0) {
                 hdr.ethernet.dst = hdr.ethernet.src;
                 hdr.ethernet.src = meta.own_mac;

@@ -33,9 +33,10 @@ parser IngressParser(packet_in packet, out headers_t hdr, out ingress_metadata_t
 
     state ethernet {
         packet.extract(hdr.ethernet);
-        transition select(hdr.ethernet.ether_type) {
-            ETHERTYPE_IPV4 : ipv4;
-            ETHERTYPE_ARP : arp;
+        // The lowest bit of the first byte: a broadcast or multicast. Of those only ARP is for the switch.
+        transition select(hdr.ethernet.dst[40:40], hdr.ethernet.ether_type) {
+            (0, ETHERTYPE_IPV4) : ipv4;
+            (_, ETHERTYPE_ARP) : arp;
             default : accept;
         }
     }
@@ -56,6 +57,7 @@ parser IngressParser(packet_in packet, out headers_t hdr, out ingress_metadata_t
     state ipv4 {
         packet.extract(hdr.ipv4);
         ipv4_checksum.add(hdr.ipv4);
+        meta.shared.damaged = (bit<1>)ipv4_checksum.verify();  // true: it is wrong
         meta.shared.asked_address = hdr.ipv4.dst;
         // Neither options nor fragments.
         transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.flags[0:0], hdr.ipv4.fragment_offset,
@@ -73,7 +75,6 @@ parser IngressParser(packet_in packet, out headers_t hdr, out ingress_metadata_t
 
     state udp {
         packet.extract(hdr.udp);
-        meta.shared.damaged = (bit<1>)ipv4_checksum.verify();  // true: it is wrong
         transition select(hdr.udp.dst_port) {
             SWITCH_PORT &&& SWITCH_PORT_MASK : to_switch_port;
             default : accept;

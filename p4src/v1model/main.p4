@@ -6,6 +6,7 @@
 //
 //   parser
 //     own               to the switch itself?  -- no --> forward
+//     checksums         is it whole?
 //      |  |
 //      |  +-- answer    ARP and ping
 //     form              of this protocol?
@@ -17,7 +18,7 @@
 //     result            what is alike for all receivers
 //   replication         one copy for each receiver
 //     lose, deliver     each copy becomes its receiver's
-//   deparser
+//   checksums, deparser
 
 #include <core.p4>
 #include <v1model.p4>
@@ -35,6 +36,7 @@
 #include "../common/forward.p4"
 #include "../common/deliver.p4"
 #include "parser.p4"
+#include "checksums.p4"
 #include "cells.p4"
 #include "lanes.p4"
 #include "count.p4"
@@ -65,6 +67,7 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta) {
 }
 
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    CheckLength() check_length;
     Own() own;
     Aggregate() aggregate;
     Answer() answer;
@@ -79,6 +82,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         if (meta.fate == FATE_PASS) {
             forward.apply(hdr, meta);
         } else {
+            check_length.apply(hdr, standard.packet_length, meta);
             if (meta.to_switch_port == 1) {
                 aggregate.apply(hdr, meta);
             } else {
@@ -122,6 +126,12 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
             deliver.apply(hdr, meta);
         } else if (meta.fate == FATE_PASS && standard.egress_port == standard.ingress_port) {
             meta.lost = 1;  // whoever is behind this port has had it already
+        }
+        // What followed the datagram that came is no part of the one that leaves.
+        if (meta.edited == 1) {
+            truncate(ETHERNET_BYTES + (bit<32>)hdr.ipv4.length);
+        } else if (meta.fate == FATE_ANSWER) {
+            truncate(FRAME_BYTES_MIN);
         }
         if (meta.lost == 1) {
             mark_to_drop(standard);

@@ -5,9 +5,10 @@
 parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     state start {
         packet.extract(hdr.ethernet);
-        transition select(hdr.ethernet.ether_type) {
-            ETHERTYPE_IPV4 : ipv4;
-            ETHERTYPE_ARP : arp;
+        // The lowest bit of the first byte: a broadcast or multicast. Of those only ARP is for the switch.
+        transition select(hdr.ethernet.dst[40:40], hdr.ethernet.ether_type) {
+            (0, ETHERTYPE_IPV4) : ipv4;
+            (_, ETHERTYPE_ARP) : arp;
             default : accept;
         }
     }
@@ -71,21 +72,6 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta, 
     state lanes {
         packet.extract(hdr.lanes);
         transition accept;
-    }
-}
-
-control SwitchVerifyChecksum(inout headers_t hdr, inout metadata_t meta) {
-    apply {
-        verify_checksum(hdr.ipv4.isValid() && hdr.ipv4.ihl == 5, IPV4_FIELDS, hdr.ipv4.checksum,
-                        HashAlgorithm.csum16);
-    }
-}
-
-control SwitchComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
-    apply {
-        // Of what we wrote ourselves: what passes through keeps the checksum that it came with, right or wrong.
-        update_checksum(meta.edited == 1, IPV4_FIELDS, hdr.ipv4.checksum,
-                        HashAlgorithm.csum16);
     }
 }
 

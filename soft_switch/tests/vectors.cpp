@@ -222,7 +222,7 @@ class Reader {
     if (arrow - tokens.begin() < 2 || tokens.end() - arrow < 2) {
       throw std::runtime_error("expected 'SENDER KIND FIELDS -> VERDICT'");
     }
-    Step step{.place = {}, .sender = member(tokens[0]), .source = {}, .datagram = {}, .expectation = {}};
+    Step step{.place = {}, .sender = member(tokens[0]), .source = {}, .datagram = {}, .changes = {}, .expectation = {}};
     const JobEntry& entry = job_of(step.sender);
     Fields fields(tokens.begin() + 2, arrow);
     RawHeader header;
@@ -243,9 +243,29 @@ class Reader {
     step.source.port = static_cast<std::uint16_t>(step.source.port + source_thread);
     if (source == "stranger") step.source.address = kAddressOfNobody;
     step.hardware_only = fields.text("port").has_value();
+    step.changes = changes_of(fields);
     fields.end();
     step.expectation = expectation(Tokens(arrow + 1, tokens.end()), header, entry);
     return step;
+  }
+
+  static FrameChanges changes_of(Fields& fields) {
+    FrameChanges changes;
+    changes.mac = fields.text("mac").value_or("");
+    const auto optional = [&fields](const char* name, std::uint64_t largest) {
+      const std::optional<std::string> given = fields.text(name);
+      return given ? std::optional(number(*given, largest)) : std::nullopt;
+    };
+    changes.ip_length = optional("ip_length", UINT16_MAX);
+    changes.udp_length = optional("udp_length", UINT16_MAX);
+    if (const std::optional<std::string> checksum = fields.text("udp_checksum")) {
+      if (*checksum != "none") throw std::runtime_error("udp_checksum= is 'none', or right");
+      changes.without_udp_checksum = true;
+    }
+    changes.flip = optional("flip", 8191);
+    changes.trailer = fields.number("trailer", 11, 0);
+    changes.cut = fields.number("cut", 11, 0);
+    return changes;
   }
 
   static RawHeader header_of(std::uint32_t kind, Member sender, const JobEntry& entry, Fields& fields) {
@@ -268,6 +288,7 @@ class Reader {
     if (tokens[0] == "drop" && tokens.size() == 2) {
       return {.verdict = Verdict::kDrop, .reason = drop_reason_of(tokens[1]), .datagram = {}};
     }
+    if (tokens[0] == "pass" && tokens.size() == 1) return {.passes = true, .datagram = {}};
     if (tokens[0] == "hold" && tokens.size() == 1) {
       return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted, .datagram = {}};
     }

@@ -31,9 +31,23 @@ struct Member {
 };
 
 struct Expectation {
+  bool passes = false;  // the frame is not to the switch, which counts and sends nothing
   Verdict verdict = Verdict::kDrop;
   Reason reason = Reason::kMalformed;
   Datagram datagram;  // the bytes that are sent, unless kHold or kDrop
+};
+
+/// What is odd about the frame around a datagram.
+struct FrameChanges {
+  std::string mac;  // to whom it is, instead of the switch
+  std::optional<std::uint16_t> ip_length;
+  std::optional<std::uint16_t> udp_length;
+  bool without_udp_checksum = false;
+  std::optional<std::uint32_t> flip;  // a bit, from the start of the IPv4 header
+  std::size_t trailer = 0;            // bytes behind the datagram
+  std::size_t cut = 0;                // bytes that the frame lacks at its end
+
+  friend bool operator==(const FrameChanges&, const FrameChanges&) = default;
 };
 
 struct Step {
@@ -43,7 +57,13 @@ struct Step {
   bool hardware_only = false;  // differs only in its ingress port, and this switch has a single one
   std::uint8_t thread = 0;
   Datagram datagram;
+  FrameChanges changes;
   Expectation expectation;
+
+  /// A host refuses the frame, before anybody sees the datagram.
+  [[nodiscard]] bool refused_by_hosts() const {
+    return changes != FrameChanges{} && (expectation.passes || expectation.verdict == Verdict::kDrop);
+  }
 };
 
 /// The job of this number is removed.

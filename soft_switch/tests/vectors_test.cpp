@@ -1,4 +1,5 @@
-// Plays the test vectors, which hold for every switch, to the data plane: the bytes of each answer, and the reason.
+// Plays the test vectors, which hold for every switch, to the data plane, behind the parser of frames that AF_XDP and
+// DPDK use: what is taken, the bytes of each answer, and the reason.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +12,9 @@
 
 #include "dataplane.hpp"
 #include "switch_harness.hpp"
+#include "transport/ethernet/frame.hpp"
 #include "vectors.hpp"
+#include "wire/bytes.hpp"
 
 namespace wiresum::dataplane::vectors {
 namespace {
@@ -58,6 +61,51 @@ std::string dump(const Datagram& datagram) {
   return text.str();
 }
 
+namespace ethernet = transport::ethernet;
+
+constexpr ethernet::MacAddress kSwitchMac{{0x02, 0, 0, 0, 0xFF, 0xFE}};
+constexpr ethernet::MacAddress kWorkerMac{{0x02, 0, 0, 0, 0xFF, 0xFD}};
+constexpr ethernet::MacAddress kAnotherMac{{0x02, 0, 0, 0, 0xFF, 0xFC}};
+constexpr std::uint32_t kSwitchAddress = 0x0A000000;
+
+wire::Endpoint port_of(const Step& step) {
+  return {.address = kSwitchAddress, .port = static_cast<std::uint16_t>(wire::kSwitchPort + step.thread)};
+}
+
+/// The frame with a step's datagram. Checksums fit changed lengths; then a bit is flipped.
+Datagram frame_of(const Step& step) {
+  using namespace wire::bytes;
+  const FrameChanges& changes = step.changes;
+  const ethernet::MacAddress to = changes.mac.empty()          ? kSwitchMac
+                                  : changes.mac == "broadcast" ? ethernet::kBroadcast
+                                                               : kAnotherMac;
+  const ethernet::Headers headers(
+      {.source_mac = kWorkerMac, .destination_mac = to, .source = step.source, .destination = port_of(step)});
+  const ethernet::PartialSum payload = ethernet::sum(step.datagram);
+  Datagram frame(ethernet::kHeadersBytes);
+  headers.write(std::span(frame).first<ethernet::kHeadersBytes>(), step.datagram.size(), ethernet::UdpChecksum::kWhole,
+                payload);
+  std::byte* const out = frame.data();
+  if (changes.ip_length) {
+    store16(out, 16, *changes.ip_length);
+    store16(out, 24, 0);
+    store16(out, 24, ethernet::checksum(ethernet::sum({out + ethernet::kEthernetBytes, ethernet::kIpv4Bytes})));
+  }
+  if (changes.udp_length) {
+    store16(out, 38, *changes.udp_length);
+    store16(out, 40, 0);
+    const ethernet::PartialSum pseudo =
+        ethernet::sum({out + 26, 8}) + ethernet::sum(std::uint16_t{17}) + ethernet::sum(*changes.udp_length);
+    store16(out, 40, ethernet::checksum(pseudo + ethernet::sum({out + 34, ethernet::kUdpBytes}) + payload));
+  }
+  if (changes.without_udp_checksum) store16(out, 40, 0);
+  frame.insert(frame.end(), step.datagram.begin(), step.datagram.end());
+  if (changes.flip) frame.at(ethernet::kEthernetBytes + *changes.flip / 8) ^= std::byte{0x80} >> *changes.flip % 8;
+  frame.resize(frame.size() - changes.cut);
+  frame.resize(frame.size() + changes.trailer, std::byte{0xEE});
+  return frame;
+}
+
 class VectorsTest : public testing::TestWithParam<Scenario> {
  protected:
   VectorsTest() : plane_(kSizes) { litter(plane_, kSizes); }
@@ -68,8 +116,16 @@ class VectorsTest : public testing::TestWithParam<Scenario> {
     if (step.hardware_only) return;
     SCOPED_TRACE(step.place);
     const Expectation& expected = step.expectation;
+    const Datagram frame = frame_of(step);
+    ethernet::UdpFrame taken;
+    const bool is_taken =
+        ethernet::parse(frame, ethernet::ChecksumPolicy::kWhole, taken) == ethernet::FrameError::kNone &&
+        taken.destination_mac == kSwitchMac && taken.destination == port_of(step);
+    ASSERT_EQ(is_taken, !step.refused_by_hosts());
+    if (!is_taken) return;
     auto counters = counted(plane_, GetParam());
-    const Decision decision = plane_.handle(read(step.source, step.thread, step.datagram));
+    const Decision decision =
+        plane_.handle(read(taken.source, step.thread, Datagram(taken.payload.begin(), taken.payload.end())));
     EXPECT_EQ(decision.verdict, expected.verdict);
     EXPECT_EQ(decision.reason, expected.reason);
     ++counters[static_cast<std::size_t>(expected.reason)];

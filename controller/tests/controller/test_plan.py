@@ -20,7 +20,8 @@ JOB = JobEntry(
 CONFIGURED = [
     "+ forward mac 02:00:0a:00:00:0a: forward_to(port 1)",
     "+ group 256: port 1 (receiver 0)",
-    "+ own address 10.0.0.1: own_address(mac 02:00:0a:00:00:01)",
+    "+ own address 10.0.0.1, destination 02:00:0a:00:00:01: own_address(mac 02:00:0a:00:00:01)",
+    "+ own address 10.0.0.1, destination ff:ff:ff:ff:ff:ff: own_address(mac 02:00:0a:00:00:01)",
 ]
 
 
@@ -67,8 +68,10 @@ def test_differences_are_listed_without_changing_anything_under_a_running_contro
         assert [line[:7] for line in plan(target, [])] == ["- admit", "- group", "- deliv"]
         moved = dataclasses.replace(target, address="10.0.0.2")
         assert [line.split(":")[0] for line in plan(moved, [JOB])] == [
-            "- own address 10.0.0.1",
-            "+ own address 10.0.0.2",
+            "- own address 10.0.0.1, destination 02",
+            "- own address 10.0.0.1, destination ff",
+            "+ own address 10.0.0.2, destination 02",
+            "+ own address 10.0.0.2, destination ff",
         ]
         assert not proxy.log
         switch.evict(JOB.job)

@@ -28,6 +28,7 @@ from wiresum_lab.doubles.p4runtime_controller import (
 )
 
 MAC = b"\x02\x00\x00\x00\x00\x01"
+ELSEWHERE = {"address": b"\x0b", "destination": MAC}
 WILD = {"match": {}}
 VERDICTS = 23
 """Number of constant entries in `verdict`."""
@@ -35,7 +36,7 @@ GetConfig = p4r.GetForwardingPipelineConfigRequest
 
 
 def own(address: bytes = b"\x0a\x00\x00\x01", mac: bytes = MAC, **others: Any) -> p4r.Entity:
-    return table_entry("own", {"address": address}, "own_address", {"mac": mac}, **others)
+    return table_entry("own", {"address": address, "destination": MAC}, "own_address", {"mac": mac}, **others)
 
 
 def admit(worker: int = 0, **params: bytes) -> p4r.Entity:
@@ -136,8 +137,8 @@ TABLES = [
     ),
     Case("parameter too large", INSERT, own(b"\x0b", b"\x01" + MAC), "INVALID_ARGUMENT"),
     Case("parameter empty", INSERT, own(b"\x0b", b""), "INVALID_ARGUMENT", "OK"),
-    Case("another table's action", INSERT, table_entry("own", {"address": b"\x0b"}, "flood"), "INVALID_ARGUMENT"),
-    Case("a default's action", INSERT, table_entry("own", {"address": b"\x0b"}, "NoAction"), "PERMISSION_DENIED"),
+    Case("another table's action", INSERT, table_entry("own", ELSEWHERE, "flood"), "INVALID_ARGUMENT"),
+    Case("a default's action", INSERT, table_entry("own", ELSEWHERE, "NoAction"), "PERMISSION_DENIED"),
     Case("priority among exact fields", INSERT, own(b"\x0b", priority=3), "INVALID_ARGUMENT"),
     Case("no priority among ternary fields", INSERT, lose(), "INVALID_ARGUMENT"),
     Case("negative priority", INSERT, lose(priority=-1), "INVALID_ARGUMENT", "UNKNOWN"),
@@ -307,7 +308,7 @@ def test_a_read_selects_by_the_given_fields(server: Server, controller: Controll
     everything = controller.read(p4r.Entity(table_entry=p4r.TableEntry()))
     assert len(everything) == 3 + VERDICTS
     assert len(controller.read(table_entry("own"))) == 2
-    assert controller.read(table_entry("own", {"address": b"\x0c"})) == []
+    assert controller.read(table_entry("own", {"address": b"\x0c", "destination": MAC})) == []
     assert len(controller.read(table_entry("own", controller_metadata=6))) == server.expects(1, 2)
     assert len(controller.read(table_entry("own"), table_entry("own"))) == 4
     assert controller.read() == []

@@ -41,7 +41,7 @@ from wiresum_lab.processes import PATIENCE_S
 
 DEVICE = 3
 CONFIG = b'{"lanes": 4, "slots": 64}'
-OWN = table_entry("own", {"address": b"\x0a\x00\x00\x01"}, "own_address", {"mac": b"\x01"})
+OWN = table_entry("own", {"address": b"\x0a\x00\x00\x01", "destination": b"\x01"}, "own_address", {"mac": b"\x01"})
 
 
 class Served:
@@ -200,7 +200,12 @@ def test_a_silent_call_times_out(served: Served, monkeypatch: pytest.MonkeyPatch
 
 def test_a_request_larger_than_the_bound_is_refused(served: Served) -> None:
     controller = served.programmed()
-    big = table_entry("own", {"address": bytes(server_module.REQUEST_BYTES_MAX)}, "own_address", {"mac": b"\x01"})
+    big = table_entry(
+        "own",
+        {"address": bytes(server_module.REQUEST_BYTES_MAX), "destination": b"\x01"},
+        "own_address",
+        {"mac": b"\x01"},
+    )
     with refused("RESOURCE_EXHAUSTED"):
         controller.write(INSERT, big)
     with refused("RESOURCE_EXHAUSTED"):
@@ -226,7 +231,9 @@ def test_groups_and_metadata_are_bounded(programmed: Controller) -> None:
     assert programmed.write(INSERT, group(1025)) == ["RESOURCE_EXHAUSTED"]
     programmed.clear()
     assert programmed.write(INSERT, group(1, *((1, instance) for instance in range(513)))) == ["RESOURCE_EXHAUSTED"]
-    noted = table_entry("own", {"address": b"\x01"}, "own_address", {"mac": b"\x01"}, metadata=bytes(1025))
+    noted = table_entry(
+        "own", {"address": b"\x01", "destination": b"\x01"}, "own_address", {"mac": b"\x01"}, metadata=bytes(1025)
+    )
     assert programmed.write(INSERT, noted) == ["INVALID_ARGUMENT"]
 
 

@@ -50,7 +50,7 @@ def follow(address: str, election_id: int) -> Changes:
 
 @pytest.fixture
 def own_entry(schema: fy.P4Schema) -> p4r.Entity:
-    return own.entry("10.0.0.1", "02:00:00:00:00:01").encode(schema)
+    return own.entries("10.0.0.1", "02:00:00:00:00:01")[0].encode(schema)
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_a_large_update_is_split_into_several_requests(
     client: Client, schema: fy.P4Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "UPDATES_MAX", 3)
-    entities = [own.entry(f"10.0.0.{i}", "02:00:00:00:00:01").encode(schema) for i in range(8)]
+    entities = [own.entries(f"10.0.0.{i}", "02:00:00:00:00:01")[0].encode(schema) for i in range(8)]
     client.write("addresses", "INSERT", entities)
     assert len(client.read("addresses", [fy.P4TableEntry("own").encode(schema)])) == 8
 

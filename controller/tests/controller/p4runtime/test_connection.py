@@ -69,7 +69,7 @@ def test_all_clients_are_told_who_is_primary(server: str) -> None:
 
 
 def test_reading_needs_no_arbitration_and_writing_does(server: str, pipeline: Pipeline, schema: fy.P4Schema) -> None:
-    entity = own.entry("10.0.0.1", "02:00:00:00:00:01").encode(schema)
+    entity = own.entries("10.0.0.1", "02:00:00:00:00:01")[0].encode(schema)
 
     async def load(connection: Connection) -> None:
         await connection.bid(2)

@@ -22,7 +22,7 @@ def places(entities: list[desired.Entity]) -> dict[str, int]:
 
 
 def test_a_configuration_gives_entries_for_the_switch_and_its_hosts(target: Target) -> None:
-    assert places(desired.of_configuration(target)) == {"own": 1, "group": 1, "forward": 32}
+    assert places(desired.of_configuration(target)) == {"own": 2, "group": 1, "forward": 32}
 
 
 def test_a_job_has_an_entry_for_each_worker_and_thread_in_the_row_of_its_number(target: Target, job: JobEntry) -> None:
@@ -95,7 +95,7 @@ def test_in_a_tree_all_hosts_behind_a_port_are_forwarded_to_and_flooded(target: 
         children=(Host("below", "10.0.2.1", "02:00:0a:00:02:01", 41),),
         elsewhere=(far,),
     )
-    assert places(desired.of_configuration(leaf)) == {"own": 1, "group": 1, "forward": 32 + 3}
+    assert places(desired.of_configuration(leaf)) == {"own": 2, "group": 1, "forward": 32 + 3}
     (flood,) = (e for e in desired.of_configuration(leaf) if isinstance(e, fy.P4MulticastGroupEntry))
     assert list(flood.replicas) == [(port, 0) for port in (0, 1, 2, 3, 40, 41)]
     of_both = dataclasses.replace(
@@ -113,7 +113,7 @@ def test_in_a_tree_all_hosts_behind_a_port_are_forwarded_to_and_flooded(target: 
 
 def test_a_switch_without_ports_needs_no_hosts(target: Target, job: JobEntry) -> None:
     software = dataclasses.replace(target, kind="software", hosts=())
-    assert places(desired.of_configuration(software)) == {"own": 1}
+    assert places(desired.of_configuration(software)) == {"own": 2}
     assert places(desired.of_job(software, job)) == {"deliver": 3, "group": 1, "admit": 6}
 
 

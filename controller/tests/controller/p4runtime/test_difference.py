@@ -5,7 +5,6 @@ import random
 
 import finsy as fy
 import pytest
-from finsy.proto import p4r
 
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
@@ -133,12 +132,15 @@ def test_the_text_of_a_change_does_not_contain_the_jobs_key(of_job: list[NormalE
 
 def test_changes_are_described_in_readable_lines(schema: fy.P4Schema) -> None:
     host = Host("h", "10.0.0.9", "02:00:00:00:00:09", 4)
-    read = p4r.Entity()
-    read.CopyFrom(own.entry("10.0.0.1", "02:00:00:00:00:01").encode(schema))
-    held = normals([fy.P4TableEntry.decode(read, schema), forward.flood_group([host])], schema)
-    wanted = normals([own.entry("10.0.0.1", "02:00:00:00:00:02"), *forward.entries([host])], schema)
+    held_address = [
+        fy.P4TableEntry.decode(entry.encode(schema), schema) for entry in own.entries("10.0.0.1", "02:00:00:00:00:01")
+    ]
+    held = normals([*held_address, forward.flood_group([host])], schema)
+    wanted = normals([*own.entries("10.0.0.1", "02:00:00:00:00:02"), *forward.entries([host])], schema)
     assert [line for batch in difference(held, wanted) for line in batch.lines()] == [
+        "- own address 10.0.0.1, destination 02:00:00:00:00:01: own_address(mac 02:00:00:00:00:01)",
         "- group 256: port 4 (receiver 0)",
         "+ forward mac 02:00:00:00:00:09: forward_to(port 4)",
-        "~ own address 10.0.0.1: own_address(mac 02:00:00:00:00:02)",
+        "~ own address 10.0.0.1, destination ff:ff:ff:ff:ff:ff: own_address(mac 02:00:00:00:00:02)",
+        "+ own address 10.0.0.1, destination 02:00:00:00:00:02: own_address(mac 02:00:00:00:00:02)",
     ]

@@ -18,7 +18,7 @@ SENDER = {
     "key": ("EXACT", 32),
 }
 TABLES = {
-    "own": (0x02000001, {"address": ("EXACT", 32)}, {"own_address"}),
+    "own": (0x02000001, {"address": ("EXACT", 32), "destination": ("EXACT", 48)}, {"own_address", "note"}),
     "admit": (0x02000002, {**SENDER, "worker": ("EXACT", 8)}, {"admit_worker"}),
     "admit_parent_entry": (0x02000007, SENDER, {"admit_parent"}),
     "forward": (0x02000004, {"mac": ("EXACT", 48)}, {"forward_to", "flood"}),
@@ -50,6 +50,7 @@ ACTIONS = {
     "deliver_up": (0x01000012, {"mac": 48, "address": 32, "port": 16, "worker": 8}),
     "deliver_to": (0x01000002, {"mac": 48, "address": 32, "port": 16}),
     "own_address": (0x01000003, {"mac": 48}),
+    "note": (0x01000013, {"number": 48}),
     "forward_to": (0x01000004, {"port": 9}),
     "flood": (0x01000005, {}),
     "lose_copies": (0x01000006, {"chance": 16}),

@@ -125,7 +125,7 @@ def test_a_host_that_moved_is_modified_in_place(
 
 def test_altered_entries_are_corrected(switch: P4RuntimeSwitch, job: JobEntry) -> None:
     switch.admit(job)
-    switch.tables.modify("an address", [own.entry("10.0.0.1", "02:00:00:00:00:99")])
+    switch.tables.modify("an address", own.entries("10.0.0.1", "02:00:00:00:00:99")[1:])
     switch.tables.modify("a delivery", deliver.entries(job, [Host("x", "10.0.0.9", "02:00:00:00:00:98", 9)] * 3)[:1])
     switch.tables.modify("the group", [deliver.group(8, [1])])
     switch.tables.delete("an admission", admit.entries(job, 8, [0, 1, 2])[:1])

@@ -119,7 +119,7 @@ def test_a_job_has_separate_entries_in_each_pipe(pipes: Pipes) -> None:
     upper, lower = pipes
     above, below = entries(5)
     before = places(upper)
-    assert before == {"forward": 4, "group": 1, "own": 1, "keys": 1}
+    assert before == {"forward": 4, "group": 1, "own": 2, "keys": 1}
     upper.admit(above)
     lower.admit(below)
     assert places(upper) == {**before, "group": 1 + 3, "deliver": 6, "admit_parent_entry": 1, "admit": 5}
@@ -172,7 +172,7 @@ def test_a_reloaded_switch_gets_its_address_only_after_all_pipes_are_reconciled(
     upper.admit(dataclasses.replace(above, job=6))
     assert lower.reconcile([below]).reloaded, "its partial sums are lost too"
     assert lower.reconcile([]).reloaded
-    assert places(lower)["own"] == 1
+    assert places(lower)["own"] == 2
     assert places(lower)["admit"] == 3
     assert proxy.loads == 1
     assert not lower.reconcile([]).reloaded
@@ -230,7 +230,7 @@ def test_a_plan_lists_shared_entries_once(targets: list[Target], make: Make) -> 
     above, below = entries(5)
     first, second = (plan(target, []) for target in targets)
     assert first[0].startswith("~ program")
-    assert [line[:5] for line in first[1:]] == ["+ for"] * 4 + ["+ gro", "+ own"]
+    assert [line[:5] for line in first[1:]] == ["+ for"] * 4 + ["+ gro", "+ own", "+ own"]
     assert second == []
     upper, lower = make(10)
     for pipe in (upper, lower):
@@ -277,5 +277,5 @@ def test_workers_of_both_join_one_job_and_operators_see_both_pipes(make: Make, t
         for reply in replies:
             client.leave(reply)
         wait_until(lambda: not client.jobs(), "the job is over")
-        assert places(pipes[0]) == {"forward": 4, "group": 1, "own": 1, "keys": 1}
+        assert places(pipes[0]) == {"forward": 4, "group": 1, "own": 2, "keys": 1}
         assert store.load().draining == {"rack/0", "rack/1"}

@@ -33,7 +33,7 @@ _NOWHERE = Endpoint("", 0)
 
 def of_configuration(target: Target) -> list[Entity]:
     """What is there without jobs."""
-    entities: list[Entity] = [own.entry(target.address, target.mac)]
+    entities: list[Entity] = [*own.entries(target.address, target.mac)]
     if target.has_ports:
         there = target.around
         entities += [forward.flood_group(there), *forward.entries([*there, *target.elsewhere])]

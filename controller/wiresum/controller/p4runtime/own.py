@@ -2,7 +2,7 @@
 
 A switch must remember the number of keys as long as its cells, for the next controller (jobs/keys.py). P4Runtime has no
 field for that which every server keeps. But every server keeps entries until the program is loaded and all cells are
-new. So there is an entry for an address that no packet is sent to: its MAC is the number, and 16 bits of its author.
+new. So there is an entry whose action does nothing: its parameter is the number, and 16 bits of its author.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from typing import Any
 
 import finsy as fy
 
+from wiresum.controller.p4runtime.target import NO_MAC
+
 KEYS_ADDRESS = "0.0.0.1"
 """In 0.0.0.0/8, which is nobody's (RFC 1122)."""
+BROADCAST = "ff:ff:ff:ff:ff:ff"
 
 
 @dataclass(frozen=True)
@@ -27,20 +30,28 @@ class KeysGiven:
 
 
 def keys_given(given: KeysGiven) -> fy.P4TableEntry:
-    return entry(KEYS_ADDRESS, (given.by << 32 | given.reserved).to_bytes(6, "big").hex(":"))
+    match = fy.Match(address=KEYS_ADDRESS, destination=NO_MAC)
+    return fy.P4TableEntry("own", match=match, action=fy.Action("note", number=given.by << 32 | given.reserved))
 
 
 def is_keys_given(held: fy.P4TableEntry) -> bool:
     match: Mapping[str, Any] = held.match or {}
-    return held.table_id == "own" and str(match.get("address")) == KEYS_ADDRESS
+    place = str(match.get("address")), str(match.get("destination"))
+    return held.table_id == "own" and place == (KEYS_ADDRESS, NO_MAC)
 
 
 def decode_keys_given(held: fy.P4TableEntry) -> KeysGiven:
-    assert isinstance(held.action, fy.P4TableAction), "the table has no other actions"
-    mac = int(str(held.action.args["mac"]).replace(":", ""), 16)
-    return KeysGiven(mac & 0xFFFFFFFF, mac >> 32)
+    assert isinstance(held.action, fy.P4TableAction), "an entry of this table has an action"
+    number = held.action.args.get("number", 0)  # an entry that somebody else wrote may have the other action
+    assert isinstance(number, int)
+    return KeysGiven(number & 0xFFFFFFFF, number >> 32)
 
 
-def entry(address: str, mac: str) -> fy.P4TableEntry:
-    """Makes `address` the switch's; it answers ARP requests for it with `mac`."""
-    return fy.P4TableEntry("own", match=fy.Match(address=address), action=fy.Action("own_address", mac=mac))
+def entries(address: str, mac: str) -> list[fy.P4TableEntry]:
+    """Makes `address` the switch's, in frames to `mac`. The entry for broadcasts is for ARP requests: the program takes
+    no others."""
+    action = fy.Action("own_address", mac=mac)
+    return [
+        fy.P4TableEntry("own", match=fy.Match(address=address, destination=destination), action=action)
+        for destination in (mac, BROADCAST)
+    ]
