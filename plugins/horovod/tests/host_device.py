@@ -23,6 +23,10 @@ class DeviceTensor(torch.Tensor):
         made.values = values
         return made  # type: ignore[no-any-return]
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """What a device has of its own; PyTorch's own tensors of a device in Python have none."""
+        return self.values.untyped_storage()
+
 
 def _empty(size: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> torch.Tensor:
     return DeviceTensor.of(torch.empty(size, dtype=dtype))
