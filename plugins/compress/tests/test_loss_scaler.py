@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import wiresum.compress as wc
+from wiresum.compress.groups import aggregator_of
 from wiresum_lab.ranks.cluster import Cluster
 
 from .methods import METHODS
@@ -169,3 +170,55 @@ def repeated_after_failure(rank: int, size: int) -> bool:
 
 def test_a_pass_that_failed_does_not_keep_the_next_one_from_changing_memories(switched: Cluster) -> None:
     assert switched.run(repeated_after_failure) == [True] * 3
+
+
+def restarted_without_a_file(rank: int, size: int, name: str, without: int) -> tuple[bool, int, list[float]]:
+    """Trains; then one worker has lost its compression state."""
+    device = torch.ones(()).device.type
+    run = Run(METHODS[name])
+    run.attachment.detach()
+    scaler = torch.amp.GradScaler(device, init_scale=START_SCALE, growth_interval=GROWTH_INTERVAL)
+    run.attachment = wc.attach(run.model, run.optimizer, METHODS[name], seed=3, scaler=scaler)
+    train(run, rank, scaler)
+    again = Run(METHODS[name])
+    again.attachment.detach()
+    fresh = torch.amp.GradScaler(device, init_scale=2.0**16, growth_interval=GROWTH_INTERVAL)
+    again.attachment = wc.attach(again.model, again.optimizer, METHODS[name], seed=3, scaler=fresh)
+    again.model.load_state_dict(run.model.state_dict())
+    if rank != without:
+        again.attachment.load_state_dict(run.attachment.state_dict())
+    again.attachment.synchronize()
+    taken = again.attachment.state_dict()
+    fresh.load_state_dict(scaler.state_dict())
+    train(again, rank, fresh)
+    everybody: list[Any] = [None] * size
+    torch.distributed.all_gather_object(everybody, taken["scale"])
+    return same_everywhere(again.bits()), taken["steps"], everybody
+
+
+@pytest.mark.parametrize("without", [0, 2])
+@pytest.mark.parametrize("name", ["IntDIANA", "TopK"])
+def test_a_worker_without_a_state_takes_the_scale_of_the_others(switched: Cluster, name: str, without: int) -> None:
+    """The last step had the scale from before the scaler's last change."""
+    expected = (True, STEPS, [256.0] * 3)
+    assert switched.run(restarted_without_a_file, name, without) == [expected] * 3
+
+
+def memories_of_two_scales(rank: int, size: int) -> list[tuple[float, float]]:
+    """One rank has memories of another scale. Returns the shift over that at scale 1, and the common shift."""
+    found = []
+    segments = [wc.Segment((wc.Piece("x", (4,)),))]
+    for other in (0, 1):
+        engine = wc.Engine(wc.Identity(memory=wc.Shift(0.5)), aggregator_of())
+        engine.average(segments, [[np.full(4, rank + 1.0)]])
+        engine.advance()
+        if rank == other:
+            engine.rescale(4.0)
+        engine.synchronize(scale=4.0 if rank == other else 1.0)
+        state = engine.state_dict()
+        found.append((state["own"][0]["shift"]["x"][0] / (0.5 * (rank + 1)), float(state["common"]["x"][0])))
+    return found
+
+
+def test_memories_of_several_scales_are_brought_to_that_of_the_furthest_worker(switched: Cluster) -> None:
+    assert switched.run(memories_of_two_scales) == [[(4.0, 4.0), (1.0, 1.0)]] * 3

@@ -280,8 +280,10 @@ class Attachment:
 
     def synchronize(self) -> None:
         """Makes memories consistent after a restart in which some workers have no state, or with another number of
-        workers. A collective: all workers call it, after those that have a state have loaded it."""
-        self._steps = self.engine.synchronize({"steps": self._steps})["steps"]
+        workers. A collective: all workers call it, after those that have a state have loaded it. All workers take the
+        steps and the scale of the one that is furthest."""
+        state = self.engine.synchronize({"steps": self._steps, "scale": self._scale}, scale=self._scale)
+        self._steps, self._scale = int(state["steps"]), float(state["scale"])
 
     def arrived(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
         """The hook: returns the future average of a bucket of gradients."""

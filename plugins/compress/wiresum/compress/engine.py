@@ -319,8 +319,7 @@ class Engine:
             raise ValueError(f"memories are multiplied by a positive finite factor, not by {factor}")
         stores = [self._common, *(store for mine in self._own for store in mine.values())]
         for store in stores:
-            for name, vector in store.items():
-                store[name] = vector * vector.dtype.type(factor)
+            store.update(_scaled(store, factor))
         self._squares = {name: square * factor**2 for name, square in self._squares.items()}
         if self._down is not None:
             self._down.rescale(factor)
@@ -447,12 +446,14 @@ class Engine:
             )
 
     @with_default_floats
-    def synchronize(self, companion: Any = None) -> Any:
+    def synchronize(self, companion: Any = None, *, scale: float = 1.0) -> Any:
         """Makes memories consistent after the group of workers has changed. A collective: all workers call it.
 
         Step, seed and common states become those of the worker with the highest step; a new worker starts with empty
         memories; common vectors become the mean over workers. A compressor with states of single workers begins anew,
         since a new worker has none. Returns that worker's `companion`, a state of the caller.
+
+        `scale` is what this worker's gradients were multiplied by: its memories are brought to that worker's.
 
         ValueError at all workers, before anything changes, if their methods or tensors differ, or if several have
         loaded the same worker's state.
@@ -464,11 +465,17 @@ class Engine:
             self._loaded_of = loaded_of
         shared = {name: state[name] for name in ("method", "tensors", "step", "seed", "states", "squares", "down")}
         alone = any(map(bool, state["own_states"]))
-        parcel = packed({**shared, "loaded_of": loaded_of or [], "alone": alone, "companion": companion})
+        others = {"loaded_of": loaded_of or [], "alone": alone, "companion": companion, "scale": scale}
+        parcel = packed({**shared, **others})
         parcels = self.aggregator.gather([parcel] * len(self.aggregator.local), sizes_equal=False)
         states = [unpacked(parcel) for parcel in parcels]
         furthest = max(states, key=lambda other: int(other["step"]))
         self._require_alike(states, furthest)
+        if furthest["scale"] != scale:
+            state["own"] = [
+                {name: _scaled(store, furthest["scale"] / scale) for name, store in mine.items()}
+                for mine in state["own"]
+            ]
         common = {}
         for piece, tensor in _tensors_of(furthest).items() if self._memory.has_common else ():
             zeros, first = np.zeros(tensor.size, tensor.dtype), self._memory.keeps[0]
@@ -608,6 +615,10 @@ def _squares_of(estimate: Vector, segment: Segment) -> list[float]:
 
 def _cut(vectors: Vectors, begin: int, end: int) -> Vectors:
     return tuple(vector[begin:end] for vector in vectors)
+
+
+def _scaled(vectors: Mapping[str, Vector], factor: float) -> dict[str, Vector]:
+    return {name: vector * vector.dtype.type(factor) for name, vector in vectors.items()}
 
 
 def _copied(vectors: Mapping[str, Vector]) -> dict[str, Vector]:
