@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,20 @@ class Scaled(Identity):
 def test_a_users_compressor_is_described_by_its_attributes() -> None:
     text = "method.factor is [1.0, 2.0] in the state and 3.0 here"
     refused(trained(Scaled(np.array([1.0, 2.0]))).state_dict(), trained(Scaled(np.float32(3))), text)
+
+
+def test_a_users_compressor_may_contain_itself() -> None:
+    def made(number: int) -> Scaled:
+        part = SimpleNamespace(number=number)
+        method = Scaled([part, {"again": part}])
+        part.owner, part.whole = method, method.factor
+        return method
+
+    here = Engine(made(1), InProcess(3))
+    here.load_state_dict(trained(made(1)).state_dict())
+    refused(trained(made(2)).state_dict(), here, "method.factor is [", "'number': 2", "'number': 1")
+    in_two_places = Scaled([number := SimpleNamespace(number=1), number])
+    assert described(in_two_places)["factor"] == [{"type": "SimpleNamespace", "number": 1}] * 2
 
 
 def of_one_worker(worker: int, workers: int = 3, method: Compressor = DIANA()) -> Engine:  # noqa: B008

@@ -43,19 +43,24 @@ def described(method: Compressor) -> dict[str, Any]:
     return description
 
 
-def description_of(value: Any) -> Any:
-    """An object and its options, as mappings, lists, text and numbers."""
+def description_of(value: Any, within: frozenset[int] = frozenset()) -> Any:
+    """An object and its options, as mappings, lists, text and numbers. `within` has the ids of the objects that contain
+    it: one that contains itself has only its type there."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
+    if id(value) in within:
+        return {"type": type(value).__name__}
+    within |= {id(value)}
     if isinstance(value, Mapping):
-        return {str(name): description_of(item) for name, item in value.items()}
+        return {str(name): description_of(item, within) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [description_of(item) for item in value]
+        return [description_of(item, within) for item in value]
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
     options = {**getattr(value, "__dict__", {}), **{field.name: getattr(value, field.name) for field in fields}}
-    return {"type": type(value).__name__, **{name: description_of(option) for name, option in options.items()}}
+    described_options = {name: description_of(option, within) for name, option in options.items()}
+    return {"type": type(value).__name__, **described_options}
 
 
 def differences(there: Any, here: Any, what: str) -> list[str]:
