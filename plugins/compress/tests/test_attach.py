@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_wrapper
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_wrapper
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.compress as wc
@@ -241,6 +241,41 @@ def test_arguments_that_differ_are_the_same_error_at_all_workers(trio: Cluster) 
     assert "parameter.0 (ranks 0, 1 have 'a.weight: [3, 4] of float32'; rank 2 has 'b.weight" in first["parameter"]
 
 
+def not_free_at_one(rank: int, size: int) -> list[str]:
+    """Rank 1's model has a hook of its own, or rank 1 has not detached. Returns the errors."""
+
+    def foreign(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return allreduce_hook(dist.group.WORLD, bucket)
+
+    foreign.__annotations__ = {}  # DDP accepts only annotations that are classes
+    texts = []
+    for kind in ("a function", "one of PyTorch's", "compression"):
+        ddp = model()
+        before = wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05)) if kind == "compression" else None
+        if rank != 1 and before is not None:
+            before.detach()
+        elif rank == 1 and kind == "a function":
+            ddp.register_comm_hook(None, foreign)
+        elif rank == 1 and kind == "one of PyTorch's":
+            ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+        with pytest.raises(ValueError) as error:
+            wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05))
+        texts.append(str(error.value))
+        if before is not None:
+            before.detach()
+            wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05))
+        assert (names_of_uncompressed(gradients(ddp, rank), rank) == NAMES) == (before is None)
+    return texts
+
+
+def test_a_model_that_is_not_free_at_one_worker_is_refused_at_all(trio: Cluster) -> None:
+    first, *others = trio.run(not_free_at_one)
+    assert others == [first] * 2
+    for text, why in zip(first, ["foreign), and", "ALLREDUCE), and", "detach() it first"], strict=True):
+        assert "the arguments of attach() are refused at rank 1, and so at all ranks" in text
+        assert why in text
+
+
 def loaded_at_some(rank: int, size: int, synchronized: bool) -> str:
     before = model()
     state = wc.attach(before, optimizer_of(before), wc.IntDIANA(8))
@@ -307,7 +342,7 @@ def wrong(rank: int, size: int) -> None:
     attachment.detach()
     ddp = model()
     ddp.register_comm_hook(None, lambda state, bucket: bucket.buffer())
-    with pytest.raises(RuntimeError, match="only be called once"):
+    with pytest.raises(RuntimeError, match=r"has a communication hook already .*takes only one"):
         wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05))
 
 

@@ -114,16 +114,15 @@ def attach(
     RuntimeError if the model has another communication hook or compression attached, or a process group that has no
     backend for CPU tensors. ValueError if a pattern matches no parameter, if both the method's memory and the optimizer
     have momentum, if the optimizer is LBFGS or Rprop, if there is a scaler and the method compares gradients with a
-    fixed value, or if the workers' arguments or models differ. TypeError if `model` is no DistributedDataParallel.
+    fixed value, or if the workers' arguments or models differ. What only some workers refuse is a ValueError at all.
+    TypeError, at this worker alone, if `model` is no DistributedDataParallel: it has no group whose workers could hear
+    of it.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
             f"the model must be a DistributedDataParallel, not a {type(model).__name__}: wrap it in one first (FSDP's "
             "gradients cannot be compressed)"
         )
-    before = _attached.get(model)
-    if before is not None and not before.is_detached:
-        raise RuntimeError("compression is attached to this model already: detach() it first")
     attachment = Attachment(
         model,
         optimizer,
@@ -135,7 +134,7 @@ def attach(
         elements_min=elements_min,
         scaler=scaler,
     )
-    if before is None:  # a hook stays for the life of the model
+    if model not in _attached:  # a hook stays for the life of the model
         model.register_comm_hook(weakref.ref(model), lambda reference, bucket: _attached[reference()].arrived(bucket))
     _attached[model] = attachment
     return attachment
@@ -174,9 +173,10 @@ class Attachment:
         aggregator = aggregator_of(model.process_group)
 
         def checked() -> dict[str, Any]:
-            """What must be the same at all workers. ValueError for what is refused at any."""
+            """What must be the same at all workers. It raises for what is refused at any."""
             if granularity not in ("layer", "bucket", "model"):
                 raise ValueError(f"the granularity is layer, bucket or model, not {granularity!r}")
+            _require_free(model)
             _require_every_bucket(model)
             _require_trainable(optimizer)
             _require_one_momentum(method, optimizer)
@@ -433,6 +433,17 @@ class Attachment:
             return [Segment((piece,)) for piece in pieces if piece.name not in unused]
         present = {piece.name for piece in pieces}
         return [Segment(tuple(piece for name, piece in self._pieces.items() if name in present))]
+
+
+def _require_free(model: DistributedDataParallel) -> None:
+    before = _attached.get(model)
+    if before is not None and not before.is_detached:
+        raise RuntimeError("compression is attached to this model already: detach() it first")
+    if before is None and (hook := model._get_ddp_logging_data().get("comm_hook")):  # PyTorch's own hooks, too
+        raise RuntimeError(
+            f"the model has a communication hook already ({hook}), and DDP takes only one: wrap the module in another "
+            "DistributedDataParallel"
+        )
 
 
 def _require_every_bucket(model: DistributedDataParallel) -> None:
