@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -433,6 +434,41 @@ def test_a_parameter_that_no_worker_used_keeps_its_memories_and_its_gradient(
     switched: Cluster, options: dict[str, Any]
 ) -> None:
     assert switched.run(unused_everywhere, options) == [[]] * 3
+
+
+def fail(gradient: torch.Tensor) -> None:
+    raise KeyError("a bug in the backward pass")
+
+
+def unused_after_failure(rank: int, size: int, synced: bool) -> tuple[bool, bool]:
+    """A pass that uses the detour fails when the detour's gradients are there, and the next one does not use it.
+    Returns whether the memories of the detour changed, and whether the gradients are the same everywhere."""
+    run = Run(METHODS["IntDIANA"], find_unused_parameters=True)
+    run.train(rank, range(2))
+    images, labels = batch(rank, 2)
+    handle = run.model.module.convolution.weight.register_hook(fail)
+    with nullcontext() if synced else run.model.no_sync(), pytest.raises(KeyError, match="a bug"):
+        torch.nn.functional.cross_entropy(run.model(images), labels).backward()
+    handle.remove()
+    if synced:  # DDP cannot be used any more
+        with pytest.raises(RuntimeError, match="finished reduction in the prior iteration"):
+            run.model(images)
+        state = run.attachment.state_dict()
+        run.attachment.detach()
+        again = Run(METHODS["IntDIANA"], find_unused_parameters=True)
+        again.model.load_state_dict(run.model.state_dict())
+        again.attachment.load_state_dict(state)
+        run = again
+    before = kept(run, "detour")
+    torch.nn.functional.cross_entropy(run.model(images, detour=False), labels).backward()
+    gradients = [p.grad.numpy().tobytes() for p in run.model.parameters() if p.grad is not None]
+    return kept(run, "detour") != before, same_everywhere(b"".join(gradients))
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_what_a_pass_that_failed_has_used_counts_as_in_ddp(switched: Cluster, synced: bool) -> None:
+    """DDP counts it if it was under no_sync, since its gradients are accumulated."""
+    assert switched.run(unused_after_failure, synced) == [(not synced, True)] * 3
 
 
 def mass(rank: int, size: int, name: str, granularity: Granularity) -> float:

@@ -492,7 +492,10 @@ def _may_leave_out(model: DistributedDataParallel) -> bool:
 
 class _Use:
     """Which parameters this worker has used since the last step, also in backward passes under `no_sync`, and by how
-    many workers they were used in this step."""
+    many workers they were used in this step.
+
+    DDP counts in the same way, also what a pass under `no_sync` used before it failed, so that is not forgotten here.
+    """
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], is_static: bool) -> None:
         self.here: set[str] = set()
