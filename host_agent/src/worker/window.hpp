@@ -21,7 +21,8 @@
 // RESULT: so its mark reaches all workers, and all slow down alike. The answer is DCTCP's (RFC 8257): the window
 // shrinks by half the share of marked RESULTs, smoothed, once for each window of them; the first mark ends slow start.
 // Marks do not stand for losses (RFC 8257, section 3.5): another queue on the way may drop and never mark. A loss among
-// marks is answered as any other, and then the marks of that window are not answered again.
+// marks is answered as any other. When its window ends, the marks are answered as though there had been no loss, and
+// the smaller of the two sizes stays: a loss after which the window keeps all, since the path holds it, hides no marks.
 #pragma once
 
 #include <algorithm>
@@ -66,8 +67,9 @@ class CongestionWindow {
     const bool doubles = size_ < slow_start_threshold_;
     const std::uint32_t kept = std::max(path_eighths_ / 8 * (doubles ? 2 : 1) + minimum_ / 2, minimum_);
     if (doubles && size_ <= kept) return;
-    reduced_ = lost_ = true;
+    reduced_ = true;
     reduced_at_ = now;
+    if (lost_from_ == 0) lost_from_ = size_;
     results_since_growth_ = 0;
     size_ = std::min(size_, std::max(size_ / 2, kept));
     slow_start_threshold_ = size_;
@@ -78,15 +80,15 @@ class CongestionWindow {
   void on_window() noexcept {
     const auto share = static_cast<std::int32_t>(kWholeShare * marks_ / results_);
     marked_share_ += (share - marked_share_) / kShareGain;
-    if (marks_ != 0 && !lost_) {
-      const std::uint64_t less =
-          std::uint64_t{size_} * static_cast<std::uint32_t>(marked_share_) / (2ULL * kWholeShare);
-      size_ = std::max(size_ - static_cast<std::uint32_t>(less), minimum_);
+    if (marks_ != 0) {
+      const std::uint32_t from = std::max(lost_from_, size_);
+      const std::uint64_t less = std::uint64_t{from} * static_cast<std::uint32_t>(marked_share_) / (2ULL * kWholeShare);
+      size_ = std::min(size_, std::max(from - static_cast<std::uint32_t>(less), minimum_));
       slow_start_threshold_ = size_;
       results_since_growth_ = 0;
     }
     results_ = marks_ = 0;
-    lost_ = false;
+    lost_from_ = 0;
   }
 
   static constexpr std::uint32_t kWholeShare = 1U << 16;
@@ -102,7 +104,7 @@ class CongestionWindow {
   std::uint32_t marks_ = 0;                  // among them
   std::int32_t marked_share_ = kWholeShare;  // smoothed
   bool reduced_ = false;
-  bool lost_ = false;  // a loss has reduced this window
+  std::uint32_t lost_from_ = 0;  // its size before this window's first loss
   TimeNs reduced_at_ = 0;
 };
 

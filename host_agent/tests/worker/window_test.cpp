@@ -163,6 +163,36 @@ TEST(CongestionWindow, ALossAmongMarksHalvesItAsAnyOther) {
   EXPECT_LT(marked.size(), 128u) << "the next one is";
 }
 
+/// The size after 200 windows on a path of such round trips, all of whose RESULTs are marked.
+std::uint32_t all_marked(TimeNs rtt, bool a_loss_in_each) {
+  CongestionWindow window(400, 32, 4096);
+  TimeNs now = 1000;
+  for (int i = 0; i < 200; ++i, now += rtt) {
+    const std::uint32_t results = window.size();
+    if (a_loss_in_each) window.on_loss(now, rtt);
+    for (std::uint32_t result = 0; result < results; ++result) window.on_result(true, true);
+    window.on_round_trip(results, rtt, kLeast);
+  }
+  return window.size();
+}
+
+TEST(CongestionWindow, LossesThatShrinkNothingDoNotHideMarks) {
+  for (const TimeNs rtt : {kLeast, kLeast * 100 / 95, 2 * kLeast}) {
+    EXPECT_LE(all_marked(rtt, false), 33u) << rtt;
+    EXPECT_LE(all_marked(rtt, true), 33u) << rtt << ": the path held all, so that a loss kept the window";
+  }
+}
+
+TEST(CongestionWindow, OfALossAndMarksTheStrongerAnswerCounts) {
+  CongestionWindow window(100, 8, 512);
+  for (int i = 0; i < 100; ++i) window.on_round_trip(80, kLeast, kLeast);
+  window.on_result(false, true);
+  window.on_loss(1000, kLeast);
+  ASSERT_EQ(window.size(), 84u);
+  for (int i = 1; i < 84; ++i) window.on_result(false, true);
+  EXPECT_EQ(window.size(), 50u) << "half of what it was before the loss, not of what the loss left";
+}
+
 TEST(CongestionWindow, LossesAreAnsweredWhileAllIsMarked) {
   CongestionWindow window(512, 8, 512);
   TimeNs now = 1000;
