@@ -46,8 +46,8 @@ const bool A_JOB_HAS_ROOM = static_assert(
     ADMIT_ENTRIES >= SWITCH_WORKERS_MAX * THREADS_MAX && ADMIT_PARENT_ENTRIES >= THREADS_MAX &&
         DELIVER_ENTRIES >= SWITCH_WORKERS_MAX,
     "tables admit, admit_parent_entry and deliver must have room for a job of 32 workers with 16 threads");
-// The switch's address, and the number of keys that the controller leaves there.
-const bool OWN_HAS_ROOM = static_assert(OWN_ENTRIES >= 2, "table own must have room for two entries");
+// The switch's address in frames to its MAC and in broadcasts, and the number of keys that the controller leaves there.
+const bool OWN_HAS_ROOM = static_assert(OWN_ENTRIES >= 3, "table own must have room for three entries");
 
 typedef bit<ROW_BITS> row_t;    // of a job in the counters
 typedef bit<CELL_BITS> cell_t;  // in the switch, or as on the wire within the lease

@@ -7,7 +7,7 @@ import pytest
 from finsy.proto import p4i
 
 from wiresum.controller import config
-from wiresum.controller.p4runtime import Host, PipelineError, device_config, targets_of
+from wiresum.controller.p4runtime import Host, PipelineError, device_config, own, targets_of
 from wiresum.controller.p4runtime.target import NO_MAC
 from wiresum.controller.switches import SwitchConfig
 
@@ -94,12 +94,14 @@ def test_a_switch_without_room_for_its_own_entries_is_refused(
     pipeline = device_config.bmv2()
     info = p4i.P4Info()
     info.CopyFrom(pipeline.p4info)
-    (own,) = (table for table in info.tables if table.preamble.alias == "own")
+    (table,) = (table for table in info.tables if table.preamble.alias == "own")
     monkeypatch.setattr(device_config, "bmv2", lambda: dataclasses.replace(pipeline, p4info=info))
-    own.size = 2
+    leaf = example.switches[0]
+    written = [*own.entries(leaf.address, leaf.mac), own.keys_given(own.KeysGiven(1, 1))]
+    table.size = len(written)
     assert targets_of(example.switches)
-    own.size = 1
-    with pytest.raises(PipelineError, match=r"leaf1: table 'own' has room for 1 entries, .* OWN_ENTRIES"):
+    table.size = len(written) - 1
+    with pytest.raises(PipelineError, match=r"leaf1: table 'own' has room for 2 entries, .* needs 3.* OWN_ENTRIES"):
         targets_of(example.switches)
 
 

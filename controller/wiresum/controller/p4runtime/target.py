@@ -175,7 +175,7 @@ def _check_room(target: Target) -> None:
     sizes = {table.preamble.alias: table.size for table in target.pipeline.p4info.tables}
     around = len(target.around) + len(target.elsewhere)
     for table, wanted, what in (
-        ("own", 2, "its address and its number of keys"),
+        ("own", 3, "its two addresses and the number of keys"),
         ("forward", around, "one for each host"),
     ):
         if wanted > sizes[table]:
