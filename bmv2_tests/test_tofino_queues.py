@@ -1,4 +1,5 @@
-"""A flood of questions delays no sum on Tofino 1: on the way to the second pass answers have another queue than sums.
+"""A flood of questions loses no sum on Tofino 1, and a flood of sums stops no answers: on the way to the second pass
+each has a queue of its own, with a weight.
 
 The interpreter has no time, so the port back to the ingress is modelled here: packets of its queues pass one by one,
 and what comes to a full queue is lost.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, deque
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -17,17 +19,20 @@ from bmv2_tests.vectors import Job, Member
 from wiresum.join.constants import PARENT, Header, Kind
 
 SUMS, ANSWERS = 1, 0
-"""The queues of the recirculation port; docs/tofino_deploy.md gives the first the higher priority."""
+"""The queues of the recirculation port."""
+WEIGHTS = {SUMS: 7, ANSWERS: 1}
+"""As docs/tofino_deploy.md gives them."""
 ROOM = 4
 """Packets in a queue."""
 VICTIM = Job(number=1, key=0xA0000001, workers=2, threads=1, lanes=64, slot_base=0, slots=4)
-FLOODER = Job(number=2, key=0xA0000002, workers=1, threads=1, lanes=64, slot_base=4, slots=4)
-BELOW = Job(number=3, key=0xA0000003, workers=2, threads=1, lanes=64, slot_base=8, slots=4, parent=5)
+FLOODER = Job(number=2, key=0xA0000002, workers=1, threads=1, lanes=64, slot_base=4, slots=16)
+BELOW = Job(number=3, key=0xA0000003, workers=2, threads=1, lanes=64, slot_base=20, slots=4, parent=5)
 DATA, EMPTY, RESULT, META, QUESTION, MISSING = Kind
 ROUNDS = 20
 PASSED = 2
 QUESTIONS = 5
 """For each contribution of the others: a question is a fifth of its length."""
+SUMS_OF_FLOOD = 4
 
 
 @pytest.fixture
@@ -38,11 +43,13 @@ def network() -> TofinoNetwork:
     return made
 
 
-def frame(network: TofinoNetwork, job: Job, worker: int, kind: int, round_number: int = 1) -> tuple[int, bytes]:
+def frame(
+    network: TofinoNetwork, job: Job, worker: int, kind: int, round_number: int = 1, slot: int = 0
+) -> tuple[int, bytes]:
     """The port at which it arrives, and its bytes."""
     index = job.parent if worker == PARENT else worker
     assert index is not None
-    fields = {"worker": index, "cell": round_number & 1, "round": round_number, "tensor": 1}
+    fields = {"worker": index, "cell": 2 * slot + (round_number & 1), "round": round_number, "tensor": 1}
     datagram = Header(kind=kind, job=job.number, key=job.key, **fields).pack()
     datagram += struct.pack("!I", 1) * 64 * (kind in (DATA, RESULT))
     member = Member(job.number, worker)
@@ -87,10 +94,12 @@ def test_what_does_not_recirculate_is_in_the_first_queue(network: TofinoNetwork)
 
 
 class RecirculationPort:
-    """Of strict priority: as long as a queue has packets none of those after it gets a turn."""
+    """Of weighted rounds: in each one a queue passes as many packets as its weight, if it has them. On this way all are
+    of one length."""
 
-    def __init__(self, order: tuple[int, ...]) -> None:
-        self._queues: dict[int, deque[Copy]] = {number: deque() for number in order}
+    def __init__(self, weights: Mapping[int, int]) -> None:
+        self._queues: dict[int, deque[Copy]] = {number: deque() for number in weights}
+        self._turns = deque(number for number, weight in weights.items() for _ in range(weight))
         self.lost: Counter[int] = Counter()
 
     def take(self, copy: Copy) -> None:
@@ -102,33 +111,69 @@ class RecirculationPort:
             queue.append(copy)
 
     def next(self) -> Copy | None:
-        return next((queue.popleft() for queue in self._queues.values() if queue), None)
+        for _ in range(len(self._turns)):
+            self._turns.rotate(-1)
+            if queue := self._queues[self._turns[-1]]:
+                return queue.popleft()
+        return None
 
 
-def sums_under_flood(network: TofinoNetwork, port: RecirculationPort) -> int:
-    """Plays rounds of a job while another job's worker asks and asks; gives how many sums left the switch. In each
-    round the port passes two packets, of the six that want to."""
-    assert one_pass(network, *frame(network, FLOODER, 0, DATA))
-    left = 0
+def play(
+    network: TofinoNetwork, port: RecirculationPort, arriving: Callable[[int], list[tuple[int, bytes]]]
+) -> Counter[int]:
+    """Plays rounds in which more wants to pass the port than can; gives how many packets of each queue came through and
+    left the switch."""
+    left: Counter[int] = Counter()
     for round_number in range(1, ROUNDS + 1):
-        arriving = [frame(network, FLOODER, 0, QUESTION)] * QUESTIONS
-        arriving += [frame(network, VICTIM, worker, DATA, round_number) for worker in (0, 1)]
-        for content in arriving:
+        for content in arriving(round_number):
             for looping in one_pass(network, *content):
                 port.take(looping)
         for _ in range(PASSED):
             if (served := port.next()) is not None:
-                copies = one_pass(network, served.port, served.frame)
-                left += len(copies) == VICTIM.workers
+                left[served.queue] += one_pass(network, served.port, served.frame) != []
     return left
 
 
+def under_flood_of_questions(network: TofinoNetwork, port: RecirculationPort) -> Counter[int]:
+    """A job sums, while another job's worker asks and asks."""
+    assert one_pass(network, *frame(network, FLOODER, 0, DATA))
+
+    def arriving(round_number: int) -> list[tuple[int, bytes]]:
+        questions = [frame(network, FLOODER, 0, QUESTION)] * QUESTIONS
+        return questions + [frame(network, VICTIM, worker, DATA, round_number) for worker in (0, 1)]
+
+    return play(network, port, arriving)
+
+
+def under_flood_of_sums(network: TofinoNetwork, port: RecirculationPort) -> Counter[int]:
+    """A worker asks for its sum, while another job sums at more than the port's rate."""
+    assert [len(one_pass(network, *frame(network, VICTIM, worker, DATA))) for worker in (0, 1)] == [0, 1]
+
+    def arriving(round_number: int) -> list[tuple[int, bytes]]:
+        numbers = range(round_number * SUMS_OF_FLOOD, (round_number + 1) * SUMS_OF_FLOOD)
+        sums = [frame(network, FLOODER, 0, DATA, 1 + n // FLOODER.slots, n % FLOODER.slots) for n in numbers]
+        return [*sums, frame(network, VICTIM, 0, QUESTION)]
+
+    return play(network, port, arriving)
+
+
 def test_a_flood_of_questions_loses_no_sum_of_another_job(network: TofinoNetwork) -> None:
-    port = RecirculationPort((SUMS, ANSWERS))
-    assert sums_under_flood(network, port) == ROUNDS
+    port = RecirculationPort(WEIGHTS)
+    assert under_flood_of_questions(network, port)[SUMS] == ROUNDS
     assert port.lost[SUMS] == 0
     assert port.lost[ANSWERS] > ROUNDS * QUESTIONS // 2, "it was a flood"
 
 
 def test_in_one_queue_the_flood_would_lose_sums(network: TofinoNetwork) -> None:
-    assert sums_under_flood(network, RecirculationPort((ANSWERS,))) < ROUNDS // 2
+    assert under_flood_of_questions(network, RecirculationPort({ANSWERS: 1}))[SUMS] < ROUNDS // 2
+
+
+def test_a_flood_of_sums_leaves_answers_their_share(network: TofinoNetwork) -> None:
+    port = RecirculationPort(WEIGHTS)
+    left = under_flood_of_sums(network, port)
+    assert left == {SUMS: ROUNDS * PASSED * 7 // 8, ANSWERS: ROUNDS * PASSED // 8}
+    assert port.lost[SUMS] > ROUNDS, "it was a flood"
+
+
+def test_without_a_share_no_sum_that_is_lost_would_be_repaired(network: TofinoNetwork) -> None:
+    assert under_flood_of_sums(network, RecirculationPort({SUMS: 1000, ANSWERS: 1}))[ANSWERS] == 0
