@@ -57,6 +57,7 @@ def frame(
 
 
 def one_pass(network: TofinoNetwork, port: int, content: bytes) -> list[Copy]:
+    assert isinstance(network.switch, Switch)
     return list(network.switch.one_pass(port, content))
 
 
