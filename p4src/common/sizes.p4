@@ -6,7 +6,7 @@
 
 // The program as P4Info names it. Its version is that of the wire protocol and of the tables: a controller needs both.
 #define PROGRAM_NAME "wiresum"
-#define PROGRAM_VERSION "1"
+#define PROGRAM_VERSION "2"
 
 #ifndef LANES
 // 32-bit words of a packet's payload. Up to 64 on bmv2; 64 on Tofino, where each is half a register.

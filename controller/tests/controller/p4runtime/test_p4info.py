@@ -113,5 +113,5 @@ def test_table_restrictions_exclude_invalid_entries(p4info: p4i.P4Info) -> None:
 
 
 def test_the_p4info_gives_the_programs_name_and_version(p4info: p4i.P4Info) -> None:
-    assert (p4info.pkg_info.name, p4info.pkg_info.version) == ("wiresum", "1")
+    assert (p4info.pkg_info.name, p4info.pkg_info.version) == ("wiresum", "2")
     assert all(table.preamble.doc.brief for table in p4info.tables)

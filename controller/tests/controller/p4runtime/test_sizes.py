@@ -110,6 +110,14 @@ def without(objects: str, alias: str) -> Callable[[p4i.P4Info], None]:
     return spoil
 
 
+def without_key(table: str, key: str) -> Callable[[p4i.P4Info], None]:
+    def spoil(info: p4i.P4Info) -> None:
+        fields = named(info.tables, table).match_fields
+        fields.remove(next(field for field in fields if field.name == key))
+
+    return spoil
+
+
 def no_registers(info: p4i.P4Info) -> None:
     del info.registers[:]
 
@@ -132,6 +140,7 @@ def no_registers(info: p4i.P4Info) -> None:
         (scaled("counters", "contributions", 1, 2), "counter 'contributions' has 4096 entries, not 8192"),
         (scaled("counters", "results", 2), "counter 'results' has 512 entries, not 256"),
         (without("counters", "results"), "has no counter 'results': this is not our program, or p4c was called"),
+        (without_key("own", "destination"), "has no key 'destination' of table 'own': this is not our program"),
         (without("tables", "deliver"), "has no key 'job' of table 'deliver': this is not our program"),
     ],
 )
