@@ -16,10 +16,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <semaphore>
 #include <stdexcept>
@@ -156,6 +158,9 @@ struct Adoption {
   }
 };
 
+/// How often a caller looks whether the interrupt thread has stopped.
+constexpr std::chrono::milliseconds kLook{1};
+
 void pause(long nanoseconds) noexcept {
   const timespec length{.tv_sec = 0, .tv_nsec = nanoseconds};
   clock_nanosleep(CLOCK_MONOTONIC, 0, &length, nullptr);
@@ -251,20 +256,26 @@ void Devices::release() noexcept {
 
 void on_interrupt_thread(const std::function<void()>& what) noexcept {
   if (MemifGate::has_stopped()) return what();
+  /// Whoever claims it makes the call. An alarm that comes after the caller's claim finds it, too, and does nothing.
   struct Call {
     const std::function<void()>& what;
+    std::atomic<bool> claimed{false};
     std::binary_semaphore done{0};
   };
-  Call call{.what = what};
+  const std::shared_ptr<Call> call(new Call{.what = what});
   const auto run = [](void* given) {
-    auto* const the_call = static_cast<Call*>(given);
-    the_call->what();
-    the_call->done.release();
+    const std::unique_ptr<std::shared_ptr<Call>> held(static_cast<std::shared_ptr<Call>*>(given));
+    Call& the_call = **held;
+    if (the_call.claimed.exchange(true)) return;
+    the_call.what();
+    the_call.done.release();
   };
-  if (rte_eal_alarm_set(1, run, &call) == 0) {
-    call.done.acquire();
-  } else {
-    what();
+  auto held = std::make_unique<std::shared_ptr<Call>>(call);
+  if (rte_eal_alarm_set(1, run, held.get()) != 0) return what();
+  static_cast<void>(held.release());
+  // If another thread ends the process meanwhile, the interrupt thread stops, and no alarm comes.
+  while (!call->done.try_acquire_for(kLook)) {
+    if (MemifGate::has_stopped() && !call->claimed.exchange(true)) return what();
   }
 }
 

@@ -470,6 +470,36 @@ TEST(DpdkProcesses, MayCloseATransportInAnExitHandler) {
   }
 }
 
+/// Ends the process while another thread opens and closes transports; the exit handler waits for that thread.
+int exit_while_opening(const std::string& device, int times_opened) {
+  static std::atomic<int> opened{0};
+  static std::atomic<bool> ends{false};
+  static std::thread opener;
+  alarm(static_cast<unsigned>(kPatience.count()));
+  const int failed = std::atexit([] {
+    ends = true;
+    opener.join();
+    _exit(0);
+  });
+  if (failed != 0) return 5;
+  opener = std::thread([&device] {
+    try {
+      for (; !ends; ++opened) static_cast<void>(open(device, kServer));
+    } catch (const std::runtime_error&) {  // this process is ending
+    }
+    if (opened == 0) _exit(4);
+  });
+  while (opened < times_opened) std::this_thread::yield();
+  std::exit(6);
+}
+
+TEST(DpdkProcesses, EndWhileAnotherThreadOpensATransport) {
+  for (int times_opened = 1; times_opened <= 6; ++times_opened) {
+    Process process([&] { return exit_while_opening(memif("server"), times_opened); });
+    EXPECT_EQ(process.wait(), 0) << times_opened;
+  }
+}
+
 TEST(DpdkProcesses, GetErrorsThatSayWhatIsWrong) {
   const auto opens = [](const std::string& device) { return [device] { static_cast<void>(open(device, kServer)); }; };
   EXPECT_TRUE(says(refusal(opens("--no-huge --in-memory --vdev=net_ring0")), "exclude each other"));
