@@ -80,20 +80,22 @@ class JoinRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., key: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., job_token: _Optional[str] = ..., admission: _Optional[_Union[JoinRequest.Admission, str]] = ..., agreed: _Optional[_Mapping[str, str]] = ..., can_move: _Optional[bool] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ...) -> None: ...
 
 class Resumed(_message.Message):
-    __slots__ = ("slots", "threads", "lanes", "positions", "reason", "ended")
+    __slots__ = ("slots", "threads", "lanes", "positions", "reason", "ended", "job_id")
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
     slots: int
     threads: int
     lanes: int
     positions: bytes
     reason: str
     ended: JobEnded
-    def __init__(self, slots: _Optional[int] = ..., threads: _Optional[int] = ..., lanes: _Optional[int] = ..., positions: _Optional[bytes] = ..., reason: _Optional[str] = ..., ended: _Optional[_Union[JobEnded, _Mapping]] = ...) -> None: ...
+    job_id: bytes
+    def __init__(self, slots: _Optional[int] = ..., threads: _Optional[int] = ..., lanes: _Optional[int] = ..., positions: _Optional[bytes] = ..., reason: _Optional[str] = ..., ended: _Optional[_Union[JobEnded, _Mapping]] = ..., job_id: _Optional[bytes] = ...) -> None: ...
 
 class JoinEvent(_message.Message):
     __slots__ = ("waiting", "granted", "ended")

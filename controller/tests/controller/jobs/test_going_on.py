@@ -11,16 +11,21 @@ from wiresum.controller.driver import SwitchSizes
 from wiresum.controller.jobs.job import Cause, State, Worker
 from wiresum.controller.jobs.limits import Quota
 from wiresum.controller.jobs.outputs import Grant, Refuse, RefuseForGood
+from wiresum.controller.jobs.over import OVER_MAX
 from wiresum.controller.jobs.positions import POSITIONS_MAX
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 from wiresum_lab.doubles.controller import JobsHarness, member
 from wiresum_lab.doubles.moving import SIZES, end_of, halting, halts, moves, positions, running
 
 SHAPE = {"slots": 16, "threads": 2, "lanes": 90}
+FIRST, SECOND = b"the first job 16", b"the second of 16"
+"""Two jobs of one name."""
 
 
 def resumed(*rounds: int, **fields: object) -> join.Resumed:
-    return join.Resumed(**({"positions": positions(*rounds), "reason": "it was lost"} | SHAPE | fields))  # type: ignore[arg-type]
+    return join.Resumed(
+        **({"positions": positions(*rounds), "reason": "it was lost", "job_id": FIRST} | SHAPE | fields)
+    )  # type: ignore[arg-type]
 
 
 def asking(rank: int, said: join.Resumed | None, world_size: int = 2, **fields: object) -> dict[str, object]:
@@ -132,6 +137,12 @@ def test_positions_that_do_not_go_together_are_refused_to_all() -> None:
         (resumed(reason="\n"), {}, "resumed.reason must be printable"),
         (resumed(reason="x" * (REASON_CHARACTERS_MAX + 1)), {}, "resumed.reason must be printable"),
         (resumed(ended=join.JobEnded(cause=join.JobEnded.SWITCH_LOST)), {}, "resumed.ended.cause is none"),
+        (resumed(job_id=bytes(15)), {}, "resumed.job_id has 15 bytes: it must have 16"),
+        (
+            resumed(job_id=b"", ended=join.JobEnded(cause=join.JobEnded.WORKER_LEFT)),
+            {},
+            "resumed.job_id is empty: it says which job has ended",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(said: join.Resumed, fields: dict[str, object], why: str) -> None:
@@ -167,8 +178,10 @@ def test_it_counts_among_its_tenants_jobs() -> None:
 # Over, while no service heard it.
 
 
-def ended(cause: join.JobEnded.Cause = join.JobEnded.ABORTED_BY_WORKER, reason: str = "NaN") -> join.Resumed:
-    return resumed(positions=b"", ended=join.JobEnded(cause=cause, reason=reason))
+def ended(
+    cause: join.JobEnded.Cause = join.JobEnded.ABORTED_BY_WORKER, reason: str = "NaN", **fields: object
+) -> join.Resumed:
+    return resumed(**({"positions": b"", "ended": join.JobEnded(cause=cause, reason=reason)} | fields))  # type: ignore[arg-type]
 
 
 def ends_heard(made: JobsHarness) -> list[tuple[int, str]]:
@@ -255,28 +268,85 @@ def test_one_that_did_not_hear_its_answer_hears_it_again() -> None:
     assert [rank for rank, _ in ends_heard(made)] == [1, 0, 0]
 
 
-def test_it_is_kept_for_so_long_as_workers_look_for_a_lease_and_keeps_no_other_job_away_for_ever() -> None:
+@pytest.mark.parametrize("next_job", ["none", "begins", "goes on"])
+def test_it_is_kept_for_so_long_as_workers_look_for_a_lease_while_the_name_is_free(next_job: str) -> None:
     made = JobsHarness(SIZES)
-    made.ask(**asking(0, ended()))
+    made.ask(**asking(0, ended(), 3))
+    if next_job != "none":
+        made.ask(**asking(0, None if next_job == "begins" else resumed(job_id=SECOND), timeout_ms=60_000))
     made.wait(29)
-    code, text = made.refusal_of(lambda: made.ask(rank=0, world_size=2))
-    assert (code, "is just ending (rank 0 (" in text) == ("UNAVAILABLE", True)
-    (job,) = made.jobs.all()
-    assert "is over (rank 0" in made.jobs.waiting.what(job).reason
+    made.ask(**asking(1, resumed(), 3))
+    assert [rank for rank, _ in ends_heard(made)] == [0, 1], "and nobody else"
     made.wait(2)
-    assert made.jobs.all() == []
-    made.ask(rank=0, world_size=2)
+    if next_job == "none":
+        made.ask(**asking(2, resumed(), 3))
+    else:
+        assert made.refusal_of(lambda: made.ask(**asking(2, resumed(), 3)))[0] == "FAILED_PRECONDITION"
+    assert [rank for rank, _ in ends_heard(made)] == [0, 1]
 
 
-def test_workers_that_would_go_on_with_a_job_that_an_operator_has_ended_hear_so() -> None:
+@pytest.mark.parametrize("waits", [False, True], ids=["forms", "waits for slots"])
+@pytest.mark.parametrize("goes_on", [False, True], ids=["begins", "goes on"])
+def test_an_order_of_a_job_before_does_not_end_the_next_one_of_its_name(waits: bool, goes_on: bool) -> None:
+    made = JobsHarness(SwitchSizes(slots=16, lanes_max=360, jobs_max=8))
+    if waits:
+        holder = made.running(1, job_name="holder", slots=16)[0]
+        made.jobs.beat(holder, 2, made.now)
+    said = resumed(job_id=SECOND) if goes_on else None
+    second = [made.ask(**asking(rank, said)) for rank in range(1 + waits)]
+    made.ask(**asking(0, ended()))
+    made.ask(**asking(1, ended(reason="another")))
+    assert ends_heard(made) == [(0, text := made.outputs(RefuseForGood)[0].ended.reason), (1, text)]
+    if waits:
+        made.leave(holder)
+    else:
+        second.append(made.ask(**asking(1, said)))
+    assert [grant.worker for grant in made.outputs(Grant)] == second
+
+
+@pytest.mark.parametrize("older", [0, 1])
+def test_workers_of_two_jobs_of_one_name_and_shape_do_not_go_on_together(older: int) -> None:
+    """One that does not say which is of an earlier version, and so of another job."""
     made = JobsHarness(SIZES)
-    made.ask(**asking(0, resumed()))
-    made.jobs.end("a-job", "maintenance", made.now)
-    made.settle()
-    made.ask(**asking(1, resumed()))
-    assert [(rank, reason) for rank, reason in ends_heard(made)] == [
-        (0, "an operator ended it: maintenance"), (1, "an operator ended it: maintenance"),
-    ]  # fmt: skip
+    first, other = [resumed(job_id=b""), resumed()][:: 1 if older == 0 else -1]
+    made.ask(**asking(0, first))
+    for said in (other, resumed(job_id=SECOND)):
+        code, text = made.refusal_of(lambda: made.ask(**asking(1, said)))  # noqa: B023
+        assert code == "FAILED_PRECONDITION"
+        assert "rank 1 goes on with another job than rank 0 (127.0.0.1, " in text
+        assert "these are two jobs named 'a-job'" in text
+
+
+def test_an_order_is_heard_by_workers_that_hold_the_job_s_lease_also_from_one_that_asks_anew() -> None:
+    """It has asked once, and gave that up."""
+    made = JobsHarness(SIZES)
+    first, second = go_on(made, [resumed()] * 2)
+    for worker in (first, second):
+        made.jobs.attend(member(worker), made.now)
+    made.done.clear()
+    made.ask(**asking(1, ended(), attempt="another"))
+    assert first.job.state is State.ENDING
+    assert "NaN" in end_of(made).reason
+    made.done.clear()
+    made.ask(**asking(0, resumed(), attempt="another"))
+    assert "NaN" in ends_heard(made)[0][1]
+
+
+def test_only_one_with_the_job_s_key_ends_it() -> None:
+    made = JobsHarness(SIZES)
+    waiting = made.ask(**asking(0, resumed(), key=7))
+    assert made.refusal_of(lambda: made.ask(**asking(1, ended(), key=8)))[0] == "PERMISSION_DENIED"
+    assert waiting.job.ended is None
+
+
+def test_no_number_of_ends_fills_the_memory() -> None:
+    made = JobsHarness(SIZES)
+    for number in range(OVER_MAX + 1):
+        made.ask(**asking(0, ended(job_id=number.to_bytes(16, "big"))))
+    made.done.clear()
+    for number in (0, 1, OVER_MAX):
+        made.ask(**asking(1, resumed(job_id=number.to_bytes(16, "big"))))
+    assert len(ends_heard(made)) == 2
 
 
 # Halted by itself.

@@ -180,10 +180,10 @@ class World:
 
     def go_on(self) -> None:
         """Workers that had a lease elsewhere ask for one, or say that the job is over."""
-        name = self.chance.choice(MOVES)
+        name, job_id = self.chance.choice(MOVES), bytes([self.chance.randrange(4)] * 16)
         for rank in range(2):
             said = struct.pack(">8I", *(7 + (self.chance.random() < 0.3) for _ in range(8)))
-            resumed = join.Resumed(slots=8, threads=1, lanes=64, positions=said)
+            resumed = join.Resumed(slots=8, threads=1, lanes=64, positions=said, job_id=job_id)
             if self.chance.random() < 0.2:
                 resumed.ended.cause = self.chance.choice((join.JobEnded.ABORTED_BY_WORKER, join.JobEnded.WORKER_LEFT))
             self.ask(rank, name, threads_max=1, resumed=resumed)

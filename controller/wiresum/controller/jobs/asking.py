@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import itertools
 
 from wiresum import join
@@ -31,6 +32,7 @@ def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | 
         job_token=terms.job_token,
         asker=asker,
         shape=_shape(request),
+        resumed_id=request.resumed.job_id,
     )
     if reservation is None:
         return job
@@ -78,10 +80,9 @@ def holder_asking_again(job: Job, request: join.JoinRequest) -> Worker | None:
     return holder
 
 
-def check_not_ending(job: Job, request: join.JoinRequest) -> None:
+def check_not_ending(job: Job) -> None:
     left = [worker for worker in job.workers.values() if worker.presence is Presence.LEFT]
-    is_over = job.ended is not None and not request.HasField("resumed")  # workers that would go on with it hear so
-    if job.state is State.ENDING or left or is_over:
+    if job.state is State.ENDING or left:
         why = job.ended.reason if job.ended else f"{left[0]} has left already"
         raise Refusal("UNAVAILABLE", f"the job before, also named {job.name!r}, is just ending ({why}): wait a moment")
 
@@ -165,20 +166,29 @@ def _shape(request: join.JoinRequest) -> Shape | None:
 
 def _check_goes_on_alike(job: Job, request: join.JoinRequest, first: Worker) -> None:
     shape = _shape(request)
-    if shape == job.shape:
+    if shape == job.shape and is_same(job, request):
         return
-    if shape is None or job.shape is None:
-        does, do = ("begins", "goes on with") if shape is None else ("goes on with", "begins")
+    if shape is None or job.shape is None or not is_same(job, request):
+        apart = f"goes on with another job than {first}"
+        if shape is None:
+            apart = f"begins a job that {first} goes on with"
+        elif job.shape is None:
+            apart = f"goes on with a job that {first} begins"
         raise Refusal(
             "FAILED_PRECONDITION",
-            f"rank {request.rank} {does} a job that {first} {do}: these are two jobs named {job.name!r}. Wait until "
-            f"one of them has ended, or give each a name of its own (WIRESUM_JOB)",
+            f"rank {request.rank} {apart}: these are two jobs named {job.name!r}. Wait until one of them has ended, or "
+            f"give each a name of its own (WIRESUM_JOB)",
         )
     raise Refusal(
         "FAILED_PRECONDITION",
         f"rank {request.rank} had another lease ({shape}) than {first} ({job.shape}), and cannot go "
         f"on with the same job: start it again",
     )
+
+
+def is_same(job: Job, request: join.JoinRequest) -> bool:
+    """Does the worker go on with this very job? Or both begin one."""
+    return hmac.compare_digest(job.resumed_id, request.resumed.job_id)
 
 
 def _check_token(job: Job, request: join.JoinRequest) -> None:

@@ -274,6 +274,8 @@ class Job:
     """Of a lease: why other trees can never have it."""
     shape: Shape | None = None
     """Its workers have halted, and go on once it has such a lease; None: any lease will do, as the job begins there."""
+    resumed_id: bytes = field(default=b"", repr=False)
+    """Of a job that goes on: as its workers say; they prove with it that it is theirs."""
     kind: int = 0
     """Jobs of one kind are of one tenant and have the same offers."""
     state: State = State.FORMING

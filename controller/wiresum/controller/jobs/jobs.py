@@ -25,6 +25,7 @@ from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.members import Members
 from wiresum.controller.jobs.moving import Moving
+from wiresum.controller.jobs.over import Over
 from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.records import StoredState, job_of, record_of
 from wiresum.controller.jobs.refusal import Refusal, check_join
@@ -72,6 +73,7 @@ class Jobs:
         self._named: dict[str, Job] = {}
         """Those that still hold their name."""
         self._members = Members()
+        self._over = Over()
         self._unix_offset = unix_offset
         self._ticked_at: float | None = None
         self._resumed_at: float | None = None
@@ -102,7 +104,10 @@ class Jobs:
         job = self._named.get(request.job_name)
         if job is not None:
             asking.check_tenant(job, request, asker)
-            asking.check_not_ending(job, request)
+        if (told := self._tell_if_over(job, request, asker, now)) is not None:
+            return told
+        if job is not None:
+            asking.check_not_ending(job)
             holder = asking.holder_asking_again(job, request)
             if holder is not None:
                 holder.certificate, holder.holder = asker.certificate, asker.holder
@@ -114,7 +119,6 @@ class Jobs:
         if replaced is not None:
             replaced.presence = Presence.LOST
         job.workers[worker.rank] = worker
-        self._obey(worker, request, now)
         self._queue_if_whole(job, now)
         return worker
 
@@ -434,7 +438,6 @@ class Jobs:
         worker.heard_waiting = ""
         if worker.presence is Presence.LOST:  # it was refused, and has not heard that
             worker.presence = Presence.WAITING
-        self._obey(worker, request, now)
         if worker.presence is Presence.GRANTED:
             worker.heard_at = now
         if worker.job.has_begun:
@@ -442,12 +445,7 @@ class Jobs:
         self._queue_if_whole(worker.job, now)
 
     def _queue_if_whole(self, job: Job, now: float) -> None:
-        if job.state not in (State.FORMING, State.QUEUED):
-            return
-        if job.ended is not None:
-            self._refuse_waiting(job, Refusal("ABORTED", job.ended.reason))
-            return
-        if not job.is_whole():
+        if job.state not in (State.FORMING, State.QUEUED) or not job.is_whole():
             return
         try:
             asking.check_whole(job)
@@ -464,14 +462,32 @@ class Jobs:
             text = f"{self.waiting.what(job).reason}; its workers do without it"
             self._give_up(job, Refusal("RESOURCE_EXHAUSTED", text), now)
 
-    def _obey(self, worker: Worker, request: join.JoinRequest, now: float) -> None:
-        """What a worker that asks has said of its job's end, while no service heard it."""
-        job, said = worker.job, request.resumed.ended
-        if not request.resumed.HasField("ended") or job.ended is not None:
-            return
-        is_left = said.cause == join.JobEnded.WORKER_LEFT
-        ended = lost_workers.left(worker) if is_left else lost_workers.aborted(worker, said.reason)
-        self._stop(job, ended, now)
+    def _tell_if_over(self, named: Job | None, request: join.JoinRequest, asker: Asker, now: float) -> Worker | None:
+        """A worker would go on with a job that one of its workers, or an operator, has ended, or says itself that it is
+        over, which no service heard yet: it is told the reason, and is no member. None: its job is not over. `named`:
+        the job that has the name now, which may be another one."""
+        resumed = request.resumed
+        ended = self._over.find(request.job_name, resumed.job_id, now)
+        if ended is None and not resumed.HasField("ended"):
+            return None
+        own = named if named is not None and asking.is_same(named, request) else None
+        if own is not None:
+            asking.check_secrets(own, request)
+        job = own or asking.new_job(request, asker, None, now)
+        worker = asking.new_worker(job, request, asker, now, now)
+        worker.presence = Presence.LOST
+        if ended is None:
+            is_left = resumed.ended.cause == join.JobEnded.WORKER_LEFT
+            ended = lost_workers.left(worker) if is_left else lost_workers.aborted(worker, resumed.ended.reason)
+            self._over.note(job.name, resumed.job_id, ended, now + self.limits.switch_lost_ms_max / 1000)
+            if own is None:
+                self.history.note_given_up(job, ended.reason, now)
+            else:
+                if (before := asking.holder_asking_again(own, request)) is not None:
+                    before.presence = Presence.LOST  # its earlier call is not answered
+                self._stop(own, ended, now)
+        self._outputs.append(outputs.RefuseForGood(worker, ended))
+        return worker
 
     # Slots.
 
@@ -558,16 +574,11 @@ class Jobs:
             self._clear_if_done(job, now)
 
     def _stop(self, job: Job, ended: join.JobEnded, now: float) -> None:
-        """Ends a job, whether or not it has begun. Workers that would go on with it here, and have yet to ask, hear it
-        then."""
+        """Ends a job, whether or not it has begun."""
         if job.state in (State.FORMING, State.QUEUED):
-            refusal = Refusal("ABORTED", f"{job} did not begin, since {ended.reason}")
-            if job.shape is None or ended.cause not in ORDERED:
-                self._give_up(job, refusal, now)
-                return
-            log.info("%s does not go on: %s", job, ended.reason)
-            job.ended, job.drained_at = ended, now + self.limits.switch_lost_ms_max / 1000
-            self._refuse_waiting(job, refusal)
+            job.ended = ended
+            self._note_over(job, now)
+            self._give_up(job, Refusal("ABORTED", f"{job} did not begin, since {ended.reason}"), now)
         elif job.state is not State.ENDING:
             self._end(job, ended, now)
 
@@ -577,6 +588,7 @@ class Jobs:
         self.moving.drop(job, now)
         job.move(Event.ENDED, ended.reason)
         job.ended = ended
+        self._note_over(job, now)
         job.drained_at = now + self.limits.drain_ms_max / 1000
         self._save(job)
         code = "UNAVAILABLE" if ended.cause == join.JobEnded.SWITCH_LOST else "ABORTED"  # the first: ask again
@@ -592,6 +604,11 @@ class Jobs:
                 self._refuse(worker, refusal)
         self._outputs.extend(outputs.Tell(w, ended) for w in job.workers.values() if w.presence is Presence.ATTENDING)
         self._telling.evict(job)
+
+    def _note_over(self, job: Job, now: float) -> None:
+        """For workers that would go on with it, and have yet to ask."""
+        if job.resumed_id and job.ended is not None and job.ended.cause in ORDERED:
+            self._over.note(job.name, job.resumed_id, job.ended, now + self.limits.switch_lost_ms_max / 1000)
 
     def _clear(self, lease: Job, now: float) -> None:
         self._jobs[lease] = None

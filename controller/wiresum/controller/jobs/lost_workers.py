@@ -77,8 +77,6 @@ def look(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -
 
 
 def _late(job: Job, limits: Limits, now: float) -> Refusal | None:
-    if job.ended is not None:  # it is kept for those of its workers that have not heard so
-        return Refusal("ABORTED", job.ended.reason) if job.is_whole() or now >= job.drained_at else None
     away = _away_worker(job, limits, now)
     if away is not None:
         text = f"{away} went away before {job} began; missing now: {job.missing(without=away)}"

@@ -185,7 +185,7 @@ class WaitingRoom:
         """Since a job got slots last: of each kind only the first is tried, however long the queue is."""
         for job in list(self._queue):
             changed = []
-            if job.kind in found_nothing and job.is_whole() and job.ended is None:
+            if job.kind in found_nothing and job.is_whole():
                 job.wants = found_nothing[job.kind]
             elif self._place(job, kept):
                 self._queue.remove(job)
@@ -239,8 +239,6 @@ class WaitingRoom:
 
     def what(self, job: Job) -> join.Waiting:
         """What a job waits for, for people."""
-        if job.ended is not None:
-            return join.Waiting(reason=f"{job} is over ({job.ended.reason}), of which some workers have yet to hear")
         if job.state is State.FORMING:
             away = [str(worker) for worker in job.workers.values() if worker.away_since is not None]
             if job.is_complete():
@@ -282,7 +280,7 @@ class WaitingRoom:
         return True
 
     def _find_place(self, job: Job, kept: Set[str]) -> Grounds | Wants:
-        if job.ended is not None or not job.is_whole():
+        if not job.is_whole():
             return Wants.WORKER
         if job.moves is not None:  # its quota has room for it
             return self._cluster.place(job.offers, kept)

@@ -15,6 +15,7 @@ that are at different services meet after all.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import secrets
 import time
@@ -46,6 +47,7 @@ TURN_S_MIN = 0.1
 FALLBACK_AFTER_S = 1.0
 """After so long without a lease the fallback is started."""
 ATTEMPT_BYTES = 16
+JOB_ID_BYTES = 16
 _AGAIN = ("DEADLINE_EXCEEDED", "ABORTED", "ALREADY_EXISTS", "UNAVAILABLE")
 """Refusals that asking again may help against, as join.proto lists them."""
 
@@ -188,4 +190,5 @@ def resumed(grant: messages.JoinReply, positions: bytes, reason: str) -> message
         lanes=grant.lanes,
         positions=positions,
         reason=printable[:REASON_CHARACTERS_MAX],
+        job_id=hashlib.sha256(b"job id" + grant.members_secret).digest()[:JOB_ID_BYTES],
     )

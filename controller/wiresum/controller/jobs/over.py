@@ -1,0 +1,43 @@
+"""Jobs that somebody has ended, as told to those of their workers who would go on with them later. Pure.
+
+They are known by what only the workers of one job can say (`Resumed.job_id`), not by their names, which other jobs may
+have by then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from wiresum import join
+
+OVER_MAX = 256
+"""How many are remembered, the newest. Not kept across a restart."""
+
+
+class _Known(NamedTuple):
+    ended: join.JobEnded
+    until: float
+
+
+class Over:
+    def __init__(self) -> None:
+        self._known: dict[bytes, _Known] = {}
+        """The oldest first."""
+
+    def note(self, name: str, job_id: bytes, ended: join.JobEnded, until: float) -> None:
+        digest = _digest(name, job_id)
+        self._known.pop(digest, None)
+        self._known[digest] = _Known(ended, until)
+        while len(self._known) > OVER_MAX:
+            del self._known[next(iter(self._known))]
+
+    def find(self, name: str, job_id: bytes, now: float) -> join.JobEnded | None:
+        """Why it is over; None: it is not, as far as is known."""
+        known = self._known.get(_digest(name, job_id))
+        return known.ended if known is not None and now < known.until else None
+
+
+def _digest(name: str, job_id: bytes) -> bytes:
+    """How long it takes to look this up says nothing about an id."""
+    return hashlib.blake2s(job_id + name.encode()).digest()
