@@ -77,6 +77,7 @@ class JoinServiceServicer:
 
     def Leave(self, request, context):
         """The lease returns to the pool when the last worker has left.
+        NOT_FOUND, also of Abort: the job has lost its switch, and its workers would go on elsewhere: to be told there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -349,6 +349,38 @@ def test_no_number_of_ends_fills_the_memory() -> None:
     assert len(ends_heard(made)) == 2
 
 
+# Told as a member, while the job ends.
+
+
+@pytest.mark.parametrize("order", ["abort", "leave"])
+def test_an_order_for_a_job_that_has_lost_its_switch_is_not_taken_but_heard_when_its_workers_would_go_on(
+    order: str,
+) -> None:
+    made = JobsHarness(SIZES)
+    first, _ = made.running(2)
+    made.reloaded = True
+    made.change("leaf", "it was killed")
+    made.change("leaf", "")
+    assert (first.job.state, end_of(made).cause) == (State.ENDING, join.JobEnded.SWITCH_LOST)
+    give = (lambda: made.abort(first, "NaN")) if order == "abort" else (lambda: made.leave(first))
+    assert made.refusal_of(give)[0] == "NOT_FOUND"
+    made.done.clear()
+    made.ask(**asking(0, ended(), attempt="x"))
+    made.ask(**asking(1, resumed(), attempt="y"))
+    assert [rank for rank, _ in ends_heard(made)] == [0, 1]
+
+
+def test_workers_that_would_go_on_with_a_job_that_an_operator_has_ended_hear_so() -> None:
+    made = JobsHarness(SIZES)
+    made.ask(**asking(0, resumed()))
+    made.jobs.end("a-job", "maintenance", made.now)
+    made.settle()
+    made.ask(**asking(1, resumed()))
+    assert [(rank, reason) for rank, reason in ends_heard(made)] == [
+        (0, "an operator ended it: maintenance"), (1, "an operator ended it: maintenance"),
+    ]  # fmt: skip
+
+
 # Halted by itself.
 
 

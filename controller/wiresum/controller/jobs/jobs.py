@@ -176,7 +176,7 @@ class Jobs:
         self._clear_if_done(worker.job, now)
 
     def leave(self, request: join.LeaveRequest, now: float) -> None:
-        worker = self.find(request.member)
+        worker = self._find_to_order(request.member)
         job = worker.job
         worker.presence = Presence.LEFT
         self._outputs.append(outputs.Close(worker))
@@ -189,9 +189,17 @@ class Jobs:
         self._clear_if_done(job, now)
 
     def abort(self, request: join.AbortRequest, now: float) -> None:
-        worker = self.find(request.member)
+        worker = self._find_to_order(request.member)
         if worker.job.has_begun:
             self._end(worker.job, lost_workers.aborted(worker, request.reason), now)
+
+    def _find_to_order(self, member: join.Member) -> Worker:
+        """A job that has lost its switch is over here alone: its workers would go on with it, and what one of them says
+        of its end is to be told to the service where they do."""
+        worker = self.find(member)
+        if worker.job.ended is not None and worker.job.ended.cause == join.JobEnded.SWITCH_LOST:
+            raise _not_a_member()
+        return worker
 
     # What operators do.
 
