@@ -223,6 +223,34 @@ def test_a_data_path_that_cannot_halt_ends_the_job_for_all(service: Service, sta
     assert isinstance(first, JobAbortedError) and "a thread has died" in first.reason
 
 
+@pytest.mark.parametrize("inner", ["abort", "leave"])
+@pytest.mark.parametrize("outer", ["abort", "leave"])
+def test_the_handler_of_a_signal_may_end_the_job_while_its_thread_does(
+    service: Service, start: Start, monkeypatch: pytest.MonkeyPatch, outer: str, inner: str
+) -> None:
+    monkeypatch.setattr(module, "ABORT_S_MAX", 600.0)
+    job = start(service.endpoint, [DataPath(), DataPath()])
+    member = job.members[0]
+    tell, interrupted = member._tell, threading.Event()
+
+    def end(how: str) -> None:
+        member.abort(REASON) if how == "abort" else member.leave()
+
+    def tell_interrupted(*what: object) -> bool:
+        if not interrupted.is_set():
+            interrupted.set()
+            end(inner)
+        return tell(*what)  # type: ignore[arg-type]
+
+    member._tell = tell_interrupted  # type: ignore[method-assign,assignment]
+    thread = threading.Thread(target=end, args=(outer,), daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert interrupted.is_set() and not thread.is_alive()
+    wait_until(lambda: job.paths[1].errors, "the other one hears it", PATIENCE_S)
+    assert (REASON in str(job.paths[1].errors[0])) == (outer == "abort")
+
+
 # At several aggregators.
 
 

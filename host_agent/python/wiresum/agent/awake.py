@@ -32,7 +32,7 @@ class AwakeClock:
 
     def __init__(self, clock: Callable[[], float] = _boot_time) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._looked_at: float | None = None
         """None: nobody watches."""
         self._stopped_s = 0.0

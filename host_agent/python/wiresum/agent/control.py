@@ -64,7 +64,7 @@ class Control:
         """Raises `CredentialsError`."""
         assert "+" not in config.switch, "a control channel is one aggregator's"
         self._config = config
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._turns = 0
         self._closed = False
         self.further = ""

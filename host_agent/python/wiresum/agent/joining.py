@@ -32,7 +32,7 @@ class Interruption:
     """By which another thread ends the wait for a place, since the job is over before it has begun."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._interrupted = threading.Event()
         self._error: WiresumError | None = None
         self._call: Any = None

@@ -105,11 +105,13 @@ class Membership:
         self._request = request
         self._control = control
         self._member = _member_of(reply)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # as all of ours: a signal's handler may leave or abort in the midst of either
         self._awake = AwakeClock()
         self._group_watch = GroupWatch(self.grant, self.where)
         self._leaves = False
-        """`leave` was called."""
+        """`leave` was called ..."""
+        self._leaver: threading.Thread | None = None
+        """... first by this thread."""
         self._leaving = threading.Event()
         """There is nothing left to be done but to end the threads."""
         self._begun = threading.Event()
@@ -129,7 +131,7 @@ class Membership:
         self._ended = False
         self._given_up = False
         self._abort = abort
-        self._telling = threading.Lock()
+        self._telling = threading.RLock()
         """Of an order: one thread at a time."""
         self._told_of_abort = self._told_of_leave = False
         self._on_ended: Callable[[WiresumError], None] | None = None
@@ -265,8 +267,10 @@ class Membership:
             return
         with self._lock:
             first, self._leaves = not self._leaves, True
-        if not first:  # another thread is at it, or was
-            if threading.current_thread() is not self._thread:
+            if first:
+                self._leaver = threading.current_thread()
+        if not first:  # another thread is at it, or was; or this one is, which a signal has interrupted
+            if threading.current_thread() not in (self._thread, self._leaver):
                 self._left.wait(ABORT_S_MAX + LEAVE_S_MAX + THREAD_END_S_MAX)
             return
         try:
@@ -637,7 +641,7 @@ class Membership:
         self._inert = self._leaves = True
         self._leaving = threading.Event()  # the lock inside the old one may be held by a thread that is not here
         self._leaving.set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         lifetime.keep_for_ever(self._control, self._call)
 
 

@@ -22,7 +22,7 @@ class Abort:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.order: JobEnded | None = None
         """None: it has not been given."""
         self.given_at = 0.0
