@@ -209,16 +209,31 @@ def test_a_grant_that_comes_after_the_abort_is_used_for_nothing_but_to_tell_it(
     assert job.paths[0].moves == []
 
 
-def test_a_data_path_that_cannot_halt_ends_the_job_for_all(service: Service, start: Start) -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_data_path_that_cannot_halt_ends_the_job_for_all(service: Service, start: Start, *, leaves: bool) -> None:
+    """`leaves`: the worker does so as soon as it hears of it."""
     job = start(service.endpoint, [DataPath(), DataPath()])
+    failing, errors = job.members[1], job.paths[1].errors
 
     def fail() -> bytes:
         raise ValueError("a thread has died")
 
-    job.members[1]._moves.set_data_path(fail, job.paths[1].move)
+    leaver = threading.Thread(target=failing.leave)
+
+    def leave(error: WiresumError) -> None:
+        errors.append(error)
+        leaver.start()
+        wait_until(lambda: failing._leaves, "it leaves", PATIENCE_S)
+
+    if leaves:
+        failing._on_ended = leave
+    failing._moves.set_data_path(fail, job.paths[1].move)
     service.kill()
     service.start()
     first, second = job.await_errors()
+    if leaves:
+        leaver.join(PATIENCE_S)
+        assert not leaver.is_alive()
     assert "the job cannot move to another lease: a thread has died" in str(second)
     assert isinstance(first, JobAbortedError) and "a thread has died" in first.reason
 

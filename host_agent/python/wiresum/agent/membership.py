@@ -511,6 +511,7 @@ class Membership:
                 return
             log.exception("the job cannot move")
             text = f"the job cannot move to another lease: {error}"
+            self._abort.give(text)  # before: who hears that it has ended may leave at once
             self._say_ended(WiresumError(f"job '{self._job_name}' has ended: {text}"))
             self.abort(text)
 
