@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 
 from wiresum import join as messages
 from wiresum.agent import absence as absence_module
+from wiresum.agent import lifetime, resuming
 from wiresum.agent import membership as module
-from wiresum.agent import resuming
 from wiresum.agent.absence import Absence
 from wiresum.agent.aggregators import Aggregators
 from wiresum.agent.config import AgentConfig
@@ -264,6 +265,28 @@ def test_the_handler_of_a_signal_may_end_the_job_while_its_thread_does(
     assert interrupted.is_set() and not thread.is_alive()
     wait_until(lambda: job.paths[1].errors, "the other one hears it", PATIENCE_S)
     assert (REASON in str(job.paths[1].errors[0])) == (outer == "abort")
+
+
+def test_all_jobs_of_a_process_that_ends_look_for_a_service_in_the_same_time(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one does so for as long as it takes until every one has given its order."""
+    services = [Service().start() for _ in range(3)]
+    jobs = [start(service.endpoint, [DataPath(), DataPath()]) for service in services]
+    for job, service in zip(jobs, services, strict=True):
+        looking(job, service)
+    ending = [job.members[0] for job in jobs]
+    monkeypatch.setattr(lifetime, "_alive", set(ending))
+    monkeypatch.setattr(sys, "last_value", ValueError("a bug"), raising=False)
+    given: list[bool] = []
+
+    def note_given(self: Membership, give_up_at: float) -> None:
+        given.extend(member._abort.order is not None for member in ending)
+
+    monkeypatch.setattr(Membership, "_await_told", note_given)
+    lifetime._end_all()
+    assert given == [True] * 9
+    assert all("ended with ValueError: a bug" in member._abort.order.reason for member in ending if member._abort.order)
 
 
 # At several aggregators.

@@ -23,6 +23,7 @@ import wiresum.torch
 from wiresum.agent.errors import DivergedError, WorkerLostError
 from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
+from wiresum.torch import backend
 from wiresum_lab.processes import SwitchProcess, wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
@@ -484,6 +485,29 @@ try:
 except RuntimeError as error:
     print(error, flush=True)
 """
+
+
+class Group:
+    network = None
+
+    def __init__(self, said: list[str]) -> None:
+        self._said = said
+
+    def abort_at_exit(self, error: BaseException | None) -> None:
+        self._said.append("abort")
+
+    def close_at_exit(self) -> None:
+        self._said.append("close")
+
+
+def test_a_process_that_exits_gives_the_orders_of_all_groups_before_one_waits_to_be_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    groups = [Group(said) for _ in range(3)]
+    monkeypatch.setattr(backend, "_open", groups)
+    backend._leave_at_exit()
+    assert said == ["abort"] * 3 + ["close"] * 3
 
 
 @pytest.mark.slow

@@ -10,7 +10,11 @@ from typing import Protocol
 
 
 class Mortal(Protocol):
-    def at_exit(self) -> None:
+    def abort_at_exit(self) -> None:
+        """The process ends: ends the job for all, if an exception is why."""
+        ...
+
+    def leave(self) -> None:
         """The process ends."""
         ...
 
@@ -48,8 +52,11 @@ def can_start_threads() -> bool:
 
 
 def _end_all() -> None:
-    for one in list(_alive):
-        one.at_exit()
+    alive = list(_alive)
+    for one in alive:
+        one.abort_at_exit()  # of all, before the first waits for a service that hears it, so that they wait together
+    for one in alive:
+        one.leave()
 
 
 def _after_fork() -> None:

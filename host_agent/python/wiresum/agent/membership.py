@@ -631,12 +631,11 @@ class Membership:
 
     # The process's end, and its children.
 
-    def at_exit(self) -> None:
+    def abort_at_exit(self) -> None:
         error = getattr(sys, "last_value", None)
         interactive = hasattr(sys, "ps1")  # there, the last exception is one of many, and not why the process ends
         if error is not None and not interactive:
             self.abort(f"its program ended with {type(error).__name__}: {error}")
-        self.leave()
 
     def after_fork_in_child(self) -> None:
         self._inert = self._leaves = True

@@ -291,7 +291,7 @@ class WiresumBackend:
         if self.network is not None:
             self.network.close()
 
-    def leave_at_exit(self, error: BaseException | None) -> None:
+    def abort_at_exit(self, error: BaseException | None) -> None:
         """The process ends without destroy_process_group: tells the others, which would otherwise wait."""
         if self.network is None or self._closed:
             return
@@ -300,7 +300,10 @@ class WiresumBackend:
         else:
             reason = f"rank {self.rank} ended with {type(error).__name__}: {error}"
         self.network.session.abort(reason)
-        self._close()
+
+    def close_at_exit(self) -> None:
+        if self.network is not None:
+            self._close()
 
     def forget_after_fork(self) -> None:
         self.is_forked = True
@@ -379,7 +382,9 @@ def _leave_at_exit() -> None:
     if error is None and any(backend.network is not None for backend in backends):
         time.sleep(EXIT_LINGER_S)  # once for all groups
     for backend in backends:
-        backend.leave_at_exit(error)
+        backend.abort_at_exit(error)  # all, before the first waits for a service that hears it: they wait together
+    for backend in backends:
+        backend.close_at_exit()
 
 
 def _forget_after_fork() -> None:
