@@ -356,10 +356,11 @@ def test_one_that_has_said_good_bye_neither_halts_nor_looks_for_a_lease(
     """Though it hears meanwhile that its job is unknown, which may come faster than the answer to what it has said."""
     job = start(service.endpoint, [DataPath(), DataPath()])
     member, path = job.members[0], job.paths[0]
-    said, heard = threading.Event(), threading.Event()
+    broken, said, heard = threading.Event(), threading.Event(), threading.Event()
     tell = member._tell
 
     def unknown(_: Absence) -> _End:
+        broken.set()
         assert said.wait(PATIENCE_S)
         heard.set()
         return _End(SwitchUnreachableError("it does not know the job"), "it does not know it any more")
@@ -372,6 +373,7 @@ def test_one_that_has_said_good_bye_neither_halts_nor_looks_for_a_lease(
 
     member._attend_until_broken, member._tell = unknown, tell_slowly  # type: ignore[method-assign,assignment]
     member._hang_up()
+    assert broken.wait(PATIENCE_S)  # else it may hear a pulse in between, and tell the order itself
     if aborts:
         member.abort(REASON)
     member.leave()
