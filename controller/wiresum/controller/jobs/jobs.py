@@ -25,7 +25,7 @@ from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.members import Members
 from wiresum.controller.jobs.moving import Moving
-from wiresum.controller.jobs.over import Over
+from wiresum.controller.jobs.over import ORDERED, Over
 from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.records import StoredState, job_of, record_of
 from wiresum.controller.jobs.refusal import Refusal, check_join
@@ -37,9 +37,6 @@ from wiresum.controller.jobs.waiting import WaitingRoom
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 
 log = logging.getLogger(__name__)
-
-ORDERED = (join.JobEnded.ABORTED_BY_WORKER, join.JobEnded.WORKER_LEFT, join.JobEnded.ENDED_BY_OPERATOR)
-"""Causes of an end that somebody wanted: the job does not go on elsewhere either."""
 
 
 class Jobs:
@@ -73,7 +70,7 @@ class Jobs:
         self._named: dict[str, Job] = {}
         """Those that still hold their name."""
         self._members = Members()
-        self._over = Over()
+        self._over = Over(self.limits.switch_lost_ms_max / 1000)
         self._unix_offset = unix_offset
         self._ticked_at: float | None = None
         self._resumed_at: float | None = None
@@ -101,8 +98,7 @@ class Jobs:
             raise Refusal("UNAVAILABLE", self._closing)
         timeout_ms = min(request.timeout_ms or self.limits.join_timeout_ms_default, self.limits.join_timeout_ms_max)
         deadline = now + timeout_ms / 1000
-        job = self._named.get(request.job_name)
-        if job is not None:
+        if (job := self._named.get(request.job_name)) is not None:
             asking.check_tenant(job, request, asker)
         if (told := self._tell_if_over(job, request, asker, now)) is not None:
             return told
@@ -487,7 +483,7 @@ class Jobs:
         if ended is None:
             is_left = resumed.ended.cause == join.JobEnded.WORKER_LEFT
             ended = lost_workers.left(worker) if is_left else lost_workers.aborted(worker, resumed.ended.reason)
-            self._over.note(job.name, resumed.job_id, ended, now + self.limits.switch_lost_ms_max / 1000)
+            self._over.note(job.name, resumed.job_id, ended, now)
             if own is None:
                 self.history.note_given_up(job, ended.reason, now)
             else:
@@ -585,7 +581,7 @@ class Jobs:
         """Ends a job, whether or not it has begun."""
         if job.state in (State.FORMING, State.QUEUED):
             job.ended = ended
-            self._note_over(job, now)
+            self._over.note(job.name, job.resumed_id, ended, now)
             self._give_up(job, Refusal("ABORTED", f"{job} did not begin, since {ended.reason}"), now)
         elif job.state is not State.ENDING:
             self._end(job, ended, now)
@@ -596,7 +592,7 @@ class Jobs:
         self.moving.drop(job, now)
         job.move(Event.ENDED, ended.reason)
         job.ended = ended
-        self._note_over(job, now)
+        self._over.note(job.name, job.resumed_id, ended, now)
         job.drained_at = now + self.limits.drain_ms_max / 1000
         self._save(job)
         code = "UNAVAILABLE" if ended.cause == join.JobEnded.SWITCH_LOST else "ABORTED"  # the first: ask again
@@ -612,11 +608,6 @@ class Jobs:
                 self._refuse(worker, refusal)
         self._outputs.extend(outputs.Tell(w, ended) for w in job.workers.values() if w.presence is Presence.ATTENDING)
         self._telling.evict(job)
-
-    def _note_over(self, job: Job, now: float) -> None:
-        """For workers that would go on with it, and have yet to ask."""
-        if job.resumed_id and job.ended is not None and job.ended.cause in ORDERED:
-            self._over.note(job.name, job.resumed_id, job.ended, now + self.limits.switch_lost_ms_max / 1000)
 
     def _clear(self, lease: Job, now: float) -> None:
         self._jobs[lease] = None

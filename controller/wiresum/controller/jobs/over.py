@@ -13,6 +13,8 @@ from wiresum import join
 
 OVER_MAX = 256
 """How many are remembered, the newest. Not kept across a restart."""
+ORDERED = (join.JobEnded.ABORTED_BY_WORKER, join.JobEnded.WORKER_LEFT, join.JobEnded.ENDED_BY_OPERATOR)
+"""Causes of an end that somebody wanted: the job does not go on elsewhere either."""
 
 
 class _Known(NamedTuple):
@@ -21,14 +23,18 @@ class _Known(NamedTuple):
 
 
 class Over:
-    def __init__(self) -> None:
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
         self._known: dict[bytes, _Known] = {}
         """The oldest first."""
 
-    def note(self, name: str, job_id: bytes, ended: join.JobEnded, until: float) -> None:
+    def note(self, name: str, job_id: bytes, ended: join.JobEnded, now: float) -> None:
+        """Nothing of a job that has begun here, which has no such id, or whose workers may go on elsewhere."""
+        if not job_id or ended.cause not in ORDERED:
+            return
         digest = _digest(name, job_id)
         self._known.pop(digest, None)
-        self._known[digest] = _Known(ended, until)
+        self._known[digest] = _Known(ended, now + self._keep_s)
         while len(self._known) > OVER_MAX:
             del self._known[next(iter(self._known))]
 
