@@ -44,7 +44,8 @@ class ChunkPresence {
 };
 
 /// For a collective whose tensor has not been scanned. It is never destroyed: collectives may be in flight when static
-/// objects are.
+/// objects are. (A program without memory for it does not start.)
+// NOLINTNEXTLINE(bugprone-throwing-static-initialization)
 inline const ChunkPresence& kNothingKnown = *new ChunkPresence;
 
 }  // namespace wiresum::worker

@@ -258,11 +258,12 @@ void on_interrupt_thread(const std::function<void()>& what) noexcept {
   if (MemifGate::has_stopped()) return what();
   /// Whoever claims it makes the call. An alarm that comes after the caller's claim finds it, too, and does nothing.
   struct Call {
+    explicit Call(const std::function<void()>& work) noexcept : what(work) {}
     const std::function<void()>& what;
     std::atomic<bool> claimed{false};
     std::binary_semaphore done{0};
   };
-  const std::shared_ptr<Call> call(new Call{.what = what});
+  const auto call = std::make_shared<Call>(what);
   const auto run = [](void* given) {
     const std::unique_ptr<std::shared_ptr<Call>> held(static_cast<std::shared_ptr<Call>*>(given));
     Call& the_call = **held;
@@ -270,9 +271,11 @@ void on_interrupt_thread(const std::function<void()>& what) noexcept {
     the_call.what();
     the_call.done.release();
   };
-  auto held = std::make_unique<std::shared_ptr<Call>>(call);
-  if (rte_eal_alarm_set(1, run, held.get()) != 0) return what();
-  static_cast<void>(held.release());
+  auto* const held = std::make_unique<std::shared_ptr<Call>>(call).release();  // the alarm's
+  if (rte_eal_alarm_set(1, run, held) != 0) {
+    delete held;
+    return what();
+  }
   // If another thread ends the process meanwhile, the interrupt thread stops, and no alarm comes.
   while (!call->done.try_acquire_for(kLook)) {
     if (MemifGate::has_stopped() && !call->claimed.exchange(true)) return what();
