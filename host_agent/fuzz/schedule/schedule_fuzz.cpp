@@ -21,47 +21,22 @@
 #include <utility>
 #include <vector>
 
+#include "../input.hpp"
 #include "schedule/scheduler.hpp"
 #include "worker/chunks.hpp"
 
 namespace wiresum::schedule {
 namespace {
 
+using fuzz::Input;
+using fuzz::is_guarded;
+using fuzz::kGuard;
+using fuzz::kGuardBytes;
+using fuzz::require;
 using worker::Status;
 
-constexpr std::size_t kGuardBytes = 64;
 constexpr std::size_t kRequestsMax = 12;
 constexpr std::size_t kFewElements = 16;  // of a chunk, of which there may be many
-constexpr std::byte kGuard{0xA5};
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-/// The bytes of the input, and zeros after its end.
-class Input {
- public:
-  explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
-  [[nodiscard]] bool empty() const { return bytes_.empty(); }
-  std::uint8_t byte() {
-    if (bytes_.empty()) return 0;
-    const std::uint8_t value = bytes_.front();
-    bytes_ = bytes_.subspan(1);
-    return value;
-  }
-  std::uint32_t word() {
-    std::uint32_t value = 0;
-    for (int i = 0; i < 4; ++i) value = value << 8 | byte();
-    return value;
-  }
-  template <class T, std::size_t N>
-  const T& one_of(const std::array<T, N>& values) {
-    return values[byte() % N];
-  }
-
- private:
-  std::span<const std::uint8_t> bytes_;
-};
 
 constexpr std::array<unsigned, 12> kJobs{2, 3, 4, 5, 7, 8, 15, 16, 31, 33, 64, 4096};
 constexpr std::array<std::size_t, 4> kLanes{1, 4, 64, 90};
@@ -105,11 +80,6 @@ class Memory {
   }
 
  private:
-  static bool is_guarded(const std::vector<std::byte>& memory) {
-    const auto guard = [](std::byte b) { return b == kGuard; };
-    return std::all_of(memory.begin(), memory.begin() + kGuardBytes, guard) &&
-           std::all_of(memory.end() - kGuardBytes, memory.end(), guard);
-  }
   std::vector<std::byte> source_;
   std::vector<std::byte> destination_;
   std::vector<std::byte> original_;

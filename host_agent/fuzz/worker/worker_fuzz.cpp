@@ -13,45 +13,25 @@
 #include <span>
 #include <vector>
 
+#include "../input.hpp"
 #include "wire/packet.hpp"
 #include "worker/worker.hpp"
 
 namespace wiresum::worker {
 namespace {
 
+using fuzz::Input;
+using fuzz::is_guarded;
+using fuzz::kGuard;
+using fuzz::kGuardBytes;
+using fuzz::require;
+
 constexpr std::size_t kLanes = 4;
 constexpr std::size_t kStride = wire::kHeaderBytes + kLanes * wire::kWordBytes;
 constexpr std::uint32_t kSlots = 4;
 constexpr std::size_t kRegionBytes = 256;
-constexpr std::size_t kGuardBytes = 64;
 constexpr std::size_t kJobsMax = 64;
-constexpr std::byte kGuard{0xA5};
 constexpr std::byte kInput{0x3C};
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-/// The bytes of the input, and zeros after its end.
-class Input {
- public:
-  explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
-  [[nodiscard]] bool empty() const { return bytes_.empty(); }
-  std::uint8_t byte() {
-    if (bytes_.empty()) return 0;
-    const std::uint8_t value = bytes_.front();
-    bytes_ = bytes_.subspan(1);
-    return value;
-  }
-  std::uint32_t word() {
-    std::uint32_t value = 0;
-    for (int i = 0; i < 4; ++i) value = value << 8 | byte();
-    return value;
-  }
-
- private:
-  std::span<const std::uint8_t> bytes_;
-};
 
 /// The memory of a collective, with guard bytes on both sides of its destination.
 struct Job {
@@ -62,9 +42,7 @@ struct Job {
   ChunkPresence presence;
 
   [[nodiscard]] bool intact() const {
-    const auto guard = [](std::byte b) { return b == kGuard; };
-    return std::all_of(destination.begin(), destination.begin() + kGuardBytes, guard) &&
-           std::all_of(destination.end() - kGuardBytes, destination.end(), guard) &&
+    return is_guarded(destination) &&
            std::all_of(source.begin(), source.end(), [](std::byte b) { return b == kInput; });
   }
 };
