@@ -22,6 +22,7 @@ from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.join import credentials
 from wiresum.join.credentials import CredentialsError, add_port, is_loopback, load, open_channel
+from wiresum_lab.patience import PATIENCE_S
 
 Issue = Callable[..., Path]
 
@@ -78,7 +79,7 @@ def serve() -> Iterator[Callable[[Path], str]]:
 
 def ask(channel: grpc.Channel) -> bytes:
     with channel:
-        return bytes(channel.unary_unary("/any/Method")(b"question", timeout=10))
+        return bytes(channel.unary_unary("/any/Method")(b"question", timeout=PATIENCE_S))
 
 
 # Directories.

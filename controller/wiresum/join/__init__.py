@@ -7,6 +7,7 @@ from wiresum.join.join_pb2 import (
     DESCRIPTOR,
     AbortReply,
     AbortRequest,
+    Challenge,
     Diagnosis,
     Endpoint,
     Halt,
@@ -23,14 +24,18 @@ from wiresum.join.join_pb2 import (
     Move,
     NodeReport,
     Peer,
+    Proof,
     Pulse,
     Resumed,
     Waiting,
 )
 from wiresum.join.names import name_problem
 from wiresum.join.operator_pb2 import (
+    AuditReport,
     CreateJobReply,
     CreateJobRequest,
+    DiscardRecordReply,
+    DiscardRecordRequest,
     DrainReply,
     DrainRequest,
     EndedJob,
@@ -42,11 +47,13 @@ from wiresum.join.operator_pb2 import (
     ListEndedRequest,
     Report,
     ServiceReport,
+    SetAsideRecord,
     SwitchReport,
+    TenantAtSwitch,
     TenantReport,
     WorkerReport,
 )
-from wiresum.join.peers import describe_peer
+from wiresum.join.peers import TRANSLATION_ADVICE, describe_peer, why_translated
 
 Admission = JoinRequest.Admission
 
@@ -62,11 +69,20 @@ POSITIONS_BYTES_MAX = MESSAGE_BYTES_MAX + 4 * LEASE_SLOTS_MAX
 ANSWER_BYTES_MAX = 1 << 20
 """A Diagnosis names all workers of a job."""
 
+PAGE_BYTES_MAX = 32 * 1024
+"""Of an answer that comes in pages, besides its first record."""
+
 REPORT_BYTES_MAX = 64 * 1024 * 1024
 """A Report may have over a thousand jobs, with their counters."""
 
 REFUSED_KEY = "wiresum-refused"
 """Trailing metadata of every refusal, so that it is not taken for a failure of gRPC with the same status code."""
+
+RETRY_KEY = "grpc-retry-pushback-ms"
+"""Trailing metadata of a refusal after which to ask again, so many milliseconds later."""
+
+WHY_NOT_KEY = "wiresum-why-not-bin"
+"""Trailing metadata of an answer about health: why it is not SERVING, a sentence."""
 
 STANDS_BY = "this controller stands by"
 """How the text begins with which a standby refuses calls, with the status UNAVAILABLE."""
@@ -74,17 +90,25 @@ STANDS_BY = "this controller stands by"
 __all__ = [
     "ANSWER_BYTES_MAX",
     "MESSAGE_BYTES_MAX",
+    "PAGE_BYTES_MAX",
     "POSITIONS_BYTES_MAX",
     "PROTOCOL_VERSION",
     "REFUSED_KEY",
     "REPORT_BYTES_MAX",
+    "RETRY_KEY",
     "STANDS_BY",
+    "TRANSLATION_ADVICE",
+    "WHY_NOT_KEY",
     "AbortReply",
     "AbortRequest",
     "Admission",
+    "AuditReport",
+    "Challenge",
     "CreateJobReply",
     "CreateJobRequest",
     "Diagnosis",
+    "DiscardRecordReply",
+    "DiscardRecordRequest",
     "DrainReply",
     "DrainRequest",
     "EndJobReply",
@@ -109,14 +133,18 @@ __all__ = [
     "Move",
     "NodeReport",
     "Peer",
+    "Proof",
     "Pulse",
     "Report",
     "Resumed",
     "ServiceReport",
+    "SetAsideRecord",
     "SwitchReport",
+    "TenantAtSwitch",
     "TenantReport",
     "Waiting",
     "WorkerReport",
     "describe_peer",
     "name_problem",
+    "why_translated",
 ]

@@ -109,6 +109,9 @@ FLOOD_GROUP = 256
 UPLINK_GROUPS = 512
 """A job's row + this is the multicast group of what goes to the switch above."""
 
+STATE_SCHEMA = 4
+"""Of the controller's database; a release that knows another one cannot read it."""
+
 PROTOCOL_VERSION = 5
 """Of the join service; changes when workers and services of different versions would misunderstand each other."""
 JOB_NAME_BYTES_MAX = 128

@@ -25,6 +25,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wiresum.join import addresses
+
 if TYPE_CHECKING:
     import grpc
 
@@ -152,11 +154,7 @@ def is_loopback(target: str) -> bool:
     if target.startswith(("unix:", "unix-abstract:")):
         return True
     host = target.rpartition(":")[0].strip("[]") or target
-    if host == "localhost":
-        return True
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
+    return host == "localhost" or addresses.is_loopback(host)
 
 
 # Servers.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from importlib import metadata
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+
+from wiresum.join.release import installed_from
 
 ANYWHERE = "path/to/wiresum"
 
@@ -22,15 +20,5 @@ def how_to_install(extra: str = "") -> str:
 
 def _source() -> tuple[list[str], str]:
     """pip's options, and where it has Wiresum from: a folder or a wheel of this machine; "" if that is gone."""
-    try:
-        recorded = metadata.distribution("wiresum").read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
-        return [], ""
-    if not recorded:
-        return [], ""
-    origin = json.loads(recorded)
-    url = urlsplit(origin["url"])
-    path = Path(unquote(url.path))
-    if url.scheme != "file" or not path.exists():
-        return [], ""
-    return ["--editable"] if origin.get("dir_info", {}).get("editable") else [], str(path)
+    path, editable = installed_from()
+    return ["--editable"] * editable, str(path or "")

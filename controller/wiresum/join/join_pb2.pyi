@@ -283,6 +283,20 @@ class AbortReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Challenge(_message.Message):
+    __slots__ = ("job_name", "nonce")
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    job_name: str
+    nonce: bytes
+    def __init__(self, job_name: _Optional[str] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+
+class Proof(_message.Message):
+    __slots__ = ("mac",)
+    MAC_FIELD_NUMBER: _ClassVar[int]
+    mac: bytes
+    def __init__(self, mac: _Optional[bytes] = ...) -> None: ...
+
 class Diagnosis(_message.Message):
     __slots__ = ("workers", "switches", "moving")
     class Worker(_message.Message):

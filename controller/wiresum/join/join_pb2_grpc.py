@@ -40,6 +40,11 @@ class JoinServiceStub:
                 request_serializer=wiresum_dot_join_dot_join__pb2.Member.SerializeToString,
                 response_deserializer=wiresum_dot_join_dot_join__pb2.Diagnosis.FromString,
                 _registered_method=True)
+        self.Prove = channel.unary_unary(
+                '/wiresum.join.v1.JoinService/Prove',
+                request_serializer=wiresum_dot_join_dot_join__pb2.Challenge.SerializeToString,
+                response_deserializer=wiresum_dot_join_dot_join__pb2.Proof.FromString,
+                _registered_method=True)
 
 
 class JoinServiceServicer:
@@ -55,7 +60,7 @@ class JoinServiceServicer:
         PERMISSION_DENIED    another key or job token than the job's, or a certificate that is not for this job or address
         ALREADY_EXISTS       the job is complete, or this rank is taken by somebody alive
         RESOURCE_EXHAUSTED   the job could never get what it asks for, or not now and it must not wait; or too many
-        requests from there
+        requests from there, or no room for positions: with grpc-retry-pushback-ms, when to ask again
         DEADLINE_EXCEEDED    workers did not ask in time; the text names their ranks
         ABORTED              a worker went away before the job was complete
         UNAVAILABLE          the service, or a job of this name, is ending: ask again in a moment
@@ -97,6 +102,15 @@ class JoinServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Prove(self, request, context):
+        """Asked of a fallback, before anything is said there: is it the one that rank 0 of this job has started?
+        NOT_FOUND            it does not know the job, or serves as any switch does
+        INVALID_ARGUMENT     the nonce is too short
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JoinServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -124,6 +138,11 @@ def add_JoinServiceServicer_to_server(servicer, server):
                     servicer.Diagnose,
                     request_deserializer=wiresum_dot_join_dot_join__pb2.Member.FromString,
                     response_serializer=wiresum_dot_join_dot_join__pb2.Diagnosis.SerializeToString,
+            ),
+            'Prove': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prove,
+                    request_deserializer=wiresum_dot_join_dot_join__pb2.Challenge.FromString,
+                    response_serializer=wiresum_dot_join_dot_join__pb2.Proof.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -261,6 +280,33 @@ class JoinService:
             '/wiresum.join.v1.JoinService/Diagnose',
             wiresum_dot_join_dot_join__pb2.Member.SerializeToString,
             wiresum_dot_join_dot_join__pb2.Diagnosis.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prove(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wiresum.join.v1.JoinService/Prove',
+            wiresum_dot_join_dot_join__pb2.Challenge.SerializeToString,
+            wiresum_dot_join_dot_join__pb2.Proof.FromString,
             options,
             channel_credentials,
             insecure,

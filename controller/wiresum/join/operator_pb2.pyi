@@ -15,16 +15,30 @@ class GetReportRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("jobs", "switches", "service", "tenants")
+    __slots__ = ("jobs", "switches", "service", "tenants", "set_aside")
     JOBS_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
+    SET_ASIDE_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[JobReport]
     switches: _containers.RepeatedCompositeFieldContainer[SwitchReport]
     service: ServiceReport
     tenants: _containers.RepeatedCompositeFieldContainer[TenantReport]
-    def __init__(self, jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchReport, _Mapping]]] = ..., service: _Optional[_Union[ServiceReport, _Mapping]] = ..., tenants: _Optional[_Iterable[_Union[TenantReport, _Mapping]]] = ...) -> None: ...
+    set_aside: _containers.RepeatedCompositeFieldContainer[SetAsideRecord]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchReport, _Mapping]]] = ..., service: _Optional[_Union[ServiceReport, _Mapping]] = ..., tenants: _Optional[_Iterable[_Union[TenantReport, _Mapping]]] = ..., set_aside: _Optional[_Iterable[_Union[SetAsideRecord, _Mapping]]] = ...) -> None: ...
+
+class SetAsideRecord(_message.Message):
+    __slots__ = ("name", "switch_name", "state", "why")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    switch_name: str
+    state: str
+    why: str
+    def __init__(self, name: _Optional[str] = ..., switch_name: _Optional[str] = ..., state: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
 
 class JobReport(_message.Message):
     __slots__ = ("job", "name", "world_size", "joined", "slot_base", "slots", "state", "packets", "results", "age_seconds", "switch_name", "tenant", "priority", "queue_position", "waiting", "lanes", "threads", "workers", "caller", "uncounted", "switches", "moves")
@@ -82,7 +96,7 @@ class JobReport(_message.Message):
     def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ..., switch_name: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., queue_position: _Optional[int] = ..., waiting: _Optional[str] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerReport, _Mapping]]] = ..., caller: _Optional[str] = ..., uncounted: _Optional[bool] = ..., switches: _Optional[_Iterable[_Union[_join_pb2.NodeReport, _Mapping]]] = ..., moves: _Optional[int] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
-    __slots__ = ("peer", "endpoint", "state", "heartbeat_age_ms", "contributions", "tensor_last", "switch_name")
+    __slots__ = ("peer", "endpoint", "state", "heartbeat_age_ms", "contributions", "tensor_last", "switch_name", "certificate_expires_at")
     PEER_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +104,7 @@ class WorkerReport(_message.Message):
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     TENSOR_LAST_FIELD_NUMBER: _ClassVar[int]
     SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     peer: _join_pb2.Peer
     endpoint: _join_pb2.Endpoint
     state: str
@@ -97,10 +112,11 @@ class WorkerReport(_message.Message):
     contributions: int
     tensor_last: int
     switch_name: str
-    def __init__(self, peer: _Optional[_Union[_join_pb2.Peer, _Mapping]] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., state: _Optional[str] = ..., heartbeat_age_ms: _Optional[int] = ..., contributions: _Optional[int] = ..., tensor_last: _Optional[int] = ..., switch_name: _Optional[str] = ...) -> None: ...
+    certificate_expires_at: float
+    def __init__(self, peer: _Optional[_Union[_join_pb2.Peer, _Mapping]] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., state: _Optional[str] = ..., heartbeat_age_ms: _Optional[int] = ..., contributions: _Optional[int] = ..., tensor_last: _Optional[int] = ..., switch_name: _Optional[str] = ..., certificate_expires_at: _Optional[float] = ...) -> None: ...
 
 class SwitchReport(_message.Message):
-    __slots__ = ("name", "kind", "state", "trouble", "slots_total", "slots_free", "jobs", "jobs_max", "lanes_max", "endpoint", "stray_packets", "parent", "part_of", "room", "room_taken", "uncounted")
+    __slots__ = ("name", "kind", "state", "trouble", "slots_total", "slots_free", "jobs", "jobs_max", "lanes_max", "endpoint", "stray_packets", "parent", "part_of", "room", "room_taken", "uncounted", "software_version", "program_version")
     class StrayPacketsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +154,8 @@ class SwitchReport(_message.Message):
     ROOM_FIELD_NUMBER: _ClassVar[int]
     ROOM_TAKEN_FIELD_NUMBER: _ClassVar[int]
     UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     state: str
@@ -154,10 +172,12 @@ class SwitchReport(_message.Message):
     room: _containers.ScalarMap[str, int]
     room_taken: _containers.ScalarMap[str, int]
     uncounted: bool
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., stray_packets: _Optional[_Mapping[str, int]] = ..., parent: _Optional[str] = ..., part_of: _Optional[str] = ..., room: _Optional[_Mapping[str, int]] = ..., room_taken: _Optional[_Mapping[str, int]] = ..., uncounted: _Optional[bool] = ...) -> None: ...
+    software_version: str
+    program_version: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., stray_packets: _Optional[_Mapping[str, int]] = ..., parent: _Optional[str] = ..., part_of: _Optional[str] = ..., room: _Optional[_Mapping[str, int]] = ..., room_taken: _Optional[_Mapping[str, int]] = ..., uncounted: _Optional[bool] = ..., software_version: _Optional[str] = ..., program_version: _Optional[str] = ...) -> None: ...
 
 class TenantReport(_message.Message):
-    __slots__ = ("name", "jobs", "jobs_max", "slots", "slots_max", "worker_threads", "worker_threads_max", "waiting_jobs", "waiting_jobs_max", "forming_seconds_max", "priority_max")
+    __slots__ = ("name", "jobs", "jobs_max", "slots", "slots_max", "worker_threads", "worker_threads_max", "waiting_jobs", "waiting_jobs_max", "forming_seconds_max", "priority_max", "switch_percent", "switches")
     NAME_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     JOBS_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +189,8 @@ class TenantReport(_message.Message):
     WAITING_JOBS_MAX_FIELD_NUMBER: _ClassVar[int]
     FORMING_SECONDS_MAX_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_MAX_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    SWITCHES_FIELD_NUMBER: _ClassVar[int]
     name: str
     jobs: int
     jobs_max: int
@@ -180,10 +202,36 @@ class TenantReport(_message.Message):
     waiting_jobs_max: int
     forming_seconds_max: float
     priority_max: int
-    def __init__(self, name: _Optional[str] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., slots: _Optional[int] = ..., slots_max: _Optional[int] = ..., worker_threads: _Optional[int] = ..., worker_threads_max: _Optional[int] = ..., waiting_jobs: _Optional[int] = ..., waiting_jobs_max: _Optional[int] = ..., forming_seconds_max: _Optional[float] = ..., priority_max: _Optional[int] = ...) -> None: ...
+    switch_percent: int
+    switches: _containers.RepeatedCompositeFieldContainer[TenantAtSwitch]
+    def __init__(self, name: _Optional[str] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., slots: _Optional[int] = ..., slots_max: _Optional[int] = ..., worker_threads: _Optional[int] = ..., worker_threads_max: _Optional[int] = ..., waiting_jobs: _Optional[int] = ..., waiting_jobs_max: _Optional[int] = ..., forming_seconds_max: _Optional[float] = ..., priority_max: _Optional[int] = ..., switch_percent: _Optional[int] = ..., switches: _Optional[_Iterable[_Union[TenantAtSwitch, _Mapping]]] = ...) -> None: ...
+
+class TenantAtSwitch(_message.Message):
+    __slots__ = ("switch_name", "room", "room_taken")
+    class RoomEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class RoomTakenEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
+    ROOM_FIELD_NUMBER: _ClassVar[int]
+    ROOM_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    switch_name: str
+    room: _containers.ScalarMap[str, int]
+    room_taken: _containers.ScalarMap[str, int]
+    def __init__(self, switch_name: _Optional[str] = ..., room: _Optional[_Mapping[str, int]] = ..., room_taken: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ServiceReport(_message.Message):
-    __slots__ = ("role", "software_version", "age_seconds", "refusals", "trouble", "past", "moves")
+    __slots__ = ("role", "software_version", "age_seconds", "refusals", "trouble", "past", "moves", "audit", "active_silent_seconds", "join_protocol", "state_schema", "program_version", "program_digest")
     class RefusalsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +253,12 @@ class ServiceReport(_message.Message):
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     PAST_FIELD_NUMBER: _ClassVar[int]
     MOVES_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_SILENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    JOIN_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    STATE_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_DIGEST_FIELD_NUMBER: _ClassVar[int]
     role: str
     software_version: str
     age_seconds: float
@@ -212,21 +266,39 @@ class ServiceReport(_message.Message):
     trouble: str
     past: str
     moves: _containers.ScalarMap[str, int]
-    def __init__(self, role: _Optional[str] = ..., software_version: _Optional[str] = ..., age_seconds: _Optional[float] = ..., refusals: _Optional[_Mapping[str, int]] = ..., trouble: _Optional[str] = ..., past: _Optional[str] = ..., moves: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    audit: AuditReport
+    active_silent_seconds: float
+    join_protocol: int
+    state_schema: int
+    program_version: str
+    program_digest: str
+    def __init__(self, role: _Optional[str] = ..., software_version: _Optional[str] = ..., age_seconds: _Optional[float] = ..., refusals: _Optional[_Mapping[str, int]] = ..., trouble: _Optional[str] = ..., past: _Optional[str] = ..., moves: _Optional[_Mapping[str, int]] = ..., audit: _Optional[_Union[AuditReport, _Mapping]] = ..., active_silent_seconds: _Optional[float] = ..., join_protocol: _Optional[int] = ..., state_schema: _Optional[int] = ..., program_version: _Optional[str] = ..., program_digest: _Optional[str] = ...) -> None: ...
+
+class AuditReport(_message.Message):
+    __slots__ = ("trouble", "lines_lost")
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    LINES_LOST_FIELD_NUMBER: _ClassVar[int]
+    trouble: str
+    lines_lost: int
+    def __init__(self, trouble: _Optional[str] = ..., lines_lost: _Optional[int] = ...) -> None: ...
 
 class ListEndedRequest(_message.Message):
-    __slots__ = ("job_name", "count_max")
+    __slots__ = ("job_name", "count_max", "page")
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
     job_name: str
     count_max: int
-    def __init__(self, job_name: _Optional[str] = ..., count_max: _Optional[int] = ...) -> None: ...
+    page: int
+    def __init__(self, job_name: _Optional[str] = ..., count_max: _Optional[int] = ..., page: _Optional[int] = ...) -> None: ...
 
 class EndedJobs(_message.Message):
-    __slots__ = ("jobs",)
+    __slots__ = ("jobs", "next_page")
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[EndedJob]
-    def __init__(self, jobs: _Optional[_Iterable[_Union[EndedJob, _Mapping]]] = ...) -> None: ...
+    next_page: int
+    def __init__(self, jobs: _Optional[_Iterable[_Union[EndedJob, _Mapping]]] = ..., next_page: _Optional[int] = ...) -> None: ...
 
 class EndedJob(_message.Message):
     __slots__ = ("name", "outcome", "reason", "world_size", "tenant", "caller", "switch_name", "slots", "created_at", "ended_at", "switches", "moves")
@@ -305,3 +377,15 @@ class DrainReply(_message.Message):
     JOBS_FIELD_NUMBER: _ClassVar[int]
     jobs: int
     def __init__(self, jobs: _Optional[int] = ...) -> None: ...
+
+class DiscardRecordRequest(_message.Message):
+    __slots__ = ("job_name",)
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    job_name: str
+    def __init__(self, job_name: _Optional[str] = ...) -> None: ...
+
+class DiscardRecordReply(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: int
+    def __init__(self, records: _Optional[int] = ...) -> None: ...

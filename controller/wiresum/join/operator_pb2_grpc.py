@@ -7,7 +7,10 @@ from wiresum.join import operator_pb2 as wiresum_dot_join_dot_operator__pb2
 
 
 class OperatorServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Changes are answered once they are on disk, if the service has a state on disk.
+    UNAVAILABLE          another service serves from that state, or it is not known whether one does; nothing has changed
+    INTERNAL             the disk does not take the change, which may yet be carried out, or be lost
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -40,20 +43,29 @@ class OperatorServiceStub:
                 request_serializer=wiresum_dot_join_dot_operator__pb2.DrainRequest.SerializeToString,
                 response_deserializer=wiresum_dot_join_dot_operator__pb2.DrainReply.FromString,
                 _registered_method=True)
+        self.DiscardRecord = channel.unary_unary(
+                '/wiresum.join.v1.OperatorService/DiscardRecord',
+                request_serializer=wiresum_dot_join_dot_operator__pb2.DiscardRecordRequest.SerializeToString,
+                response_deserializer=wiresum_dot_join_dot_operator__pb2.DiscardRecordReply.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Changes are answered once they are on disk, if the service has a state on disk.
+    UNAVAILABLE          another service serves from that state, or it is not known whether one does; nothing has changed
+    INTERNAL             the disk does not take the change, which may yet be carried out, or be lost
+    """
 
     def GetReport(self, request, context):
-        """All jobs and switches, as they are now.
+        """All jobs and switches, as they are now. A standby answers too, and for itself alone: its report says nothing of jobs,
+        nor of what is free at the switches.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEnded(self, request, context):
-        """Jobs that have ended, the newest first. A worker gets those of its own tenants.
+        """Jobs that have ended, the newest first, in pages. A worker gets those of its own tenants.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -78,6 +90,13 @@ class OperatorServiceServicer:
     def Drain(self, request, context):
         """A switch takes no new jobs, or takes them again. Running ones move away if another switch can take them, and go on
         there if not. NOT_FOUND: no such switch.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardRecord(self, request, context):
+        """Forgets the records of this name that are set aside. Jobs are not concerned. NOT_FOUND: there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,6 +130,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     request_deserializer=wiresum_dot_join_dot_operator__pb2.DrainRequest.FromString,
                     response_serializer=wiresum_dot_join_dot_operator__pb2.DrainReply.SerializeToString,
             ),
+            'DiscardRecord': grpc.unary_unary_rpc_method_handler(
+                    servicer.DiscardRecord,
+                    request_deserializer=wiresum_dot_join_dot_operator__pb2.DiscardRecordRequest.FromString,
+                    response_serializer=wiresum_dot_join_dot_operator__pb2.DiscardRecordReply.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'wiresum.join.v1.OperatorService', rpc_method_handlers)
@@ -120,7 +144,10 @@ def add_OperatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OperatorService:
-    """Missing associated documentation comment in .proto file."""
+    """Changes are answered once they are on disk, if the service has a state on disk.
+    UNAVAILABLE          another service serves from that state, or it is not known whether one does; nothing has changed
+    INTERNAL             the disk does not take the change, which may yet be carried out, or be lost
+    """
 
     @staticmethod
     def GetReport(request,
@@ -247,6 +274,33 @@ class OperatorService:
             '/wiresum.join.v1.OperatorService/Drain',
             wiresum_dot_join_dot_operator__pb2.DrainRequest.SerializeToString,
             wiresum_dot_join_dot_operator__pb2.DrainReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiscardRecord(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wiresum.join.v1.OperatorService/DiscardRecord',
+            wiresum_dot_join_dot_operator__pb2.DiscardRecordRequest.SerializeToString,
+            wiresum_dot_join_dot_operator__pb2.DiscardRecordReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from wiresum.join.join_pb2 import Peer
 
 HOST_NAME_CHARACTERS_MAX = 64
@@ -19,6 +21,31 @@ def describe_peer(peer: Peer) -> str:
     if peer.host_name:
         said += f" on {_cut(peer.host_name)!r}"
     return f"rank {peer.rank} ({', '.join([*verified, said])})"
+
+
+def why_translated(peer: Peer) -> str:
+    """Why the switch may not know a worker's packets by their address, a sentence: its Join came from another one than
+    it says that its data has. Empty: it did not, or it came from the service's own host."""
+    if peer.called_from in ("", peer.address) or not _is_remote(peer.called_from):
+        return ""
+    return (
+        f"{describe_peer(peer)} calls the service from {peer.called_from}, and says that its data comes from "
+        f"{peer.address}. If something on the way translates addresses (NAT), the switch takes none of its packets, "
+        f"and what it sends to {peer.address} is lost"
+    )
+
+
+TRANSLATION_ADVICE = (
+    "give workers and switches a way without NAT, and set WIRESUM_ADDRESS to the worker's address on it"
+)
+
+
+def _is_remote(address: str) -> bool:
+    """Of IPv4, as the addresses of data are: another kind says nothing about those."""
+    try:
+        return not ipaddress.IPv4Address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def _cut(host_name: str) -> str:

@@ -17,6 +17,11 @@ class Contributor(Protocol):
     def contributions(self) -> int: ...
 
 
+def silent_switches(switches: Iterable[NodeReport]) -> set[str]:
+    """Those that do not say what they counted: zeros of theirs, and of who hangs on them, mean nothing."""
+    return {node.switch_name for node in switches if node.uncounted}
+
+
 def packets_behind(switches: Sequence[NodeReport], workers: Iterable[Contributor]) -> dict[str, int]:
     """For each switch with a parent: how many packets its sums lag behind the parent's other contributors. Without
     those whose parent's counters are unknown."""
@@ -25,7 +30,7 @@ def packets_behind(switches: Sequence[NodeReport], workers: Iterable[Contributor
         beside[worker.switch_name] = max(beside.get(worker.switch_name, 0), worker.contributions)
     for node in switches:
         beside[node.parent] = max(beside.get(node.parent, 0), node.contributions)
-    silent = {node.switch_name for node in switches if node.uncounted}
+    silent = silent_switches(switches)
     return {
         node.switch_name: beside[node.parent] - node.contributions
         for node in switches

@@ -1,0 +1,47 @@
+"""The jobs that a fallback switch serves, as the worker that starts it says, and what a job's secret proves.
+
+The secret is `members_secret` of the job's first grant, which only its workers and its services know. A worker that
+would go on with its job shows an id that is made of it. The fallback, before that, shows a proof that is made of it, so
+that a worker says nothing to another process that listens at its port.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable
+from typing import NamedTuple
+
+MESSAGE_BYTES_MAX = 1 << 20
+NONCE_BYTES = 16
+JOB_ID_BYTES = 16
+
+
+class ServedJob(NamedTuple):
+    name: str
+    tenant: str
+    """As WIRESUM_TENANT says at rank 0; empty: what its certificate says."""
+    secret: str
+    """Hexadecimal."""
+    workers: int
+    slots: int
+
+
+def pack(jobs: Iterable[ServedJob]) -> bytes:
+    return json.dumps(list(jobs)).encode()
+
+
+def unpack(message: bytes) -> list[ServedJob]:
+    """Raises a ValueError or a TypeError."""
+    return [ServedJob(*fields) for fields in json.loads(message)]
+
+
+def job_id(secret: bytes) -> bytes:
+    """`Resumed.job_id`."""
+    return hashlib.sha256(b"job id" + secret).digest()[:JOB_ID_BYTES]
+
+
+def proof(secret: bytes, nonce: bytes) -> bytes:
+    """`Proof.mac`."""
+    return hmac.digest(hashlib.sha256(b"fallback" + secret).digest(), nonce, "sha256")
