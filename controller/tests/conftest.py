@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from wiresum.controller import JoinServer, Limits, SwitchSizes
+from wiresum.controller.service.effects import Times
+from wiresum_lab.clocks.by_hand import FrozenClock, SteadyClock
 from wiresum_lab.doubles.controller import Client, RecordingDriver
 
 
@@ -30,11 +32,23 @@ def limits() -> Limits:
 
 
 @pytest.fixture
-def server(driver: RecordingDriver, limits: Limits) -> Iterator[JoinServer]:
-    server = JoinServer(driver, limits)
+def clock() -> FrozenClock:
+    """The clock of the service; a test module may override it."""
+    return SteadyClock()
+
+
+@pytest.fixture
+def times() -> Times:
+    """How long the service waits for others; a test may override it."""
+    return Times()
+
+
+@pytest.fixture
+def server(driver: RecordingDriver, limits: Limits, clock: FrozenClock, times: Times) -> Iterator[JoinServer]:
+    server = JoinServer(driver, limits, clock=clock, times=times)
     server.start("127.0.0.1", 0)
     yield server
-    server.stop(0.5)
+    server.stop(0.0)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,12 +16,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from wiresum import join
 from wiresum.controller import config
 from wiresum.controller.command import EXIT_DEMOTED, controller
+from wiresum.controller.jobs.outputs import Save
+from wiresum.controller.jobs.records import JobRecord
+from wiresum.controller.p4runtime.versions import ours
+from wiresum.controller.store import Store
+from wiresum.join.constants import STATE_SCHEMA
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.doubles.controller import Attendance, Client
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 START = "from wiresum.controller.command import controller; controller()"
 CONFIG = """\
@@ -73,9 +81,9 @@ def start(config_path: Path) -> Iterator[Start]:
     """Starts controllers, and kills those that still run after the test."""
     processes: list[subprocess.Popen[str]] = []
 
-    def start_one(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", START, *arguments, "--config", str(config_path)]
-        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    def start_one(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+        command, said = [sys.executable, "-c", START, *arguments, "--config", str(config_path)], subprocess.PIPE
+        processes.append(subprocess.Popen(command, stdout=said, stderr=said, text=True, env=os.environ | variables))
         return processes[-1]
 
     yield start_one
@@ -84,8 +92,19 @@ def start(config_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def test_it_serves_joins_until_it_is_stopped(start: Start, switch: SoftwareSwitch) -> None:
-    process = start()
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[socket.socket]:
+    """The socket of a supervisor."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
+        made.bind(str(tmp_path / "notify"))
+        made.settimeout(PATIENCE_S)
+        yield made
+
+
+def test_it_serves_joins_until_it_is_stopped(start: Start, switch: SoftwareSwitch, systemd: socket.socket) -> None:
+    process = start(NOTIFY_SOCKET=systemd.getsockname(), WATCHDOG_USEC="3600000000")
+    assert systemd.recv(4096).decode().startswith("READY=1\nSTATUS=ready: control")
+    assert systemd.recv(4096) == b"WATCHDOG=1"
     client = Client(_control_port(process))
     attendance = Attendance(client, client.join())
     assert switch.stats().jobs_now == 1
@@ -95,6 +114,7 @@ def test_it_serves_joins_until_it_is_stopped(start: Start, switch: SoftwareSwitc
     client.close()
     assert process.wait(PATIENCE_S) == 0
     assert switch.stats().jobs_now == 0
+    assert systemd.recv(4096) == b"STOPPING=1"
 
 
 def test_a_newer_controller_takes_over_and_the_older_one_exits(start: Start, state: Path) -> None:
@@ -123,21 +143,6 @@ def test_without_state_the_next_controller_would_reload_the_program(start: Start
     assert "~ program: another program runs, or ours for another state's jobs" in result.output
 
 
-def test_a_controller_whose_state_was_replaced_would_reload_the_program(
-    start: Start, state: Path, config_path: Path
-) -> None:
-    first = start()
-    _control_port(first)
-    first.send_signal(signal.SIGTERM)
-    assert first.wait(PATIENCE_S) == 0
-    state.rename(state.with_name("moved away"))
-    result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
-    assert "~ program: another program runs, or ours for another state's jobs" in result.output
-    _control_port(start())
-    result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
-    assert result.output.startswith("leaf: no changes\n"), "it has been reloaded for the new state"
-
-
 @pytest.mark.usefixtures("state")
 def test_plan_shows_what_run_would_change_and_changes_nothing(start: Start, config_path: Path) -> None:
     result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
@@ -153,13 +158,29 @@ def test_plan_shows_what_run_would_change_and_changes_nothing(start: Start, conf
     )
 
 
+def test_check_names_the_records_that_a_controller_would_set_aside(state: Path, config_path: Path) -> None:
+    with contextlib.closing(Store(state)) as store:
+        store.begin()
+        store.write([Save(JobRecord("leaf", 3, "night", "running", "{}"))])
+    result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
+    assert result.exit_code == 0, result.output
+    assert "0 running jobs on disk" in result.output
+    assert (
+        "the record of job night, at leaf, is set aside, and the job does not go on: what is written" in result.output
+    )
+    with contextlib.closing(Store(state)) as store:
+        assert [record.name for record in store.load().jobs] == ["night"], "it has changed nothing"
+
+
 def test_check_accepts_a_valid_configuration(config_path: Path) -> None:
     result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
     assert (result.exit_code, result.output) == (
         0,
         f"{config_path} is in order: leaf (software); 0 hosts; 0 running jobs on disk\n"
-        "each other tenant: any number of jobs, any number of slots, any number of worker threads; 256 jobs that form "
-        "or wait, 3600 s to form; priority 0 at most\n",
+        f"this installation has {ours()}, join protocol {join.PROTOCOL_VERSION}, state schema {STATE_SCHEMA}\n"
+        "each other tenant: any number of jobs, any number of slots, any number of worker threads, all of each switch; "
+        "256 jobs that form or wait, 3600 s to form; priority 0 at most\n"
+        f"leaf has {ours()}\n",
     )
 
 
@@ -256,7 +277,7 @@ def test_check_says_which_switches_do_not_answer(config_path: Path) -> None:
     config_path.write_text(re.sub('p4runtime = ".*"', 'p4runtime = "127.0.0.1:1"', config_path.read_text()))
     result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
     assert result.exit_code == 0
-    assert "leaf does not answer, so it was not asked whether it has these lanes and slots" in result.output
+    assert "leaf does not answer, so its versions and sizes were not looked at" in result.output
 
 
 def test_check_may_ask_beside_a_controller_that_runs(start: Start, config_path: Path) -> None:

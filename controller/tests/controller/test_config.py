@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,16 @@ def test_the_example_is_a_valid_configuration(tmp_path: Path) -> None:
     assert found.security == config.SecurityConfig(tls, False, Path("/var/log/wiresum/audit.log"), 500, 2000)
     assert found.limits == Limits(slots_default=256, slots_least=16)
     of_vision = Quota(
-        "vision", slots=1024, jobs=8, worker_threads=512, priority_max=10, waiting_jobs=16, forming_ms_max=600_000
+        "vision",
+        slots=1024,
+        jobs=8,
+        worker_threads=512,
+        switch_percent=75,
+        priority_max=10,
+        waiting_jobs=16,
+        forming_ms_max=600_000,
     )
-    assert found.quotas == (of_vision, config.UNSTATED)
+    assert found.quotas == (of_vision, replace(config.UNSTATED, switch_percent=50)), "nobody has all of any switch"
     leaf, spine, spare = found.switches
     assert leaf == SwitchConfig(
         "leaf1",
@@ -80,6 +88,7 @@ def test_optional_keys_have_defaults(tmp_path: Path) -> None:
     assert found.security == config.SecurityConfig()
     assert (found.limits, found.quotas) == (Limits(), (config.UNSTATED,))
     assert found.quotas[0].priority_max == 0, "nobody's jobs come before those of others"
+    assert found.quotas[0].switch_percent == 100, "without quotas a job may have all of a switch"
     assert (found.switches[0].device, found.switches[0].port, found.switches[0].tls) == (0, 43488, None)
 
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from wiresum.controller import logs
+from wiresum_lab.patience import PATIENCE_S
 
 log = logging.getLogger("wiresum.test")
 
@@ -109,7 +110,30 @@ def fail():
     raise RuntimeError("boom")
 {where}
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     (entry,) = map(json.loads, ended.stderr.splitlines())
     assert entry["level"] == "critical"
     assert entry["exception"].endswith("RuntimeError: boom")
+
+
+def test_a_full_disk_behind_a_log_shows_no_stacks() -> None:
+    program = """
+import os
+from wiresum.controller import logs
+logs.set_up("text", verbose=False)
+for _ in range(3):
+    logs.say("ready")
+os._exit(0)
+"""
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+    assert (ended.returncode, ended.stderr) == (0, "")

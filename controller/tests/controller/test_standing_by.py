@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from wiresum.controller import config as configuration
 from wiresum.controller import controlling
-from wiresum.controller.controlling import VACANT_S
-from wiresum.controller.p4runtime import P4RuntimeSwitch
-from wiresum.controller.store import FILE_NAME, Store
-from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum.controller.command import STORE_RETRY_S, take_turns
+from wiresum.controller.config import Config
+from wiresum.controller.controlling import FROZEN_S, LOOK_S, VACANT_S, Watch
+from wiresum.controller.p4runtime import Target
+from wiresum.controller.store import Store
+from wiresum.switch.p4runtime import P4RuntimeServer, arbitration
 from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.doubles.controller import Client
-from wiresum_lab.processes import PATIENCE_S, Program, unused_port, wait_until, wiresum
+from wiresum_lab.doubles.p4runtime_controller import Controller
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import unused_port, wait_until
 
 CONFIG = """\
 [controller]
@@ -35,119 +41,195 @@ port = {data}
 lanes = 16
 slots = 64
 """
-SOON_S = 2.0
-"""It connects, and looks every half second."""
+
+
+# The rules, in virtual time.
+
+
+@dataclass
+class Switch:
+    """As a standby sees one."""
+
+    name: str = "leaf"
+    trouble: str = ""
+    outranked: bool = False
+
+
+VACANT, PROGRAMMED, OUT_OF_REACH = (
+    Switch(),
+    Switch(trouble="another one programs it", outranked=True),
+    Switch(trouble="no"),
+)
 
 
 class Standby:
-    """A standby in a thread of this process, of a switch that is there, and a state."""
+    def __init__(self, shown: float | None) -> None:
+        self.now, self.shown = 100.0, shown
+        self.watch = Watch(lambda: self.shown, lambda: self.now)
 
-    def __init__(self, folder: Path, cleanup: contextlib.ExitStack) -> None:
+    def looks(self, seconds: float, *switches: Switch, alive: bool = False) -> str:
+        """At the intervals of a standby, for so long; returns why it takes over, and empty if it does not. `alive`: the
+        controller that serves shows life."""
+        for _ in range(round(seconds / LOOK_S)):
+            self.now += LOOK_S
+            if alive:
+                self.shown = self.now
+            if why := self.watch.look(switches):
+                return why
+        return ""
+
+
+def test_where_nobody_serves_it_takes_over_at_once() -> None:
+    assert Standby(None).looks(LOOK_S, VACANT) == "no controller programs leaf, and none serves"
+    assert Standby(None).looks(60.0, OUT_OF_REACH) == "", "it could not program any switch"
+
+
+def test_after_an_orderly_end_it_takes_over_at_once() -> None:
+    standby = Standby(1.0)
+    assert standby.looks(VACANT_S, VACANT) == "", "it has been shown life, a moment ago"
+    standby.shown = None
+    assert standby.looks(LOOK_S, VACANT).endswith("none serves")
+
+
+def test_a_controller_that_is_cut_off_from_its_switches_and_shows_life_keeps_its_place() -> None:
+    standby = Standby(1.0)
+    assert standby.looks(60.0, VACANT, alive=True) == ""
+    assert standby.watch.silent_s() == 0.0
+    assert standby.looks(VACANT_S, VACANT) == ""
+    assert standby.watch.silent_s() == VACANT_S
+    assert standby.looks(LOOK_S, VACANT) == "no controller has programmed leaf or shown life for 3 s"
+
+
+def test_a_controller_that_programs_the_switches_keeps_its_place_without_life_for_seconds() -> None:
+    standby = Standby(1.0)
+    assert standby.looks(VACANT_S + 1.0, VACANT, PROGRAMMED) == ""
+    assert standby.looks(VACANT_S, VACANT, VACANT) == "", "the switches must be vacant for that long, too"
+    assert "has programmed leaf, leaf or shown life" in standby.looks(LOOK_S, VACANT, VACANT)
+
+
+def test_a_controller_that_is_frozen_loses_its_place() -> None:
+    standby = Standby(1.0)
+    assert standby.looks(FROZEN_S, PROGRAMMED) == ""
+    assert standby.looks(LOOK_S, PROGRAMMED) == "the controller that serves has shown no life for 10 s"
+
+
+def test_a_standby_that_was_frozen_itself_counts_anew() -> None:
+    standby = Standby(1.0)
+    standby.now += 60.0
+    assert standby.looks(VACANT_S, VACANT) == ""
+    assert standby.looks(2 * LOOK_S, VACANT) != ""
+
+
+# A switch that is there, and a state.
+
+
+class Looks(threading.Event):
+    """As the event that ends a controller. Whoever waits for it takes no time to speak of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        self.meanwhile()
+        return super().wait(0.01)
+
+
+class Place(NamedTuple):
+    config: Config
+    targets: list[Target]
+    store: Store
+    stop: Looks
+
+    def runs(self, announce: Callable[[str], None]) -> None:
+        take_turns(self.config, self.targets, self.store, self.stop, announce, lambda: None, standby=True)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with contextlib.ExitStack() as cleanup:
         switch = SoftwareSwitch(port=0, threads=1, slots=64, lanes_max=16)
         cleanup.callback(switch.close)
         server = P4RuntimeServer(switch, 0)
         at = f"127.0.0.1:{server.start('127.0.0.1:0')}"
         cleanup.callback(server.stop)
-        self.config_path = folder / "cluster.toml"
-        self.port = unused_port()
-        self.config_path.write_text(CONFIG.format(port=self.port, p4runtime=at, data=switch.endpoint.port))
-        self._config = configuration.load(self.config_path)
-        self.targets = controlling.targets(self._config)
-        assert self._config.state is not None
-        self.store = Store(self._config.state)
-        cleanup.callback(self.store.close)
-        self._stop = threading.Event()
-        self._took_over_at = 0.0
-        self._thread = threading.Thread(target=self._stand_by)
-        cleanup.callback(self.stop)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def _stand_by(self) -> None:
-        if controlling.stand_by(self._config, self.targets, self.store, self._stop):
-            self._took_over_at = time.monotonic()
-
-    @property
-    def waits(self) -> bool:
-        return self._thread.is_alive()
-
-    def takes_over_after(self, since: float) -> float:
-        wait_until(lambda: not self.waits, "it takes over")
-        assert self._took_over_at
-        return self._took_over_at - since
-
-    def stop(self) -> None:
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join(PATIENCE_S)
+        path = tmp_path / "cluster.toml"
+        path.write_text(CONFIG.format(port=unused_port(), p4runtime=at, data=switch.endpoint.port))
+        config = configuration.load(path)
+        assert config.state is not None
+        store = cleanup.enter_context(contextlib.closing(Store(config.state, busy_s_max=0.0)))
+        yield Place(config, controlling.targets(config), store, Looks())
 
 
-@pytest.fixture
-def standby(tmp_path: Path) -> Iterator[Standby]:
-    with contextlib.ExitStack() as cleanup:
-        yield Standby(tmp_path, cleanup)
-
-
-def test_where_nobody_serves_it_takes_over_at_once(standby: Standby) -> None:
-    began_at = time.monotonic()
-    standby.start()
-    assert standby.takes_over_after(began_at) < VACANT_S
-
-
-def test_after_an_orderly_end_it_takes_over_at_once(standby: Standby) -> None:
-    standby.store.begin()
-    standby.start()
-    time.sleep(SOON_S)
-    assert standby.waits, "it has been shown life, a moment ago"
-    began_at = time.monotonic()
-    standby.store.end()
-    assert standby.takes_over_after(began_at) < VACANT_S / 2
-
-
-@pytest.mark.slow
-def test_a_controller_that_is_cut_off_from_its_switches_and_shows_life_keeps_its_place(standby: Standby) -> None:
-    standby.store.begin()
-    standby.start()
-    end_at = time.monotonic() + 3 * VACANT_S
-    while time.monotonic() < end_at:
-        standby.store.show_life()
-        assert standby.waits
-        time.sleep(0.5)
-    shown_at = time.monotonic()
-    assert standby.takes_over_after(shown_at) > VACANT_S - 1.0
-
-
-@pytest.mark.slow
-def test_a_controller_that_programs_the_switches_keeps_its_place_without_life_for_seconds(standby: Standby) -> None:
-    standby.store.begin()
-    (target,) = standby.targets
-    active = P4RuntimeSwitch(target, election_id=5)
+def test_a_foreign_program_that_holds_a_switch_is_trouble_with_that_switch_alone(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service goes on, says who holds the switch, and uses it again by itself."""
+    monkeypatch.setattr(arbitration, "ELECTION_ID_MAX", (1 << 128) - 1)  # as another switch would do
+    ready = threading.Event()
+    arguments = (place.config, place.targets, place.store, place.stop, lambda _text: ready.set())
+    serving = threading.Thread(target=controlling.serve, args=arguments)
+    serving.start()
     try:
-        active.wait_ready()
-        standby.start()
-        time.sleep(VACANT_S + SOON_S)
-        assert standby.waits
+        assert ready.wait(PATIENCE_S)
+        with contextlib.closing(Client(place.config.listen[1])) as client:
+
+            def state() -> str:
+                (switch,) = client.report().switches
+                return f"{switch.state}: {switch.trouble}"
+
+            client.join(job_name="before", slots=16)
+            foreign = Controller(place.targets[0].p4runtime, 0)
+            assert foreign.bid((1 << 128) - 1) == "OK"
+            wait_until(lambda: "unreachable" in state() and "another program holds" in state(), "operators see it")
+            looks = len(place.stop.waits)
+            wait_until(lambda: len(place.stop.waits) > looks + 3, "no other controller has taken over")
+            foreign.close()
+            wait_until(lambda: state() == "ready: ", "the switch is used again")
+            client.join(job_name="after", slots=16)
     finally:
-        left_at = time.monotonic()
-        active.close()
-    assert standby.takes_over_after(left_at) > VACANT_S - 1.0, "the switches must be vacant for that long, too"
+        place.stop.set()
+        serving.join(PATIENCE_S)
+    assert not serving.is_alive()
 
 
-@pytest.mark.slow
-def test_a_standby_that_cannot_use_the_state_tries_again(standby: Standby, tmp_path: Path) -> None:
+def test_a_standby_that_cannot_use_the_state_tries_again(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """The lock has the effect of a full disk: no transaction can begin."""
-    database = sqlite3.connect(tmp_path / "state" / FILE_NAME, isolation_level=None)
-    with (
-        contextlib.closing(database),
-        Program(wiresum("controller", "--config", str(standby.config_path), "--standby"), tmp_path / "log") as program,
-    ):
-        program.await_text("standing by: leaf")
+    said: list[str] = []
+
+    def announce(text: str) -> None:
+        said.append(text)
+        if text.startswith("ready: control"):
+            place.stop.set()
+
+    def mend() -> None:
+        if place.stop.waits[-1] == STORE_RETRY_S:
+            database.execute("ROLLBACK")
+
+    place.stop.meanwhile = mend
+    with contextlib.closing(sqlite3.connect(place.store.path, isolation_level=None)) as database:
         database.execute("BEGIN IMMEDIATE")
-        program.await_text("cannot use the state in .*Look at its disk. This controller stands by, and tries again")
-        assert program.exit_code is None
-        database.execute("ROLLBACK")
-        program.await_text("^ready: control")
-        client = Client(standby.port)
-        with contextlib.closing(client):
-            assert client.report().service.role == "active"
+        place.runs(announce)
+    assert [text.partition(":")[0] for text in said] == ["standing by", "standing by", "ready"]
+    assert place.stop.waits.count(STORE_RETRY_S) == 1
+    assert re.search(
+        "cannot use the state in .*Look at its disk. This controller stands by, and tries again", caplog.text
+    )
+
+
+def test_a_controller_that_is_deposed_stands_by_and_takes_over_again(place: Place) -> None:
+    said: list[str] = []
+
+    def announce(text: str) -> None:
+        said.append(text.partition(":")[0])
+        if said.count("ready") > 1:
+            place.stop.set()
+        elif said[-1] == "ready":
+            with contextlib.closing(Store(place.store.path.parent)) as other:
+                other.begin()
+                other.end()
+
+    place.runs(announce)
+    assert said == ["standing by", "ready", "standing by", "ready"]

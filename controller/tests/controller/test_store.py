@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import sqlite3
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from wiresum.controller.jobs.outputs import (
     SaveKeys,
 )
 from wiresum.controller.jobs.records import JobRecord, RecordError, Reservation, job_of
-from wiresum.controller.store import FILE_NAME, DeposedError, Store, StoreError
+from wiresum.controller.store import FILE_NAME, DeposedError, Store, StoreError, holding
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 JOB = JobRecord("leaf", 3, "a-job", "running", "{}")
 RESERVATION = Reservation("created", 4, 64, "vision", 7, "leaf", "a token", 1000.0, 2000.0)
@@ -129,7 +132,7 @@ def test_an_undamaged_state_is_not_reported_as_old(store: Store, folder: Path) -
         assert (after.load().past, after.load().keys_lost) == ("", False)
 
 
-def test_only_a_damaged_job_record_is_forgotten(store: Store, folder: Path) -> None:
+def test_only_a_damaged_job_record_is_set_aside(store: Store, folder: Path) -> None:
     store.write([Save(JOB), Save(JobRecord("leaf", 4, "another", "running", "{}"))])
     store.close()
     with contextlib.closing(sqlite3.connect(folder / FILE_NAME)) as database, database:
@@ -138,7 +141,9 @@ def test_only_a_damaged_job_record_is_forgotten(store: Store, folder: Path) -> N
         after.begin()
         state = after.load()
     assert state.jobs == [JOB]
-    assert "are forgotten: another" in state.past
+    (aside,) = state.set_aside
+    assert (aside.record.name, aside.damaged, state.past) == ("another", True, "")
+    assert "is damaged" in aside.why
 
 
 def test_an_unreadable_ledger_is_reported_with_a_remedy_and_left_as_it_is(store: Store, folder: Path) -> None:
@@ -174,6 +179,40 @@ def test_a_store_that_has_not_begun_is_read_only(store: Store, folder: Path) -> 
         assert reader.load().jobs == []
         with pytest.raises(DeposedError):
             reader.write([Save(JOB)])
+
+
+def test_closing_waits_for_the_write_in_progress(store: Store, folder: Path) -> None:
+    """Else SQLite would crash."""
+    in_write = threading.Event()
+
+    def write() -> None:
+        with store._transaction() as database:
+            in_write.set()
+            wait_until(lambda: store._closed, "it is being closed")
+            database.execute("INSERT INTO draining VALUES ('leaf')")
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    assert in_write.wait(PATIENCE_S)
+    store.close()
+    writing.join()
+    with contextlib.closing(Store(folder)) as after:
+        assert after.load().draining == {"leaf"}
+
+
+def test_closing_does_not_wait_for_ever_and_leaves_the_file_to_a_write_that_hangs(folder: Path) -> None:
+    store = Store(folder, close_s_max=0.0)
+    with store._transaction() as database:
+        store.close()
+        database.execute("INSERT INTO draining VALUES ('leaf')")
+        with pytest.raises(BlockingIOError), holding(folder, alone=True):
+            pass
+    for use in (store.load, store.keys, store.begin, lambda: store.write([])):
+        with pytest.raises(StoreError, match=r"was closed$"):
+            use()
+    store.close()
+    with holding(folder, alone=True):
+        pass
 
 
 def test_only_the_owner_may_read_the_files(store: Store) -> None:
@@ -234,7 +273,7 @@ def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("body", ["", "{}", "[]", '{"key": 1}'])
 def test_an_invalid_job_record_is_refused(body: str) -> None:
-    with pytest.raises(RecordError, match="what is written down of job 'a-job', number 3 at leaf makes no sense"):
+    with pytest.raises(RecordError, match="what is written down of job 'a-job', number 3 at 'leaf' makes no sense"):
         job_of(JobRecord("leaf", 3, "a-job", "running", body), now=0.0, unix_offset=0.0)
 
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from wiresum import join
 from wiresum.controller import DriverError, ledger
+from wiresum.controller.backup.command import backup, restore
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import State, Worker
 from wiresum.controller.jobs.outputs import Admit, Evict, Output, Reconcile
-from wiresum.controller.p4runtime import P4RuntimeSwitch, Target, device_config
+from wiresum.controller.p4runtime import P4RuntimeSwitch, Target, device, device_config
 from wiresum.controller.store import FILE_NAME, LIFE_FILE_NAME, Store, StoreError
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
@@ -75,6 +78,7 @@ class Controller(JobsHarness):
         with contextlib.ExitStack() as cleanup:
             store = cleanup.enter_context(contextlib.closing(Store(folder)))
             epoch, keys = store.begin(), store.keys()
+            self.store_epoch, self.past = epoch, store.load().past
             self.driver = cleanup.enter_context(contextlib.closing(site.driver(keys.identity, election_id or epoch)))
             self.driver.wait_ready()
             switch = Switch("leaf", "software", self.driver.sizes, self.driver.endpoint)
@@ -235,9 +239,11 @@ class Takeover:
             run_a_job(after, "second", 7)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(each, marks=pytest.mark.slow if each == "running" else pytest.mark.nightly) for each in POINTS],
+)
 def test_a_damaged_file_never_repeats_a_key_or_leaks_a_sum(site: Site, tmp_path: Path, point: str, how: str) -> None:
     there = FILES if how == "killed" else STOPPED_FILES
     for name in there:
@@ -302,7 +308,7 @@ def test_a_job_that_ended_after_the_state_was_copied_ends_at_once_with_a_reason(
     first.close()
     replace(takeover.folder, tmp_path / "running")
     with contextlib.closing(Controller(site, takeover.folder, takeover.used)) as after:
-        (ended,) = after.jobs.history.find(None, "", 0)
+        (ended,) = after.jobs.history.page(None).jobs
         assert ended.reason == "leaf does not hold it: it ended after the controller's state was written"
         after.wait(6)  # the time for workers to come back
         assert after.slots_free == SLOTS
@@ -316,3 +322,130 @@ def test_a_job_known_to_state_and_switch_continues_if_other_files_are_lost(site:
     with contextlib.closing(Controller(site, takeover.folder, takeover.used)) as after:
         assert [(job.name, job.state) for job in after.jobs.all()] == [("first", State.RUNNING)]
         assert after.jobs.past == ""
+
+
+CONFIGURATION = """
+[controller]
+state = "{state}"
+[[switch]]
+name = "leaf"
+kind = "software"
+p4runtime = "127.0.0.1:9559"
+address = "127.0.0.1"
+"""
+
+
+class Backup:
+    """Of a state, by the commands."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder, self._archive, self._config = root / "state", root / "backup.tar", root / "cluster.toml"
+        self._config.write_text(CONFIGURATION.format(state=self.folder))
+
+    def make(self) -> None:
+        made = CliRunner().invoke(backup, ["--config", str(self._config), str(self._archive)])
+        assert made.exit_code == 0, made.output
+
+    def restore(self) -> None:
+        arguments = ["--config", str(self._config), "--force", str(self._archive)]
+        restored = CliRunner().invoke(restore, arguments)
+        assert restored.exit_code == 0, restored.output
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_restored_backup_never_repeats_a_key_or_acts_on_a_job_that_is_over(
+    site: Site, tmp_path: Path, point: str, how: str
+) -> None:
+    """It is made while a controller serves, which others follow."""
+    saved, used, epochs = Backup(tmp_path), set[int](), []
+    with contextlib.closing(Controller(site, saved.folder, used)) as first:
+        epochs.append(first.store_epoch)
+        run_until(first, point)
+        saved.make()
+    with contextlib.closing(Controller(site, saved.folder, used)) as then:
+        epochs.append(then.store_epoch)
+        for job in then.jobs.all():
+            if job.state is not State.ENDING:
+                then.jobs.end(job.name, "it is over", then.now)
+        then.wait(UNHEARD_S)
+        for value in range(3):
+            run_a_job(then, f"later-{value}", 1000 + value)
+    for value in range(2):
+        with contextlib.closing(Controller(site, saved.folder, used)) as another:
+            epochs.append(another.store_epoch)
+            run_a_job(another, f"of-another-{value}", 2000 + value)
+    image = tmp_path / "image"
+    with contextlib.closing(Controller(site, saved.folder, used)) as last:
+        epochs.append(last.store_epoch)
+        last.sum(last.ask_for("unknown-to-the-backup"), 3000)
+        if how == "killed":
+            shutil.copytree(saved.folder, image)
+    if how == "killed":
+        replace(saved.folder, image)
+    for lost in (True, False):  # the second time over the state that the first one left
+        if lost:
+            shutil.rmtree(saved.folder)
+        saved.restore()
+        with contextlib.closing(Controller(site, saved.folder, used)) as after:
+            assert after.store_epoch > max(epochs), "switches obey it rather than any other that is still connected"
+            epochs.append(after.store_epoch)
+            assert "is not what was written last" in after.past, "it says that its state is an old one"
+            ended = {"before": [], "forming": [], "running": ["first"], "ending": ["first"], "ended": ["first"]}[point]
+            assert [job.name for job in after.jobs.history.page(None).jobs] == ended
+            assert not [job for job in after.jobs.all() if job.state is not State.ENDING], "none of its jobs runs"
+            after.wait(UNHEARD_S)
+            assert after.slots_free == SLOTS
+            run_a_job(after, "next", 7)
+            run_a_job(after, "after-it", 8)
+    with contextlib.closing(Controller(site, saved.folder, used)) as quiet:
+        assert quiet.past == "", "its next start is an ordinary one"
+
+
+def test_a_job_that_a_restored_backup_and_the_switch_know_goes_on(site: Site, tmp_path: Path) -> None:
+    saved, used = Backup(tmp_path), set[int]()
+    with contextlib.closing(Controller(site, saved.folder, used)) as first:
+        run_a_job(first, "before", 1000)
+        workers = first.ask_for("first")
+        first.sum(workers, 7)
+        saved.make()
+    shutil.rmtree(saved.folder)  # its disk is lost
+    saved.restore()
+    with contextlib.closing(Controller(site, saved.folder, used)) as after:
+        (job,) = after.jobs.all()
+        assert (job.name, job.state, after.jobs.history.page(None).jobs[0].name) == ("first", State.RUNNING, "before")
+        assert job.root.entry is not None
+        made = Job(site.device, job.root.entry, site.sockets)
+        made.send(made.packet(1, 4, (35,) * LANES))  # the first worker has sent its part before
+        for worker in range(2):
+            assert made.receive(worker).words == (42,) * LANES, "what the switch had summed is still there"
+        for left in list(job.workers.values()):
+            after.leave(left)
+        after.wait(UNHEARD_S)
+        run_a_job(after, "next", 9)
+
+
+def test_keys_that_another_controller_with_the_same_random_bits_gave_are_not_given_again(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "secrets", types.SimpleNamespace(randbits=lambda _bits: 7))
+    used: set[int] = set()
+    folders = [tmp_path / "state", tmp_path / "copy"]
+    with contextlib.closing(Controller(site, folders[0], used)) as first:
+        run_a_job(first, "before-the-copy", 1000)
+    shutil.copytree(*folders)
+    for folder in folders:
+        with contextlib.closing(Controller(site, folder, used)) as controller:
+            run_a_job(controller, "after-the-copy", 2000)
+
+
+def test_a_backup_is_not_restored_under_a_controller(site: Site, tmp_path: Path) -> None:
+    saved = Backup(tmp_path)
+    with contextlib.closing(Controller(site, saved.folder, set())) as serving:
+        saved.make()
+        before = {path.name: path.read_bytes() for path in saved.folder.iterdir()}
+        arguments = ["--config", str(tmp_path / "cluster.toml"), "--force", str(tmp_path / "backup.tar")]
+        refused = CliRunner().invoke(restore, arguments)
+        assert (refused.exit_code, "a controller uses the state" in refused.output) == (1, True), refused.output
+        assert {path.name: path.read_bytes() for path in saved.folder.iterdir()} == before
+        assert serving.slots_free == SLOTS

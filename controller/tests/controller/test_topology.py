@@ -189,12 +189,12 @@ def test_stored_jobs_are_restored_only_if_their_switches_are_in_the_same_place(t
         for rank, address in enumerate(("10.0.1.10", "10.0.2.10")):
             harness.ask(rank=rank, world_size=2, endpoint=join.Endpoint(address=address, port=4000))
     text = f'[controller]\nstate = "{tmp_path / "state"}"\n' + RACKS
-    found, _ = controlling.on_disk(_load(tmp_path, text))
+    found = controlling.on_disk(_load(tmp_path, text)).jobs
     assert {name: len(entries) for name, entries in found.items()} == {"spine": 1, "leaf1": 1, "leaf2": 1}
     assert found["leaf2"][0].uplink == Uplink(Endpoint("10.0.0.1", 43488), 1)
     assert found["spine"][0].endpoints == (Endpoint("10.0.1.1", 43488), Endpoint("10.0.2.1", 43488))
     head, _, tail = text.rpartition('parent = "spine"\n')
-    found, _ = controlling.on_disk(_load(tmp_path, head + tail))
+    found = controlling.on_disk(_load(tmp_path, head + tail)).jobs
     assert list(found.values()) == [[], [], []], "leaf2 stands alone now"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from wiresum.controller.driver import (
     REASONS,
     DriverError,
@@ -13,7 +15,9 @@ from wiresum.controller.driver import (
     SwitchSizes,
 )
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.service.join_server import JoinServer
+
+if TYPE_CHECKING:
+    from wiresum.controller.service.join_server import JoinServer
 
 __all__ = [
     "REASONS",
@@ -28,3 +32,12 @@ __all__ = [
     "SwitchDriver",
     "SwitchSizes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The server is imported by those who serve: a switch, a help, a backup need no gRPC."""
+    if name == "JoinServer":
+        from wiresum.controller.service.join_server import JoinServer
+
+        return JoinServer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +18,12 @@ from wiresum.controller.config import Config
 from wiresum.controller.logs import log_options, say
 from wiresum.controller.serving import raise_file_limit, stop_on_signals
 from wiresum.controller.supervisor import Supervisor
+from wiresum.join import PROTOCOL_VERSION
+from wiresum.join.constants import STATE_SCHEMA
 
 if TYPE_CHECKING:
     from wiresum.controller.p4runtime import Target
+    from wiresum.controller.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +31,8 @@ EXIT_DEMOTED = 3
 """Another controller has taken over: a supervisor should not start this one again as it was."""
 
 PLANS_AT_ONCE = 16
-"""Switches that `plan` asks at a time."""
+"""Switches that `plan` and `check` ask at a time."""
+NO_PROGRAM = "no program yet"
 STORE_RETRY_S = 5.0
 """Until a standby that could not use the state, for instance since its disk is full, stands by again."""
 
@@ -99,8 +104,7 @@ def run(config_path: Path, standby: bool, insecure: bool) -> None:
     that is started with --standby waits, for as long as another is there.
     """
     from wiresum.controller import controlling
-    from wiresum.controller.controlling import DemotedError
-    from wiresum.controller.store import Store, StoreError
+    from wiresum.controller.store import Store
 
     config = _load(config_path, insecure=insecure)
     if standby and config.state is None:
@@ -113,30 +117,49 @@ def run(config_path: Path, standby: bool, insecure: bool) -> None:
         controlling.check_listening(config)
         controlling.check_files(config)
         targets = controlling.targets(config)
+        log.info("this controller has %s", _versions())
         store = cleanup.enter_context(contextlib.closing(Store(config.state))) if config.state else None
 
         def announce(text: str) -> None:
             say(text)
             supervisor.ready(text)
 
-        while not stop.is_set():
-            if standby and store is not None:
-                announce(f"standing by: {', '.join(target.name for target in targets)}")
-                if not controlling.stand_by(config, targets, store, stop, supervisor.beat):
-                    return
-            try:
-                controlling.serve(config, targets, store, stop, announce, supervisor.beat)
-            except DemotedError as error:
-                if not standby:
-                    raise _Demoted(
-                        f"{error}. Start it with --standby, and it waits for its turn instead (its unit does)"
-                    ) from error
-                log.warning("%s", error)
-            except StoreError as error:
-                if not standby:
-                    raise
-                log.error("%s. This controller stands by, and tries again in %.0f s", error, STORE_RETRY_S)
-                stop.wait(STORE_RETRY_S)
+        take_turns(config, targets, store, stop, announce, supervisor.beat, standby=standby)
+
+
+def take_turns(
+    config: Config,
+    targets: Sequence[Target],
+    store: Store | None,
+    stop: threading.Event,
+    announce: Callable[[str], None],
+    beat: Callable[[], None],
+    *,
+    standby: bool,
+) -> None:
+    """Serves until told to stop. `standby`: it waits for its turn before, and again when another one has taken over."""
+    from wiresum.controller import controlling
+    from wiresum.controller.controlling import DemotedError
+    from wiresum.controller.store import StoreError
+
+    while not stop.is_set():
+        if standby and store is not None:
+            announce(f"standing by: {', '.join(target.name for target in targets)}")
+            if not controlling.stand_by(config, targets, store, stop, beat):
+                return
+        try:
+            controlling.serve(config, targets, store, stop, announce, beat)
+        except DemotedError as error:
+            if not standby:
+                raise _Demoted(
+                    f"{error}. Start it with --standby, and it waits for its turn instead (its unit does)"
+                ) from error
+            log.warning("%s", error)
+        except StoreError as error:
+            if not standby:
+                raise
+            log.error("%s. This controller stands by, and tries again in %.0f s", error, STORE_RETRY_S)
+            stop.wait(STORE_RETRY_S)
 
 
 @controller.command()
@@ -145,8 +168,9 @@ def run(config_path: Path, standby: bool, insecure: bool) -> None:
 def check(config_path: Path, insecure: bool) -> None:
     """Say whether a configuration, its certificates, programs and files are in order, and what tenants may have.
 
-    It changes nothing. It asks the software switches that answer whether they can be of the sizes that the
-    configuration says. Run it as the user of the service, who must be able to write the state.
+    It changes nothing. It asks the switches that answer for their versions, and software switches whether they can be
+    of the sizes that the configuration says; one of another release is named, with what to upgrade. Run it as the user
+    of the service, who must be able to write the state.
     """
     from wiresum.controller import controlling
 
@@ -155,16 +179,23 @@ def check(config_path: Path, insecure: bool) -> None:
         controlling.check_listening(config)
         controlling.check_files(config)
         targets = controlling.targets(config)
-        notes = _check_sizes(targets)
-        on_disk, _ = controlling.on_disk(config)
-        jobs = len({entry.key for entries in on_disk.values() for entry in entries})  # one may have several switches
+        notes = _ask_switches(targets)
+        on_disk = controlling.on_disk(config)
+        entries = [entry for of_node in on_disk.jobs.values() for entry in of_node]
+        jobs = len({entry.key for entry in entries})  # one may have several switches
     hosts = sum(len(target.hosts) for target in targets)
     names = ", ".join(f"{target.name} ({target.kind}{_below(target)})" for target in targets)
     click.echo(f"{config_path} is in order: {names}; {hosts} hosts; {jobs} running jobs on disk")
+    click.echo(f"this installation has {_versions()}")
     for quota in config.quotas:
         click.echo(f"{f'tenant {quota.name}' if quota.name else 'each other tenant'}: {quota.in_full()}")
     for note in notes:
         click.echo(note)
+    for record in on_disk.set_aside:
+        click.echo(
+            f"the record of job {record.name}, at {record.switch_name}, is set aside, and the job does not go on: "
+            f"{record.why}. `wiresum jobs discard` removes it (docs/operations.md, Records set aside)"
+        )
 
 
 @controller.command()
@@ -184,7 +215,7 @@ def plan(config_path: Path, insecure: bool) -> None:
 
     config = _load(config_path, insecure=insecure)
     with _explained():
-        jobs, keys = controlling.on_disk(config)
+        jobs, keys, _ = controlling.on_disk(config)
         targets = controlling.targets(config)
     silent = False
     with ThreadPoolExecutor(PLANS_AT_ONCE) as pool:
@@ -206,23 +237,30 @@ def plan(config_path: Path, insecure: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _check_sizes(targets: Sequence[Target]) -> list[str]:
-    """Asks each software switch whether it can be of its sizes. Returns a line for each that does not say. Raises a
-    `SetupError`."""
-    from wiresum.controller.controlling import SetupError
-    from wiresum.controller.plan import sizes_problem
+def _versions() -> str:
+    from wiresum.controller.p4runtime.versions import ours
 
-    asked = [target for target in targets if target.kind == "software"]
+    return f"{ours()}, join protocol {PROTOCOL_VERSION}, state schema {STATE_SCHEMA}"
+
+
+def _ask_switches(targets: Sequence[Target]) -> list[str]:
+    """A line for each: its versions, or that it does not say. Raises a `SetupError` if a software switch cannot be of
+    its sizes."""
+    from wiresum.controller.controlling import SetupError
+    from wiresum.controller.plan import ask
+
     notes = []
     with ThreadPoolExecutor(PLANS_AT_ONCE) as pool:
-        for target, problem in zip(asked, pool.map(sizes_problem, asked), strict=True):
-            if problem is None:
-                notes.append(f"{target.name} does not answer, so it was not asked whether it has these lanes and slots")
-            elif problem:
+        for target, asked in zip(targets, pool.map(ask, targets), strict=True):
+            if asked is None:
+                notes.append(f"{target.name} does not answer, so its versions and sizes were not looked at")
+            elif asked.problem:
                 raise SetupError(
-                    f"switch {target.name} at {target.p4runtime} is not as it is configured: {problem}. Change lanes "
-                    f"and slots here, or start the switch with others"
+                    f"switch {target.name} at {target.p4runtime} is not as it is configured: {asked.problem}. Change "
+                    f"lanes and slots here, or start the switch with others"
                 )
+            else:
+                notes.append(f"{target.name} {asked.outdated or f'has {str(asked.versions) or NO_PROGRAM}'}")
     return notes
 
 
@@ -246,11 +284,10 @@ def _explained() -> Iterator[None]:
     """Errors of the host, the switches or the state, without a stack."""
     from wiresum.controller.controlling import SetupError
     from wiresum.controller.driver import DriverError
-    from wiresum.controller.jobs.records import RecordError
     from wiresum.controller.store import StoreError
     from wiresum.join.credentials import CredentialsError
 
     try:
         yield
-    except (SetupError, DriverError, StoreError, RecordError, CredentialsError, OSError) as error:
+    except (SetupError, DriverError, StoreError, CredentialsError, OSError) as error:
         raise click.ClickException(str(error)) from error

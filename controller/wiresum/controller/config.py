@@ -61,6 +61,7 @@ name = "vision"                # without a name: each tenant that is not named
 slots = 1024                   # (any number unless given)
 jobs = 8                       # (any number unless given)
 worker_threads = 512           # of all its jobs: workers times threads of each (any number unless given)
+switch_percent = 75            # of the slots, job numbers and table entries of each switch (50 unless given)
 waiting_jobs = 16              # jobs that form or wait, and so hold their names (256 unless given)
 forming_s = 600                # from a job's first worker to its last (3600 unless given)
 priority_max = 10              # the highest WIRESUM_PRIORITY (0 unless given)
@@ -124,6 +125,9 @@ T = TypeVar("T")
 UNSTATED = Quota("", priority_max=0)
 """What a tenant may have of which the file says nothing: any number of slots and jobs while they are free, but no job
 before those of others."""
+
+SWITCH_PERCENT = 50
+"""Of each switch, where the file has a table [[tenant]]: so one tenant leaves room for another at every switch."""
 
 Seen = dict[tuple[str, str], str]
 """The owner of each key and value; none may come twice."""
@@ -293,6 +297,7 @@ class _File:
                 slots=table.take_if_there("slots", _whole(0, 1 << 20)),
                 jobs=table.take_if_there("jobs", _whole(0, 1 << 16)),
                 worker_threads=table.take_if_there("worker_threads", _whole(0, 1 << 24)),
+                switch_percent=table.take("switch_percent", _whole(1, 100), SWITCH_PERCENT),
                 priority_max=table.take("priority_max", _whole(-PRIORITY_MAX, PRIORITY_MAX), UNSTATED.priority_max),
                 waiting_jobs=table.take("waiting_jobs", _whole(0, 1024), UNSTATED.waiting_jobs),
                 forming_ms_max=table.take("forming_s", _ms(1, 86_400), UNSTATED.forming_ms_max),
@@ -301,7 +306,7 @@ class _File:
             if quota.name in quotas:
                 raise table.error(f"there is a [[tenant]] {quota.name or 'without a name'} already")
             quotas[quota.name] = quota
-        quotas.setdefault("", UNSTATED)
+        quotas.setdefault("", replace(UNSTATED, switch_percent=SWITCH_PERCENT if quotas else UNSTATED.switch_percent))
         return tuple(quotas.values())
 
     def _switches(self) -> tuple[SwitchConfig, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import logging
@@ -11,14 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from wiresum import join
 from wiresum.controller.config import Config
 from wiresum.controller.driver import Endpoint, JobEntry
+from wiresum.controller.jobs.cluster import BEING_MADE_READY
 from wiresum.controller.jobs.granting import settle_entries
-from wiresum.controller.jobs.job import State
+from wiresum.controller.jobs.job import Job, State
 from wiresum.controller.jobs.keys import Keys, KeySequence
-from wiresum.controller.jobs.records import job_of
+from wiresum.controller.jobs.records import JobRecord, job_of
+from wiresum.controller.jobs.set_aside import RecordsSetAside
 from wiresum.controller.jobs.tree import has_form
 from wiresum.controller.ledger import FILE_NAME as KEYS_FILE_NAME
 from wiresum.controller.nodes import Node, nodes
@@ -28,7 +32,7 @@ from wiresum.controller.service.join_server import JoinServer
 from wiresum.controller.service.standby_server import StandbyServer
 from wiresum.controller.store import FILE_NAME, Store
 from wiresum.controller.switches import SwitchConfig
-from wiresum.join import credentials
+from wiresum.join import credentials, hosts
 from wiresum.join.credentials import CredentialsError
 from wiresum.join.installation import how_to_install
 
@@ -42,7 +46,7 @@ LOOK_S = 0.5
 READY_LOOK_S = 0.02
 VACANT_S = 3.0
 """How long no controller must have programmed the switches, and none have shown life, before a standby takes over. A
-controller that is only cut off from its switches goes on showing life."""
+controller that is only cut off from its switches goes on showing life. Longer than SURE_S of effects.py."""
 FROZEN_S = 10.0
 """How long a controller that programs the switches may show no life before its standby takes over. It shows some every
 second."""
@@ -85,8 +89,12 @@ def _check_lanes(found: Sequence[Target]) -> None:
 
 
 def check_listening(config: Config) -> None:
-    """Raises `SetupError` if it may not listen there, or its certificate is of no use."""
+    """Raises `SetupError` if it may not listen there, or its certificate is of no use. Warns of a name that only
+    this host reaches."""
     host, port = config.listen
+    hosts.warn_if_only_here("listen", host)
+    if config.metrics is not None:
+        hosts.warn_if_only_here("metrics", config.metrics[0])
     try:
         if config.security.tls:
             credentials.load(config.security.tls, serving=True)
@@ -134,25 +142,41 @@ def _user() -> str:
         return str(os.geteuid())
 
 
-def on_disk(config: Config) -> tuple[dict[str, list[JobEntry]], bytes]:
-    """The jobs that run, by node, and the identity of their keys, as stored; a new identity without a state. Raises
-    `StoreError` or `RecordError`."""
+class OnDisk(NamedTuple):
+    jobs: dict[str, list[JobEntry]]
+    """Those that run, by node."""
+    keys: bytes
+    """The identity of their keys; a new one without a state."""
+    set_aside: list[join.SetAsideRecord]
+    """What a controller could not go on with."""
+
+
+def on_disk(config: Config) -> OnDisk:
+    """Raises `StoreError`."""
     there = nodes(config.switches)
     found: dict[str, list[JobEntry]] = {node.name: [] for node in there}
     endpoints = {node.name: Endpoint(node.switch.address, node.switch.port) for node in there}
     parents = {node.name: node.parent for node in there}
     if config.state is None or not (config.state / FILE_NAME).exists():
-        return found, KeySequence.draw().identity
+        return OnDisk(found, KeySequence.draw().identity, [])
+
+    def take(record: JobRecord) -> Job:
+        job = job_of(record, now=0.0, unix_offset=0.0)
+        if not has_form(job.nodes, parents):
+            raise ValueError("the configuration has not its switches any more, or has them below other ones")
+        return job
+
+    set_aside = RecordsSetAside(lambda _: None)
     with contextlib.closing(Store(config.state)) as store:
-        for record in store.load().jobs:
-            job = job_of(record, now=0.0, unix_offset=0.0)
-            if job.state is not State.RUNNING or not has_form(job.nodes, parents):
-                continue  # its switches are gone, or stand elsewhere
+        state = store.load()
+        for job in set_aside.restore(state.jobs, state.set_aside, take):
+            if job.state is not State.RUNNING:
+                continue
             settle_entries(job, endpoints.__getitem__)
             for name, node in job.nodes.items():
                 if node.entry is not None:
                     found[name].append(node.entry)
-        return found, store.keys().identity
+        return OnDisk(found, store.keys().identity, set_aside.report())
 
 
 def stand_by(
@@ -164,49 +188,67 @@ def stand_by(
 ) -> bool:
     """Returns true once no other controller programs the switches, or that one shows no life; false if told to stop.
     Meanwhile it calls `beat`, and answers operators and Prometheus if it can listen."""
-    watch = _Watch(store)
+    watch = Watch(store.life_shown)
     with contextlib.ExitStack() as cleanup:
         switches = _connect(wanted, STANDBY_ID, cleanup)
         answering = False
         while not stop.wait(LOOK_S):
             beat()
-            vacant = [switch.name for switch in switches if not switch.trouble]
-            if why := watch.look(vacant if not any(switch.outranked for switch in switches) else []):
+            if why := watch.look(switches):
                 log.warning("%s: this one takes over", why)
                 return True
             if not answering:
                 answering = True
-                _answer_as_standby(config, switches, cleanup)
+                _answer_as_standby(config, switches, watch, cleanup)
     return False
 
 
-def _answer_as_standby(config: Config, switches: Sequence[P4RuntimeSwitch], cleanup: contextlib.ExitStack) -> None:
+def _answer_as_standby(
+    config: Config, switches: Sequence[P4RuntimeSwitch], watch: Watch, cleanup: contextlib.ExitStack
+) -> None:
     """Until `cleanup`. A standby that cannot listen can still take over."""
     security = Security(dataclasses.replace(config.security, audit=None))  # the file is the active controller's
     cleanup.callback(security.close)
-    server = StandbyServer(switches, security)
+    server = StandbyServer(switches, security, watch.silent_s)
     try:
         server.start(*config.listen)
         cleanup.callback(server.stop)
         if config.metrics is not None:
-            cleanup.callback(_serve_metrics(server.report, config.metrics))
+            cleanup.callback(_serve_metrics(config, server.report))
     except (OSError, CredentialsError) as error:
         log.warning("nobody can ask this standby how it is: %s. Its `listen` and `metrics` must be its own", error)
 
 
-class _Watch:
+class SeenByStandby(Protocol):
+    """A switch, as `P4RuntimeSwitch` is."""
+
+    name: str
+
+    @property
+    def trouble(self) -> str: ...
+    @property
+    def outranked(self) -> bool: ...
+
+
+class Watch:
     """Decides whether the controller that serves is gone, or frozen: then it keeps its connections, so a switch may not
     notice."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._shown = store.life_shown()
-        self._alive_at = self._taken_at = self._looked_at = time.monotonic()
+    def __init__(self, life_shown: Callable[[], float | None], clock: Callable[[], float] = time.monotonic) -> None:
+        """`life_shown`: as a store says it."""
+        self._life_shown, self._clock = life_shown, clock
+        self._shown = life_shown()
+        self._alive_at = self._taken_at = self._looked_at = clock()
 
-    def look(self, vacant: Sequence[str]) -> str:
-        """`vacant`: the switches that a standby reaches, if no controller programs any. Returns why to take over, as a
-        clause, or an empty text."""
-        shown, now = self._store.life_shown(), time.monotonic()
+    def silent_s(self) -> float | None:
+        """From any thread: for how long no controller has shown life; None: none serves."""
+        return None if self._shown is None else self._clock() - self._alive_at
+
+    def look(self, switches: Sequence[SeenByStandby]) -> str:
+        """To be called every LOOK_S. Returns why to take over, as a clause, or an empty text."""
+        outranked = any(switch.outranked for switch in switches)
+        vacant = [] if outranked else [switch.name for switch in switches if not switch.trouble]
+        shown, now = self._life_shown(), self._clock()
         we_were_frozen = now - self._looked_at > 4 * LOOK_S
         if shown != self._shown or we_were_frozen:
             self._alive_at = now
@@ -232,7 +274,7 @@ def serve(
 ) -> None:
     """Until told to stop. Calls `say` once it serves, and `beat` as long as it is alive. Jobs of before go on if there
     is a store; otherwise the switches are loaded anew, since nobody knows which keys their cells hold. Raises
-    `DemotedError`, `SetupError`, `OSError`, `StoreError` or `RecordError`."""
+    `DemotedError`, `SetupError`, `OSError` or `StoreError`."""
     election_id = store.begin() if store else ELECTION_ID_WITHOUT_STATE
     keys = store.keys() if store else Keys(KeySequence.draw())
     with contextlib.ExitStack() as cleanup:
@@ -247,7 +289,7 @@ def serve(
         server = _start(make, config, stop, patient=store is not None)
         cleanup.callback(lambda: server.stop(keep_jobs=store is not None or _demoted(server, switches)))
         if config.metrics is not None:
-            cleanup.callback(_serve_metrics(server.report, config.metrics))
+            cleanup.callback(_serve_metrics(config, server.report, server))
         _wait_reconciled(server, stop)
         say(_ready(config, server, switches))
         while not stop.wait(LOOK_S):
@@ -294,9 +336,18 @@ def _wait_ready(switches: Sequence[P4RuntimeSwitch], stop: threading.Event) -> N
 def _wait_reconciled(server: JoinServer, stop: threading.Event) -> None:
     """So that the switches hold what they should when it says that it is ready, unless one takes too long."""
     give_up_at = time.monotonic() + READY_S_MAX
-    while any(switch.state == "unreachable" and not switch.trouble for switch in server.report().switches):
+    while not server.deposed and _makes_ready(server):
         if stop.wait(READY_LOOK_S) or time.monotonic() >= give_up_at:
             return
+
+
+def _makes_ready(server: JoinServer) -> bool:
+    """Is a switch being made ready, as far as is known?"""
+    try:
+        return any(switch.trouble == BEING_MADE_READY for switch in server.report().switches)
+    except (RuntimeError, concurrent.futures.TimeoutError) as error:  # it may be about to hear that it is deposed
+        log.debug("there is no report yet: %s", error)
+        return True
 
 
 def _start(make: Callable[[], JoinServer], config: Config, stop: threading.Event, *, patient: bool) -> JoinServer:
@@ -313,29 +364,35 @@ def _start(make: Callable[[], JoinServer], config: Config, stop: threading.Event
             return server
 
 
-def _serve_metrics(report: Callable[[], join.Report], at: tuple[str, int]) -> Callable[[], None]:
+def _serve_metrics(
+    config: Config, report: Callable[[], join.Report], active: JoinServer | None = None
+) -> Callable[[], None]:
     """Returns what ends it."""
     try:
         from wiresum.controller import metrics
     except ImportError as error:
         raise SetupError(f"metrics need prometheus-client ({error}): {how_to_install('controller')}") from error
-    return metrics.serve(*at, metrics.ReportCollector(report)).close
+    assert config.metrics is not None
+    of_loop = [metrics.LoopCollector(active)] if active is not None else []
+    directories = {"service": config.security.tls} | {f"switch {switch.name}": switch.tls for switch in config.switches}
+    of_files = metrics.CertificateCollector(directories)
+    return metrics.serve(*config.metrics, *of_loop, of_files, metrics.ReportCollector(report)).close
 
 
 def _ready(config: Config, server: JoinServer, switches: Sequence[P4RuntimeSwitch]) -> str:
-    return f"ready: control {config.listen[0]}:{server.port}, " + ", ".join(
+    return f"ready: control {hosts.shown(config.listen[0])}:{server.port}, " + ", ".join(
         _switch(switch, node) for switch, node in zip(switches, nodes(config.switches), strict=True)
     )
 
 
 def _switch(switch: P4RuntimeSwitch, node: Node) -> str:
     sizes, data = switch.sizes, switch.endpoint
-    hosts = f"{len(node.hosts)} host{'s' * (len(node.hosts) != 1)}, " if node.hosts else ""
+    count = f"{len(node.hosts)} host{'s' * (len(node.hosts) != 1)}, " if node.hosts else ""
     below = f"below {node.parent}, " if node.parent else ""
     absent = ", not there yet" if switch.trouble else ""
     return (
         f"data {data.address}:{data.port}-{data.port + sizes.threads_max - 1} "
-        f"({switch.name}, {switch.kind}, {below}{hosts}{sizes.slots} slots, {sizes.lanes_max} lanes{absent})"
+        f"({switch.name}, {switch.kind}, {below}{count}{sizes.slots} slots, {sizes.lanes_max} lanes{absent})"
     )
 
 

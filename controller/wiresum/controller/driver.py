@@ -111,6 +111,26 @@ class DriverError(RuntimeError):
     """The switch refused, or did not answer: the text says what and why."""
 
 
+class OutdatedError(DriverError):
+    """The switch and this controller have different programs: the text says which side to upgrade."""
+
+
+class Versions(NamedTuple):
+    """Of a switch, as far as it has said; empty: not known."""
+
+    software: str = ""
+    """Of wiresum, at a software switch."""
+    program: str = ""
+    """Of the switch program that it runs, or can run."""
+    digest: str = ""
+    """Of that program's P4Info, at a software switch."""
+
+    def __str__(self) -> str:
+        """For people; empty if nothing is known."""
+        known = [f"wiresum {self.software}"] if self.software else []
+        return ", ".join([*known, *([f"switch program {self.program}"] if self.program else [])])
+
+
 @dataclass(frozen=True)
 class Reconciled:
     """What `SwitchDriver.reconcile` found and did."""
@@ -175,6 +195,10 @@ class SwitchDriver(Protocol):
     def results_group(self, job: int) -> Endpoint | None:
         """Multicast group and base port of this job number's RESULTs. None: each worker is sent a copy."""
         return None
+
+    def versions(self) -> Versions:
+        """From any thread, and without blocking."""
+        return Versions()
 
     def needs(self, shape: JobShape) -> Amounts:
         """How much a job takes of `sizes.tables`."""

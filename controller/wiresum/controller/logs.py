@@ -54,7 +54,7 @@ def log_options(command: Callable[..., T]) -> Callable[..., T]:
 
 def set_up(log_format: str, *, verbose: bool) -> None:
     """For the whole process; a second call replaces the first."""
-    handler, aloud = logging.StreamHandler(), logging.StreamHandler(sys.stdout)
+    handler, aloud = _Stream(), _Stream(sys.stdout)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter(TEXT))
     aloud.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter("%(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
@@ -67,6 +67,13 @@ def set_up(log_format: str, *, verbose: bool) -> None:
     threading.excepthook = _log_thread_end
     # finsy warns of what every bmv2 lacks, and shows a stack for what the P4Runtime client says in a sentence.
     logging.getLogger("finsy").setLevel(logging.INFO if verbose else logging.CRITICAL + 1)
+
+
+class _Stream(logging.StreamHandler):  # type: ignore[type-arg]
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """A full disk behind a log is no reason to show a stack for each line."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

@@ -1,8 +1,11 @@
 """What a service is doing, for Prometheus, over HTTP at /metrics.
 
 A scrape turns one report into series; nothing is kept. The number of series is bounded: at most JOBS_MAX jobs have
-some, and single workers none (`wiresum top` shows those). Names of jobs are not for everybody: listen where only
-Prometheus comes.
+some, and single workers none (`wiresum top` shows those). What is not known has no sample, rather than one of 0: a
+standby has none of jobs, of the state, and of what is free at the switches. Names of jobs are not for everybody: listen
+where only Prometheus comes.
+
+A report takes the service's event loop. What says that the loop is late, and that a certificate expires, does without.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import socketserver
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -24,10 +28,14 @@ from prometheus_client.registry import Collector
 
 from wiresum import join
 from wiresum.controller.driver import REASONS
+from wiresum.join import hosts
+from wiresum.join.credentials import AUTHORITY_FILE, CERTIFICATE_FILE
 from wiresum.join.trees import packets_behind
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
+
+    from wiresum.controller.service.join_server import JoinServer
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +48,12 @@ CONNECTION_S_MAX = 10.0
 GIVE_WAY_S_MAX = 0.2
 """For the oldest connection to end, where there is no room for a new one."""
 
+REFUSALS_ALERTED = ("calls", "connections", "permission_denied", "rate", "revoked")
+"""Reasons of refusals that have a series from the start: of one that appears with its first refusal, Prometheus would
+not see that it has risen."""
+
+UNUSABLE = ("unreachable", "outdated")
+"""States of a switch."""
 JOB_LABELS = ("job_name", "switch")
 """Not `job`, which Prometheus sets itself, to the name of what it scrapes."""
 
@@ -62,8 +76,11 @@ def serve(host: str, port: int, *collectors: Collector) -> MetricsServer:
 
 
 class MetricsServer:
-    def __init__(self, host: str, port: int, application: WSGIApplication) -> None:
+    def __init__(
+        self, host: str, port: int, application: WSGIApplication, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._server = _Server.at(host, port)
+        self._server.clock = clock
         self._server.set_app(application)
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, name="wiresum-metrics", daemon=True)
@@ -86,10 +103,12 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     @classmethod
     def at(cls, host: str, port: int) -> _Server:
-        cls.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return cls((host, port), _Handler)
+        address = hosts.addresses_of(host)[0]
+        cls.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return cls((address, port), _Handler)
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        self.clock: Callable[[], float] = time.monotonic
         self._places = threading.Semaphore(CONNECTIONS_MAX)
         self._lock = threading.Lock()
         self._began_at: dict[socket.socket, float] = {}
@@ -103,7 +122,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
                 self.shutdown_request(request)
                 return
         with self._lock:
-            self._began_at[request] = time.monotonic()
+            self._began_at[request] = self.clock()
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread could be started
@@ -129,7 +148,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def _end_those_older_than(self, seconds: float, *, at_most: int) -> None:
         """A time-out of the socket would not do: it begins anew with each byte."""
-        now = time.monotonic()
+        now = self.clock()
         with self._lock:
             old = [request for request, began_at in self._began_at.items() if now - began_at >= seconds]
         for request in old[:at_most]:
@@ -140,6 +159,64 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 class _Handler(WSGIRequestHandler):
     def log_message(self, *_: Any) -> None:
         """Nothing: a line for each scrape would hide all others."""
+
+
+class LoopCollector(Collector):
+    """What is known of an active service without its event loop."""
+
+    def __init__(self, server: JoinServer) -> None:
+        self._server = server
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, as for a report."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "wiresum_event_loop_lag_seconds",
+            "How long a call may have waited for the service's event loop: the most in the last half minute or more.",
+            self._server.lag.worst_s(),
+        )
+        yield GaugeMetricFamily(
+            "wiresum_ready",
+            "Whether a job could begin now, as `wiresum health --ready` says.",
+            not self._server.why_not_ready,
+        )
+
+
+class CertificateCollector(Collector):
+    """When the certificates of TLS directories expire, and their authorities, as the files say now."""
+
+    def __init__(self, directories: Mapping[str, Path | None]) -> None:
+        """`directories`: by what they are for; None: that does without TLS."""
+        self._directories = {which: path.expanduser() for which, path in directories.items() if path is not None}
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, as for a report."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        expires = GaugeMetricFamily(
+            "wiresum_certificate_expires_timestamp_seconds",
+            "When a certificate expires, in Unix time; 0 if its file cannot be read.",
+            labels=["which", "file"],
+        )
+        for which, directory in self._directories.items():
+            for name in (AUTHORITY_FILE, CERTIFICATE_FILE):
+                expires.add_metric([which, name], _expiry(directory / name))
+        yield expires
+
+
+def _expiry(path: Path) -> float:
+    """Of the certificate that expires first."""
+    from cryptography import x509
+
+    try:
+        found = x509.load_pem_x509_certificates(path.read_bytes())
+        return min(certificate.not_valid_after_utc.timestamp() for certificate in found)
+    except (OSError, ValueError) as error:
+        log.warning("cannot read the certificate %s: %s", path, error)
+        return 0.0
 
 
 class ReportCollector(Collector):
@@ -160,16 +237,38 @@ class ReportCollector(Collector):
             yield GaugeMetricFamily("wiresum_up", "Whether the service could report.", 0)
             return
         yield GaugeMetricFamily("wiresum_up", "Whether the service could report.", 1)
-        yield from _service(report)
-        yield from _switches(report.switches)
-        yield from _jobs(report)
+        yield from _service(report.service)
+        stands_by = report.service.role == "standby"
+        yield from _switches(report.switches, of_standby=stands_by)
+        if stands_by:
+            yield from _standby(report.service)
+        else:
+            yield from _state(report)
+            yield from _jobs(report)
 
 
-def _service(report: join.Report) -> Iterator[Metric]:
-    service = report.service
+def _service(service: join.ServiceReport) -> Iterator[Metric]:
     about = {"role": service.role, "version": service.software_version}
     yield InfoMetricFamily("wiresum_service", "The role and the version of the service.", about)
     yield GaugeMetricFamily("wiresum_service_uptime_seconds", "Since the service began.", service.age_seconds)
+    refusals = CounterMetricFamily("wiresum_refusals", "Requests that were refused, by reason.", labels=["reason"])
+    for reason in sorted({*REFUSALS_ALERTED, *service.refusals}):
+        refusals.add_metric([reason], service.refusals.get(reason, 0))
+    yield refusals
+
+
+def _standby(service: join.ServiceReport) -> Iterator[Metric]:
+    silent = GaugeMetricFamily(
+        "wiresum_active_silent_seconds",
+        "Of a standby: since the active controller showed life, as far as it saw.",
+    )
+    if service.HasField("active_silent_seconds"):
+        silent.add_metric([], service.active_silent_seconds)
+    yield silent
+
+
+def _state(report: join.Report) -> Iterator[Metric]:
+    service = report.service
     yield GaugeMetricFamily(
         "wiresum_state_writable",
         "Whether the state can be written; if not, no job begins, and slots of those that end are not free.",
@@ -180,21 +279,30 @@ def _service(report: join.Report) -> Iterator[Metric]:
         "Whether the state that the service began with was not what had been written last.",
         bool(service.past),
     )
-    refusals = CounterMetricFamily("wiresum_refusals", "Requests that were refused, by reason.", labels=["reason"])
-    for reason, count in sorted(service.refusals.items()):
-        refusals.add_metric([reason], count)
-    yield refusals
+    yield GaugeMetricFamily(
+        "wiresum_audit_writable",
+        "Whether the audit log can be written; if not, the service goes on without it.",
+        not service.audit.trouble,
+    )
+    yield CounterMetricFamily(
+        "wiresum_audit_lines_lost", "Lines of the audit log that the disk did not take.", service.audit.lines_lost
+    )
+    yield GaugeMetricFamily(
+        "wiresum_records_set_aside",
+        "Records of jobs that the service cannot go on with, until they are removed.",
+        len(report.set_aside),
+    )
     moves = CounterMetricFamily("wiresum_moves", "Moves of jobs to other leases, by cause.", labels=["cause"])
     for cause, count in sorted(service.moves.items()):
         moves.add_metric([cause], count)
     yield moves
 
 
-def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
+def _switches(switches: Iterable[join.SwitchReport], *, of_standby: bool) -> Iterator[Metric]:
     def gauge(name: str, text: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"wiresum_switch_{name}", text, labels=["switch"])
 
-    about = InfoMetricFamily("wiresum_switch", "The kind of a switch.", labels=["switch"])
+    about = InfoMetricFamily("wiresum_switch", "The kind of a switch, and its versions.", labels=["switch"])
     usable = gauge("up", "Whether the service can use the switch, or a standby reaches it.")
     slow = gauge("slow", "Whether the switch is in reach, but did not say in time what it counted.")
     draining = gauge("draining", "Whether the switch takes no new jobs since an operator said so.")
@@ -207,16 +315,22 @@ def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
         "wiresum_switch_stray_packets", "Packets of no job, by reason.", labels=["switch", "reason"]
     )
     for switch in switches:
-        about.add_metric([switch.name], {"kind": switch.kind})
-        usable.add_metric([switch.name], switch.state != "unreachable")
-        slow.add_metric([switch.name], switch.uncounted and switch.state != "unreachable")
-        draining.add_metric([switch.name], switch.state == "draining")
+        about.add_metric(
+            [switch.name], {"kind": switch.kind, "version": switch.software_version, "program": switch.program_version}
+        )
+        reached = switch.state not in UNUSABLE
+        usable.add_metric([switch.name], reached)
         total.add_metric([switch.name], switch.slots_total)
-        free.add_metric([switch.name], switch.slots_free)
-        running.add_metric([switch.name], switch.jobs)
         most.add_metric([switch.name], switch.jobs_max)
         for resource, count in sorted(switch.room.items()):
             room.add_metric([switch.name, resource], count)
+        if of_standby:
+            continue
+        slow.add_metric([switch.name], switch.uncounted and reached)
+        if reached:  # the report says only one of the two
+            draining.add_metric([switch.name], switch.state == "draining")
+        free.add_metric([switch.name], switch.slots_free)
+        running.add_metric([switch.name], switch.jobs)
         for resource, count in sorted(switch.room_taken.items()):
             taken.add_metric([switch.name, resource], count)
         for reason in REASONS:
@@ -260,7 +374,17 @@ def _job_counters(jobs: Iterable[join.JobReport]) -> Iterator[Metric]:
     yield from (packets, results, summed)
 
 
-GAUGES: dict[str, tuple[str, Callable[[join.JobReport], float]]] = {
+def _heartbeat_age_s(job: join.JobReport) -> float | None:
+    ages = [worker.heartbeat_age_ms for worker in job.workers if worker.state == "attending"]
+    return max(ages) / 1000 if ages else None
+
+
+def _contributions_behind(job: join.JobReport) -> float | None:
+    counts = [worker.contributions for worker in job.workers]
+    return None if job.uncounted else max(counts, default=0) - min(counts, default=0)
+
+
+GAUGES: dict[str, tuple[str, Callable[[join.JobReport], float | None]]] = {
     "switches": ("Switches of the job's tree.", lambda job: len(job.switches)),
     "workers": ("Workers that the job has when it is complete.", lambda job: job.world_size),
     "workers_joined": ("Workers that have asked to join.", lambda job: job.joined),
@@ -269,16 +393,14 @@ GAUGES: dict[str, tuple[str, Callable[[join.JobReport], float]]] = {
     "age_seconds": ("Since the first worker asked.", lambda job: job.age_seconds),
     "heartbeat_age_seconds": (
         "Since the last heartbeat of the attending worker that is silent for longest.",
-        lambda job: max((w.heartbeat_age_ms for w in job.workers if w.state == "attending"), default=0) / 1000,
+        _heartbeat_age_s,
     ),
     "contributions_behind": (
         "Packets by which the worker with the fewest is behind the one with the most.",
-        lambda job: (
-            max((w.contributions for w in job.workers), default=0)
-            - min((w.contributions for w in job.workers), default=0)
-        ),
+        _contributions_behind,
     ),
 }
+"""None: it is not known."""
 
 
 def _job_gauges(jobs: Iterable[join.JobReport]) -> Iterator[Metric]:
@@ -286,9 +408,11 @@ def _job_gauges(jobs: Iterable[join.JobReport]) -> Iterator[Metric]:
     for name, (text, value) in GAUGES.items():
         gauge = GaugeMetricFamily(f"wiresum_job_{name}", text, labels=JOB_LABELS)
         for job in jobs:
-            gauge.add_metric([job.name, job.switch_name], value(job))
+            if (found := value(job)) is not None:
+                gauge.add_metric([job.name, job.switch_name], found)
         yield gauge
     yield _uplinks(jobs)
+    yield _worker_certificates(jobs)
 
 
 def _uplinks(jobs: Iterable[join.JobReport]) -> Metric:
@@ -301,3 +425,17 @@ def _uplinks(jobs: Iterable[join.JobReport]) -> Metric:
         for below, packets in packets_behind(job.switches, job.workers).items():
             behind.add_metric([job.name, job.switch_name, below], packets)
     return behind
+
+
+def _worker_certificates(jobs: Iterable[join.JobReport]) -> Metric:
+    """A job of whose workers' certificates none is known has no sample."""
+    expires = GaugeMetricFamily(
+        "wiresum_job_certificate_expires_timestamp_seconds",
+        "When the first of the certificates expires with which the job's workers are connected, in Unix time.",
+        labels=JOB_LABELS,
+    )
+    for job in jobs:
+        known = [w.certificate_expires_at for w in job.workers if w.state == "attending" and w.certificate_expires_at]
+        if known:
+            expires.add_metric([job.name, job.switch_name], min(known))
+    return expires

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import finsy as fy
 
-from wiresum.controller.driver import DriverError, JobEntry
-from wiresum.controller.p4runtime import Target, desired
+from wiresum.controller.driver import DriverError, JobEntry, Versions
+from wiresum.controller.p4runtime import Target, desired, versions
 from wiresum.controller.p4runtime.client import CALL_S_MAX, reason_of
 from wiresum.controller.p4runtime.connection import Connection, Runs
 from wiresum.controller.p4runtime.difference import NormalEntry, concerning, difference, normal
@@ -16,7 +17,7 @@ from wiresum.controller.p4runtime.tables import decode_held, encode_held
 from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts
 from wiresum.join.credentials import CredentialsError
 
-SIZES_S_MAX = 3.0
+ASK_S_MAX = 3.0
 
 
 def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
@@ -29,6 +30,8 @@ def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
     except asyncio.TimeoutError:
         raise DriverError(f"{target.name} at {target.p4runtime} did not answer within {CALL_S_MAX:.0f} s") from None
     lines = []
+    if runs is not Runs.OURS and (asked := ask(target)) and asked.outdated:
+        return [f"~ nothing: {target.name} {asked.outdated}"]
     if runs is not Runs.OURS:
         now = "no program runs" if runs is Runs.NOTHING else "another program runs, or ours for another state's jobs"
         if target.is_first:
@@ -62,21 +65,40 @@ def room(target: Target, jobs: Sequence[JobEntry], beside: Iterable[JobEntry] = 
     return ", ".join(f"{taken.of(name)} of {total[name]} {name}" for name in total)
 
 
-def sizes_problem(target: Target) -> str | None:
-    """Why a software switch cannot have the lanes and slots of its configuration, or an empty text; None: it does not
-    say."""
+class Asked(NamedTuple):
+    """What a switch has answered."""
+
+    versions: Versions
+    outdated: str = ""
+    """Why it cannot be used before it or the controller is upgraded; empty: it can."""
+    problem: str = ""
+    """Why a software switch cannot have the lanes and slots of its configuration; empty: it can."""
+
+
+def ask(target: Target) -> Asked | None:
+    """None: the switch does not answer, or not this controller."""
     try:
-        asyncio.run(asyncio.wait_for(_verify(target), SIZES_S_MAX))
-    except fy.P4ClientError as error:
-        return reason_of(error) if error.code == fy.GRPCStatusCode.INVALID_ARGUMENT else None
-    except (asyncio.TimeoutError, CredentialsError):
+        return asyncio.run(asyncio.wait_for(_ask(target), ASK_S_MAX))
+    except (fy.P4ClientError, asyncio.TimeoutError, CredentialsError):
         return None
-    return ""
 
 
-async def _verify(target: Target) -> None:
+async def _ask(target: Target) -> Asked:
     async with Connection(target.p4runtime, target.device, target.tls) as connection:
-        await connection.verify(target.pipeline)
+        found = await connection.check_alive()
+        await connection.runs(target.pipeline)
+        found = found if found.digest else found._replace(program=connection.program)
+        if target.kind != "software":
+            return Asked(found)
+        try:
+            await connection.verify(target.pipeline)
+        except fy.P4ClientError as error:
+            if error.code != fy.GRPCStatusCode.INVALID_ARGUMENT:
+                raise
+            why = reason_of(error)
+            outdated = versions.why_refused(found, why)
+            return Asked(found, outdated, "" if outdated else why)
+        return Asked(found)
 
 
 async def _look(target: Target) -> tuple[Runs, list[NormalEntry]]:

@@ -44,6 +44,10 @@ class Amounts(Mapping[str, int]):
         """0 of a resource that is not named."""
         return self._amounts.get(resource, 0)
 
+    def part(self, percent: int) -> Amounts:
+        """So much of each, but one at least."""
+        return Amounts({name: max(1, count * percent // 100) for name, count in self.items()})
+
     def beyond(self, room: Amounts) -> str:
         """The first resource of which these are more than there is room for; empty: there is none."""
         return next((name for name, count in self.items() if count > room.of(name)), "")
@@ -62,6 +66,12 @@ class JobShape(NamedTuple):
     threads: int
     has_parent: bool
     """Is there a switch above in the job's tree?"""
+
+
+def in_units(count: int, resource: str) -> str:
+    """For people."""
+    names = {SLOTS: "slots", JOBS: "jobs", GROUPS: "multicast groups"}
+    return f"{count} {names.get(resource, f'entries of table {resource}')}"
 
 
 def shortage(resource: str, switch_name: str, room: int, taken: int, wanted: int) -> str:

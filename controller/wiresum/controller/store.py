@@ -6,8 +6,8 @@ power cut NORMAL may lose the last commits, and with them jobs whose workers hav
 
 Still, a disk may forget, or return what was never written, and people restore old copies. No key is used again then:
 the ledger is written before a key is used, and the switches know how many they have been given. What the database says
-of jobs may be outdated. So each job has a seal, and is forgotten if that is broken; one that the switches do not hold
-is ended (telling.py); and one that is unknown here loses its entries.
+of jobs may be outdated. So each job has a seal, and is set aside if that is broken (set_aside.py); one that the
+switches do not hold is ended (telling.py); and one that is unknown here loses its entries.
 
 The epoch tells the controllers that have served from this state apart, and grows with each. It is the P4Runtime
 election id, so switches obey the newest controller. It is in the ledger and in the database. In the database it is a
@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import json
 import logging
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -39,8 +41,9 @@ from wiresum import join
 from wiresum.controller import ledger
 from wiresum.controller.jobs import outputs
 from wiresum.controller.jobs.keys import Keys, KeySequence
-from wiresum.controller.jobs.records import EndedRecord, JobRecord, Reservation, StoredState
+from wiresum.controller.jobs.records import EndedRecord, JobRecord, Reservation, SetAside, StoredState
 from wiresum.controller.ledger import ForeignLedgerError, Ledger, LedgerError
+from wiresum.join.constants import STATE_SCHEMA
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +55,11 @@ LIFE_FILE_NAME = "controller.alive"
 it."""
 APPLICATION_ID = 0x77697273
 """Marks the file as ours: "wirs"."""
-SCHEMA_VERSION = 4
 FREE_BYTES_MIN = 4 << 20
 BUSY_S_MAX = 5.0
 """How long another process may lock the file."""
+CLOSE_S_MAX = 2 * BUSY_S_MAX
+"""For a write in progress, before `close` leaves the file to it."""
 
 _SCHEMA = """
 CREATE TABLE epoch (number INTEGER NOT NULL, reserved INTEGER NOT NULL);
@@ -73,6 +77,20 @@ CREATE TABLE draining (switch_name TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE ended (sequence INTEGER PRIMARY KEY, body TEXT NOT NULL);
 INSERT INTO epoch VALUES (0, 0);
 """
+_JOB_COLUMNS = "switch_name, number, name, state, body"
+_SET_ASIDE_SCHEMA = f"CREATE TABLE set_aside (sequence INTEGER PRIMARY KEY, why, {_JOB_COLUMNS}, seal)"
+"""A table of its own, since another job may get the number. Earlier releases of this schema do not have it."""
+
+
+def tables() -> frozenset[str]:
+    """The statements that made all that the database has, as `without_spaces` has them, but for the table of records
+    set aside."""
+    return frozenset(without_spaces(statement) for statement in _SCHEMA.split(";") if "CREATE" in statement)
+
+
+def without_spaces(statement: str) -> str:
+    """But one between two words."""
+    return " ".join(statement.split())
 
 
 class StoreError(RuntimeError):
@@ -83,25 +101,48 @@ class DeposedError(StoreError):
     """Another controller has begun to serve from the same file."""
 
 
-class Store:
-    """Used by one thread at a time."""
+@contextlib.contextmanager
+def holding(directory: Path, *, alone: bool = False) -> Iterator[None]:
+    """Marks the folder of a state as in use by this process, whatever ends it. `alone`: by no other, or this raises
+    `BlockingIOError`; as it does for whoever wants to use it meanwhile. Raises `OSError`."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_NB | (fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+        except BlockingIOError as error:
+            raise BlockingIOError(error.errno, "another process has it in use", str(directory)) from None
+        yield
+    finally:
+        os.close(descriptor)
 
-    def __init__(self, directory: Path) -> None:
+
+class Store:
+    """From any thread; one after the other uses the database."""
+
+    def __init__(self, directory: Path, *, busy_s_max: float = BUSY_S_MAX, close_s_max: float = CLOSE_S_MAX) -> None:
         """Makes folder and file if there are none. Raises `StoreError`, and then has changed nothing."""
         self.path = directory / FILE_NAME
+        self._busy_s_max, self._close_s_max = busy_s_max, close_s_max
+        self._using = threading.Lock()
+        """The database: SQLite crashes if it is closed while a thread executes a statement."""
+        self._closed = False
         self._life_path = directory / LIFE_FILE_NAME
         self._ledger: Ledger | None = None
         """Of this controller; None: it has not begun."""
         self._keys_lost = ""
         self._past = ""
+        self._cleanup = contextlib.ExitStack()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._cleanup.enter_context(holding(directory))
             self.path.touch(mode=0o600)
             self._database = sqlite3.connect(
-                self.path, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False
+                self.path, timeout=busy_s_max, isolation_level=None, check_same_thread=False
             )
+            self._cleanup.callback(self._database.close)
             self._database.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
         except (OSError, sqlite3.Error) as error:
+            self._cleanup.close()
             raise StoreError(f"cannot open the state in {self.path}: {error}") from error
         try:
             with self._explained():
@@ -110,7 +151,7 @@ class Store:
                 self._database.execute("PRAGMA synchronous = FULL")
                 self._make_tables()
         except BaseException:
-            self._database.close()
+            self._cleanup.close()
             raise
 
     @property
@@ -135,6 +176,7 @@ class Store:
             began = (Ledger.draw() if found is None or self._keys_lost else found).with_next_epoch(epoch)
             ledger.write(self.path.parent, began)
             database.execute("UPDATE epoch SET number = ?, reserved = ?", (began.epoch, began.reserved))
+            database.execute(_SET_ASIDE_SCHEMA.replace("TABLE", "TABLE IF NOT EXISTS"))
         self._ledger = began
         self.show_life()
         return began.epoch
@@ -146,36 +188,47 @@ class Store:
 
     def keys(self) -> Keys:
         """Only the controller that has begun may draw keys, and from one such object."""
-        with self._explained():
+        with self._used():
             found = self._ledger or self._read_ledger() or Ledger.draw()
             return Keys(KeySequence(found.secret), found.reserved)
 
     def load(self) -> StoredState:
-        with self._explained():
+        with self._used():
             read = self._database.execute
-            jobs, past = self._load_jobs()
+            jobs, damaged = self._load_jobs()
             reservations = read("SELECT body FROM reservations").fetchall()
             draining = read("SELECT switch_name FROM draining").fetchall()
             ended = read("SELECT sequence, body FROM ended ORDER BY sequence").fetchall()
             return StoredState(
                 jobs=jobs,
+                set_aside=[*self._load_set_aside(), *damaged],
                 reservations=self._parsed("reservation", _reservation, reservations),
                 draining=frozenset(switch_name for (switch_name,) in draining),
                 ended=self._parsed("job that has ended", _ended, ended),
-                past=self._keys_lost or self._past or past,
+                past=self._keys_lost or self._past,
                 keys_lost=bool(self._keys_lost),
             )
 
     def write(self, writes: Iterable[outputs.Write]) -> None:
         """All or nothing; on disk when this returns. Raises `DeposedError`, or another `StoreError`."""
         with self._transaction() as database:
-            if self._ledger is None or self._witnessed()[0] != self._ledger.epoch:
-                raise DeposedError(f"another controller has begun to serve from {self.path}, so this one must not")
+            self._check_epoch(self._witnessed()[0])
             for write in writes:
                 if isinstance(write, outputs.SaveKeys):
-                    self._save_keys(database, self._ledger, write.reserved)
+                    self._save_keys(database, write.reserved)
                 else:
                     _apply(database, write)
+
+    def check_serving(self) -> None:
+        """From any thread, also while a write hangs: it reads by a connection of its own. Raises `DeposedError`, or
+        another `StoreError` if it is not known whether another controller has begun."""
+        with self._explained(), contextlib.closing(self._reader()) as database:
+            (epoch,) = database.execute("SELECT number FROM epoch").fetchone()
+        self._check_epoch(epoch)
+
+    def _check_epoch(self, epoch: int) -> None:
+        if self._ledger is None or epoch != self._ledger.epoch:
+            raise DeposedError(f"another controller has begun to serve from {self.path}, so this one must not")
 
     def show_life(self) -> None:
         """Tells a standby that this controller is not frozen. Does not raise."""
@@ -204,8 +257,16 @@ class Store:
             return None
 
     def close(self) -> None:
-        """Idempotent."""
-        self._database.close()
+        """Idempotent. Waits for the write in progress. If that hangs, the file stays open, and the folder in use, until
+        the process ends. Whoever uses the database later gets a `StoreError`."""
+        self._closed = True
+        if not self._using.acquire(timeout=self._close_s_max):
+            log.error("%s is not closed: a write has hung for %.0f s", self.path, self._close_s_max)
+            return
+        try:
+            self._cleanup.close()
+        finally:
+            self._using.release()
 
     def _check(self) -> None:
         """Raises if this is not an undamaged database of ours, of this version."""
@@ -216,10 +277,10 @@ class Store:
             return
         if application != APPLICATION_ID:
             raise StoreError(f"{self.path} is another program's file: choose another folder for the state")
-        if version != SCHEMA_VERSION:
+        if version != STATE_SCHEMA:
             raise StoreError(
                 f"{self.path} was written by another release of wiresum (schema {version}; this one knows "
-                f"{SCHEMA_VERSION}): run that release, or move the file away when no job runs"
+                f"{STATE_SCHEMA}): run that release, or move the file away when no job runs"
             )
         (found,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
@@ -233,7 +294,7 @@ class Store:
             for statement in _SCHEMA.split(";"):
                 database.execute(statement)
             database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            database.execute(f"PRAGMA user_version = {STATE_SCHEMA}")
 
     # The ledger.
 
@@ -260,8 +321,9 @@ class Store:
                 f"then, and the switches begin anew"
             ) from error
 
-    def _save_keys(self, database: sqlite3.Connection, before: Ledger, reserved: int) -> None:
-        after = dataclasses.replace(before, reserved=reserved)
+    def _save_keys(self, database: sqlite3.Connection, reserved: int) -> None:
+        assert self._ledger is not None, "it has begun"
+        after = dataclasses.replace(self._ledger, reserved=reserved)
         ledger.write(self.path.parent, after)
         self._ledger = after
         database.execute("UPDATE epoch SET reserved = ?", (reserved,))
@@ -283,19 +345,33 @@ class Store:
                 log.error("a %s in %s is damaged, and is forgotten", what, self.path)
         return found
 
-    def _load_jobs(self) -> tuple[list[JobRecord], str]:
-        """Those that are whole, and what is wrong with the others: a sentence, or empty."""
-        rows = self._database.execute("SELECT switch_name, number, name, state, body, seal FROM jobs").fetchall()
+    def _load_jobs(self) -> tuple[list[JobRecord], list[SetAside]]:
+        """Those that are whole, and those that are damaged."""
+        rows = self._database.execute(f"SELECT {_JOB_COLUMNS}, seal FROM jobs").fetchall()
         whole = [JobRecord(*row[:-1]) for row in rows if row[-1] == _seal(*row[:-1])]
-        past = ""
-        if damaged := [str(row[2]) for row in rows if row[-1] != _seal(*row[:-1])]:
-            past = f"what {self.path} says of these jobs is damaged, and they are forgotten: {', '.join(damaged)}"
-            log.error("%s", past)
-        return whole, past
+        why = f"what {self.path} says of it is damaged"
+        damaged = [JobRecord(*row[:-1]) for row in rows if row[-1] != _seal(*row[:-1])]
+        return whole, [SetAside(0, record, why, damaged=True) for record in damaged]
+
+    def _load_set_aside(self) -> list[SetAside]:
+        there = self._database.execute("SELECT 1 FROM sqlite_master WHERE name = 'set_aside'").fetchone()
+        if not there:
+            return []
+        rows = self._database.execute(f"SELECT sequence, why, {_JOB_COLUMNS}, seal FROM set_aside ORDER BY sequence")
+        return [
+            SetAside(row[0], JobRecord(*row[2:-1]), str(row[1]), damaged=row[-1] != _seal(*row[2:-1])) for row in rows
+        ]
+
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[None]:
+        with self._using, self._explained():
+            if self._closed:
+                raise StoreError(f"the state in {self.path} was closed")
+            yield
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._explained():
+        with self._used():
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield self._database
@@ -304,6 +380,11 @@ class Store:
                 if self._database.in_transaction:
                     self._database.execute("ROLLBACK")
                 raise
+
+    def _reader(self) -> sqlite3.Connection:
+        """One that makes no file."""
+        uri = f"{self.path.absolute().as_uri()}?mode=ro"
+        return sqlite3.connect(uri, uri=True, timeout=self._busy_s_max)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -320,7 +401,9 @@ class Store:
 
 
 def _reservation(body: str) -> Reservation:
-    return Reservation(**json.loads(body))
+    found = Reservation(**json.loads(body))
+    found.check()
+    return found
 
 
 def _ended(sequence: int, body: str) -> EndedRecord:
@@ -334,11 +417,21 @@ def _seal(*columns: object) -> str:
 def _apply(database: sqlite3.Connection, write: outputs.Write) -> None:
     match write:
         case outputs.Save(JobRecord() as record):
-            columns = "switch_name, number, name, state, body, seal"
             row = (*astuple(record), _seal(*astuple(record)))
-            database.execute(f"INSERT OR REPLACE INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)
+            database.execute(f"INSERT OR REPLACE INTO jobs ({_JOB_COLUMNS}, seal) VALUES (?, ?, ?, ?, ?, ?)", row)
         case outputs.Forget(JobRecord(switch_name, number)):
             database.execute("DELETE FROM jobs WHERE switch_name = ? AND number = ?", (switch_name, number))
+        case outputs.Save(SetAside(sequence, JobRecord(switch_name, number), why)):
+            place = (switch_name, number)
+            columns = f"{_JOB_COLUMNS}, seal"
+            database.execute(
+                f"INSERT INTO set_aside (sequence, why, {columns}) SELECT ?, ?, {columns} FROM jobs "
+                "WHERE switch_name = ? AND number = ?",
+                (sequence, why, *place),
+            )
+            database.execute("DELETE FROM jobs WHERE switch_name = ? AND number = ?", place)
+        case outputs.Forget(SetAside(sequence)):
+            database.execute("DELETE FROM set_aside WHERE sequence = ?", (sequence,))
         case outputs.Save(Reservation(job_name) as reservation):
             body = json.dumps(asdict(reservation))
             database.execute("INSERT OR REPLACE INTO reservations VALUES (?, ?)", (job_name, body))

@@ -8,14 +8,16 @@ import pytest
 
 from wiresum import join
 from wiresum.controller.driver import SwitchSizes
-from wiresum.controller.jobs.job import Cause, State, Worker
-from wiresum.controller.jobs.limits import Quota
+from wiresum.controller.jobs import asking as asking_module
+from wiresum.controller.jobs import report
+from wiresum.controller.jobs.job import Cause, Job, State, Worker
+from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Grant, Refuse, RefuseForGood
-from wiresum.controller.jobs.over import OVER_MAX
-from wiresum.controller.jobs.positions import POSITIONS_MAX
+from wiresum.controller.jobs.positions import POSITIONS_MAX, roles_of
+from wiresum.controller.jobs.refusal import Refusal
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 from wiresum_lab.doubles.controller import JobsHarness, member
-from wiresum_lab.doubles.moving import SIZES, end_of, halting, halts, moves, positions, running
+from wiresum_lab.doubles.moving import SIZES, end_of, ends, halting, halts, moves, positions, restart, running, two
 
 SHAPE = {"slots": 16, "threads": 2, "lanes": 90}
 FIRST, SECOND = b"the first job 16", b"the second of 16"
@@ -129,7 +131,9 @@ def test_positions_that_do_not_go_together_are_refused_to_all() -> None:
         (resumed(slots=0, positions=b""), {}, "resumed.slots is 0"),
         (resumed(slots=1 << 31), {}, "resumed.slots is 2147483648"),
         (resumed(slots=POSITIONS_MAX // 256 + 1), {"world_size": 256}, "resumed.slots is 4097: it must be 1 to 4096"),
+        (resumed(slots=3, positions=bytes(12)), {}, "resumed.slots is 3: every lease has a power of two"),
         (resumed(threads=3), {}, "resumed.threads is 3"),
+        (resumed(threads=3), {"threads_max": 3}, "resumed.threads is 3: every lease has a power of two"),
         (resumed(threads=0), {}, "resumed.threads is 0"),
         (resumed(lanes=91), {}, "resumed.lanes is 91"),
         (resumed(positions=bytes(63)), {}, "resumed.positions has 63 bytes for 16 slots"),
@@ -150,6 +154,13 @@ def test_what_makes_no_sense_is_refused(said: join.Resumed, fields: dict[str, ob
     code, text = made.refusal_of(lambda: made.ask(**(asking(0, said) | fields)))
     assert (code, why in text) == ("INVALID_ARGUMENT", True), text
     assert made.jobs.all() == []
+
+
+def test_one_that_had_no_such_lease_keeps_nobody_from_slots() -> None:
+    made = JobsHarness(SIZES)
+    made.refusal_of(lambda: made.ask(**asking(0, resumed(slots=3, positions=bytes(12)), 1)))
+    assert made.jobs.all() == []
+    made.running(1, job_name="other")
 
 
 def test_a_job_that_goes_on_comes_before_no_other() -> None:
@@ -214,7 +225,7 @@ def test_all_hear_that_one_of_them_has_ended_the_job_also_those_who_ask_later(
     assert heard[0][1].startswith("rank 0 (") and text in heard[0][1]
     made.wait(1)
     assert (made.jobs.all(), made.slots_free) == ([], 512)
-    (record,) = made.jobs.history.find(None, "", 0)
+    (record,) = made.jobs.history.page(None).jobs
     assert text in record.reason
 
 
@@ -339,16 +350,6 @@ def test_only_one_with_the_job_s_key_ends_it() -> None:
     assert waiting.job.ended is None
 
 
-def test_no_number_of_ends_fills_the_memory() -> None:
-    made = JobsHarness(SIZES)
-    for number in range(OVER_MAX + 1):
-        made.ask(**asking(0, ended(job_id=number.to_bytes(16, "big"))))
-    made.done.clear()
-    for number in (0, 1, OVER_MAX):
-        made.ask(**asking(1, resumed(job_id=number.to_bytes(16, "big"))))
-    assert len(ends_heard(made)) == 2
-
-
 # Told as a member, while the job ends.
 
 
@@ -431,3 +432,206 @@ def test_the_number_of_a_move_that_never_was_ends_the_job(number: int) -> None:
     workers = running(made)
     halt_by_itself(made, workers[1], number)
     assert "says that it has halted, which it was not told to" in end_of(made).reason
+
+
+# Memory.
+
+JOB_BYTES = 32 * 16 * 5
+"""Of a job of 32 workers with 16 slots: positions, and roles."""
+ROOM_FOR_TWO = Limits(
+    positions_tenant_bytes_max=2 * JOB_BYTES, positions_bytes_max=3 * JOB_BYTES, waiting_per_host_max=9
+)
+
+
+def held(made: JobsHarness, seen: set[Job]) -> int:
+    """In all jobs that there are, and in those that were `seen`, which are remembered for a while."""
+    seen |= {*made.jobs.all(), *made.jobs.roster.members._gone_jobs}
+    return sum(len(worker.positions) + len(worker.roles) for job in seen for worker in job.workers.values())
+
+
+def some_of(made: JobsHarness, name: str, tenant: str = "", count: int = 31) -> list[Worker]:
+    """Of the 32 workers of a job, which waits for the others."""
+    return [
+        made.ask(**asking(rank, resumed(*[7] * 16), 32, job_name=name, tenant=tenant, attempt=f"{name}-{rank}"))
+        for rank in range(count)
+    ]
+
+
+def test_what_jobs_say_that_wait_to_go_on_is_bounded_for_each_tenant_and_in_all() -> None:
+    made, seen = JobsHarness(SIZES, ROOM_FOR_TWO), set[Job]()
+    greedy = [some_of(made, name, "greedy") for name in ("first", "second")]
+    with pytest.raises(Refusal) as caught:
+        some_of(made, "third", "greedy")
+    assert (caught.value.code, caught.value.retry_s) == ("RESOURCE_EXHAUSTED", 1.0)
+    assert caught.value.text == (
+        "job 'third' needs room for 2 KiB until it goes on, and jobs of tenant 'greedy' that wait have 5 of 5 KiB: its "
+        "workers ask again until some of those go on"
+    )
+    assert 0 < held(made, seen) <= 2 * JOB_BYTES
+    honest = some_of(made, "honest", "honest")
+    with pytest.raises(Refusal, match=r"and jobs that wait have 7 of 7 KiB"):
+        some_of(made, "one-more", "another")
+    assert held(made, seen) <= 3 * JOB_BYTES
+    assert made.ask(job_name="new", tenant="another").job.state is State.RUNNING, "one that begins needs no such room"
+    for worker in (*greedy[0], *greedy[1], *honest):
+        made.jobs.hung_up(worker, worker.call, made.now)
+    assert held(made, seen) == 0, "as soon as they hang up"
+    made.wait(11)
+    assert some_of(made, "third", "greedy")
+
+
+def test_a_worker_that_hung_up_says_its_positions_again() -> None:
+    made, seen = JobsHarness(SIZES), set[Job]()
+    first, second = (made.ask(**asking(rank, resumed(7, 8 - rank), 3, attempt=f"of {rank}")) for rank in (0, 1))
+    made.jobs.hung_up(first, first.call, made.now)
+    assert (first.positions, len(second.positions)) == (b"", 64)
+    assert made.ask(**asking(0, resumed(7, 8), 3, attempt="of 0")) is first
+    third = made.ask(**asking(2, resumed(7, 8), 3))
+    assert [list(worker.roles[:2]) for worker in (first, second, third)] == [[0, 2], [0, 1], [0, 3]]
+    for worker in (first, second, third):
+        made.jobs.attend(member(worker), made.now)
+    assert (third.job.state, held(made, seen)) == (State.RUNNING, 0)
+
+
+def test_only_a_worker_of_a_job_that_goes_on_can_leave_positions_there() -> None:
+    made, seen = JobsHarness(SIZES), set[Job]()
+    begins = made.ask(**asking(0, None, attempt="mine"))
+    made.jobs.hung_up(begins, begins.call, made.now)
+    assert made.ask(**asking(0, resumed(*[7] * 16), attempt="mine")) is begins
+    goes_on = made.ask(**asking(0, resumed(*[7] * 16), job_name="other", attempt="mine"))
+    made.jobs.hung_up(goes_on, goes_on.call, made.now)
+    longer = resumed(positions=bytes(4 * 512), slots=512)
+    assert made.ask(**asking(0, longer, job_name="other", attempt="mine")) is goes_on
+    assert held(made, seen) == 0
+
+
+def test_a_job_that_is_over_holds_no_positions_of_workers_that_did_not_attend() -> None:
+    made, seen = JobsHarness(SIZES), set[Job]()
+    (worker, _) = go_on(made, [resumed(*[7] * 16)] * 2)
+    made.ask(**asking(0, resumed(*[7] * 16), job_name="given-up", timeout_ms=1000))
+    assert held(made, seen) == 2 * 16 * 5 + 16 * 4
+    made.change("leaf", "it is gone")
+    made.jobs.end("a-job", "", made.now)
+    made.wait(20)
+    assert worker.job.state is State.ENDING, "until the switch is back"
+    assert held(made, seen) == 0
+    made.change("leaf", "")
+    made.wait(20)
+    assert (made.jobs.all(), held(made, seen)) == ([], 0)
+
+
+def test_a_worker_that_says_that_its_job_is_over_leaves_no_positions() -> None:
+    made = JobsHarness(SIZES)
+    ended = join.JobEnded(cause=join.JobEnded.ABORTED_BY_WORKER, reason="enough")
+    assert made.ask(**asking(0, resumed(*[7] * 16, ended=ended))).positions == b""
+
+
+# How often workers may ask for a move.
+
+LIMITS = Limits(moves_asked_least=1, moves_asked_per_job=1)
+
+
+def asked_moves(made: JobsHarness) -> int:
+    return made.jobs.moving.count[Cause.INTERRUPTED]
+
+
+def numbers(workers: Sequence[Worker]) -> int:
+    return workers[0].job.move_number
+
+
+def test_all_jobs_of_a_tenant_may_move_at_once_when_they_lose_the_service() -> None:
+    made = JobsHarness()
+    jobs = [running(made, f"job-{n}", 2, tenant="vision", slots=16) for n in range(24)]
+    for workers in jobs:
+        halt_by_itself(made, workers[0])
+    made.wait(1, beating=[worker for workers in jobs for worker in workers])
+    assert [numbers(workers) for workers in jobs] == [1] * 24
+    assert made.halted == {}
+
+
+def test_a_job_whose_workers_ask_for_moves_too_often_waits_and_others_do_not() -> None:
+    made = JobsHarness(SIZES, LIMITS)
+    workers = running(made, "greedy", 2, tenant="greedy", slots=16)
+    honest = running(made, "honest", 2, tenant="honest", slots=16)
+    for _ in range(5):
+        halt_by_itself(made, workers[0], numbers(workers))
+    made.wait(1, beating=[*workers, *honest])
+    assert numbers(workers) == 2, "one for the tenant, and one for its job"
+    assert "it waits to move, for 1 s: workers of its tenant's jobs have asked for moves too often" in said_by(made)
+    halt_by_itself(made, honest[0])
+    made.wait(9.5, beating=[*workers, *honest])
+    assert (numbers(workers), numbers(honest)) == (3, 1), "it has moved when its budget allowed that"
+    assert (made.halted, said_by(made)) == ({}, {""})
+
+
+def test_a_job_that_waits_to_move_moves_at_once_when_its_switch_is_lost() -> None:
+    made = JobsHarness(switches=two(), limits=Limits(moves_asked_least=0, moves_asked_per_job=0))
+    workers = running(made, slots=16)
+    halt_by_itself(made, workers[0])
+    made.wait(1, beating=workers)
+    assert numbers(workers) == 0
+    made.change(workers[0].job.switch_name, "it is gone")
+    made.wait(2, beating=workers)
+    assert (numbers(workers), made.halted, ends(made)) == (1, {}, set())
+
+
+def test_moves_for_the_sake_of_a_switch_are_not_counted() -> None:
+    made = JobsHarness(SIZES, Limits(moves_asked_least=0, moves_asked_per_job=0))
+    workers = running(made, slots=16)
+    for _ in range(20):
+        restart(made, "leaf")
+        made.wait(0.3, beating=workers)
+    assert (numbers(workers), ends(made)) == (20, set())
+
+
+def test_a_worker_that_halts_since_its_switch_is_lost_needs_no_budget() -> None:
+    """There is no other place yet, so the job would not have moved by itself."""
+    made = JobsHarness(SIZES, Limits(moves_asked_least=0, moves_asked_per_job=0))
+    workers = running(made, slots=16)
+    made.change("leaf", "it is gone")
+    made.wait(1.5, beating=workers)
+    halt_by_itself(made, workers[0])
+    assert (workers[0].job.state, numbers(workers)) == (State.MOVING, 1)
+
+
+def test_a_job_that_waits_too_long_to_move_ends_with_an_error_that_says_so() -> None:
+    made = JobsHarness(SIZES, Limits(moves_asked_least=0, moves_asked_per_job=0, moves_asked_ms=3_600_000))
+    workers = running(made, slots=16)
+    halt_by_itself(made, workers[1])
+    made.wait(29, beating=workers)
+    assert ends(made) == set()
+    made.wait(2, beating=workers)
+    assert end_of(made).worker.rank == 1
+    assert "could not move, since workers of its tenant's jobs have asked for moves too often" in end_of(made).reason
+
+
+def said_by(made: JobsHarness) -> set[str]:
+    return {job.waiting for job in report.report(made.jobs, {}, made.now).jobs}
+
+
+def test_the_positions_of_a_job_are_compared_once_and_only_when_it_has_its_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[int] = []
+
+    def counted(said: Sequence[bytes]) -> list[bytes]:
+        compared.append(len(said))
+        return roles_of(said)
+
+    monkeypatch.setattr(asking_module, "roles_of", counted)
+    made = JobsHarness(SIZES)
+    (holder,) = made.running(1, job_name="holder", slots=512)
+    workers = go_on(made, [resumed(), resumed()], attempt="mine")
+    for rank in (0, 1) * 5:
+        made.ask(**asking(rank, resumed(), attempt="mine"))
+    made.wait(1)
+    assert (workers[0].job.state, compared) == (State.QUEUED, [])
+    made.leave(holder)
+    assert (workers[0].job.state, compared) == (State.RUNNING, [2])
+    for rank in (0, 1) * 5:
+        made.ask(**asking(rank, resumed(), attempt="mine"))
+    assert len(made.outputs(Grant)) == 12
+    assert compared == [2]
+    too_many = resumed(slots=1024, positions=bytes(4096))
+    code, _ = made.refused(go_on(made, [too_many, too_many], job_name="never")[0])
+    assert (code, compared) == ("RESOURCE_EXHAUSTED", [2])

@@ -17,7 +17,7 @@ from wiresum_lab.doubles.controller import JobsHarness, join_request
 
 def found(harness: JobsHarness, tenants: frozenset[str] | None = None) -> list[tuple[str, str]]:
     """Names and outcomes, newest first."""
-    return [(record.name, record.outcome) for record in harness.jobs.history.find(tenants, "", 0)]
+    return [(record.name, record.outcome) for record in harness.jobs.history.page(tenants).jobs]
 
 
 def test_every_end_of_a_job_is_recorded_with_its_reason() -> None:
@@ -41,11 +41,11 @@ def test_every_end_of_a_job_is_recorded_with_its_reason() -> None:
         ("aborted", "aborted_by_worker"),
         ("completed", "completed"),
     ]
-    reasons = {record.name: record.reason for record in harness.jobs.history.find(None, "", 0)}
+    reasons = {record.name: record.reason for record in harness.jobs.history.page(None).jobs}
     assert "rank 1 of 2 did not come" in reasons["alone"]
     assert "no more data" in reasons["aborted"]
     assert "the cluster is needed" in reasons["ended"]
-    (record,) = harness.jobs.history.find(None, "lost", 0)
+    (record,) = harness.jobs.history.page(None, "lost").jobs
     assert (record.world_size, record.switch_name, record.slots) == (2, "leaf", 256)
     assert 29 < record.ended_at - record.created_at < 41
 
@@ -56,8 +56,8 @@ def test_it_can_be_filtered_by_tenant_name_and_number() -> None:
         harness.leave(harness.running(1, job_name=name, tenant=tenant)[0])
     assert found(harness, frozenset({"speech"})) == [("b", "completed")]
     assert found(harness, frozenset({"nobody"})) == []
-    assert len(harness.jobs.history.find(None, "a", 0)) == 2
-    assert [record.name for record in harness.jobs.history.find(None, "", 2)] == ["a", "b"]
+    assert len(harness.jobs.history.page(None, "a").jobs) == 2
+    assert [record.name for record in harness.jobs.history.page(None, count_max=2).jobs] == ["a", "b"]
 
 
 def test_it_survives_a_restart(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_it_survives_a_restart(tmp_path: Path) -> None:
         before = JobsHarness(store=store)
         before.abort(before.running(job_name="first")[0], "because")
         before.settle()
-        kept = before.jobs.history.find(None, "", 0)
+        kept = before.jobs.history.page(None).jobs
         after = JobsHarness(store=store)
-        assert after.jobs.history.find(None, "", 0) == kept
+        assert after.jobs.history.page(None).jobs == kept
         after.leave(after.running(1, job_name="second")[0])
         assert found(after)[0] == ("second", "completed")
         assert [record.sequence for record in store.load().ended] == [1, 2]
@@ -86,18 +86,71 @@ def flooded(tenants: list[str], ended_max: int) -> tuple[History, list[Save | Fo
 def test_its_size_is_bounded_and_a_tenant_with_many_jobs_displaces_only_its_own() -> None:
     history, outputs = flooded(["victim", "victim", *["flood"] * 100], ended_max=10)
     assert len(history) == 10
-    assert [record.name for record in history.find(frozenset({"victim"}), "", 0)] == ["job-1", "job-0"]
-    newest = [record.name for record in history.find(frozenset({"flood"}), "", 0)]
+    assert [record.name for record in history.page(frozenset({"victim"})).jobs] == ["job-1", "job-0"]
+    newest = [record.name for record in history.page(frozenset({"flood"})).jobs]
     assert newest == [f"job-{index}" for index in range(101, 93, -1)]
     kept = {output.record.sequence for output in outputs if isinstance(output, Save)}
     kept -= {output.record.sequence for output in outputs if isinstance(output, Forget)}
     assert kept == {1, 2, *range(95, 103)}, "the history on disk is the same"
 
 
-def test_a_long_reason_is_truncated() -> None:
+@pytest.mark.parametrize("character", ["x", "ä", "\N{GRINNING FACE}"])
+def test_long_texts_are_truncated_however_many_bytes_a_character_has(character: str) -> None:
     history, _ = flooded([], ended_max=ENDED_MAX)
-    history.note_given_up(Job("a", 0, 1, created_at=0.0), "x" * 5000, 1.0)
-    assert len(history.find(None, "", 0)[0].reason) == 1000
+    job = Job("a", 0, 1, created_at=0.0, asker=Asker(5000 * character))
+    history.note_given_up(job, 5000 * character, 1.0)
+    (record,) = history.page(None).jobs
+    assert {*record.reason, *record.caller} == {character}
+    assert len(record.reason.encode()) == 1000
+    assert len(record.caller.encode()) == 256
+
+
+def noted(history: History, tenant: str, count: int, reason_bytes: int) -> list[str]:
+    """The names of jobs that have ended, the newest first."""
+    names = [f"{tenant}-{index}" for index in range(count)]
+    for name in names:
+        history.note_given_up(Job(name, 0, 1, created_at=0.0, tenant=tenant), "r" * reason_bytes, 1.0)
+    return names[::-1]
+
+
+def size(history: History) -> int:
+    return sum(record.job.ByteSize() for records in history._by_tenant.values() for record in records)
+
+
+def test_its_bytes_are_bounded_and_large_records_displace_only_their_own_tenants() -> None:
+    outputs: list[Save | Forget] = []
+    history = History(outputs.append, 0.0, bytes_max=50_000)
+    small = noted(history, "victim", 100, 10)
+    assert len(noted(history, "flood", 200, 1000)) == 200
+    assert 49_000 < size(history) <= 50_000
+    assert [record.name for record in history.page(frozenset({"victim"})).jobs] == small
+    kept = {output.record.sequence for output in outputs if isinstance(output, Save)}
+    kept -= {output.record.sequence for output in outputs if isinstance(output, Forget)}
+    assert len(kept) == len(history), "the history on disk is the same"
+    again: list[Save | Forget] = []
+    smaller = History(again.append, 0.0, bytes_max=20_000)
+    smaller.restore(output.record for output in outputs if isinstance(output, Save) and output.record.sequence in kept)
+    assert size(smaller) <= 20_000
+    assert all(isinstance(output, Forget) for output in again), "what is too much is forgotten on disk"
+    assert len(again) == len(history) - len(smaller)
+
+
+@pytest.mark.parametrize(("reason_bytes", "bytes_max", "count_max"), [(0, 500, 0), (1000, 1, 0), (100, 10_000, 7)])
+def test_pages_have_all_records_once_and_are_bounded(reason_bytes: int, bytes_max: int, count_max: int) -> None:
+    history = History(lambda _: None, 0.0)
+    noted(history, "other", 30, reason_bytes)
+    names = noted(history, "ours", 100, reason_bytes)
+    found, page = [], history.page({"ours"}, count_max=count_max, bytes_max=bytes_max)
+    while True:
+        assert len(page.jobs) == 1 or sum(record.ByteSize() for record in page.jobs) <= bytes_max
+        assert 1 <= len(page.jobs) <= (count_max or 100)
+        found += [record.name for record in page.jobs]
+        if not page.next_page:
+            break
+        noted(history, "other", 1, 0)
+        noted(history, "ours", 1, 0)  # a later one is on no later page
+        page = history.page({"ours"}, count_max=count_max, page=page.next_page, bytes_max=bytes_max)
+    assert found == names
 
 
 @pytest.mark.parametrize("revoked", ["ab12", "cd34"])
@@ -115,7 +168,7 @@ def test_revoking_a_certificate_ends_the_jobs_of_its_holder(revoked: str) -> Non
     harness.jobs.expel(lambda serial: serial == revoked, harness.now)
     harness.settle()
     assert found(harness) == [("waiting", "did_not_begin"), ("running", "worker_lost")]
-    assert "its certificate was revoked" in harness.jobs.history.find(None, "running", 0)[0].reason
+    assert "its certificate was revoked" in harness.jobs.history.page(None, "running").jobs[0].reason
     harness.wait(6)
     assert [job.name for job in harness.jobs.all()] == ["other"]
 
@@ -135,3 +188,42 @@ def test_a_certificate_is_remembered_over_a_restart_and_updated_on_reconnection(
         again = JobsHarness(store=store)
         again.jobs.expel(lambda serial: serial == "ab12", again.now)
         assert found(again) == [("a-job", "worker_lost")]
+
+
+class Watched:
+    """A record that counts how often anybody looks at one."""
+
+    looks = 0
+
+    def __init__(self, sequence: int, job: join.EndedJob) -> None:
+        self._sequence, self.job = sequence, job
+
+    @property
+    def sequence(self) -> int:
+        Watched.looks += 1
+        return self._sequence
+
+
+@pytest.mark.parametrize(("job_name", "page"), [("no-such-job", 0), ("", 1), ("a-job", 1)])
+@pytest.mark.parametrize("tenants", [None, frozenset({"ours"}), frozenset({"ours", "theirs"})])
+def test_who_asks_for_what_there_is_not_costs_little(job_name: str, page: int, tenants: frozenset[str] | None) -> None:
+    """A worker may ask five hundred times a second."""
+    history = History(lambda _: None, 0.0)
+    jobs = (join.EndedJob(name="a-job", tenant=("ours", "theirs")[number % 2]) for number in range(ENDED_MAX))
+    history.restore(Watched(number, job) for number, job in enumerate(jobs, 1))  # type: ignore[misc]
+    Watched.looks = 0
+    assert list(history.page(tenants, job_name, page=page).jobs) == []
+    assert Watched.looks < 50
+
+
+def test_pages_by_name_and_tenant_have_what_is_kept_after_a_flood() -> None:
+    history = History(lambda _: None, 0.0, ended_max=50)
+    for number in range(200):
+        job = Job(f"job-{number % 3}", 0, 1, created_at=0.0, tenant=f"tenant-{number % 2}")
+        history.note_given_up(job, str(number), 1.0)
+    kept = [int(record.reason) for record in history.page(None).jobs]
+    assert kept == list(range(199, 149, -1))
+    for name in range(4):
+        for tenant in range(3):
+            found = history.page(frozenset({f"tenant-{tenant}"}), f"job-{name}").jobs
+            assert [int(record.reason) for record in found] == [n for n in kept if n % 3 == name and n % 2 == tenant]

@@ -21,13 +21,10 @@ def test_a_sequence_gives_every_number_but_zero_once(bits: int) -> None:
         assert sorted(keys) == list(range(1, 1 << bits))
 
 
-@pytest.mark.slow
 def test_keys_of_the_usual_width_do_not_repeat_and_spread() -> None:
     sequence = KeySequence(secret(1))
     last = sequence.length
-    keys = [
-        sequence.key(n) for n in (*range(1, 50_000), *range(last - 50_000, last + 1), *range(2**31, 2**31 + 50_000))
-    ]
+    keys = [sequence.key(n) for n in (*range(1, 5_000), *range(last - 5_000, last + 1), *range(2**31, 2**31 + 5_000))]
     assert len(set(keys)) == len(keys)
     assert 0 not in keys
     for bit in range(KEY_BITS):

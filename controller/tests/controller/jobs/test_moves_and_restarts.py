@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from wiresum import join
+from wiresum.controller.jobs import report
 from wiresum.controller.jobs.job import State, Worker
+from wiresum.controller.jobs.moving import MOVE_NUMBER_MAX
 from wiresum.controller.jobs.outputs import Admit, Evict, Halt, Move, Save
 from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import JobsHarness, member
@@ -15,7 +17,6 @@ from wiresum_lab.doubles.moving import (
     SIZES,
     end_of,
     ends,
-    halts,
     moves,
     positions,
     restart,
@@ -143,21 +144,29 @@ def test_a_service_that_is_killed_while_a_switch_comes_back_lets_the_next_one_go
     assert ends(after) == set()
 
 
-def test_every_number_from_before_a_restart_is_exceeded_and_later_ones_end_the_job(store: Store) -> None:
-    """Its disk did not take what the service before had told."""
-    workers = running(JobsHarness(SIZES, store=store), slots=16)
-    store.begin()
-    after = JobsHarness(SIZES, store=store)
-    after.halted = {
-        workers[0].token: join.Halted(move_number=4, positions=positions()),
-        workers[1].token: join.Halted(move_number=9, positions=positions()),
-    }
-    restored = comes_back(after, workers)
-    assert ends(after) == set()
-    assert {move.move_number for move in moves(after)} == {10}
-    after.jobs.beat(restored[2], 1, after.now, join.Halted(move_number=20, positions=positions()))
-    after.settle()
-    assert "says that it has halted, which it was not told to" in end_of(after).reason
+NUMBERS_NOBODY_GAVE = (2, 9, MOVE_NUMBER_MAX - 1, MOVE_NUMBER_MAX)
+"""To a job that has moved once."""
+
+
+@pytest.mark.parametrize("unasked", [False, True])
+@pytest.mark.parametrize("number", NUMBERS_NOBODY_GAVE)
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_a_number_that_no_service_gave_ends_the_job_also_after_a_restart(
+    store: Store, restarts: int, number: int, *, unasked: bool
+) -> None:
+    made = JobsHarness(SIZES, store=store)
+    workers = running(made, slots=16)
+    restart(made, "leaf")
+    made.wait(0.3, beating=workers)
+    for _ in range(restarts):
+        store.begin()
+        made = JobsHarness(SIZES, store=store)
+        workers = [made.jobs.attend(member(worker), made.now) for worker in workers]
+    made.jobs.beat(workers[1], 1, made.now, join.Halted(move_number=number, positions=positions(), unasked=unasked))
+    made.settle()
+    assert f"says that it has halted, which it was not told to (move {number})" in end_of(made).reason
+    assert end_of(made).worker.rank == 1
+    assert {job.move_number for job in made.jobs.all()} <= {1}
 
 
 def test_a_lease_at_a_lost_switch_is_remembered_after_the_job_has_moved(store: Store) -> None:
@@ -176,52 +185,38 @@ def test_a_lease_at_a_lost_switch_is_remembered_after_the_job_has_moved(store: S
 
 
 def test_a_worker_that_has_gone_on_after_a_restart_cannot_say_that_it_had_halted(store: Store) -> None:
-    workers = running(JobsHarness(SIZES, store=store), slots=16)
+    before = JobsHarness(SIZES, store=store)
+    workers = running(before, slots=16)
+    restart(before, "leaf")
+    before.wait(0.3, beating=workers)
     after = JobsHarness(SIZES, store=store)
     restored = comes_back(after, workers)
-    after.jobs.beat(restored[2], 1, after.now, join.Halted(move_number=3, positions=positions()))
+    after.jobs.beat(restored[2], 1, after.now, join.Halted(move_number=1, positions=positions()))
     after.settle()
     assert "says that it has halted, which it was not told to" in end_of(after).reason
 
 
-def test_a_worker_names_a_number_from_before_a_restart_once(store: Store) -> None:
-    workers = running(JobsHarness(SIZES, store=store), slots=16)
-    after = JobsHarness(SIZES, store=store)
-    after.deaf = {workers[0].token}
-    restored = [after.jobs.attend(member(worker), after.now) for worker in workers]
-    for number in (4, 9):
-        after.jobs.beat(restored[0], 1, after.now, join.Halted(move_number=number, positions=positions()))
-        after.settle()
-    assert end_of(after).worker.rank == 0
-    assert {number for _, number in halts(after)} == {5}
-
-
-def test_the_last_number_of_all_ends_the_job(store: Store) -> None:
-    workers = running(JobsHarness(SIZES, store=store), slots=16)
-    after = JobsHarness(SIZES, store=store)
-    after.halted = {workers[0].token: join.Halted(move_number=(1 << 32) - 1, positions=positions())}
-    comes_back(after, workers)
-    assert end_of(after).worker.rank == 0
-
-
-def test_all_must_have_heard_of_the_newest_halt(store: Store) -> None:
-    """Those that have not would not hear of the move."""
-    workers = running(JobsHarness(SIZES, store=store), slots=16)
-    after = JobsHarness(SIZES, store=store)
-    restored = [after.jobs.attend(member(worker), after.now) for worker in workers]
-    after.jobs.beat(restored[0], 1, after.now, join.Halted(move_number=4, positions=positions()))
-    after.deaf = {workers[1].token}
-    after.settle()
-    after.deaf |= {workers[0].token}
-    after.jobs.beat(restored[1], 1, after.now, join.Halted(move_number=9, positions=positions()))
-    after.settle()
-    after.obey(restored[1], join.JobEvent(halt=join.Halt(move_number=10)))
-    after.settle()
-    assert halts(after)[3:] == [(0, 10), (1, 10), (2, 10)]
-    assert moves(after) == []
-    after.obey(restored[0], join.JobEvent(halt=join.Halt(move_number=10)))
-    after.settle()
-    assert {move.move_number for move in moves(after)} == {10}
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_job_whose_move_numbers_are_used_up_does_not_move_any_more(store: Store, *, restarted: bool) -> None:
+    made = JobsHarness(SIZES, store=store)
+    workers = running(made, slots=16)
+    workers[0].job.move_number = MOVE_NUMBER_MAX - 1
+    made.deaf = {workers[1].token}
+    restart(made, "leaf")
+    assert workers[0].job.move_number == MOVE_NUMBER_MAX
+    if restarted:
+        store.begin()
+        made = JobsHarness(SIZES, store=store)
+        workers = [made.jobs.attend(member(worker), made.now) for worker in workers]
+        made.settle()
+    else:
+        made.deaf = set()
+        made.obey(workers[1], join.JobEvent(halt=join.Halt(move_number=MOVE_NUMBER_MAX)))
+        made.wait(0.3, beating=workers)
+        assert ends(made) == set()
+        restart(made, "leaf")
+    assert end_of(made).cause == join.JobEnded.SWITCH_LOST
+    assert report.report(made.jobs, {}, made.now).jobs[0].moves == MOVE_NUMBER_MAX
 
 
 def test_moves_are_written_down_before_anybody_hears_of_them(store: Store) -> None:

@@ -188,7 +188,7 @@ def test_a_job_whose_workers_all_leave_in_the_middle_has_completed() -> None:
     made, workers = halting(deaf=1)
     for worker in workers:
         made.leave(worker)
-    assert [ended.outcome for ended in made.jobs.history.find(None, "", 0)] == ["completed"]
+    assert [ended.outcome for ended in made.jobs.history.page(None).jobs] == ["completed"]
     assert (made.jobs.all(), made.slots_free) == ([], 512)
 
 

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
-from wiresum.controller.jobs.job import State, Wants
-from wiresum.controller.jobs.limits import Quota
+import pytest
+
+from wiresum import join
+from wiresum.controller.driver import SwitchSizes
+from wiresum.controller.jobs import report
+from wiresum.controller.jobs.cluster import Switch
+from wiresum.controller.jobs.job import State, Wants, Worker
+from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Grant
-from wiresum_lab.doubles.controller import JobsHarness, member
+from wiresum.controller.resources import Amounts, JobShape
+from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
+from wiresum_lab.doubles.moving import running
 
 HOUR_MS = 3_600_000
+HALF = [Quota("", switch_percent=50)]
+RACKS = {"left": "10.0.1.1", "right": "10.0.2.1"}
+
+
+def pair(slots: int = 64, jobs_max: int = 8, **tables: int) -> list[Switch]:
+    """A job takes an entry of each table for each worker and thread."""
+
+    def needs(shape: JobShape) -> Amounts:
+        return Amounts(dict.fromkeys(tables, shape.contributors * shape.threads))
+
+    sizes = SwitchSizes(slots, 360, jobs_max, tables=Amounts(tables))
+    return [switch(name, sizes, needs=needs) for name in RACKS]
+
+
+def racks() -> list[Switch]:
+    """Below a spine."""
+    sizes = SwitchSizes(64, 360, 8)
+    leaves = [switch(name, sizes, [address], parent="spine") for name, address in RACKS.items()]
+    return [switch("spine", sizes, NOBODY), *leaves]
+
+
+def places(*workers: Worker) -> list[str]:
+    return [worker.job.switch_name for worker in workers]
 
 
 def test_a_quota_of_worker_threads_lets_a_job_wait_until_others_have_ended() -> None:
@@ -121,3 +152,175 @@ def test_operators_may_set_any_priority_and_workers_only_what_their_tenant_may()
     token = harness.create(job_name="urgent", tenant="vision", priority=7)
     harness.ask(job_name="urgent", tenant="vision", job_token=token, priority=7)
     assert [grant.worker.job.priority for grant in harness.outputs(Grant)] == [-5, 7]
+
+
+# At each switch.
+
+
+def halt(made: JobsHarness, workers: list[Worker]) -> None:
+    """By themselves, each a job."""
+    for worker in workers:
+        said = join.Halted(move_number=worker.job.move_number, positions=bytes(4 * worker.job.slots), unasked=True)
+        made.jobs.beat(worker, 1, made.now, said)
+        made.settle()
+    made.wait(0.5, beating=workers)
+
+
+def test_a_tenant_takes_its_part_of_each_switch_and_no_more() -> None:
+    harness = JobsHarness(switches=pair(slots=64), quotas=HALF)
+    first, second = (harness.ask(job_name=f"greedy-{n}", tenant="greedy", slots=64) for n in range(2))
+    assert sorted(places(first, second)) == ["left", "right"]
+    assert (first.job.slots, second.job.slots) == (32, 32)
+    third = harness.ask(job_name="greedy-2", tenant="greedy", slots=16)
+    assert (third.job.state, third.job.wants) == (State.QUEUED, Wants.QUOTA)
+    harness.wait(1.5)
+    assert harness.said(third).endswith(
+        "the quota of tenant 'greedy' is used up (any number of jobs, any number of slots and 50% of each switch): "
+        "taken are 2 jobs, 64 slots and 8 worker threads; one tenant may have 50% of left, 32 slots; its jobs have 32; "
+        "one tenant may have 50% of right, 32 slots; its jobs have 32"
+    )
+    honest = harness.ask_all(2, job_name="honest", tenant="honest", slots=32)
+    assert honest[0].job.slots == 32
+    harness.leave(first)
+    assert (third.job.state, third.job.switch_name) == (State.RUNNING, first.job.switch_name)
+
+
+@pytest.mark.parametrize(("sizes", "jobs"), [({"jobs_max": 4}, 4), ({"admit": 8}, 4), ({"jobs_max": 4, "admit": 4}, 2)])
+def test_job_numbers_and_table_entries_of_each_switch_count_as_slots_do(sizes: dict[str, int], jobs: int) -> None:
+    """A job of two workers takes two entries. Both switches together could have twice as many jobs."""
+    harness = JobsHarness(switches=pair(slots=1024, **sizes), quotas=HALF)
+
+    def ask(tenant: str, number: int) -> Worker:
+        return harness.ask_all(2, job_name=f"{tenant}-{number}", tenant=tenant, threads_max=1, slots=16)[0]
+
+    first = [ask("greedy", n) for n in range(jobs + 1)]
+    assert [worker.job.state for worker in first] == [State.RUNNING] * jobs + [State.QUEUED]
+    assert first[-1].job.wants is Wants.QUOTA
+    assert [ask("honest", n).job.state for n in range(jobs)] == [State.RUNNING] * jobs
+
+
+def test_a_job_gets_what_its_tenants_part_leaves_it() -> None:
+    harness = JobsHarness(switches=pair(slots=64)[:1], quotas=HALF)
+    slots = {wanted: harness.ask(job_name=f"of-{wanted}", tenant="ours", slots=wanted).job.slots for wanted in (16, 64)}
+    assert slots == {16: 16, 64: 16}
+
+
+def test_jobs_that_get_slots_at_once_count_for_each_other() -> None:
+    harness = JobsHarness(switches=pair(slots=64)[:1], quotas=HALF)
+    harness.jobs.hold_up("the disk is full")
+    first, second, third = (harness.ask(job_name=f"job-{n}", tenant="ours", slots=32) for n in range(3))
+    harness.jobs.hold_up("")
+    harness.settle()
+    assert [worker.job.state for worker in (first, second, third)] == [State.RUNNING, State.QUEUED, State.QUEUED]
+    harness.leave(first)
+    assert [worker.job.state for worker in (second, third)] == [State.RUNNING, State.QUEUED]
+
+
+def test_a_job_counts_at_each_switch_of_its_tree() -> None:
+    harness = JobsHarness(switches=racks(), quotas=HALF)
+
+    def ask(job_name: str, *leaves: str, tenant: str) -> Worker:
+        ends = [join.Endpoint(address=RACKS[leaf], port=5000 + 16 * rank) for rank, leaf in enumerate(leaves)]
+        return [
+            harness.ask(job_name=job_name, rank=rank, world_size=len(ends), endpoint=end, tenant=tenant, slots=64)
+            for rank, end in enumerate(ends)
+        ][-1]
+
+    both = ask("both", "left", "right", tenant="greedy")
+    assert (both.job.slots, sorted(both.job.nodes)) == (32, ["left", "right", "spine"])
+    assert [ask(leaf, leaf, tenant="greedy").job.wants for leaf in RACKS] == [Wants.QUOTA, Wants.QUOTA]
+    assert ask("theirs", "left", "right", tenant="honest").job.slots == 32
+
+
+def test_a_job_that_needs_more_than_a_tenants_part_of_every_switch_is_refused() -> None:
+    harness = JobsHarness(switches=pair(admit=14), quotas=HALF)
+    assert harness.ask_all(7, job_name="most", threads_max=1)[0].job.state is State.RUNNING
+    code, text = harness.refused(harness.ask_all(8, job_name="more", threads_max=1)[0])
+    assert code == "RESOURCE_EXHAUSTED"
+    assert "one tenant may have 50% of left, 7 entries of table admit, and this job needs 8 (switch_percent in" in text
+    code, text = harness.refusal_of(lambda: harness.create(job_name="created", slots=64))
+    assert (code, text) == (
+        "RESOURCE_EXHAUSTED",
+        "64 slots are more than its tenant may have of a switch here, 50%, 32",
+    )
+
+
+def test_a_switch_is_not_kept_for_a_job_whose_tenant_has_its_part_of_it() -> None:
+    """Else it would stand idle: the job cannot have it."""
+    harness = JobsHarness(switches=pair(slots=64), quotas=HALF, limits=Limits(overtaken_max=2))
+    at_left = harness.ask(job_name="greedy", tenant="greedy", slots=32)
+    honest = [harness.ask(job_name=f"honest-{n}", tenant=f"honest-{n}", slots=32) for n in range(3)]
+    assert places(at_left, *honest) == ["left", "right", "left", "right"]
+    harness.leave(honest[1])
+    waits = harness.ask(job_name="greedy-2", tenant="greedy", slots=32)
+    assert waits.job.wants is Wants.ROOM, "right has none"
+    for n in range(6):
+        other = harness.ask(job_name=f"other-{n}", tenant="other", slots=32)
+        assert (other.job.state, other.job.switch_name) == (State.RUNNING, "left")
+        harness.leave(other)
+
+
+def test_a_job_that_has_lost_its_switch_goes_on_beyond_its_tenants_part_of_another() -> None:
+    made = JobsHarness(switches=pair(slots=1024), quotas=HALF)
+    ours = [running(made, name, 1, tenant="ours", slots=512)[0] for name in ("a", "b")]
+    assert sorted(places(*ours)) == ["left", "right"]
+    made.jobs.drain("left", resume=False)
+    made.wait(0.5, beating=ours)
+    assert places(*ours) == ["right", "right"]
+    halt(made, ours)
+    assert [worker.job.state for worker in ours] == [State.RUNNING, State.RUNNING], "what it has it may have again"
+
+
+def test_a_job_that_halts_by_itself_takes_no_more_of_another_switch_than_its_tenants_part() -> None:
+    made = JobsHarness(switches=pair(slots=1024), quotas=HALF)
+    ours = [running(made, name, 1, tenant="ours", slots=512)[0] for name in ("a", "b")]
+    before = places(*ours)
+    made.ask(job_name="theirs", tenant="theirs", slots=512)  # at the left, so that there is room at the right first
+    for _ in range(3):
+        halt(made, ours)
+        assert [worker.job.state for worker in ours] == [State.RUNNING, State.RUNNING]
+        assert places(*ours) == before
+    assert ours[0].job.move_number == 3
+
+
+def test_one_that_waits_for_its_own_switch_holds_up_none_that_must_leave_another() -> None:
+    switches = [*pair(slots=64), switch("spare", SwitchSizes(64, 360, 8))]
+    made = JobsHarness(switches=switches, quotas=HALF)
+    ours = [running(made, name, 1, tenant="ours", slots=32)[0] for name in ("a", "b", "c")]
+    assert sorted(places(*ours)) == ["left", "right", "spare"]
+    at_left, at_right, _ = sorted(ours, key=lambda worker: worker.job.switch_name)
+    for name in ("left", "right"):
+        made.create(job_name=name, world_size=1, slots=32, switch_name=name)
+        made.ask(job_name=name, job_token=made.jobs.reservations.get(name).job_token)  # type: ignore[union-attr]
+    made.switch_answers = False
+    made.jobs.beat(at_left, 1, made.now, join.Halted(unasked=True))
+    made.settle()
+    assert at_left.job.moving.lease.wants is Wants.ROOM  # type: ignore[union-attr]
+    made.jobs.drain("right", resume=False)
+    made.wait(0.5, beating=ours)
+    lease = at_right.job.moving.lease  # type: ignore[union-attr]
+    assert (lease.state, lease.switch_name) == (State.ADMITTING, "spare")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("jobs", [4, 40])
+def test_what_a_tenant_has_is_not_counted_anew_for_each_job(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = JobsHarness(switches=pair(slots=4096, jobs_max=256, admit=4096), quotas=HALF)
+    for number in range(jobs):
+        harness.ask(job_name=f"job-{number}", tenant="ours", slots=16)
+    sums, add = [0], Amounts.__add__
+    monkeypatch.setattr(Amounts, "__add__", lambda a, b: sums.append(1) or add(a, b))  # type: ignore[func-returns-value]
+    worker = harness.ask(job_name="next", tenant="ours", slots=16)
+    assert (worker.job.state, len(sums) < 30) == (State.RUNNING, True)
+
+
+def test_the_report_says_what_a_tenant_has_of_each_switch() -> None:
+    harness = JobsHarness(switches=pair(slots=64, admit=32), quotas=[Quota("greedy", switch_percent=50)])
+    harness.ask(job_name="first", tenant="greedy", slots=64, threads_max=4)
+    harness.ask(job_name="other", tenant="free", slots=64, threads_max=1)
+    free, greedy = report.report(harness.jobs, {}, harness.now).tenants
+    (at_left,) = greedy.switches
+    assert (greedy.switch_percent, at_left.switch_name) == (50, "left")
+    assert dict(at_left.room) == {"slots": 32, "jobs": 4, "admit": 16}
+    assert dict(at_left.room_taken) == {"slots": 32, "jobs": 1, "admit": 4}
+    (at_right,) = free.switches
+    assert (free.switch_percent, at_right.switch_name, at_right.room["slots"]) == (100, "right", 64)

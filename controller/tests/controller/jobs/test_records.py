@@ -9,7 +9,7 @@ from wiresum.controller.jobs.job import Asker, State
 from wiresum.controller.jobs.keys import BLOCK
 from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Output, Reconcile, Tell, Write
 from wiresum.controller.store import Store
-from wiresum_lab.doubles.controller import JobsHarness, join_request, member, switch
+from wiresum_lab.doubles.controller import JobsHarness, join_request, member
 
 
 def test_a_created_job_remembers_its_members_and_who_may_join_after_a_restart(store: Store) -> None:
@@ -127,26 +127,6 @@ def test_created_jobs_and_drained_switches_are_remembered(store: Store) -> None:
     after.settle()
     assert worker.job.state is State.RUNNING
     assert store.load().reservations == []
-
-
-def test_a_job_of_a_switch_that_is_no_longer_configured_stays_on_disk(store: Store) -> None:
-    JobsHarness(store=store).running()
-    after = JobsHarness(store=store, switches=[switch("another")])
-    assert len(after.jobs) == 0
-    assert [record.name for record in store.load().jobs] == ["a-job"]
-
-
-def test_a_job_of_a_host_that_is_no_longer_configured_stays_on_disk_and_disturbs_no_other(
-    store: Store,
-) -> None:
-    before = JobsHarness(store=store)
-    before.running(job_name="gone", endpoint=join.Endpoint(address="10.0.0.9", port=5000), world_size=1)
-    (worker,) = before.running(job_name="stays", endpoint=join.Endpoint(address="10.0.0.8", port=5000), world_size=1)
-    after = JobsHarness(store=store, switches=[switch(addresses=["10.0.0.8"])])
-    assert [job.name for job in after.jobs.all()] == ["stays"]
-    (reconcile,) = after.outputs(Reconcile)
-    assert reconcile.entries == (worker.job.root.entry,)
-    assert {record.name for record in store.load().jobs} == {"gone", "stays"}
 
 
 def test_a_restarted_service_keeps_running_jobs_and_refuses_waiting_workers() -> None:

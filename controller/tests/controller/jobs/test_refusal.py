@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import socket
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wiresum import join
-from wiresum.controller.jobs.refusal import Refusal, check_join
+from wiresum.controller.jobs.refusal import Refusal, check_join, data_address
+from wiresum_lab import lookups
 from wiresum_lab.doubles.controller import join_request
 
 
@@ -88,6 +91,21 @@ def test_another_protocol_version_is_refused_with_both_versions(version: int) ->
     assert caught.value.code == "FAILED_PRECONDITION"
     assert f"wiresum 9.9) speaks version {version}" in caught.value.text
     assert "install the same release" in caught.value.text
+
+
+@given(address=st.one_of(st.sampled_from(lookups.ODD_ADDRESSES), st.text(max_size=300), st.text("0123456789.:%x\0")))
+def test_an_address_is_one_that_the_worker_could_have_or_is_refused(address: str) -> None:
+    endpoint_there = endpoint(address)
+    with lookups.noted() as names:
+        try:
+            found = str(data_address(endpoint_there))
+        except Refusal as refusal:
+            assert refusal.code == "INVALID_ARGUMENT"
+            assert len(refusal.text) < 1000
+        else:
+            assert found == address, "one address has one form, by which workers are compared"
+            assert socket.inet_pton(socket.AF_INET, address)
+    assert names == []
 
 
 @given(raw=st.binary(max_size=200), version=st.booleans())

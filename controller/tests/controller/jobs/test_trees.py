@@ -170,7 +170,7 @@ def test_a_refusal_by_one_switch_evicts_the_job_from_the_others() -> None:
         "INTERNAL",
         "leaf2 did not take job 'a-job': no room in table admit. Its log says more",
     )
-    (record,) = made.jobs.history.find(None, "", 0)
+    (record,) = made.jobs.history.page(None).jobs
     assert (record.outcome, record.reason) == ("did_not_begin", made.refused(workers[0])[1])
     assert {output.switch_name for output in made.outputs(Evict)} == {"spine", "leaf1", "leaf2"}
     assert (made.jobs.all(), made.slots_free) == ([], 4 * SIZES.slots)

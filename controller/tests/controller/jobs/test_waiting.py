@@ -13,6 +13,7 @@ from wiresum.controller.jobs.job import Asker, Job, State, Wants, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Grant, Refuse, Wait
 from wiresum.controller.jobs.report import report
+from wiresum.controller.jobs.waiting import FRUITLESS_MAX, WaitingRoom
 from wiresum.controller.resources import Amounts
 from wiresum_lab.doubles.controller import JobsHarness, join_request, member, switch
 
@@ -390,3 +391,33 @@ def test_further_jobs_leave_job_numbers_and_room_in_tables_to_others() -> None:
     said = "table admit of leaf has room for 20 entries; 14 are taken and this job needs 2 (one in 4 is kept for other"
     assert said in harness.refused(further[-1])[1]
     assert [slots_of(harness.ask(job_name=f"program-{n}")) > 0 for n in range(4)] == [True] * 3 + [False]
+
+
+def test_a_queue_of_jobs_that_all_ask_otherwise_is_not_tried_again_for_each_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The calls of a tenant, not to wait for slots but to keep the service busy."""
+    sizes = SwitchSizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=16)
+    harness = JobsHarness(switches=[switch("full", sizes, ["10.0.0.1"]), switch("free", sizes, ["10.0.0.2"])])
+    full, free = (join.Endpoint(address=address, port=5000) for address in ("10.0.0.1", "10.0.0.2"))
+    holder = harness.ask(job_name="holder", slots=4096, endpoint=full)
+    queued = [
+        harness.ask(job_name=f"{threads}-{bits}", slots=1 << bits, threads_max=threads, endpoint=full, attempt="mine")
+        for threads in range(1, 16)
+        for bits in range(4, 12)
+    ]
+    harness.wait(0.1)
+    tried: list[Job] = []
+    place = WaitingRoom._place
+    monkeypatch.setattr(WaitingRoom, "_place", lambda self, job, kept: tried.append(job) or place(self, job, kept))  # type: ignore[func-returns-value]
+    for _ in range(20):
+        harness.ask(job_name="1-4", slots=16, threads_max=1, endpoint=full, attempt="mine")
+    assert len(tried) <= FRUITLESS_MAX + len(queued)
+    patient, in_a_hurry = (
+        harness.ask(job_name=f"at-free-{how}", endpoint=free, admission=how)
+        for how in (join.Admission.QUEUE, join.Admission.AT_ONCE)
+    )
+    harness.leave(holder)
+    assert {worker.job.state for worker in (patient, in_a_hurry, *queued)} == {State.QUEUED}
+    harness.wait(0.1)
+    assert {worker.job.state for worker in (patient, in_a_hurry, queued[0])} == {State.RUNNING}

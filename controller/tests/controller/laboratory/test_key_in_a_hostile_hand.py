@@ -10,7 +10,6 @@ import socket
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import grpc
 import pytest
@@ -20,7 +19,8 @@ from wiresum.controller import store
 from wiresum_lab.doubles.controller import Attendance, Client, JoinCall, member_of, refusal_of
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, QUESTION, RESULT, Packet
 from wiresum_lab.laboratory import HOST, HOSTILE, LANES, Job, Laboratory
-from wiresum_lab.processes import PATIENCE_S, unused_port, wait_until
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import unused_port, wait_until
 from wiresum_lab.proxies import Proxies
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -64,19 +64,22 @@ class Hostile:
         return refusal_of(caught.value)[0]
 
 
-@pytest.fixture
-def laboratory(tmp_path: Path) -> Iterator[Laboratory]:
-    with Laboratory(tmp_path, tables=TABLES) as laboratory:
+@pytest.fixture(scope="module")
+def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+    """For all tests, of which the last revokes the certificate."""
+    with Laboratory(tmp_path_factory.mktemp("laboratory"), tables=TABLES) as laboratory:
         for name in (STOLEN, "node8"):
             laboratory.pki.issue(name, "worker", tenants=(TENANT,))
         laboratory.pki.issue("speech", "worker", tenants=("speech",))
         yield laboratory
 
 
-@pytest.fixture
-def victim(laboratory: Laboratory) -> Job:
+@pytest.fixture(scope="module")
+def victim(laboratory: Laboratory) -> Iterator[Job]:
     """A job of the thief's own tenant, which is the worst case."""
-    return laboratory.job("victim", tls="node8")
+    job = laboratory.job("victim", tls="node8")
+    yield job
+    job.finish()
 
 
 @pytest.fixture
@@ -128,7 +131,6 @@ def test_it_cannot_touch_a_running_job(laboratory: Laboratory, victim: Job, host
     ):
         assert hostile.refusal(call) == "PERMISSION_DENIED"
     victim.goes_on()
-    victim.finish()
 
 
 def test_it_cannot_have_sums_sent_to_another_host_or_act_for_another_tenant(
@@ -150,13 +152,15 @@ def test_it_cannot_have_sums_sent_to_another_host_or_act_for_another_tenant(
 
 
 def test_packets_with_the_jobs_own_key_change_no_sum(laboratory: Laboratory, victim: Job, hostile: Hostile) -> None:
-    """The thief has read number and key of the job, and knows the workers' ports."""
+    """The thief has read number and key of the job, and knows the workers' ports, and where the switch takes packets of
+    the job's first thread. A packet that is wrong in nothing but where it comes from would be counted as the job's."""
     number, key, ports = secrets_of(laboratory, "victim")
     chance = random.Random(7)
     at = laboratory.at[laboratory.jobs_at()["victim"]]
     stray = {s.name: s.stray_packets["unknown"] for s in laboratory.operator.report().switches}[at.name]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.bind((HOSTILE, 0))
+        to_switch = 0
         for sent in range(PACKETS):
             kind = chance.choice((DATA, EMPTY, META, QUESTION, RESULT))
             numbered = chance.randrange(1, 1 << 12)
@@ -166,23 +170,23 @@ def test_packets_with_the_jobs_own_key_change_no_sum(laboratory: Laboratory, vic
                 cell=numbered % 2 + 2 * chance.randrange(32), round=numbered, tensor=1, chunk=chance.randrange(64),
                 words=words,
             ).to_bytes()  # fmt: skip
-            to = at.data + sent % 16 if kind is not RESULT else chance.choice(ports)
-            sender.sendto(forged, (HOST, to))
+            sender.sendto(forged, (HOST, chance.choice(ports) if kind is RESULT else at.data))
+            to_switch += kind is not RESULT
             if sent % BURST == 0:
                 victim.check()
     victim.goes_on()
     report = laboratory.await_report(
-        lambda report: {s.name: s.stray_packets["unknown"] for s in report.switches}[at.name] > stray + PACKETS / 2,
+        lambda report: {s.name: s.stray_packets["unknown"] for s in report.switches}[at.name] > stray + 0.9 * to_switch,
         "the operator sees them: they are counted as packets of nobody",
     )
-    (job,) = report.jobs
-    assert (job.name, job.state) == ("victim", "running")
-    victim.finish()
+    assert {job.name: job.state for job in report.jobs}["victim"] == "running"
+    victim.goes_on()
 
 
 def test_it_can_begin_and_spoil_jobs_of_its_tenant_within_the_quota_and_operators_see_who_and_revoke(
     laboratory: Laboratory, victim: Job, hostile: Hostile
 ) -> None:
+    laboratory.await_report(lambda report: [job.name for job in report.jobs] == ["victim"], "no other job is left")
     # It takes the place of a worker in a job that forms: the others find out when it does not sum.
     spoiled = laboratory.start_job("forming", tls="node8", ranks=[0])
     taken = hostile.ask(job_name="forming", rank=1, world_size=2).result()
@@ -209,4 +213,4 @@ def test_it_can_begin_and_spoil_jobs_of_its_tenant_within_the_quota_and_operator
     )
     code, text = hostile.ask(job_name="again").refusal()
     assert (code, "was revoked" in text) == ("UNAUTHENTICATED", True)
-    victim.finish()
+    victim.goes_on()

@@ -17,12 +17,25 @@ from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.p4runtime import Client, Host, P4RuntimeSwitch, Pipeline, Target, device_config
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum_lab.doubles.p4runtime_proxy import Proxy
+from wiresum_lab.absent import leave_one_for_each_reason
+from wiresum_lab.doubles.p4runtime_proxy import PATIENT, Proxy
 from wiresum_lab.namespaces.bmv2 import bmv2_command, bmv2_missing
 from wiresum_lab.processes import Program, unused_port
 
 HOSTS = tuple(Host(f"host{i}", f"10.0.0.{10 + i}", f"02:00:0a:00:00:{10 + i:02x}", i % 4) for i in range(32))
 DEVICE = 64 * os.getpid() + 62
+FOLDER = Path(__file__).parent
+
+
+def why_not(item: pytest.Item) -> str:
+    params = item.callspec.params if item.path.is_relative_to(FOLDER) and hasattr(item, "callspec") else {}
+    needs_bmv2 = params.get("kind") == "bmv2"
+    return f"not run on bmv2: {missing}" if needs_bmv2 and (missing := bmv2_missing()) else ""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    leave_one_for_each_reason(items, why_not)
 
 
 @pytest.fixture(scope="session")
@@ -77,19 +90,10 @@ def pipeline(kind: str, pipelines: dict[str, Pipeline]) -> Pipeline:
     return pipelines[kind]
 
 
-Serve = Callable[[], contextlib.AbstractContextManager[str]]
-
-
 @pytest.fixture
-def serve(kind: str, pipeline: Pipeline, tmp_path: Path) -> Serve:
-    """Starts a switch without a program for the length of a test; gives the address of its P4Runtime server."""
-    return lambda: _bmv2(tmp_path) if kind == "bmv2" else _software(pipeline)
-
-
-@pytest.fixture
-def server(serve: Serve) -> Iterator[str]:
+def server(kind: str, pipeline: Pipeline, tmp_path: Path) -> Iterator[str]:
     """The address of the P4Runtime server of a switch without a program."""
-    with serve() as address:
+    with _bmv2(tmp_path) if kind == "bmv2" else _software(pipeline) as address:
         yield address
 
 
@@ -104,16 +108,11 @@ def _software(pipeline: Pipeline) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _bmv2(folder: Path) -> Iterator[str]:
-    if missing := bmv2_missing():
-        pytest.skip(f"not tested on bmv2: {missing}")
     socket = folder / "p4runtime.socket"
     command = bmv2_command(f"unix:{socket}", DEVICE, thrift_port=unused_port())
-    try:
-        with Program(command, folder / "bmv2.log") as bmv2:
-            bmv2.await_ready(socket.exists)
-            yield f"unix:{socket}"
-    finally:
-        socket.unlink(missing_ok=True)
+    with Program(command, folder / "bmv2.log") as bmv2:
+        bmv2.await_ready(socket.exists)
+        yield f"unix:{socket}"
 
 
 @pytest.fixture
@@ -126,23 +125,17 @@ def proxy(server: str) -> Iterator[Proxy]:
 @pytest.fixture
 def client(proxy: Proxy, pipeline: Pipeline) -> Iterator[Client]:
     """The primary client of a switch that runs our program."""
-    with contextlib.closing(Client(proxy.address, DEVICE, election_id=10)) as client:
+    with contextlib.closing(Client(proxy.address, DEVICE, election_id=10, times=PATIENT)) as client:
         client.wait_ready()
         client.load(pipeline)
         yield client
 
 
 @pytest.fixture
-def target_at(pipeline: Pipeline) -> Callable[[str], Target]:
-    """A target with ports and hosts, so that entries of every table are written; its P4Runtime server is at this
-    address."""
+def target(proxy: Proxy, pipeline: Pipeline) -> Target:
+    """With ports and hosts, so that entries of every table are written."""
     at = {"name": "leaf", "kind": "bmv2", "device": DEVICE, "address": "10.0.0.1", "mac": "02:00:0a:00:00:01"}
-    return lambda p4runtime: Target(p4runtime=p4runtime, pipeline=pipeline, hosts=HOSTS, **at)
-
-
-@pytest.fixture
-def target(proxy: Proxy, target_at: Callable[[str], Target]) -> Target:
-    return target_at(proxy.address)
+    return Target(p4runtime=proxy.address, pipeline=pipeline, hosts=HOSTS, **at)
 
 
 @pytest.fixture
@@ -151,7 +144,8 @@ def controllers() -> Iterator[Callable[[Target, int], P4RuntimeSwitch]]:
     with contextlib.ExitStack() as cleanup:
 
         def make(target: Target, election_id: int) -> P4RuntimeSwitch:
-            return cleanup.enter_context(contextlib.closing(P4RuntimeSwitch(target, election_id=election_id)))
+            made = P4RuntimeSwitch(target, election_id=election_id, times=PATIENT)
+            return cleanup.enter_context(contextlib.closing(made))
 
         yield make
 

@@ -6,12 +6,10 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import finsy as fy
-import pytest
 from finsy.proto import p4r
 
-from wiresum.controller.p4runtime import Pipeline, own
-from wiresum.controller.p4runtime.connection import Connection, Runs, Standing
+from wiresum.controller.p4runtime import Pipeline
+from wiresum.controller.p4runtime.connection import Connection, Runs
 
 DEVICE = 64 * os.getpid() + 62
 T = TypeVar("T")
@@ -50,39 +48,4 @@ def test_a_program_loaded_without_a_cookie_counts_as_another_program(server: str
         await connection._client.request(request)
         assert await connection.runs(pipeline) is Runs.ANOTHER
 
-    with_connection(server, use)
-
-
-def test_all_clients_are_told_who_is_primary(server: str) -> None:
-    async def use(first: Connection) -> None:
-        await first.bid(5)
-        assert await first.standing() == Standing(5, primary=True, vacant=False)
-        async with Connection(server, DEVICE, None) as second:
-            await second.bid(4)
-            assert await second.standing() == Standing(5, primary=False, vacant=False)
-            await second.bid((1 << 64) + 1)
-            assert await second.standing() == Standing((1 << 64) + 1, primary=True, vacant=False)
-            assert await first.standing() == Standing((1 << 64) + 1, primary=False, vacant=False)
-        assert await first.standing() == Standing((1 << 64) + 1, primary=False, vacant=True)
-
-    with_connection(server, use)
-
-
-def test_reading_needs_no_arbitration_and_writing_does(server: str, pipeline: Pipeline, schema: fy.P4Schema) -> None:
-    entity = own.entries("10.0.0.1", "02:00:00:00:00:01")[0].encode(schema)
-
-    async def load(connection: Connection) -> None:
-        await connection.bid(2)
-        await connection.standing()
-        await connection.load(pipeline)
-        await connection.write("INSERT", [entity])
-
-    async def use(connection: Connection) -> None:
-        await connection.check_alive()
-        assert len(await connection.read([fy.P4TableEntry("own").encode(schema)])) == 1
-        with pytest.raises(fy.P4ClientError) as refused:
-            await connection.write("DELETE", [entity])
-        assert refused.value.code == fy.GRPCStatusCode.PERMISSION_DENIED
-
-    with_connection(server, load)
     with_connection(server, use)

@@ -21,7 +21,7 @@ from wiresum.controller.resources import Amounts
 from wiresum.controller.service.join_server import JoinServer
 from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import Client
-from wiresum_lab.doubles.p4runtime_proxy import Proxy, write_tofino_program
+from wiresum_lab.doubles.p4runtime_proxy import PATIENT, Proxy, write_tofino_program
 from wiresum_lab.processes import unused_port, wait_until
 
 any_server = pytest.mark.parametrize("kind", ["software", "bmv2"], indirect=True)
@@ -68,7 +68,9 @@ def make(targets: list[Target]) -> Iterator[Make]:
     with contextlib.ExitStack() as cleanup:
 
         def connect(election_id: int) -> Pipes:
-            device = cleanup.enter_context(contextlib.closing(P4Device(targets[0], election_id=election_id)))
+            device = cleanup.enter_context(
+                contextlib.closing(P4Device(targets[0], election_id=election_id, times=PATIENT))
+            )
             upper, lower = (P4RuntimeSwitch(t, election_id=election_id, device=device) for t in targets)
             upper.wait_ready()
             return upper, lower

@@ -28,6 +28,7 @@ def named(objects: Any, alias: str) -> Any:
 def tofino(cells: int = 8192, pairs: int = 32) -> p4i.P4Info:
     """As p4c makes it of p4src/tna: a structure in most registers, and a register for each pair of words."""
     info = copy()
+    named(info.tables, "forward").preamble.alias = "pipe.forward"  # since an action has that name, too
     del info.registers[:]
     for structure, members in {"pair_t": ("first", "second"), "round_cell_t": ("awaited", "owner")}.items():
         for member in members:

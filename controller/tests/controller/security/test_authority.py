@@ -122,6 +122,17 @@ def test_issued_certificates_are_recorded(tmp_path: Path) -> None:
     assert "wiresum:role/worker" in line["names"]
 
 
+def test_no_certificate_is_made_that_a_full_disk_leaves_unrecorded(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path, "test")
+    (tmp_path / "issued.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        authority.issue(WORKER, tmp_path / "tls", 1)
+    assert not (tmp_path / "tls" / "tls.crt").exists()
+    (tmp_path / "issued.jsonl").unlink()
+    authority.issue(WORKER, tmp_path / "tls", 1)
+    assert len(authority.issued(WORKER.name)) == 1
+
+
 @pytest.mark.parametrize(
     ("holder", "days", "problem"),
     [

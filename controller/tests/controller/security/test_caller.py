@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from ipaddress import IPv4Address
 
 import pytest
 
@@ -49,12 +50,12 @@ def test_without_tls_everything_is_allowed_and_names_in_the_context_are_ignored(
     found = identify(PEER, {"x509_subject_alternative_name": [b"wiresum:job/a"], "x509_common_name": [b"root"]})
     assert (found.name, found.authenticated) == ("", False)
     assert found.has_role("operator")
-    found.check_may_join("any job", "any tenant", "192.0.2.1")
+    found.check_may_join("any job", "any tenant", IPv4Address("192.0.2.1"))
 
 
 def refusal(of: Caller, job: str = "a-job", tenant: str = "", address: str = "10.0.0.7") -> str:
     with pytest.raises(Refusal) as caught:
-        of.check_may_join(job, tenant, address)
+        of.check_may_join(job, tenant, IPv4Address(address))
     assert caught.value.code == "PERMISSION_DENIED"
     return caught.value.text
 
@@ -62,10 +63,10 @@ def refusal(of: Caller, job: str = "a-job", tenant: str = "", address: str = "10
 def test_a_certificate_is_valid_for_the_jobs_that_it_names() -> None:
     narrow = holder("wiresum:role/worker", "wiresum:job/night-*", "wiresum:job/a-job")
     for job in ("night-1", "a-job"):
-        narrow.check_may_join(job, "", "10.0.0.7")
+        narrow.check_may_join(job, "", IPv4Address("10.0.0.7"))
     for job in ("a jobs", "Night-1", "my night-1", ""):
         assert "is for jobs 'night-*', 'a-job', and not for" in refusal(narrow, job)
-    holder("wiresum:role/worker").check_may_join("any job", "", "10.0.0.7")
+    holder("wiresum:role/worker").check_may_join("any job", "", IPv4Address("10.0.0.7"))
 
 
 def test_a_certificate_is_valid_for_the_tenants_that_it_names() -> None:
@@ -88,15 +89,16 @@ def test_a_caller_without_a_tenant_in_its_certificate_is_its_own_tenant() -> Non
 def test_a_worker_may_use_the_callers_address_or_those_in_its_certificate() -> None:
     found = holder("10.1.0.7")
     for address in ("10.0.0.7", "10.1.0.7"):
-        found.check_may_join("a-job", "", address)
+        found.check_may_join("a-job", "", IPv4Address(address))
     assert "names no address 10.0.0.8" in refusal(found, address="10.0.0.8")
     assert "WIRESUM_ADDRESS" in refusal(found, address="127.0.0.1")
 
 
-def test_a_local_process_may_use_the_hosts_addresses_only() -> None:
-    local = holder(peer="ipv4:127.0.0.1:5")
-    for address in ("127.0.0.1", "127.0.0.2"):
-        local.check_may_join("a-job", "", address)
+def test_a_caller_over_loopback_may_use_the_hosts_addresses_and_those_that_it_names() -> None:
+    """A process of this host, or one behind a proxy there, as with deploy/nginx.conf."""
+    local = holder("192.0.2.7", peer="ipv4:127.0.0.1:5")
+    for address in ("127.0.0.1", "127.0.0.2", "192.0.2.7"):
+        local.check_may_join("a-job", "", IPv4Address(address))
     assert "names no address 192.0.2.77" in refusal(local, address="192.0.2.77")
 
 

@@ -1,5 +1,5 @@
-"""Every call of every service with every kind of certificate, on a forming and on a running job of another tenant.
-TABLE has the expected result of each."""
+"""Every call of every service with every kind of certificate, on a forming and on a running job of another tenant, at a
+controller, at a job's fallback switch, and at a standby. TABLE has the expected result of each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,15 @@ from wiresum.controller.security import Security
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.controller.security.security import SERVED
+from wiresum.controller.service.served_jobs import ServedJobs
+from wiresum.controller.service.standby_server import ANSWERED, StandbyServer
 from wiresum.join import join_pb2, join_pb2_grpc, operator_pb2, operator_pb2_grpc
 from wiresum.join.credentials import load, open_channel
+from wiresum.join.served import ServedJob, job_id
 from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, join_request
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab.laboratory import certified_earlier
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 TENANT = "vision"
 """The tenant of the attacked job."""
@@ -39,12 +45,18 @@ CALLERS = {
     "switch": Holder("w", Claims(frozenset({"switch"})), ("127.0.0.1",)),
     "revoked": Holder("lost", Claims(frozenset({"worker", "operator", "switch"}), tenants=(TENANT,))),
     "foreign": Holder("f", Claims(frozenset({"worker", "operator", "switch"}), tenants=(TENANT,))),
+    "expired": Holder("e", Claims(frozenset({"worker", "operator", "switch"}), tenants=(TENANT,))),
     "none": None,
+    "plain": None,
 }
-"""Callers by what is special about their certificate; `foreign` is from another authority."""
+"""Callers by what is special about their certificate; `foreign` is from another authority, `plain` uses no TLS."""
+STRANGERS = ("foreign", "expired", "none", "plain")
 
 FORMING, RUNNING = "forming", "running"
-NOBODY = {"revoked": "revoked", "foreign": "no connection", "none": "no connection"}
+CONTROLLER, FALLBACK = "controller", "fallback"
+SECRET, SLOTS = bytes(32), 64
+"""Of the jobs that the fallback serves. An attacker knows all of them but the secret."""
+NOBODY = {"revoked": "revoked", **dict.fromkeys(STRANGERS, "no connection")}
 NOT_WORKERS = {"operator": "role", "controller": "role", "switch": "role", **NOBODY}
 OUTSIDERS = {"no tenant": "another tenant's", "other tenant": "another tenant's", "other jobs": "certificate's jobs"}
 AS_NO_MEMBER = dict.fromkeys(("no tenant", "other tenant", "same tenant", "both tenants", "other jobs"), "no member")
@@ -62,6 +74,11 @@ TABLE: dict[tuple[str, str], dict[str, str]] = {
         for method in ("Attend", "Leave", "Abort", "Diagnose")
         for state in (FORMING, RUNNING)
     },
+    # A controller is nobody's fallback.
+    **{
+        ("JoinService/Prove", state): {**dict.fromkeys(AS_NO_MEMBER, "no fallback"), **NOT_WORKERS}
+        for state in (FORMING, RUNNING)
+    },
     **{
         (f"OperatorService/{method}", state): {"operator": "ok", **NOT_OPERATORS}
         for method in ("GetReport", "EndJob", "Drain")
@@ -69,6 +86,10 @@ TABLE: dict[tuple[str, str], dict[str, str]] = {
     },
     **{
         ("OperatorService/CreateJob", state): {"operator": "taken", **NOT_OPERATORS}
+        for state in (FORMING, RUNNING)
+    },
+    **{
+        ("OperatorService/DiscardRecord", state): {"operator": "no record", **NOT_OPERATORS}
         for state in (FORMING, RUNNING)
     },
     # Workers see the ended jobs of their own tenants.
@@ -92,7 +113,19 @@ TABLE: dict[tuple[str, str], dict[str, str]] = {
         for state in (FORMING, RUNNING)
     },
 }  # fmt: skip
-"""For each method and state of the attacked job, the result for each caller."""
+"""For each method and state of the attacked job, the result for each caller at a controller."""
+
+SERVES_OTHERS = dict.fromkeys(("no tenant", "other tenant", "same tenant", "both tenants"), "serves other jobs")
+AT_FALLBACK = {
+    ("JoinService/Join", FORMING): SERVES_OTHERS,
+    ("JoinService/Join", RUNNING): SERVES_OTHERS,
+    # The proof is for this caller's number alone, and no secret.
+    ("JoinService/Prove", FORMING): dict.fromkeys(AS_NO_MEMBER, "ok"),
+    ("JoinService/Prove", RUNNING): dict.fromkeys(AS_NO_MEMBER, "ok"),
+}
+"""What differs at a fallback switch."""
+REFUSED_BEFORE = {"role", "revoked", "no connection"}
+"""Wherever the call is made: by a standby, too, which turns all others away but an operator who asks for the report."""
 
 MEANINGS = {
     ("PERMISSION_DENIED", "has not the role"): "role",
@@ -101,8 +134,12 @@ MEANINGS = {
     ("PERMISSION_DENIED", "is for jobs 'night-*'"): "certificate's jobs",
     ("ALREADY_EXISTS", ""): "taken",
     ("NOT_FOUND", "knows no such member"): "no member",
+    ("NOT_FOUND", "is not the fallback switch of a job"): "no fallback",
+    ("NOT_FOUND", "is set aside; there are: none"): "no record",
+    ("PERMISSION_DENIED", "this is the fallback switch of other jobs"): "serves other jobs",
     ("UNAUTHENTICATED", "was revoked"): "revoked",
-    ("UNAVAILABLE", ""): "no connection",
+    ("UNAVAILABLE", join.STANDS_BY): "stands by",
+    ("UNAVAILABLE", "failed to connect"): "no connection",
 }
 """The result that a status code and a part of its text stand for."""
 
@@ -121,34 +158,66 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ours, foreign = Authority.create(folder / "ca", "test"), Authority.create(folder / "foreign-ca", "test")
     for name, holder in CALLERS.items():
         if holder is not None:
-            (foreign if name == "foreign" else ours).issue(holder, folder / name, 10)
+            expired = certified_earlier(timedelta(days=30)) if name == "expired" else contextlib.nullcontext()
+            with expired:
+                (foreign if name == "foreign" else ours).issue(holder, folder / name, 10)
     ours.issue(Holder("service", Claims(frozenset({"controller"})), ("127.0.0.1",)), folder / "service", 10)
     ours.revoke(ours.issued("lost"))
     shutil.copy(folder / "ca" / "ca.crl", folder / "service" / "ca.crl")
     return folder
 
 
-class Service:
-    """The real service with a recording switch, and a channel for each certificate."""
+class Channels:
+    """One for each certificate."""
 
-    def __init__(self, pki: Path, cleanup: contextlib.ExitStack) -> None:
-        self.security = Security(SecurityConfig(tls=pki / "service", requests_burst=100_000))
-        cleanup.callback(self.security.close)
-        self.server = JoinServer(RecordingDriver(), security=self.security)
+    def __init__(self, pki: Path, target: str, cleanup: contextlib.ExitStack) -> None:
+        self._pki, self._target = pki, target
+        self.of = {name: cleanup.enter_context(self._open(name)) for name in CALLERS}
+
+    def _open(self, name: str) -> grpc.Channel:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        if name == "plain":
+            return grpc.insecure_channel(self._target, options)
+        if name not in STRANGERS:
+            return open_channel(self._target, tls=self._pki / name, options=options)
+        trusted = load(self._pki / "same tenant").authority
+        files = ("tls.key", "tls.crt") if name != "none" else ()
+        own = [(self._pki / name / file).read_bytes() for file in files]
+        return grpc.secure_channel(self._target, grpc.ssl_channel_credentials(trusted, *own), options)
+
+
+def secured(pki: Path, cleanup: contextlib.ExitStack) -> Security:
+    security = Security(SecurityConfig(tls=pki / "service", requests_burst=100_000))
+    cleanup.callback(security.close)
+    return security
+
+
+class Service:
+    """The real service with a recording switch."""
+
+    def __init__(self, pki: Path, kind: str, cleanup: contextlib.ExitStack) -> None:
+        self.kind = kind
+        self._served = ServedJobs() if kind == FALLBACK else None
+        self.server = JoinServer(RecordingDriver(), security=secured(pki, cleanup), served=self._served)
         cleanup.callback(self.server.stop, 0.1)
-        self.target = f"127.0.0.1:{self.server.start('127.0.0.1', 0)}"
-        self.channels = {name: cleanup.enter_context(self._channel(pki, name)) for name in CALLERS}
+        target = f"127.0.0.1:{self.server.start('127.0.0.1', 0)}"
+        self.channels = Channels(pki, target, cleanup).of
         self.victims = Client(self.server.port, channel=self.channels["same tenant"])
         self._numbers = itertools.count()
-        self.victims.leave(self.victims.join(job_name="over"))
+        self._serve("over", 1)
+        self.victims.leave(self.victims.join(job_name="over", **self._as_member()))
 
-    def _channel(self, pki: Path, name: str) -> grpc.Channel:
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        if name not in ("foreign", "none"):
-            return open_channel(self.target, tls=pki / name, options=options)
-        trusted = load(pki / "same tenant").authority
-        own = [(pki / name / file).read_bytes() for file in ("tls.key", "tls.crt")] if name == "foreign" else []
-        return grpc.secure_channel(self.target, grpc.ssl_channel_credentials(trusted, *own), options)
+    def expected(self, method: str, state: str) -> dict[str, str]:
+        differs = AT_FALLBACK.get((method, state), {}) if self.kind == FALLBACK else {}
+        return {**TABLE[method, state], **differs}
+
+    def _serve(self, job_name: str, workers: int) -> None:
+        if self._served is not None:
+            self._served.replace([ServedJob(job_name, TENANT, SECRET.hex(), workers, SLOTS)])
+
+    def _as_member(self) -> dict[str, Any]:
+        """What a worker of the victim says besides, since it knows the secret."""
+        return going_on(SECRET) if self.kind == FALLBACK else {}
 
     def jobs(self) -> dict[str, join.JobReport]:
         return {job.name: job for job in self.server.report().jobs}
@@ -158,7 +227,8 @@ class Service:
         """A job of two workers, of which only the first joins if it is to be forming."""
         name = f"victim-{next(self._numbers)}"
         ranks = range(1 if state == FORMING else 2)
-        asked = [self.victims.join_soon(job_name=name, rank=rank, world_size=2) for rank in ranks]
+        self._serve(name, 2)
+        asked = [self.victims.join_soon(job_name=name, rank=rank, world_size=2, **self._as_member()) for rank in ranks]
         attendances = [Attendance(self.victims, call.result()) for call in asked] if state == RUNNING else []
         wait_until(lambda: name in self.jobs() and self.jobs()[name].state == state, f"the victim is {state}")
         yield self.jobs()[name]
@@ -168,20 +238,26 @@ class Service:
             call.cancel()
 
 
-@pytest.fixture(scope="module")
-def service(pki: Path) -> Iterator[Service]:
+def going_on(secret: bytes) -> dict[str, Any]:
+    """What a worker says of a job that goes on."""
+    said = join.Resumed(slots=SLOTS, threads=1, lanes=64, positions=bytes(4 * SLOTS), job_id=job_id(secret))
+    return {"resumed": said, "slots": SLOTS, "lanes_max": 64, "threads_max": 1, "can_move": True}
+
+
+@pytest.fixture(scope="module", params=[CONTROLLER, FALLBACK])
+def service(pki: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
     with contextlib.ExitStack() as cleanup:
-        yield Service(pki, cleanup)
+        yield Service(pki, request.param, cleanup)
 
 
-def call_of(service: Service, method: str, channel: grpc.Channel, job: join.JobReport) -> Callable[[], Any]:
-    """The call of this method that an attacker of this job would make."""
+def call_of(
+    method: str, channel: grpc.Channel, job: join.JobReport, *, tenant: str = "", **said: Any
+) -> Callable[[], Any]:
+    """The call of this method that an attacker of this job would make. `said`: in a Join."""
     workers, operators = join_pb2_grpc.JoinServiceStub(channel), operator_pb2_grpc.OperatorServiceStub(channel)
     health = health_pb2_grpc.HealthStub(channel)
     member = join.Member(job=job.job, worker=1, token="0" * 32, switch_name=job.switch_name)
-    switch = service.server.report().switches[0]
-    asks_as = TENANT if channel is service.channels["both tenants"] else ""
-    request = join_request(job_name=job.name, rank=1, world_size=2, attempt="mine", tenant=asks_as)
+    request = join_request(job_name=job.name, rank=1, world_size=2, attempt="mine", tenant=tenant, **said)
     end = {"timeout": PATIENCE_S}
     return {
         "JoinService/Join": lambda: list(workers.Join(request, **end)),
@@ -189,6 +265,7 @@ def call_of(service: Service, method: str, channel: grpc.Channel, job: join.JobR
         "JoinService/Leave": lambda: workers.Leave(join.LeaveRequest(member=member), **end),
         "JoinService/Abort": lambda: workers.Abort(join.AbortRequest(member=member), **end),
         "JoinService/Diagnose": lambda: workers.Diagnose(member, **end),
+        "JoinService/Prove": lambda: workers.Prove(join.Challenge(job_name=job.name, nonce=bytes(16)), **end),
         "OperatorService/GetReport": lambda: operators.GetReport(join.GetReportRequest(), **end),
         "OperatorService/ListEnded": lambda: operators.ListEnded(join.ListEndedRequest(job_name="over"), **end),
         "OperatorService/CreateJob": lambda: operators.CreateJob(
@@ -196,7 +273,10 @@ def call_of(service: Service, method: str, channel: grpc.Channel, job: join.JobR
         ),
         "OperatorService/EndJob": lambda: operators.EndJob(join.EndJobRequest(job_name=job.name), **end),
         "OperatorService/Drain": lambda: operators.Drain(
-            join.DrainRequest(switch_name=switch.name, resume=True), **end
+            join.DrainRequest(switch_name=job.switch_name, resume=True), **end
+        ),
+        "OperatorService/DiscardRecord": lambda: operators.DiscardRecord(
+            join.DiscardRecordRequest(job_name=job.name), **end
         ),
         "Health/Check": lambda: health.Check(health_pb2.HealthCheckRequest(), **end),
         "Health/List": lambda: health.List(health_pb2.HealthListRequest(), **end),
@@ -220,18 +300,56 @@ def test_the_table_has_a_row_for_every_method_and_a_column_for_every_certificate
         assert set(by_caller) == set(CALLERS), row
 
 
+def as_tenant(caller: str) -> str:
+    """Of a certificate that names several, one is to be asked for."""
+    return TENANT if caller == "both tenants" else ""
+
+
+METHODS = sorted({method for method, _ in TABLE})
+
+
 @pytest.mark.parametrize("state", [FORMING, RUNNING])
-@pytest.mark.parametrize("method", sorted({method for method, _ in TABLE}))
+@pytest.mark.parametrize("method", METHODS)
 def test_every_call_with_every_certificate_gives_the_result_in_the_table(
     service: Service, method: str, state: str
 ) -> None:
     changes = method in ("JoinService/Join", "OperatorService/EndJob")
+    said = going_on(bytes(31)) if service.kind == FALLBACK else {}
     with contextlib.ExitStack() as cleanup:
         job = cleanup.enter_context(service.victim(state))
-        for caller, expected in TABLE[method, state].items():
-            found = outcome(call_of(service, method, service.channels[caller], job))
+        for caller, expected in service.expected(method, state).items():
+            found = outcome(call_of(method, service.channels[caller], job, tenant=as_tenant(caller), **said))
             assert found == expected, f"{method} by {caller}, while the victim is {state}"
             if found == "ok" and changes:
                 job = cleanup.enter_context(service.victim(state))
             left = service.jobs()[job.name]
             assert (left.state, left.joined, left.tenant) == (state, job.joined, TENANT), f"after {method} by {caller}"
+
+
+def test_a_members_token_alone_says_who_calls(service: Service) -> None:
+    """Of a job of its own, with a place in the victim."""
+    if service.kind == FALLBACK:
+        pytest.skip("it serves one job")
+    with service.victim(RUNNING) as victim:
+        own = service.victims.join(job_name="own")
+        member = join.Member(job=victim.job, worker=1, token=own.token, switch_name=victim.switch_name)
+        until = {"timeout": PATIENCE_S}
+        assert len(service.victims.stub.Diagnose(member, **until).workers) == 1, "its own job's"
+        service.victims.stub.Abort(join.AbortRequest(member=member), **until)
+        ended = [job.state for name, job in service.jobs().items() if name == "own"]
+        assert ended in ([], ["ending"]), "its own job"
+        assert service.jobs()[victim.name].state == RUNNING
+
+
+def test_a_standby_refuses_the_same_callers_and_turns_the_others_away(pki: Path) -> None:
+    job = join.JobReport(name="victim", job=1, switch_name="leaf")
+    with contextlib.ExitStack() as cleanup:
+        server = StandbyServer([], secured(pki, cleanup))
+        cleanup.callback(server.stop)
+        channels = Channels(pki, f"127.0.0.1:{server.start('127.0.0.1', 0)}", cleanup).of
+        for method, caller in itertools.product(METHODS, CALLERS):
+            at_controller = TABLE[method, FORMING][caller]
+            answers = ANSWERED.endswith(method) and at_controller == "ok"
+            expected = at_controller if answers or at_controller in REFUSED_BEFORE else "stands by"
+            found = outcome(call_of(method, channels[caller], job, tenant=as_tenant(caller)))
+            assert found == expected, f"{method} by {caller}"

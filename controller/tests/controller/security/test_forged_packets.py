@@ -25,10 +25,11 @@ from wiresum.join.credentials import open_channel
 from wiresum.switch import SoftwareSwitch
 from wiresum_lab.doubles.controller import join_request
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION, RESULT, Packet
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 HOST, OTHER_HOST = "127.0.0.1", "127.0.0.2"
-PACKETS = 1000
+PACKETS = 300
 BURST = 100
 """Packets sent without a pause; they fit the switch's receive buffer, whatever their size."""
 ELEMENTS = 20_000
@@ -268,36 +269,54 @@ def test_results_that_do_not_come_from_the_switch_are_rejected_by_workers(traini
 # Control plane.
 
 
-def malformed(numbers: random.Random) -> tuple[str, bytes]:
-    """A method, with bytes that are not its message or a message with invalid values."""
-    method = numbers.choice(("Join", "Attend", "Leave", "Abort", "Diagnose"))
+MALFORMED_TO = {
+    "another tenant": ("JoinService", ("Join", "Attend", "Leave", "Abort", "Diagnose", "Prove")),
+    "the job's tenant": ("JoinService", ("Join", "Attend", "Leave", "Abort", "Diagnose", "Prove")),
+    "an operator": ("OperatorService", ("EndJob", "CreateJob", "Drain", "DiscardRecord")),
+}
+"""Who sends malformed messages: to which service, and to which of its methods."""
+
+
+def malformed(numbers: random.Random, method: str) -> bytes:
+    """Bytes that are not its message or a message with invalid values."""
     honest = join_request(job_name="a-job", rank=0, world_size=2).SerializeToString()
     guessed = join.Heartbeat(member=join.Member(job=1, token=f"{numbers.getrandbits(128):032x}")).SerializeToString()
-    return method, numbers.choice(
-        (
-            b"\xff" + numbers.randbytes(numbers.randrange(200)),
-            honest[: numbers.randrange(1, len(honest))],
-            honest + b"\x0a" + bytes(numbers.randrange(20_000)),
-            guessed,
-            numbers.randbytes(numbers.randrange(100)),
-            b"",
-        )
+    wrong = [
+        b"\xff" + numbers.randbytes(numbers.randrange(200)),
+        honest + b"\x0a" + bytes(numbers.randrange(20_000)),
+    ]
+    if method in MALFORMED_TO["an operator"][1]:  # one that parses may name the job, and would be obeyed
+        return numbers.choice(wrong)
+    return numbers.choice(
+        [*wrong, honest[: numbers.randrange(1, len(honest))], guessed, numbers.randbytes(numbers.randrange(100)), b""]
     )
 
 
+@pytest.fixture
+def malformed_by(
+    request: pytest.FixtureRequest, issue: Callable[..., Path], worker_tls: Path, operator_tls: Path
+) -> tuple[str, tuple[str, ...], Path]:
+    service, methods = MALFORMED_TO[request.param]
+    other = issue("worker", "mallory", tenants=("mallory",))
+    tls = {"another tenant": other, "the job's tenant": worker_tls, "an operator": operator_tls}[request.param]
+    return service, methods, tls
+
+
+@pytest.mark.parametrize("malformed_by", MALFORMED_TO, indirect=True)
 def test_malformed_messages_are_refused_and_counted_and_change_no_sum(
-    server: JoinServer, security: Security, training: Training, worker_tls: Path
+    server: JoinServer, security: Security, training: Training, malformed_by: tuple[str, tuple[str, ...], Path]
 ) -> None:
+    service, methods, tls = malformed_by
     numbers = random.Random(1)
-    before = security.refusals.total()
+    before = security.refusals.copy()
     codes = set()
-    with open_channel(f"{HOST}:{server.port}", tls=worker_tls) as channel:
+    with open_channel(f"{HOST}:{server.port}", tls=tls) as channel:
         for _ in range(0, PACKETS, BURST):
             calls = []
             for _ in range(BURST):
-                method, raw = malformed(numbers)
-                call = channel.stream_stream(f"/wiresum.join.v1.JoinService/{method}")
-                calls.append(call(iter([raw]), timeout=PATIENCE_S))
+                method = numbers.choice(methods)
+                call = channel.stream_stream(f"/wiresum.join.v1.{service}/{method}")
+                calls.append(call(iter([malformed(numbers, method)]), timeout=PATIENCE_S))
             for call in calls:
                 with pytest.raises(grpc.RpcError):
                     list(call)
@@ -306,8 +325,8 @@ def test_malformed_messages_are_refused_and_counted_and_change_no_sum(
         "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "ALREADY_EXISTS", "FAILED_PRECONDITION",
         "PERMISSION_DENIED",
     }  # fmt: skip
-    wait_until(lambda: security.refusals.total() == before + PACKETS, "each is counted")
-    assert security.refusals["malformed"] > 100
-    assert security.refusals["oversized"] > 0
+    wait_until(lambda: security.refusals.total() == before.total() + PACKETS, "each is counted")
+    assert security.refusals["malformed"] > before["malformed"] + PACKETS / 10
+    assert security.refusals["oversized"] > before["oversized"]
     assert security.refusals["exception"] == 0
     training.assert_progress()

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import grpc
 import grpc.aio
 import pytest
 
 from wiresum import join
+from wiresum.agent.control import ask_again_after_s, code_of, details, is_from_service
 from wiresum.controller.config import SecurityConfig
+from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.security import OPTIONS, Security, caller, interceptor
+from wiresum.controller.security.audit import AuditLog
+from wiresum.controller.security.front import Front
+from wiresum.controller.security.security import SERVED
+from wiresum.controller.security.shares import Shares
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 from wiresum.join.constants import LEASE_SLOTS_MAX
 from wiresum.join.credentials import CredentialsError, open_channel
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab.clocks.for_asyncio import VirtualLoop, in_virtual_time
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 
 class JoinService(join_pb2_grpc.JoinServiceServicer):
@@ -74,6 +85,9 @@ class Server:
     def expect_refusals(self, counted: dict[str, int]) -> None:
         """Waits until refusals are counted, which happens at about the time when the client is told."""
         wait_until(lambda: self.security.refusals == counted, f"refusals are {counted}")
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(action)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -149,26 +163,6 @@ def test_a_refusal_by_the_service_is_passed_on_and_counted(serve: Serve, connect
     server.expect_refusals({"not_found": 1, "exception": 1})
 
 
-def test_workers_and_operators_may_only_call_their_own_service(
-    serve: Serve, connect: Connect, controller_tls: Path, worker_tls: Path, operator_tls: Path
-) -> None:
-    server = serve(tls=controller_tls)
-    worker, operator = connect(server, worker_tls), connect(server, operator_tls)
-    code, text = refusal(lambda: worker.operator.GetReport(join.GetReportRequest(), timeout=PATIENCE_S))
-    assert code == "PERMISSION_DENIED"
-    assert "test worker at 127.0.0.1 has not the role operator" in text
-    for method in ("Join", "Attend"):
-        assert refusal(lambda method=method: operator.send(f"JoinService/{method}", b""))[0] == "PERMISSION_DENIED"
-    operator.operator.GetReport(join.GetReportRequest(), timeout=PATIENCE_S)
-    server.expect_refusals({"role": 3})
-
-
-def test_without_tls_loopback_callers_may_do_everything(serve: Serve, connect: Connect) -> None:
-    client = connect(serve())
-    client.operator.GetReport(join.GetReportRequest(), timeout=PATIENCE_S)
-    assert len(list(client.stub.Join(join.JoinRequest(), timeout=PATIENCE_S))) == 2
-
-
 def test_plaintext_beyond_loopback_must_be_enabled_explicitly() -> None:
     async def listen(config: SecurityConfig) -> int:
         async with Security(config).listening(grpc.aio.server(), "0.0.0.0:0") as port:
@@ -224,18 +218,81 @@ def test_a_worker_that_goes_on_may_say_as_much(serve: Serve, connect: Connect) -
     server.expect_refusals({"oversized": 1})
 
 
-def test_a_call_without_a_message_is_ended(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interceptor, "FIRST_MESSAGE_S_MAX", 0.1)
-    server = serve()
-    client = connect(server)
-    assert refusal(lambda: client.send("JoinService/Join"))[0] == "INVALID_ARGUMENT"
-    held = threading.Event()
-    silent = (b"" for _ in iter(lambda: held.wait(PATIENCE_S), True))
-    call = client.channel.stream_stream("/wiresum.join.v1.JoinService/Join")(silent, timeout=PATIENCE_S)
-    code, text = refusal(lambda: next(call))
-    held.set()
-    assert (code, "no message came within" in text) == ("DEADLINE_EXCEEDED", True)
-    server.expect_refusals({"silent": 2})
+class Call:
+    """gRPC's context of a call, in virtual time."""
+
+    def __init__(self, *messages: bytes, peer: str = "ipv4:10.0.0.7:50123", name: str = "", ends: bool = True) -> None:
+        """`ends`: after the messages; otherwise nothing more comes."""
+        self._messages, self._peer, self._name, self._ends = list(messages), peer, name, ends
+        self.answers: list[Any] = []
+        self.refused: tuple[str, str] | None = None
+        self.trailers: dict[str, str] = {}
+
+    def peer(self) -> str:
+        return self._peer
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        roles = [b"wiresum:role/worker"]
+        named = {"x509_common_name": [self._name.encode()], "x509_subject_alternative_name": roles}
+        return {"transport_security_type": [b"ssl"], **named} if self._name else {}
+
+    async def read(self) -> Any:
+        if not self._messages and not self._ends:
+            await asyncio.Event().wait()
+        return self._messages.pop(0) if self._messages else grpc.aio.EOF
+
+    async def write(self, answer: Any) -> None:
+        self.answers.append(answer)
+
+    async def abort(self, code: grpc.StatusCode, text: str, trailers: Any) -> None:
+        self.refused, self.trailers = (code.name, text), dict(trailers)
+        raise grpc.aio.AbortError
+
+    def details(self) -> str:
+        return ""
+
+
+class Served:
+    """The interceptor alone, before methods that allow everything."""
+
+    def __init__(self, loop: VirtualLoop, *, per_second: float = 1e3, burst: int = 1000) -> None:
+        self.refusals: Counter[str] = Counter()
+        front = mock.Mock(spec=Front, peer_of=lambda peer: peer, prove=lambda *_: "", calling=contextlib.nullcontext)
+        self._interceptor = interceptor.Interceptor(
+            SERVED, AuditLog(clock=loop.time), front, self.refusals,
+            requests_per_second=per_second, requests_burst=burst, clock=loop.time,
+        )  # fmt: skip
+        service = JoinService()
+        self._methods = {
+            "Attend": grpc.stream_stream_rpc_method_handler(service.Attend, join.Heartbeat.FromString),
+            "Diagnose": grpc.unary_unary_rpc_method_handler(service.Diagnose, join.Member.FromString),
+        }
+
+    async def serve(self, method: str, call: Call) -> Call:
+        """Until the call has ended."""
+
+        async def known(_: object) -> Any:
+            return self._methods[method]
+
+        details = mock.Mock(method=f"/wiresum.join.v1.JoinService/{method}")
+        handler = await self._interceptor.intercept_service(known, details)
+        with contextlib.suppress(grpc.aio.AbortError):
+            await handler.stream_stream(None, call)
+        return call
+
+
+def test_a_call_without_a_message_is_ended() -> None:
+    async def run(loop: VirtualLoop) -> None:
+        served = Served(loop)
+        ended = await served.serve("Diagnose", Call())
+        assert ended.refused == ("INVALID_ARGUMENT", "the call came without a message")
+        began_at = loop.time()
+        silent = await served.serve("Diagnose", Call(ends=False))
+        assert silent.refused == ("DEADLINE_EXCEEDED", "no message came within 10 s of the call")
+        assert loop.time() == pytest.approx(began_at + interceptor.FIRST_MESSAGE_S_MAX)
+        assert served.refusals == {"silent": 2}
+
+    in_virtual_time(run)
 
 
 def test_unknown_methods_are_counted(serve: Serve, connect: Connect) -> None:
@@ -244,77 +301,121 @@ def test_unknown_methods_are_counted(serve: Serve, connect: Connect) -> None:
     server.expect_refusals({"unimplemented": 1})
 
 
-def test_a_caller_that_asks_too_often_is_told_when_to_retry(serve: Serve, connect: Connect) -> None:
-    server = serve(requests_per_second=1, requests_burst=20)
-    client = connect(server)
-    refused = []
-    for _ in range(30):
-        try:
-            client.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
-        except grpc.RpcError as error:
-            refused.append(error)
-    assert len(refused) >= 8
-    for error in refused:
-        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "127.0.0.1 asks too often" in error.details()
-        assert 0 < int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"]) <= 1000
-    server.expect_refusals({"rate": len(refused)})
+def test_who_asks_too_often_is_told_when_to_ask_again_and_others_are_served() -> None:
+    async def run(loop: VirtualLoop) -> None:
+        served = Served(loop, per_second=2, burst=5)
+
+        async def ask(name: str, address: str) -> Call:
+            return await served.serve("Diagnose", Call(b"", peer=f"ipv4:{address}:5", name=name))
+
+        asked = [await ask("node 7", "10.0.0.7") for _ in range(8)]
+        assert [call.refused is None for call in asked] == [True] * 5 + [False] * 3
+        told = "node 7 at 10.0.0.7 asks too often: again in 0.5 s"
+        assert {call.refused for call in asked[5:]} == {("RESOURCE_EXHAUSTED", told)}
+        assert {call.trailers[join.RETRY_KEY] for call in asked[5:]} == {"500"}
+        assert served.refusals == {"rate": 3}
+        for name, address in (("node 7", "10.0.0.8"), ("node 8", "10.0.0.7"), ("", "10.0.0.7")):
+            assert (await ask(name, address)).refused is None
+        await asyncio.sleep(0.5)
+        assert [(await ask("node 7", "10.0.0.7")).refused is None for _ in range(2)] == [True, False]
+
+    in_virtual_time(run)
 
 
-def test_the_rate_limit_is_by_certificate_and_address(
-    serve: Serve, connect: Connect, controller_tls: Path, worker_tls: Path
-) -> None:
-    server = serve(tls=controller_tls, requests_per_second=1, requests_burst=5)
-    client = connect(server, worker_tls)
-    buckets = server.security.interceptor._buckets
-    for _ in range(4):
-        client.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
-    assert set(buckets._buckets) == {"127.0.0.1 test worker"}, (
-        "not others with this certificate, nor others at this address"
-    )
-
-
-def test_concurrent_calls_of_one_address_are_bounded(
-    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(interceptor, "CALLS_AT_ONCE_MAX", 3)
-    server = serve()
-    client = connect(server)
+@contextlib.contextmanager
+def streams(client: Client, count: int) -> Iterator[list[Any]]:
+    """Calls that last."""
     over = threading.Event()
 
     def beats() -> Iterator[join.Heartbeat]:
         yield join.Heartbeat()
         over.wait(PATIENCE_S)
 
-    streams = [client.stub.Attend(beats(), timeout=PATIENCE_S) for _ in range(3)]
-    for stream in streams:
-        next(stream)
-    code, text = refusal(lambda: client.stub.Diagnose(join.Member(), timeout=PATIENCE_S))
-    assert (code, "3 calls in progress" in text) == ("RESOURCE_EXHAUSTED", True)
-    over.set()
-    for stream in streams:
-        list(stream)
-    client.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
-    server.expect_refusals({"calls": 1})
-    wait_until(lambda: server.security.interceptor._in_progress == {}, "no call is in progress")
+    made = [client.stub.Attend(beats(), timeout=PATIENCE_S) for _ in range(count)]
+    try:
+        for stream in made:
+            next(stream)
+        yield made
+    finally:
+        over.set()
+        for stream in made:
+            stream.cancel()
 
 
-def test_a_flooding_stream_is_slowed_down_without_loss(
-    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+def test_a_tenant_with_as_many_calls_as_it_can_have_keeps_no_other_out(
+    serve: Serve, connect: Connect, issue: Callable[..., Path], controller_tls: Path, operator_tls: Path
 ) -> None:
-    monkeypatch.setattr(interceptor, "STREAM_MESSAGES_BURST", 5)
-    client = connect(serve())
-    slept: list[float] = []
-    sleep = asyncio.sleep
+    server = serve(tls=controller_tls)
+    server.security.interceptor._shares = Shares(20)
+    first, second = (
+        connect(server, issue("worker", name, tenants=("greedy",))) for name in ("greedy at one host", "and at another")
+    )
+    other, operator = connect(server, issue("worker", "other")), connect(server, operator_tls)
+    with streams(first, 9), streams(second, 1):
+        for client, held in ((first, "certificate 'greedy at one host' has 9"), (second, "tenant 'greedy' has 10")):
+            with pytest.raises(grpc.RpcError) as caught:
+                client.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
+            assert code_of(caught.value) == "RESOURCE_EXHAUSTED"
+            assert 1.0 <= (ask_again_after_s(caught.value) or 0.0) <= 5.0
+            assert f"{held} calls in progress" in details(caught.value)
+        with streams(other, 4):
+            other.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
+            operator.operator.GetReport(join.GetReportRequest(), timeout=PATIENCE_S)
+        server.expect_refusals({"calls": 2})
+    wait_until(lambda: server.security.interceptor._in_progress == {}, "no call is in progress")
+    assert (server.security.interceptor._shares.taken, len(server.security.interceptor._shares)) == (0, 0)
+    first.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
 
-    async def note(seconds: float) -> None:
-        slept.append(seconds)
-        await sleep(seconds)
 
-    monkeypatch.setattr(interceptor.asyncio, "sleep", note)
-    beats = (join.Heartbeat(round_newest=number) for number in range(20))
-    assert len(list(client.stub.Attend(beats, timeout=PATIENCE_S))) == 20
-    assert slept, "20 messages came at once, and 5 may"
+def test_a_refused_connection_is_counted_and_the_client_asks_again(
+    serve: Serve, connect: Connect, controller_tls: Path, worker_tls: Path
+) -> None:
+    server = serve(tls=controller_tls)
+    server.security.front._shares = Shares(3)
+    with streams(connect(server, worker_tls), 1), streams(connect(server, worker_tls), 1):
+        client = connect(server, worker_tls)
+        with pytest.raises(grpc.RpcError) as caught:
+            client.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
+        assert is_from_service(caught.value)
+        assert 1.0 <= (ask_again_after_s(caught.value) or 0.0) <= 5.0
+        assert "certificate 'test worker' has 2 connections, and no more while 1 of 3 are free" in details(caught.value)
+        server.expect_refusals({"connections": 1})
+    client.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
+
+
+def test_calls_in_progress_with_a_revoked_certificate_end_with_the_reason(
+    serve: Serve, connect: Connect, issue: Callable[..., Path], controller_tls: Path
+) -> None:
+    server = serve(tls=controller_tls)
+    lost, kept = (connect(server, issue("worker", name)) for name in ("lost", "kept"))
+    with streams(lost, 3) as ending, streams(kept, 1) as going_on:
+        serials = {c.caller.name: c.caller.serial for c in server.security.interceptor._in_progress}
+        server.security.revocations._serials = frozenset({serials["lost"]})
+        server.call_soon(server.security._end_revoked)
+        for stream in ending:
+            code, text = refusal(lambda stream=stream: next(stream))
+            assert (code, "lost at 127.0.0.1 was revoked: ask whoever" in text) == ("UNAUTHENTICATED", True)
+        server.expect_refusals({"revoked": 3})
+        wait_until(lambda: len(server.security.front) == 1, "its connection ends")
+        assert going_on[0].is_active()
+    kept.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
+
+
+def test_a_flooding_stream_is_slowed_down_without_loss() -> None:
+    async def run(loop: VirtualLoop) -> None:
+        beats = [join.Heartbeat(round_newest=number).SerializeToString() for number in range(200)]
+        began_at = loop.time()
+        call = await Served(loop).serve("Attend", Call(*beats))
+        assert [event.ended.reason for event in call.answers] == [str(number) for number in range(200)]
+        waited = 199 - interceptor.STREAM_MESSAGES_BURST  # the first is not counted
+        assert loop.time() - began_at == pytest.approx(waited / interceptor.STREAM_MESSAGES_PER_SECOND)
+
+    in_virtual_time(run)
+
+
+def test_a_stream_is_read_a_few_times_as_fast_as_heartbeats_come() -> None:
+    beats_per_second = 1000 / Limits().heartbeat_interval_ms
+    assert 2 * beats_per_second <= interceptor.STREAM_MESSAGES_PER_SECOND <= 5 * beats_per_second
 
 
 def test_every_relevant_call_is_in_the_audit_log(
@@ -325,8 +426,9 @@ def test_every_relevant_call_is_in_the_audit_log(
     refusal(lambda: client.stub.Leave(join.LeaveRequest(member=join.Member(job=4)), timeout=PATIENCE_S))
     refusal(lambda: client.operator.GetReport(join.GetReportRequest(), timeout=PATIENCE_S))
     refusal(lambda: client.send("JoinService/Leave", b"\xff"))
-    wait_until(lambda: (tmp_path / "audit.log").read_text().count("\n") == 4, "four calls are in the audit log")
-    text = (tmp_path / "audit.log").read_text()
+    audit = tmp_path / "audit.log"
+    wait_until(lambda: audit.exists() and audit.read_text().count("\n") == 4, "four calls are in the audit log")
+    text = audit.read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert [(line["method"], line["outcome"]) for line in lines] == [
         ("Join", "OK"),

@@ -26,7 +26,8 @@ from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum_lab.doubles.controller import Attendance, Client, member_of
 from wiresum_lab.doubles.workers import CIRCLE, DATA, EMPTY, MISSING, QUESTION, RESULT, Misdeeds, Packet, first_round
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 HOST = "127.0.0.1"
 SLOTS, LANES = 16, 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,18 +10,24 @@ from pathlib import Path
 import grpc
 import pytest
 from click.testing import CliRunner
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from wiresum import join
 from wiresum.controller import JoinServer
 from wiresum.controller.config import SecurityConfig
-from wiresum.controller.security import Security
+from wiresum.controller.security import Security, front, revocation
 from wiresum.controller.security.authority import Authority, AuthorityError, Holder, show
 from wiresum.controller.security.command import ca
 from wiresum.controller.security.names import Claims
 from wiresum.controller.security.revocation import Revocations
+from wiresum.controller.security.shares import CERTIFICATE, Party
+from wiresum.controller.service.standby_server import StandbyServer
 from wiresum.join.credentials import CredentialsError
-from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, refusal_of
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab import REPOSITORY
+from wiresum_lab.clocks.for_asyncio import VirtualLoop, in_virtual_time
+from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, join_request, refusal_of
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 
 @pytest.fixture
@@ -95,7 +102,6 @@ def test_an_invalid_list_is_refused_at_the_start_and_ignored_later(
     revoke(pki, "bad")
     put(pki)
     revoked = Revocations(pki / "controller")
-    assert revoked.refresh(), "the first caller is told that it is new"
     assert not revoked.refresh()
     other = Authority.create(tmp_path / "other", "test")
     other.issue(Holder("w", Claims(frozenset({"worker"}))), tmp_path / "foreign", 1)
@@ -112,6 +118,45 @@ def test_an_invalid_list_is_refused_at_the_start_and_ignored_later(
     (pki / "ca.crl").write_bytes((tmp_path / "other" / "ca.crl").read_bytes())
     with pytest.raises(AuthorityError, match="another authority's"):
         Authority.open(pki).revoke([])
+
+
+def test_what_a_watcher_is_told_and_ends(pki: Path) -> None:
+    """Both for the list that was there before, and for each that is new; an error does not keep it from the next."""
+    revoke(pki, "good")
+    put(pki)
+    revoked, seen = Revocations(pki / "controller"), list[tuple[str, bool, float]]()
+
+    async def run(loop: VirtualLoop) -> None:
+        began_at = loop.time()
+
+        def note(what: str) -> None:
+            seen.append((what, revoked.has(serial(pki / "bad")), round(loop.time() - began_at, 1)))
+
+        def tell() -> None:
+            note("told")
+            if len(seen) == 3:
+                raise ZeroDivisionError
+
+        watching = asyncio.create_task(revoked.watch(tell, lambda: note("ended")))
+        await asyncio.sleep(2.0)
+        revoke(pki, "bad")
+        put(pki)
+        await asyncio.sleep(10.0)
+        watching.cancel()
+
+    in_virtual_time(run)
+    assert seen == [
+        ("told", False, 0.0),
+        ("ended", False, 0.5),
+        ("told", True, 2.5),
+        ("told", True, 3.5),
+        ("ended", True, 4.0),
+    ]
+
+
+def test_what_is_revoked_ends_within_the_two_seconds_that_the_page_promises() -> None:
+    assert "Within two seconds" in (REPOSITORY / "docs" / "security.md").read_text()
+    assert revocation.LOOK_S + revocation.TELL_S + front.LAST_WORDS_S < 2.0
 
 
 @pytest.fixture
@@ -159,7 +204,59 @@ def test_a_revoked_worker_is_removed_from_its_jobs_and_cannot_join_again(
         attendance.hang_up()
     operator = connect("operator")
     assert operator.report().service.refusals["revoked"] == 2
-    assert '"outcome": "revoked"' in (tmp_path / "audit.log").read_text()
+    wait_until(lambda: '"outcome": "revoked"' in (tmp_path / "audit.log").read_text(), "the audit log says so")
+
+
+def test_all_that_a_revoked_certificate_holds_ends(
+    server: JoinServer, connect: Callable[[str], Client], pki: Path
+) -> None:
+    """A Join that waits, a stream of a job, a call that is no worker's, and a connection without a call."""
+    good, bad, waiting, watching, idle = map(connect, ("good", "bad", "bad", "bad", "bad"))
+    kept = Attendance(good, good.join(job_name="kept"))
+    lost = Attendance(bad, bad.join(job_name="lost"))
+    asked = waiting.stub.Join(join_request(job_name="forms", world_size=2), timeout=PATIENCE_S)
+    idle.stub.Diagnose.future(join.Member(), timeout=PATIENCE_S).exception()
+    watched = health_pb2_grpc.HealthStub(watching.channel).Watch(health_pb2.HealthCheckRequest())
+    next(watched)
+    shares = server._security.front._shares
+    wait_until(lambda: shares.held(Party(CERTIFICATE, "bad")) == 4, "each has a connection")
+    revoke(pki, "bad")
+    put(pki)
+    assert "its certificate was revoked" in lost.wait_ended().reason
+    with pytest.raises(grpc.RpcError) as caught:
+        list(asked)
+    assert (caught.value.code().name, "its certificate was revoked" in caught.value.details()) == ("ABORTED", True)
+    with pytest.raises(grpc.RpcError) as caught:
+        next(watched)
+    assert (caught.value.code().name, "was revoked: ask" in caught.value.details()) == ("UNAUTHENTICATED", True)
+    wait_until(lambda: shares.held(Party(CERTIFICATE, "bad")) == 0, "its connections end")
+    assert {who for who in shares._held if who.kind == CERTIFICATE} == {Party(CERTIFICATE, "good")}
+    pulses = kept.pulses
+    wait_until(lambda: kept.pulses > pulses or kept.ended is not None, "the other job's heartbeats are answered")
+    assert kept.ended is None
+    for attendance in (kept, lost):
+        attendance.hang_up()
+
+
+def test_a_standby_ends_what_a_revoked_certificate_holds(pki: Path) -> None:
+    security = Security(SecurityConfig(tls=pki / "controller"))
+    server = StandbyServer([], security)
+    server.start("127.0.0.1", 0)
+    client, later = (Client(server.port, tls=pki / "operator") for _ in range(2))
+    try:
+        assert client.report().service.role == "standby"
+        assert security.front._shares.taken == 1
+        revoke(pki, "operator")
+        put(pki)
+        wait_until(lambda: security.front._shares.taken == 0, "its connection ends")
+        with pytest.raises(grpc.RpcError) as caught:
+            later.report()
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    finally:
+        client.close()
+        later.close()
+        server.stop()
+        security.close()
 
 
 def test_a_tenant_sees_its_own_ended_jobs_and_an_operator_sees_all(connect: Callable[[str], Client]) -> None:
@@ -174,3 +271,17 @@ def test_a_tenant_sees_its_own_ended_jobs_and_an_operator_sees_all(connect: Call
     assert ended("good") == [("good-job", "good", "completed")]
     assert ended("bad") == [("bad-job", "bad", "completed")]
     assert sorted(ended("operator")) == [("bad-job", "bad", "completed"), ("good-job", "good", "completed")]
+
+
+def test_operators_see_when_the_certificate_of_a_running_jobs_worker_expires(
+    pki: Path, connect: Callable[[str], Client]
+) -> None:
+    worker = connect("good")
+    attendance = Attendance(worker, worker.join(job_name="night"))
+    expires_at = show(pki / "good" / "tls.crt").expires_at.timestamp()
+
+    def told() -> list[float]:
+        return [each.certificate_expires_at for job in connect("operator").jobs() for each in job.workers]
+
+    wait_until(lambda: told() == [expires_at], "the worker attends")
+    attendance.hang_up()

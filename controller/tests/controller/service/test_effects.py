@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from wiresum import join
 from wiresum.controller import JoinServer, Limits
-from wiresum.controller import store as store_module
+from wiresum.controller.service.effects import Times
 from wiresum.controller.store import Store
+from wiresum_lab.clocks.by_hand import FrozenClock
 from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
-LIMITS = Limits(connection_lost_ms=200, attend_ms_max=500, evict_retry_ms=50)
+LIMITS = Limits(connection_lost_ms=200, evict_retry_ms=50)
+STEP_S = 0.9 * LIMITS.stall_ms_max / 1000
 Disk = Callable[[Store], contextlib.AbstractContextManager[None]]
 
 
@@ -55,19 +58,23 @@ def broken(request: pytest.FixtureRequest) -> Disk:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    monkeypatch.setattr(store_module, "BUSY_S_MAX", 3600.0)
-    with contextlib.closing(Store(tmp_path)) as store:
+def store(tmp_path: Path) -> Iterator[Store]:
+    with contextlib.closing(Store(tmp_path, busy_s_max=3600.0)) as store:
         store.begin()
         yield store
 
 
 @pytest.fixture
-def server(driver: RecordingDriver, store: Store) -> Iterator[JoinServer]:
-    server = JoinServer(driver, LIMITS, store=store)
+def times() -> Times:
+    return Times(write_s_max=0.2, write_retry_s=0.05)
+
+
+@pytest.fixture
+def server(driver: RecordingDriver, store: Store, clock: FrozenClock, times: Times) -> Iterator[JoinServer]:
+    server = JoinServer(driver, LIMITS, store=store, clock=clock, times=times)
     server.start(port=0)
     yield server
-    server.stop(0.2)
+    server.stop(0.0)
 
 
 @pytest.fixture
@@ -85,7 +92,6 @@ def states(store: Store) -> list[str]:
         return [record.state for record in reader.load().jobs]
 
 
-@pytest.mark.slow
 def test_survivors_are_told_of_a_lost_worker_while_the_disk_fails(
     store: Store, client: Client, job: list[Attendance], driver: RecordingDriver, broken: Disk
 ) -> None:
@@ -111,7 +117,6 @@ def test_heartbeats_are_answered_while_the_disk_fails(
         assert job[0].ended is None
 
 
-@pytest.mark.slow
 def test_no_job_begins_that_could_not_be_stored_and_waiting_workers_are_told_why(
     store: Store, client: Client, job: list[Attendance], driver: RecordingDriver, broken: Disk
 ) -> None:
@@ -124,32 +129,35 @@ def test_no_job_begins_that_could_not_be_stored_and_waiting_workers_are_told_why
     assert waiting.result().workers == 1
 
 
-@pytest.mark.slow
 def test_a_worker_whose_grant_waits_for_the_disk_is_not_counted_as_late(
-    store: Store, client: Client, driver: RecordingDriver
+    store: Store, server: JoinServer, client: Client, driver: RecordingDriver, clock: FrozenClock
 ) -> None:
     with full(store):
         asked = [client.join_soon(rank=rank, world_size=2) for rank in range(2)]
         wait_until(lambda: "disk full" in client.report().service.trouble, "operators see it")
         wait_until(lambda: bool(driver.admitted), "the switch has the job")
-        time.sleep(3 * LIMITS.attend_ms_max / 1000)
+        clock.pass_at(server, 3 * LIMITS.attend_ms_max / 1000, STEP_S)
         (found,) = client.jobs()
         assert found.state == "running"
     assert [call.result().rank for call in asked] == [0, 1]
 
 
-@pytest.mark.slow
-def test_a_worker_whose_grant_waits_for_the_disk_is_told_of_the_end_of_its_job(store: Store, client: Client) -> None:
+def test_a_worker_whose_grant_waits_for_the_disk_is_told_of_the_end_of_its_job(
+    store: Store, server: JoinServer, client: Client, clock: FrozenClock
+) -> None:
     with full(store):
         asked = [client.join_soon(rank=rank, world_size=2) for rank in range(2)]
         wait_until(lambda: "disk full" in client.report().service.trouble, "operators see it")
-        client.operator.EndJob(join.EndJobRequest(job_name="a-job", reason="no time"), timeout=PATIENCE_S)
+        with pytest.raises(grpc.RpcError, match="this is not on disk"):
+            client.operator.EndJob(join.EndJobRequest(job_name="a-job", reason="no time"), timeout=PATIENCE_S)
         for call in asked:
             code, text = call.refusal()
             assert (code, "an operator ended it: no time" in text) == ("ABORTED", True)
+    clock.pass_at(server, LIMITS.drain_ms_max / 1000 + STEP_S, STEP_S)
     wait_until(lambda: client.jobs() == [], "it is gone")
 
 
+@pytest.mark.parametrize("times", [Times(write_s_max=PATIENCE_S)])
 def test_a_deposed_service_ends_no_job(
     store: Store, server: JoinServer, job: list[Attendance], driver: RecordingDriver
 ) -> None:
@@ -161,20 +169,26 @@ def test_a_deposed_service_ends_no_job(
     assert driver.admitted
 
 
-@pytest.mark.slow
 def test_a_job_that_ended_while_the_disk_failed_also_ends_after_a_restart(
-    store: Store, server: JoinServer, client: Client, job: list[Attendance], driver: RecordingDriver
+    store: Store,
+    server: JoinServer,
+    client: Client,
+    job: list[Attendance],
+    driver: RecordingDriver,
+    clock: FrozenClock,
+    times: Times,
 ) -> None:
     """On disk the job still runs, as if the service had died before it could tell the survivors."""
     with full(store):
         job[1].hang_up()
         job[0].wait_ended()
         wait_until(lambda: not driver.admitted, "the switch has forgotten the job")
-        server.stop(0.2)
+        server.stop(0.0)
     assert states(store) == ["running"]
     store.begin()
-    again = JoinServer(driver, LIMITS, store=store)
+    again = JoinServer(driver, LIMITS, store=store, clock=clock, times=times)
     with contextlib.closing(Client(again.start(port=0))) as other:
+        clock.pass_at(again, LIMITS.drain_ms_max / 1000 + STEP_S, STEP_S)
         wait_until(lambda: other.slots_free() == driver.sizes.slots, "no slot is lost")
         assert other.jobs() == []
     again.stop(0.2)
@@ -193,7 +207,8 @@ def test_nobody_hears_of_a_move_before_it_is_written_down(
     wait_until(lambda: len(driver.entries) == 2, "the switch has the next lease")
     with broken(store):
         streams[1].halted = messages_halted(streams[1])
-        time.sleep(0.5)
+        pulses = streams[0].pulses + 5
+        wait_until(lambda: streams[0].pulses > pulses, "there was time to tell it")
         assert streams[0].halted is not None
         assert streams[0].grant.key == key
     streams[1].obeys = True
@@ -208,3 +223,20 @@ def test_nobody_hears_of_a_move_before_it_is_written_down(
 
 def messages_halted(stream: Attendance) -> join.Halted:
     return join.Halted(move_number=1, positions=bytes(4 * stream.grant.slots))
+
+
+def test_no_worker_is_told_to_halt_for_a_move_whose_number_is_not_written_down(
+    client: Client, driver: RecordingDriver, store: Store, broken: Disk
+) -> None:
+    """The next service would take that number for one that nobody has given. No worker counts as late meanwhile."""
+    streams = [Attendance(client, reply) for reply in client.join_all(2, can_move=True)]
+    with broken(store):
+        driver.change("it was killed", forgetting=True)
+        driver.change("")
+        wait_until(lambda: client.jobs()[0].state == "moving", "it moves")
+        wait_until(lambda: bool(client.report().service.trouble), "the disk takes nothing")
+        assert [stream.halted for stream in streams] == [None, None]
+    wait_until(lambda: {stream.orders for stream in streams} == {2}, "both have halted, and moved")
+    assert [stream.ended for stream in streams] == [None, None]
+    for stream in streams:
+        stream.hang_up()

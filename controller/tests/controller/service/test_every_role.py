@@ -15,8 +15,9 @@ from wiresum.controller import JoinServer
 from wiresum.controller.security import Security
 from wiresum.controller.security.security import SERVED
 from wiresum.controller.service.standby_server import SERVICES, StandbyServer
+from wiresum_lab.clocks.by_hand import FrozenClock
 from wiresum_lab.doubles.controller import RecordingDriver
-from wiresum_lab.processes import PATIENCE_S
+from wiresum_lab.patience import PATIENCE_S
 
 TURNED_AWAY = f"UNAVAILABLE: {join.STANDS_BY}"
 TABLE: dict[str, dict[str, str]] = {
@@ -25,11 +26,13 @@ TABLE: dict[str, dict[str, str]] = {
     "JoinService/Leave": {"active": "NOT_FOUND", "standby": TURNED_AWAY},
     "JoinService/Abort": {"active": "NOT_FOUND", "standby": TURNED_AWAY},
     "JoinService/Diagnose": {"active": "NOT_FOUND", "standby": TURNED_AWAY},
+    "JoinService/Prove": {"active": "NOT_FOUND", "standby": TURNED_AWAY},
     "OperatorService/GetReport": {"active": "answered", "standby": "answered"},
     "OperatorService/ListEnded": {"active": "answered", "standby": TURNED_AWAY},
     "OperatorService/CreateJob": {"active": "INVALID_ARGUMENT", "standby": TURNED_AWAY},
     "OperatorService/EndJob": {"active": "NOT_FOUND", "standby": TURNED_AWAY},
     "OperatorService/Drain": {"active": "answered", "standby": TURNED_AWAY},
+    "OperatorService/DiscardRecord": {"active": "NOT_FOUND", "standby": TURNED_AWAY},
     **{
         f"Health/{method.name}": {"active": "answered", "standby": TURNED_AWAY}
         for service in SERVICES
@@ -43,7 +46,7 @@ CALLS = [(service.full_name, method.name) for service in SERVICES for method in 
 @pytest.fixture(scope="module")
 def targets() -> Iterator[dict[str, str]]:
     with contextlib.ExitStack() as cleanup:
-        active, standby = JoinServer(RecordingDriver()), StandbyServer([], Security())
+        active, standby = JoinServer(RecordingDriver(), clock=FrozenClock()), StandbyServer([], Security())
         cleanup.callback(active.stop, 0.1)
         cleanup.callback(standby.stop)
         servers = {"active": active, "standby": standby}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import queue
 import random
 import signal
 import socket
@@ -13,7 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,11 +22,17 @@ import grpc
 import pytest
 
 from wiresum import join
+from wiresum.agent.control import ask_again_after_s
+from wiresum.cli.service import Service
 from wiresum.controller import JobEntry, JoinServer, Limits, SwitchSizes
 from wiresum.controller.jobs import keys
+from wiresum.controller.jobs.job import Job
+from wiresum.controller.service.effects import Times
 from wiresum.controller.store import Store
-from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, member_of, refusal_of
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab.clocks.by_hand import FrozenClock
+from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, join_request, member_of, refusal_of
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 
 @pytest.fixture
@@ -42,38 +49,67 @@ def attend(client: Client) -> Iterator[Callable[..., Attendance]]:
         stream.hang_up()
 
 
-def test_sixteen_workers_that_join_at_once_form_one_job(driver: RecordingDriver, client: Client) -> None:
-    replies = client.join_all(16)
-    assert {reply.job for reply in replies} == {1}
-    assert len({reply.key for reply in replies}) == 1
-    assert [reply.worker for reply in replies] == list(range(16))
-    assert len({reply.token for reply in replies}) == 16
-    (entry,) = driver.entries
-    assert isinstance(entry, JobEntry)
-    assert [endpoint.port for endpoint in entry.endpoints] == [5000 + 16 * rank for rank in range(16)]
+def let_pass(server: JoinServer, clock: FrozenClock, seconds: float, *streams: Attendance) -> None:
+    """Meanwhile these beat."""
+    for _ in range(round(2 * seconds)):
+        pulses = [stream.pulses for stream in streams]
+        clock.pass_at(server, 0.5)
+
+        def go_on(pulses: Sequence[int] = pulses) -> bool:
+            return all(each.pulses > n or each.ended for each, n in zip(streams, pulses, strict=True))
+
+        wait_until(go_on, "they beat on, or have heard of an end")
 
 
-def test_every_refusal_has_its_status_code_and_says_what_to_do(client: Client) -> None:
-    first = client.join_soon(rank=0, world_size=2)
-    wait_until(lambda: len(client.jobs()) == 1, "the first worker is waiting")
-    for fields, code, advice in (
-        ({"protocol_version": 7}, "FAILED_PRECONDITION", "release"),
-        ({"rank": 1, "world_size": 3}, "FAILED_PRECONDITION", "start all with the same world size"),
-        ({"rank": 0, "world_size": 2}, "ALREADY_EXISTS", "give each worker a rank of its own"),
-        ({"rank": 1, "world_size": 2, "key": 9}, "PERMISSION_DENIED", "set WIRESUM_KEY"),
-        ({"rank": 2, "world_size": 2}, "INVALID_ARGUMENT", "rank is 2"),
-        ({"rank": 0, "world_size": 0}, "INVALID_ARGUMENT", "1 to 4096"),
-        ({"rank": 0, "world_size": 4097}, "INVALID_ARGUMENT", "1 to 4096"),
-        ({"job_name": "large", "world_size": 33}, "RESOURCE_EXHAUSTED", "sum for in one job, 32"),
-    ):
-        refused_code, text = client.refusal(**fields)
-        assert refused_code == code
-        assert advice in text
-    client.join(rank=1, world_size=2)
-    assert first.result().worker == 0
-    code, text = client.refusal(rank=1, world_size=2)
-    assert code == "ALREADY_EXISTS"
-    assert "choose another name (WIRESUM_JOB), or wait until it ends" in text
+def test_ended_jobs_come_in_pages_and_a_command_gets_them_all(server: JoinServer, client: Client) -> None:
+    assert server._operators is not None
+    names = [f"job-{number}" for number in range(60)]
+    for name in names:
+        server._operators._jobs.history.note_given_up(Job(name, 0, 1, created_at=0.0), "r" * 1000, 1.0)
+    first = client.operator.ListEnded(join.ListEndedRequest(), timeout=PATIENCE_S)
+    assert first.ByteSize() < 1.1 * join.PAGE_BYTES_MAX
+    assert first.next_page
+    with Service(f"127.0.0.1:{server.port}") as service:
+        assert [job.name for job in service.ended().jobs] == names[::-1]
+
+
+def resumed_request(**fields: object) -> join.JoinRequest:
+    said = join.Resumed(slots=16, threads=1, lanes=90, positions=bytes(64), reason="it was lost")
+    return join_request(world_size=2, threads_max=1, lanes_max=90, can_move=True, resumed=said, **fields)
+
+
+@pytest.mark.parametrize("limits", [Limits(positions_tenant_bytes_max=100)])
+def test_a_worker_asks_again_where_there_is_no_room_yet_for_its_positions(client: Client) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        list(client.stub.Join(resumed_request(), timeout=PATIENCE_S))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert ask_again_after_s(caught.value) == 1.0
+
+
+def test_large_messages_are_not_held_while_their_calls_last(client: Client) -> None:
+    """A thousand calls may wait, and each message may have 144 KiB."""
+
+    def held() -> int:
+        """Those of this test: others in this process may hold theirs."""
+        requests = (each for each in gc.get_objects() if isinstance(each, join.JoinRequest))
+        beats = (each for each in gc.get_objects() if isinstance(each, join.Heartbeat))
+        of_join = sum(each.job_name == "large" and bool(each.resumed.positions) for each in requests)
+        return of_join + sum(each.member.switch_name == "s" * 1000 for each in beats)
+
+    ask = client.channel.unary_stream("/wiresum.join.v1.JoinService/Join")
+    waiting = ask(resumed_request(job_name="large").SerializeToString())
+    wait_until(lambda: [job.joined for job in client.jobs()] == [1], "it waits for the other worker")
+    wait_until(lambda: held() == 0, "the request is not held")
+    waiting.cancel()
+    member = member_of(client.join(job_name="other"))
+    member.switch_name = "s" * 1000
+    beats = queue.SimpleQueue[bytes | None]()
+    stream = client.channel.stream_stream("/wiresum.join.v1.JoinService/Attend")(iter(beats.get, None))
+    for _ in range(3):  # the service waits for a fourth
+        beats.put(join.Heartbeat(member=member).SerializeToString())
+        next(stream)
+        wait_until(lambda: held() == 0, "no heartbeat is held")
+    beats.put(None)
 
 
 def test_a_refusal_can_be_told_from_a_failure_of_grpc(client: Client) -> None:
@@ -106,46 +142,36 @@ WORKER = """
 import sys
 from wiresum_lab.doubles.controller import Attendance, Client
 client = Client(int(sys.argv[1]))
-stream = Attendance(client, client.join(rank=int(sys.argv[2]), world_size=3))
+stream = Attendance(client, client.join(rank=2, world_size=3))
 print("attends", flush=True)
 stream.wait_ended()
 """
 
 
 @pytest.fixture
-def spawn_worker(client: Client) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
-    """Starts processes that join and attend, and kills them after the test."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def spawn(rank: int) -> subprocess.Popen[str]:
-        port = client.target.rpartition(":")[2]
-        command = [sys.executable, "-c", WORKER, port, str(rank)]
-        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        return processes[-1]
-
-    yield spawn
-    for process in processes:
+def victim(client: Client) -> Iterator[subprocess.Popen[str]]:
+    """A process that joins and attends as rank 2 of 3, and is killed after the test."""
+    command = [sys.executable, "-c", WORKER, client.target.rpartition(":")[2]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        yield process
         process.kill()
-        process.wait(PATIENCE_S)
-        assert process.stdout is not None
-        process.stdout.close()
 
 
-@pytest.mark.parametrize("limits", [Limits(heartbeat_lost_ms=2000, connection_lost_ms=500)])
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_others_are_told_which_worker_was_killed_or_stopped(
-    sent: signal.Signals,
+@pytest.mark.parametrize("limits", [Limits(heartbeat_lost_ms=6000)])
+def test_the_others_are_told_which_worker_was_stopped(
+    server: JoinServer,
     client: Client,
+    clock: FrozenClock,
     driver: RecordingDriver,
     attend: Callable[..., Attendance],
-    spawn_worker: Callable[[int], subprocess.Popen[str]],
+    victim: subprocess.Popen[str],
 ) -> None:
-    victim = spawn_worker(2)
     asked = [client.join_soon(rank=rank, world_size=3) for rank in range(2)]
     streams = [attend(answer.result()) for answer in asked]
     assert victim.stdout is not None
     assert victim.stdout.readline() == "attends\n"
-    os.kill(victim.pid, sent)
+    os.kill(victim.pid, signal.SIGSTOP)
+    wait_until(lambda: streams[0].ended, "it is lost", meanwhile=lambda: let_pass(server, clock, 0.5, *streams))
     for stream in streams:
         ended = stream.wait_ended()
         assert ended.cause == join.JobEnded.WORKER_LOST
@@ -154,16 +180,6 @@ def test_the_others_are_told_which_worker_was_killed_or_stopped(
     wait_until(lambda: not driver.admitted, "the switch has forgotten the job")
     wait_until(lambda: client.slots_free() == 4096, "the lease is free")
     assert client.join(job_name="a-job").job == 2, "the next job works"
-
-
-def test_an_abort_reaches_all_workers_with_its_reason(client: Client, attend: Callable[..., Attendance]) -> None:
-    replies = client.join_all(2)
-    streams = [attend(reply) for reply in replies]
-    client.stub.Abort(join.AbortRequest(member=member_of(replies[0]), reason="the loss is NaN"), timeout=PATIENCE_S)
-    for stream in streams:
-        ended = stream.wait_ended()
-        assert ended.cause == join.JobEnded.ABORTED_BY_WORKER
-        assert ended.reason == "rank 0 (127.0.0.1, process 1000 on 'host-0') ended the job: the loss is NaN"
 
 
 def test_a_jobs_name_is_free_as_soon_as_all_have_left(
@@ -196,7 +212,7 @@ def _tasks(server: JoinServer) -> int:
     return asyncio.run_coroutine_threadsafe(count(), server._loop).result(PATIENCE_S)
 
 
-@pytest.mark.parametrize("sizes", [SwitchSizes(slots=4096, lanes_max=360, jobs_max=16)])
+@pytest.mark.parametrize("sizes", [SwitchSizes(slots=4096, lanes_max=360, jobs_max=4)])
 def test_many_jobs_leave_nothing_behind(server: JoinServer, client: Client, driver: RecordingDriver) -> None:
     def one_job() -> None:
         replies = client.join_all(2)
@@ -209,7 +225,7 @@ def test_many_jobs_leave_nothing_behind(server: JoinServer, client: Client, driv
 
     one_job()
     threads, descriptors, tasks = threading.active_count(), _open_files(), _tasks(server)
-    for _ in range(40):
+    for _ in range(8):
         one_job()
     assert client.slots_free() == 4096
     assert driver.admitted == {}
@@ -222,17 +238,18 @@ def test_many_jobs_leave_nothing_behind(server: JoinServer, client: Client, driv
     assert (effects._joins, effects._streams, effects._tasks) == ({}, {}, set())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("limits", [Limits(heartbeat_lost_ms=2000)])
 def test_a_switch_that_blocks_does_not_delay_heartbeats(
-    client: Client, driver: RecordingDriver, attend: Callable[..., Attendance]
+    server: JoinServer,
+    client: Client,
+    clock: FrozenClock,
+    driver: RecordingDriver,
+    attend: Callable[..., Attendance],
 ) -> None:
     stream = attend(client.join())
     driver.released.clear()
     waiting = client.join_soon(job_name="another")
     wait_until(lambda: driver.calls[-1] == ("admit", 2), "the switch is being told")
-    pulses = stream.pulses
-    wait_until(lambda: stream.pulses >= pulses + 25, "many pulses, over more than the time after which one is lost")
+    let_pass(server, clock, 3.0, stream)
     assert stream.ended is None
     driver.released.set()
     assert waiting.result().job == 2
@@ -260,19 +277,6 @@ def test_a_diagnosis_says_whose_packets_the_switch_has_counted(
     assert [worker.left for worker in diagnosis.workers] == [False, True]
 
 
-def test_the_report_lists_forming_and_running_jobs_with_their_counters(client: Client) -> None:
-    client.join(job_name="runs", slots=64)
-    waiting = client.join_soon(job_name="forms", rank=1, world_size=4)
-    wait_until(lambda: len(client.jobs()) == 2, "both are there")
-    listed = {job.name: job for job in client.jobs()}
-    assert (listed["runs"].state, listed["runs"].slots, listed["runs"].results) == ("running", 64, 1)
-    assert dict(listed["runs"].packets) == {"admitted": 10}
-    assert (listed["forms"].state, listed["forms"].slots) == ("forming", 0)
-    assert (listed["forms"].joined, listed["forms"].world_size) == (1, 4)
-    assert client.slots_free() == 4096 - 64
-    waiting.cancel()
-
-
 def test_an_attend_stream_without_messages_is_closed(client: Client) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         list(client.stub.Attend(iter([]), timeout=PATIENCE_S))
@@ -295,29 +299,16 @@ def test_random_bytes_on_the_port_disturb_nobody(client: Client, attend: Callabl
     assert client.join(job_name="after-the-noise").workers == 1
 
 
-@pytest.mark.slow
-def test_a_worker_that_sends_invalid_heartbeats_is_lost(client: Client, attend: Callable[..., Attendance]) -> None:
+def test_a_worker_that_sends_invalid_heartbeats_is_lost(
+    server: JoinServer, client: Client, clock: FrozenClock, attend: Callable[..., Attendance]
+) -> None:
     replies = client.join_all(2)
     stream = attend(replies[0])
     nonsense = [join.Heartbeat(member=member_of(replies[1])).SerializeToString(), b"\xff" * 50]
     events = client.channel.stream_stream("/wiresum.join.v1.JoinService/Attend")(iter(nonsense), timeout=PATIENCE_S)
+    wait_until(lambda: stream.ended, "it is lost", meanwhile=lambda: let_pass(server, clock, 0.5, stream))
     assert stream.wait_ended().worker.rank == 1
     events.cancel()
-
-
-@pytest.mark.parametrize("limits", [Limits(waiting_max=20)])
-def test_a_flood_of_joins_is_bounded(client: Client) -> None:
-    client.join_all(2, job_name="one-that-was-there")
-    flooders = [
-        Client(int(client.target.rpartition(":")[2])) for _ in range(4)
-    ]  # a connection may have 100 calls at once
-    flood = [flooders[n % 4].join_soon(job_name=f"flood-{n}", world_size=2) for n in range(200)]
-    wait_until(lambda: client.report().service.refusals["resource_exhausted"] == 180, "all others were refused")
-    assert len(client.jobs()) == 21
-    for call in flood:
-        call.cancel()
-    for flooder in flooders:
-        flooder.close()
 
 
 def test_a_port_in_use_is_a_clear_error(server: JoinServer, driver: RecordingDriver) -> None:
@@ -366,33 +357,6 @@ def test_a_server_can_be_started_once(server: JoinServer) -> None:
 # Several switches, operators, and state.
 
 
-def test_a_worker_that_waits_for_slots_is_told_so_and_gets_them_later(
-    client: Client, attend: Callable[..., Attendance]
-) -> None:
-    holder = client.join(job_name="holder", slots=4096)
-    attend(holder)
-    waiting = client.join_soon(job_name="waits")
-    said = waiting.next_waiting()
-    assert said.queue_position == 1
-    assert (
-        "no 16 slots in a row are free at recording switch, where 0 of 4096 are: job 'holder' has 4096" in said.reason
-    )
-    (listed,) = [job for job in client.jobs() if job.name == "waits"]
-    assert (listed.state, listed.queue_position, listed.waiting) == ("queued", 1, said.reason)
-    client.leave(holder)
-    assert waiting.result().slots == 256
-
-
-def test_a_repeated_join_keeps_its_place(client: Client) -> None:
-    broken = client.join_soon(rank=0, world_size=2, attempt="first")
-    wait_until(lambda: len(client.jobs()) == 1, "it waits")
-    broken.cancel()
-    again = client.join_soon(rank=0, world_size=2, attempt="first")
-    client.join(rank=1, world_size=2)
-    reply = again.result()
-    assert client.join(rank=0, world_size=2, attempt="first") == reply, "the same grant, if that was lost"
-
-
 def test_two_switches_form_one_service() -> None:
     left = RecordingDriver(name="left", addresses=["127.0.0.1"])
     right = RecordingDriver(name="right", addresses=["127.0.0.2", "127.0.0.1"])
@@ -417,34 +381,14 @@ def test_names_of_switches_must_differ() -> None:
         JoinServer([RecordingDriver(), RecordingDriver()])
 
 
-def test_operators_create_drain_and_end_jobs(client: Client, attend: Callable[..., Attendance]) -> None:
-    token = client.operator.CreateJob(join.CreateJobRequest(job_name="created", world_size=1)).job_token
-    assert client.refusal(job_name="created")[0] == "PERMISSION_DENIED"
-    assert [(job.name, job.state) for job in client.jobs()] == [("created", "created")]
-    stream = attend(client.join(job_name="created", job_token=token))
-    assert client.operator.Drain(join.DrainRequest()).jobs == 1
-    assert client.report().switches[0].state == "draining"
-    client.operator.EndJob(join.EndJobRequest(job_name="created", reason="maintenance"))
-    assert stream.wait_ended().cause == join.JobEnded.ENDED_BY_OPERATOR
-    client.operator.Drain(join.DrainRequest(resume=True))
-    assert client.join(job_name="another").workers == 1
-    with pytest.raises(grpc.RpcError) as caught:
-        client.operator.EndJob(join.EndJobRequest(job_name="created"))
-    assert refusal_of(caught.value)[0] == "NOT_FOUND"
-
-
 def test_the_report_has_all_fields(client: Client, attend: Callable[..., Attendance]) -> None:
     attend(client.join(tenant="vision", priority=3))
     client.refusal(world_size=0)
     report = client.report()
     (job,), (switch,) = report.jobs, report.switches
-    assert (job.switch_name, job.tenant, job.priority, job.lanes, job.threads) == (
-        "recording switch",
-        "vision",
-        3,
-        360,
-        4,
-    )
+    assert (job.switch_name, job.tenant, job.priority) == ("recording switch", "vision", 3)
+    assert (job.state, job.world_size, job.joined, job.results) == ("running", 1, 1, 1)
+    assert (job.slots, job.lanes, job.threads) == (256, 360, 4)
     (worker,) = job.workers
     assert (worker.peer.host_name, worker.endpoint.port, worker.state) == ("host-0", 5000, "attending")
     assert (worker.contributions, worker.tensor_last) == (5, 0)
@@ -453,19 +397,6 @@ def test_the_report_has_all_fields(client: Client, attend: Callable[..., Attenda
     assert dict(switch.stray_packets) == {"unknown": 3}
     assert report.service.role == "active"
     assert dict(report.service.refusals) == {"invalid_argument": 1}
-
-
-def test_a_switch_that_was_lost_and_came_back_is_used_again(
-    client: Client, driver: RecordingDriver, attend: Callable[..., Attendance]
-) -> None:
-    stream = attend(client.join())
-    driver.change("no answer since noon")
-    waiting = client.join_soon(job_name="another")
-    assert "recording switch cannot be used now (no answer since noon)" in waiting.next_waiting().reason
-    assert client.report().switches[0].trouble == "no answer since noon"
-    driver.change("", forgetting=True)
-    assert "started anew" in stream.wait_ended().reason
-    assert waiting.result().workers == 1
 
 
 def test_a_grant_is_sent_only_after_it_was_stored(driver: RecordingDriver, tmp_path: Path) -> None:
@@ -514,13 +445,13 @@ def test_no_switch_gets_a_key_that_could_be_drawn_again(tmp_path: Path, monkeypa
     assert len({entry.key for entry in driver.entries}) == 16
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("times", [Times(count_s_max=0.1)])
 def test_a_switch_that_does_not_give_its_counters_in_time_is_slow_and_takes_jobs(
     server: JoinServer, driver: RecordingDriver, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.join()
-    (job,) = client.jobs()
-    assert (job.uncounted, job.packets["admitted"]) == (False, 10 * job.job)
+    wait_until(lambda: not client.jobs()[0].uncounted, "the switch gives its counters")
+    assert client.jobs()[0].packets["admitted"] == 10
     driver.released.clear()  # like a busy switch: connected, but it answers late
     report = client.report()
     assert [(job.uncounted, dict(job.packets)) for job in report.jobs] == [(True, {})]
@@ -534,16 +465,5 @@ def test_a_switch_that_does_not_give_its_counters_in_time_is_slow_and_takes_jobs
     driver.trouble = ""
     gc.collect()
     wait_until(lambda: not client.jobs()[0].uncounted, "the switch gives its counters again")
-    assert client.report().switches[0].state == "ready"
+    wait_until(lambda: client.report().switches[0].state == "ready", "it is ready")
     assert "never retrieved" not in caplog.text
-
-
-def test_a_service_whose_loop_is_blocked_is_not_alive(server: JoinServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wiresum.controller.service.join_server.TICK_S_MAX", 0.5)
-    assert server.is_alive
-    held, loop = threading.Event(), server._loop
-    assert loop is not None
-    loop.call_soon_threadsafe(held.wait, PATIENCE_S)
-    wait_until(lambda: not server.is_alive, "the blocked loop is noticed")
-    held.set()
-    wait_until(lambda: server.is_alive, "it is alive again")

@@ -36,8 +36,8 @@ def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | 
     )
     if reservation is None:
         return job
-    _check_token(job, request)
     check_tenant(job, request, asker)
+    _check_token(job, request)
     _check_priority(job, request, "its operator")
     if request.world_size != job.world_size:
         raise Refusal(
@@ -58,7 +58,7 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
         slots_wanted=request.slots,
         agreed=dict(request.agreed),
         can_move=request.can_move,
-        positions=request.resumed.positions,
+        positions=b"" if request.resumed.HasField("ended") else request.resumed.positions,
         admission=request.admission,
         host_name=request.host_name,
         process_id=request.process_id,
@@ -124,14 +124,7 @@ def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
 
 
 def check_whole(job: Job) -> None:
-    """Do the workers go together? Asked when all are there, so that all hear the text. If the job goes on, this sets
-    what each repeats first."""
-    _check_agreed(job)
-    if job.shape is not None:
-        _settle_roles(job)
-
-
-def _check_agreed(job: Job) -> None:
+    """Do the workers go together? Asked when all are there, so that all hear the text."""
     workers = [job.workers[rank] for rank in sorted(job.workers)]
     said = []
     for name in sorted({name for worker in workers for name in worker.agreed}):
@@ -149,7 +142,11 @@ def _check_agreed(job: Job) -> None:
         )
 
 
-def _settle_roles(job: Job) -> None:
+def settle_roles(job: Job) -> None:
+    """Sets what each worker repeats first, of a job that goes on. It is asked once, when the job has its slots: to
+    compare the positions takes long, and would be of no use to a job that gets none. Raises a `Refusal`."""
+    if job.shape is None:
+        return
     workers = [job.workers[rank] for rank in range(job.world_size)]
     try:
         found = roles_of([worker.positions for worker in workers])

@@ -6,18 +6,19 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from wiresum.controller.driver import Endpoint, SwitchSizes
+from wiresum.controller.driver import DriverError, Endpoint, OutdatedError, SwitchSizes, Versions
 from wiresum.controller.jobs.job import Job, State, Wants, Worker
 from wiresum.controller.jobs.leases import Lease, LeasePool, power_of_two_within
 from wiresum.controller.jobs.refusal import Refusal
-from wiresum.controller.jobs.room import KEPT_PART, Room
+from wiresum.controller.jobs.room import KEPT_PART, Room, Tally
 from wiresum.controller.jobs.tree import Branch, Node, Offer, Phase, Tree, has_form, in_words, names, shape_at
-from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts, JobShape, shortage
+from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts, JobShape, in_units, shortage
 from wiresum.controller.topology import above
 from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
 HOLDERS_NAMED_MAX = 3
 """Of the jobs that have what others wait for."""
+BEING_MADE_READY = "it is just being made ready"
 
 
 @dataclass(eq=False)
@@ -36,12 +37,16 @@ class Switch:
     """Name of the switch that it is a pipe of; empty: it is one by itself."""
     needs: Callable[[JobShape], Amounts] = lambda _shape: NOTHING
     """How much of its tables a job takes."""
+    versions: Callable[[], Versions] = Versions
+    """What is known of its release."""
     draining: bool = False
     trouble: str = ""
     """Why it cannot be reached now; empty if it can."""
     trouble_since: float = 0.0
     reconciled: bool = False
     """It holds what it should; otherwise it takes no jobs."""
+    unready: DriverError | None = None
+    """Why it does not hold what it should although it can be reached; None: nothing has failed."""
     reconcile_again_at: float | None = None
     numbered: dict[int, Job] = field(default_factory=dict)
     """Jobs by number. A number is free when all switches of the job's tree have forgotten it."""
@@ -49,6 +54,8 @@ class Switch:
     def __post_init__(self) -> None:
         self.leases = LeasePool(self.sizes.slots)
         self.room = Room(self.sizes.tables)
+        self.tally = Tally()
+        """Of slots and job numbers."""
         self.number_next = 1 % self.sizes.jobs_max
 
     def is_usable(self) -> bool:
@@ -58,8 +65,18 @@ class Switch:
     def state(self) -> str:
         """In one word, for a report."""
         if self.trouble or not self.reconciled:
-            return "unreachable"
+            return "outdated" if isinstance(self.unready, OutdatedError) else "unreachable"
         return "draining" if self.draining else "ready"
+
+    def why_unusable(self) -> str:
+        """A sentence; empty if it can be used."""
+        if self.trouble or self.reconciled:
+            return self.trouble
+        return str(self.unready) if self.unready else BEING_MADE_READY
+
+    def note_unready(self, failure: DriverError | None = None, again_at: float | None = None) -> None:
+        """It has just come in reach, or failed to hold what it should, which is to be tried again then."""
+        self.reconciled, self.unready, self.reconcile_again_at = False, failure, again_at
 
     def held(self) -> dict[Job, Node]:
         """The jobs that go on, and that the switch has been told of."""
@@ -70,16 +87,26 @@ class Switch:
             if job.state in (State.ADMITTING, State.RUNNING) and node.phase in (Phase.ADMITTING, Phase.HOLDING)
         }
 
-    def take_number(self, number: int, job: Job) -> None:
-        """Numbers are taken in turn, so that it is long before one is used again."""
-        assert number not in self.numbered, f"{number} is free at {self.name}"
-        self.numbered[number] = job
-        self.number_next = (number + 1) % self.sizes.jobs_max
+    def hold(self, job: Job) -> None:
+        """With its number, and the slots that it has been leased."""
+        assert job.number not in self.numbered, f"{job.number} is free at {self.name}"
+        self.numbered[job.number] = job
+        lease = job.nodes[self.name].lease
+        self.tally.add(job.tenant, Amounts({SLOTS: lease.count if lease is not None else 0, JOBS: 1}))
+
+    def free_number(self, job: Job) -> None:
+        """Of one that has no slots here any more."""
+        del self.numbered[job.number]
+        self.tally.take_away(job.tenant, Amounts({JOBS: 1}))
 
     def taken(self) -> Amounts:
         """How much the jobs have of everything; of tables, the jobs of all pipes."""
         slots = self.sizes.slots - self.leases.slots_free
         return Amounts({SLOTS: slots, JOBS: len(self.numbered)}) + self.room.taken
+
+    def taken_by(self, tenant: str) -> Amounts:
+        """The same of this tenant's jobs."""
+        return self.tally.of(tenant) + self.room.tally.of(tenant)
 
     def jobs_with_slots(self) -> dict[Job, int]:
         """How many slots each has here."""
@@ -102,12 +129,10 @@ class Switch:
 
     def obstacle(self, least: int, tenant: str, *, further: bool) -> str:
         """Why it does not take a job of so many slots, for a worker of this tenant; empty if it does."""
-        if self.trouble:
-            return f"{self.name} cannot be used now ({self.trouble})"
+        if why := self.why_unusable():
+            return f"{self.name} cannot be used now ({why})"
         if self.draining:
             return f"{self.name} takes no new jobs, since an operator drains it"
-        if not self.reconciled:
-            return f"{self.name} is just being made ready"
         if self.numbers_spare(further=further) <= 0:
             return f"{self.name} has all the jobs that it can hold, {self.sizes.jobs_max}{_but(further)}"
         if self.run_max(further=further) < least:
@@ -216,6 +241,10 @@ class Cluster:
         """All jobs that have slots, each once."""
         return list(dict.fromkeys(job for switch in self.switches.values() for job in switch.numbered.values()))
 
+    def jobs_of(self, tenant: str) -> int:
+        """How many jobs of this tenant have slots. One that has several switches counts at each."""
+        return sum(switch.tally.of(tenant).of(JOBS) for switch in self.switches.values())
+
     def place(self, offers: Sequence[Offer], kept: Set[str]) -> Grounds | Wants:
         """What the job takes of the smallest tree that has room; of several, of the one with room for the most such
         jobs; of no switch that is kept for another job."""
@@ -234,6 +263,12 @@ class Cluster:
             raise ValueError(f"there is no switch {in_words(absent)} any more")
         if not has_form(job.nodes, self._parents):
             raise ValueError("the configuration has its switches below other ones now")
+        for name in job.nodes:
+            sizes = self.switches[name].sizes
+            if job.number >= sizes.jobs_max or job.lanes > sizes.lanes_max:
+                raise ValueError(f"{name} has no job number {job.number}, or no packets of {job.lanes} words, any more")
+            if job.port_offset + job.threads > sizes.threads_max:
+                raise ValueError(f"{name} has no {job.threads} ports from the {job.port_offset}th any more")
         strangers = {
             job.workers[rank].endpoint.address
             for name, node in job.nodes.items()
@@ -256,13 +291,15 @@ class Cluster:
                 raise ValueError(f"another job has its number, {job.number}")
             undo.pop_all()
         for name in job.nodes:
-            self.switches[name].numbered[job.number] = job
+            self.switches[name].hold(job)
 
     def hold(self, job: Job) -> None:
         """A job that was placed takes its number, and its room in the tables, at all its switches."""
         for name, node in job.nodes.items():
-            self.switches[name].take_number(job.number, job)
-            self.switches[name].room.take(job, name, self._need(node.branch, job.threads))
+            switch = self.switches[name]
+            switch.hold(job)
+            switch.number_next = (job.number + 1) % switch.sizes.jobs_max  # in turn: it is long before one comes again
+            switch.room.take(job, name, self._need(node.branch, job.threads))
 
     def exchange(self, job: Job, lease: Job) -> None:
         """Each gets what the other has: number, key and switches. They have equally many slots, threads and lanes."""
@@ -283,6 +320,7 @@ class Cluster:
         assert node.lease is not None
         switch = self.switches[node.branch.switch_name]
         switch.leases.give_back(node.lease)
+        switch.tally.take_away(job.tenant, Amounts({SLOTS: node.lease.count}))
         switch.room.give_back(job, switch.name)
         node.lease = node.entry = None
 
@@ -306,6 +344,27 @@ class Cluster:
             if lacking := need.beyond(room.total):
                 return shortage(lacking, name, room.total.of(lacking), 0, need.of(lacking))
         return ""
+
+    def within_part(self, offer: Offer, percent: int, tenant: str | None) -> Offer | str:
+        """The offer with no more slots than a tenant may have there, or why it may have none. Its jobs may have so much
+        of all that each of these switches has. `tenant`: whose jobs count; None: none do."""
+        if percent >= 100:
+            return offer
+        switches = self.of(offer.tree)
+        most = {switch.name: switch.sizes.room.part(percent) for switch in switches}
+        has = {switch.name: NOTHING if tenant is None else switch.taken_by(tenant) for switch in switches}
+        spare = {name: most[name] - has[name] for name in most}
+        slots = max(0, min(each.of(SLOTS) for each in spare.values()))
+        if slots >= offer.wish.least:
+            offer = offer._replace(wish=offer.wish.within(slots))
+        numbered = Amounts({SLOTS: offer.wish.least, JOBS: 1})
+        needs = [(name, need) for name, need in self._needs(offer, offer.wish.most).values()]
+        for name, need in [*((name, numbered) for name in most), *needs]:
+            if lacking := need.beyond(spare[name]):
+                may = f"one tenant may have {percent}% of {name}, {in_units(most[name].of(lacking), lacking)}"
+                held = has[name].of(lacking)
+                return f"{may}; its jobs have {held}" if held else f"{may}, and this job needs {need.of(lacking)}"
+        return offer
 
     def rivals(self, offer: Offer) -> set[str]:
         """The switches where other jobs may take what this one waits for. Pipes take from the tables of one switch."""

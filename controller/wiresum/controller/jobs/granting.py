@@ -39,7 +39,9 @@ def _free_ports(job: Job, switches: Sequence[Switch]) -> int:
     software switch deals its ports to its threads in turn: jobs with one thread would all fall on its first."""
     ports = min(switch.sizes.threads_max for switch in switches)
     others = {other for switch in switches for other in switch.numbered.values()} - {job}
-    taken = Counter(other.port_offset + thread for other in others for thread in range(other.threads))
+    taken: Counter[int] = Counter()
+    for (first, threads), jobs in Counter((other.port_offset, other.threads) for other in others).items():
+        taken.update(dict.fromkeys(range(first, first + threads), jobs))
     runs = range(0, ports - job.threads + 1, job.threads)
     return min(runs, key=lambda first: sum(taken[port] for port in range(first, first + job.threads)))
 

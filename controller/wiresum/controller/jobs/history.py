@@ -1,13 +1,16 @@
 """How jobs ended. Pure.
 
-`ENDED_MAX` are kept. When there are more, the oldest of the tenant that has the most goes, so that a flood displaces
-only its own tenant's.
+`ENDED_MAX` are kept, of `ENDED_BYTES_MAX` together. When there are more, the oldest of the tenant that has the most of
+either goes, so that a flood displaces only its own tenant's. Who asks gets them in pages.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import heapq
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from itertools import chain
 
 from wiresum import join
 from wiresum.controller.jobs.job import Job
@@ -16,6 +19,8 @@ from wiresum.controller.jobs.records import EndedRecord
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 
 ENDED_MAX = 2000
+ENDED_BYTES_MAX = 2 << 20
+CALLER_BYTES_MAX = 256
 
 COMPLETED = "completed"
 """All workers have left."""
@@ -24,13 +29,22 @@ DID_NOT_BEGIN = "did_not_begin"
 
 class History:
     def __init__(
-        self, emit: Callable[[Save | Forget], None], unix_offset: float, *, ended_max: int = ENDED_MAX
+        self,
+        emit: Callable[[Save | Forget], None],
+        unix_offset: float,
+        *,
+        ended_max: int = ENDED_MAX,
+        bytes_max: int = ENDED_BYTES_MAX,
     ) -> None:
         """`emit`: takes what is to be written down."""
         self._emit = emit
         self._unix_offset = unix_offset
-        self._ended_max = ended_max
-        self._by_tenant: dict[str, deque[EndedRecord]] = {}
+        self._ended_max, self._bytes_max = ended_max, bytes_max
+        self._by_tenant: dict[str, list[EndedRecord]] = {}
+        self._by_name: dict[str, list[EndedRecord]] = {}
+        """The same; all are in the order of their sequence."""
+        self._bytes: Counter[str] = Counter()
+        """By tenant."""
         self._count = 0
         self._sequence = 0
 
@@ -50,27 +64,45 @@ class History:
         """`records`: in the order of their sequence."""
         for record in records:
             self._add(record)
+        self._keep_bounds()
 
-    def find(self, tenants: Collection[str] | None, job_name: str, count_max: int) -> list[join.EndedJob]:
-        """The newest first. `tenants` None: of all; `job_name` empty: any; `count_max` 0: all."""
-        found = [
-            record
-            for tenant, records in self._by_tenant.items()
-            if tenants is None or tenant in tenants
-            for record in records
-            if job_name in ("", record.job.name)
-        ]
-        found.sort(key=lambda record: record.sequence, reverse=True)
-        return [record.job for record in found[: count_max or None]]
+    def page(
+        self,
+        tenants: Collection[str] | None,
+        job_name: str = "",
+        *,
+        count_max: int = 0,
+        page: int = 0,
+        bytes_max: int = join.PAGE_BYTES_MAX,
+    ) -> join.EndedJobs:
+        """The newest first. `tenants` None: of all; `job_name` empty: any; `count_max` 0: as many as a page holds;
+        `page` 0: the first."""
+        found, size, last = join.EndedJobs(), 0, 0
+        if job_name:
+            kept = [self._by_name.get(job_name, [])]
+        else:
+            kept = [records for tenant, records in self._by_tenant.items() if tenants is None or tenant in tenants]
+        # Who asks again and again for what there is not, or for the last page, is to cost little.
+        older = [reversed(records[: _place(records, page)] if page else records) for records in kept]
+        for record in heapq.merge(*older, key=lambda record: -record.sequence) if len(older) > 1 else chain(*older):
+            if tenants is not None and record.job.tenant not in tenants:
+                continue
+            size += record.job.ByteSize()
+            if found.jobs and (size > bytes_max or len(found.jobs) == count_max):
+                found.next_page = last
+                break
+            found.jobs.append(record.job)
+            last = record.sequence
+        return found
 
     def _note(self, job: Job, outcome: str, reason: str, now: float) -> None:
         ended = join.EndedJob(
             name=job.name,
             outcome=outcome,
-            reason=reason[:REASON_CHARACTERS_MAX],
+            reason=_short(reason, REASON_CHARACTERS_MAX),
             world_size=job.world_size,
             tenant=job.tenant,
-            caller=job.asker.name,
+            caller=_short(job.asker.name, CALLER_BYTES_MAX),
             switch_name=job.switch_name,
             slots=job.slots,
             created_at=job.created_at + self._unix_offset,
@@ -81,18 +113,38 @@ class History:
         record = EndedRecord(self._sequence + 1, ended)
         self._add(record)
         self._emit(Save(record))
+        self._keep_bounds()
+
+    def _keep_bounds(self) -> None:
         while self._count > self._ended_max:
-            self._emit(Forget(self._forget_one()))
+            self._forget_one_of(max(self._by_tenant, key=lambda tenant: len(self._by_tenant[tenant])))
+        while self._bytes.total() > self._bytes_max:
+            self._forget_one_of(max(self._bytes, key=lambda tenant: self._bytes[tenant]))
 
     def _add(self, record: EndedRecord) -> None:
-        self._by_tenant.setdefault(record.job.tenant, deque()).append(record)
+        self._by_tenant.setdefault(record.job.tenant, []).append(record)
+        self._by_name.setdefault(record.job.name, []).append(record)
+        self._bytes[record.job.tenant] += record.job.ByteSize()
         self._count += 1
         self._sequence = record.sequence
 
-    def _forget_one(self) -> EndedRecord:
-        largest = max(self._by_tenant, key=lambda tenant: len(self._by_tenant[tenant]))
-        record = self._by_tenant[largest].popleft()
-        if not self._by_tenant[largest]:
-            del self._by_tenant[largest]
+    def _forget_one_of(self, tenant: str) -> None:
+        record = self._by_tenant[tenant].pop(0)
+        named = self._by_name[record.job.name]
+        del named[_place(named, record.sequence)]
+        if not named:
+            del self._by_name[record.job.name]
+        self._bytes[tenant] -= record.job.ByteSize()
+        if not self._by_tenant[tenant]:
+            del self._by_tenant[tenant], self._bytes[tenant]
         self._count -= 1
-        return record
+        self._emit(Forget(record))
+
+
+def _place(records: list[EndedRecord], sequence: int) -> int:
+    """Of the first whose sequence is not less."""
+    return bisect_left(records, sequence, key=lambda record: record.sequence)
+
+
+def _short(text: str, bytes_max: int) -> str:
+    return text.encode()[:bytes_max].decode(errors="ignore")

@@ -22,12 +22,20 @@ from typing import NamedTuple
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint
+from wiresum.controller.jobs.positions import POSITION_BYTES, ROLE_BYTES
 from wiresum.controller.jobs.tree import Node, Offer, in_words
 
 log = logging.getLogger(__name__)
 
+TOKEN_BYTES = 16
+"""Of a member's token: nobody guesses it."""
 RUNS_MAX = 16
 """Of ranks in a row, named in a text."""
+
+
+def draw_token() -> str:
+    """A member's."""
+    return secrets.token_hex(TOKEN_BYTES)
 
 
 class State(enum.Enum):
@@ -102,7 +110,7 @@ class Worker:
     asked_at: float
     deadline: float
     """Until when it waits for its grant."""
-    token: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    token: str = field(default_factory=draw_token, repr=False)
     presence: Presence = Presence.WAITING
     agreed: dict[str, str] = field(default_factory=dict, repr=False)
     """Its settings that must be those of the others, by name."""
@@ -148,6 +156,8 @@ class Worker:
     """The serial of the newest one; empty: none."""
     holder: str = ""
     """The name in that certificate."""
+    certificate_expires_at: float = 0.0
+    """When that of its connection expires, in Unix time; 0: unknown, or it has none."""
     called_from: str = ""
     """Where its first Join came from; empty: from this host, or unknown."""
 
@@ -163,6 +173,18 @@ class Worker:
             called_from=self.called_from,
             certificate=self.holder,
         )
+
+    def hang_up(self, now: float) -> None:
+        """Its Join broke off. It says its positions again if it asks again."""
+        self.away_since = now
+        if self.job.state in (State.FORMING, State.QUEUED):
+            self.positions = self.roles = b""
+
+    def come_back(self, positions: bytes) -> None:
+        self.away_since = None
+        shape = self.job.shape
+        if not self.positions and shape is not None and len(positions) == shape.slots * POSITION_BYTES:
+            self.positions = positions
 
     def is_attempt(self, attempt: str) -> bool:
         """Is it this very worker that asks again?"""
@@ -222,7 +244,9 @@ class Move:
     again_at: float = 0.0
     """When another one may be asked for."""
     halting_since: float = 0.0
-    """When its workers were first told to halt."""
+    """Since when they are to halt ..."""
+    told_at: float = 0.0
+    """... and when they were told so: once that was on disk."""
     positions: dict[int, bytes] = field(default_factory=dict)
     """By rank, of those that have halted, as they say them."""
 
@@ -231,6 +255,7 @@ class Move:
         self.since += stalled
         self.again_at += stalled
         self.halting_since += stalled
+        self.told_at += stalled
 
 
 @dataclass(eq=False)
@@ -277,7 +302,7 @@ class Job:
     resumed_id: bytes = field(default=b"", repr=False)
     """Of a job that goes on: as its workers say; they prove with it that it is theirs."""
     kind: int = 0
-    """Jobs of one kind are of one tenant and have the same offers."""
+    """Jobs of one kind lack the same: waiting.py."""
     state: State = State.FORMING
     workers: dict[int, Worker] = field(default_factory=dict)
     ticket: int = 0
@@ -314,6 +339,8 @@ class Job:
     """It moves, or looks for a place to move to."""
     moved: Moved | None = None
     """It has moved, and not all of its workers have gone on."""
+    waits_to_move_since: float | None = None
+    """A worker has halted by itself, and moves of its tenant's jobs have been asked for too often (asked_moves.py)."""
     moves: Job | None = None
     """This is no job, but the next lease of that one, or, once it has moved, the lease that it had."""
     restored: bool = False
@@ -324,6 +351,8 @@ class Job:
     """How long a granted worker may take to its first heartbeat."""
     unsaved: bool = False
     """A worker has left, or has another certificate, and that is not on disk yet."""
+    tick_fails: bool = False
+    """A bug keeps it from being watched."""
     ended: join.JobEnded | None = None
     drained_at: float = 0.0
     left_first: Worker | None = None
@@ -378,9 +407,17 @@ class Job:
     def all_left(self) -> bool:
         return all(worker.presence is Presence.LEFT for worker in self.workers.values())
 
+    @property
+    def positions_bytes(self) -> int:
+        """What its workers say before it goes on, and are told: so much at most."""
+        return self.world_size * self.shape.slots * (POSITION_BYTES + ROLE_BYTES) if self.shape is not None else 0
+
     def move(self, event: Event, why: str = "") -> None:
         assert (self.state, event) in TRANSITIONS, f"{self} is {self.state.value}: {event.value}"
         self.state = TRANSITIONS[self.state, event]
+        if self.state in (State.ENDING, State.GONE):  # its workers are remembered for a while
+            for worker in self.workers.values():
+                worker.positions = worker.roles = b""
         log.info("%s is %s: %s", self, self.state.value, why or event.value)
 
 

@@ -2,7 +2,8 @@
 
 The owner of a `Jobs` tells it what happened (a request came, a stream broke, a switch answered, time passed) and when,
 in seconds of a monotonic clock. Then it carries out what `take_outputs` gives, in order. The states of a job are in
-job.py, who gets slots next in waiting.py, where in cluster.py, and how a job moves in moving.py.
+job.py, who gets slots next in waiting.py, where in cluster.py, how a job moves in moving.py, and how it ends in
+ending.py.
 
 A lease returns to its pool only when its switch has forgotten the job and every worker has left, was lost, or has been
 told; the last for a bounded time, since a worker may not be listening. What the job leaves in the cells means nothing
@@ -15,24 +16,26 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from wiresum import join
-from wiresum.controller.driver import Reconciled
+from wiresum.controller.driver import DriverError, Reconciled
 from wiresum.controller.jobs import asking, lost_workers, outputs
 from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch
+from wiresum.controller.jobs.ending import Ending
 from wiresum.controller.jobs.granting import reply_to, settle, settle_entries
 from wiresum.controller.jobs.history import History
 from wiresum.controller.jobs.job import NOBODY, Asker, Cause, Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.members import Members
 from wiresum.controller.jobs.moving import Moving
-from wiresum.controller.jobs.over import ORDERED, Over
+from wiresum.controller.jobs.over import Over
 from wiresum.controller.jobs.quota import Quotas
-from wiresum.controller.jobs.records import StoredState, job_of, record_of
+from wiresum.controller.jobs.records import JobRecord, StoredState, job_of
 from wiresum.controller.jobs.refusal import Refusal, check_join
 from wiresum.controller.jobs.reservations import Reservations
+from wiresum.controller.jobs.roster import Roster
+from wiresum.controller.jobs.saving import Saving
+from wiresum.controller.jobs.set_aside import RecordsSetAside
 from wiresum.controller.jobs.stall import forgive
 from wiresum.controller.jobs.telling import Telling
-from wiresum.controller.jobs.tree import Phase
 from wiresum.controller.jobs.waiting import WaitingRoom
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 
@@ -60,28 +63,37 @@ class Jobs:
         self._outputs: list[outputs.Output] = []
         emit = self._outputs.append
         self._telling = Telling(self.cluster, self.limits, emit)
-        self.moving = Moving(
-            self.cluster, self.waiting, self._telling, keys, self.limits, emit, self._save, self._clear, self._end
-        )
         self.reservations = Reservations(self.limits, emit, unix_offset)
         self.history = History(emit, unix_offset)
-        self._jobs: dict[Job, None] = {}
-        """The oldest first."""
-        self._named: dict[str, Job] = {}
-        """Those that still hold their name."""
-        self._members = Members()
+        self.set_aside = RecordsSetAside(emit)
+        self.roster = Roster()
+        self._saving = Saving(emit, unix_offset)
         self._over = Over(self.limits.switch_lost_ms_max / 1000)
+        self.ending = Ending(
+            self.roster,
+            self.cluster,
+            self.waiting,
+            self._telling,
+            self._saving,
+            self.history,
+            self._over,
+            self.limits,
+            emit,
+            lambda job, now: self.moving.drop(job, now),  # noqa: PLW0108 - it is made below
+        )
+        self.moving = Moving(
+            self.cluster, self.waiting, self._telling, keys, self.limits, emit, self._saving, self.ending
+        )
         self._unix_offset = unix_offset
         self._ticked_at: float | None = None
         self._resumed_at: float | None = None
         """When the service last went on after a stall."""
-        self._serving_checked_at: float | None = None
         self._closing = ""
         self.past = ""
         """Why the state that this began with is not what was written last, a sentence; empty if it is."""
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self.roster)
 
     def take_outputs(self) -> list[outputs.Output]:
         taken = list(self._outputs)
@@ -98,7 +110,7 @@ class Jobs:
             raise Refusal("UNAVAILABLE", self._closing)
         timeout_ms = min(request.timeout_ms or self.limits.join_timeout_ms_default, self.limits.join_timeout_ms_max)
         deadline = now + timeout_ms / 1000
-        if (job := self._named.get(request.job_name)) is not None:
+        if (job := self.roster.named.get(request.job_name)) is not None:
             asking.check_tenant(job, request, asker)
         if (told := self._tell_if_over(job, request, asker, now)) is not None:
             return told
@@ -121,7 +133,7 @@ class Jobs:
     def hung_up(self, worker: Worker, call: int, now: float) -> None:
         """A Join of the worker broke off before it was answered."""
         if call == worker.call and worker.presence in (Presence.WAITING, Presence.GRANTED):
-            worker.away_since = now
+            worker.hang_up(now)
 
     def attend(self, member: join.Member, now: float, asker: Asker = NOBODY) -> Worker:
         """A worker opens an Attend stream; `stream` then numbers it. A worker that was cut off while its job ended is
@@ -164,12 +176,12 @@ class Jobs:
             worker.broken_in_silence = resumed or now - worker.heard_at > self.limits.suspect_ms / 1000
         else:  # it hung up on an ended job, as it should
             worker.presence = Presence.LOST
-            self._clear_if_done(worker.job, now)
+            self.ending.clear_if_done(worker.job, now)
 
     def told(self, worker: Worker, now: float) -> None:
         """The worker has been sent its `Tell`."""
         worker.told = True
-        self._clear_if_done(worker.job, now)
+        self.ending.clear_if_done(worker.job, now)
 
     def leave(self, request: join.LeaveRequest, now: float) -> None:
         worker = self._find_to_order(request.member)
@@ -179,15 +191,15 @@ class Jobs:
         if job.left_first is None:
             job.left_first, job.left_at = worker, now
         if job.has_begun and job.all_left():
-            self._end(job, join.JobEnded(reason="all workers have left"), now)
+            self.ending.end(job, join.JobEnded(reason="all workers have left"), now)
         else:
             job.unsaved = True
-        self._clear_if_done(job, now)
+        self.ending.clear_if_done(job, now)
 
     def abort(self, request: join.AbortRequest, now: float) -> None:
         worker = self._find_to_order(request.member)
         if worker.job.has_begun:
-            self._end(worker.job, lost_workers.aborted(worker, request.reason), now)
+            self.ending.end(worker.job, lost_workers.aborted(worker, request.reason), now)
 
     def _find_to_order(self, member: join.Member) -> Worker:
         """A job that has lost its switch is over here alone: its workers would go on with it, and what one of them says
@@ -201,17 +213,17 @@ class Jobs:
 
     def create(self, request: join.CreateJobRequest, now: float) -> str:
         """Returns the token; raises a `Refusal`."""
-        return self.reservations.create(request, self._named, self.cluster, self.quotas, now)
+        return self.reservations.create(request, self.roster.named, self.cluster, self.quotas, now)
 
     def end(self, job_name: str, reason: str, now: float) -> None:
         """Raises a `Refusal` if there is no such job."""
         reserved = self.reservations.forget(job_name)
-        job = self._named.get(job_name)
+        job = self.roster.named.get(job_name)
         if job is None and not reserved:
             raise Refusal("NOT_FOUND", f"there is no job {job_name!r}; `wiresum jobs` lists those that there are")
         text = f"an operator ended it: {reason[:REASON_CHARACTERS_MAX] or 'no reason given'}"
         if job is not None:
-            self._stop(job, join.JobEnded(cause=join.JobEnded.ENDED_BY_OPERATOR, reason=text), now)
+            self.ending.stop(job, join.JobEnded(cause=join.JobEnded.ENDED_BY_OPERATOR, reason=text), now)
 
     def drain(self, switch_name: str, *, resume: bool) -> int:
         """Returns how many jobs the switch has. Raises a `Refusal` if there is no such switch."""
@@ -223,13 +235,13 @@ class Jobs:
     def expel(self, is_revoked: Callable[[str], bool], now: float) -> None:
         """Ends the jobs of workers whose certificates, by their serials, are revoked."""
         there = (Presence.WAITING, Presence.GRANTED, Presence.ATTENDING)
-        for job in list(self._jobs):
+        for job in self.roster.all():
             worker = next((w for w in job.workers.values() if w.presence in there and is_revoked(w.certificate)), None)
             if worker is not None:
                 text = f"{worker} may not go on: its certificate was revoked"
                 log.warning("%s: %s", job, text)
                 ended = join.JobEnded(cause=join.JobEnded.WORKER_LOST, worker=worker.peer(), reason=text)
-                self._stop(job, ended, now)
+                self.ending.stop(job, ended, now)
 
     # What the switches answer.
 
@@ -239,7 +251,7 @@ class Jobs:
         if trouble and not switch.trouble:
             switch.trouble_since = now
         switch.trouble = trouble
-        switch.reconciled = False
+        switch.note_unready()
         if not trouble:
             for job in switch.held():  # it was cut off: workers get time to be heard
                 job.progress_at = now
@@ -264,9 +276,9 @@ class Jobs:
                 self._lose(job, reason, now, Cause.SWITCH_RESTARTED)
             self._telling.reconcile(switch)
             return
-        switch.reconciled = not switch.trouble
+        switch.reconciled, switch.unready = not switch.trouble, None
         for job in self._telling.reconciled(asked):
-            self._clear_if_done(job, now)
+            self.ending.clear_if_done(job, now)
         for job, reason in self._telling.strangers(asked, found):
             log.error("%s cannot go on: %s", job, reason)
             self._lose(job, reason, now)
@@ -277,11 +289,11 @@ class Jobs:
         if job.moves is not None:
             self.moving.abandon(job, reason, now)
         elif cause is None or not self.moving.must_move(job, cause, reason, now):
-            self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
+            self.ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
 
-    def reconcile_failed(self, switch_name: str, now: float) -> None:
+    def reconcile_failed(self, switch_name: str, failure: DriverError, now: float) -> None:
         """It is tried again, at the latest when the switch is out of trouble."""
-        self.cluster.switches[switch_name].reconcile_again_at = now + self.limits.evict_retry_ms / 1000
+        self.cluster.switches[switch_name].note_unready(failure, now + self.limits.evict_retry_ms / 1000)
 
     def admitted(self, switch_name: str, number: int, now: float) -> None:
         job = self._telling.admitted(switch_name, number)
@@ -291,14 +303,19 @@ class Jobs:
             self._begin(job, now)
 
     def _begin(self, job: Job, now: float) -> None:
+        try:
+            asking.settle_roles(job)
+        except Refusal as refusal:
+            self.ending.end(job, join.JobEnded(reason=refusal.text), now, refusal)
+            return
         job.move(Event.ADMITTED)
         job.attend_s_max = self.limits.attend_ms_max / 1000
         job.progress_at = now
         for worker in job.workers.values():
             worker.presence = Presence.GRANTED
             worker.heard_at = now
-        self._members.add(job)
-        self._save(job)
+        self.roster.members.add(job)
+        self._saving.save(job)
         self.reservations.forget(job.name)
         for worker in job.workers.values():
             self._grant(worker)
@@ -315,12 +332,12 @@ class Jobs:
             refusal = Refusal("UNAVAILABLE", f"{switch_name} was lost when it was given {job}: {trouble}")
         else:
             refusal = Refusal("INTERNAL", f"{switch_name} did not take {job}: {text}. Its log says more")
-        self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text), now, refusal)
+        self.ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text), now, refusal)
 
     def evicted(self, switch_name: str, number: int, now: float) -> None:
         job = self._telling.evicted(switch_name, number)
         if job is not None:
-            self._clear_if_done(job, now)
+            self.ending.clear_if_done(job, now)
 
     def evict_failed(self, switch_name: str, number: int, now: float) -> None:
         self._telling.evict_failed(switch_name, number, now)
@@ -330,10 +347,11 @@ class Jobs:
         self.waiting.held_up = why
         self.waiting.serve()
 
-    def grant_waits(self, worker: Worker, now: float) -> None:
-        """The grant, or the move, is not on disk yet, so the worker is not late."""
-        worker.heard_at = now
-        self.moving.waits(worker, now)
+    def waits_for_disk(self, output: outputs.Grant | outputs.Halt | outputs.Move, now: float) -> None:
+        """What it follows from is not on disk yet, so the worker is not late."""
+        if not isinstance(output, outputs.Halt):
+            output.worker.heard_at = now
+        self.moving.waits(output.worker, now)
 
     # What time does.
 
@@ -343,33 +361,30 @@ class Jobs:
         self._ticked_at = now
         if stalled > self.limits.stall_ms_max / 1000:
             self._resumed_at = now
-            forgive(stalled, now, self._jobs, self.cluster.switches.values())
-        for job in list(self._jobs):
-            self._tick_job(job, now)
+            forgive(stalled, now, self.roster.all(), self.cluster.switches.values())
+        self.waiting.tick()
+        for job in self.roster.all():
+            self._tick_alone(job, now)
         for switch in self.cluster.switches.values():
             again_at = switch.reconcile_again_at
             if again_at is not None and now >= again_at and not switch.trouble and not switch.reconciled:
                 self._telling.reconcile(switch)
-        self.reservations.tick(now, self._named)
-        checked_at = self._serving_checked_at
-        if checked_at is None or now >= checked_at + self.limits.serving_checked_ms / 1000:
-            self._serving_checked_at = now
-            self._outputs.append(outputs.CheckServing())
+        self.reservations.tick(now, self.roster.named)
 
     def close(self, reason: str, now: float, *, keep_jobs: bool = False) -> None:
         """No job can form any more. Those that run end, unless they are kept for the next controller."""
         self._closing = self.waiting.held_up = f"{reason}: start it again, and the worker will find it"
-        for job in list(self._jobs):
+        for job in self.roster.all():
             if job.state in (State.FORMING, State.QUEUED):
-                self._give_up(job, Refusal("UNAVAILABLE", self._closing), now)
+                self.ending.give_up(job, Refusal("UNAVAILABLE", self._closing), now)
             elif (job.state is State.ADMITTING or job.has_begun) and not keep_jobs:
-                self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
+                self.ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
 
     # What was before.
 
     def restore(self, state: StoredState, now: float) -> None:
-        """Goes on where the service before ended. Raises a `RecordError`. If part of the state was lost, `past` says
-        so, and the jobs concerned end.
+        """Goes on where the service before ended. If part of the state was lost, `past` says so, and the jobs concerned
+        end. A record that it cannot go on with is set aside.
 
         Jobs that ran go on, and their workers have a while to come back. Those that were being admitted are not in the
         state: the switches are made to forget them, and their workers ask again.
@@ -379,24 +394,26 @@ class Jobs:
         self.reservations.restore(state.reservations)
         self.history.restore(state.ended)
         self.past = state.past
-        for record in state.jobs:
-            self._restore_job(job_of(record, now, self._unix_offset), now)
+
+        def take(record: JobRecord) -> Job:
+            job = job_of(record, now, self._unix_offset)
+            self.cluster.take_again(job)
+            return job
+
+        for job in self.set_aside.restore(state.jobs, state.set_aside, take):
+            self._restore_job(job, now)
         if state.keys_lost:
+            self.set_aside.forget_all()  # a new sequence may have their keys
             for job in filter(lambda job: job.has_begun, self.all()):
-                self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=state.past), now)
+                self.ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=state.past), now)
 
     def _restore_job(self, job: Job, now: float) -> None:
-        try:
-            self.cluster.take_again(job)
-        except ValueError as error:
-            log.error("%s at %s cannot go on, and is forgotten: %s", job, job.where(), error)
-            return
         settle_entries(job, lambda name: self.cluster.switches[name].endpoint)
         job.attend_s_max = self.limits.reattend_ms_max / 1000
-        self._jobs[job] = None
-        self._members.add(job)
-        if job.state is not State.ENDING or job.name not in self._named:
-            self._named[job.name] = job
+        self.roster.add(job)
+        self.roster.members.add(job)
+        if job.state is not State.ENDING or job.name not in self.roster.named:
+            self.roster.named[job.name] = job
         if job.state is State.ENDING:
             job.drained_at = now + self.limits.drain_ms_max / 1000
             self._telling.evict(job)
@@ -407,13 +424,13 @@ class Jobs:
 
     def find(self, member: join.Member, *, gone: bool = False) -> Worker:
         """`gone`: also one of a job that is over. Raises a `Refusal` if it is not a member."""
-        worker = self._members.find(member, gone=gone)
+        worker = self.roster.members.find(member, gone=gone)
         if worker is None:
             raise _not_a_member()
         return worker
 
     def all(self) -> list[Job]:
-        return list(self._jobs)
+        return self.roster.all()
 
     # Forming.
 
@@ -422,11 +439,12 @@ class Jobs:
         if job is None:
             reservation = self.reservations.get(request.job_name)
             job = asking.new_job(request, asker, reservation, now)
-            waiting = [other for other in self._jobs if other.state in (State.FORMING, State.QUEUED)]
+            waiting = [other for other in self.roster.all() if other.state in (State.FORMING, State.QUEUED)]
             self.waiting.check_can_form(job, waiting)
             self._keys.check_left(len(waiting))
             job.candidates = self.waiting.candidates(job, request.endpoint.address)
-            self._jobs[job], self._named[job.name] = None, job
+            self.roster.add(job)
+            self.roster.named[job.name] = job
             goes_on = f", and goes on here, since {request.resumed.reason}" if job.shape is not None else ""
             log.info("%s of %d workers forms, for %s%s", job, job.world_size, asker.name or "this host", goes_on)
         else:
@@ -437,7 +455,7 @@ class Jobs:
     def _ask_again(self, worker: Worker, request: join.JoinRequest, now: float, deadline: float) -> None:
         """Of a member whose connection broke."""
         worker.call += 1
-        worker.away_since = None
+        worker.come_back(request.resumed.positions)
         worker.deadline = deadline
         worker.heard_waiting = ""
         if worker.presence is Presence.LOST:  # it was refused, and has not heard that
@@ -455,16 +473,22 @@ class Jobs:
             asking.check_whole(job)
             self.waiting.look_for_offers(job)
         except Refusal as refusal:
-            self._give_up(job, refusal, now)
+            self.ending.give_up(job, refusal, now)
             return
         if job.state is State.FORMING:
             job.move(Event.COMPLETED)
             self.waiting.add(job)
         if job.state is State.QUEUED:
             self.waiting.serve()
-        if job.state is State.QUEUED and any(w.admission != join.Admission.QUEUE for w in job.workers.values()):
+        self._give_up_if_not_to_wait(job, now)
+
+    def _give_up_if_not_to_wait(self, job: Job, now: float) -> None:
+        """Of a job that was tried, and got no slots."""
+        if job.state is not State.QUEUED or self.waiting.due:
+            return
+        if any(worker.admission != join.Admission.QUEUE for worker in job.workers.values()):
             text = f"{self.waiting.what(job).reason}; its workers do without it"
-            self._give_up(job, Refusal("RESOURCE_EXHAUSTED", text), now)
+            self.ending.give_up(job, Refusal("RESOURCE_EXHAUSTED", text), now)
 
     def _tell_if_over(self, named: Job | None, request: join.JoinRequest, asker: Asker, now: float) -> Worker | None:
         """A worker would go on with a job that one of its workers, or an operator, has ended, or says itself that it is
@@ -483,13 +507,13 @@ class Jobs:
         if ended is None:
             is_left = resumed.ended.cause == join.JobEnded.WORKER_LEFT
             ended = lost_workers.left(worker) if is_left else lost_workers.aborted(worker, resumed.ended.reason)
-            self._over.note(job.name, resumed.job_id, ended, now)
+            self._over.note(job.name, job.tenant, resumed.job_id, ended, now)
             if own is None:
                 self.history.note_given_up(job, ended.reason, now)
             else:
                 if (before := asking.holder_asking_again(own, request)) is not None:
                     before.presence = Presence.LOST  # its earlier call is not answered
-                self._stop(own, ended, now)
+                self.ending.stop(own, ended, now)
         self._outputs.append(outputs.RefuseForGood(worker, ended))
         return worker
 
@@ -517,133 +541,44 @@ class Jobs:
         switch = self.cluster.switches[worker.switch_name]
         self._outputs.append(outputs.Grant(worker, reply_to(worker, switch, self.limits)))
 
-    # Running.
-
-    def _save(self, job: Job) -> None:
-        record = record_of(job, self._unix_offset)
-        job.unsaved = False
-        self._outputs.append(outputs.Save(record))
-
-    # Ending.
-
-    def _give_up(self, job: Job, refusal: Refusal, now: float) -> None:
-        self.waiting.remove(job)
-        job.move(Event.GIVEN_UP, refusal.text)
-        self._refuse_waiting(job, refusal)
-        self.history.note_given_up(job, refusal.text, now)
-        self._forget(job)
-        self.waiting.serve()  # what was kept for it is free
-
-    def _refuse_waiting(self, job: Job, refusal: Refusal) -> None:
-        for worker in job.workers.values():
-            if worker.presence is Presence.WAITING:
-                worker.presence = Presence.LOST
-                self._refuse(worker, refusal)
-
-    def _refuse(self, worker: Worker, refusal: Refusal) -> None:
-        """One that would go on with a job after a loss would ask again. It does not if somebody has ended the job."""
-        job, ended = worker.job, worker.job.ended
-        if job.shape is not None and ended is not None and ended.cause in ORDERED:
-            self._outputs.append(outputs.RefuseForGood(worker, ended))
-        else:
-            self._outputs.append(outputs.Refuse(worker, refusal))
-
     # Watching.
+
+    def _tick_alone(self, job: Job, now: float) -> None:
+        """A bug that one job meets makes no other one wait for ever."""
+        try:
+            self._tick_job(job, now)
+        except Exception:
+            if not job.tick_fails:  # it does so several times a second
+                log.exception("%s cannot be watched; the others are", job)
+            job.tick_fails = True
 
     def _tick_job(self, job: Job, now: float) -> None:
         match lost_workers.look(job, self.cluster.switches, self.limits, now):
             case Refusal() as refusal:
-                self._give_up(job, refusal, now)
+                self.ending.give_up(job, refusal, now)
             case lost_workers.End(ended, refusal):
                 if ended.cause == join.JobEnded.WORKER_LOST:
                     log.warning("%s: %s", job, ended.reason)
                     job.workers[ended.worker.rank].presence = Presence.LOST
                 elif ended.cause == join.JobEnded.SWITCH_LOST and (why := self.moving.why_not(job)):
                     ended.reason += f". No other switch could take it: {why}"
-                self._end(job, ended, now, refusal)
+                self.ending.end(job, ended, now, refusal)
         if job.has_begun:
             self.moving.look(job, now)
         if job.unsaved and job.has_begun:
-            self._save(job)
+            self._saving.save(job)
         crowded = self.waiting.crowded
         if not crowded:
             job.active_at, job.results = now, None
         for node in lost_workers.to_count(job, self.limits, now, crowded=crowded):
             node.counting, job.count_asked_at = True, now
             self._outputs.append(outputs.Count(node.branch.switch_name, job.number))
+        self._give_up_if_not_to_wait(job, now)
         if job.state in (State.FORMING, State.QUEUED, State.ADMITTING):
             self._outputs.extend(self.waiting.news(job, now))
         elif job.state in (State.MOVING, State.ENDING):
             self._telling.try_again(job, now)
-            self._clear_if_done(job, now)
-
-    def _stop(self, job: Job, ended: join.JobEnded, now: float) -> None:
-        """Ends a job, whether or not it has begun."""
-        if job.state in (State.FORMING, State.QUEUED):
-            job.ended = ended
-            self._over.note(job.name, job.resumed_id, ended, now)
-            self._give_up(job, Refusal("ABORTED", f"{job} did not begin, since {ended.reason}"), now)
-        elif job.state is not State.ENDING:
-            self._end(job, ended, now)
-
-    def _end(self, job: Job, ended: join.JobEnded, now: float, refusal: Refusal | None = None) -> None:
-        """`refusal`: to those who wait for a grant, if the usual one does not do."""
-        has_begun = job.has_begun
-        self.moving.drop(job, now)
-        job.move(Event.ENDED, ended.reason)
-        job.ended = ended
-        self._over.note(job.name, job.resumed_id, ended, now)
-        job.drained_at = now + self.limits.drain_ms_max / 1000
-        self._save(job)
-        code = "UNAVAILABLE" if ended.cause == join.JobEnded.SWITCH_LOST else "ABORTED"  # the first: ask again
-        refusal = refusal or Refusal(code, f"{job} ended before it began: {ended.reason}")
-        if has_begun:
-            self.history.note_ended(job, ended, now)
-        else:
-            self.history.note_given_up(job, refusal.text, now)
-        self._refuse_waiting(job, refusal)
-        # A worker whose grant is not on disk yet hears this instead; one that has its grant has no Join any more.
-        for worker in job.workers.values():
-            if worker.presence is Presence.GRANTED:
-                self._refuse(worker, refusal)
-        self._outputs.extend(outputs.Tell(w, ended) for w in job.workers.values() if w.presence is Presence.ATTENDING)
-        self._telling.evict(job)
-
-    def _clear(self, lease: Job, now: float) -> None:
-        self._jobs[lease] = None
-        self._clear_if_done(lease, now)
-
-    def _clear_if_done(self, job: Job, now: float) -> None:
-        if job.state is State.MOVING and self._telling.give_back(job):
-            self._save(job)
-            self.waiting.serve()
-        settled = all(w.told or w.presence in (Presence.LEFT, Presence.LOST) for w in job.workers.values())
-        if job.state is not State.ENDING or not (settled or now >= job.drained_at):
-            return
-        held_up = [name for name, node in job.nodes.items() if node.phase is not Phase.FORGOTTEN]
-        if any(self.cluster.switches[name].trouble for name in held_up):
-            self._release_name(job)  # that may take long, and the job may begin elsewhere meanwhile
-        changed = self._telling.give_back(job)
-        if self._telling.has_given_back(job):
-            job.move(Event.CLEARED)
-            self._outputs.extend(outputs.Close(worker) for worker in job.workers.values())
-            self._forget(job)
-            if job.moves is None:
-                self._members.note_gone(job)
-            self._outputs.append(outputs.Forget(record_of(job, self._unix_offset)))
-            self.waiting.serve()
-        elif changed:
-            self._save(job)
-            self.waiting.serve()
-
-    def _release_name(self, job: Job) -> None:
-        if self._named.get(job.name) is job:
-            del self._named[job.name]
-
-    def _forget(self, job: Job) -> None:
-        self._release_name(job)
-        self._members.forget(job)
-        del self._jobs[job]
+            self.ending.clear_if_done(job, now)
 
 
 def _not_a_member() -> Refusal:

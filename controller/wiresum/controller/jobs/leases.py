@@ -88,8 +88,12 @@ class LeasePool:
 
 
 def _check_power_of_two(count: int) -> None:
-    if count < 1 or count & (count - 1):
+    if not is_power_of_two(count):
         raise ValueError(f"a lease of {count} slots: it must be a power of two")
+
+
+def is_power_of_two(count: int) -> bool:
+    return count >= 1 and not count & (count - 1)
 
 
 def power_of_two_within(most: int) -> int:

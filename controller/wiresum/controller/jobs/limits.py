@@ -53,6 +53,11 @@ class Limits:
     long a job that moves may have no lease."""
     move_after_ms: int = 1000
     """The same, before it looks for another switch."""
+    moves_asked_least: int = 8
+    """How many moves the jobs of one tenant may have at once because their workers ask for it, with
+    `moves_asked_per_job` for each of its jobs. One more each `moves_asked_ms`: asked_moves.py."""
+    moves_asked_per_job: int = 2
+    moves_asked_ms: int = 10_000
     stall_ms_max: int = 1000
     """A longer gap between two ticks means that the service itself stood still."""
     join_timeout_ms_default: int = 300_000
@@ -63,12 +68,15 @@ class Limits:
     """Jobs that form or wait in the queue; more are refused."""
     waiting_per_host_max: int = 64
     """The same, of one address."""
+    positions_bytes_max: int = 128 << 20
+    """Of jobs that form or wait, and go on once they have slots: what all their workers say of where they have halted,
+    and what they are told. A job has 5 MiB at most."""
+    positions_tenant_bytes_max: int = 16 << 20
+    """The same, of one tenant."""
     idle_ms_max: int = 3_600_000
     """How long a job may sum nothing while others wait for slots, before it ends; 0: for ever."""
     overtaken_max: int = 16
     """How many later jobs may get slots before a job that waits for them: see waiting.py."""
-    serving_checked_ms: int = 5000
-    """Between two checks whether another controller serves from the same state."""
     keep_s_default: int = 3600
     """How long a name is kept for a job that an operator created."""
     keep_s_max: int = 7 * 86_400
@@ -77,15 +85,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class Quota:
-    """What a tenant may have at a time, at all switches together."""
+    """What a tenant may have at a time."""
 
     name: str
     """The tenant's; empty: for each tenant that no other quota names."""
     slots: int | None = None
-    """None: as many as there are."""
+    """At all switches together, as all that follow. None: as many as there are."""
     jobs: int | None = None
     worker_threads: int | None = None
     """The workers of each job times its threads, which is how many entries of table admit they take."""
+    switch_percent: int = 100
+    """Of each switch's slots, job numbers, groups and table entries, which a job takes at each of its switches."""
     priority_max: int | None = None
     waiting_jobs: int = 256
     """Jobs that form or wait in the queue, and so hold their names."""
@@ -95,16 +105,21 @@ class Quota:
     def describe(self) -> str:
         """In words: what a job may have to wait for."""
         jobs, slots = counted(self.jobs, "job"), counted(self.slots, "slot")
-        if self.worker_threads is None:
-            return f"{jobs} and {slots}"
-        return f"{jobs}, {slots} and {counted(self.worker_threads, 'worker thread')}"
+        threads = "" if self.worker_threads is None else counted(self.worker_threads, "worker thread")
+        *most, last = filter(None, [jobs, slots, threads, self.of_each_switch()])
+        return f"{', '.join(most)} and {last}"
+
+    def of_each_switch(self) -> str:
+        """Empty: all."""
+        return f"{self.switch_percent}% of each switch" if self.switch_percent < 100 else ""
 
     def in_full(self) -> str:
         has = f"{counted(self.jobs, 'job')}, {counted(self.slots, 'slot')}"
         threads = counted(self.worker_threads, "worker thread")
         waiting = f"{counted(self.waiting_jobs, 'job')} that form or wait, {self.forming_ms_max / 1000:g} s to form"
         priority = "any priority" if self.priority_max is None else f"priority {self.priority_max} at most"
-        return f"{has}, {threads}; {waiting}; {priority}"
+        each = f", {self.of_each_switch() or 'all of each switch'}"
+        return f"{has}, {threads}{each}; {waiting}; {priority}"
 
 
 def counted(count: int | None, what: str) -> str:

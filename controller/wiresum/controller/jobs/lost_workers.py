@@ -261,7 +261,7 @@ def _is_cut_off(job: Job, switches: Mapping[str, Switch], limits: Limits, now: f
 def _unhalted(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> End | None:
     move = job.moving
     assert move is not None, "it moves"
-    waited_s = now - move.halting_since
+    waited_s = now - move.told_at
     cut_off = _is_cut_off(job, switches, limits, now)
     for rank, worker in job.workers.items():
         stands = worker.presence is Presence.ATTENDING and worker.broken_at is None

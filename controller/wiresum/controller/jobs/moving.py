@@ -16,8 +16,11 @@ is lost; this is what the service does.
 5. A worker that still says it has halted is told again on its next stream, until all have gone on.
 
 A service that is killed leaves on disk a job that runs, or one that moves. The next one begins a new move, with a
-larger number, when it reads that the job was moving or when a worker says that it has halted. What the one before gave
-to switches in step 2 is not on disk, and is removed from them.
+larger number, when it reads that the job was moving or when a worker says that it has halted for the move that is on
+disk, of which it did not hear the end. What the one before gave to switches in step 2 is not on disk, and is removed
+from them.
+
+No worker hears of a move's number that is not on disk. So whoever says a larger one than the job's has it from nobody.
 
 Every phase has a bound: lost_workers.py.
 """
@@ -27,20 +30,22 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 from wiresum import join
+from wiresum.controller.jobs.asked_moves import AskedMoves
 from wiresum.controller.jobs.cluster import Cluster
+from wiresum.controller.jobs.ending import Ending
 from wiresum.controller.jobs.granting import reply_to, settle_entries
-from wiresum.controller.jobs.job import Cause, Event, Job, Move, Moved, Presence, Shape, State, Worker
+from wiresum.controller.jobs.job import Cause, Event, Job, Move, Moved, Presence, Shape, State, Worker, draw_token
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.outputs import Halt, Output
 from wiresum.controller.jobs.outputs import Move as TellMove
 from wiresum.controller.jobs.positions import POSITION_BYTES, POSITIONS_MAX, roles_of
 from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.jobs.saving import Saving
 from wiresum.controller.jobs.telling import Telling
 from wiresum.controller.jobs.tree import in_words
 from wiresum.controller.jobs.waiting import WaitingRoom
@@ -48,6 +53,7 @@ from wiresum.controller.jobs.waiting import WaitingRoom
 log = logging.getLogger(__name__)
 
 MOVE_NUMBER_MAX = (1 << 32) - 1
+BEYOND_BUDGET = "workers of its tenant's jobs have asked for moves too often"
 WORKERS_NAMED_MAX = 3
 """Of those that a move waits for."""
 
@@ -61,15 +67,13 @@ class Moving:
         keys: Keys,
         limits: Limits,
         emit: Callable[[Output], None],
-        save: Callable[[Job], None],
-        clear: Callable[[Job, float], None],
-        end: Callable[[Job, join.JobEnded, float], None],
+        saving: Saving,
+        ending: Ending,
     ) -> None:
-        """`save` writes a job down; `clear` takes a lease that is over, to free it when its switches have forgotten it;
-        `end` ends a job."""
         self._cluster, self._waiting, self._telling, self._keys = cluster, waiting, telling, keys
         self._limits = limits
-        self._emit, self._save, self._clear, self._end = emit, save, clear, end
+        self._emit, self._saving, self._ending = emit, saving, ending
+        self._asked = AskedMoves(limits)
         self.count: Counter[Cause] = Counter()
         """Of moves that were completed."""
 
@@ -105,8 +109,13 @@ class Moving:
         """After a restart of the service. Its switches are reconciled without a job that moves."""
         job.may_be_halted = set(job.workers)
         if job.state is State.MOVING:
-            job.moving = Move(Cause.INTERRUPTED, "the service was started again while it moved", now, halting_since=now)
-            self._tell_to_halt(job, above=job.move_number)
+            reason = "the service was started again while it moved"
+            if job.move_number >= MOVE_NUMBER_MAX:
+                reason += ", and no number is left for another move"
+                return self._ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
+            job.moving = Move(Cause.INTERRUPTED, reason, now)
+            self._tell_to_halt(job, now)
+        return None
 
     def drop(self, job: Job, now: float) -> None:
         """The job ends."""
@@ -182,9 +191,9 @@ class Moving:
             return
         lease.move(Event.ENDED, why)
         lease.ended = join.JobEnded(reason=why)
-        self._save(lease)
+        self._saving.save(lease)
         self._telling.evict(lease)
-        self._clear(lease, now)
+        self._ending.clear(lease, now)
 
     # The workers.
 
@@ -192,16 +201,17 @@ class Moving:
         move = job.moving
         assert move is not None, "there is a cause"
         job.move(Event.MOVES, move.reason)
-        move.halting_since = now
-        self._tell_to_halt(job, above=job.move_number)
+        job.waits_to_move_since = None
+        self._tell_to_halt(job, now)
         self._telling.evict(job)
         self._seek(job, now)
 
-    def _tell_to_halt(self, job: Job, *, above: int) -> None:
+    def _tell_to_halt(self, job: Job, now: float) -> None:
         assert job.moving is not None, "it moves"
-        job.move_number = above + 1
-        job.moving.positions.clear()
-        self._save(job)
+        assert job.move_number < MOVE_NUMBER_MAX, "it could not move otherwise"
+        job.move_number += 1
+        job.moving.halting_since = job.moving.told_at = now
+        self._saving.save(job)
         for worker in job.workers.values():
             self.remind(worker)
 
@@ -226,24 +236,24 @@ class Moving:
         job, number = worker.job, said.move_number
         if not job.has_begun or number < job.move_number:
             return  # it has yet to hear what it is told
-        if said.unasked and number == job.move_number:
+        if number > job.move_number:
+            self._end_for(worker, f"says that it has halted, which it was not told to (move {number})", now)
+        elif said.unasked:
             self._halted_by_itself(worker, now)
-        elif number > job.move_number or (job.state is State.RUNNING and job.moved is None):
-            self._halted_unasked(worker, number, now)
+        elif job.state is State.RUNNING and job.moved is None:
+            self._halted_before(worker, now)
         elif job.state is State.RUNNING:
             self._tell_move(worker)
         else:
             self._note_positions(worker, said.positions, now)
 
-    def _halted_unasked(self, worker: Worker, number: int, now: float) -> None:
+    def _halted_before(self, worker: Worker, now: float) -> None:
+        """The job has moved, as the service before knew, and this worker has not heard of it."""
         job = worker.job
-        if worker.rank not in job.may_be_halted or number >= MOVE_NUMBER_MAX:
+        if worker.rank not in job.may_be_halted:
             return self._end_for(worker, "says that it has halted, which it was not told to", now)
         job.may_be_halted.discard(worker.rank)
-        job.move_number = number
-        if job.state is State.MOVING:
-            self._tell_to_halt(job, above=number)
-        elif not self.must_move(job, Cause.INTERRUPTED, "the service was started again while it moved", now):
+        if not self.must_move(job, Cause.INTERRUPTED, "the service was started again while it moved", now):
             self._end_for(worker, "had halted for a move, and the job cannot move any more", now)
         return None
 
@@ -256,8 +266,30 @@ class Moving:
         cause, reason = Cause.INTERRUPTED, f"{worker} had lost the service, and halted"
         if job.moving is not None:  # it looks for another place anyway
             cause, reason = job.moving.cause, job.moving.reason
+        elif can_move(job) and self._is_beyond_budget(worker, now):
+            return
+        job.waits_to_move_since = None
         if not self.must_move(job, cause, reason, now):
             self._end_for(worker, "had halted since it lost the service, and the job cannot move", now)
+
+    def _is_beyond_budget(self, worker: Worker, now: float) -> bool:
+        """Asked with each heartbeat: then the job waits, or ends since it has waited too long."""
+        job = worker.job
+        if self._asked.take(job.tenant, self._cluster.jobs_of(job.tenant), now):
+            return False
+        if job.waits_to_move_since is None:
+            log.warning("%s waits to move: %s", job, BEYOND_BUDGET)
+            job.waits_to_move_since = now
+        waited_s = now - job.waits_to_move_since
+        if waited_s > self._limits.switch_lost_ms_max / 1000:
+            ended = join.JobEnded(
+                cause=join.JobEnded.ABORTED_BY_WORKER,
+                worker=worker.peer(),
+                reason=f"{worker} has lost the service, and halted. For {waited_s:.0f} s the job could not move, since "
+                f"{BEYOND_BUDGET}: look at why they lose it, and start the job again",
+            )
+            self._ending.end(job, ended, now)
+        return True
 
     def _note_positions(self, worker: Worker, positions: bytes, now: float) -> None:
         job = worker.job
@@ -276,7 +308,7 @@ class Moving:
             worker=worker.peer(),
             reason=f"{worker} {what}, which no release of wiresum does: look at what runs there",
         )
-        self._end(worker.job, ended, now)
+        self._ending.end(worker.job, ended, now)
 
     # The exchange.
 
@@ -290,7 +322,7 @@ class Moving:
             found = roles_of([move.positions[rank] for rank in range(job.world_size)])
         except ValueError as error:
             ended = join.JobEnded(cause=join.JobEnded.ABORTED_BY_WORKER, reason=f"{job} cannot move: {error}")
-            self._end(job, ended, now)
+            self._ending.end(job, ended, now)
             return
         self._cluster.exchange(job, lease)
         settle_entries(job, lambda name: self._cluster.switches[name].endpoint)
@@ -299,7 +331,7 @@ class Moving:
         job.progress_at = now
         job.may_be_halted.clear()
         self.count[move.cause] += 1
-        self._save(job)
+        self._saving.save(job)
         self._dismiss(lease, "the job has moved to another one", now)
         for worker in job.workers.values():
             if worker.presence is Presence.ATTENDING:
@@ -318,9 +350,11 @@ class Moving:
         self._emit(TellMove(worker, join.JobEvent(move=move)))
 
     def waits(self, worker: Worker, now: float) -> None:
-        """Its move is not on disk yet, so the worker is not late."""
+        """What it is told is not on disk yet, so the worker is not late."""
         if worker.job.moved is not None:
             worker.job.moved.at = now
+        if worker.job.moving is not None:
+            worker.job.moving.told_at = now
 
     # What people hear.
 
@@ -331,6 +365,8 @@ class Moving:
             if job.state is State.RUNNING:
                 return f"it moves when another place can take it, {since}: {self.why_not(job)}"
             return f"it moves, {since}, and waits for {' and '.join(self._waits_for(job))}"
+        if job.waits_to_move_since is not None:
+            return f"it waits to move, for {now - job.waits_to_move_since:.0f} s: {BEYOND_BUDGET}"
         if job.moved is not None:
             return f"it has moved, and waits for {_named([job.workers[r] for r in job.moved.roles])} to go on"
         return ""
@@ -362,9 +398,10 @@ class Moving:
 
 
 def can_move(job: Job) -> bool:
-    """Can all its workers, and are they still there?"""
+    """Can all its workers, and are they still there? And is there a number for one more move?"""
     return (
         job.left_first is None
+        and job.move_number < MOVE_NUMBER_MAX
         and job.world_size * job.slots <= POSITIONS_MAX
         and all(worker.can_move for worker in job.workers.values())
     )
@@ -378,7 +415,7 @@ def _next_lease(job: Job, cluster: Cluster, now: float) -> Job:
         rank: dataclasses.replace(
             worker,
             job=lease,
-            token=secrets.token_hex(16),
+            token=draw_token(),
             presence=Presence.LOST,
             away_since=None,
             admission=join.Admission.QUEUE,

@@ -1,8 +1,8 @@
 """What `Jobs` wants done, to be carried out in order.
 
 A `Write` must be on disk before any later output takes effect. If the disk fails, two kinds of outputs still wait for
-it: a `Grant` or a `Move`, which must not be forgotten, and what switches are told after a `SaveKeys`, since a key must
-be recorded before it is used. The others do not wait, above all not the end of a job.
+it: a `Grant`, `Halt` or `Move`, which must not be forgotten, and what switches are told after a `SaveKeys`, since a key
+must be recorded before it is used. The others do not wait, above all not the end of a job.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from wiresum import join
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.jobs.job import Worker
-from wiresum.controller.jobs.records import EndedRecord, JobRecord, Reservation
+from wiresum.controller.jobs.records import EndedRecord, JobRecord, Reservation, SetAside
 from wiresum.controller.jobs.refusal import Refusal
 
 # For workers.
@@ -119,7 +119,8 @@ class Reconcile:
 # For the state on disk.
 
 
-Record = JobRecord | Reservation | EndedRecord
+Record = JobRecord | SetAside | Reservation | EndedRecord
+"""A `SetAside` that is saved is a job's record no more."""
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,20 @@ have by then.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import NamedTuple
 
 from wiresum import join
 
 OVER_MAX = 256
-"""How many are remembered, the newest. Not kept across a restart."""
+"""How many are remembered; with more, the oldest of the tenant that has most goes, as in history.py. Not kept across a
+restart."""
 ORDERED = (join.JobEnded.ABORTED_BY_WORKER, join.JobEnded.WORKER_LEFT, join.JobEnded.ENDED_BY_OPERATOR)
 """Causes of an end that somebody wanted: the job does not go on elsewhere either."""
 
 
 class _Known(NamedTuple):
+    tenant: str
     ended: join.JobEnded
     until: float
 
@@ -28,15 +31,17 @@ class Over:
         self._known: dict[bytes, _Known] = {}
         """The oldest first."""
 
-    def note(self, name: str, job_id: bytes, ended: join.JobEnded, now: float) -> None:
+    def note(self, name: str, tenant: str, job_id: bytes, ended: join.JobEnded, now: float) -> None:
         """Nothing of a job that has begun here, which has no such id, or whose workers may go on elsewhere."""
         if not job_id or ended.cause not in ORDERED:
             return
         digest = _digest(name, job_id)
         self._known.pop(digest, None)
-        self._known[digest] = _Known(ended, now + self._keep_s)
-        while len(self._known) > OVER_MAX:
-            del self._known[next(iter(self._known))]
+        self._known[digest] = _Known(tenant, ended, now + self._keep_s)
+        if len(self._known) > OVER_MAX:
+            counts = Counter(known.tenant for known in self._known.values())
+            most = max(counts, key=counts.__getitem__)
+            del self._known[next(digest for digest, known in self._known.items() if known.tenant == most)]
 
     def find(self, name: str, job_id: bytes, now: float) -> join.JobEnded | None:
         """Why it is over; None: it is not, as far as is known."""

@@ -7,9 +7,8 @@ lack a RESULT that all others have: one of the others gives it again.
 
 from __future__ import annotations
 
-import sys
-from array import array
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 ROUNDS = 1 << 32
@@ -17,6 +16,8 @@ ROUNDS = 1 << 32
 
 
 POSITION_BYTES = 4
+ROLE_BYTES = 1
+"""What a worker says of a slot, and what it is told."""
 POSITIONS_MAX = 1 << 20
 """Of all workers of a job together. A larger one stays where it is: comparing more takes seconds."""
 
@@ -34,41 +35,98 @@ class Role(IntEnum):
     """It has the RESULT, and gives it again."""
 
 
-def roles_of(positions: Sequence[bytes]) -> list[bytes]:
-    """The same as `roles`, from positions as in join.proto: 4 bytes each, big-endian."""
-    return roles([_unpacked(mine) for mine in positions])
-
-
 def roles(positions: Sequence[Sequence[int]]) -> list[bytes]:
-    """By worker, a `Role` for each slot, from each worker's position in each slot. Raises a ValueError if these cannot
-    be the positions of one job's workers."""
-    told = [bytearray(len(mine)) for mine in positions]
-    if len({len(mine) for mine in positions}) > 1:
+    """The same as `roles_of`, from numbers."""
+    return roles_of([struct.pack(f">{len(mine)}I", *mine) for mine in positions])
+
+
+def roles_of(positions: Sequence[bytes]) -> list[bytes]:
+    """By worker, a `Role` for each slot, from each worker's position in each slot, as 4 bytes, big-endian. Raises a
+    ValueError if these cannot be the positions of one job's workers.
+
+    A job may have a million, so all slots of a worker are compared at once: they are lanes of one large number.
+    """
+    first = positions[0]
+    slots = len(first) // POSITION_BYTES
+    if any(len(mine) != len(first) for mine in positions):
         raise ValueError("the workers' positions are not of equally many slots")
-    for slot, column in enumerate(zip(*positions, strict=True)):
-        if len(set(column)) > 1:
-            for worker, role in enumerate(_roles_in(slot, column)):
-                told[worker][slot] = role
-    return [bytes(mine) for mine in told]
+    if all(mine == first for mine in positions):
+        return [bytes(slots)] * len(positions)
+    before_first = {mine: _minus(mine, first) for mine in set(positions)}
+    further = _any(before_first.values(), _ONE_MORE)
+    less = _any(before_first.values(), _ONE_LESS)
+    apart = _any(before_first.values(), _FAR) | further & less
+    if apart:
+        slot = slots - (apart.bit_length() + 7) // 8
+        there = sorted({_at(mine, slot) for mine in positions})
+        raise ValueError(f"the workers' positions in slot {slot} are more than one round apart: {there}")
+    differ = (further | less << 1).to_bytes(slots, "big")
+    by_positions = {mine: _roles(minus, differ) for mine, minus in before_first.items()}
+    return _with_repeats([by_positions[mine] for mine in positions], differ)
 
 
-def _unpacked(positions: bytes) -> array[int]:
-    """An array, since a job may have a million."""
-    unpacked = array("I", positions)
-    if sys.byteorder == "little":
-        unpacked.byteswap()
-    return unpacked
+_EQUAL, _ONE_MORE, _ONE_LESS, _FAR = range(4)
+"""How a position is to the first worker's, as a byte for each slot."""
+_HIGH_BYTE_OF = bytes([0, 0, *[1] * 253, 255])
+"""What the other bytes of a difference of 0, 1 or -1 are, by its last one; 1, which no byte is: it is none of these."""
+_KIND_OF = bytes([_EQUAL, _ONE_MORE, *[_FAR] * 253, _ONE_LESS])
+_FAR_IF_WRONG = bytes([0, *[_FAR] * 255])
+_ROLE_OF = bytes(
+    {
+        (_EQUAL, _ONE_MORE): Role.BEHIND,
+        (_ONE_MORE, _ONE_MORE): Role.AHEAD,
+        (_EQUAL, _ONE_LESS): Role.AHEAD,
+        (_ONE_LESS, _ONE_LESS): Role.BEHIND,
+    }.get((code >> 2, code & 3), Role.NONE)
+    for code in range(256)
+)
+"""By how a worker is to the first one, and how others in that slot are."""
 
 
-def _roles_in(slot: int, column: Sequence[int]) -> list[Role]:
-    """Of each worker, in a slot where their positions differ."""
-    different = set(column)
-    behind = next((one for one in different if different == {one, (one + 1) % ROUNDS}), None)
-    if behind is None:
-        raise ValueError(f"the workers' positions in slot {slot} are more than one round apart: {sorted(different)}")
-    ahead = [worker for worker, position in enumerate(column) if position != behind]
-    repeats = ahead[slot % len(ahead)]  # not always the same worker: what is given again has payload
-    return [
-        Role.BEHIND if position == behind else Role.REPEATS if worker == repeats else Role.AHEAD
-        for worker, position in enumerate(column)
-    ]
+def _minus(mine: bytes, first: bytes) -> bytes:
+    """How each position is to the other one."""
+    slots = len(mine) // POSITION_BYTES
+    top = int.from_bytes(b"\x80\0\0\0" * slots, "big")
+    a, b = int.from_bytes(mine, "big"), int.from_bytes(first, "big")
+    difference = ((a | top) - (b & ~top)) ^ ((a ^ ~b) & top)  # no lane borrows from the next
+    lanes = difference.to_bytes(len(mine), "big")
+    last = lanes[3::4]
+    high = int.from_bytes(last.translate(_HIGH_BYTE_OF), "big")
+    wrong = 0
+    for place in range(3):
+        wrong |= int.from_bytes(lanes[place::4], "big") ^ high
+    far = int.from_bytes(wrong.to_bytes(slots, "big").translate(_FAR_IF_WRONG), "big")
+    return (int.from_bytes(last.translate(_KIND_OF), "big") | far).to_bytes(slots, "big")
+
+
+def _any(kinds: Iterable[bytes], wanted: int) -> int:
+    """A byte for each slot: 1 where any of them is so."""
+    table = bytes(kind == wanted for kind in range(256))
+    found = 0
+    for each in kinds:
+        found |= int.from_bytes(each.translate(table), "big")
+    return found
+
+
+def _roles(kinds: bytes, differ: bytes) -> bytes:
+    """Of a worker. `differ`: how others are, in each slot."""
+    codes = int.from_bytes(kinds, "big") << 2 | int.from_bytes(differ, "big")
+    return codes.to_bytes(len(kinds), "big").translate(_ROLE_OF)
+
+
+def _with_repeats(told: Sequence[bytes], differ: bytes) -> list[bytes]:
+    """In each slot the first of those ahead repeats, counted from another worker in each: what is given again has
+    payload."""
+    slots, all_told = len(differ), b"".join(told)
+    result = [bytearray(mine) for mine in told]
+    ahead, repeats = bytes([Role.AHEAD]), int(Role.REPEATS)  # not as enums, since there may be a million
+    for slot, differs in enumerate(differ):
+        if differs:
+            column = all_told[slot::slots]
+            rank = column.find(ahead, slot % len(column))
+            result[rank if rank >= 0 else column.find(ahead)][slot] = repeats
+    return [bytes(mine) for mine in result]
+
+
+def _at(positions: bytes, slot: int) -> int:
+    return int.from_bytes(positions[POSITION_BYTES * slot : POSITION_BYTES * (slot + 1)], "big")

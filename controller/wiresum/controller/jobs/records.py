@@ -6,15 +6,27 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import ipaddress
 import json
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from google.protobuf.message import DecodeError
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint
 from wiresum.controller.jobs.job import Job, Presence, State, Worker
 from wiresum.controller.jobs.leases import Lease
 from wiresum.controller.jobs.tree import Branch, Node, Phase
+from wiresum.join.constants import (
+    JOB_WORKERS_MAX,
+    LANES_MAX,
+    LEASE_SLOTS_MAX,
+    PRIORITY_MAX,
+    THREADS_MAX,
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +40,19 @@ class JobRecord:
     state: str
     body: str
     """JSON; holds secrets, tokens and keys."""
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """What is written down of a job that the service cannot go on with: set_aside.py."""
+
+    sequence: int
+    """Numbers them; 0: it is still among the jobs on disk."""
+    record: JobRecord
+    why: str
+    """A clause for people."""
+    damaged: bool = False
+    """It is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +72,15 @@ class Reservation:
     """Seconds of Unix time."""
     keep_until: float
 
+    def check(self) -> None:
+        """Raises a `ValueError` or `TypeError` for what is not as it was written."""
+        numbers = {name: _JOB_NUMBERS[name] for name in ("world_size", "priority")} | {"slots": (0, LEASE_SLOTS_MAX)}
+        texts = ("job_name", "tenant", "switch_name", "job_token")
+        if problem := next(_out_of_bounds("", self, numbers, texts), ""):
+            raise ValueError(problem)
+        if not (math.isfinite(self.created_at) and math.isfinite(self.keep_until)):
+            raise ValueError(f"it is kept from {self.created_at} to {self.keep_until}")
+
 
 @dataclass(frozen=True)
 class EndedRecord:
@@ -62,6 +96,8 @@ class StoredState:
     """All that is stored."""
 
     jobs: list[JobRecord] = field(default_factory=list)
+    set_aside: list[SetAside] = field(default_factory=list)
+    """Those that were set aside before, in the order of their sequence, and those that are damaged."""
     reservations: list[Reservation] = field(default_factory=list)
     draining: frozenset[str] = frozenset()
     ended: list[EndedRecord] = field(default_factory=list)
@@ -99,6 +135,28 @@ _WORKER_FIELDS = (
     "holder",
     "called_from",
 )
+_U32_MAX = (1 << 32) - 1
+_JOB_NUMBERS: Mapping[str, tuple[int, int]] = {
+    "number": (0, _U32_MAX),
+    "key_agreed": (0, _U32_MAX),
+    "key": (1, _U32_MAX),
+    "world_size": (1, JOB_WORKERS_MAX),
+    "priority": (-PRIORITY_MAX, PRIORITY_MAX),
+    "threads": (1, THREADS_MAX),
+    "port_offset": (0, THREADS_MAX - 1),
+    "lanes": (1, LANES_MAX),
+    "slots": (1, LEASE_SLOTS_MAX),
+    "move_number": (0, _U32_MAX),
+}
+"""The least and the most of each. Messages to workers and operators, and entries of switches, can say all between."""
+_WORKER_NUMBERS: Mapping[str, tuple[int, int]] = {
+    "threads_max": (1, THREADS_MAX),
+    "lanes_max": (1, LANES_MAX),
+    "slots_wanted": (0, LEASE_SLOTS_MAX),
+    "process_id": (0, _U32_MAX),
+}
+_JOB_TEXTS = ("name", "tenant", "job_token", "within")
+_WORKER_TEXTS = ("host_name", "attempt", "token", "certificate", "holder", "called_from")
 
 
 class RecordError(ValueError):
@@ -107,6 +165,8 @@ class RecordError(ValueError):
 
 def record_of(job: Job, unix_offset: float) -> JobRecord:
     """Of a job that has slots."""
+    problem = next(_problems(job), "")
+    assert not problem, f"{job} cannot be written down: {problem}"
     body: dict[str, Any] = {
         **{name: getattr(job, name) for name in (*_JOB_FIELDS, *_LATER_JOB_FIELDS)},
         "created_at": job.created_at + unix_offset,
@@ -134,21 +194,87 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
             slots=body["slots"],
             progress_at=now,
             restored=True,
-            ended=join.JobEnded.FromString(base64.b64decode(body["ended"])) if body["ended"] else None,
+            ended=None if body["ended"] is None else join.JobEnded.FromString(base64.b64decode(body["ended"])),
         )
         job.workers = {rank: _worker_of(job, rank, fields, now) for rank, fields in enumerate(body["workers"])}
         job.left_first = next((w for w in job.workers.values() if w.presence is Presence.LEFT), None)
         job.left_at = now
-        ranks = sorted(rank for node in nodes for rank in node.branch.ranks)
-        if ranks != list(range(job.world_size)) or job.switch_name != record.switch_name:
-            raise ValueError("its switches and its workers do not belong together")
-    except (ValueError, KeyError, TypeError) as error:
-        where = f"job {record.name!r}, number {record.number} at {record.switch_name}"
-        raise RecordError(
-            f"what is written down of {where} makes no sense ({error!r}): run the release that wrote it, or move the "
-            f"state's database away; the jobs that run end then"
-        ) from error
+        if problem := next(_problems(job), ""):
+            raise ValueError(problem)
+        if job.switch_name != record.switch_name:
+            raise ValueError(f"its root is {job.switch_name}")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, DecodeError) as error:
+        where = f"job {record.name!r}, number {record.number!r} at {record.switch_name!r}"
+        raise RecordError(f"what is written down of {where} makes no sense ({error!r})") from error
     return job
+
+
+def _problems(job: Job) -> Iterator[str]:
+    """Why a job that has slots cannot be as it is, or can be said to nobody."""
+    yield from _out_of_bounds("", job, _JOB_NUMBERS, _JOB_TEXTS)
+    if not math.isfinite(job.created_at):
+        yield f"created_at is {job.created_at}"
+    if job.slots % job.threads or job.port_offset + job.threads > THREADS_MAX:
+        yield f"it has {job.slots} slots and {job.threads} threads from port {job.port_offset}"
+    if job.state not in (State.RUNNING, State.MOVING, State.ENDING) or (job.ended is None) == (
+        job.state is State.ENDING
+    ):
+        yield f"it is {job.state.value}, and has {'not ' * (job.ended is None)}ended"
+    if len(job.workers) != job.world_size:
+        yield f"it has {len(job.workers)} workers of {job.world_size}"
+    for worker in job.workers.values():
+        yield from _out_of_bounds(f"rank {worker.rank}: ", worker, _WORKER_NUMBERS, _WORKER_TEXTS)
+        yield from _problems_of_endpoint(worker)
+    yield from _problems_of_tree(job)
+
+
+def _problems_of_endpoint(worker: Worker) -> Iterator[str]:
+    address: Any = worker.endpoint.address
+    port: Any = worker.endpoint.port
+    can_move: Any = worker.can_move
+    if type(address) is not str or type(port) is not int or not 1 <= port <= 65536 - worker.threads_max:
+        yield f"rank {worker.rank}: its endpoint is {worker.endpoint}"
+    ipaddress.IPv4Address(address)  # raises a ValueError
+    if type(can_move) is not bool:
+        yield f"rank {worker.rank}: can_move is {can_move!r}"
+
+
+def _out_of_bounds(
+    whose: str, has: object, numbers: Mapping[str, tuple[int, int]], texts: tuple[str, ...]
+) -> Iterator[str]:
+    for name, (least, most) in numbers.items():
+        value = getattr(has, name)
+        if type(value) is not int or not least <= value <= most:
+            yield f"{whose}{name} is {value!r}, and must be {least} to {most}"
+    for name in texts:
+        value = getattr(has, name)
+        if type(value) is not str:
+            yield f"{whose}{name} is {value!r}, and must be a text"
+        value.encode()  # raises a ValueError for half a character
+
+
+def _problems_of_tree(job: Job) -> Iterator[str]:
+    """Each switch comes after the one above it, and each worker hangs on one."""
+    above: dict[str, Branch] = {}
+    for name, node in job.nodes.items():
+        branch = node.branch
+        if type(name) is not str or (branch.parent != "" if not above else name not in _below(above, branch.parent)):
+            yield f"{name!r} does not hang where its tree has it"
+        if not 1 <= branch.contributors <= branch.contributors_max:
+            yield f"{branch.contributors} are too few or too many at {name}"
+        if node.lease is not None and (type(node.lease.base) is not int or node.lease.count != job.slots):
+            yield f"its lease at {name} is {node.lease}"
+        if node.lease is None and job.state is State.RUNNING:
+            yield f"it has no lease at {name}"
+        above[name] = branch
+    hanging = sorted(rank for branch in above.values() for rank in branch.ranks)
+    below = [name for branch in above.values() for name in branch.below]
+    if hanging != list(range(job.world_size)) or len(below) != len(above) - 1 or not above.keys() >= set(below):
+        yield "its switches and its workers do not belong together"
+
+
+def _below(above: Mapping[str, Branch], parent: str) -> tuple[str, ...]:
+    return above[parent].below if parent in above else ()
 
 
 def _of_node(node: Node) -> dict[str, Any]:

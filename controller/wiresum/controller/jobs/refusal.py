@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 
 from wiresum import join
+from wiresum.controller.jobs.leases import is_power_of_two
 from wiresum.controller.jobs.positions import POSITION_BYTES, POSITIONS_MAX
+from wiresum.join import addresses
 from wiresum.join.constants import (
     JOB_TOKEN_BYTES_MAX,
     JOB_WORKERS_MAX,
@@ -16,23 +18,25 @@ from wiresum.join.constants import (
     TENANT_BYTES_MAX,
     THREADS_MAX,
 )
+from wiresum.join.served import JOB_ID_BYTES
 
 HOST_NAME_BYTES_MAX = 255
 SOFTWARE_VERSION_BYTES_MAX = 64
 ATTEMPT_BYTES_MAX = 64
-JOB_ID_BYTES = 16
 AGREED_MAX = 16
 AGREED_BYTES_MAX = 64
 """Of a name, and of a value."""
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
-    """`code` is the name of a `grpc.StatusCode`; join.proto says which means what."""
+    """`code` is the name of a `grpc.StatusCode`; join.proto says which means what. `retry_s`: after so long workers ask
+    again, whatever the code; None: as it says."""
 
-    def __init__(self, code: str, text: str) -> None:
+    def __init__(self, code: str, text: str, *, retry_s: float | None = None) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
+        self.retry_s = retry_s
 
 
 def check_join(request: join.JoinRequest) -> None:
@@ -71,6 +75,9 @@ def _check_resumed(request: join.JoinRequest) -> None:
         raise _invalid("resumed", "needs a worker that can move")
     _check_range("resumed.slots", resumed.slots, 1, min(LEASE_SLOTS_MAX, POSITIONS_MAX // request.world_size))
     _check_range("resumed.threads", resumed.threads, 1, request.threads_max)
+    for name, count in (("resumed.slots", resumed.slots), ("resumed.threads", resumed.threads)):
+        if not is_power_of_two(count):
+            raise _invalid(name, f"is {count}: every lease has a power of two of them")
     _check_range("resumed.lanes", resumed.lanes, 1, request.lanes_max)
     if resumed.HasField("ended"):
         if resumed.ended.cause not in (join.JobEnded.ABORTED_BY_WORKER, join.JobEnded.WORKER_LEFT):
@@ -118,13 +125,21 @@ def _check_range(name: str, value: int, least: int, most: int, more: str = "") -
         raise _invalid(name, f"is {value}: it must be {least} to {most}{more}")
 
 
-def _check_endpoint(endpoint: join.Endpoint, threads: int) -> None:
+def data_address(endpoint: join.Endpoint) -> ipaddress.IPv4Address:
+    """Of a worker's data sockets. A name is never looked up: the caller would choose how long the service waits. Raises
+    a `Refusal`."""
     try:
         address = ipaddress.IPv4Address(endpoint.address)
     except ValueError:
-        raise _invalid("endpoint.address", f"is {endpoint.address[:64]!r}: it must be an IPv4 address") from None
-    if address.is_unspecified or address.is_multicast or address.is_reserved:
+        problem = f"is {endpoint.address[:64]!r}: an IP address is needed, IPv4 in dotted form; names are not looked up"
+        raise _invalid("endpoint.address", problem) from None
+    if not addresses.can_send(address):
         raise _invalid("endpoint.address", f"is {address}: it must be one that this worker sends its packets from")
+    return address
+
+
+def _check_endpoint(endpoint: join.Endpoint, threads: int) -> None:
+    data_address(endpoint)
     _check_range("endpoint.port", endpoint.port, 1, 65536 - threads, f", as the worker has {threads} ports from there")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import metadata
 
-from wiresum import join
+from wiresum import compiled, join
 from wiresum.controller.driver import JobCounters, SwitchDriver
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Job, Presence, State, Worker
@@ -15,6 +15,10 @@ from wiresum.controller.jobs.moving import Moving
 from wiresum.controller.jobs.quota import used
 from wiresum.controller.jobs.records import Reservation
 from wiresum.controller.jobs.tree import Phase
+from wiresum.join.constants import STATE_SCHEMA
+from wiresum.join.release import software_version
+
+log = logging.getLogger(__name__)
 
 Counted = Mapping[str, tuple[JobCounters, Mapping[int, JobCounters]]]
 """By switch: packets of no job, and counters by job number. Without switches that do not answer."""
@@ -39,9 +43,9 @@ def diagnosis(job: Job, counted: Mapping[str, JobCounters], now: float, moving: 
 
 def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
     """Without the service's age and refusals."""
-    answer = join.Report(service=join.ServiceReport(role="active", software_version=software_version()))
+    answer = join.Report(service=about_service("active"))
     all_jobs = jobs.all()
-    answer.jobs.extend(_job(jobs, job, _of_job(job, counted), now) for job in all_jobs)
+    answer.jobs.extend(_job_or_why_not(jobs, job, _of_job(job, counted), now) for job in all_jobs)
     named = {job.name for job in all_jobs}
     answer.jobs.extend(
         _created(reservation, jobs.reservations.age_s(reservation, now))
@@ -49,11 +53,11 @@ def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
         if reservation.job_name not in named
     )
     for switch in jobs.cluster.switches.values():
-        stray, _ = counted.get(switch.name, (JobCounters(), {}))
-        answer.switches.append(_switch(switch, stray, silent=switch.name not in counted))
+        answer.switches.append(_switch_or_silent(switch, counted))
     answer.tenants.extend(
         _tenant(jobs, tenant) for tenant in sorted({*(j.tenant for j in all_jobs), *jobs.quotas.named()})
     )
+    answer.set_aside.extend(jobs.set_aside.report())
     return answer
 
 
@@ -73,6 +77,14 @@ def _tenant(jobs: Jobs, tenant: str) -> join.TenantReport:
         waiting_jobs_max=quota.waiting_jobs,
         forming_seconds_max=quota.forming_ms_max / 1000,
         priority_max=quota.priority_max,
+        switch_percent=quota.switch_percent,
+        switches=[
+            join.TenantAtSwitch(
+                switch_name=switch.name, room=switch.sizes.room.part(quota.switch_percent), room_taken=taken
+            )
+            for switch in jobs.cluster.switches.values()
+            if any((taken := switch.taken_by(tenant)).values())
+        ],
     )
 
 
@@ -85,6 +97,26 @@ def _of_job(job: Job, counted: Counted) -> dict[str, JobCounters]:
 def _told(job: Job) -> list[str]:
     """Switches that have been told of the job."""
     return [name for name, node in job.nodes.items() if node.phase is not Phase.LEASED]
+
+
+def _job_or_why_not(jobs: Jobs, job: Job, counted: Mapping[str, JobCounters], now: float) -> join.JobReport:
+    """A job that no message can say, for instance since its switch has counted nonsense, hides no other one."""
+    try:
+        return _job(jobs, job, counted, now)
+    except (ValueError, TypeError, OverflowError) as error:
+        log.error("%s cannot be reported: %s", job, error)
+        why = f"it cannot be reported: {error}"
+        return join.JobReport(name=job.name, tenant=job.tenant, state=job.state.value, waiting=why, uncounted=True)
+
+
+def _switch_or_silent(switch: Switch, counted: Counted) -> join.SwitchReport:
+    """One that has counted what no message can say has not said it."""
+    stray, _ = counted.get(switch.name, (JobCounters(), {}))
+    try:
+        return _switch(switch, stray, silent=switch.name not in counted)
+    except (ValueError, TypeError, OverflowError) as error:
+        log.error("%s has counted what cannot be reported: %s", switch.name, error)
+        return _switch(switch, JobCounters(), silent=True)
 
 
 def _job(jobs: Jobs, job: Job, counted: Mapping[str, JobCounters], now: float) -> join.JobReport:
@@ -140,6 +172,7 @@ def _worker(worker: Worker, counted: Mapping[str, JobCounters], now: float) -> j
         contributions=_contributions(counters, worker.number),
         tensor_last=_tensor_last(counters, worker.number),
         switch_name=worker.switch_name,
+        certificate_expires_at=worker.certificate_expires_at,
     )
 
 
@@ -176,7 +209,7 @@ def _created(reservation: Reservation, age_s: float) -> join.JobReport:
 
 
 def _switch(switch: Switch, stray: JobCounters, *, silent: bool) -> join.SwitchReport:
-    state, trouble = switch.state(), switch.trouble
+    state, trouble = switch.state(), switch.why_unusable()
     if silent and not trouble:
         trouble = "it did not say in time what it counted"
         state = "slow" if state == "ready" else state
@@ -191,6 +224,7 @@ def _switch(switch: Switch, stray: JobCounters, *, silent: bool) -> join.SwitchR
 
 def about_switch(switch: Switch | SwitchDriver, state: str, trouble: str) -> join.SwitchReport:
     """Without what depends on its jobs."""
+    versions = switch.versions()
     return join.SwitchReport(
         name=switch.name,
         kind=switch.kind,
@@ -203,6 +237,8 @@ def about_switch(switch: Switch | SwitchDriver, state: str, trouble: str) -> joi
         parent=switch.parent,
         part_of=switch.part_of,
         room=switch.sizes.room,
+        software_version=versions.software,
+        program_version=versions.program,
     )
 
 
@@ -219,8 +255,14 @@ def _contributions(counters: JobCounters | None, number: int) -> int:
     return counters.contributions[number] if counters and number < len(counters.contributions) else 0
 
 
-def software_version() -> str:
-    try:
-        return metadata.version("wiresum")
-    except metadata.PackageNotFoundError:
-        return ""
+def about_service(role: str) -> join.ServiceReport:
+    """Its role, and the versions of what it is made of."""
+    program = compiled.load("v1model")
+    return join.ServiceReport(
+        role=role,
+        software_version=software_version(),
+        join_protocol=join.PROTOCOL_VERSION,
+        state_schema=STATE_SCHEMA,
+        program_version=program.version,
+        program_digest=program.digest,
+    )

@@ -13,6 +13,7 @@ from wiresum.controller.jobs.outputs import Forget, Output, Save
 from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.records import Reservation
 from wiresum.controller.jobs.refusal import Refusal, check_create
+from wiresum.controller.resources import SLOTS
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Reservations:
             raise Refusal("RESOURCE_EXHAUSTED", f"{len(self._kept)} created jobs wait for workers, and no more can")
         quotas.check_possible(request.tenant, slots=max(1, request.slots), worker_threads=request.world_size)
         cluster.check_size(request.world_size)
-        self._check_switch(request, cluster)
+        self._check_switch(request, cluster, quotas.of(request.tenant).switch_percent)
         keep_s = min(request.keep_seconds or self._limits.keep_s_default, self._limits.keep_s_max)
         unix_now = now + self._unix_offset
         reservation = Reservation(
@@ -84,7 +85,8 @@ class Reservations:
                 log.info("nobody has joined job %r, and its name is free again", job_name)
                 self.forget(job_name)
 
-    def _check_switch(self, request: join.CreateJobRequest, cluster: Cluster) -> None:
+    def _check_switch(self, request: join.CreateJobRequest, cluster: Cluster, percent: int) -> None:
+        """`percent`: so much of each switch the job's tenant may have."""
         switches = cluster.switches
         usable = cluster.named(request.switch_name) if request.switch_name else list(switches.values())
         if not usable:
@@ -92,6 +94,7 @@ class Reservations:
                 "RESOURCE_EXHAUSTED",
                 f"there is no switch {request.switch_name!r} here; there are: {', '.join(switches)}",
             )
-        most = max(switch.sizes.slots for switch in usable)
+        most = max(switch.sizes.room.part(percent).of(SLOTS) for switch in usable)
         if request.slots > most:
-            raise Refusal("RESOURCE_EXHAUSTED", f"{request.slots} slots are more than a switch here has, {most}")
+            has = "a switch here has" if percent == 100 else f"its tenant may have of a switch here, {percent}%"
+            raise Refusal("RESOURCE_EXHAUSTED", f"{request.slots} slots are more than {has}, {most}")

@@ -11,6 +11,26 @@ KEPT_PART = 4
 """One part in so many of each resource of a switch is kept for jobs that are their program's first."""
 
 
+class Tally:
+    """What the jobs of each tenant have of some resources. It is kept, and not counted from all jobs, since it is asked
+    for whenever a job is placed."""
+
+    def __init__(self) -> None:
+        self._has: dict[str, Amounts] = {}
+
+    def of(self, tenant: str) -> Amounts:
+        return self._has.get(tenant, NOTHING)
+
+    def add(self, tenant: str, amounts: Amounts) -> None:
+        self._has[tenant] = self.of(tenant) + amounts
+
+    def take_away(self, tenant: str, amounts: Amounts) -> None:
+        left = self._has.pop(tenant, NOTHING) - amounts
+        assert all(count >= 0 for count in left.values()), f"{tenant!r} has what it gives back"
+        if any(left.values()):
+            self._has[tenant] = left
+
+
 class Room:
     """Of one switch; its pipes share it."""
 
@@ -19,6 +39,7 @@ class Room:
         self.taken = Amounts(dict.fromkeys(total, 0))
         self._takers: dict[tuple[Job, str], Amounts] = {}
         """By job and name of the switch or pipe."""
+        self.tally = Tally()
 
     def take(self, job: Job, switch_name: str, need: Amounts) -> None:
         """Raises `ValueError`, and changes nothing, if there is no room."""
@@ -27,12 +48,15 @@ class Room:
             raise ValueError(f"there is no room in {lacking} of {switch_name}")
         self._takers[job, switch_name] = need
         self.taken += need
+        self.tally.add(job.tenant, need)
 
     def give_back(self, job: Job, switch_name: str) -> None:
-        self.taken -= self._takers.pop((job, switch_name))
+        need = self._takers.pop((job, switch_name))
+        self.taken -= need
+        self.tally.take_away(job.tenant, need)
 
     def exchange(self, one: Job, other: Job) -> None:
-        """Each gets what the other has."""
+        """Each gets what the other has. They are of one tenant."""
         new = {one: other, other: one}
         self._takers = {(new.get(job, job), name): need for (job, name), need in self._takers.items()}
 

@@ -25,6 +25,8 @@ def forgive(stalled: float, now: float, jobs: Iterable[Job], switches: Iterable[
         job.drained_at += stalled
         if job.moving is not None:
             job.moving.forgive(stalled)
+        if job.waits_to_move_since is not None:
+            job.waits_to_move_since += stalled
         if job.moved is not None:
             job.moved.at += stalled
         for worker in job.workers.values():

@@ -129,7 +129,7 @@ class Telling:
             self._cluster.give_back(job, node)
         if job.state is State.ENDING and self.has_given_back(job):
             for name in job.nodes:
-                del self._cluster.switches[name].numbered[job.number]
+                self._cluster.switches[name].free_number(job)
         return bool(nodes)
 
     @staticmethod

@@ -25,10 +25,16 @@ from wiresum.controller.jobs.outputs import Wait
 from wiresum.controller.jobs.quota import Quotas, used, whose_quota
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Branch, Offer, Tree, Wish, in_words, names
+from wiresum.controller.resources import SLOTS
+from wiresum.join.addresses import counted_as
 from wiresum.join.constants import LEASE_SLOTS_MAX
 
+POSITIONS_RETRY_S = 1.0
 KINDS_MAX = 4096
 """Kinds of jobs that are told apart; with more, jobs that ask alike may count as of two kinds."""
+FRUITLESS_MAX = 512
+"""How often, between two ticks, kinds of jobs are tried that get nothing. What else may get slots does so at the next
+tick: so long a queue of jobs that all ask otherwise holds the service up no further, however often somebody asks."""
 FURTHER_PART = 32
 """A job that is not its program's first, and does not say how many slots it wants, gets one part in so many of what is
 left for such jobs: a program may have many."""
@@ -41,9 +47,15 @@ class WaitingRoom:
         self._queue: list[Job] = []
         """The next one first."""
         self._tickets = 0
-        self._kinds: dict[tuple[str, tuple[Offer, ...]], int] = {}
-        """By tenant and offers: jobs of one kind lack the same."""
+        self._kinds: dict[tuple[str, tuple[Offer, ...], frozenset[str]], int] = {}
+        """By tenant, offers and, of a job that moves, the switches that it has: jobs of one kind lack the same."""
         self._kinds_seen = 0
+        self._allowed: dict[int, list[Offer]] = {}
+        """By kind: those of its offers that its tenant's quota had room for when it was last tried."""
+        self._fruitless = 0
+        """How many kinds got nothing since the last tick."""
+        self.due = False
+        """Jobs may get slots, and are to be tried at the next tick."""
         self.held_up = ""
         """Why no job gets slots now; empty: they do."""
 
@@ -59,11 +71,12 @@ class WaitingRoom:
             self._quotas.check_priority(job.tenant, job.priority)
         self._cluster.check_size(job.world_size)
         self._quotas.check_waiting(job, waiting)
-        here = sum(bool(job.asker.address) and other.asker.address == job.asker.address for other in waiting)
+        address = counted_as(job.asker.address)
+        here = sum(bool(address) and counted_as(other.asker.address) == address for other in waiting)
         if here >= self._limits.waiting_per_host_max:
             raise Refusal(
                 "RESOURCE_EXHAUSTED",
-                f"{here} jobs that {job.asker.address} asked for form or wait for slots, and no more can: start {job} "
+                f"{here} jobs that {address} asked for form or wait for slots, and no more can: start {job} "
                 f"again when some of them have begun (`wiresum jobs` lists them; waiting_per_host in the controller's "
                 f"configuration)",
             )
@@ -74,7 +87,26 @@ class WaitingRoom:
                 f"have begun (`wiresum jobs` lists them)",
             )
 
+        self._check_positions(job, waiting)
         job.complete_by = job.created_at + self._quotas.of(job.tenant).forming_ms_max / 1000
+
+    def _check_positions(self, job: Job, waiting: Sequence[Job]) -> None:
+        """Raises a `Refusal` if there is no room for those of a job that goes on. That is decided for all its workers
+        when the first asks, so that no job keeps a part of what another needs."""
+        if not job.positions_bytes:
+            return
+        same = sum(other.positions_bytes for other in waiting if other.tenant == job.tenant)
+        for whose, held, most in (
+            (f"jobs of {whose_quota(job.tenant)}", same, self._limits.positions_tenant_bytes_max),
+            ("jobs", sum(other.positions_bytes for other in waiting), self._limits.positions_bytes_max),
+        ):
+            if held + job.positions_bytes > most:
+                raise Refusal(
+                    "RESOURCE_EXHAUSTED",
+                    f"{job} needs room for {job.positions_bytes >> 10} KiB until it goes on, and {whose} that wait "
+                    f"have {held >> 10} of {most >> 10} KiB: its workers ask again until some of those go on",
+                    retry_s=POSITIONS_RETRY_S,
+                )
 
     def candidates(self, job: Job, address: str) -> frozenset[str]:
         """The switches that all workers so far, and one at this address, hang on or below. Raises a `Refusal`."""
@@ -121,7 +153,8 @@ class WaitingRoom:
         if len(self._kinds) >= KINDS_MAX:
             self._kinds.clear()
         self._kinds_seen += 1
-        job.kind = self._kinds.setdefault((job.tenant, job.offers), self._kinds_seen)
+        has = frozenset(job.moves.nodes if job.moves is not None else ())
+        job.kind = self._kinds.setdefault((job.tenant, job.offers, has), self._kinds_seen)
 
     def _never(self, job: Job, tree: Tree) -> str:
         """Why it can never run at these switches, though they have bits for all its workers; empty: it can."""
@@ -136,6 +169,8 @@ class WaitingRoom:
                 f"the controller's configuration says so, under [[tenant]]"
             )
         offer = self._offer(job, tree)
+        if isinstance(beyond := self._cluster.within_part(offer, quota.switch_percent, None), str):
+            return f"{job} can never run here: {beyond} (switch_percent in the controller's configuration, [[tenant]])"
         threads = self._cluster.threads(offer, offer.wish.most)
         if quota.worker_threads is not None and job.world_size * threads > quota.worker_threads:
             return (
@@ -178,7 +213,11 @@ class WaitingRoom:
         """To be called whenever a job may get what it did not get before."""
         if self.held_up:
             return
+        if self._fruitless >= FRUITLESS_MAX:
+            self.due = True
+            return
         kept: set[str] = set()
+        self._allowed.clear()
         passed: dict[int, list[Job]] = {}
         """By kind."""
         found_nothing: dict[int, Wants] = {}
@@ -193,12 +232,19 @@ class WaitingRoom:
                 changed = self._overtaken_by(job, passed.values())
             elif job.wants is not Wants.WORKER:
                 found_nothing[job.kind] = job.wants
+                self._fruitless += 1
             if job.state is State.QUEUED and job.wants in (Wants.ROOM, Wants.TURN):
                 passed.setdefault(job.kind, []).append(job)
                 changed = [job]
             for waits in changed:
                 if waits.overtaken >= self._overtaken_max(waits):
                     kept |= self._rivals(waits)
+
+    def tick(self) -> None:
+        self._fruitless = 0
+        if self.due:
+            self.due = False
+            self.serve()
 
     def _overtaken_max(self, job: Job) -> float:
         moves = job.moves
@@ -261,15 +307,20 @@ class WaitingRoom:
                 return "one of its workers has lost its connection, and may ask again"
             case Wants.QUOTA:
                 has = used(other for other in self._cluster.holders() if other.tenant == job.tenant)
+                beyond = (self._within_part(offer, job.tenant) for offer in job.offers)
                 return (
                     f"the quota of {whose_quota(job.tenant)} is used up ({quota.describe()}): taken are "
-                    f"{has.describe()}"
+                    f"{has.describe()}{''.join(f'; {why}' for why in beyond if isinstance(why, str))}"
                 )
             case Wants.TURN:
                 return "slots are kept for jobs before it, which have been overtaken often enough"
             case _:
-                obstacles = [self._cluster.obstacle(offer, job.tenant) for offer in job.offers]
+                obstacles = [self._obstacle(offer, job) for offer in job.offers]
                 return "; ".join(filter(None, [*obstacles, *job.unfit])) or "it is its turn"
+
+    def _obstacle(self, offer: Offer, job: Job) -> str:
+        beyond = self._within_part(offer, job.tenant) if job.moves is None else offer
+        return beyond if isinstance(beyond, str) else self._cluster.obstacle(offer, job.tenant)
 
     def _place(self, job: Job, kept: Set[str]) -> bool:
         found = self._find_place(job, kept)
@@ -283,26 +334,45 @@ class WaitingRoom:
         if not job.is_whole():
             return Wants.WORKER
         if job.moves is not None:  # its quota has room for it
-            return self._cluster.place(job.offers, kept)
+            return self._place_to_move_to(job, job.moves, kept)
         allowance = self._quotas.allowance(job.tenant, self._cluster.holders)
         if allowance.jobs is not None and allowance.jobs < 1:
             return Wants.QUOTA
-        offers = []
+        offers = self._allowed[job.kind] = []
         for full in job.offers:
-            offer = full
+            offer = self._within_part(full, job.tenant)
+            if isinstance(offer, str):
+                continue
             if allowance.slots is not None:
-                share = allowance.slots // len(full.tree)
-                if share < full.wish.least:
+                share = allowance.slots // len(offer.tree)
+                if share < offer.wish.least:
                     continue
-                offer = full._replace(wish=full.wish.within(share))
+                offer = offer._replace(wish=offer.wish.within(share))
             worker_threads = job.world_size * self._cluster.threads(offer, offer.wish.most)
             if allowance.worker_threads is None or worker_threads <= allowance.worker_threads:
                 offers.append(offer)
         return self._cluster.place(offers, kept) if offers else Wants.QUOTA
 
+    def _place_to_move_to(self, lease: Job, job: Job, kept: Set[str]) -> Grounds | Wants:
+        """One that has lost a switch goes on wherever there is room. Where its switches are in order, its workers have
+        halted by themselves: then it takes no more of another switch than its tenant may have there."""
+        offers = self._allowed[lease.kind] = list(lease.offers)
+        if all(self._cluster.switches[name].is_usable() for name in job.nodes):
+            offers[:] = [
+                offer
+                for offer in offers
+                if job.nodes.keys() >= {*names(offer.tree)} or not isinstance(self._within_part(offer, job.tenant), str)
+            ]
+        return self._cluster.place(offers, kept) if offers else Wants.QUOTA
+
+    def _within_part(self, offer: Offer, tenant: str) -> Offer | str:
+        """What the tenant may have of it now, of each switch, or why nothing."""
+        return self._cluster.within_part(offer, self._quotas.of(tenant).switch_percent, tenant)
+
     def _rivals(self, job: Job) -> set[str]:
-        """The switches where later jobs may take what this one waits for."""
-        return {name for offer in job.offers for name in self._cluster.rivals(offer)}
+        """The switches where later jobs may take what this one waits for: no others are ever kept for it."""
+        offers = self._allowed.get(job.kind, job.offers)
+        return {name for offer in offers for name in self._cluster.rivals(offer)}
 
     def _offer(self, job: Job, tree: Tree) -> Offer:
         if job.shape is not None:
@@ -319,8 +389,9 @@ class WaitingRoom:
             spare = min(switch.slots_spare(further=True) for switch in switches)
             usual = min(usual, max(least, spare // FURTHER_PART))
         wish = Wish(wanted or usual, least).within(min(there, LEASE_SLOTS_MAX))
-        quota = self._quotas.of(job.tenant).slots
-        return wish if quota is None else wish.within(quota // len(tree))
+        quota = self._quotas.of(job.tenant)
+        wish = wish.within(min(switch.sizes.room.part(quota.switch_percent).of(SLOTS) for switch in switches))
+        return wish if quota.slots is None else wish.within(quota.slots // len(tree))
 
 
 def _overfull(tree: Tree) -> Branch | None:

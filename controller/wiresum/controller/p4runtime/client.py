@@ -6,7 +6,12 @@ doubles up to RETRY_S_MAX. `trouble` says in a sentence why this controller is n
 empty if it is. Each time that trouble goes, `term` grows by one: the switch may then hold anything, so read it first.
 
 An election id has 128 bits. The upper half is this controller's. The lower half counts its connections: the switch may
-keep a silently broken one for a minute, and only this client's next one has a higher id.
+keep a silently broken one for a minute, and only this client's next one has a higher id. Whenever nobody programs the
+switch, this client bids above who did last. If no id of ours is above that one, it bids the same: nobody has it any
+more. So no id that another program has bid, be it the highest there is, keeps the switch from us once that one is gone.
+
+Ids above ELECTION_ID_MAX are no controller's of ours. While a program holds the switch with such a one, that is trouble
+with this switch, but no other controller has taken over: nothing is outranked.
 
 A client with the id STANDBY_ID is a standby. It never takes the switch from another, and has no trouble when nobody
 programs it. The lower half of its bids is drawn, so that several can wait. A switch may make one of them primary; it
@@ -26,13 +31,14 @@ import secrets
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import finsy as fy
 from finsy.proto import p4r
 
-from wiresum.controller.driver import DriverError
-from wiresum.controller.p4runtime.connection import LOAD_S_MAX, Connection, Runs, Standing
+from wiresum.controller.driver import DriverError, OutdatedError, Versions
+from wiresum.controller.p4runtime import versions
+from wiresum.controller.p4runtime.connection import ELECTION_ID_MAX, LOAD_S_MAX, Connection, Runs, Standing
 from wiresum.controller.p4runtime.device_config import Pipeline
 from wiresum.join.credentials import CredentialsError
 
@@ -41,7 +47,7 @@ log = logging.getLogger(__name__)
 STANDBY_ID = 0
 """The lowest election id."""
 CONNECTION_BITS = 64
-READY_S_MAX = 10.0
+READY_S_MAX = 60.0
 """For a switch that is just being started."""
 HANDSHAKE_S_MAX = 10.0
 """From connecting to knowing who is primary."""
@@ -56,6 +62,15 @@ UPDATES_MAX = 128
 """Of one Write: a refusal has a result for each in gRPC metadata, which is limited to 8 KiB."""
 
 T = TypeVar("T")
+
+
+class Times(NamedTuple):
+    """How long a switch may take."""
+
+    handshake_s_max: float = HANDSHAKE_S_MAX
+    probe_s: float = PROBE_S
+    probe_answer_s_max: float = PROBE_ANSWER_S_MAX
+    call_s_max: float = CALL_S_MAX
 
 
 class _SilentError(Exception):
@@ -73,14 +88,18 @@ class Client:
         election_id: int,
         tls: Path | None = None,
         on_change: Callable[[], None] = lambda: None,
+        times: Times | None = None,
     ) -> None:
         self.address = address
+        self._times = times or Times()
         self.on_change = on_change
         self._device, self._tls = device, tls
         self.election_id = election_id
         """What it bids: higher than it was told to, if a controller that is gone had a higher one."""
         self._connections = secrets.randbits(CONNECTION_BITS - 2) if election_id == STANDBY_ID else 0
         self._connection: Connection | None = None
+        self._held = -1
+        """The election id with which this client was primary last."""
         self._closing = False
         self._changed = threading.Condition()
         self._since = _now()
@@ -91,6 +110,8 @@ class Client:
         """Does another controller program the switch, as far as is known?"""
         self.term = 0
         """How often trouble has ended."""
+        self.versions = Versions()
+        """What the switch has said since it was last connected."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="wiresum-p4runtime", daemon=True)
         self._thread.start()
@@ -108,11 +129,19 @@ class Client:
     # Calls. `what` is for the error's text.
 
     def runs(self, pipeline: Pipeline) -> Runs:
-        return self._ask(lambda connection: connection.runs(pipeline), "could not say which program it runs")
+        return self._ask(lambda connection: self._runs(connection, pipeline), "could not say which program it runs")
 
     def load(self, pipeline: Pipeline) -> None:
-        """Loads the program: tables are empty then, and all cells new."""
-        self._ask(lambda connection: _load(connection, pipeline), "did not take the program", LOAD_S_MAX + CALL_S_MAX)
+        """Loads the program: tables are empty then, and all cells new. Raises an `OutdatedError` if the switch has
+        another one, and takes no other."""
+        try:
+            failure = "did not take the program"
+            self._ask(lambda connection: _load(connection, pipeline), failure, LOAD_S_MAX + self._times.call_s_max)
+        except DriverError as error:
+            if why := versions.why_refused(self.versions, str(error)):
+                raise OutdatedError(f"{self} {why}") from error
+            raise
+        self._note_program(pipeline.p4info.pkg_info.version)
 
     def write(self, what: str, kind: str, entities: Sequence[p4r.Entity]) -> None:
         """`kind`: "INSERT", "MODIFY" or "DELETE" (no error if it is not there). In any order."""
@@ -157,12 +186,13 @@ class Client:
     async def _use(self, connection: Connection) -> None:
         """Returns only by an exception."""
         try:
-            standing = await asyncio.wait_for(self._shake_hands(connection), HANDSHAKE_S_MAX)
+            standing = await asyncio.wait_for(self._shake_hands(connection), self._times.handshake_s_max)
         except asyncio.TimeoutError:
             raise _SilentError(
-                f"it accepted a connection, but did not say within {HANDSHAKE_S_MAX:.0f} s who is primary, as a "
-                f"P4Runtime server does"
+                f"it accepted a connection, but did not say within {self._times.handshake_s_max:.0f} s who is "
+                f"primary, as a P4Runtime server does"
             ) from None
+        self.versions = await self._answer_in_time(connection)
         tasks = [asyncio.create_task(self._follow(connection)), asyncio.create_task(self._probe(connection))]
         self._connection, self._reachable = connection, True
         self._stand(standing)
@@ -174,34 +204,52 @@ class Client:
 
     async def _shake_hands(self, connection: Connection) -> Standing:
         self._connections += 1
-        await self._bid(connection)
+        await connection.bid(self._id())
+        return await self._next_standing(connection)
+
+    async def _next_standing(self, connection: Connection) -> Standing:
         standing = await connection.standing()
-        if standing.vacant and self.election_id != STANDBY_ID:
-            # The last primary, which is gone, had a higher id than our state knows.
-            self.election_id = max(self.election_id, (standing.election_id >> CONNECTION_BITS) + 1)
-            await self._bid(connection)
+        # The last primary, which is gone, had a higher id than our state knows.
+        while standing.vacant and standing.election_id > connection.election_id and self.election_id != STANDBY_ID:
+            await connection.bid(self._id_from(standing.election_id))
             standing = await connection.standing()
         return standing
 
-    async def _bid(self, connection: Connection) -> None:
-        await connection.bid(self.election_id << CONNECTION_BITS | self._connections)
+    def _id(self) -> int:
+        return self.election_id << CONNECTION_BITS | self._connections
+
+    def _id_from(self, highest: int) -> int:
+        """One that is not below `highest`, which nobody has."""
+        raised = max(self.election_id, (highest >> CONNECTION_BITS) + 1)
+        if raised > ELECTION_ID_MAX >> CONNECTION_BITS:
+            return highest
+        self.election_id = raised
+        return self._id()
 
     async def _follow(self, connection: Connection) -> None:
         while True:
-            self._stand(await connection.standing())
+            self._stand(await self._next_standing(connection))
 
     async def _probe(self, connection: Connection) -> None:
         while True:
-            await asyncio.sleep(PROBE_S)
-            try:
-                await asyncio.wait_for(connection.check_alive(), PROBE_ANSWER_S_MAX)
-            except asyncio.TimeoutError:
-                raise _SilentError(f"it did not answer for {PROBE_ANSWER_S_MAX:.0f} s") from None
+            await asyncio.sleep(self._times.probe_s)
+            await self._answer_in_time(connection)
+
+    async def _answer_in_time(self, connection: Connection) -> Versions:
+        s_max = self._times.probe_answer_s_max
+        try:
+            return await asyncio.wait_for(connection.check_alive(), s_max)
+        except asyncio.TimeoutError:
+            raise _SilentError(f"it did not answer for {s_max:.0f} s") from None
 
     def _stand(self, standing: Standing) -> None:
         standby = self.election_id == STANDBY_ID
         unprogrammed = standing.vacant or standing.election_id >> CONNECTION_BITS == STANDBY_ID
-        self.outranked = not standing.primary and not unprogrammed
+        foreign = standing.election_id > ELECTION_ID_MAX
+        ours = standing.election_id == self._held
+        if standing.primary:
+            self._held = standing.election_id
+        self.outranked = not (standing.primary or unprogrammed or (not standby and (foreign or ours)))
         ids = f"election id {standing.election_id >> CONNECTION_BITS}, and ours is {self.election_id}"
         if standing.primary or (standby and unprogrammed):
             self._set_trouble("")
@@ -209,6 +257,13 @@ class Client:
             self._set_trouble(f"this controller stands by: another one programs {self} ({ids})")
         elif standing.vacant:
             self._set_trouble(f"since {_now()} no controller programs {self} ({ids}): start this one again")
+        elif ours:
+            self._set_trouble(f"since {_now()} {self} has not noticed that this controller's last connection broke")
+        elif foreign:
+            self._set_trouble(
+                f"since {_now()} another program holds {self}, with an id that no controller of Wiresum begins with "
+                f"({ids}): end that one, or start the switch again, and this controller goes on by itself"
+            )
         else:
             self._set_trouble(
                 f"since {_now()} another controller programs {self} ({ids}): stop that one, and start this one again"
@@ -227,7 +282,11 @@ class Client:
         if trouble == self.trouble:
             return
         again = self.term > 0  # what was lost, and said so, is said to be back
-        log.log(logging.WARNING if trouble or again else logging.INFO, "%s", trouble or f"{self} is ready")
+        log.log(
+            logging.WARNING if trouble or again else logging.INFO,
+            "%s",
+            trouble or f"{self} is ready{f', {self.versions}' if str(self.versions) else ''}",
+        )
         with self._changed:
             self.trouble = trouble
             self.term += not trouble
@@ -239,7 +298,7 @@ class Client:
     def _ask(self, question: Callable[[Connection], Coroutine[Any, Any, T]], failure: str, s_max: float = 0) -> T:
         if self.trouble or self._closing:
             raise DriverError(self.trouble or f"{self} was left")
-        s_max = s_max or CALL_S_MAX
+        s_max = s_max or self._times.call_s_max
         future = asyncio.run_coroutine_threadsafe(self._answer(question), self._loop)
         try:
             return future.result(s_max)
@@ -261,6 +320,16 @@ class Client:
             if connection is self._connection:
                 raise
             raise _SilentError("the connection broke") from None
+
+    async def _runs(self, connection: Connection, pipeline: Pipeline) -> Runs:
+        found = await connection.runs(pipeline)
+        self._note_program(connection.program)
+        return found
+
+    def _note_program(self, version: str) -> None:
+        """A software switch has said which it can run."""
+        if not self.versions.digest:
+            self.versions = self.versions._replace(program=version)
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -291,6 +360,7 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 async def _load(connection: Connection, pipeline: Pipeline) -> None:
     if await connection.runs(pipeline) is not Runs.NOTHING:
+        await connection.verify(pipeline)  # a switch that refuses goes on with its jobs, so it must keep their groups
         # bmv2 keeps its multicast groups when a program is loaded, but its P4Runtime server forgets them.
         all_groups = p4r.Entity()
         all_groups.packet_replication_engine_entry.multicast_group_entry.multicast_group_id = 0

@@ -17,9 +17,13 @@ import finsy as fy
 import grpc
 from finsy.proto import U128, p4r, p4r_grpc, rpc_code
 
+from wiresum.controller.driver import Versions
+from wiresum.controller.p4runtime import versions
 from wiresum.controller.p4runtime.device_config import Pipeline
 from wiresum.join import credentials
 
+ELECTION_ID_MAX = (1 << 127) - 1
+"""The highest that a controller of ours bids first, and that a software switch takes. P4Runtime has as many above."""
 LOAD_S_MAX = 120.0
 """For a switch to take a program: a chip is reset for that."""
 
@@ -53,6 +57,8 @@ class Connection:
         self._client = fy.P4Client(address, _credentials(tls) if tls else None, wait_for_ready=False)
         self.election_id = 0
         """What was bid last."""
+        self.program = ""
+        """The version of the program that `runs` has found; empty: none, or it has no version."""
 
     async def __aenter__(self) -> Connection:
         await self._client.open()
@@ -78,13 +84,15 @@ class Connection:
                 primary = code == rpc_code.OK and highest == self.election_id
                 return Standing(highest, primary, vacant=code == rpc_code.NOT_FOUND)
 
-    async def check_alive(self) -> None:
-        """Returns if the switch answers at all."""
+    async def check_alive(self) -> Versions:
+        """Returns if the switch answers at all: what a software switch says of itself."""
         try:
-            await self._client.request(p4r.CapabilitiesRequest())
+            answer = await self._client.request(p4r.CapabilitiesRequest())
         except fy.P4ClientError as error:
             if error.code != fy.GRPCStatusCode.UNIMPLEMENTED:
                 raise
+            return Versions()
+        return versions.said(answer)
 
     async def runs(self, pipeline: Pipeline) -> Runs:
         """By the cookie: without one nobody knows whose keys the cells hold."""
@@ -97,6 +105,7 @@ class Connection:
             if error.is_pipeline_missing:
                 return Runs.NOTHING
             raise
+        self.program = config.p4info.pkg_info.version[: versions.CHARACTERS_MAX]
         if config.HasField("cookie") and config.cookie.cookie == pipeline.cookie:
             return Runs.OURS
         return Runs.ANOTHER if config.HasField("cookie") or config.HasField("p4info") else Runs.NOTHING
@@ -105,8 +114,13 @@ class Connection:
         await self._set(pipeline, p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT)
 
     async def verify(self, pipeline: Pipeline) -> None:
-        """Could the switch load it? A software switch says so to every controller, others only to the primary."""
-        await self._set(pipeline, p4r.SetForwardingPipelineConfigRequest.VERIFY)
+        """Could the switch load it, as far as it can say? A software switch says so to every controller, others only to
+        the primary."""
+        try:
+            await self._set(pipeline, p4r.SetForwardingPipelineConfigRequest.VERIFY)
+        except fy.P4ClientError as error:
+            if error.code != fy.GRPCStatusCode.UNIMPLEMENTED:
+                raise
 
     async def _set(self, pipeline: Pipeline, action: Any) -> None:
         config = p4r.ForwardingPipelineConfig(p4info=pipeline.p4info, p4_device_config=pipeline.device_config)

@@ -89,7 +89,7 @@ def needs(target: Target, shape: JobShape) -> Amounts:
 
 def room(target: Target) -> Amounts:
     """How many entries and groups the switch has for jobs, in the tables that a job of every kind uses."""
-    sizes = {table.preamble.alias: table.size for table in target.pipeline.p4info.tables}
+    sizes = {table.preamble.name: table.size for table in target.pipeline.p4info.tables}
     sizes[GROUPS] = 2 * (target.pipeline.job_rows - 1)  # each job's, and towards its parent
     return Amounts({name: sizes[name] for name in needs(target, JobShape(1, 0, 1, has_parent=True))})
 

@@ -12,7 +12,7 @@ import finsy as fy
 
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.p4runtime import own
-from wiresum.controller.p4runtime.client import Client
+from wiresum.controller.p4runtime.client import Client, Times
 from wiresum.controller.p4runtime.difference import KEYS, NormalEntry
 from wiresum.controller.p4runtime.own import KeysGiven
 from wiresum.controller.p4runtime.tables import Tables
@@ -22,7 +22,7 @@ from wiresum.controller.p4runtime.target import Target
 class P4Device:
     """From construction, which does not wait for the switch, to `close`."""
 
-    def __init__(self, target: Target, *, election_id: int) -> None:
+    def __init__(self, target: Target, *, election_id: int, times: Times | None = None) -> None:
         """`target`: any of the nodes."""
         self.lock = threading.Lock()
         self._on_change: list[Callable[[], None]] = []
@@ -32,19 +32,27 @@ class P4Device:
         """By node, in which of the client's terms."""
         self._nodes = 1 + len(target.siblings)
         self.client = Client(
-            target.p4runtime, target.device, election_id=election_id, tls=target.tls, on_change=self._tell
+            target.p4runtime,
+            target.device,
+            election_id=election_id,
+            tls=target.tls,
+            on_change=self._tell,
+            times=times,
         )
         self.tables = Tables(self.client, target.pipeline)
         self._id = secrets.randbits(16)
         self._given: KeysGiven | None = None
         """The last value read from the switch or written to it; None: there is none."""
+        self._gave = False
+        """Has this controller given it any? Then the last value with its 16 random bits is its own; before, it is that
+        of another one with the same bits."""
         self._given_by_others = 0
 
     def look_at_keys(self, held: Iterable[NormalEntry]) -> int:
         """How many keys other controllers have given to the switch, as far as is known. `held`: all that it holds."""
         found = (entry.entity for entry in held if entry.stage == KEYS)
         self._given = next((own.decode_keys_given(e) for e in found if isinstance(e, fy.P4TableEntry)), None)
-        if self._given is not None and self._given.by != self._id:
+        if self._given is not None and not (self._gave and self._given.by == self._id):
             self._given_by_others = max(self._given_by_others, self._given.reserved)
         return self._given_by_others
 
@@ -56,7 +64,7 @@ class P4Device:
         given = KeysGiven(reserved, self._id)
         write = self.tables.insert if self._given is None else self.tables.modify
         write("how many keys it has been given", [own.keys_given(given)])
-        self._given = given
+        self._given, self._gave = given, True
 
     def add(self, name: str, on_change: Callable[[], None]) -> None:
         """A node. `on_change` is called whenever the client's trouble has changed."""

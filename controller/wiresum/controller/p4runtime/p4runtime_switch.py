@@ -15,8 +15,9 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
 
-from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, SwitchSizes
+from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, SwitchSizes, Versions
 from wiresum.controller.p4runtime import count, desired
+from wiresum.controller.p4runtime.client import Times
 from wiresum.controller.p4runtime.connection import Runs
 from wiresum.controller.p4runtime.device import P4Device
 from wiresum.controller.p4runtime.difference import ADMISSIONS, GROUP, Batch, NormalEntry, concerning, difference
@@ -28,8 +29,11 @@ from wiresum.join.constants import STRAY_ROW
 class P4RuntimeSwitch:
     """From construction, which does not wait for the switch, to `close`."""
 
-    def __init__(self, target: Target, *, election_id: int, device: P4Device | None = None) -> None:
-        """`device`: what the target shares with its siblings, if it has any; they are closed together."""
+    def __init__(
+        self, target: Target, *, election_id: int, device: P4Device | None = None, times: Times | None = None
+    ) -> None:
+        """`device`: what the target shares with its siblings, if it has any; they are closed together. Otherwise
+        `times` says how long the switch may take."""
         self._target = target
         self.name, self.kind, self.part_of = target.name, target.kind, target.part_of
         self.parent = target.parent.name if target.parent else ""
@@ -40,7 +44,7 @@ class P4RuntimeSwitch:
         self.needs = functools.lru_cache(maxsize=None)(functools.partial(desired.needs, target))
         self.reaches, self.results_group = target.reaches, target.results_group
         self.on_change: Callable[[], None] = lambda: None
-        self._device = device or P4Device(target, election_id=election_id)
+        self._device = device or P4Device(target, election_id=election_id, times=times)
         self._device.add(target.name, lambda: self.on_change())  # noqa: PLW0108 - it is set later
         self._client = self._device.client
         self.wait_ready = self._client.wait_ready
@@ -59,6 +63,9 @@ class P4RuntimeSwitch:
     def outranked(self) -> bool:
         """Does another controller program the switch, as far as is known?"""
         return self._client.outranked
+
+    def versions(self) -> Versions:
+        return self._client.versions
 
     def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
         for entry in entries:
@@ -140,7 +147,10 @@ class P4RuntimeSwitch:
 
     def _reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
         term = self._client.term
-        if self._client.runs(self._target.pipeline) is not Runs.OURS:
+        runs = self._client.runs(self._target.pipeline)
+        if runs is Runs.NOTHING and entries:
+            return Reconciled(reloaded=True)  # before it is loaded, which a switch of another release refuses
+        if runs is not Runs.OURS:
             self._client.load(self._target.pipeline)
         held = self.tables.held()
         keys_of_others = self._device.look_at_keys(held)

@@ -89,16 +89,16 @@ def _widths(info: p4i.P4Info) -> Iterator[tuple[str, str]]:
     for table in info.tables:
         if table.is_const_table:
             continue
-        name = table.preamble.alias
+        name = table.preamble.name
         for field in table.match_fields:
             kind = p4i.MatchField.MatchType.Name(field.match_type)
             yield f"key '{field.name}' of table '{name}'", f"{field.bitwidth} bits ({kind})"
         for reference in table.action_refs:
             if reference.scope != p4i.ActionRef.DEFAULT_ONLY:
                 action = actions[reference.id]
-                yield f"action '{action.preamble.alias}' of table '{name}'", "an identifier"
+                yield f"action '{action.preamble.name}' of table '{name}'", "an identifier"
                 for parameter in action.params:
-                    what = f"parameter '{parameter.name}' of action '{action.preamble.alias}'"
+                    what = f"parameter '{parameter.name}' of action '{action.preamble.name}'"
                     yield what, f"{parameter.bitwidth} bits"
 
 

@@ -172,7 +172,7 @@ def _check_room(target: Target) -> None:
     """Has the switch entries for what the configuration makes of its tables, whatever jobs there are?"""
     if not target.has_ports:
         return
-    sizes = {table.preamble.alias: table.size for table in target.pipeline.p4info.tables}
+    sizes = {table.preamble.name: table.size for table in target.pipeline.p4info.tables}
     around = len(target.around) + len(target.elsewhere)
     for table, wanted, what in (
         ("own", 3, "its two addresses and the number of keys"),

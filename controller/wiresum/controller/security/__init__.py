@@ -3,11 +3,18 @@
 The authority that issues certificates is in `authority`, and `wiresum ca` in `command`; both need `cryptography`.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from wiresum.controller.security.caller import Caller, caller, identify
 from wiresum.controller.security.front import Front
 from wiresum.controller.security.names import CONTROLLER, OPERATOR, ROLES, SWITCH, WORKER
 from wiresum.controller.security.revocation import Revocations
-from wiresum.controller.security.security import CONNECTION_OPTIONS, OPTIONS, Security
+from wiresum.controller.security.shares import Shares
+
+if TYPE_CHECKING:
+    from wiresum.controller.security.security import CONNECTION_OPTIONS, OPTIONS, Security
 
 __all__ = [
     "CONNECTION_OPTIONS",
@@ -21,6 +28,16 @@ __all__ = [
     "Front",
     "Revocations",
     "Security",
+    "Shares",
     "caller",
     "identify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs gRPC is imported by those who serve, and not by `wiresum ca`."""
+    if name not in ("CONNECTION_OPTIONS", "OPTIONS", "Security"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from wiresum.controller.security import security
+
+    return getattr(security, name)

@@ -1,117 +1,211 @@
 """The audit log: who asked for what, for which job, and with what result. One JSON object a line.
 
-It holds no tokens and no keys. It is bounded: files are rotated, and of many refusals of one party only some are
-written, with the number of the others. A party is a tenant, a certificate without one, or an address without a
-certificate; what one is refused does not hide what others are.
+It holds no tokens and no keys. Each party has its share of it, so that none rolls away what the log says of others. A
+party is one of those that share connections (shares.py): the caller's tenant, or its certificate if that has none, or
+its address if there is no certificate. Of several tenants it is the last. Its share is a number of bytes a day, and a
+number at once. Calls for which the share has no room are counted, and a line each minute has their numbers, by
+method and outcome. Refusals may take a small part of what there is at once: the rest is for calls that were granted,
+which say what jobs began and ended.
+
+Whatever the share, the first call of each party, method and outcome of a day is written, and so is every call of an
+operator's certificate that was granted.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import logging
-import logging.handlers
-import os
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from wiresum import join
+from wiresum.controller.security.audit_file import AuditFile
 from wiresum.controller.security.caller import Caller
-from wiresum.controller.security.rates import TokenBuckets
+from wiresum.controller.security.names import OPERATOR
+from wiresum.controller.security.shares import Party
 
 log = logging.getLogger(__name__)
 
-FILE_BYTES_MAX = 32 * 1024 * 1024
-FILES_KEPT = 8
-REFUSALS_PER_SECOND = 10.0
-REFUSALS_BURST = 100
-"""Of one party."""
+DAY_S = 86_400.0
+SHARE_BYTES_A_DAY = 16 << 20
+"""What one party may write in the long run."""
+SHARE_BYTES_AT_ONCE = 8 << 20
+"""What it may write at once: more than the joins of 4,096 workers and their ends."""
+REFUSALS_BYTES_AT_ONCE = 256 << 10
+"""The part of that for calls that were not granted."""
+PARTIES_MAX = 4096
+"""Shares kept; the one unused for longest goes first."""
 UNWRITTEN_S_MAX = 60.0
-"""After which those that are only counted are told."""
-TEXT_CHARACTERS_MAX = 200
+"""After which calls that were only counted are told."""
+KINDS_TOLD_MAX = 32
+"""Methods and outcomes in the line that tells of them; the others are added up."""
+TEXT_BYTES_MAX = 200
+"""Of each text in a line, as JSON has it."""
+LINE_BYTES_MAX = 2048
 
-_SILENT_IF_OK = frozenset({"GetReport", "ListEnded", "Diagnose", "Check", "Watch", "List"})
+
+@dataclass(frozen=True)
+class AuditLimits:
+    """Of one party."""
+
+    bytes_a_day: int = SHARE_BYTES_A_DAY
+    bytes_at_once: int = SHARE_BYTES_AT_ONCE
+    refusals_bytes_at_once: int = REFUSALS_BYTES_AT_ONCE
+
+
+_SILENT_IF_OK = frozenset({"GetReport", "ListEnded", "Diagnose", "Prove", "Check", "Watch", "List"})
 """They change nothing, and `wiresum top` asks every second."""
+_GRANTED = frozenset({"OK", "BEGUN", "CANCELLED"})
+"""CANCELLED: the caller hung up, as a worker does at the end of an Attend."""
 
-
-class AuditLog:
-    """Without a path it goes to the process's log."""
-
-    def __init__(self, path: Path | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises `OSError` if the file cannot be opened."""
-        self._handler: logging.Handler | None = None
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._handler = _PrivateRotatingFile(
-                path, maxBytes=FILE_BYTES_MAX, backupCount=FILES_KEPT, encoding="utf-8"
-            )
-        self._clock = clock
-        self._refusals = TokenBuckets(REFUSALS_PER_SECOND, REFUSALS_BURST, clock=clock)
-        self._unwritten: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        """How many refusals of a party were not written, and since when."""
-
-    def write(self, caller: Caller, method: str, request: Any, outcome: str, why: str, seconds: float) -> None:
-        """`outcome`: the name of a gRPC status code, why the call was refused, or BEGUN. `request`: may be None."""
-        self._tell_unwritten(self._clock() - UNWRITTEN_S_MAX)
-        if outcome == "OK" and method in _SILENT_IF_OK:
-            return
-        party = _party(caller)
-        count, since = self._unwritten.get(party, (0, self._clock()))
-        if outcome not in ("OK", "BEGUN") and self._refusals.take(party):
-            self._unwritten[party] = (count + 1, since)
-            return
-        line = {
-            "time": _now(),
-            "caller": caller.name,
-            "peer": caller.peer,
-            "roles": sorted(caller.claims.roles),
-            "method": method,
-            **_subject(request),
-            "outcome": outcome,
-            "text": why,
-            "seconds": round(seconds, 3),
-        }
-        if count:
-            line["refusals_unwritten"] = count
-            del self._unwritten[party]
-        self._write(line)
-
-    def close(self) -> None:
-        self._tell_unwritten(self._clock())
-        if self._handler is not None:
-            self._handler.close()
-
-    def _tell_unwritten(self, until: float) -> None:
-        """Of the parties that are counted since `until` or before, and have no line since."""
-        while self._unwritten:
-            party, (count, since) = next(iter(self._unwritten.items()))
-            if since > until:
-                return
-            del self._unwritten[party]
-            self._write({"time": _now(), "party": party, "refusals_unwritten": count})
-
-    def _write(self, line: Mapping[str, Any]) -> None:
-        shown = {key: value[:TEXT_CHARACTERS_MAX] if isinstance(value, str) else value for key, value in line.items()}
-        text = json.dumps({key: value for key, value in shown.items() if value not in ("", [])})
-        if self._handler is None:
-            log.info("%s", text)
-        else:
-            self._handler.handle(logging.makeLogRecord({"msg": text}))
+Kind = tuple[str, str]
+"""Method and outcome."""
 
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
-def _party(caller: Caller) -> str:
-    if not caller.authenticated:
-        return caller.address or "this host"
-    if caller.claims.tenants:
-        return f"tenant {' '.join(sorted(caller.claims.tenants))}"
-    return f"certificate {caller.name}"
+class AuditLog:
+    """Without a path it goes to the process's log."""
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        limits: AuditLimits | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits = limits or AuditLimits()
+        self._file = None if path is None else AuditFile(path)
+        self._clock = clock
+        self._shares: OrderedDict[Party, _Share] = OrderedDict()
+        self._unwritten: OrderedDict[Party, _Unwritten] = OrderedDict()
+        """By party, those that are counted for longest first."""
+
+    def report(self) -> join.AuditReport:
+        if self._file is None:
+            return join.AuditReport()
+        return join.AuditReport(trouble=self._file.trouble, lines_lost=self._file.lines_lost)
+
+    def write(self, caller: Caller, method: str, request: Any, outcome: str, why: str, seconds: float) -> None:
+        """`outcome`: the name of a gRPC status code, why the call was refused, or BEGUN. `request`: may be None. Does
+        not wait for the disk."""
+        now = self._clock()
+        self._tell_unwritten(now - UNWRITTEN_S_MAX)
+        if outcome == "OK" and method in _SILENT_IF_OK:
+            return
+        party, kind = caller.parties[-1], (method, outcome)
+        share = self._share(party, now)
+        granted = outcome in _GRANTED
+        always = kind not in share.seen or (granted and caller.authenticated and caller.has_role(OPERATOR))
+        reserve = 0 if granted else self._limits.bytes_at_once - self._limits.refusals_bytes_at_once
+        if not always and share.bytes_left < reserve + LINE_BYTES_MAX:
+            self._unwritten.setdefault(party, _Unwritten(now)).count[kind] += 1
+            return
+        share.seen.add(kind)
+        share.bytes_left -= self._write(
+            {
+                "time": _now(),
+                "caller": caller.name,
+                "peer": caller.peer,
+                "roles": sorted(caller.claims.roles),
+                "method": method,
+                **_subject(request),
+                "outcome": outcome,
+                "text": why,
+                "seconds": round(seconds, 3),
+            }
+        )
+
+    def flush(self, s_max: float) -> bool:
+        """Waits for the disk. Returns whether it has taken all lines."""
+        return self._file is None or self._file.flush(s_max)
+
+    def close(self) -> None:
+        self._tell_unwritten(self._clock())
+        if self._file is not None:
+            self._file.close()
+
+    def _share(self, party: Party, now: float) -> _Share:
+        share = self._shares.pop(party, None) or _Share(now, self._limits.bytes_at_once)
+        share.refill(now, self._limits)
+        self._shares[party] = share
+        if len(self._shares) > PARTIES_MAX:
+            self._shares.popitem(last=False)
+        return share
+
+    def _tell_unwritten(self, until: float) -> None:
+        """Of the parties whose calls are counted since `until` or before."""
+        while self._unwritten:
+            party, unwritten = next(iter(self._unwritten.items()))
+            if unwritten.since > until:
+                return
+            del self._unwritten[party]
+            self._share(party, self._clock()).bytes_left -= self._write(
+                {"time": _now(), "party": str(party), "from": unwritten.since_text, "unwritten": unwritten.told()}
+            )
+
+    def _write(self, line: Mapping[str, Any]) -> int:
+        """Returns how many bytes that takes."""
+        shown = {key: _bounded(value) if isinstance(value, str) else value for key, value in line.items()}
+        text = json.dumps({key: value for key, value in shown.items() if value not in ("", [])})
+        assert len(text) < LINE_BYTES_MAX, "every part of a line is bounded"
+        if self._file is None:
+            log.info("%s", text)
+        else:
+            self._file.write(text)
+        return len(text) + 1
+
+
+@dataclass
+class _Share:
+    at: float
+    """When it was filled up last."""
+    bytes_left: float
+    """Less than zero if what had to be written was more."""
+    seen: set[Kind] = field(default_factory=set)
+    """What was written of this party since `seen_since`, a day at most."""
+    seen_since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seen_since = self.at
+
+    def refill(self, now: float, limits: AuditLimits) -> None:
+        gained = (now - self.at) / DAY_S * limits.bytes_a_day
+        self.bytes_left = min(limits.bytes_at_once, self.bytes_left + gained)
+        self.at = now
+        if now - self.seen_since >= DAY_S:
+            self.seen, self.seen_since = set(), now
+
+
+@dataclass
+class _Unwritten:
+    """Calls of a party that are only counted."""
+
+    since: float
+    since_text: str = field(default_factory=_now)
+    count: Counter[Kind] = field(default_factory=Counter)
+
+    def told(self) -> dict[str, int]:
+        told = {f"{method} {outcome}": count for (method, outcome), count in self.count.most_common(KINDS_TOLD_MAX)}
+        others = self.count.total() - sum(told.values())
+        return {**told, "others": others} if others else told
+
+
+def _bounded(text: str) -> str:
+    """As JSON it may be twelve times as long as it is; usually only quotes and backslashes take more, twice as much."""
+    if 2 * len(text) <= TEXT_BYTES_MAX and text.isascii() and text.isprintable():
+        return text
+    text = text[:TEXT_BYTES_MAX]
+    while len(json.dumps(text)) > TEXT_BYTES_MAX + 2:
+        text = text[: len(text) * 3 // 4]
+    return text
 
 
 def _subject(request: Any) -> dict[str, Any]:
@@ -127,12 +221,3 @@ def _subject(request: Any) -> dict[str, Any]:
     if endpoint is not None:
         found["endpoint"] = f"{endpoint.address}:{endpoint.port}"
     return found
-
-
-class _PrivateRotatingFile(logging.handlers.RotatingFileHandler):
-    def _open(self) -> io.TextIOWrapper:
-        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=_open_private)  # type: ignore[return-value]
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -10,6 +10,7 @@ Files are replaced as a whole, only their owner can read keys, and no key of ano
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import json
 import os
@@ -182,6 +183,8 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._sign(holder, key, days)
         _make_private_directory(directory)
+        shown = _shown(certificate, directory / CERTIFICATE_FILE)
+        self._record(shown)  # first: one that is not listed could not be revoked by its name
         # The key last: until it fits the certificate, servers keep the old pair.
         _replace(directory / AUTHORITY_FILE, _pem(self._certificate), 0o644)
         revoked = self.directory / REVOKED_FILE
@@ -189,8 +192,6 @@ class Authority:
             _replace(directory / REVOKED_FILE, _read(revoked), 0o644)
         _replace(directory / CERTIFICATE_FILE, _pem(certificate), 0o644)
         _replace(directory / KEY_FILE, _key_pem(key), 0o600)
-        shown = show(directory / CERTIFICATE_FILE)
-        self._record(shown)
         return shown
 
     def _sign(self, holder: Holder, key: ec.EllipticCurvePrivateKey, days: int) -> x509.Certificate:
@@ -229,14 +230,23 @@ class Authority:
             "expires": shown.expires_at.isoformat(timespec="seconds"),
             "directory": str(shown.path.parent),
         }
+        content = f"{json.dumps(line)}\n".encode()
         descriptor = os.open(self.directory / ISSUED_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            bytes_before = os.fstat(descriptor).st_size
+            if os.write(descriptor, content) < len(content):
+                os.ftruncate(descriptor, bytes_before)  # a part of a line would spoil the next one
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory / ISSUED_FILE))
+        finally:
+            os.close(descriptor)
 
 
 def show(path: Path) -> Shown:
     """Does not verify the certificate: `wiresum.join.credentials.load` does."""
-    certificate = _read_certificate(path)
+    return _shown(_read_certificate(path), path)
+
+
+def _shown(certificate: x509.Certificate, path: Path) -> Shown:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

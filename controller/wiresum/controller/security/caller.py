@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import hashlib
 import ipaddress
@@ -17,8 +16,10 @@ from urllib.parse import unquote
 
 from wiresum import join
 from wiresum.controller.jobs.refusal import Refusal
-from wiresum.controller.security.names import OPERATOR, Claims, parse
-from wiresum.controller.security.revocation import serial_of
+from wiresum.controller.security.names import OPERATOR, WORKER, Claims, parse
+from wiresum.controller.security.revocation import expiry_of, serial_of
+from wiresum.controller.security.shares import ADDRESS, CERTIFICATE, TENANT, Party
+from wiresum.join.addresses import canonical, counted_as, is_loopback
 from wiresum.join.constants import TENANT_BYTES_MAX
 
 
@@ -34,6 +35,8 @@ class Caller:
     """It has a certificate of our authority; otherwise the service is one without TLS."""
     serial: str = ""
     """Of its certificate, hexadecimal."""
+    expires_at: float = 0.0
+    """When its certificate expires, in Unix time; 0: it has none."""
     claims: Claims = field(default_factory=Claims)
     addresses: frozenset[str] = frozenset()
     """IP addresses in the certificate, at which it may have data sockets."""
@@ -75,23 +78,39 @@ class Caller:
             return None
         return frozenset(self.claims.tenants or (_as_tenant(self.name),))
 
-    def check_may_join(self, job_name: str, tenant: str, endpoint_address: str) -> None:
-        """Raises a `Refusal`. `endpoint_address`: of its data sockets."""
+    @property
+    def counted_address(self) -> str:
+        """By which it counts, wherever callers are counted by their addresses; empty for a Unix socket."""
+        return counted_as(self.address)
+
+    @property
+    def parties(self) -> tuple[Party, ...]:
+        """As whom it shares room with others: by its address, and by what its certificate says. The tenants come last,
+        in the order of its certificate."""
+        address = Party(ADDRESS, self.counted_address or "this host")
+        if not self.authenticated:
+            return (address,)
+        own = (_as_tenant(self.name),) if self.has_role(WORKER) else ()
+        tenants = dict.fromkeys(self.claims.tenants or own)
+        return (address, Party(CERTIFICATE, self.name), *(Party(TENANT, tenant) for tenant in tenants))
+
+    def check_may_join(self, job_name: str, tenant: str, address: ipaddress.IPv4Address) -> None:
+        """Raises a `Refusal`. `address`: of its data sockets."""
         self.tenant(tenant)
         patterns = self.claims.jobs
         if patterns and not any(fnmatch.fnmatchcase(job_name, pattern) for pattern in patterns):
             listed = ", ".join(map(repr, patterns))
             raise self._refusal(f"is for jobs {listed}, and not for {job_name!r}: choose such a name (WIRESUM_JOB)")
-        if self.authenticated and not self._owns(endpoint_address):
+        if self.authenticated and not self._owns(address):
             raise self._refusal(
-                f"names no address {endpoint_address}, nor does the connection come from there ({self.address}): set "
-                f"WIRESUM_ADDRESS to an address that it names, or issue it again with --address {endpoint_address}"
+                f"names no address {address}, nor does the connection come from there ({self.address}): set "
+                f"WIRESUM_ADDRESS to an address that it names, or issue it again with --address {address}"
             )
 
-    def _owns(self, address: str) -> bool:
-        if address == self.address or address in self.addresses:
+    def _owns(self, address: ipaddress.IPv4Address) -> bool:
+        if str(address) == self.address or str(address) in self.addresses:
             return True
-        return _is_loopback(self.address) and _is_of_this_host(address)
+        return (not self.address or is_loopback(self.address)) and _is_of_this_host(address)
 
     def _refusal(self, text: str) -> Refusal:
         return Refusal("PERMISSION_DENIED", f"the certificate of {self} {text}")
@@ -128,35 +147,23 @@ def identify(peer: str, auth_context: Mapping[str, Iterable[bytes]]) -> Caller:
         name=next(iter(texts("x509_common_name")), "") if authenticated else "",
         authenticated=authenticated,
         serial=next(map(serial_of, auth_context.get("x509_pem_cert") or ()), "") if authenticated else "",
+        expires_at=next(map(expiry_of, auth_context.get("x509_pem_cert") or ()), 0.0) if authenticated else 0.0,
         claims=parse(names),
-        addresses=frozenset(filter(None, map(_canonical, names))),
+        addresses=frozenset(filter(None, map(canonical, names))),
     )
 
 
 def _address_of(peer: str) -> str:
     """ipv4:10.0.0.7:50123, ipv6:%5B::1%5D:50123, unix:"""
     kind, _, rest = unquote(peer).partition(":")
-    return _canonical(rest.rpartition(":")[0].strip("[]")) if kind in ("ipv4", "ipv6") else ""
+    return canonical(rest.rpartition(":")[0].strip("[]")) if kind in ("ipv4", "ipv6") else ""
 
 
-def _canonical(text: str) -> str:
-    """An IP address, IPv4 if it is mapped into IPv6; empty: it is none."""
-    with contextlib.suppress(ValueError):
-        address = ipaddress.ip_address(text)
-        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        return str(mapped or address)
-    return ""
-
-
-def _is_loopback(address: str) -> bool:
-    return not address or ipaddress.ip_address(address).is_loopback
-
-
-def _is_of_this_host(address: str) -> bool:
+def _is_of_this_host(address: ipaddress.IPv4Address) -> bool:
     """A process that connects over loopback may use any address of this host."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind((address, 0))
+            probe.bind((str(address), 0))  # a name would be looked up here
     except OSError:
         return False
     return True

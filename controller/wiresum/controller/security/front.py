@@ -1,4 +1,5 @@
-"""Listens in front of a gRPC server, and limits connections by address, which gRPC for Python cannot do.
+"""Listens in front of a gRPC server, and limits connections by address, certificate and tenant, which gRPC for Python
+cannot do.
 
 Theory of operation. The front accepts TCP connections, and passes the bytes of each on to the gRPC server, which
 listens at a Unix socket of this process. TLS passes through. The server sees the name of a Unix socket as its peer, and
@@ -10,14 +11,19 @@ handshakes that come to nothing use tokens up, and an address without tokens wai
 is not passed on within WAIT_S_MAX ends: it is silent, or its address has no tokens. Handshakes that do not end are
 gRPC's to end, after ten seconds.
 
-There is room for a number of connections in all, and for a quarter of that from one address. Where there is no room, a
-new connection takes the place of the oldest that is not proven: of the same address, or of the address that has most of
-those. If all are proven, the new one is refused. So who only connects cannot keep out those who have a certificate, not
-even behind the same address.
+There is room for a number of connections in all. Those that are not proven may be all that others leave, and a quarter
+of all for one address. Where there is no room, one that is not proven gives way to a new one: of the same address, or
+of the address that has most of those. It is the oldest that is silent, else the one that would wait longest for a
+token, else the oldest that was passed on. So who only connects cannot keep out those who have a certificate, not even
+behind the same address; and where many honest ones connect at once, those whose handshakes go on are not disturbed.
 
-IPv6 addresses count by their first 64 bits, since a host may have all addresses that begin with these.
+`prove` is told whose certificate it is, and a proven connection is held by its address, certificate and tenants, which
+share the room as shares.py says. One that has no call in progress gives way to another of the same party. If there is
+none, the new one stays unproven, and its call is to be refused. Some room is kept for connections that are not proven
+yet.
 
-Everything here runs in one event loop, and no step takes longer than passing on some kilobytes.
+Everything here runs in one event loop, whose time is the front's, and no step takes longer than passing on some
+kilobytes.
 """
 
 from __future__ import annotations
@@ -26,34 +32,38 @@ import asyncio
 import contextlib
 import errno
 import functools
-import ipaddress
 import logging
 import resource
 import secrets
 import select
 import socket
 import struct
-import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
+from wiresum.controller.security.caller import Caller
 from wiresum.controller.security.rates import TokenBuckets
+from wiresum.controller.security.shares import ADDRESS, Party, Shares
 from wiresum.join import credentials
+from wiresum.join.addresses import canonical, counted_as
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 8192
-"""As many as gRPC's server takes: CONNECTION_OPTIONS in security.py."""
+CONNECTIONS_MAX = 17 * 1024
+"""A quarter is enough for the largest job: one tenant may have half, and the next one half of the rest. gRPC's server
+takes more: CONNECTION_OPTIONS in security.py."""
 FILES_A_CONNECTION = 3
 """The TCP connection, and both ends of the Unix one."""
-FILES_PART = 0.75
+FILES_PART = 0.8
 """Of the files that the process may have; the others are for everything else."""
 ADDRESS_PART = 4
-"""One address gets this part of all connections: a quarter."""
+"""One address gets this part of all connections for those that are not proven: a quarter."""
+UNPROVEN_PART = 64
+"""This part of all is kept for connections that are not proven yet."""
 WAIT_S_MAX = 10.0
 """Until a connection is passed on."""
 HANDSHAKES_PER_SECOND, HANDSHAKES_BURST = 20.0, 256
@@ -70,13 +80,16 @@ DRAIN_S_MAX = 0.5
 """The same, when the front closes."""
 WARN_S = 60.0
 """Between two lines in the log about refused connections."""
-IPV6_HOST_BITS = 64
+LAST_WORDS_S = 0.2
+"""For what the service has just sent to pass, before a connection ends."""
 UNKNOWN_PEER = "ipv6:%5B::%5D:0"
 """An address that nobody has."""
 
 _ABORT = struct.pack("ii", 1, 0)
 """For SO_LINGER: the other side is told at once, and nothing of the connection stays behind."""
 _WOULD_BLOCK = (BlockingIOError, InterruptedError)
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -87,31 +100,46 @@ class FrontLimits:
     wait_s: float = WAIT_S_MAX
 
     @property
-    def connections_of_address(self) -> int:
+    def unproven_of_address(self) -> int:
         return max(1, self.connections // ADDRESS_PART)
+
+    @property
+    def proven(self) -> int:
+        return self.connections - max(1, self.connections // UNPROVEN_PART)
 
 
 class Front:
     """Of one gRPC server."""
 
-    def __init__(self, refusals: Counter[str] | None = None, limits: FrontLimits | None = None) -> None:
-        """`refusals`: connections that were refused or gave way are counted there, as `connections`."""
+    def __init__(
+        self,
+        refusals: Counter[str] | None = None,
+        limits: FrontLimits | None = None,
+        listener: socket.socket | None = None,
+    ) -> None:
+        """`refusals`: connections that were refused or gave way are counted there, as `connections`. `listener`: a
+        socket that has the address already, and does not listen yet; by default one is made."""
         self._limits = limits or FrontLimits(connections=min(CONNECTIONS_MAX, _connections_that_files_allow()))
         self._refusals = Counter[str]() if refusals is None else refusals
         self._inner = f"\0wiresum-{secrets.token_hex(16)}"
+        self._given = listener
         self._listeners: list[socket.socket] = []
         self._connections: dict[_Connection, None] = {}
         self._by_name: dict[str, _Connection] = {}
         """Those that are passed on, by the peer that the gRPC server sees."""
-        self._counts: Counter[str] = Counter()
-        """Connections of each address."""
-        self._strangers: dict[str, OrderedDict[_Connection, None]] = {}
-        """Those that are not proven, by address, the oldest first."""
+        self._shares = Shares(self._limits.proven)
+        """Of proven connections."""
+        self._idle: dict[Party, OrderedDict[_Connection, None]] = {}
+        """Proven ones without a call in progress, by each of their parties, the one that was used last at the end."""
+        self._unproven: Counter[str] = Counter()
+        """How many are not proven, by address. Each is in one of these, by address, the oldest first:"""
+        self._silent: dict[str, OrderedDict[_Connection, None]] = {}
         self._waiting: dict[str, OrderedDict[_Connection, None]] = {}
-        """Those that wait for a token, by address, the oldest first."""
+        """For a token."""
+        self._passed_on: dict[str, OrderedDict[_Connection, None]] = {}
         self._token_timers: dict[str, asyncio.TimerHandle] = {}
         """When the next token of an address comes, for which connections wait."""
-        self._tokens = TokenBuckets(self._limits.handshakes_per_second, self._limits.handshakes_burst)
+        self._tokens = TokenBuckets(self._limits.handshakes_per_second, self._limits.handshakes_burst, clock=self._time)
         self._warned_at = -WARN_S
         self._refused_since = 0
 
@@ -135,7 +163,7 @@ class Front:
 
     def _listen(self, address: str) -> int:
         try:
-            self._listeners = _listeners(address)
+            self._listeners = _listeners(address) if self._given is None else [_listen_at(self._given)]
         except OSError:
             raise credentials.taken(address) from None
         self._loop = asyncio.get_running_loop()
@@ -143,16 +171,21 @@ class Front:
             self._loop.add_reader(listener, self._accept, listener)
         return int(self._listeners[0].getsockname()[1])
 
+    def _time(self) -> float:
+        return self._loop.time()
+
     async def _close(self) -> None:
         """What the gRPC server has sent before it stopped is passed on."""
         for listener in self._listeners:
             self._loop.remove_reader(listener)
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # one that was given is another process's too
             listener.close()
         self._listeners = []
         for connection in [one for one in self._connections if one.inner is None]:
             self._drop(connection)
-        give_up_at = time.monotonic() + DRAIN_S_MAX
-        while self._connections and time.monotonic() < give_up_at:
+        give_up_at = self._time() + DRAIN_S_MAX
+        while self._connections and self._time() < give_up_at:
             await asyncio.sleep(0.01)
         for connection in list(self._connections):
             self._drop(connection)
@@ -163,15 +196,55 @@ class Front:
         connection = self._by_name.get(peer)
         return connection.peer if connection is not None else UNKNOWN_PEER
 
-    def prove(self, peer: str) -> None:
-        """The caller at this connection has a valid certificate, or needs none. `peer`: as the gRPC server sees it."""
+    def prove(self, peer: str, caller: Caller) -> str:
+        """The caller at this connection, during a call, has a valid certificate, or needs none. Gives why one of its
+        parties can have no more connections, and its call is to be refused; empty: it can. `peer`: as the gRPC server
+        sees it."""
         connection = self._by_name.get(peer)
-        if connection is None or connection.proven:
-            return
-        connection.proven = True
-        self._forget(self._strangers, connection)
+        if connection is None or connection.parties:
+            return ""
+        parties = caller.parties
+        full = self._shares.full(parties)
+        if full is not None:
+            text = self._shares.why_full(full, "connections")
+            # Only one of its own: those of an address may be another tenant's.
+            idle = self._idle.get(full if full.kind != ADDRESS or len(parties) == 1 else parties[1])
+            if idle:
+                self._drop(next(iter(idle)))
+                self._refuse(text)
+                full = self._shares.full(parties)
+            if full is not None:
+                self._warn(text)
+                return text
+        self._forget_unproven(connection)
+        self._shares.take(parties)
+        connection.parties, connection.serial = parties, caller.serial
         self._tokens.give_back(connection.address)
         self._pass_on_waiting(connection.address)
+        return ""
+
+    @contextlib.contextmanager
+    def calling(self, peer: str) -> Iterator[None]:
+        """During a call: its connection does not give way to another once it is proven."""
+        connection = self._by_name.get(peer)
+        if connection is not None:
+            connection.calls += 1
+            self._forget_idle(connection)
+        try:
+            yield
+        finally:
+            if connection is not None:
+                connection.calls -= 1
+                if not connection.calls and not connection.closed:
+                    for party in connection.parties:
+                        self._idle.setdefault(party, OrderedDict())[connection] = None
+
+    def end_revoked(self, is_revoked: Callable[[str], bool]) -> None:
+        """Ends the proven connections with these certificates, by their serials, as soon as what the server has sent
+        there may have passed."""
+        for connection in self._connections:
+            if connection.parties and is_revoked(connection.serial):
+                self._loop.call_later(LAST_WORDS_S, self._drop, connection)
 
     # Accepting.
 
@@ -190,8 +263,8 @@ class Front:
 
     def _do_without_files(self, listener: socket.socket, error: OSError) -> None:
         """Someone gives way, and the listener pauses."""
-        self._refuse("this process", f"can have no more connections ({error.strerror})")
-        self._give_way(self._strangers_of_most())
+        self._refuse(f"this process can have no more connections ({error.strerror})")
+        self._give_way(self._address_of_most())
         self._loop.remove_reader(listener)
 
         def resume() -> None:
@@ -211,37 +284,43 @@ class Front:
         connection = _Connection(accepted, address, peer)
         connection.timer = self._loop.call_later(self._limits.wait_s, self._drop, connection)
         self._connections[connection] = None
-        self._counts[address] += 1
-        self._strangers.setdefault(address, OrderedDict())[connection] = None
+        self._unproven[address] += 1
+        self._silent.setdefault(address, OrderedDict())[connection] = None
         self._loop.add_reader(accepted, self._begin, connection)
 
     def _make_room(self, address: str) -> bool:
         """For one more connection of this address."""
-        if self._counts[address] >= self._limits.connections_of_address:
-            self._refuse(address, f"has {self._limits.connections_of_address} connections, the most for one address")
-            return self._give_way(self._strangers.get(address))
+        most = self._limits.unproven_of_address
+        if self._unproven[address] >= most:
+            self._refuse(f"{address} has {most} connections that made no call, the most for one address")
+            return self._give_way(address)
         if len(self._connections) >= self._limits.connections:
-            self._refuse(address, f"connects, and there are {self._limits.connections} connections, the most in all")
-            return self._give_way(self._strangers_of_most())
+            self._refuse(f"{address} connects, and there are {self._limits.connections} connections, the most in all")
+            return self._give_way(self._address_of_most())
         return True
 
-    def _strangers_of_most(self) -> OrderedDict[_Connection, None] | None:
-        """Of the address that has most of them."""
-        return max(self._strangers.values(), key=len, default=None)
+    def _address_of_most(self) -> str:
+        """That has most of those which are not proven."""
+        return max(self._unproven, key=self._unproven.__getitem__, default="")
 
-    def _give_way(self, strangers: OrderedDict[_Connection, None] | None) -> bool:
-        """The oldest of these."""
-        if not strangers:
-            return False
-        self._drop(next(iter(strangers)))
-        return True
+    def _give_way(self, address: str) -> bool:
+        """One of this address that is not proven, if there is any."""
+        for there, oldest in ((self._silent, True), (self._waiting, False), (self._passed_on, True)):
+            if address in there:
+                self._drop(next(iter(there[address]) if oldest else reversed(there[address])))
+                return True
+        return False
 
-    def _refuse(self, address: str, why: str) -> None:
+    def _refuse(self, why: str) -> None:
+        """A connection is refused here, or one gives way."""
         self._refusals["connections"] += 1
+        self._warn(why)
+
+    def _warn(self, why: str) -> None:
         self._refused_since += 1
-        now = time.monotonic()
+        now = self._time()
         if now >= self._warned_at + WARN_S:
-            log.warning("%s %s: %d connections were refused or ended", address, why, self._refused_since)
+            log.warning("%s: %d connections were refused or ended", why, self._refused_since)
             self._warned_at, self._refused_since = now, 0
 
     # Passing on.
@@ -249,6 +328,7 @@ class Front:
     def _begin(self, connection: _Connection) -> None:
         """Its first byte is there, which is not read yet, or its end."""
         self._loop.remove_reader(connection.outer)
+        self._forget(self._silent, connection.address, connection)
         self._waiting.setdefault(connection.address, OrderedDict())[connection] = None
         self._pass_on_waiting(connection.address)
 
@@ -265,7 +345,8 @@ class Front:
                 self._token_timers[address] = self._loop.call_later(lacking_s, self._pass_on_waiting, address)
                 return
             else:
-                self._forget(self._waiting, connection)
+                self._forget(self._waiting, address, connection)
+                self._passed_on.setdefault(address, OrderedDict())[connection] = None
                 self._pass_on(connection)
 
     def _pass_on(self, connection: _Connection) -> None:
@@ -347,18 +428,30 @@ class Front:
             connection.inner.close()
         self._by_name.pop(connection.name, None)
         self._connections.pop(connection, None)
-        self._counts[connection.address] -= 1
-        if not self._counts[connection.address]:
-            del self._counts[connection.address]
-        self._forget(self._strangers, connection)
-        self._forget(self._waiting, connection)
+        if connection.parties:
+            self._forget_idle(connection)
+            self._shares.give_back(connection.parties)
+        else:
+            self._forget_unproven(connection)
 
-    def _forget(self, of: dict[str, OrderedDict[_Connection, None]], connection: _Connection) -> None:
-        there = of.get(connection.address)
+    def _forget_unproven(self, connection: _Connection) -> None:
+        address = connection.address
+        self._unproven[address] -= 1
+        if not self._unproven[address]:
+            del self._unproven[address]
+        for there in (self._silent, self._waiting, self._passed_on):
+            self._forget(there, address, connection)
+
+    def _forget_idle(self, connection: _Connection) -> None:
+        for party in connection.parties:
+            self._forget(self._idle, party, connection)
+
+    def _forget(self, of: dict[Key, OrderedDict[_Connection, None]], key: Key, connection: _Connection) -> None:
+        there = of.get(key)
         if there is not None:
             there.pop(connection, None)
             if not there:
-                del of[connection.address]
+                del of[key]
 
 
 @dataclass(eq=False)
@@ -376,7 +469,12 @@ class _Connection:
     ways: tuple[_Way, ...] = ()
     timer: asyncio.TimerHandle | None = None
     """Ends it if it is not passed on."""
-    proven: bool = False
+    parties: tuple[Party, ...] = ()
+    """Empty: it is not proven."""
+    serial: str = ""
+    """Of the certificate by which it is proven."""
+    calls: int = 0
+    """In progress."""
     closed: bool = False
 
     def end_timer(self) -> None:
@@ -468,23 +566,25 @@ def _listener(family: int, at: tuple[object, ...], *, dual: bool = False) -> soc
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual)
         listener.bind(at)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
+        return _listen_at(listener)
     except BaseException:
         listener.close()
         raise
-    return listener
+
+
+def _listen_at(bound: socket.socket) -> socket.socket:
+    # Also of one that was bound without: connections of the server before may still be waiting for their last packets.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.listen(BACKLOG)
+    bound.setblocking(False)
+    return bound
 
 
 def _address_and_peer(host: str, port: int) -> tuple[str, str]:
     """By what a connection counts, and what gRPC would call it."""
-    address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is None:
-            network = ipaddress.ip_network((address, IPV6_HOST_BITS), strict=False)
-            return str(network), f"ipv6:{quote(f'[{address}]', safe=':')}:{port}"
-        address = address.ipv4_mapped
-    return str(address), f"ipv4:{address}:{port}"
+    address = canonical(host.partition("%")[0])
+    peer = f"ipv6:{quote(f'[{address}]', safe=':')}:{port}" if ":" in address else f"ipv4:{address}:{port}"
+    return counted_as(address), peer
 
 
 def _is_there(connected: socket.socket) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,15 +26,20 @@ from wiresum.controller.security.audit import AuditLog
 from wiresum.controller.security.caller import Caller, identify, set_caller
 from wiresum.controller.security.front import Front
 from wiresum.controller.security.rates import TokenBuckets
+from wiresum.controller.security.shares import Party, Shares
 
 log = logging.getLogger(__name__)
 
 FIRST_MESSAGE_S_MAX = 10.0
-CALLS_AT_ONCE_MAX = 2048
-"""Of one address: a quarter of the service's limit. A worker has one or two calls in progress."""
-STREAM_MESSAGES_PER_SECOND = 50.0
+CALLS_AT_ONCE_MAX = 17 * 1024
+"""Of all callers, who share them as shares.py says, with waiting Joins and Attend streams; as many as connections,
+since a worker has one or two in progress. gRPC itself has no limit: it would refuse without a reason, whoever calls."""
+FULL_RETRY_S = (1.0, 5.0)
+"""After which a caller may ask again whose share of the calls or connections is taken: at random, so that workers which
+are refused together do not come again together."""
+STREAM_MESSAGES_PER_SECOND = 10.0
 STREAM_MESSAGES_BURST = 100
-"""Of one stream, which is read no faster. Heartbeats come twice a second."""
+"""Of one stream, which is read no faster. Heartbeats come twice a second; a tenant may have thousands of streams."""
 
 Reader = Callable[[], Awaitable[Any]]
 
@@ -51,6 +57,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         is_revoked: Callable[[str], bool] = lambda _serial: False,
         requests_per_second: float,
         requests_burst: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`roles`: a caller needs one of these, by the full name of the service, or of a method that differs. Methods
         of other services do not exist. `refusals`: those of calls are counted there. `is_revoked`: takes a
@@ -58,12 +65,14 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._roles = roles
         self.audit = audit
         self._is_revoked = is_revoked
-        self._buckets = TokenBuckets(requests_per_second, requests_burst)
-        self._in_progress: Counter[str] = Counter()
+        self.clock = clock
+        self._buckets = TokenBuckets(requests_per_second, requests_burst, clock=clock)
+        self._shares = Shares(CALLS_AT_ONCE_MAX)
+        self._in_progress: dict[_Context, asyncio.Task[Any]] = {}
         self._front = front
         self.refusals = refusals
-        """By reason: revoked, role, rate, calls, malformed, oversized, unimplemented; silent: no message, or one too
-        large for gRPC; or a status code of the service, in lower case."""
+        """By reason: revoked, role, rate, calls, connections, malformed, oversized, unimplemented; silent: no message,
+        or one too large for gRPC; or a status code of the service, in lower case."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
@@ -82,45 +91,47 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         )
 
     async def _serve(self, method: _Method, context: Any) -> None:
-        caller = identify(self._front.peer_of(context.peer()), context.auth_context())
+        peer = context.peer()
+        caller = identify(self._front.peer_of(peer), context.auth_context())
         set_caller(caller)
-        self._in_progress[caller.address] += 1
         guarded = _Context(self, method, caller, context)
+        task = asyncio.current_task()
+        assert task is not None, "gRPC serves each call in a task of its own"
+        self._in_progress[guarded] = task
         try:
-            await self._admit(guarded)
-            await method.call(guarded)
+            with self._front.calling(peer):
+                await self._admit(guarded)
+                await method.call(guarded)
         except Exception as error:
             if guarded.outcome == "OK":
                 guarded.outcome = _code_name(context) if isinstance(error, grpc.aio.AbortError) else "exception"
                 self.refusals[guarded.outcome.lower()] += 1
             raise
         except asyncio.CancelledError:
+            if guarded.is_revoked:
+                await self._refuse_revoked(guarded)
             guarded.outcome = "CANCELLED"  # the caller hung up, as a worker does at the end of an Attend
             raise
         finally:
-            self._in_progress[caller.address] -= 1
-            if not self._in_progress[caller.address]:
-                del self._in_progress[caller.address]
+            del self._in_progress[guarded]
+            if guarded.parties:
+                self._shares.give_back(guarded.parties)
             self.audit.write(
                 caller, method.name, guarded.request, guarded.outcome, guarded.text or context.details() or "",
-                time.monotonic() - guarded.began_at,
+                self.clock() - guarded.began_at,
             )  # fmt: skip
+
+    def end_revoked(self) -> None:
+        """Ends the calls in progress with certificates that have been revoked, and tells the callers why."""
+        for context, task in self._in_progress.items():
+            if self._is_revoked(context.caller.serial) and context.outcome == "OK":
+                context.is_revoked = True
+                task.cancel()
 
     async def _admit(self, context: _Context) -> None:
         caller = context.caller
-        if self._in_progress[caller.address] > CALLS_AT_ONCE_MAX:
-            await context.refuse(
-                "calls",
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{caller} has {CALLS_AT_ONCE_MAX} calls in progress, which is as many as one address may have",
-                retry_s=1.0,
-            )
         if self._is_revoked(caller.serial):
-            await context.refuse(
-                "revoked",
-                grpc.StatusCode.UNAUTHENTICATED,
-                f"the certificate of {caller} was revoked: ask whoever issued it for another",
-            )
+            await self._refuse_revoked(context)
         if not caller.has_role(*context.method.roles):
             needed = sorted(context.method.roles)
             await context.refuse(
@@ -129,8 +140,13 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 f"the certificate of {caller} has not the role {' or '.join(needed)}, as this method needs: "
                 f"`wiresum ca issue {needed[0]}` makes one that has",
             )
+        parties = caller.parties
+        if (full := self._shares.full(parties)) is not None:
+            await self._refuse_full(context, "calls", self._shares.why_full(full, "calls in progress"))
+        self._shares.take(parties)
+        context.parties = parties
         # By both: a flood must not slow down others with the same certificate, or at the same host.
-        lacking_s = self._buckets.take(f"{caller.address} {caller.name}")
+        lacking_s = self._buckets.take(f"{caller.counted_address} {caller.name}")
         if lacking_s:
             await context.refuse(
                 "rate",
@@ -138,8 +154,20 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 f"{caller} asks too often: again in {lacking_s:.1f} s",
                 retry_s=lacking_s,
             )
-        self._front.prove(context.peer())
+        if why := self._front.prove(context.peer(), caller):
+            await self._refuse_full(context, "connections", why)
         await context.take_first()
+
+    async def _refuse_full(self, context: _Context, reason: str, why: str) -> NoReturn:
+        retry_s = random.uniform(*FULL_RETRY_S)
+        await context.refuse(reason, grpc.StatusCode.RESOURCE_EXHAUSTED, why, retry_s=retry_s)
+
+    async def _refuse_revoked(self, context: _Context) -> NoReturn:
+        await context.refuse(
+            "revoked",
+            grpc.StatusCode.UNAUTHENTICATED,
+            f"the certificate of {context.caller} was revoked: ask whoever issued it for another",
+        )
 
     async def parse(self, context: _Context, raw: bytes) -> Any:
         halted = context.method.name in ("Attend", "Join")
@@ -171,8 +199,8 @@ class _Method:
 
     async def call(self, context: _Context) -> None:
         """A method with streams reads them from its context, and writes to it."""
-        request = None if self.handler.request_streaming else await context.first()
-        answer = await self._behaviour(request, context)
+        # No variable holds the message here: a method that waits for long drops what it does not need.
+        answer = await self._behaviour(None if self.handler.request_streaming else await context.first(), context)
         if not self.handler.response_streaming:
             await context.write(answer)
 
@@ -183,16 +211,21 @@ class _Context:
     def __init__(self, interceptor: Interceptor, method: _Method, caller: Caller, context: Any) -> None:
         self.method = method
         self.caller = caller
-        self.began_at = time.monotonic()
+        self.began_at = interceptor.clock()
         self.outcome = "OK"
         self.text = ""
         self.request: Any = None
         """The first message."""
+        self.parties: tuple[Party, ...] = ()
+        """Who hold it; nobody until it is admitted."""
+        self.is_revoked = False
         self._interceptor = interceptor
         self._context = context
         self._first: Any = grpc.aio.EOF
         """The first message's bytes, until the service reads it."""
-        self._pace = TokenBuckets(STREAM_MESSAGES_PER_SECOND, STREAM_MESSAGES_BURST, keys_max=1)
+        self._pace = TokenBuckets(
+            STREAM_MESSAGES_PER_SECOND, STREAM_MESSAGES_BURST, keys_max=1, clock=interceptor.clock
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -228,6 +261,10 @@ class _Context:
             self.request = message
         return message
 
+    def keep(self, request: Any) -> None:
+        """In place of the first message, which may be large: what the audit log needs of it when the call ends."""
+        self.request = request
+
     def note_begun(self) -> None:
         """Writes the begin of a long call to the audit log."""
         self._interceptor.audit.write(self.caller, self.method.name, self.request, "BEGUN", "", 0.0)
@@ -237,7 +274,7 @@ class _Context:
         self._interceptor.refusals[reason] += 1
         trailers = [(join.REFUSED_KEY, "1")]
         if retry_s is not None:
-            trailers.append(("grpc-retry-pushback-ms", str(max(1, int(1000 * retry_s)))))
+            trailers.append((join.RETRY_KEY, str(max(1, int(1000 * retry_s)))))
         await self._context.abort(code, text, tuple(trailers))
         raise AssertionError("abort raises")
 

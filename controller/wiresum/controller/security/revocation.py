@@ -1,14 +1,16 @@
 """Revoked certificates: the list `ca.crl` in a service's TLS directory, which `wiresum ca revoke` makes.
 
 gRPC for Python takes no such list, so a revoked certificate can still connect. Its calls are refused instead, and its
-jobs end. A new list is read within a second. One that cannot be used, or is gone, leaves the one before in force. The
-time of its next update is ignored.
+jobs, calls and connections end. A new list is read within a second. One that cannot be used, or is gone, leaves the one
+before in force. The time of its next update is ignored.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from wiresum.join.credentials import AUTHORITY_FILE, REVOKED_FILE, CredentialsError
@@ -19,6 +21,10 @@ log = logging.getLogger(__name__)
 LIST_BYTES_MAX = 16 << 20
 """Some 400,000 certificates."""
 SERIALS_REMEMBERED = 4096
+LOOK_S = 1.0
+"""Between two looks at the list."""
+TELL_S = 0.5
+"""Between telling workers why their jobs end, and the end of their calls and connections."""
 
 
 class Revocations:
@@ -29,22 +35,36 @@ class Revocations:
         self._path = tls.expanduser() / REVOKED_FILE if tls else None
         self._signature = self._sign()
         self._serials = self._read() if self._signature else frozenset[str]()
-        self._told = False
 
     def refresh(self) -> bool:
-        """Reads the list if it was replaced. Is there anything new since the last call?"""
-        signature, told = self._sign(), self._told
-        self._told = True
+        """Reads the list if it was replaced. Is there anything new?"""
+        signature = self._sign()
         if signature == self._signature:
-            return not told
+            return False
         self._signature = signature
         try:
             self._serials = self._read()
         except CredentialsError as error:
             log.warning("the list of revoked certificates in use stays: %s", error)
-            return not told
+            return False
         log.info("%d certificates are revoked now", len(self._serials))
         return True
+
+    async def watch(self, tell: Callable[[], None], end: Callable[[], None]) -> None:
+        """For ever. Calls both at once, for what was there before, and whenever the list has changed: `tell` first, and
+        `end` when those who were told have had time to hear it."""
+        due = True
+        while True:
+            try:
+                due = self.refresh() or due
+                if due:
+                    tell()
+                    await asyncio.sleep(TELL_S)
+                    end()
+                    due = False
+            except Exception:  # the next list must still be seen
+                log.exception("holders of revoked certificates could not be turned out; it is tried again")
+            await asyncio.sleep(LOOK_S)
 
     def has(self, serial: str) -> bool:
         """`serial` as `serial_of` gives it."""
@@ -89,12 +109,22 @@ def _serials_in(content: bytes, authorities: bytes, path: Path) -> frozenset[str
     return frozenset(f"{certificate.serial_number:x}" for certificate in revoked)
 
 
-@functools.lru_cache(maxsize=SERIALS_REMEMBERED)
 def serial_of(certificate: bytes) -> str:
     """The serial number, hexadecimal, of a verified certificate in PEM. Empty without the library, and then there is no
     list either."""
+    return _serial_and_expiry(certificate)[0]
+
+
+def expiry_of(certificate: bytes) -> float:
+    """When a verified certificate in PEM expires, in Unix time. 0 without the library."""
+    return _serial_and_expiry(certificate)[1]
+
+
+@functools.lru_cache(maxsize=SERIALS_REMEMBERED)
+def _serial_and_expiry(certificate: bytes) -> tuple[str, float]:
     try:
         from cryptography import x509
     except ImportError:
-        return ""
-    return f"{x509.load_pem_x509_certificate(certificate).serial_number:x}"
+        return "", 0.0
+    read = x509.load_pem_x509_certificate(certificate)
+    return f"{read.serial_number:x}", read.not_valid_after_utc.timestamp()

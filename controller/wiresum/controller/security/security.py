@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from wiresum.controller.config import SecurityConfig
@@ -29,14 +31,14 @@ RECEIVE_BYTES_MAX = 2 * POSITIONS_BYTES_MAX
 CONNECTION_OPTIONS = (
     # For the handshakes of TLS and HTTP/2; the default is two minutes.
     ("grpc.server_handshake_timeout_ms", 10_000),
-    # Of all peers together: gRPC for Python has no bound for each, which front.py has.
-    ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
+    # More than front.py lets in, since gRPC counts those that have just ended too. It would refuse them without a word.
+    ("grpc.max_allowed_incoming_connections", 2 * CONNECTIONS_MAX),
     # Of one connection, with reset ones that have not ended. A worker has two.
     ("grpc.max_concurrent_streams", 100),
 )
 """For connections, before it is known who connects."""
 
-OPTIONS = (
+OPTIONS: tuple[tuple[str, int], ...] = (
     *CONNECTION_OPTIONS,
     ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
     ("grpc.max_metadata_size", 16 * 1024),
@@ -49,17 +51,17 @@ OPTIONS = (
 class Security:
     """Of one service. Without a TLS directory it is plaintext, and on loopback only unless `insecure`."""
 
-    def __init__(self, config: SecurityConfig | None = None) -> None:
-        """Raises `OSError` for the audit log, `CredentialsError` for the list of revoked certificates."""
+    def __init__(self, config: SecurityConfig | None = None, listener: socket.socket | None = None) -> None:
+        """`listener`: as for `Front`. Raises `CredentialsError` for the list of revoked certificates."""
         self._config = config or SecurityConfig()
         self.revocations = Revocations(self._config.tls)
-        self._audit = AuditLog(self._config.audit)
+        self.audit = AuditLog(self._config.audit)
         self.refusals: Counter[str] = Counter()
         """Calls and connections that were refused, by reason: those of `Interceptor`, and connections."""
-        self.front = Front(self.refusals)
+        self.front = Front(self.refusals, listener=listener)
         self.interceptor = Interceptor(
             SERVED,
-            self._audit,
+            self.audit,
             self.front,
             self.refusals,
             is_revoked=self.revocations.has,
@@ -68,11 +70,22 @@ class Security:
         )
 
     @contextlib.asynccontextmanager
-    async def listening(self, server: Any, address: str) -> AsyncIterator[int]:
-        """At host:port, before `server` starts, until after it has stopped; gives the TCP port. Raises
+    async def listening(
+        self, server: Any, address: str, tell_revoked: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[int]:
+        """At host:port, before `server` starts, until after it has stopped; gives the TCP port. `tell_revoked`: called
+        when certificates may have been revoked, soon before their holders' calls and connections end. Raises
         `CredentialsError` or `OSError`."""
         async with self.front.listening(server, address, tls=self._config.tls, insecure=self._config.insecure) as port:
-            yield port
+            watching = asyncio.create_task(self.revocations.watch(tell_revoked, self._end_revoked))
+            try:
+                yield port
+            finally:
+                watching.cancel()
+
+    def _end_revoked(self) -> None:
+        self.interceptor.end_revoked()
+        self.front.end_revoked(self.revocations.has)
 
     def close(self) -> None:
-        self._audit.close()
+        self.audit.close()

@@ -14,6 +14,10 @@ switches do not hold them, or that no worker comes back, and ends them again.
 A write also shows whether another service serves from the same state, and this one must not end jobs any more. So
 workers are told nothing before the disk has had WRITE_S_MAX, counted in waits and not by the clock, so that a process
 that was frozen gives the disk its time.
+
+So does a look at the state, which needs no disk that takes writes. A standby takes over only when it has seen no life
+for a while. Up to SURE_S after the last sign of life that such a look followed, this service may say what runs. Later,
+since it or its disk stood still, it looks again before it answers.
 """
 
 from __future__ import annotations
@@ -22,8 +26,10 @@ import asyncio
 import collections
 import functools
 import logging
+import math
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 from wiresum.controller.driver import DriverError, JobCounters, Reconciled, SwitchDriver
 from wiresum.controller.jobs import outputs
@@ -43,25 +49,67 @@ WRITE_S_MAX = 2.0
 WRITE_LOOK_S = 0.1
 WRITE_RETRY_S = 1.0
 """Between two attempts to write."""
+SURE_S = 2.0
+"""After a sign of life, in which no standby takes over: it waits for longer. Signs come every second."""
+
+
+class Times(NamedTuple):
+    """How long it waits for a switch or the disk, and how often it tries again."""
+
+    count_s_max: float = COUNT_S_MAX
+    write_s_max: float = WRITE_S_MAX
+    write_retry_s: float = WRITE_RETRY_S
+
+
+AGAIN = ", which will be tried again"
+ENDED = "the service has ended"
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """Say that all outputs before are on disk, with an empty text, or why not."""
+
+    heard: asyncio.Future[str]
+
+    def say(self, why_not: str) -> None:
+        if not self.heard.done():
+            self.heard.set_result(why_not)
+
+
+Step = outputs.Output | _Answer
+
+
 class Effects:
     def __init__(
-        self, jobs: Jobs, drivers: Mapping[str, SwitchDriver], store: Store | None, clock: Callable[[], float]
+        self,
+        jobs: Jobs,
+        drivers: Mapping[str, SwitchDriver],
+        store: Store | None,
+        clock: Callable[[], float],
+        times: Times | None = None,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._times = asyncio.get_running_loop(), times or Times()
         self._jobs, self._drivers, self._store, self._clock = jobs, dict(drivers), store, clock
         self._joins: dict[Worker, JoinMailbox] = {}
         self._streams: dict[Worker, AttendMailbox] = {}
         self._switch_calls = {name: SerialCalls(self._loop, f"wiresum-switch-{name}") for name in drivers}
         self._store_calls = SerialCalls(self._loop, "wiresum-store") if store else None
-        self._batches: collections.deque[list[outputs.Output]] = collections.deque()
-        self._in_write: list[outputs.Output] = []
+        self._serving_calls = SerialCalls(self._loop, "wiresum-serving") if store else None
+        self._batches: collections.deque[list[Step]] = collections.deque()
+        self._in_write: list[Step] = []
         """Outputs that wait for the write in progress."""
         self._writing = False
         self._showing_life = False
+        self._life_shown_at = -math.inf
+        self._checking: asyncio.Future[None] | None = None
+        self._why_unknown = "it does not answer"
+        """Why it could not be looked up last whether another service serves."""
+        self._checked_at = -math.inf
+        """When it was last asked whether another service serves, if none did."""
+        self._sure_from = -math.inf
+        """When life was shown before that."""
         self._write_fails = False
         """The disk has refused the write in progress, or is late."""
         self.trouble = ""
@@ -71,6 +119,8 @@ class Effects:
             tuple[str, tuple[int, ...]], asyncio.Future[tuple[JobCounters, dict[int, JobCounters]]]
         ] = {}
         """Questions in progress, by switch and job numbers."""
+        self._failures: dict[tuple[str, str], str] = {}
+        """What the log has of each switch and question that failed last."""
         self.halted = False
         """The service ends."""
         self.deposed = ""
@@ -89,6 +139,9 @@ class Effects:
             mailbox.close()
         for waiting in self._joins.values():
             waiting.answer(Refusal("UNAVAILABLE", "the service has ended: start it again, and the worker will find it"))
+        for step in (*self._in_write, *(step for batch in self._batches for step in batch)):
+            if isinstance(step, _Answer):
+                step.say(self.deposed or ENDED)
 
     def close(self) -> None:
         """Does not wait for calls in progress."""
@@ -97,21 +150,69 @@ class Effects:
             driver.on_change = lambda: None
         for calls in self._switch_calls.values():
             calls.close()
-        if self._store_calls is not None:
-            self._store_calls.close()
+        for of_store in (self._store_calls, self._serving_calls):
+            if of_store is not None:
+                of_store.close()
         for task in self._tasks:
             task.cancel()
 
     def show_life(self) -> None:
         """In the thread that writes, so that a service whose disk hangs shows none."""
-        if self._store is not None and self._store_calls is not None and not self._showing_life and not self.halted:
+        if self._store is None or self._store_calls is None or self.halted:
+            return
+        if self._showing_life:  # the disk hangs
+            self._check_serving(self._store)
+        else:
             self._showing_life = True
             self._spawn(self._show_life(self._store, self._store_calls))
 
     async def _show_life(self, store: Store, calls: SerialCalls) -> None:
+        now = self._clock()
         await calls.submit(store.show_life)
+        self._life_shown_at = now
+        self._check_serving(store)
         self._note_trouble(disk=await calls.submit(store.disk_trouble))
         self._showing_life = False
+
+    # Whether it serves.
+
+    @property
+    def is_sure(self) -> bool:
+        """Has no other service begun to serve from the state? False: that must be looked up. From any thread."""
+        return self._store is None or self._clock() - self._sure_from < SURE_S
+
+    async def why_silent(self) -> str:
+        """Why this service must not say what runs, and what does not, a sentence; empty if it may. At once while it is
+        sure, else after a look at the state."""
+        now = self._clock()
+        for _ in range(round(self._times.write_s_max / WRITE_LOOK_S)):
+            if self._store is None or self.halted or self.is_sure or self._checked_at >= now:
+                return self.deposed
+            await asyncio.wait({self._check_serving(self._store)}, timeout=WRITE_LOOK_S)
+        assert self._store is not None
+        return f"whether another controller serves from {self._store.path} is not known: {self._why_unknown}"
+
+    def _check_serving(self, store: Store) -> asyncio.Future[None]:
+        """One look at a time."""
+        if self._checking is None or self._checking.done():
+            self._checking = self._spawn(self._look_who_serves(store))
+        return self._checking
+
+    async def _look_who_serves(self, store: Store) -> None:
+        assert self._serving_calls is not None
+        now, life_shown_at = self._clock(), self._life_shown_at
+        try:
+            await self._serving_calls.submit(store.check_serving)
+        except DeposedError as error:
+            self._depose(error)
+        except StoreError as error:
+            self._why_unknown = str(error)
+        else:
+            self._checked_at, self._sure_from = now, life_shown_at
+
+    def _depose(self, error: DeposedError) -> None:
+        self.deposed = str(error)
+        self.halt()
 
     def _note_trouble(self, *, disk: str = "", write: str = "") -> None:
         if not (disk or write) and self._write_fails:
@@ -153,10 +254,19 @@ class Effects:
 
     # What Jobs wants done.
 
-    def carry_out(self) -> None:
+    async def carried_out(self) -> str:
+        """As `carry_out`. Returns once all that `Jobs` was told is on disk, with an empty text; or why it is not, a
+        sentence."""
+        answer = _Answer(self._loop.create_future())
+        self.carry_out(answer)
+        return await answer.heard
+
+    def carry_out(self, *then: _Answer) -> None:
         """To be called whenever `Jobs` was told something."""
-        batch = self._jobs.take_outputs()
+        batch = [*self._jobs.take_outputs(), *then]
         if self.halted:
+            for answer in then:
+                answer.say(self.deposed or ENDED)
             return
         if batch:
             self._batches.append(batch)
@@ -193,17 +303,16 @@ class Effects:
         assert self._store_calls is not None
         while True:
             call = self._store_calls.submit(functools.partial(store.write, writes))
-            for _ in range(round(WRITE_S_MAX / WRITE_LOOK_S)):
+            for _ in range(round(self._times.write_s_max / WRITE_LOOK_S)):
                 if call.done() or self._write_fails:
                     break
                 await asyncio.wait({call}, timeout=WRITE_LOOK_S)
             else:
-                self._do_without_disk(f"{store.path} has taken nothing for {WRITE_S_MAX:.0f} s")
+                self._do_without_disk(f"{store.path} has taken nothing for {self._times.write_s_max:.0f} s")
             try:
                 await call
             except DeposedError as error:
-                self.deposed = str(error)
-                return self.halt()
+                return self._depose(error)
             except StoreError as error:
                 self._do_without_disk(str(error))
             except Exception as error:
@@ -214,7 +323,7 @@ class Effects:
                     self._write_fails = False
                     self._note_trouble()
                 return None
-            await asyncio.sleep(WRITE_RETRY_S)
+            await asyncio.sleep(self._times.write_retry_s)
 
     def _do_without_disk(self, trouble: str) -> None:
         self._write_fails = True
@@ -229,21 +338,23 @@ class Effects:
         behind_keys = self._without_disk(waiting, self._in_write, behind_keys=False)
         batches, self._batches = self._batches, collections.deque()
         for batch in batches:
-            kept: list[outputs.Output] = []
+            kept: list[Step] = []
             behind_keys = self._without_disk(batch, kept, behind_keys=behind_keys)
             if kept:
                 self._batches.append(kept)
 
-    def _without_disk(self, batch: list[outputs.Output], kept: list[outputs.Output], *, behind_keys: bool) -> bool:
+    def _without_disk(self, batch: list[Step], kept: list[Step], *, behind_keys: bool) -> bool:
         for output in batch:
             behind_keys |= isinstance(output, outputs.SaveKeys)
             match output:
                 case outputs.CheckServing():
                     pass  # what is being written finds out
+                case _Answer():
+                    output.say(self.trouble)
                 case outputs.Admit() | outputs.Evict() | outputs.Reconcile() if behind_keys:
                     kept.append(output)
-                case outputs.Grant(worker) | outputs.Move(worker):
-                    self._jobs.grant_waits(worker, self._clock())
+                case outputs.Grant() | outputs.Move() | outputs.Halt():
+                    self._jobs.waits_for_disk(output, self._clock())
                     kept.append(output)
                 case _ if isinstance(output, outputs.Write):
                     kept.append(output)
@@ -251,8 +362,10 @@ class Effects:
                     self._carry_out_one(output)
         return behind_keys
 
-    def _carry_out_one(self, output: outputs.Output) -> None:
+    def _carry_out_one(self, output: Step) -> None:
         match output:
+            case _Answer():
+                output.say("")
             case outputs.Wait(worker, waiting):
                 if worker in self._joins:
                     self._joins[worker].wait_for(waiting)
@@ -271,7 +384,7 @@ class Effects:
             case _:
                 self._ask_switch(output)
 
-    def _ask_switch(self, output: outputs.Output) -> None:
+    def _ask_switch(self, output: Step) -> None:
         jobs, now = self._jobs, self._clock
         match output:
             case outputs.Admit(name, entry):
@@ -280,12 +393,12 @@ class Effects:
                     f"to admit job {entry.job}",
                     lambda driver: driver.admit(entry),
                     lambda _: jobs.admitted(name, entry.job, now()),
-                    lambda text: self._note_refused(name, entry.job, text),
+                    lambda error: self._note_refused(name, entry.job, str(error)),
                 )
             case outputs.Evict(name, number):
                 self._ask(
                     name,
-                    f"to forget job {number}, which will be tried again",
+                    f"to forget job {number}{AGAIN}",
                     lambda driver: driver.evict(number),
                     lambda _: jobs.evicted(name, number, now()),
                     lambda _: jobs.evict_failed(name, number, now()),
@@ -301,10 +414,10 @@ class Effects:
             case outputs.Reconcile(name, entries):
                 self._ask(
                     name,
-                    "to hold what it should, which will be tried again",
+                    f"to hold what it should{AGAIN}",
                     lambda driver: driver.reconcile(entries),
                     lambda found: self._note_reconciled(output, found),
-                    lambda _: jobs.reconcile_failed(name, now()),
+                    lambda error: jobs.reconcile_failed(name, error, now()),
                 )
             case _:
                 pass  # it is on disk, or there is none
@@ -328,9 +441,9 @@ class Effects:
             self._counting[question] = self.call(switch_name, read)
             self._counting[question].add_done_callback(lambda asked: self._note_counted(question, asked))
         try:
-            return await asyncio.wait_for(asyncio.shield(self._counting[question]), COUNT_S_MAX)
+            return await asyncio.wait_for(asyncio.shield(self._counting[question]), self._times.count_s_max)
         except asyncio.TimeoutError:
-            log.warning("%s has not said for %.0f s what it counted", switch_name, COUNT_S_MAX)
+            log.warning("%s has not said for %.0f s what it counted", switch_name, self._times.count_s_max)
         except Exception as error:
             log.warning("%s does not say what it counted: %s", switch_name, error)
         return None
@@ -359,20 +472,25 @@ class Effects:
         what: str,
         question: Callable[[SwitchDriver], T],
         answered: Callable[[T], None],
-        failed: Callable[[str], None],
+        failed: Callable[[DriverError], None],
     ) -> None:
-        """Calls `answered` with what the switch answers, or `failed` with why it did not. `what`: for the log."""
+        """Calls `answered` with what the switch answers, or `failed` with why it did not. `what`: for the log, which
+        has a failure that is tried again and again only once."""
         call = self.call(name, question)
 
         async def wait() -> None:
             try:
-                answered(await call)
+                found = await call
+                self._failures.pop((name, what), None)
+                answered(found)
             except DriverError as error:
-                log.warning("%s failed %s: %s", name, what, error)
-                failed(str(error))
+                said_before = what.endswith(AGAIN) and self._failures.get((name, what)) == str(error)
+                self._failures[name, what] = str(error)
+                log.log(logging.DEBUG if said_before else logging.WARNING, "%s failed %s: %s", name, what, error)
+                failed(error)
             except Exception:
                 log.exception("%s failed %s", name, what)
-                failed("an unexpected error")
+                failed(DriverError("an unexpected error"))
             self.carry_out()
 
         self._spawn(wait())
@@ -387,7 +505,8 @@ class Effects:
             log.info("%s: %s", asked.switch_name, change)
         self._jobs.reconciled(asked, found, self._clock())
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
@@ -18,10 +19,12 @@ from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.security import Security
-from wiresum.controller.service.effects import Effects
+from wiresum.controller.service.effects import Effects, Times
 from wiresum.controller.service.health import Health
 from wiresum.controller.service.join_service import JoinService
+from wiresum.controller.service.lag import LoopLag
 from wiresum.controller.service.operator_service import OperatorService
+from wiresum.controller.service.served_jobs import ServedJobs
 from wiresum.controller.service.server_thread import OPTIONS, ServerThread
 from wiresum.controller.store import Store
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
@@ -30,13 +33,15 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.1
 LOOK_S = 1.0
-"""Between two signs of life to a standby, and two looks at the list of revoked certificates."""
-CALLS_MAX = 8192
-"""Calls in progress, with waiting Joins and Attend streams; gRPC refuses more with RESOURCE_EXHAUSTED."""
+"""Between two signs of life to a standby."""
 TICK_S_MAX = 10.0
 """A service without a tick for so long hangs."""
 STOP_MARGIN_S = 5.0
-REPORT_S_MAX = 10.0
+REPORT_S_MAX = 5.0
+"""Half of the time that Prometheus gives a scrape, so that it still learns the rest."""
+LAG_S_MAX = 2.0
+"""A service whose event loop was held up for longer answers too late, for LAG_KEPT_S after that."""
+LAG_KEPT_S = 10.0
 
 PING_MS_MIN = 500
 
@@ -44,7 +49,7 @@ PING_MS_MIN = 500
 class JoinServer(ServerThread):
     """The drivers and the store stay the caller's: close them after `stop`.
 
-    `start` raises `StoreError` or `RecordError` if its state makes no sense."""
+    `start` raises `StoreError` if its state cannot be read."""
 
     def __init__(
         self,
@@ -55,10 +60,13 @@ class JoinServer(ServerThread):
         store: Store | None = None,
         keys: Keys | None = None,
         security: Security | None = None,
+        served: ServedJobs | None = None,
         clock: Callable[[], float] = time.monotonic,
+        times: Times | None = None,
     ) -> None:
         """`store`: one that has begun; without it the jobs end with the service. `keys`: by default the store's, or of
-        a new sequence, for switches that are new too. Without `security` it listens on loopback only."""
+        a new sequence, for switches that are new too. Without `security` it listens on loopback only. `served`: the
+        only jobs that it serves; without it all."""
         super().__init__("wiresum-join-service")
         drivers = list(switches) if isinstance(switches, Sequence) else [switches]
         self._drivers = {driver.name: driver for driver in drivers}
@@ -71,10 +79,12 @@ class JoinServer(ServerThread):
         self._store = store
         self._keys = keys or (store.keys() if store is not None else Keys(KeySequence.draw()))
         self._security = security or Security()
-        self._clock = clock
+        self._served = served
+        self._clock, self._times = clock, times
         self._effects: Effects | None = None
         self._operators: OperatorService | None = None
-        self._ticked_at = 0.0
+        self._health: Health | None = None
+        self.lag = LoopLag(TICK_S, self._clock)
         self._grace_s = 0.0
         self._keep_jobs = False
 
@@ -86,14 +96,25 @@ class JoinServer(ServerThread):
     @property
     def is_alive(self) -> bool:
         """Does it serve, and does nothing hold it up?"""
-        return self.runs and time.monotonic() < self._ticked_at + TICK_S_MAX
+        return self.runs and self.lag.overdue_s() < TICK_S_MAX
 
-    def report(self) -> join.Report:
-        """From any thread. Raises `RuntimeError` if it does not serve."""
+    @property
+    def why_not_ready(self) -> str:
+        """Why no job can begin, a sentence; empty if one can. From any thread, also while the event loop hangs."""
+        if self._health is None or self._effects is None or not self.runs:
+            return "this server does not serve"
+        unsure = "" if self._effects.is_sure else "whether another controller serves by now is not known"
+        return _too_late(self.lag.overdue_s()) or self._health.why_not or unsure
+
+    def report(self, s_max: float = REPORT_S_MAX) -> join.Report:
+        """From any thread. Raises `RuntimeError` if it does not serve, or a time-out."""
         if self._loop is None or self._operators is None or not self.runs:
             raise RuntimeError("this server does not serve")
         answer = asyncio.run_coroutine_threadsafe(self._operators.report(), self._loop)
-        return answer.result(REPORT_S_MAX)
+        try:
+            return answer.result(s_max)
+        finally:
+            answer.cancel()  # so that those that came too late do not pile up
 
     def stop(self, grace_s: float = 2.0, *, keep_jobs: bool = False) -> None:
         """Tells all workers, waits up to `grace_s` for them, and ends. Idempotent. `keep_jobs`: the jobs go on, for the
@@ -104,21 +125,26 @@ class JoinServer(ServerThread):
     @contextlib.asynccontextmanager
     async def _serving(self, listen: str) -> AsyncIterator[int]:
         jobs = self._jobs()
-        with contextlib.closing(Effects(jobs, self._drivers, self._store, self._clock)) as effects:
-            operators = OperatorService(jobs, effects, self._security.refusals, self._clock)
+        with contextlib.closing(Effects(jobs, self._drivers, self._store, self._clock, self._times)) as effects:
+            operators = OperatorService(jobs, effects, self._security.refusals, self._clock, self._security.audit)
             server = grpc.aio.server(
                 options=(*OPTIONS, ("grpc.max_send_message_length", join.REPORT_BYTES_MAX), *_pings(self._limits)),
-                maximum_concurrent_rpcs=CALLS_MAX,
                 interceptors=[self._security.interceptor],
             )
-            join_pb2_grpc.add_JoinServiceServicer_to_server(JoinService(jobs, effects, self._clock), server)
+            service = JoinService(jobs, effects, self._clock, self._served)
+            join_pb2_grpc.add_JoinServiceServicer_to_server(service, server)
             operator_pb2_grpc.add_OperatorServiceServicer_to_server(operators, server)
-            health = Health(server)
-            await health.show(can_begin=False)
-            async with self._security.listening(server, listen) as port:
+            health = Health(server, effects.why_silent)
+            await health.show("it has just been started")
+
+            def expel() -> None:
+                jobs.expel(self._security.revocations.has, self._clock())
+                effects.carry_out()
+
+            async with self._security.listening(server, listen, expel) as port:
                 await server.start()
-                self._effects, self._operators = effects, operators
-                self._ticked_at = time.monotonic()
+                self._effects, self._operators, self._health = effects, operators, health
+                self.lag = LoopLag(TICK_S, self._clock)
                 log.info("the service of %s listens at %s", ", ".join(self._drivers), listen)
                 effects.start()
                 ticking = asyncio.create_task(self._tick_for_ever(jobs, effects, health))
@@ -142,6 +168,7 @@ class JoinServer(ServerThread):
                 driver.parent,
                 driver.part_of,
                 driver.needs,
+                driver.versions,
             )
             for driver in self._drivers.values()
         ]
@@ -151,21 +178,33 @@ class JoinServer(ServerThread):
         return jobs
 
     async def _tick_for_ever(self, jobs: Jobs, effects: Effects, health: Health) -> None:
-        looked_at = -LOOK_S
+        looked_at = late_at = -math.inf
+        late_s, worked_at = 0.0, self._clock()
         while True:
             await asyncio.sleep(TICK_S)
-            self._ticked_at = time.monotonic()
+            now, late_now_s = self._clock(), self.lag.beat()
+            if late_now_s > LAG_S_MAX:
+                late_s, late_at = late_now_s, now
+            why_not = ""
             try:
-                jobs.tick(self._clock())
-                if time.monotonic() >= looked_at + LOOK_S:
-                    looked_at = time.monotonic()
+                jobs.tick(now)
+                if now >= looked_at + LOOK_S:
+                    looked_at = now
                     effects.show_life()
-                    if self._security.revocations.refresh():
-                        jobs.expel(self._security.revocations.has, self._clock())
                 effects.carry_out()
-                await health.show(can_begin=not (effects.trouble or effects.halted) and jobs.cluster.is_usable())
-            except Exception:  # without ticks no silence would ever be noticed
+                worked_at = now
+            except Exception as error:  # without ticks no silence would ever be noticed
                 log.exception("a tick of the service failed; it goes on")
+                why_not = f"what the service does at intervals fails: {error!r}"
+            why_not = why_not or effects.deposed or effects.trouble
+            if not why_not and now < late_at + LAG_KEPT_S:
+                why_not = _too_late(late_s)
+            if not why_not and not jobs.cluster.is_usable():
+                why_not = "no switch takes jobs: `wiresum jobs` says why"
+            try:
+                await health.show(why_not, works=not effects.deposed and now < worked_at + TICK_S_MAX)
+            except Exception:
+                log.exception("it could not be shown whether the service is healthy")
 
     async def _close(self, jobs: Jobs, effects: Effects) -> None:
         """Waits until the workers have been told and the switches have forgotten the jobs, or all is on disk."""
@@ -179,6 +218,10 @@ class JoinServer(ServerThread):
             if effects.idle and (len(jobs) == 0 or (keep and all(job.has_begun for job in jobs.all()))):
                 return
             await asyncio.sleep(0.01)
+
+
+def _too_late(late_s: float) -> str:
+    return f"the service's event loop is held up, by up to {late_s:.1f} s" if late_s > LAG_S_MAX else ""
 
 
 def _pings(limits: Limits) -> tuple[tuple[str, int], ...]:

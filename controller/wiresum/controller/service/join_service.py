@@ -16,30 +16,42 @@ import grpc.aio
 
 from wiresum import join
 from wiresum.controller.jobs import report
-from wiresum.controller.jobs.job import Asker, Worker
+from wiresum.controller.jobs.job import Asker, Presence, Worker
 from wiresum.controller.jobs.jobs import Jobs
-from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.jobs.refusal import Refusal, check_join, data_address
 from wiresum.controller.security.caller import caller
-from wiresum.controller.service.answering import granted, refuse
+from wiresum.controller.service.answering import found, granted, refuse
 from wiresum.controller.service.effects import Effects
 from wiresum.controller.service.mailbox import AttendMailbox
+from wiresum.controller.service.served_jobs import ServedJobs, prove
 from wiresum.join import join_pb2_grpc
 
 log = logging.getLogger(__name__)
 
 
 class JoinService(join_pb2_grpc.JoinServiceServicer):
-    def __init__(self, jobs: Jobs, effects: Effects, clock: Callable[[], float]) -> None:
-        self._jobs, self._effects, self._clock = jobs, effects, clock
+    def __init__(
+        self, jobs: Jobs, effects: Effects, clock: Callable[[], float], served: ServedJobs | None = None
+    ) -> None:
+        """`served`: the only jobs that it serves; None: all."""
+        self._jobs, self._effects, self._clock, self._served = jobs, effects, clock, served
 
     async def Join(self, request: join.JoinRequest, context: Any) -> None:  # noqa: N802
         try:
-            caller().check_may_join(request.job_name, request.tenant, request.endpoint.address)
+            check_join(request)  # first, so that what it is compared with, and errors quote, is bounded
+            caller().check_may_join(request.job_name, request.tenant, data_address(request.endpoint))
             request.tenant = caller().tenant(request.tenant)
+            if self._served is not None:
+                self._served.check(request)
             worker = self._jobs.ask(request, self._clock(), _asker())
         except Refusal as refusal:
-            await refuse(context, refusal)
+            await refuse(context, self._effects, refusal)
         context.note_begun()
+        # What the workers of a thousand jobs say while they wait for the others is memory: the job has what it needs.
+        context.keep(_short(request))
+        del request
+        if worker.presence is Presence.LOST:
+            worker.positions = b""  # it is no member, and hears why
         call, mailbox = worker.call, self._effects.open_join(worker)
         self._effects.carry_out()
         answered = False
@@ -50,7 +62,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
                 answered = not event.HasField("waiting")
         except Refusal as refusal:
             answered = True
-            await refuse(context, refusal)
+            await refuse(context, self._effects, refusal)
         finally:
             self._effects.close_join(worker, mailbox)
             if not answered and not self._effects.halted:
@@ -63,11 +75,15 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
             if first is grpc.aio.EOF:
                 raise Refusal("INVALID_ARGUMENT", "an Attend stream must begin with a heartbeat")
             worker = self._jobs.attend(first.member, self._clock(), _asker())
+            worker.certificate_expires_at = caller().expires_at
         except Refusal as refusal:
-            await refuse(context, refusal)
+            await refuse(context, self._effects, refusal)
         mailbox = self._effects.open_stream(worker)
         stream = worker.stream
         self._hear(worker, mailbox, first)
+        member = join.Member(job=worker.job.number, worker=worker.number, switch_name=worker.switch_name)
+        context.keep(join.Heartbeat(member=member))
+        del first
         reader = asyncio.create_task(self._read(worker, mailbox, context))
         try:
             await self._write(worker, mailbox, context)
@@ -87,13 +103,16 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
         return join.AbortReply()
 
     async def Diagnose(self, request: join.Member, context: Any) -> join.Diagnosis:  # noqa: N802
-        job = await granted(context, self._effects, lambda: self._jobs.find(request).job)
+        job = await found(context, self._effects, lambda: self._jobs.find(request).job)
         names = list(job.nodes)
         answers = await asyncio.gather(*(self._effects.counters(name, [job.number]) for name in names))
         counted = {
             name: answer[1][job.number] for name, answer in zip(names, answers, strict=True) if answer is not None
         }
         return report.diagnosis(job, counted, self._clock(), self._jobs.moving)
+
+    async def Prove(self, request: join.Challenge, context: Any) -> join.Proof:  # noqa: N802
+        return join.Proof(mac=await found(context, self._effects, lambda: prove(self._served, request)))
 
     # Streams.
 
@@ -108,6 +127,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
         try:
             while (heartbeat := await context.read()) is not grpc.aio.EOF and not mailbox.closed:
                 self._hear(worker, mailbox, heartbeat)
+                del heartbeat  # not held until the next one comes
         except Exception as error:
             log.debug("the stream of %s broke: %s", worker, error)
         finally:
@@ -123,6 +143,18 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
                     return
         except asyncio.TimeoutError:
             log.info("%s does not read its stream", worker)
+
+
+def _short(request: join.JoinRequest) -> join.JoinRequest:
+    """What the audit log says of it."""
+    return join.JoinRequest(
+        job_name=request.job_name,
+        rank=request.rank,
+        world_size=request.world_size,
+        tenant=request.tenant,
+        priority=request.priority,
+        endpoint=request.endpoint,
+    )
 
 
 def _asker() -> Asker:

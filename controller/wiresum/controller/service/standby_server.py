@@ -12,7 +12,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2
 
 from wiresum import join
-from wiresum.controller.jobs.report import about_switch, software_version
+from wiresum.controller.jobs.report import about_service, about_switch
 from wiresum.controller.p4runtime import P4RuntimeSwitch
 from wiresum.controller.security import Security
 from wiresum.controller.service.server_thread import OPTIONS, ServerThread
@@ -26,7 +26,6 @@ SERVICES = tuple(
 """What an active controller serves. Who asks about a standby's health is turned away too, so that a load balancer does
 not choose it."""
 ANSWERED = "wiresum.join.v1.OperatorService/GetReport"
-CALLS_MAX = 1024
 STOP_GRACE_S = 0.1
 STOP_S_MAX = 5.0
 
@@ -34,9 +33,16 @@ STOP_S_MAX = 5.0
 class StandbyServer(ServerThread):
     """The switches and the security stay the caller's."""
 
-    def __init__(self, switches: Sequence[P4RuntimeSwitch], security: Security) -> None:
+    def __init__(
+        self,
+        switches: Sequence[P4RuntimeSwitch],
+        security: Security,
+        active_silent_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """`active_silent_s`: for how long the active controller has shown no life; None: none serves. It is called from
+        any thread."""
         super().__init__("wiresum-standby")
-        self._switches, self._security = switches, security
+        self._switches, self._security, self._active_silent_s = switches, security, active_silent_s
         self._started_at = time.monotonic()
 
     def stop(self) -> None:
@@ -45,19 +51,17 @@ class StandbyServer(ServerThread):
 
     def report(self) -> join.Report:
         """From any thread. It knows of no jobs: they are the active controller's."""
-        answer = join.Report()
-        answer.service.role = "standby"
-        answer.service.software_version = software_version()
+        answer = join.Report(service=about_service("standby"))
         answer.service.age_seconds = time.monotonic() - self._started_at
+        if (silent_s := self._active_silent_s()) is not None:
+            answer.service.active_silent_seconds = silent_s
         answer.service.refusals.update(self._security.refusals)
         answer.switches.extend(map(_switch, self._switches))
         return answer
 
     @contextlib.asynccontextmanager
     async def _serving(self, listen: str) -> AsyncIterator[int]:
-        server = grpc.aio.server(
-            options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX, interceptors=[self._security.interceptor]
-        )
+        server = grpc.aio.server(options=OPTIONS, interceptors=[self._security.interceptor])
         server.add_generic_rpc_handlers(_handlers(self.report))
         async with self._security.listening(server, listen) as port:
             await server.start()
@@ -90,7 +94,7 @@ def _handlers(report: Callable[[], join.Report]) -> list[grpc.GenericRpcHandler]
 
 async def _turn_away(_request: object, context: Any) -> NoReturn:
     """As one that cannot be reached, and not as a refusal, so that the caller tries the next endpoint."""
-    await context.abort(grpc.StatusCode.UNAVAILABLE, f"{join.STANDS_BY}: another controller serves")
+    await context.abort(grpc.StatusCode.UNAVAILABLE, f"{join.STANDS_BY}: it serves once no other controller does")
     raise AssertionError("abort raises")
 
 

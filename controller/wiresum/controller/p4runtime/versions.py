@@ -1,0 +1,68 @@
+"""What a software switch says of its release, and what follows if it refuses this controller's program.
+
+A software switch has one program, that of its release. It says in its answer to Capabilities, whose field
+`experimental` a server may use as it likes, which one: as a `google.protobuf.Struct`. Releases before that say nothing.
+"""
+
+from __future__ import annotations
+
+from finsy.proto import p4r
+from google.protobuf import struct_pb2
+from google.protobuf.message import DecodeError
+
+from wiresum import compiled
+from wiresum.controller.driver import Versions
+from wiresum.join.release import software_version
+
+CHARACTERS_MAX = 64
+"""Of what a switch says of a version."""
+OTHER_PROGRAM = "its P4Info is not the one given"
+"""In the refusal of a software switch of any release."""
+
+
+def ours() -> Versions:
+    program = compiled.load("v1model")
+    return Versions(software_version(), program.version, program.digest)
+
+
+def say(answer: p4r.CapabilitiesResponse) -> None:
+    """Adds this installation's versions."""
+    told = struct_pb2.Struct()
+    told.update(ours()._asdict())
+    answer.experimental.Pack(told)
+
+
+def said(answer: p4r.CapabilitiesResponse) -> Versions:
+    """A switch may be anybody's, and say anything there."""
+    told = struct_pb2.Struct()
+    try:
+        answer.experimental.Unpack(told)
+    except DecodeError:
+        return Versions()
+    return Versions(*(_text(told, field) for field in Versions._fields))
+
+
+def _text(told: struct_pb2.Struct, field: str) -> str:
+    value = told.fields[field].string_value if field in told.fields else ""
+    return value[:CHARACTERS_MAX] if value.isprintable() else ""
+
+
+def why_refused(theirs: Versions, refusal: str) -> str:
+    """That a switch which has refused our program has another, and which side to upgrade; empty: that is not why."""
+    mine = ours()
+    if theirs.digest == mine.digest or not (theirs.digest or OTHER_PROGRAM in refusal):
+        return ""
+    # A switch that does not say its version is of a release before this one.
+    newer = theirs.digest and _number(theirs.program) > _number(mine.program)
+    same = theirs.digest and theirs.program == mine.program
+    todo = "upgrade the controllers, and start them again" if newer else "upgrade the switch, and start it again"
+    if same:
+        todo = "install one build at both, and start what was older again"
+    return (
+        f"has {str(theirs) or 'the switch program of an older release'}, and this controller {mine}: {todo} "
+        f"(docs/availability.md, Upgrade). Until then jobs that run there run on, and none begins there"
+    )
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isascii() and version.isdigit() else -1
