@@ -37,7 +37,8 @@ def test_the_exit_status_says_whether_a_service_is_healthy(target: str) -> None:
 
 def test_a_service_whose_switch_is_lost_is_alive_but_not_ready(target: str, driver: RecordingDriver) -> None:
     driver.change("its cable was pulled")
-    wait_until(lambda: run("--ready", "--switch", target) == (1, f"{target}: NOT_SERVING\n"), "no job can begin")
+    said = f"{target}: NOT_SERVING: no switch takes jobs: `wiresum jobs` says why\n"
+    wait_until(lambda: run("--ready", "--switch", target) == (1, said), "no job can begin")
     assert run("--switch", target)[0] == 0
 
 

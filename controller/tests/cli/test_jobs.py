@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from wiresum import join
-from wiresum.cli import jobs as jobs_module
 from wiresum.cli.jobs import jobs
 from wiresum.controller import JoinServer, Limits
+from wiresum_lab.clocks.by_hand import ScriptedTiming
 from wiresum_lab.doubles.controller import Client, RecordingDriver
 from wiresum_lab.doubles.operator_service import WrittenService, example_report, racks_report
 from wiresum_lab.processes import wait_until
@@ -36,12 +36,11 @@ def test_jobs_are_listed_in_a_table(service: WrittenService) -> None:
 
 def test_an_empty_list_says_so_and_shows_why_a_switch_is_in_trouble(service: WrittenService) -> None:
     switch = join.SwitchReport(name="rack2", kind="bmv2", state="unreachable", trouble="connection refused")
-    service.reports = [join.Report(switches=[switch], service=join.ServiceReport(role="standby"))]
+    service.reports = [join.Report(switches=[switch], service=join.ServiceReport(role="active"))]
     result = CliRunner().invoke(jobs, ["--switch", service.target])
     assert result.output.splitlines() == [
         "no jobs",
         "rack2, bmv2, unreachable (connection refused): 0 of 0 slots are free",
-        "this is a standby: it serves when the active controller is gone",
     ]
 
 
@@ -59,27 +58,50 @@ def test_what_is_scarcest_at_a_switch_and_what_tenants_may_have_is_shown(service
     vision = join.TenantReport(
         name="vision", jobs=7, slots=112, worker_threads=3500, waiting_jobs=2, forming_seconds_max=900, **limits
     )
-    nobody = join.TenantReport(jobs=1, waiting_jobs_max=256, forming_seconds_max=3600)
+    taken = {"slots": 112, "jobs": 7, "admit": 1900}
+    at_rack = join.TenantAtSwitch(switch_name="rack1", room={"slots": 2048, "admit": 2048}, room_taken=taken)
+    vision.MergeFrom(join.TenantReport(switch_percent=50, switches=[at_rack]))
+    nobody = join.TenantReport(jobs=1, waiting_jobs_max=256, forming_seconds_max=3600, switch_percent=100)
     service.reports = [join.Report(switches=[switch], tenants=[vision, nobody])]
     result = CliRunner().invoke(jobs, ["--switch", service.target])
     assert result.output.splitlines()[1:] == [
         "rack1, bmv2, ready: 3968 of 4096 slots are free, but only 96 of 4096 entries of table admit",
-        "tenant vision: 7 of 8 jobs, 112 of 2048 slots, 3500 of 4096 worker threads; 2 of 16 jobs form or wait, 900 s "
-        "to form; priority 0 at most",
+        "tenant vision: 7 of 8 jobs, 112 of 2048 slots, 3500 of 4096 worker threads, 50% of each switch (148 of 2048 "
+        "entries of table admit free at rack1); 2 of 16 jobs form or wait, 900 s to form; priority 0 at most",
         "without a tenant: 1 of any number of jobs, 0 of any number of slots, 0 of any number of worker threads; 0 of "
         "256 jobs form or wait, 3600 s to form; any priority",
     ]
 
 
 def test_state_that_is_old_or_cannot_be_written_is_reported(service: WrittenService) -> None:
-    trouble = join.ServiceReport(role="active", trouble="the disk is full", past="an old copy")
+    audit = join.AuditReport(trouble="audit.log: No space left on device")
+    trouble = join.ServiceReport(role="active", trouble="the disk is full", past="an old copy", audit=audit)
     service.reports = [join.Report(service=trouble)]
     result = CliRunner().invoke(jobs, ["--switch", service.target])
     assert result.output.splitlines() == [
         "no jobs",
         "the service is in trouble: the disk is full; no job begins until that is repaired",
         "the service began with an old copy of its state: an old copy",
+        "the audit log cannot be written: audit.log: No space left on device; the service goes on without it",
     ]
+
+
+def test_records_set_aside_are_listed_with_the_reason_and_the_remedy(service: WrittenService) -> None:
+    record = join.SetAsideRecord(name="night", switch_name="rack1", state="running", why="the disk\x1b[2J damaged it")
+    service.reports = [join.Report(set_aside=[record])]
+    result = CliRunner().invoke(jobs, ["--switch", service.target])
+    said = result.output.splitlines()[-1]
+    assert said.startswith("the record of job night, at rack1, is set aside: the disk")
+    assert "\x1b" not in said
+    assert "`wiresum jobs discard night` removes it" in said
+
+
+def test_a_record_set_aside_is_removed_by_name(service: WrittenService) -> None:
+    result = CliRunner().invoke(jobs, ["discard", "night", "--switch", service.target])
+    assert (result.exit_code, result.output) == (0, "the record is removed\n")
+    assert service.asked == [join.DiscardRecordRequest(job_name="night")]
+    result = CliRunner().invoke(jobs, ["discard", "night", "--json", "--switch", service.target])
+    assert json.loads(result.output) == {"records": 1}
 
 
 def test_json_lists_jobs_with_every_counter(service: WrittenService) -> None:
@@ -140,11 +162,37 @@ def test_a_job_over_racks_shows_its_root_and_the_number_of_switches_below(servic
     assert " spine+2 " in listed.output
 
 
-def test_draining_can_wait_until_no_job_is_left_and_lists_those_that_run(
-    service: WrittenService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs_module, "DRAIN_LOOK_S", 0.01)
+def test_a_switch_of_another_release_than_the_controller_is_said(service: WrittenService) -> None:
+    older = example_report()
+    older.service.program_version = older.switches[0].program_version = "2"
+    older.switches[0].software_version = older.service.software_version
+    service.reports = [older]
+    assert "it has" not in CliRunner().invoke(jobs, ["--switch", service.target]).output
+    older.switches[0].software_version, older.switches[0].program_version = "0.0.9", "1"
+    listed = CliRunner().invoke(jobs, ["--switch", service.target]).output
+    assert "free; it has wiresum 0.0.9, program 1, the controller wiresum 0.0.test, program 2" in listed
+    older.switches[0].software_version = ""
+    assert "it has program 1, the con" in CliRunner().invoke(jobs, ["--switch", service.target]).output
 
+
+@pytest.mark.parametrize(("state", "left"), [("outdated", 0), ("unreachable", 0), ("draining", 1)])
+def test_draining_does_not_wait_for_jobs_that_ended_at_a_switch_that_nobody_can_tell(
+    service: WrittenService, state: str, left: int
+) -> None:
+    """Such a switch forgets them when it is started again, which is what the drain is for."""
+    node = join.NodeReport(switch_name="rack1", phase="forgetting")
+    ending = join.JobReport(name="a", state="ending", switch_name="rack1", slots=64, switches=[node])
+    switches = [join.SwitchReport(name=name, state="ready") for name in ("rack2", "rack3")]
+    switches.append(join.SwitchReport(name="rack1", state=state))
+    service.reports = [join.Report(jobs=[ending], switches=switches)]
+    arguments = ["drain", "rack1", "--wait", "--timeout", "10", "--json", "--switch", service.target]
+    result = CliRunner().invoke(jobs, arguments, obj=ScriptedTiming())
+    assert (result.exit_code, json.loads(result.output.splitlines()[0])["jobs"]) == (left, left)
+
+
+def test_draining_can_wait_until_no_job_is_left_and_lists_those_that_run(
+    service: WrittenService,
+) -> None:
     def report(*names: str) -> join.Report:
         def holding(name: str, *switches: str) -> join.JobReport:
             nodes = [join.NodeReport(switch_name=switch, phase="holding") for switch in switches]
@@ -156,7 +204,7 @@ def test_draining_can_wait_until_no_job_is_left_and_lists_those_that_run(
         return join.Report(jobs=[elsewhere, *running, join.JobReport(name="waits")])
 
     service.reports = [report("a", "b"), report("a", "b"), report("b"), report()]
-    result = CliRunner().invoke(jobs, ["drain", "rack1", "--wait", "--switch", service.target])
+    result = CliRunner().invoke(jobs, ["drain", "rack1", "--wait", "--switch", service.target], obj=ScriptedTiming())
     assert (result.exit_code, result.output.splitlines()) == (
         0,
         [
@@ -166,19 +214,58 @@ def test_draining_can_wait_until_no_job_is_left_and_lists_those_that_run(
         ],
     )
     service.reports = [report("a"), report()]
-    result = CliRunner().invoke(jobs, ["drain", "rack1", "--wait", "--json", "--switch", service.target])
+    result = CliRunner().invoke(
+        jobs, ["drain", "rack1", "--wait", "--json", "--switch", service.target], obj=ScriptedTiming()
+    )
     assert [json.loads(line) for line in result.output.splitlines()] == [
         {"jobs": 1, "names": ["a"]},
         {"jobs": 0, "names": []},
     ]
     pipes = [join.SwitchReport(name=name, part_of="tofino") for name in ("rack1", "rack2")]
     service.reports = [join.Report(jobs=report("a").jobs, switches=pipes), report()]
-    result = CliRunner().invoke(jobs, ["drain", "tofino", "--wait", "--switch", service.target])
+    result = CliRunner().invoke(jobs, ["drain", "tofino", "--wait", "--switch", service.target], obj=ScriptedTiming())
     assert result.output.startswith("it takes no new jobs; 2 still run there: elsewhere, a"), "at all its pipes"
     service.reports = [report("a")]
-    result = CliRunner().invoke(jobs, ["drain", "rack1", "--wait", "--timeout", "1", "--switch", service.target])
+    result = CliRunner().invoke(
+        jobs, ["drain", "rack1", "--wait", "--timeout", "10", "--switch", service.target], obj=ScriptedTiming()
+    )
     assert result.exit_code == 1
-    assert "1 jobs still run there after 1 s: wait for longer (--timeout)" in result.output
+    assert "1 jobs still run there after 10 s: wait for longer (--timeout)" in result.output
+
+
+def test_draining_waits_on_and_says_why_while_only_a_standby_answers(
+    service: WrittenService,
+) -> None:
+    there = [join.NodeReport(switch_name="rack1", phase="holding")]
+    runs = join.Report(jobs=[join.JobReport(name="night", slots=64, switches=there)])
+    standby = join.Report(service=join.ServiceReport(role="standby"))
+    service.reports = [runs, standby, standby, runs, standby, join.Report()]
+    run = [jobs, ["drain", "rack1", "--wait", "--switch", service.target]]
+    result = CliRunner().invoke(*run, obj=ScriptedTiming())
+    still, unknown, none = (
+        "it takes no new jobs; 1 still run there: night",
+        "which jobs run there is not known: no active controller answers",
+        "it takes no new jobs, and none run",
+    )
+    lines = result.output.splitlines()
+    assert [line.startswith(said) for line, said in zip(lines, [still, unknown, still, unknown, none], strict=True)]
+    assert (result.exit_code, lines[-1]) == (0, none)
+    service.reports = [standby]
+    result = CliRunner().invoke(jobs, [*run[1], "--json", "--timeout", "10"], obj=ScriptedTiming())
+    first, error = result.output.splitlines()
+    assert json.loads(first) == {"jobs": None, "names": None, "error": json.loads(first)["error"]}
+    assert (result.exit_code, "not known which jobs still run there after 10 s" in error) == (1, True)
+
+
+def test_what_is_uncounted_is_null_in_json(service: WrittenService) -> None:
+    report = example_report()
+    report.jobs[0].uncounted = report.switches[0].uncounted = True
+    service.reports = [report]
+    listed = json.loads(CliRunner().invoke(jobs, ["--switch", service.target, "--json"]).output)
+    night, rack1 = listed["jobs"][0], listed["switches"][0]
+    assert (night["packets"], night["results"], rack1["stray_packets"]) == (None, None, None)
+    assert [part["contributions"] for part in (*night["workers"], *night["switches"])] == [None] * 3
+    assert listed["jobs"][1]["results"] == 0
 
 
 def test_ended_jobs_are_listed_with_their_reasons(service: WrittenService) -> None:
@@ -259,7 +346,9 @@ def test_a_created_job_can_only_be_joined_with_its_token() -> None:
     assert run("drain") == "it takes no new jobs; 1 still run there\n"
     assert "draining" in run()
     assert run("resume") == "it takes new jobs\n"
+    assert "draining" not in run()
     assert run("end", "night", "--reason", "because") == "job 'night' ends\n"
     wait_until(lambda: run().startswith("no jobs"), "the job is gone")
+    assert "an operator ended it: because" in run("--ended")
     client.close()
     server.stop(0.2)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib import metadata
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from click.testing import CliRunner
 from wiresum.cli import main as module
 from wiresum.cli.main import BUILT_IN, GROUP, main
 from wiresum.join.installation import how_to_install
+from wiresum.join.release import software_version
+from wiresum_lab.patience import PATIENCE_S
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -49,18 +50,8 @@ def test_help_lists_every_command_and_imports_none(installed: list[EntryPoint]) 
     installed.append(EntryPoint("train", "a_module_that_is_not_there:train", GROUP))
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
-    for name in (*BUILT_IN, "train", "Examples:", "wiresum completion bash"):
+    for name in (*BUILT_IN, "train", "Examples:", "_WIRESUM_COMPLETE=bash_source"):
         assert name in result.output
-
-
-def test_help_does_not_import_heavy_modules() -> None:
-    code = (
-        "import sys; from click.testing import CliRunner; from wiresum.cli.main import main;"
-        "assert CliRunner().invoke(main, ['--help']).exit_code == 0;"
-        "print(sorted({'torch', 'grpc', 'google.protobuf', 'numpy'} & set(sys.modules)))"
-    )
-    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
-    assert output == "[]\n"
 
 
 def test_a_package_can_add_a_command(installed: list[EntryPoint], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,14 +92,14 @@ def test_a_command_that_lacks_a_part_when_it_runs_says_what_to_install(tmp_path:
     run = "from wiresum.cli.main import main; main(prog_name='wiresum')"
     for arguments in (["controller", "check"], ["controller", "plan"], ["controller"]):
         command = [sys.executable, "-c", hidden + run, *arguments, "--config", "cluster.toml"]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert ended.returncode == 1
         assert ended.stderr == f"Error: 'wiresum controller' needs finsy, which is not installed: {ADVICE}\n"
 
 
 def test_the_version_is_said() -> None:
     result = CliRunner().invoke(main, ["--version"])
-    assert (result.exit_code, result.output) == (0, f"wiresum {metadata.version('wiresum')}\n")
+    assert (result.exit_code, result.output) == (0, f"wiresum {software_version()}\n")
 
 
 def test_an_entry_point_that_is_not_a_command_is_named(
@@ -129,7 +120,7 @@ def test_a_command_that_does_not_exist_is_an_error() -> None:
 
 def test_python_m_runs_the_command() -> None:
     command = [sys.executable, "-m", "wiresum.cli", "--help"]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
     assert output.startswith("Usage: python -m wiresum.cli")
 
 
@@ -147,5 +138,7 @@ def test_grpc_logs_nothing_unless_asked_to() -> None:
     for given, kept in (({}, "ERROR"), ({"GRPC_VERBOSITY": "DEBUG"}, "DEBUG")):
         environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"} | given
         run = [sys.executable, "-c", code]
-        output = subprocess.run(run, check=True, capture_output=True, text=True, timeout=60, env=environment).stdout
+        output = subprocess.run(
+            run, check=True, capture_output=True, text=True, timeout=PATIENCE_S, env=environment
+        ).stdout
         assert output == f"{kept}\n"

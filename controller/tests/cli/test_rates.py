@@ -37,3 +37,13 @@ def test_packets_without_a_job_are_counted_for_each_switch() -> None:
     assert stray_rate(Sample(EARLIER, 0.0), Sample(now, 2.0), "rack1") == 15.0
     assert stray_rate(Sample(now, 0.0), Sample(EARLIER, 2.0), "rack1") is None
     assert stray_rate(Sample(EARLIER, 0.0), Sample(now, 2.0), "rack2") is None
+
+
+@pytest.mark.parametrize("silent", [(True, False), (False, True), (True, True)])
+def test_a_switch_that_does_not_say_what_it_counted_has_no_rate(silent: tuple[bool, bool]) -> None:
+    samples = []
+    for at, uncounted in enumerate(silent):
+        report = later(EARLIER, packets=0, results=0)
+        report.switches[0].uncounted = uncounted
+        samples.append(Sample(report, float(at)))
+    assert stray_rate(*samples, "rack1") is None

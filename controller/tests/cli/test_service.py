@@ -54,9 +54,40 @@ def test_a_standby_is_skipped_whichever_endpoint_is_named_first(service: Written
     service.reports = [join.Report(service=join.ServiceReport(role="active"))]
     with Service(f"127.0.0.1:1,{standby.target},{service.target}") as both:
         assert both.report().service.role == "active"
-        service.stop()
-        assert both.report().service.role == "standby"
+        assert set(both.standbys()) == {standby.target}
     standby.stop()
+
+
+@pytest.mark.parametrize("standby_first", [True, False])
+def test_a_standby_is_no_answer_for_an_active_controller_that_fails(
+    service: WrittenService, standby_first: bool
+) -> None:
+    standby = WrittenService()
+    standby.start()
+    standby.reports = [join.Report(service=join.ServiceReport(role="standby", active_silent_seconds=7.5))]
+    active = service.target
+    service.stop()
+    targets = (standby.target, active) if standby_first else (active, standby.target)
+    with Service(",".join(targets)) as both, pytest.raises(ServiceError) as caught:
+        both.report()
+    assert caught.value.code == "UNAVAILABLE"
+    assert f"cannot ask the service at {active} " in caught.value.message
+    assert f"{standby.target} stands by: up 0s, it has seen no life of the active controller for 7.5 s" in str(
+        caught.value
+    )
+    with Service(standby.target) as alone, pytest.raises(ServiceError, match="no active controller answers") as caught:
+        alone.report()
+    assert caught.value.code == "UNAVAILABLE"
+    standby.stop()
+
+
+def test_a_change_that_was_not_answered_may_yet_be_carried_out(service: WrittenService) -> None:
+    service.answering.clear()
+    with Service(service.target) as one, pytest.raises(ServiceError, match="It may yet do what it was told"):
+        one.tell(lambda stub: stub.EndJob(join.EndJobRequest(job_name="x"), timeout=0.2))
+    with Service(service.target) as one, pytest.raises(ServiceError) as caught:
+        one.report(0.2)
+    assert "may yet" not in str(caught.value)
 
 
 def test_a_change_goes_to_the_first_endpoint_that_accepts_it(service: WrittenService) -> None:
@@ -88,7 +119,7 @@ def test_a_standby_does_not_hide_why_the_other_one_does_not_answer(service: Writ
         with Service(targets) as both, pytest.raises(ServiceError, match=r"at 127\.0\.0\.1:1 ") as error:
             both.tell(lambda stub: stub.EndJob(join.EndJobRequest()))
         assert error.value.code == "UNAVAILABLE"
-    with Service(service.target) as one, pytest.raises(ServiceError, match=join.STANDS_BY):
+    with Service(service.target) as one, pytest.raises(ServiceError, match="no active controller answers"):
         one.tell(lambda stub: stub.EndJob(join.EndJobRequest()))
 
 

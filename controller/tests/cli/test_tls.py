@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from wiresum.cli.doctor import doctor, host, switch
 from wiresum.cli.doctor.finding import Level
 from wiresum.cli.jobs import jobs
+from wiresum.cli.service import Service
 from wiresum.controller import JoinServer
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.security import Security
@@ -81,13 +82,14 @@ def test_the_doctor_reports_a_path_that_is_not_a_tls_directory(pki: Path, target
 
 def test_a_service_that_is_silent_is_not_blamed_on_certificates(pki: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel takes the connection, and nobody answers: the process is stopped, or large packets are lost."""
-    monkeypatch.setattr(switch, "CONNECT_S_MAX", 0.2)
     monkeypatch.setattr(host, "doubt_about_frames", lambda interface: f"{interface} is a veth")
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        found = findings(f"127.0.0.1:{silent.getsockname()[1]}", pki / "a" / "operator")["tls"]
-    assert "takes a connection, and does not answer to TLS" in found["what"]
-    assert found["advice"].startswith("lo is a veth. If there is none: is its process stopped")
-    assert "ca.crt" not in found["advice"]
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        ours, found = switch.certificates(Service(at, tls=str(pki / "a" / "operator")), [at], s_max=0.1)
+    assert (ours.check, found.check) == ("certificate", "tls")
+    assert "takes a connection, and does not answer to TLS" in found.what
+    assert found.advice.startswith("lo is a veth. If there is none: is its process stopped")
+    assert "ca.crt" not in found.advice
 
 
 @pytest.mark.parametrize(("error", "doubted"), [(TimeoutError("timed out"), True), (ConnectionRefusedError(), False)])

@@ -5,46 +5,27 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator
 
 import pytest
 from click.testing import CliRunner
 
+from wiresum import join
 from wiresum.cli.top import top
+from wiresum_lab.clocks.by_hand import ScriptedTiming
 from wiresum_lab.doubles.operator_service import WrittenService, example_report, later, racks_report
-from wiresum_lab.processes import PATIENCE_S, wiresum
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until, wiresum
 
 
-@contextlib.contextmanager
-def running(*arguments: str, terminal: int | None = None) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        wiresum("top", "--interval", "0.1", *arguments),
-        stdin=terminal,
-        stdout=subprocess.PIPE if terminal is None else terminal,
-        text=True,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "150", "LINES": "40"},
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def lines_until(process: subprocess.Popen[str], found: Callable[[str], bool]) -> list[str]:
-    assert process.stdout is not None
-    give_up = threading.Timer(PATIENCE_S, process.kill)
-    give_up.start()
-    seen = []
-    for line in process.stdout:
-        seen.append(line)
-        if found(line):
-            give_up.cancel()
-            return seen
-    raise AssertionError(f"it did not print that: {seen}")
+def shown_for(looks: int, service: WrittenService, *arguments: str) -> str:
+    """What it shows until it has looked so often, and Ctrl-C comes."""
+    left = iter(range(1, looks))
+    timing = ScriptedTiming(lambda: next(left, None) or timing.stop())
+    result = CliRunner().invoke(top, ["--switch", service.target, *arguments], obj=timing)
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def test_a_job_at_several_aggregators_has_one_line_and_workers_for_each(service: WrittenService) -> None:
@@ -74,6 +55,14 @@ def test_once_prints_the_rates_of_one_interval(service: WrittenService) -> None:
     assert "next: it waits for " in output
 
 
+def test_each_switch_shows_its_versions(service: WrittenService) -> None:
+    report = example_report()
+    report.switches[0].software_version, report.switches[0].program_version = "0.0.9", "1"
+    service.reports = [report]
+    output = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1"]).output
+    assert "wiresum 0.0.9, program 1" in output
+
+
 def test_each_switch_shows_what_jobs_have_most_of(service: WrittenService) -> None:
     for taken, shown in (({"slots": 256, "jobs": 1, "admit": 2}, "slots 50%"), ({"admit": 4096}, "admit 100%")):
         report = example_report()
@@ -85,9 +74,9 @@ def test_each_switch_shows_what_jobs_have_most_of(service: WrittenService) -> No
 
 
 def test_an_answer_that_takes_longer_than_the_interval_is_waited_for(service: WrittenService) -> None:
-    service.reports, service.answers_after_s = [example_report()], 1.5
-    result = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1"])
-    assert result.exit_code == 0, result.output
+    service.reports = [example_report()]
+    CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1"])
+    assert min(service.s_left) > 0.1
 
 
 def test_jobs_are_sorted_by_the_given_column(service: WrittenService) -> None:
@@ -128,6 +117,31 @@ def test_switches_of_a_tree_show_whose_sums_lag_at_their_parent(service: Written
     ]
 
 
+def test_what_a_switch_does_not_say_is_a_question_mark(service: WrittenService) -> None:
+    report = racks_report()
+    report.jobs[0].uncounted = True
+    spine, leaf1, _ = report.jobs[0].switches
+    spine.uncounted = leaf1.uncounted = True
+    service.reports = [report]
+    result = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1", "--job", "wide"])
+    workers, _, tree = result.output.partition("switches of 'wide'")
+    rows = [line.split() for line in workers.splitlines() if "host" in line]
+    assert [(row[4], row[8], row[10]) for row in rows] == [("leaf1", "?", "?"), ("leaf2", "507", "?")]
+    rows = [line.split() for line in tree.splitlines() if line.startswith(("spine", "leaf"))]
+    assert [(row[0], row[5], row[7], row[8]) for row in rows] == [
+        ("spine", "?", "-", "-"),
+        ("leaf1", "?", "?", "-"),
+        ("leaf2", "500", "?", "-"),
+    ]
+
+
+def test_only_a_standby_is_trouble_and_no_screen_without_jobs(service: WrittenService) -> None:
+    service.reports = [join.Report(service=join.ServiceReport(role="standby"))]
+    result = CliRunner().invoke(top, ["--switch", service.target, "--once"])
+    assert (result.exit_code, "no active controller answers" in result.output) == (1, True)
+    assert "no active controller answers" in json.loads(shown_for(1, service, "--json"))["error"]
+
+
 def test_json_has_every_counter_and_the_rates(service: WrittenService) -> None:
     service.reports = [example_report(), later(example_report(), packets=100, results=50)]
     result = CliRunner().invoke(top, ["--switch", service.target, "--once", "--json", "--interval", "0.2"])
@@ -147,23 +161,28 @@ def test_an_unreachable_service_is_an_error_only_with_once() -> None:
 
 def test_a_service_that_goes_away_is_waited_for(service: WrittenService) -> None:
     service.reports = [example_report()]
-    with running("--switch", service.target, "--json") as process:
-        lines_until(process, lambda line: bool(json.loads(line).get("jobs")))
-        service.stop()
-        lost = lines_until(process, lambda line: "error" in json.loads(line))[-1]
-        assert "cannot ask the service" in json.loads(lost)["error"]
-        service.start()
-        back = lines_until(process, lambda line: "jobs" in json.loads(line))[-1]
-        assert json.loads(back)["interval_s"] is None
-        assert process.poll() is None
+    steps = iter([service.stop, service.start])
+
+    def each_time() -> None:
+        if step := next(steps, None):
+            step()
+        elif len(service.asked) > 1:
+            timing.stop()
+
+    timing = ScriptedTiming(each_time)
+    result = CliRunner().invoke(top, ["--switch", service.target, "--json"], obj=timing)
+    before, lost, *_, back = map(json.loads, result.output.splitlines())
+    assert before["jobs"]
+    assert "cannot ask the service" in lost["error"]
+    assert back["jobs"]
+    assert back["interval_s"] is None, "rates over the time without it would mean nothing"
 
 
 def test_a_pipe_gets_one_screen_after_another_without_escape_sequences(service: WrittenService) -> None:
     service.reports = [example_report()]
-    with running("--switch", service.target) as process:
-        lines = lines_until(process, lambda line: line.startswith("active"))
-        lines += lines_until(process, lambda line: line.startswith("active"))
-    assert not any("\x1b" in line for line in lines)
+    shown = shown_for(2, service)
+    assert sum(line.startswith("active") for line in shown.splitlines()) == 2
+    assert "\x1b" not in shown
 
 
 def test_a_terminal_is_redrawn_until_control_c(service: WrittenService) -> None:
@@ -173,22 +192,28 @@ def test_a_terminal_is_redrawn_until_control_c(service: WrittenService) -> None:
     ours, theirs = pty.openpty()
     waiting = select.poll()  # select() takes no descriptor above 1023, and a long test run has opened more
     waiting.register(ours, select.POLLIN)
-    with running("--switch", service.target, terminal=theirs) as process:
-        os.close(theirs)
-        give_up_at = time.monotonic() + PATIENCE_S
-        shown = b""
-        while b"[red]\xef\xbf\xbd[2Jnight" not in shown:
-            assert time.monotonic() < give_up_at, shown
-            if waiting.poll(100):
-                shown += os.read(ours, 65536)
+    process = subprocess.Popen(
+        wiresum("top", "--switch", service.target),
+        stdin=theirs,
+        stdout=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "150", "LINES": "40"},
+    )
+    os.close(theirs)
+    shown = b""
+
+    def read(until: bytes) -> bool:
+        nonlocal shown
+        with contextlib.suppress(OSError):  # it has ended
+            shown += os.read(ours, 65536) if waiting.poll(100) else b""
+        return until in shown
+
+    try:
+        wait_until(lambda: read(b"[red]\xef\xbf\xbd[2Jnight"), "it shows the job")
         assert b"\x1b[?1049h" in shown, "it uses the alternate screen"
-        process.send_signal(2)
-        while True:
-            with contextlib.suppress(OSError):
-                if data := os.read(ours, 65536):
-                    shown += data
-                    continue
-            break
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: read(b"\x1b[?1049l"), "the terminal is restored")
         assert process.wait(PATIENCE_S) == 0
-    os.close(ours)
-    assert b"\x1b[?1049l" in shown, "the terminal is restored"
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)

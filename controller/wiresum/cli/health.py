@@ -8,6 +8,10 @@ import click
 
 from wiresum.cli.options import json_option
 from wiresum.cli.service import Service, ServiceError, service_options
+from wiresum.cli.text import visible
+
+SERVING = "SERVING"
+"""As gRPC names it."""
 
 EPILOG = """\b
 Examples:
@@ -33,8 +37,8 @@ Examples:
 def health(service: Service, ready: bool, timeout_s: float, as_json: bool) -> None:
     """Ask a switch or controller whether it is healthy, for probes and scripts.
 
-    Of an active controller and its standbys one must be healthy, of several aggregators all. Exit status: 0 if healthy,
-    else 1.
+    Of an active controller and its standbys one must be healthy, of several aggregators all. If one is not, it says
+    why. Exit status: 0 if healthy, else 1.
     """
     states = {part.switch: _state_of(part, ready, timeout_s) for part in service.aggregators()}
     if as_json:
@@ -42,19 +46,23 @@ def health(service: Service, ready: bool, timeout_s: float, as_json: bool) -> No
     else:
         for switch, state in states.items():
             click.echo(f"{switch}: {state}")
-    if any(state != "SERVING" for state in states.values()):
+    if any(state != SERVING for state in states.values()):
         raise click.exceptions.Exit(1)
 
 
 def _state_of(service: Service, ready: bool, timeout_s: float) -> str:
-    """The state of one aggregator as gRPC names it, or why it is not known."""
+    """The state of one aggregator as gRPC names it, with the reason if it gives one; or why it is not known."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    from wiresum.join import JOIN_SERVICE
+    from wiresum.join import JOIN_SERVICE, WHY_NOT_KEY
 
     request = health_pb2.HealthCheckRequest(service=JOIN_SERVICE if ready else "")
     try:
-        reply = service.ask(lambda channel: health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s))
+        reply, call = service.ask(
+            lambda channel: health_pb2_grpc.HealthStub(channel).Check.with_call(request, timeout=timeout_s)
+        )
     except ServiceError as error:
         return error.message
-    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+    state = str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+    why_not = dict(call.trailing_metadata() or ()).get(WHY_NOT_KEY, b"")
+    return f"{state}: {visible(why_not.decode(errors='replace'))}" if why_not and state != SERVING else state

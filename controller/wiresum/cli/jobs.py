@@ -16,6 +16,7 @@ from wiresum.cli.options import json_option
 from wiresum.cli.rates import REFUSED
 from wiresum.cli.service import Service, ServiceError, service_options
 from wiresum.cli.text import as_dict, duration, scarcest, switches_of, table, visible
+from wiresum.cli.versions import of_controller, of_switch
 
 if TYPE_CHECKING:
     from wiresum import join
@@ -32,6 +33,8 @@ DRAIN_S_MAX = 3600
 DRAIN_LOOK_S = 1.0
 PATTERN_CHARACTERS = "*?["
 """Names of jobs have none of these."""
+UNUSABLE = ("unreachable", "outdated")
+"""States of a switch."""
 NAMES_SHOWN_MAX = 8
 """Of the jobs that a drain waits for, so many are named."""
 
@@ -43,6 +46,7 @@ Examples:
   wiresum jobs --ended                      what became of the jobs that are over
   wiresum jobs create night --workers 8 --slots 512
   wiresum jobs end night --reason "the cluster is needed"
+  wiresum jobs discard night          of a job that the service cannot go on with
 """
 
 
@@ -75,24 +79,36 @@ def _listing(report: join.Report) -> str:
     lines = [table([COLUMNS, *(_row(job) for job in report.jobs)])] if report.jobs else ["no jobs"]
     lines += [f"{job.name}: {_waiting(job)}" for job in report.jobs if job.waiting]
     for switch in report.switches:
-        lines.append(_switch(switch))
+        lines.append(_switch(switch, report.service))
     lines += map(_tenant, report.tenants)
     if report.service.trouble:
         lines.append(f"the service is in trouble: {report.service.trouble}; no job begins until that is repaired")
     if report.service.past:
         lines.append(f"the service began with an old copy of its state: {report.service.past}")
-    if report.service.role == "standby":
-        lines.append("this is a standby: it serves when the active controller is gone")
+    if report.service.audit.trouble:
+        lines.append(f"the audit log cannot be written: {report.service.audit.trouble}; the service goes on without it")
+    lines += map(_set_aside, report.set_aside)
     return "\n".join([lines[0], *map(visible, lines[1:])])
 
 
-def _switch(switch: join.SwitchReport) -> str:
+def _switch(switch: join.SwitchReport, service: join.ServiceReport) -> str:
     state = f"{switch.state} ({switch.trouble})" if switch.trouble else switch.state
     share, least = scarcest(switch.room, switch.room_taken)
     scarcer = share * switch.slots_total < switch.slots_free
     only = f", but only {least}" if scarcer else ""
     free = f"{switch.slots_free} of {switch.slots_total} slots are free"
-    return f"{switch.name}, {switch.kind}, {state}: {free}{only}"
+    theirs = switch.software_version or service.software_version, switch.program_version or service.program_version
+    differ = theirs != (service.software_version, service.program_version)
+    versions = f"; it has {of_switch(switch)}, the controller {of_controller(service)}" if differ else ""
+    return f"{switch.name}, {switch.kind}, {state}: {free}{only}{versions}"
+
+
+def _set_aside(record: join.SetAsideRecord) -> str:
+    remove = f"`wiresum jobs discard {shlex.quote(record.name)}`"
+    return (
+        f"the record of job {record.name}, at {record.switch_name}, is set aside: {record.why}; {remove} removes it "
+        f"(docs/operations.md, Records set aside)"
+    )
 
 
 def _tenant(tenant: join.TenantReport) -> str:
@@ -101,6 +117,9 @@ def _tenant(tenant: join.TenantReport) -> str:
         return f"{getattr(tenant, field)} of {most} {what}"
 
     has = f"{of('jobs', 'jobs')}, {of('slots', 'slots')}, {of('worker_threads', 'worker threads')}"
+    if tenant.switch_percent < 100:
+        free = [f"{scarcest(each.room, each.room_taken)[1]} free at {each.switch_name}" for each in tenant.switches]
+        has += f", {tenant.switch_percent}% of each switch" + f" ({', '.join(free)})" * bool(free)
     forming = f"{tenant.forming_seconds_max:.0f} s to form"
     waiting = f"{tenant.waiting_jobs} of {tenant.waiting_jobs_max} jobs form or wait, {forming}"
     priority = f"priority {tenant.priority_max} at most" if tenant.HasField("priority_max") else "any priority"
@@ -271,47 +290,65 @@ def drain(service: Service, as_json: bool, name: str, wait: bool, timeout_s: int
     """Stop a switch from taking new jobs. Running ones move away as other switches can take them, and go on there until
     then. NAME may be left out if there is only one switch.
 
-    With --wait --json it prints an object whenever something changes.
+    With --wait --json it prints an object whenever something changes. While no active controller answers, it says why,
+    and waits on: which jobs run is not known then.
     """
     jobs_left = _drain(service, name, resume=False)
     if not wait:
         said = f"; {jobs_left} still run there" if jobs_left else ", and none run"
         click.echo(json.dumps({"jobs": jobs_left}) if as_json else f"it takes no new jobs{said}")
         return
-    names: list[str] = []
-    for names in _jobs_left(service, name, timeout_s):
-        click.echo(json.dumps({"jobs": len(names), "names": names}) if as_json else _drained(names))
-    if names:
-        raise ServiceError(
-            f"{len(names)} jobs still run there after {timeout_s} s: wait for longer (--timeout), end them with "
-            f"`wiresum jobs end`, or let it take new jobs again with `wiresum jobs resume`",
-            code="DEADLINE_EXCEEDED",
-        )
+    left: list[str] | ServiceError = []
+    for left in _jobs_left(service, name, timeout_s):
+        if isinstance(left, ServiceError):
+            unknown = {"jobs": None, "names": None, "error": left.message}
+            click.echo(json.dumps(unknown) if as_json else f"which jobs run there is not known: {left.message}")
+        else:
+            click.echo(json.dumps({"jobs": len(left), "names": left}) if as_json else _drained(left))
+    if not left:
+        return
+    unknown_or_many = "it is not known which jobs" if isinstance(left, ServiceError) else f"{len(left)} jobs"
+    raise ServiceError(
+        f"{unknown_or_many} still run there after {timeout_s} s: wait for longer (--timeout), end them with `wiresum "
+        f"jobs end`, or let it take new jobs again with `wiresum jobs resume`",
+        code="DEADLINE_EXCEEDED",
+    )
 
 
-def _jobs_left(service: Service, switch_name: str, timeout_s: float) -> Iterator[list[str]]:
-    """Yields the names of the jobs at a switch, now and whenever they change, until there are none or the time is up.
+def _jobs_left(service: Service, switch_name: str, timeout_s: float) -> Iterator[list[str] | ServiceError]:
+    """Yields the names of the jobs at a switch, now and whenever they change, until there are none or the time is up;
+    and while no active controller answers, once, why they are not known.
 
-    If the service goes away, perhaps for an upgrade, this waits. Raises a `ServiceError` if it never answers.
+    If the service goes away, perhaps for an upgrade, this waits. Raises a `ServiceError` if it is refused.
     """
-    give_up_at = time.monotonic() + timeout_s
+    timing = service.timing
+    give_up_at = timing.now() + timeout_s
     before: list[str] | None = None
+    silent = False
     while True:
         try:
             report = service.report()
         except ServiceError as error:
-            if error.code != "UNAVAILABLE" or (before is None and time.monotonic() >= give_up_at):
+            if error.code != "UNAVAILABLE":
                 raise
+            if not silent:
+                yield error
+            before, silent = None, True
         else:
+            silent = False
             there = {switch_name, *(switch.name for switch in report.switches if switch.part_of == switch_name)}
             held = [job for job in report.jobs if job.slots and not there.isdisjoint(["", *_holding(job)])]
-            names = [job.name for job in held]
+            # One that cannot be programmed keeps what has ended there until it is started again.
+            lost = any(
+                switch.state in UNUSABLE for switch in report.switches if not switch_name or switch.name in there
+            )
+            names = [job.name for job in held if not (lost and job.state == "ending")]
             if names != before:
                 yield names
             before = names
-        if before == [] or time.monotonic() >= give_up_at:
+        if before == [] or timing.now() >= give_up_at:
             return
-        time.sleep(min(DRAIN_LOOK_S, max(0.0, give_up_at - time.monotonic())))
+        timing.sleep(min(DRAIN_LOOK_S, give_up_at - timing.now()))
 
 
 def _holding(job: join.JobReport) -> list[str]:
@@ -342,3 +379,24 @@ def _drain(service: Service, name: str, *, resume: bool) -> int:
 
     request = join.DrainRequest(switch_name=name, resume=resume)
     return service.tell(lambda stub: stub.Drain(request, timeout=CALL_S_MAX)).jobs
+
+
+def complete_record(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of jobs whose records are set aside."""
+    return _for_shell({each.name: each.state for each in _report_for_shell(context).set_aside}, incomplete)
+
+
+@jobs.command(epilog="\b\nExample:\n  wiresum jobs discard night")
+@click.argument("name", shell_complete=complete_record)
+@json_option
+@service_options
+def discard(service: Service, as_json: bool, name: str) -> None:
+    """Remove what is written down of a job that the service cannot go on with. `wiresum jobs` lists these records, with
+    the reasons. It ends no job: the switches have forgotten that one.
+    """
+    from wiresum import join
+
+    request = join.DiscardRecordRequest(job_name=name)
+    records = service.tell(lambda stub: stub.DiscardRecord(request, timeout=CALL_S_MAX)).records
+    removed = f"{records} records are removed" if records > 1 else "the record is removed"
+    click.echo(json.dumps({"records": records}) if as_json else removed)

@@ -7,8 +7,7 @@ itself are also listed here, for their one-line help, and for a source tree that
 from __future__ import annotations
 
 import os
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points
-from importlib.metadata import version as version_of
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import click
@@ -16,8 +15,8 @@ import click
 GROUP = "wiresum.commands"
 
 BUILT_IN = {
+    "backup": ("wiresum.controller.backup.command:backup", "Write a controller's state into one file."),
     "ca": ("wiresum.controller.security.command:ca", "Make the certificates of a cluster."),
-    "completion": ("wiresum.cli.completion:completion", "Print a script that makes a shell complete this command."),
     "controller": (
         "wiresum.controller.command:controller",
         "Run the controller of one switch or several, with its join service.",
@@ -25,12 +24,13 @@ BUILT_IN = {
     "doctor": ("wiresum.cli.doctor:doctor", "Find out what is wrong with this host, a switch, a job."),
     "health": ("wiresum.cli.health:health", "Ask a switch or controller whether it is healthy, for probes."),
     "jobs": ("wiresum.cli.jobs:jobs", "List the jobs of a switch or controller; create, end, drain."),
-    "man": ("wiresum.cli.man:man", "Write the manual pages of all commands."),
     "paths": ("wiresum.cli.paths:paths", "Print where the pages, and the parts for C and for Open MPI, are."),
+    "restore": ("wiresum.controller.backup.command:restore", "Put a controller's state back from a backup."),
     "settings": ("wiresum.cli.settings:settings", "List the environment variables that a worker reads."),
     "setup": ("wiresum.cli.setup:setup", "Make this host a worker, a switch or a controller."),
     "switch": ("wiresum.switch.command:switch", "Run a software switch, with its join service."),
     "top": ("wiresum.cli.top:top", "Show live what runs at a switch or controller."),
+    "upgrade": ("wiresum.cli.upgrade:upgrade", "Say whether and how a cluster can be upgraded while jobs run."),
     "version": ("wiresum.cli.version:version", "Print which versions are installed."),
 }
 
@@ -118,11 +118,10 @@ Examples:
 
 \b
 Completion, in bash (zsh and fish likewise):
-  eval "$(wiresum completion bash)"
+  eval "$(_WIRESUM_COMPLETE=bash_source wiresum)"
 
 \b
-Manual pages, for `man wiresum-switch` and the like; and the pages named docs/...:
-  wiresum man
+The pages named docs/...:
   ls $(wiresum paths docs)
 """
 
@@ -131,10 +130,9 @@ def _say_version(context: click.Context, _parameter: click.Parameter, is_asked: 
     """Of the package alone; `wiresum version` names those that it uses, too."""
     if not is_asked or context.resilient_parsing:
         return
-    try:
-        click.echo(f"wiresum {version_of('wiresum')}")
-    except PackageNotFoundError:
-        click.echo("wiresum, not installed")
+    from wiresum.join.release import software_version
+
+    click.echo(f"wiresum {software_version()}" if software_version() else "wiresum, not installed")
     context.exit()
 
 

@@ -68,14 +68,14 @@ def rates_of(before: Sample | None, now: Sample) -> Rates:
 
 
 def stray_rate(before: Sample | None, now: Sample, switch_name: str) -> float | None:
-    """Packets of no job that came to a switch, per second; None: not known yet."""
+    """Packets of no job that came to a switch, per second; None: not known yet, or the switch does not report them."""
     if before is None or now.taken_at <= before.taken_at:
         return None
     counts: list[int] = [
         sum(switch.stray_packets.values())
         for sample in (before, now)
         for switch in sample.report.switches
-        if switch.name == switch_name
+        if switch.name == switch_name and not switch.uncounted
     ]
     if len(counts) != 2 or counts[1] < counts[0]:
         return None

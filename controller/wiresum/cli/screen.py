@@ -13,7 +13,8 @@ from rich.text import Text
 
 from wiresum.cli.rates import HEARTBEAT_LATE_MS, JobRates, Rates, Sample, key_of, rates_of, stray_rate
 from wiresum.cli.text import counted, duration, most_taken, switches_of, visible
-from wiresum.join.trees import packets_behind
+from wiresum.cli.versions import of_switch
+from wiresum.join.trees import packets_behind, silent_switches
 
 if TYPE_CHECKING:
     from wiresum import join
@@ -23,7 +24,15 @@ FEW_FREE = 0.1
 """A smaller share of what is most taken is a warning."""
 GOOD, WARN, BAD, DIM = "green", "yellow", "red", "dim"
 STATE_STYLE = {"running": GOOD, "ready": GOOD, "attending": GOOD, "ending": DIM, "left": DIM, "lost": BAD}
-STATE_STYLE |= {"unreachable": BAD, "slow": WARN, "draining": WARN, "queued": WARN, "moving": WARN, "standby": DIM}
+STATE_STYLE |= {
+    "unreachable": BAD,
+    "outdated": BAD,
+    "slow": WARN,
+    "draining": WARN,
+    "queued": WARN,
+    "moving": WARN,
+    "standby": DIM,
+}
 
 SORTS: dict[str, Callable[[join.JobReport, JobRates | None], tuple[object, ...]]] = {
     "results": lambda job, rates: (-(rates.results if rates else 0.0), job.name),
@@ -71,7 +80,9 @@ def _service(report: join.Report) -> Text:
 
 
 def _switches(before: Sample | None, now: Sample) -> Table:
-    table = _table(["SWITCH", "KIND", "BELOW", "STATE", ">JOBS", ">SLOTS FREE", "MOST TAKEN", ">STRAY/s", "TROUBLE"])
+    table = _table(
+        ["SWITCH", "KIND", "BELOW", "STATE", ">JOBS", ">SLOTS FREE", "MOST TAKEN", ">STRAY/s", "VERSIONS", "TROUBLE"]
+    )
     for switch in now.report.switches:
         stray = stray_rate(before, now, switch.name)
         table.add_row(
@@ -83,6 +94,7 @@ def _switches(before: Sample | None, now: Sample) -> Table:
             f"{switch.slots_free}/{switch.slots_total}",
             _most_taken(switch),
             _alarming(stray),
+            visible(of_switch(switch)) or UNKNOWN,
             Text(visible(switch.trouble), STATE_STYLE.get(switch.state, BAD)),
         )
     return table
@@ -134,6 +146,7 @@ def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableT
     headings = [">RANK", "HOST", ">PROCESS", "ADDRESS", "SWITCH", "STATE", ">HEARTBEAT", ">CONTRIBUTIONS", ">PER s"]
     table = _table([*headings, ">BEHIND"])
     newest = max((worker.contributions for worker in job.workers), default=0)
+    silent = silent_switches(job.switches)
     for index, worker in enumerate(job.workers):
         late = worker.heartbeat_age_ms > HEARTBEAT_LATE_MS and worker.state == "attending"
         table.add_row(
@@ -144,9 +157,9 @@ def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableT
             visible(worker.switch_name) or UNKNOWN,
             _state(worker.state),
             Text(f"{worker.heartbeat_age_ms} ms", WARN if late else ""),
-            str(worker.contributions),
+            "?" if worker.switch_name in silent else str(worker.contributions),
             f"{rates.contributions[index]:,.0f}" if rates and rates.contributions else UNKNOWN,
-            str(newest - worker.contributions),
+            "?" if silent else str(newest - worker.contributions),
         )
     where = f" at {visible(job.switch_name)}" if job.switch_name else ""
     parts: list[RenderableType] = [Text(f"workers of '{visible(job.name)}'{where}", "bold"), table]
@@ -159,8 +172,10 @@ def _tree_of(job: join.JobReport) -> Table:
     """BEHIND: how many packets a switch's sums lag at its parent, compared with the parent's other inputs."""
     table = _table(["SWITCH", "BELOW", ">WORKERS", ">SLOTS", "HAS", ">RESULTS", ">RESENT", ">SUMS UP", ">BEHIND"])
     behind = packets_behind(job.switches, job.workers)
+    silent = silent_switches(job.switches)
     for node in job.switches:
         lag = behind.get(node.switch_name)
+        sums_up = "?" if node.parent in silent else str(node.contributions)
         table.add_row(
             visible(node.switch_name),
             visible(node.parent) or UNKNOWN,
@@ -168,7 +183,7 @@ def _tree_of(job: join.JobReport) -> Table:
             f"{node.slot_base}+{job.slots}",
             node.phase,
             *(["?"] * 2 if node.uncounted else [str(node.results), str(node.packets.get("resent", 0))]),
-            str(node.contributions) if node.parent else UNKNOWN,
+            sums_up if node.parent else UNKNOWN,
             UNKNOWN if lag is None else str(lag),
         )
     return table

@@ -1,18 +1,22 @@
 """Asks a service: the options that name it, the calls, and the errors that explain a failed call.
 
 A service is what workers join: a controller, or `wiresum switch` with its own. Where there are several (an active
-controller and a standby), the one that is active answers, whichever is named first. Where a job is at several
-aggregators, each has a service of its own, and a command is for all of them.
+controller and a standby), the one that is active answers, whichever is named first. A standby knows only itself, so
+what it says is never the answer to a question about jobs: where no active controller answers, there is none. Where a
+job is at several aggregators, each has a service of its own, and a command is for all of them.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
+
+from wiresum.cli.text import duration
+from wiresum.cli.timing import Timing
 
 if TYPE_CHECKING:
     import grpc
@@ -38,6 +42,14 @@ class ServiceError(click.ClickException):
         """The name of a `grpc.StatusCode`."""
 
 
+class _StandsByError(Exception):
+    """The report is a standby's."""
+
+    def __init__(self, report: join.Report) -> None:
+        super().__init__("a standby")
+        self.report = report
+
+
 class Service:
     """The service at one of `targets`, each host:port; a host alone gets the usual port. Use it in a `with`.
 
@@ -45,9 +57,17 @@ class Service:
     service that is not on this host.
     """
 
-    def __init__(self, targets: str, *, tls: str = "", insecure: bool = False, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        targets: str,
+        *,
+        tls: str = "",
+        insecure: bool = False,
+        timeout_s: float = TIMEOUT_S,
+        timing: Timing | None = None,
+    ) -> None:
         """`targets` as in WIRESUM_SWITCH: commas between a service and its standbys, + between aggregators.
-        `timeout_s` is for each report."""
+        `timeout_s` is for each report. `timing`: of who asks it again and again."""
         from wiresum.join.constants import CONTROL_PORT
 
         named = [[target.strip() for target in part.split(",") if target.strip()] for part in targets.split("+")]
@@ -57,6 +77,7 @@ class Service:
             tuple(target if ":" in target else f"{target}:{CONTROL_PORT}" for target in part) for part in named
         )
         self.tls, self.insecure, self.timeout_s = tls, insecure, timeout_s
+        self.timing = timing or Timing()
         self._channels: dict[str, grpc.Channel] = {}
 
     def __enter__(self) -> Service:
@@ -80,7 +101,7 @@ class Service:
     def aggregators(self) -> list[Service]:
         """The service of each aggregator alone. They live as long as this one."""
         parts = [
-            Service(",".join(group), tls=self.tls, insecure=self.insecure, timeout_s=self.timeout_s)
+            Service(",".join(group), tls=self.tls, insecure=self.insecure, timeout_s=self.timeout_s, timing=self.timing)
             for group in self._groups
         ]
         for part in parts:
@@ -88,7 +109,7 @@ class Service:
         return parts
 
     def report(self, timeout_s: float | None = None) -> join.Report:
-        """All jobs and switches as they are now; a standby's view only if nobody is active. Raises a `ServiceError`.
+        """All jobs and switches as they are now, in the words of the active controller. Raises a `ServiceError`.
 
         Of several aggregators it is one report, in which each switch's name says at which of them it is.
         """
@@ -108,26 +129,32 @@ class Service:
             _add(merged, report)
         return merged
 
+    def standbys(self) -> Mapping[str, join.Report]:
+        """By endpoint, what those that stand by say of themselves: their age, the switches that they reach, and for how
+        long they have seen no life of the active controller."""
+        found: dict[str, join.Report] = {}
+        for target in self.targets:
+            try:
+                self._ask_for_report(target, self.timeout_s)
+            except _StandsByError as standby:
+                found[target] = standby.report
+            except Exception as error:
+                self._explain(target, error)  # which raises what is not the service's
+        return found
+
     def _report_of(self, group: Sequence[str], timeout_s: float) -> join.Report:
+        return self._first_active(group, lambda target: self._ask_for_report(target, timeout_s), tries_all=True)
+
+    def _ask_for_report(self, target: str, timeout_s: float) -> join.Report:
+        """Raises a `_StandsByError` instead of a standby's."""
         from wiresum import join
         from wiresum.join import operator_pb2_grpc
 
-        standby: join.Report | None = None
-        error: ServiceError | None = None
-        for target in group:
-            try:
-                stub = operator_pb2_grpc.OperatorServiceStub(self._channel(target))
-                report = stub.GetReport(join.GetReportRequest(), timeout=timeout_s)
-            except Exception as caught:
-                error = error or self._explain(target, caught)
-                continue
-            if report.service.role != "standby":
-                return report
-            standby = standby or report
-        if standby is not None:
-            return standby
-        assert error is not None, "there is at least one target, and it either answered or failed"
-        raise error
+        stub = operator_pb2_grpc.OperatorServiceStub(self._channel(target))
+        report: join.Report = stub.GetReport(join.GetReportRequest(), timeout=timeout_s)
+        if report.service.role == "standby":
+            raise _StandsByError(report)
+        return report
 
     def ended(self, timeout_s: float = TIMEOUT_S) -> join.EndedJobs:
         """Jobs that have ended, the newest first, at all aggregators. Raises a `ServiceError`."""
@@ -135,13 +162,29 @@ class Service:
 
         found: list[join.EndedJob] = []
         for part, group in zip(self.aggregators(), self._groups, strict=True):
-            reply = part.tell(lambda stub: stub.ListEnded(join.ListEndedRequest(), timeout=timeout_s))
-            for job in reply.jobs:
+            for job in part._ended(timeout_s):
                 if len(self._groups) > 1 and job.switch_name:
                     job.switch_name = f"{job.switch_name} ({group[0]})"
                 found.append(job)
         found.sort(key=lambda job: job.ended_at, reverse=True)
         return join.EndedJobs(jobs=found)
+
+    def _ended(self, timeout_s: float) -> Iterator[join.EndedJob]:
+        """Page by page. They end: each is of an earlier time than the one before."""
+        from wiresum import join
+        from wiresum.join import operator_pb2_grpc
+
+        def page(channel: grpc.Channel) -> join.EndedJobs:
+            reply: join.EndedJobs = operator_pb2_grpc.OperatorServiceStub(channel).ListEnded(request, timeout=timeout_s)
+            return reply
+
+        request = join.ListEndedRequest()
+        while True:
+            reply = self.ask(page)
+            yield from reply.jobs
+            if not reply.next_page or 0 < request.page <= reply.next_page:
+                return
+            request.page = reply.next_page
 
     def tell(self, call: Callable[[operator_pb2_grpc.OperatorServiceStub], T]) -> T:
         """Makes a call that changes something; raises a `ServiceError`. Only one aggregator may be named, since only
@@ -154,25 +197,52 @@ class Service:
             )
         from wiresum.join import operator_pb2_grpc
 
-        return self.ask(lambda channel: call(operator_pb2_grpc.OperatorServiceStub(channel)))
+        return self.ask(lambda channel: call(operator_pb2_grpc.OperatorServiceStub(channel)), changes=True)
 
-    def ask(self, call: Callable[[grpc.Channel], T]) -> T:
-        """Makes a call at the first service that takes it; raises a `ServiceError`.
+    def ask(self, call: Callable[[grpc.Channel], T], *, changes: bool = False) -> T:
+        """Makes a call at the first service that takes it; raises a `ServiceError`. `changes`: the call changes
+        something.
 
         After UNAVAILABLE it tries the next one: a service that cannot be reached, or a standby, has changed nothing.
+        One that does not answer in time may yet carry out a change, which the error says.
         """
-        from wiresum import join
+        return self._first_active(self.targets, lambda target: call(self._channel(target)), changes=changes)
 
+    def _first_active(
+        self, group: Sequence[str], call: Callable[[str], T], *, tries_all: bool = False, changes: bool = False
+    ) -> T:
+        """The answer of the first that serves. `tries_all`: also after one has refused. Raises a `ServiceError` about
+        one that does not stand by, if there is one, since that is the one to look after; it says which stand by."""
         errors: list[ServiceError] = []
-        for target in self.targets:
+        standbys: list[str] = []
+        for target in group:
             try:
-                return call(self._channel(target))
+                return call(target)
+            except _StandsByError as standby:
+                standbys.append(f"{target} stands by: {about_standby(standby.report.service)}")
             except Exception as caught:
-                errors.append(self._explain(target, caught))
-                if errors[-1].code != "UNAVAILABLE":
-                    raise errors[-1] from None
-        # A standby says only that another one serves: why that one does not answer says more.
-        raise next((error for error in errors if join.STANDS_BY not in str(error)), errors[0])
+                error = self._explain(target, caught, changes=changes)
+                if _is_of_standby(caught):
+                    standbys.append(f"{target} stands by")
+                    continue
+                errors.append(error)
+                if error.code != "UNAVAILABLE" and not tries_all:
+                    raise error from None
+        assert errors or standbys, "there is at least one target, and it either answered or failed"
+        if not standbys:
+            raise errors[0]
+        if not errors:
+            raise ServiceError(
+                f"no active controller answers, and what runs is known to that alone. {'; '.join(standbys)}. Name the "
+                "active controller too (--switch or WIRESUM_SWITCH, with commas). If it is gone, a standby takes over "
+                "by itself: ask again in a moment; the standby's log says what it waits for",
+                code="UNAVAILABLE",
+            )
+        raise ServiceError(
+            f"{errors[0].message}. {'; '.join(standbys)}, and a standby does not know what runs. If the active "
+            "controller is gone, it takes over by itself: ask again in a moment",
+            code=errors[0].code,
+        )
 
     def _channel(self, target: str) -> grpc.Channel:
         from wiresum import join
@@ -191,7 +261,8 @@ class Service:
             )
         return self._channels[target]
 
-    def _explain(self, target: str, error: Exception) -> ServiceError:
+    def _explain(self, target: str, error: Exception, *, changes: bool = False) -> ServiceError:
+        """Raises what is no failure of a call. `changes`: the call would have changed something."""
         import grpc
 
         from wiresum.join import REFUSED_KEY
@@ -212,6 +283,8 @@ class Service:
                 f"the service at {target} does not answer ({details}): its process is stopped or overloaded, or its "
                 f"host is cut off (systemctl status, there); --switch or WIRESUM_SWITCH names another one"
             )
+            if changes:
+                text += ". It may yet do what it was told: look (`wiresum jobs`) before you tell it again"
         elif code is grpc.StatusCode.UNAVAILABLE:
             text = (
                 f"cannot ask the service at {target} ({details}): start a switch with `wiresum switch`, or name "
@@ -227,6 +300,25 @@ class Service:
         else:
             text = f"asking the service at {target} failed: {details} ({code.name})"
         return ServiceError(text, code=code.name)
+
+
+def about_standby(service: join.ServiceReport) -> str:
+    """What it says of itself, a clause."""
+    silent_s = service.active_silent_seconds
+    seen = (
+        f"it has seen no life of the active controller for {silent_s:.1f} s"
+        if service.HasField("active_silent_seconds")
+        else "it knows of no controller that serves"
+    )
+    return f"up {duration(service.age_seconds)}, {seen}"
+
+
+def _is_of_standby(error: Exception) -> bool:
+    """Does a standby turn the call away?"""
+    from wiresum import join
+
+    details = getattr(error, "details", None)
+    return details is not None and (details() or "").startswith(join.STANDS_BY)
 
 
 def _add(merged: join.Report, report: join.Report) -> None:
@@ -275,7 +367,7 @@ def service_options(command: Callable[..., T]) -> Callable[..., T]:
     @functools.wraps(command)
     def with_service(context: click.Context, *arguments: Any, **options: Any) -> T:
         switch, tls, insecure = (_inherited(context, name, options.pop(name)) for name in OPTIONS)
-        with Service(switch, tls=tls, insecure=insecure) as service:
+        with Service(switch, tls=tls, insecure=insecure, timing=context.find_object(Timing)) as service:
             return context.invoke(command, service, *arguments, **options)
 
     return with_service

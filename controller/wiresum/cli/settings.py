@@ -9,7 +9,6 @@ import textwrap
 
 import click
 
-from wiresum.agent.config import OTHER_VARIABLES, AgentConfig, settings_of
 from wiresum.cli.options import json_option
 
 COLUMNS = 100
@@ -21,6 +20,8 @@ INDENT = 24
 def settings(as_json: bool) -> None:
     """List the environment variables that a worker reads, and the values that it would use here. Variables that other
     programs read come last."""
+    from wiresum.agent.config import OTHER_VARIABLES, AgentConfig, settings_of
+
     try:
         config = AgentConfig.from_environment()
     except ValueError as error:

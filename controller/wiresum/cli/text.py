@@ -44,7 +44,7 @@ def scarcest(room: Mapping[str, int], taken: Mapping[str, int]) -> tuple[float, 
     admit"."""
     name, share = most_taken(room, taken)
     what = RESOURCES.get(name, f"entries of table {name}")
-    return share, f"{room[name] - taken.get(name, 0)} of {room[name]} {what}" if name else ""
+    return share, f"{max(0, room[name] - taken.get(name, 0))} of {room[name]} {what}" if name else ""
 
 
 def switches_of(root: str, count: int) -> str:
@@ -64,12 +64,21 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{whole:02}s" if minutes else f"{whole}s"
 
 
+COUNTED = ("packets", "results", "stray_packets")
+"""Fields of a job, or a switch, that may be `uncounted`; so are the contributions of a job's parts."""
+
+
 def as_dict(message: Message) -> dict[str, Any]:
-    """Every field of a message under its own name, absent ones as None.
+    """Every field of a message under its own name, absent ones and what is `uncounted` as None.
 
     Protobuf's own JSON mapping turns 64-bit integers into strings and leaves zeros out. Scripts want to add them up.
     """
-    return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
+    found = {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
+    if found.get("uncounted"):
+        found |= {name: None for name in COUNTED if name in found}
+        for part in (*found.get("workers", ()), *found.get("switches", ())):
+            part["contributions"] = None
+    return found
 
 
 def _value(message: Message, field: Any) -> Any:

@@ -85,16 +85,16 @@ class Watch:
             if self.now is None and error.code != "UNAVAILABLE":
                 raise
             if not self.trouble:
-                self.trouble_since = time.monotonic()
+                self.trouble_since = self.service.timing.now()
             self.trouble = error.message
             return
         # Rates over the time without samples would mean nothing.
         self.before = None if self.trouble else self.now
-        self.now = Sample(report, time.monotonic())
+        self.now = Sample(report, self.service.timing.now())
         self.trouble = ""
 
     def view(self, view: View) -> View:
-        silent_s = time.monotonic() - self.trouble_since if self.trouble else 0.0
+        silent_s = self.service.timing.now() - self.trouble_since if self.trouble else 0.0
         return dataclasses.replace(view, trouble=self.trouble, trouble_s=silent_s)
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,19 +118,20 @@ def _show_once(watch: Watch, view: View, interval_s: float, *, as_json: bool) ->
         if watch.trouble:
             raise click.ClickException(watch.trouble)
         if watch.before is None:
-            time.sleep(interval_s)
+            watch.service.timing.sleep(interval_s)
     _print(watch, view, as_json=as_json)
     if view.job and watch.now is not None and not any(job.name == view.job for job in watch.now.report.jobs):
         raise click.ClickException(f"there is no job {view.job!r}; `wiresum jobs` lists those that there are")
 
 
 def _show_always(watch: Watch, view: View, interval_s: float, *, as_json: bool) -> None:
+    timing = watch.service.timing
     with _display(as_json=as_json) as show:
         while True:
-            started_at = time.monotonic()
+            started_at = timing.now()
             watch.look()
             show(watch, view)
-            time.sleep(max(0.0, started_at + interval_s - time.monotonic()))
+            timing.sleep(started_at + interval_s - timing.now())
 
 
 @contextlib.contextmanager

@@ -7,20 +7,19 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from wiresum_lab.namespaces.star import Star, StarError
+from wiresum_lab.namespaces.star import Star
 from wiresum_lab.processes import Program, wait_until, wiresum
 
 RANK = """
-import sys, time
+import array, sys
 from pathlib import Path
 from wiresum.agent import AgentConfig, Dtype, Region, Session
-import array
+from wiresum_lab.processes import wait_until
 rank, pause = int(sys.argv[1]), Path(sys.argv[2])
 session = Session.join(AgentConfig.from_environment(), job_name="night", rank=rank, world_size=2)
 values, sums = array.array("I", range(100_000)), array.array("I", bytes(400_000))
@@ -28,8 +27,8 @@ region = Region(values.buffer_info()[0], sums.buffer_info()[0], len(values))
 while True:
     session.submit([region], dtype=Dtype.I32, timeout_s=60.0, notify=False).wait()
     print("summed", flush=True)
-    while rank and pause.exists():
-        time.sleep(0.1)
+    if rank:
+        wait_until(lambda: not pause.exists(), "it is to go on")
 """
 DROP = """
 add table ip t
@@ -38,17 +37,7 @@ add rule ip t c udp sport 43488-43503 drop
 """
 
 
-@pytest.fixture
-def star() -> Iterator[Star]:
-    try:
-        made = Star(2)
-    except StarError as error:
-        pytest.skip(str(error))
-    with made:
-        yield made
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_doctor_tells_a_worker_that_does_not_hear_from_one_that_computes(star: Star, tmp_path: Path) -> None:
     pause = tmp_path / "pause"
     with ExitStack() as cleanup:

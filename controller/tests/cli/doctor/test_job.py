@@ -80,6 +80,19 @@ def answered(report: join.Report, count: int) -> join.Report:
     return asked
 
 
+def test_a_laggard_of_which_nothing_came_may_be_behind_a_translation_of_addresses() -> None:
+    report = healthy()
+    laggard = report.jobs[0].workers[1]
+    laggard.peer.called_from = "192.0.2.9"
+    laggard.contributions -= 1
+    assert [finding.check for finding in findings(report)] == ["lags"], "its packets come"
+    laggard.contributions = 0
+    (finding,) = findings(report)
+    assert (finding.check, finding.level) == ("translated", Level.WARNING)
+    assert "calls the service from 192.0.2.9, and says that its data comes from 10.0.0.1" in finding.what
+    assert finding.advice.startswith(f"{join.TRANSLATION_ADVICE}. If no address is translated: that rank is in its")
+
+
 def test_a_laggard_that_the_switch_answers_in_vain_does_not_hear() -> None:
     report = healthy()
     report.jobs[0].workers[1].contributions -= 1

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from wiresum import join
+from wiresum.agent import SwitchUnreachableError
 from wiresum.cli.doctor import path
 from wiresum.cli.doctor.path import Seen
-from wiresum_lab.namespaces.star import Star, StarError
+from wiresum_lab.namespaces.star import Star
 from wiresum_lab.processes import Program, wiresum
 
 NAME = "doctor-here-1"
@@ -55,6 +55,12 @@ def test_frames_of_this_host_are_doubted_unless_the_switch_has_counted_them(seen
     assert advice.startswith(f"{DOUBT}. If there is none: ") == doubted
 
 
+def test_an_address_that_may_be_translated_comes_before_a_firewall() -> None:
+    error = SwitchUnreachableError("nothing came back. rank 1 ... (NAT)", translated="rank 1 ... (NAT)")
+    finding = path._failed(error, Seen(counted=0), "")
+    assert finding.advice.startswith(f"{join.TRANSLATION_ADVICE}. If no address is translated: {FIREWALL}")
+
+
 @pytest.mark.parametrize(("code", "doubted"), [("UNAVAILABLE", True), ("RESOURCE_EXHAUSTED", False)])
 def test_frames_are_doubted_where_the_service_is_not_reached(code: str, doubted: bool) -> None:
     error = RuntimeError("cannot join")
@@ -84,21 +90,16 @@ def test_what_the_service_says_of_the_trials_job_is_kept() -> None:
     assert seen == Seen(counted=10, results=4, slow="s1: it did not say")
 
 
-@pytest.fixture
-def star() -> Iterator[Star]:
-    try:
-        made = Star(1)
-    except StarError as error:
-        pytest.skip(str(error))
-    with made:
-        yield made
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("hook", "rule", "said"),
     [
-        ("output", "udp dport 43488-43503", "counted none of this job's packets: they do not reach it"),
+        pytest.param(
+            "output",
+            "udp dport 43488-43503",
+            "counted none of this job's packets: they do not reach it",
+            marks=pytest.mark.nightly,
+        ),
         (
             "input",
             "udp sport 43488-43503",

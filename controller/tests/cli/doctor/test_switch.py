@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from importlib import metadata
-
 import grpc
 import pytest
 
@@ -35,6 +33,7 @@ def test_an_unreachable_service_is_a_problem_if_alone_and_a_warning_beside_anoth
     found = findings(f"127.0.0.1:1,{service.target}")
     assert found["reachable"].level is Level.WARNING
     assert found["service"].level is Level.OK
+    assert findings("127.0.0.1:1,127.0.0.1:2")["reachable"].level is Level.PROBLEM, "neither is reached"
 
 
 @pytest.mark.parametrize(
@@ -81,13 +80,37 @@ def test_a_service_that_started_with_an_old_copy_of_its_state_is_a_warning(servi
     assert "leaf has been given more keys" in found.what
 
 
+def test_an_audit_log_that_cannot_be_written_is_a_problem_and_lines_lost_are_a_warning(service: WrittenService) -> None:
+    for audit, level in (
+        (join.AuditReport(trouble="the disk is full", lines_lost=7), Level.PROBLEM),
+        (join.AuditReport(lines_lost=7), Level.WARNING),
+    ):
+        service.reports = [join.Report(service=join.ServiceReport(role="active", audit=audit))]
+        found = findings(service.target)["audit"]
+        assert found.level is level
+        assert ("the audit log cannot be written: the disk is full" in found.what) == bool(audit.trouble)
+    service.reports = [join.Report(service=join.ServiceReport(role="active"))]
+    assert "audit" not in findings(service.target)
+
+
 def test_a_standby_without_an_active_controller_is_a_problem(service: WrittenService) -> None:
-    service.reports = [join.Report(service=join.ServiceReport(role="standby"))]
-    assert findings(service.target)["service"].level is Level.PROBLEM
+    service.reports = [
+        join.Report(
+            switches=[ready(state="standby")],
+            service=join.ServiceReport(role="standby", age_seconds=60, active_silent_seconds=7.5),
+        )
+    ]
+    found = findings(service.target)
+    assert set(found) == {"report", "standby"}
+    assert found["report"].level is Level.PROBLEM
+    assert "no active controller answers" in found["report"].what
+    said = f"{service.target} stands by: up 1m00s, it has seen no life of the active controller for 7.5 s"
+    assert said in found["report"].what
+    assert found["standby"].level is Level.OK
 
 
 def test_other_versions_are_a_warning(service: WrittenService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "version", lambda name: "1.2.3")
+    monkeypatch.setattr(switch, "software_version", lambda: "1.2.3")
     service.reports = [join.Report(service=join.ServiceReport(software_version="1.2.4"))]
     assert findings(service.target)["versions"].what == "the service is wiresum 1.2.4, this host has 1.2.3"
     service.reports = [join.Report(service=join.ServiceReport(software_version="1.2.3"))]
@@ -107,12 +130,16 @@ def test_a_waiting_standby_is_healthy_and_one_that_failed_to_take_over_is_not(
     standby = WrittenService()
     standby.start()
     standby.reports = [
-        join.Report(switches=[ready(state="standby")], service=join.ServiceReport(role="standby", age_seconds=60))
+        join.Report(
+            switches=[ready(state="standby")],
+            service=join.ServiceReport(role="standby", age_seconds=60, active_silent_seconds=0.5),
+        )
     ]
     service.reports = [join.Report(switches=[ready()], service=join.ServiceReport(role="active"))]
     found = findings(f"{service.target},{standby.target}")
     assert {finding.level for finding in found.values()} == {Level.OK}
-    assert found["standby"].what == f"{standby.target} stands by, up 1m00s, and reaches 'rack1'"
+    seen = "it has seen no life of the active controller for 0.5 s"
+    assert found["standby"].what == f"{standby.target} stands by, up 1m00s, {seen}, and reaches 'rack1'"
     standby.reports[0].switches[0].trouble = "connection refused"
     found = findings(f"{service.target},{standby.target}")
     standby.stop()

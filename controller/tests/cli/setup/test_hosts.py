@@ -18,9 +18,9 @@ import pytest
 
 from wiresum_lab.namespaces.hosts import Hosts
 from wiresum_lab.namespaces.star import StarError
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import Program
 
-PATIENCE_S = 60.0
 ADDRESSES = {"switch": "10.77.0.1", "controller": "10.77.0.5", "worker": "10.77.0.11"}
 WIRESUM = [sys.executable, "-m", "wiresum.cli"]
 INSTALLED = "/opt/wiresum/bin/wiresum"
@@ -67,7 +67,7 @@ def start(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[..., str]]:
         yield started
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_command_each_sets_up_a_working_switch_controller_and_worker(
     hosts: Hosts, start: Callable[..., str], tmp_path: Path
 ) -> None:

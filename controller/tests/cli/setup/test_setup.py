@@ -22,12 +22,13 @@ from wiresum.controller.p4runtime import desired, targets_of
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum_lab import REPOSITORY
+from wiresum_lab.patience import PATIENCE_S
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("useradd") is None, reason="needs root and `useradd`, to make users"
 )
 PROGRAM = "/opt/wiresum/bin/wiresum"
-RULES = REPOSITORY / "controller/deploy/nftables.conf"
+DEPLOY = REPOSITORY / "controller/deploy"
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,7 @@ def test_a_controller_gets_a_valid_configuration(root: Path, pki: Path) -> None:
     ]
     (tenant,) = loaded.quotas
     room = desired.room(targets_of(loaded.switches)[0])
-    assert (tenant.name, tenant.priority_max) == ("", 0)
+    assert (tenant.name, tenant.priority_max, tenant.switch_percent) == ("", 0, 50)
     assert tenant.slots == sum(switch.slots for switch in loaded.switches) // 2
     assert tenant.worker_threads == 2 * room["admit"] // 2
     assert loaded.listen == ("10.0.0.5", 43487)
@@ -208,8 +209,11 @@ def test_a_standby_needs_a_controller(root: Path, pki: Path) -> None:
 @pytest.mark.parametrize("arguments", [CONTROLLER, ["switch", *CONTROLLER[1:3], "--tls", "{pki}/controller"]])
 def test_hosts_with_services_are_offered_rules_for_the_firewall(root: Path, pki: Path, arguments: list[str]) -> None:
     output = done(root, *in_pki(pki, arguments))
-    assert (root / "etc/wiresum/nftables.conf").read_bytes() == RULES.read_bytes()
-    assert "left to you: nft -f /etc/wiresum/nftables.conf, which limits the connections of each address" in output
+    names = ["nftables.conf", *["nftables-data.conf"] * (arguments[0] == "switch")]
+    assert {file.name for file in (root / "etc/wiresum").glob("nftables*")} == set(names)
+    for name in names:
+        assert (root / "etc/wiresum" / name).read_bytes() == (DEPLOY / name).read_bytes()
+        assert f"left to you: nft -f /etc/wiresum/{name}, which " in output
 
 
 @needs_root
@@ -334,6 +338,6 @@ def test_systemd_accepts_the_unit_with_the_path_of_this_installation(tmp_path: P
     path = tmp_path / "wiresum-switch.service"
     path.write_bytes(unit.content)
     verified = subprocess.run(
-        ["systemd-analyze", "verify", str(path)], check=False, capture_output=True, text=True, timeout=60
+        ["systemd-analyze", "verify", str(path)], check=False, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert verified.stderr == ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from wiresum.cli.jobs import complete_job
 from wiresum.cli.options import ipv4, json_option
 from wiresum.cli.rates import Sample
 from wiresum.cli.service import Service, ServiceError, service_options
+from wiresum.join import hosts
 
 if TYPE_CHECKING:
     from wiresum.agent import AgentConfig
@@ -144,9 +144,9 @@ def _examine_jobs(service: Service, name: str) -> Iterator[Finding]:
     from wiresum.cli.doctor import job
 
     try:
-        before = Sample(service.report(), time.monotonic())
-        time.sleep(WATCHED_S)
-        yield from job.findings(before, Sample(service.report(), time.monotonic()), name)
+        before = Sample(service.report(), service.timing.now())
+        service.timing.sleep(WATCHED_S)
+        yield from job.findings(before, Sample(service.report(), service.timing.now()), name)
     except ServiceError as error:
         found = note if error.code == "PERMISSION_DENIED" else problem
         yield found("report", f"nothing can be said about jobs: {error.message}")
@@ -154,8 +154,7 @@ def _examine_jobs(service: Service, name: str) -> Iterator[Finding]:
 
 def _control_address(service: Service) -> str:
     """IPv4 of the first endpoint. Raises `OSError`."""
-    host, _, port = service.targets[0].rpartition(":")
-    return str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    return hosts.addresses_of(service.targets[0].rpartition(":")[0], socket.AF_INET)[0]
 
 
 def _agent_config(service: Service, address: str) -> AgentConfig:
@@ -191,7 +190,10 @@ def _summary(found: Sequence[Finding]) -> str:
     problems, warnings = (_several(levels.count(level), level) for level in (Level.PROBLEM, Level.WARNING))
     if not passed(found):
         return f"\n{problems}, {warnings}: begin with the first problem"
-    return f"\nit works, with {warnings}" if Level.WARNING in levels else "\nit works, and nothing is amiss"
+    if Level.WARNING in levels:
+        return f"\nit works, with {warnings}"
+    notes = _several(levels.count(Level.NOTE), Level.NOTE)
+    return f"\nit works, with {notes}" if Level.NOTE in levels else "\nit works, and nothing is amiss"
 
 
 def _several(count: int, level: Level) -> str:

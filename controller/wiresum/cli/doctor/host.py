@@ -15,6 +15,7 @@ from pathlib import Path
 from wiresum.agent import _native
 from wiresum.agent.interfaces import driver_of, left_to_card, name_of
 from wiresum.cli.doctor.finding import Finding, note, ok, warning
+from wiresum.join import hosts
 from wiresum.join.constants import SOCKET_BUFFER_BYTES
 from wiresum.join.lanes import lanes_of_mtu
 
@@ -103,11 +104,10 @@ def doubt_about_frames(interface: str) -> str:
 
 def interface_towards(target: str) -> str:
     """`target`: host:port. Empty if there is no way, or the kernel names no interface."""
-    name, _, port = target.rpartition(":")
     try:
-        address = socket.getaddrinfo(name, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
-        return name_of(_native.source_address(str(address))) or ""
-    except (OSError, RuntimeError, UnicodeError):
+        address = hosts.addresses_of(target.rpartition(":")[0], socket.AF_INET)[0]
+        return name_of(_native.source_address(address)) or ""
+    except (OSError, RuntimeError):
         return ""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
 from wiresum.cli.rates import HEARTBEAT_LATE_MS, REFUSED, Sample, key_of, rates_of
 from wiresum.cli.text import counted
-from wiresum.join.peers import describe_peer
+from wiresum.join.peers import TRANSLATION_ADVICE, describe_peer, why_translated
 from wiresum.join.trees import packets_behind
 
 if TYPE_CHECKING:
@@ -18,6 +18,11 @@ ANSWERS_MANY = 3
 """To single workers, while no result comes. One or two may have been on their way."""
 RESENT_MANY = 0.01
 """Fraction of results that were asked for again. Fewer are not worth a warning."""
+EVERY_WORKER = "a sum needs every worker"
+LOOK_AT_LAGGARD = (
+    "that rank is in its computation, or loads data, or hangs: look at its process (py-spy dump). If its packets were "
+    "lost on the way, the path check would fail there (wiresum doctor --check path)"
+)
 
 
 def findings(before: Sample, now: Sample, name: str = "") -> Iterator[Finding]:
@@ -146,14 +151,11 @@ def _laggards(job: join.JobReport, earlier: join.JobReport, watched_s: float) ->
                 "its questions reach the switch, and what the switch sends does not reach it",
                 _advice_for_deaf(worker),
             )
+        elif not worker.contributions and (translated := why_translated(worker.peer)):
+            advice = f"{TRANSLATION_ADVICE}. If no address is translated: {LOOK_AT_LAGGARD}"
+            yield warning("translated", f"{what}. {translated}", EVERY_WORKER, advice)
         else:
-            yield warning(
-                "lags",
-                what,
-                "a sum needs every worker",
-                "that rank is in its computation, or loads data, or hangs: look at its process (py-spy dump). If its "
-                "packets were lost on the way, the path check would fail there (wiresum doctor --check path)",
-            )
+            yield warning("lags", what, EVERY_WORKER, LOOK_AT_LAGGARD)
     if answered and len(behind) > 1:
         yield _somebody_is_deaf(job, answered, watched_s)
 

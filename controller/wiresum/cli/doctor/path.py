@@ -15,15 +15,15 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from fnmatch import fnmatchcase
+from urllib.parse import unquote
 
+from wiresum import join
 from wiresum.agent import AgentConfig, Dtype, JobAbortedError, Region, Session, SessionStats, TrafficStats, WiresumError
-from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
+from wiresum.cli.doctor.finding import Finding, ok, problem, warning
 from wiresum.cli.doctor.host import Drops, doubt_about_frames, drops
 from wiresum.cli.service import Service, ServiceError
-
-if TYPE_CHECKING:
-    from wiresum import join
+from wiresum.join import credentials
 
 WORKERS = 2
 JOIN_S_MAX = 15.0
@@ -34,6 +34,14 @@ WATCH_S = 0.5
 """How often the service is asked meanwhile what the switch has counted."""
 SLOTS = 64
 """The job asks for so many: enough to measure, and no burden for other jobs."""
+JOB = "wiresum:job/"
+"""How the names begin by which a certificate says which jobs its holder may join."""
+SAME_WAY = "training would fail in the same way"
+AS_A_WORKER = (
+    "this joins as a worker does, a job of its own named doctor-...: run it with a worker's settings (WIRESUM_TLS, "
+    "WIRESUM_TENANT, WIRESUM_ADDRESS). If that certificate is for single jobs alone, issue it again with --job "
+    "'doctor-*' besides. Where no worker is to run, leave the path out: --check host --check switch --check job"
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class Seen:
 def findings(config: AgentConfig, interfaces: Collection[str], mebibytes: int, service: Service) -> Iterator[Finding]:
     """`interfaces`: those that data goes through. Their counters of dropped packets are read. `service`: it is asked
     what became of the packets if they do not come back."""
-    name = f"doctor-{socket.gethostname()}-{os.getpid()}"
+    name = job_name(config.tls)
     config = replace(config, join_timeout_s=min(config.join_timeout_s, JOIN_S_MAX), slots=config.slots or SLOTS)
     before = _drops_at(interfaces)
     seen = Seen()
@@ -78,6 +86,23 @@ def findings(config: AgentConfig, interfaces: Collection[str], mebibytes: int, s
     lost = _drops_at(interfaces)
     yield _sums(trials)
     yield from _losses(trials, Drops(lost.no_buffer - before.no_buffer, lost.at_interface - before.at_interface))
+
+
+def job_name(tls: str) -> str:
+    """Of the doctor's own job: one that the certificate in `tls` allows, unless it allows single names alone."""
+    own = f"doctor-{socket.gethostname()}-{os.getpid()}"
+    try:
+        names = credentials.load(tls).names if tls else ()
+    except credentials.CredentialsError:  # which joining says, too
+        names = ()
+    patterns = [unquote(name.removeprefix(JOB)) for name in names if name.startswith(JOB)]
+    fitting = (pattern.replace("*", own, 1).replace("*", "") for pattern in patterns)
+    allowed = (
+        name
+        for name in (own, *fitting)
+        if name.count(own) == 1 and not join.name_problem(name) and any(fnmatchcase(name, each) for each in patterns)
+    )
+    return next(allowed, own)
 
 
 def _drops_at(interfaces: Collection[str]) -> Drops:
@@ -160,19 +185,16 @@ def _sum(
 def _failed(error: BaseException, seen: Seen, doubt: str) -> Finding:
     """`doubt`: about this host's frames."""
     code = getattr(error, "code", "")
-    if code == "PERMISSION_DENIED":
-        return note(
-            "join",
-            f"the path for data was not tried: {error}",
-            "only workers may join",
-            "run it with the certificate of a worker that may join jobs named doctor-*",
-        )
+    if code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+        return problem("join", str(error), SAME_WAY, AS_A_WORKER)
     if code:
         cut_off = code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-        return problem("join", str(error), "training would fail in the same way", doubt if cut_off else "")
+        return problem("join", str(error), SAME_WAY, doubt if cut_off else "")
     frames = f"{doubt}. If there is none: " if doubt else ""
     what, advice = _where_it_stops(seen, frames)
-    return problem("data", f"{error}. {what}", "training would fail in the same way", advice)
+    if getattr(error, "translated", ""):
+        advice = f"{join.TRANSLATION_ADVICE}. If no address is translated: {advice}"
+    return problem("data", f"{error}. {what}", SAME_WAY, advice)
 
 
 def _where_it_stops(seen: Seen, frames: str) -> tuple[str, str]:

@@ -7,14 +7,14 @@ import socket
 import ssl
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
-from wiresum.cli.service import Service, ServiceError
+from wiresum.cli.service import Service, ServiceError, about_standby
 from wiresum.cli.text import counted, duration, scarcest
 from wiresum.join import credentials
+from wiresum.join.release import software_version
 
 if TYPE_CHECKING:
     from wiresum import join
@@ -28,7 +28,7 @@ REFUSALS_SHOWN = {
     "had a certificate of another role": ("role",),
     "had a certificate that was revoked": ("revoked",),
     "had the wrong key, token or certificate for the job": ("permission_denied",),
-    "came too often, or too many at once, from one address": ("rate", "calls", "connections"),
+    "came too often, or too many at once, from one address, certificate or tenant": ("rate", "calls", "connections"),
     "were no messages of this service": ("malformed", "oversized", "silent", "unimplemented", "invalid_argument"),
 }
 """Requests that an operator may want to look into, and the reasons for which they are refused. Others are usual."""
@@ -44,9 +44,13 @@ def findings(service: Service) -> Iterator[Finding]:
         report = service.report()
     except ServiceError as error:
         yield _no_report(error)
+        if error.code == "UNAVAILABLE":
+            yield from _standbys(service)
         return
     yield _answered(report)
-    yield from _standbys(service, reached)
+    yield from _audit(report.service.audit)
+    if len(service.targets) > 1:
+        yield from _standbys(service)
     yield from _versions(report.service.software_version)
     for switch in report.switches:
         yield _switch(switch)
@@ -58,11 +62,9 @@ def endpoints(service: Service) -> tuple[list[str], list[Finding]]:
     """Those that can be reached, and findings about all of them and their certificates. Any gRPC service may be
     there."""
     errors = {target: _cannot_connect(target) for target in service.targets}
-    found = [
-        _unreachable(target, error, others=len(errors) > 1) for target, error in errors.items() if error is not None
-    ]
     reached = [target for target, error in errors.items() if error is None]
-    return reached, [*found, *(_certificates(service, reached) if service.tls else ())]
+    found = [_unreachable(target, error, others=bool(reached)) for target, error in errors.items() if error is not None]
+    return reached, [*found, *(certificates(service, reached) if service.tls else ())]
 
 
 def _cannot_connect(target: str) -> OSError | None:
@@ -99,7 +101,7 @@ def _no_report(error: ServiceError) -> Finding:
         return note(
             "report",
             "this certificate may not ask for the report, so nothing is said about switches and jobs",
-            "workers may join; only operators may see everything",
+            "only operators may see everything; whether this host may join, the path check says",
             "run it with the certificate of an operator (wiresum ca issue) to see more",
         )
     return problem(
@@ -108,6 +110,24 @@ def _no_report(error: ServiceError) -> Finding:
         "without an answer nobody joins",
         "its own log says why (journalctl -u wiresum-switch or -u wiresum-controller)",
     )
+
+
+def _audit(audit: join.AuditReport) -> Iterator[Finding]:
+    if audit.trouble:
+        yield problem(
+            "audit",
+            f"the audit log cannot be written: {audit.trouble}",
+            "the service goes on, and nobody will know who asked for what meanwhile",
+            "make room on that disk, or mount it for writing; the service tries again by itself",
+        )
+    elif audit.lines_lost:
+        yield warning(
+            "audit",
+            f"lines of the audit log are missing: {audit.lines_lost}",
+            "the disk did not take what was asked then",
+            "watch wiresum_audit_lines_lost_total; in the file a line with lines_lost says when; the warning goes when "
+            "the service is started again",
+        )
 
 
 def _answered(report: join.Report) -> Finding:
@@ -128,31 +148,18 @@ def _answered(report: join.Report) -> Finding:
             "look at the disk that holds the state, and make sure that nobody else uses a copy of it; the warning goes "
             "when the controller is started again",
         )
-    if service.role != "standby":
-        return ok("service", what)
-    return problem(
-        "service",
-        f"only a standby answers, up {duration(service.age_seconds)}",
-        "a standby serves no joins as long as the switch says that another controller is primary",
-        "name the active controller too (--switch A,B); if it is gone, the log of the standby says what it waits for",
-    )
+    return ok("service", what)
 
 
-def _standbys(service: Service, targets: list[str]) -> Iterator[Finding]:
+def _standbys(service: Service) -> Iterator[Finding]:
     """Would the standbys of an active controller take over?"""
-    if len(service.targets) < 2:
-        return
-    for target in targets:
-        alone = Service(target, tls=service.tls, insecure=service.insecure)
-        with contextlib.suppress(ServiceError), alone:
-            report = alone.report()
-            if report.service.role == "standby":
-                yield _standby(target, report)
+    for target, report in service.standbys().items():
+        yield _standby(target, report)
 
 
 def _standby(target: str, report: join.Report) -> Finding:
     lost = [f"'{switch.name}' ({switch.trouble})" for switch in report.switches if switch.trouble]
-    up = f"{target} stands by, up {duration(report.service.age_seconds)}"
+    up = f"{target} stands by, {about_standby(report.service)}"
     if not lost:
         names = ", ".join(f"'{switch.name}'" for switch in report.switches)
         return ok("standby", f"{up}, and reaches {names}")
@@ -165,11 +172,8 @@ def _standby(target: str, report: join.Report) -> Finding:
 
 
 def _versions(theirs: str) -> Iterator[Finding]:
-    try:
-        ours = metadata.version("wiresum")
-    except metadata.PackageNotFoundError:
-        return
-    if theirs and ours != theirs:
+    ours = software_version()
+    if ours and theirs and ours != theirs:
         yield warning(
             "versions",
             f"the service is wiresum {theirs}, this host has {ours}",
@@ -183,7 +187,7 @@ def _switch(switch: join.SwitchReport) -> Finding:
         f"'{switch.name}' ({switch.kind}) is {switch.state}: {switch.slots_free} of {switch.slots_total} slots and "
         f"{switch.jobs_max - switch.jobs} of {switch.jobs_max} jobs are free, {switch.lanes_max} lanes"
     )
-    if switch.uncounted and switch.state != "unreachable":
+    if switch.uncounted and switch.state not in ("unreachable", "outdated"):
         return warning(
             "slow",
             f"'{switch.name}' ({switch.kind}) is {switch.state}: {switch.trouble}",
@@ -243,7 +247,8 @@ def _refusals(report: join.Report) -> Iterator[Finding]:
 # Certificates.
 
 
-def _certificates(service: Service, targets: list[str]) -> Iterator[Finding]:
+def certificates(service: Service, targets: list[str], s_max: float = CONNECT_S_MAX) -> Iterator[Finding]:
+    """Ours, and those of services that can be reached, which may take so long to answer."""
     try:
         ours = credentials.load(service.tls)
     except credentials.CredentialsError as error:
@@ -252,11 +257,11 @@ def _certificates(service: Service, targets: list[str]) -> Iterator[Finding]:
     yield _expiry("our certificate", str(ours.directory / credentials.CERTIFICATE_FILE), ours.expires_at)
     for target in targets:
         try:
-            expires_at = _expiry_of_server(target, ours.directory)
+            expires_at = _expiry_of_server(target, ours.directory, s_max)
         except TimeoutError as error:
             yield problem(
                 "tls",
-                f"{target} takes a connection, and does not answer to TLS in {CONNECT_S_MAX:.0f} s",
+                f"{target} takes a connection, and does not answer to TLS in {s_max:.0f} s",
                 "workers cannot join, whatever their certificates are",
                 f"{_doubt_about_frames(target, error)}is its process stopped or overloaded (systemctl status, there), "
                 "and do packets of 1500 bytes pass on the way (ping -M do -s 1472)?",
@@ -285,23 +290,23 @@ def _expiry(whose: str, which: str, expires_at: datetime) -> Finding:
     )
 
 
-def _expiry_of_server(target: str, directory: Path) -> datetime:
+def _expiry_of_server(target: str, directory: Path, s_max: float) -> datetime:
     host, _, port = target.rpartition(":")
     context = ssl.create_default_context(cafile=str(directory / credentials.AUTHORITY_FILE))
     context.load_cert_chain(directory / credentials.CERTIFICATE_FILE, directory / credentials.KEY_FILE)
     context.set_alpn_protocols(["h2"])
     with (
-        socket.create_connection((host, int(port)), CONNECT_S_MAX) as plain,
+        socket.create_connection((host, int(port)), s_max) as plain,
         context.wrap_socket(plain, server_hostname=host) as secured,
     ):
         certificate: Any = secured.getpeercert()
-        _wait_for_refusal(secured)
+        _wait_for_refusal(secured, s_max)
     return datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), timezone.utc)
 
 
-def _wait_for_refusal(secured: ssl.SSLSocket) -> None:
+def _wait_for_refusal(secured: ssl.SSLSocket, s_max: float) -> None:
     """In TLS 1.3 a server refuses our certificate only after the handshake. Raises `ssl.SSLError`."""
-    secured.settimeout(CONNECT_S_MAX)
+    secured.settimeout(s_max)
     with contextlib.suppress(TimeoutError):
         secured.recv(1)  # gRPC speaks first: its settings
 

@@ -42,7 +42,8 @@ def start(plan: HostPlan, *, changed: bool) -> Iterator[Finding]:
             f"{plan.unit} still runs with its old settings",
             f"wiresum jobs drain, and then systemctl restart {plan.unit}",
         )
-        yield warning("service", what, "a switch that is started again ends its jobs", advice)
+        why = "jobs stand still while a switch is started again, and end if that takes 30 s"
+        yield warning("service", what, why, advice)
         return
     try:
         if not runs or changed:

@@ -15,7 +15,18 @@ import click
 from wiresum.cli.doctor.finding import Finding, passed
 from wiresum.cli.options import ipv4
 from wiresum.cli.setup import certificate, checks, plan
-from wiresum.cli.setup.plan import BUFFERS, CLUSTER_CONFIG, FOLDER, HOMES, UNITS, USER, Certificate, Common, HostPlan
+from wiresum.cli.setup.plan import (
+    BUFFERS,
+    CLUSTER_CONFIG,
+    FOLDER,
+    HOMES,
+    RULES,
+    UNITS,
+    USER,
+    Certificate,
+    Common,
+    HostPlan,
+)
 from wiresum.cli.setup.steps import File, Host, SetupError, Step
 from wiresum.cli.text import visible
 from wiresum.join import credentials
@@ -269,11 +280,10 @@ def _carry_out(wanted: HostPlan, host: Host, *, dry_run: bool) -> None:
         left.append(_by_hand(wanted, host))
     if wanted.role == "worker" and not host.runs:
         left.append("wiresum doctor, once that system runs")
-    if wanted.rules:
-        left.append(
-            f"nft -f {wanted.rules}, which limits the connections of each address; include it in /etc/nftables.conf, "
-            "to have it after a restart"
-        )
+    left += [
+        f"nft -f {FOLDER}/{name}, which {RULES[name]}; include it in /etc/nftables.conf, to have it after a restart"
+        for name in wanted.rules
+    ]
     for line in left:
         click.echo(f"  left to you: {line}")
     is_up = host.runs and (not wanted.unit or host.has_systemd)

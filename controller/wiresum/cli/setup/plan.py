@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -37,11 +37,15 @@ BUFFERS = Settings(
 )
 """Socket buffers, which hold datagrams while their thread is not on a core."""
 TENANT_OF_SWITCH = {"slots": 2048, "jobs": 64, "worker_threads": 2048}
-"""What a tenant may have for each switch: half of its slots and of its entries of table admit, so that it leaves room
-for another."""
-TENANT = {"waiting_jobs": 128, "forming_s": 900, "priority_max": 0}
-RULES = f"{FOLDER}/nftables.conf"
-"""Rules that limit the connections of each address."""
+"""What a tenant may have for each switch, at all of them together: half of their slots and entries of table admit."""
+TENANT = {"switch_percent": 50, "waiting_jobs": 128, "forming_s": 900, "priority_max": 0}
+RULES = {
+    "nftables.conf": "limits the connections of each address",
+    "nftables-data.conf": "keeps a switch's data out of the kernel's table of connections",
+}
+"""Files with rules for the firewall, and what each does."""
+LIMITS = ("nftables.conf",)
+"""Those of them for a host without a switch, where a program may have one of its ports for something else."""
 HOMES = ("/home/", "/root/")
 """The units hide these from their services."""
 
@@ -81,8 +85,8 @@ class HostPlan:
     """The shell command that the unit runs."""
     config: str = ""
     """The file that the service reads when it starts."""
-    rules: str = ""
-    """The file with firewall rules that its operator may load; empty: none."""
+    rules: Sequence[str] = ()
+    """The names in RULES of those that its operator may load."""
     serves_joins: bool = True
     """`endpoint` is a join service; else P4Runtime."""
 
@@ -116,14 +120,14 @@ def switch(common: Common, address: str, *, p4runtime: bool, options: Sequence[s
     who = "the controllers alone" if p4runtime else "workers and operators"
     return HostPlan(
         "switch",
-        _steps(common, "switch", environment, _rules(common), unit),
+        _steps(common, "switch", environment, *_rules(common, RULES), unit),
         f"TCP {endpoint.rpartition(':')[2]} from {who}; UDP {DATA_PORTS} from and to the workers",
         tls,
         endpoint,
         unit="wiresum-switch",
         command=_command(unit).replace("$WIRESUM_SWITCH_OPTIONS", words),
         config=config,
-        rules=RULES,
+        rules=tuple(RULES),
         serves_joins=not p4runtime,
     )
 
@@ -143,7 +147,7 @@ def controller(
             Folder(STATE, 0o700, USER, USER),
             Folder(LOGS, 0o750, USER, USER),
             File(path, content, 0o640, "root", USER, kept=not common.replace, shown=True),
-            _rules(common),
+            *_rules(common, LIMITS),
             unit,
         ),
         f"TCP {CONTROL_PORT} from workers and operators; out of this host, TCP to the switches' P4Runtime ports",
@@ -152,7 +156,7 @@ def controller(
         unit="wiresum-controller",
         command=_command(unit),
         config=path,
-        rules=RULES,
+        rules=LIMITS,
     )
 
 
@@ -160,9 +164,7 @@ def tenant_table(switches: int) -> str:
     """The part of a controller's configuration that says what each tenant may have."""
     quota = {name: switches * count for name, count in TENANT_OF_SWITCH.items()} | TENANT
     lines = "".join(f"{name} = {count}\n" for name, count in quota.items())
-    return (
-        f"# Each tenant: half of what the switches have. One with a name has a table of its own.\n[[tenant]]\n{lines}"
-    )
+    return f"# Each tenant: half of each switch. One with a name has a table of its own.\n[[tenant]]\n{lines}"
 
 
 def standby(common: Common, address: str, port: int, cluster: str, *, metrics: str) -> HostPlan:
@@ -186,14 +188,14 @@ def standby(common: Common, address: str, port: int, cluster: str, *, metrics: s
     wanted = File(path, content.encode(), 0o640, "root", USER, kept=not common.replace, shown=True)
     return HostPlan(
         "standby",
-        _steps(common, "standby", wanted, _rules(common), unit),
+        _steps(common, "standby", wanted, *_rules(common, LIMITS), unit),
         f"TCP {port} from workers and operators, who name both: WIRESUM_SWITCH={active},{listen}",
         tls,
         f"{active.replace('0.0.0.0', address)},{listen}",
         unit="wiresum-standby",
         command=_command(unit),
         config=path,
-        rules=RULES,
+        rules=LIMITS,
     )
 
 
@@ -248,9 +250,10 @@ def _unit(name: str, program: str) -> File:
     return File(f"{UNITS}/{name}", text.replace(UNIT_PROGRAM, program).encode(), 0o644)
 
 
-def _rules(common: Common) -> File:
-    content = (resources.files("wiresum.cli.setup") / "nftables.conf").read_bytes()
-    return File(RULES, content, 0o644, kept=not common.replace)
+def _rules(common: Common, names: Iterable[str]) -> Iterator[File]:
+    for name in names:
+        content = (resources.files("wiresum.cli.setup") / name).read_bytes()
+        yield File(f"{FOLDER}/{name}", content, 0o644, kept=not common.replace)
 
 
 def _command(unit: File) -> str:

@@ -1,0 +1,54 @@
+"""What this installation has, and what a report says that others have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from wiresum import compiled
+from wiresum.join import PROTOCOL_VERSION
+from wiresum.join.constants import STATE_SCHEMA
+from wiresum.join.release import software_version
+
+if TYPE_CHECKING:
+    from wiresum import join
+
+UNNAMED = "?"
+
+
+def installed() -> dict[str, str]:
+    """By name, for people and as JSON."""
+    program = compiled.load("v1model")
+    return {
+        "wiresum": software_version(),
+        "join protocol": str(PROTOCOL_VERSION),
+        "state schema": str(STATE_SCHEMA),
+        "switch program": program.version,
+        "P4Info digest": program.digest,
+    }
+
+
+def of_service(service: join.ServiceReport) -> dict[str, str]:
+    """Likewise of a controller; what its release does not say is `UNNAMED`."""
+    said = {
+        "wiresum": service.software_version,
+        "join protocol": str(service.join_protocol or UNNAMED),
+        "state schema": str(service.state_schema or UNNAMED),
+        "switch program": service.program_version,
+        "P4Info digest": service.program_digest,
+    }
+    return {name: value or UNNAMED for name, value in said.items()}
+
+
+def of_switch(switch: join.SwitchReport) -> str:
+    """For people; empty if it has not said."""
+    known = [f"wiresum {switch.software_version}"] if switch.software_version else []
+    return ", ".join([*known, *([f"program {switch.program_version}"] if switch.program_version else [])])
+
+
+def of_controller(service: join.ServiceReport) -> str:
+    return f"wiresum {service.software_version or UNNAMED}, program {service.program_version or UNNAMED}"
+
+
+def in_words(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in versions.items())
