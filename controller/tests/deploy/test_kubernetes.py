@@ -15,6 +15,7 @@ import pytest
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.join.constants import CONTROL_PORT, SWITCH_PORT, THREADS_MAX
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import Program
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: the manifests are not read")
@@ -95,7 +96,7 @@ def test_each_probe_succeeds_for_a_running_switch_and_fails_for_a_dead_one(
                 env=os.environ | environment | {"WIRESUM_SWITCH": target},
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=PATIENCE_S,
                 check=False,
             )
             assert (done.returncode == 0) == healthy, done
