@@ -11,9 +11,6 @@
 namespace wiresum::c {
 namespace {
 
-/// A sidecar reads at once what it is sent, and a line fits its socket's buffer.
-constexpr timeval kSendTimeout{.tv_sec = 5, .tv_usec = 0};
-
 /// Throws std::system_error if nothing comes before `deadline`.
 void await_data(int descriptor, Channel::Deadline deadline) {
   if (deadline == Channel::kNever) return;
@@ -29,14 +26,15 @@ void await_data(int descriptor, Channel::Deadline deadline) {
 
 }  // namespace
 
-SocketPair::SocketPair() {
+SocketPair::SocketPair(std::chrono::milliseconds send_timeout) {
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw std::system_error(errno, std::generic_category(), "cannot make a socket for the sidecar");
   }
   ours = Descriptor(ends[0]);
   theirs = Descriptor(ends[1]);
-  setsockopt(ours.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendTimeout, sizeof kSendTimeout);
+  const timeval timeout{.tv_sec = send_timeout.count() / 1000, .tv_usec = send_timeout.count() % 1000 * 1000};
+  setsockopt(ours.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
 }
 
 bool Channel::send(const Line& line) {

@@ -13,9 +13,12 @@ namespace wiresum::c {
 
 using process::Descriptor;
 
+/// A sidecar reads at once what it is sent, and a line fits its socket's buffer.
+inline constexpr std::chrono::milliseconds kSendTimeout{5000};
+
 /// Both ends of a socket pair that exec() closes. Throws std::system_error.
 struct SocketPair {
-  SocketPair();
+  explicit SocketPair(std::chrono::milliseconds send_timeout = kSendTimeout);
   Descriptor ours;
   Descriptor theirs;
 };

@@ -32,8 +32,8 @@ class Membership {
   [[nodiscard]] virtual Grant join(const Bind& bind) = 0;
   /// From now on `session` is asked for its state, halted and moved, and told of the job's end.
   virtual void attend(std::shared_ptr<Session> session) = 0;
-  /// Why the data path failed, in words: `explain` with a state, `greeting-unanswered` with a state, or
-  /// `greeting-wrong` with `found` and `expected`. Takes a bounded while.
+  /// Why the data path failed, in words: `explain` with a state, or `greeting-wrong` with `found` and `expected`. Takes
+  /// a bounded while.
   [[nodiscard]] virtual Failure explain(const Line& question) = 0;
   /// Ends the job for everybody.
   virtual void abort(const std::string& reason) = 0;

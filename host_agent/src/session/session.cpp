@@ -125,7 +125,6 @@ void Session::greet(const std::function<void()>& pause) {
     own_engine_->close();  // before the greeting's memory is gone
     throw;
   }
-  if (operation->status() == Status::kTimedOut) throw Failure(explain("greeting-unanswered", state()));
   if (const Failure* const failure = failure_of(*operation)) throw Failure(*failure);
   const std::vector<std::int32_t> expected = greeting(grant_, world_size() * (world_size() + 1) / 2);
   if (const auto wrong = std::ranges::mismatch(sums, expected); wrong.in1 != sums.end()) {

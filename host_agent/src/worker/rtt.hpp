@@ -2,7 +2,7 @@
 //
 // RFC 6298's gains (1/8 and 1/4) assume one sample for each round trip; here each packet gives one, so the estimator
 // remembers only the last packets. RFC 7323, appendix G, divides the gains by the number of packets in flight. In the
-// simulation (sim_throughput; 128 slots, 100 Mbit/s) that makes little difference at 1% loss and is better at 5%, but
+// simulation (128 slots, 100 Mbit/s) that makes little difference at 1% loss and is better at 5%, but
 // without loss it lags behind while the window opens and retransmits unnecessarily: 2% of the packets with 8 workers,
 // 4% with 32. Loss is rare, so the plain gains stay. Dividing them on the way down alone does not combine the two:
 // a few samples that measure a peer's timer then hold the timeout up, and 32 workers at 1% loss run ten times slower.

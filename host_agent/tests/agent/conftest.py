@@ -1,34 +1,40 @@
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 import pytest
 
-from wiresum_lab.doubles.resuming import FallbackOf, Job, Service, Start
+from wiresum_lab.doubles.resuming import DataPath, FallbackOf, Job, Start
+from wiresum_lab.doubles.virtual_network import Network, Service
 
 
 @pytest.fixture
-def service() -> Iterator[Service]:
-    service = Service().start()
-    yield service
-    service.kill()
+def network() -> Iterator[Network]:
+    network = Network()
+    yield network
+    for running in list(network.services.values()):
+        running.owner.kill()
+    network.expect_no_threads()
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    with contextlib.ExitStack() as cleanup:
-
-        def start_one(*arguments: object, **fields: object) -> Job:
-            job = Job(*arguments, **fields)  # type: ignore[arg-type]
-            cleanup.callback(job.leave)
-            return job
-
-        yield start_one
+def service(network: Network) -> Service:
+    return Service(network).start()
 
 
 @pytest.fixture
-def fallback() -> Iterator[FallbackOf]:
-    fallback = FallbackOf(Service())
-    yield fallback
-    fallback.service.kill()
+def start(network: Network) -> Iterator[Start]:
+    jobs: list[Job] = []
+
+    def start_one(switch: str, paths: list[DataPath], fallback: FallbackOf | None = None, **fields: object) -> Job:
+        jobs.append(Job(network, switch, paths, fallback, **fields))
+        return jobs[-1]
+
+    yield start_one
+    for job in jobs:
+        job.leave()
+
+
+@pytest.fixture
+def fallback(network: Network) -> FallbackOf:
+    return FallbackOf(Service(network))

@@ -14,6 +14,7 @@ from wiresum.agent.absence import FALLBACK_S, Absence, Patience
 from wiresum.agent.errors import WiresumError
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.join import JoinReply
+from wiresum_lab.patience import PATIENCE_S
 
 REFUSED = "Failed to connect to remote host: Connection refused"
 
@@ -149,7 +150,7 @@ def namespace() -> Iterator[str]:
 
 def test_the_error_names_the_missing_link_route_or_address(namespace: str) -> None:
     command = ["ip", "netns", "exec", namespace, sys.executable, "-c", WAY]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
     assert said.splitlines() == [
         "",
         "the interface way of 198.51.100.1 has no link",

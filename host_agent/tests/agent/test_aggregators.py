@@ -1,12 +1,10 @@
-"""A worker's memberships at several aggregators: each is the real join service, with a switch that only records what it
-is told."""
+"""A worker's memberships at several aggregators, in virtual time: each is a service with real jobs."""
 
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator
-from concurrent import futures
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -20,43 +18,28 @@ from wiresum.agent.errors import (
     WorkerLostError,
 )
 from wiresum.agent.job_membership import JobMembership
-from wiresum.controller import JoinServer, Limits
+from wiresum.controller import Limits
 from wiresum.controller.driver import SwitchSizes
 from wiresum.join import Admission
-from wiresum_lab.doubles.controller import Client, RecordingDriver
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab.doubles.virtual_network import Host, Network, Service
 
-LIMITS = Limits(slots_default=64, leave_grace_ms=200, ask_again_ms_max=200)
+LIMITS = Limits(slots_default=64)
 LANES = 360
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[..., JoinServer]]:
-    servers: list[JoinServer] = []
-
-    def start_one(lanes: int = LANES, jobs_max: int = 8) -> JoinServer:
-        server = JoinServer(RecordingDriver(SwitchSizes(slots=256, lanes_max=lanes, jobs_max=jobs_max)), LIMITS)
-        server.start("127.0.0.1", 0)
-        servers.append(server)
-        return server
-
-    yield start_one
-    for server in servers:
-        server.stop(0.5)
-
-
-Start = Callable[..., JoinServer]
+def service_of(network: Network, lanes: int = LANES) -> Service:
+    return Service(network, LIMITS, sizes=SwitchSizes(slots=256, lanes_max=lanes, jobs_max=8)).start()
 
 
 @pytest.fixture
-def two(start: Start) -> list[JoinServer]:
-    """Two services, in the order in which workers join them."""
-    return sorted((start(), start()), key=lambda server: f"127.0.0.1:{server.port}")
+def two(network: Network) -> list[Service]:
+    """In the order in which workers join them."""
+    return [service_of(network), service_of(network)]
 
 
-def config_of(*servers: JoinServer, **settings: object) -> AgentConfig:
-    switch = "+".join(f"127.0.0.1:{server.port}" for server in servers)
-    return AgentConfig(switch=switch, **({"join_timeout_s": PATIENCE_S, "threads": 1} | settings))  # type: ignore[arg-type]
+def config_of(*services: Service, **settings: object) -> AgentConfig:
+    switch = "+".join(service.endpoint for service in services)
+    return AgentConfig(switch=switch, **({"threads": 1} | settings))  # type: ignore[arg-type]
 
 
 ports = itertools.count(40_000)
@@ -67,180 +50,166 @@ def bind(address: str, count: int, within: tuple[int, int]) -> int:
     return next(ports)
 
 
-heard: dict[Aggregators, list[WiresumError]] = {}
-"""Of why their jobs have ended."""
+class Worker:
+    """At all aggregators, from a host of its own."""
+
+    def __init__(
+        self,
+        network: Network,
+        config: AgentConfig,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        job_name: str = "a-job",
+        admission: Admission = Admission.QUEUE,
+        progress: Callable[[int], int] = lambda index: index,
+    ) -> None:
+        self.host = Host(network)
+        self.errors: list[WiresumError] = []
+        """Of why its job has ended."""
+        self.joined = Aggregators.join(
+            config,
+            job_name=job_name,
+            rank=rank,
+            world_size=world_size,
+            admission=admission,
+            bind=bind,
+            on_ended=self.errors.append,
+            progress=progress,
+            world=self.host,
+        )
+        self.leave = self.joined.leave
 
 
-def join(
-    config: AgentConfig,
-    rank: int = 0,
-    world_size: int = 1,
-    *,
-    job_name: str = "a-job",
-    admission: Admission = Admission.QUEUE,
-    progress: Callable[[int], int] = lambda index: index,
-) -> Aggregators:
-    errors: list[WiresumError] = []
-    joined = Aggregators.join(
-        config,
-        job_name=job_name,
-        rank=rank,
-        world_size=world_size,
-        admission=admission,
-        bind=bind,
-        on_ended=errors.append,
-        progress=progress,
-    )
-    heard[joined] = errors
-    return joined
+def join_all(network: Network, config: AgentConfig, world_size: int) -> list[Worker]:
+    return network.run(*(partial(Worker, network, config, rank, world_size) for rank in range(world_size)))
 
 
-def join_all(config: AgentConfig, world_size: int) -> list[Aggregators]:
-    with futures.ThreadPoolExecutor(world_size) as pool:
-        return list(pool.map(lambda rank: join(config, rank, world_size), range(world_size)))
+def states_at(service: Service) -> list[str]:
+    return [job.state.value for job in service.running.jobs.all()]
 
 
-def states_at(server: JoinServer) -> list[str]:
-    client = Client(server.port)
-    states = [job.state for job in client.jobs()]
-    client.close()
-    return states
+def failing(function: Callable[[], object], errors: list[Exception]) -> None:
+    try:
+        function()
+    except Exception as error:
+        errors.append(error)
 
 
-def test_a_job_is_joined_at_each_and_left_at_each(two: list[JoinServer]) -> None:
-    workers = join_all(config_of(*reversed(two)), 2)
+def test_a_job_is_joined_at_each_and_left_at_each(network: Network, two: list[Service]) -> None:
+    workers = join_all(network, config_of(*reversed(two)), 2)
     for worker in workers:
-        assert [one.switch for one in worker] == [f"127.0.0.1:{server.port}" for server in two]
-        assert len(worker) == 2
-    keys = [[one.membership.grant.key for one in worker] for worker in workers]
+        assert [one.switch for one in worker.joined] == [service.endpoint for service in two]
+        assert len(worker.joined) == 2
+    keys = [[one.membership.grant.key for one in worker.joined] for worker in workers]
     assert keys[0] == keys[1]
     assert keys[0][0] != keys[0][1], "each service draws its own"
-    assert [states_at(server) for server in two] == [["running"], ["running"]]
-    for worker in workers:
-        worker.leave()
-        worker.leave()
-    assert [states_at(server) for server in two] == [[], []]
+    assert [states_at(service) for service in two] == [["running"], ["running"]]
+    network.run(*(worker.leave for worker in workers * 2))
+    assert [states_at(service) for service in two] == [[], []]
 
 
-def test_if_one_aggregator_refuses_the_earlier_ones_are_left(two: list[JoinServer], start: Start) -> None:
-    in_the_way = join(config_of(two[1], slots=256), job_name="in-the-way", admission=Admission.AT_ONCE)
-    with pytest.raises(JoinError, match=f"127.0.0.1:{two[1].port}") as caught:
-        join(config_of(*two), admission=Admission.AT_ONCE)
+def test_if_one_aggregator_refuses_the_earlier_ones_are_left(network: Network, two: list[Service]) -> None:
+    in_the_way = Worker(network, config_of(two[1], slots=256), job_name="in-the-way", admission=Admission.AT_ONCE)
+    with pytest.raises(JoinError, match=two[1].endpoint) as caught:
+        Worker(network, config_of(*two), admission=Admission.AT_ONCE)
     assert caught.value.code == "RESOURCE_EXHAUSTED"
     assert states_at(two[0]) == []
     in_the_way.leave()
-    join(config_of(*two), admission=Admission.AT_ONCE).leave()
+    Worker(network, config_of(*two), admission=Admission.AT_ONCE).leave()
 
 
-def test_an_unreachable_aggregator_is_named_within_one_join_timeout(two: list[JoinServer]) -> None:
-    two[1].stop()
-    began_at = time.monotonic()
-    with pytest.raises(JoinError, match=f"cannot reach the switch at 127.0.0.1:{two[1].port} ") as caught:
-        join(config_of(*two, join_timeout_s=1.0))
+def test_an_unreachable_aggregator_is_named_within_one_join_timeout(network: Network, two: list[Service]) -> None:
+    two[1].kill()
+    began_at = network.now()
+    with pytest.raises(JoinError, match=f"cannot reach the switch at {two[1].endpoint} ") as caught:
+        Worker(network, config_of(*two, join_timeout_s=10.0))
     assert caught.value.code == "UNAVAILABLE"
-    assert time.monotonic() - began_at < PATIENCE_S
+    assert 9 < network.now() - began_at < 10.1
     assert states_at(two[0]) == []
 
 
-def test_different_packet_sizes_are_an_error_that_names_the_setting(start: Start) -> None:
-    servers = [start(), start(lanes=128)]
+def test_different_packet_sizes_are_an_error_that_names_the_setting(network: Network) -> None:
+    services = [service_of(network), service_of(network, lanes=128)]
     with pytest.raises(JoinError, match="WIRESUM_LANES=128") as caught:
-        join(config_of(*servers))
+        Worker(network, config_of(*services))
     assert all(f"{lanes} at the switch at 127.0.0.1:" in str(caught.value) for lanes in (LANES, 128))
-    assert [states_at(server) for server in servers] == [[], []]
-    join(config_of(*servers, lanes=128)).leave()
+    assert [states_at(service) for service in services] == [[], []]
+    Worker(network, config_of(*services, lanes=128)).leave()
 
 
-def test_workers_with_different_numbers_of_aggregators_get_an_error(two: list[JoinServer]) -> None:
-    with futures.ThreadPoolExecutor() as pool:
-        joining = [pool.submit(join, config_of(*two), 0, 2), pool.submit(join, config_of(two[0]), 1, 2)]
-        for each in joining:
-            with pytest.raises(
-                JoinError, match=r"the number of aggregators in WIRESUM_SWITCH is 2 at rank 0 .* 1 at rank 1 "
-            ):
-                each.result(PATIENCE_S)
+def test_workers_with_different_numbers_of_aggregators_get_an_error(network: Network, two: list[Service]) -> None:
+    errors: list[Exception] = []
+    configs = [config_of(*two), config_of(two[0])]
+    network.run(
+        *(partial(failing, partial(Worker, network, config, rank, 2), errors) for rank, config in enumerate(configs))
+    )
+    assert len(errors) == 2
+    for error in errors:
+        assert isinstance(error, JoinError)
+        assert "the number of aggregators in WIRESUM_SWITCH is 2 at rank 0 " in str(error)
+        assert " 1 at rank 1 " in str(error)
 
 
-@pytest.fixture
-def not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers do not send their settings, so one of them may know of the first aggregator only."""
-    monkeypatch.setattr(AgentConfig, "agreed", {})
-
-
-@pytest.mark.usefixtures("not_compared")
-def test_a_worker_waiting_at_the_second_aggregator_hears_of_an_abort_at_the_first(two: list[JoinServer]) -> None:
-    with futures.ThreadPoolExecutor() as pool:
-        waiting = pool.submit(join, config_of(*two), 0, 2)
-        elsewhere = join(config_of(two[0]), 1, 2)  # this worker has not been told of the second aggregator
-        wait_until(lambda: states_at(two[1]) == ["forming"], "the first worker waits at the second aggregator")
-        elsewhere.abort("the wrong configuration")
-        with pytest.raises(JobAbortedError, match="the wrong configuration"):
-            waiting.result(PATIENCE_S)
+@pytest.mark.parametrize("how", ["aborts", "is lost"])
+def test_a_worker_waiting_at_the_second_aggregator_hears_how_the_job_ends_at_the_first(
+    network: Network, two: list[Service], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(AgentConfig, "agreed", {})  # else it would be refused that one has not heard of the second
+    errors: list[Exception] = []
+    with network.meanwhile(partial(failing, partial(Worker, network, config_of(*two), 0, 2), errors)):
+        elsewhere = Worker(network, config_of(two[0]), 1, 2)
+        network.wait_until(lambda: states_at(two[1]) == ["forming"], "the first worker waits at the second aggregator")
+        if how == "aborts":
+            elsewhere.joined.abort("the wrong configuration")
+        else:
+            elsewhere.host.cut("silence")
+    assert isinstance(errors[0], JobAbortedError if how == "aborts" else WorkerLostError)
+    assert ("the wrong configuration" if how == "aborts" else "rank 1") in str(errors[0])
     elsewhere.leave()
-    wait_until(lambda: [states_at(server) for server in two] == [[], []], "nothing is left of the job")
-
-
-@pytest.mark.usefixtures("not_compared")
-def test_a_worker_lost_at_the_first_aggregator_is_named_to_one_waiting_at_the_second(two: list[JoinServer]) -> None:
-    with futures.ThreadPoolExecutor() as pool:
-        waiting = pool.submit(join, config_of(*two), 0, 2)
-        elsewhere = join(config_of(two[0]), 1, 2)
-        wait_until(lambda: states_at(two[1]) == ["forming"], "the first worker waits at the second aggregator")
-        (member,) = [one.membership for one in elsewhere]
-        wait_until(lambda: member._events > 0, "it attends")
-        member._control.close()  # as if the process had died
-        member._leaving.set()
-        with pytest.raises(WorkerLostError, match="rank 1"):
-            waiting.result(PATIENCE_S)
+    network.wait_until(lambda: [states_at(service) for service in two] == [[], []], "nothing is left of the job")
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_an_aggregator_that_stops_ends_the_job_and_is_named(two: list[JoinServer], stopped: int) -> None:
-    workers = join_all(config_of(*two), 2)
-    wait_until(lambda: all(one.membership._events > 0 for worker in workers for one in worker), "all attend")
+def test_an_aggregator_that_stops_ends_the_job_and_is_named(network: Network, two: list[Service], stopped: int) -> None:
+    workers = join_all(network, config_of(*two), 2)
     two[stopped].stop()
+    network.wait_until(lambda: all(worker.errors for worker in workers), "all hear that the job has ended")
+    network.run(*(worker.leave for worker in workers))
     for worker in workers:
-        wait_until(lambda worker=worker: bool(heard[worker]), "it hears that the job has ended")
-        assert isinstance(heard[worker][0], SwitchUnreachableError)
-        assert f"127.0.0.1:{two[stopped].port}" in str(heard[worker][0])
-    for worker in workers:
-        worker.leave()
-    assert [len(heard[worker]) for worker in workers] == [1, 1]
+        (error,) = worker.errors
+        assert isinstance(error, SwitchUnreachableError)
+        assert two[stopped].endpoint in str(error)
     assert states_at(two[1 - stopped]) == []
 
 
-def test_an_end_before_attend_is_reported_by_attend(two: list[JoinServer]) -> None:
-    config = config_of(*two)
-    early = JobMembership(config, job_name="a-job", rank=0, world_size=2)
-    with futures.ThreadPoolExecutor() as pool:
-        joining = pool.submit(early.join, bind)
-        other = join(config, 1, 2)
-        joining.result(PATIENCE_S)
-    other.abort("too soon")
-    wait_until(lambda: early._aggregators is not None and early._aggregators.ended is not None, "it has heard")
+def test_an_end_before_attend_is_reported_by_attend(network: Network, two: list[Service]) -> None:
+    early = JobMembership(config_of(*two), job_name="a-job", rank=0, world_size=2, world=Host(network))
+    _, other = network.run(partial(early.join, bind), partial(Worker, network, config_of(*two), 1, 2))
+    assert isinstance(other, Worker)
+    other.joined.abort("too soon")
+    network.wait_until(lambda: early._aggregators is not None and early._aggregators.ended is not None, "it has heard")
     told: list[WiresumError] = []
     early.attend(dict, lambda error, tell_others: told.append(error), halt=lambda _: "", move=lambda _: None)
     assert isinstance(told[0], JobAbortedError)
-    early.leave()
-    other.leave()
+    network.run(early.leave, other.leave)
 
 
-def test_each_aggregator_is_told_its_own_rounds(two: list[JoinServer]) -> None:
-    aggregators = join(config_of(*two), progress=lambda index: 3_000_000 * (index + 1))
-    wait_until(lambda: [rounds_told(server) for server in two] == [3_000_000, 6_000_000], "both have heard")
-    aggregators.leave()
+def test_each_aggregator_is_told_its_own_rounds(network: Network, two: list[Service]) -> None:
+    worker = Worker(network, config_of(*two), progress=lambda index: 3_000_000 * (index + 1))
+    network.wait_until(
+        lambda: [service.jobs()[0].workers[0].round_newest for service in two] == [3_000_000, 6_000_000],
+        "both have heard",
+    )
+    worker.leave()
 
 
-def rounds_told(server: JoinServer) -> int:
-    assert server._effects is not None
-    (job,) = server._effects._jobs.all()
-    return job.workers[0].round_newest
-
-
-def test_a_diagnosis_asks_all_aggregators_and_names_one_that_does_not_answer(two: list[JoinServer]) -> None:
-    aggregators = join(config_of(*two))
-    assert aggregators.diagnose(0).startswith("all workers have begun")
-    assert "one collective behind" in aggregators.diagnose(1)
-    two[1].stop()
-    assert f"127.0.0.1:{two[1].port} does not answer" in aggregators.diagnose(1)
-    aggregators.leave()
+def test_a_diagnosis_asks_all_aggregators_and_names_one_that_does_not_answer(
+    network: Network, two: list[Service]
+) -> None:
+    worker = Worker(network, config_of(*two))
+    assert worker.joined.diagnose(0).startswith("all workers have begun")
+    assert "one collective behind" in worker.joined.diagnose(1)
+    two[1].kill()
+    assert f"{two[1].endpoint} does not answer" in worker.joined.diagnose(1)
+    worker.leave()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -14,9 +10,6 @@ import pytest
 from wiresum.agent.absence import Absence, Patience
 from wiresum.agent.awake import LOOK_S, AwakeClock
 from wiresum.agent.statistics import NO_TRAFFIC
-from wiresum.controller import JoinServer, Limits
-from wiresum_lab.doubles.controller import Client, RecordingDriver
-from wiresum_lab.processes import wait_until
 
 
 class Time:
@@ -82,48 +75,3 @@ def test_a_service_gets_its_full_time_after_this_process_was_stopped(time: Time)
     assert absence.error() is None, "it was us"
     time.run(21)
     assert absence.error() is not None
-
-
-WORKER = """
-import sys, time
-from wiresum.agent.config import AgentConfig
-from wiresum.agent.membership import Membership
-membership = Membership.join(
-    AgentConfig(switch=sys.argv[1]), job_name="a-job", rank=1, world_size=2, address="127.0.0.1", port=6000,
-    threads_max=1, lanes_max=100,
-)
-membership.attend(on_ended=lambda error: print(type(error).__name__, error, flush=True), progress=lambda: 1)
-print("attends", flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.fixture
-def server() -> Iterator[JoinServer]:
-    limits = Limits(heartbeat_lost_ms=1000, connection_lost_ms=1000, suspect_ms=300, counted_ms=100)
-    server = JoinServer(RecordingDriver(), limits)
-    server.start("127.0.0.1", 0)
-    yield server
-    server.stop(0.5)
-
-
-@pytest.mark.slow
-def test_a_worker_that_was_stopped_says_so_and_does_not_blame_the_switch(server: JoinServer) -> None:
-    client = Client(server.port)
-    other = client.join_soon(rank=0, world_size=2)
-    command = [sys.executable, "-c", WORKER, f"127.0.0.1:{server.port}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
-        try:
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == "attends\n"
-            other.result()
-            os.kill(worker.pid, signal.SIGSTOP)
-            wait_until(lambda: client.jobs() == [], "it was taken for lost")
-            threading.Event().wait(3)  # long enough to be reported
-            os.kill(worker.pid, signal.SIGCONT)
-            said = worker.stdout.readline()
-        finally:
-            worker.kill()
-            client.close()
-    assert said.startswith("WorkerLostError")
-    assert "this process itself was stopped for" in said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wiresum import join as messages
-from wiresum.agent.diagnosis import describe, error_of
+from wiresum.agent.diagnosis import describe, error_of, why_translated
 from wiresum.agent.errors import SwitchUnreachableError
 
 
@@ -45,6 +45,34 @@ def test_a_diagnosis_names_the_lagging_workers_and_the_reason(
     workers: list[messages.Diagnosis.Worker], said: str
 ) -> None:
     assert said in describe({"the switch": messages.Diagnosis(workers=workers)}, SIGNED + 7)
+
+
+NAT = "If something on the way translates addresses (NAT), the switch takes none of its packets"
+
+
+@pytest.mark.parametrize(
+    ("called_from", "fields", "blames_nat"),
+    [
+        ("192.0.2.9", {"contributions": 0}, True),
+        ("192.0.2.9", {"contributions": 0, "uncounted": True}, True),
+        ("192.0.2.9", {"contributions": 1}, False),  # the switch knows its packets
+        ("10.0.0.1", {"contributions": 0}, False),
+        ("", {"contributions": 0}, False),
+        ("127.0.0.1", {"contributions": 0}, False),  # it is at the service's own host
+        ("2001:db8::9", {"contributions": 0}, False),
+    ],
+)
+def test_addresses_that_may_be_translated_are_said(
+    called_from: str, fields: dict[str, int | str | None], blames_nat: bool
+) -> None:
+    away = worker(1, **fields)
+    away.peer.called_from = called_from
+    diagnosis = messages.Diagnosis(workers=[worker(0), away])
+    said = why_translated(diagnosis)
+    assert (NAT in said) == blames_nat
+    assert not said or said.startswith("rank 1 (10.0.0.1, called from 192.0.2.9, ")
+    if not away.uncounted:  # then it is no laggard either
+        assert (NAT in describe({"the switch": diagnosis}, SIGNED + 7)) == blames_nat
 
 
 def test_a_diagnosis_says_first_that_the_job_moves() -> None:

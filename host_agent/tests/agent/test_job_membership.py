@@ -1,15 +1,26 @@
-"""What a session is told of moves, also of those that come before there is a session."""
+"""What a session is told of moves, also of those that come before there is a session; why its data path failed."""
 
 from __future__ import annotations
 
+from dataclasses import fields
+from errno import ECONNREFUSED
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from wiresum.agent.causes import Causes
 from wiresum.agent.config import AgentConfig
+from wiresum.agent.errors import (
+    CollectiveTimeoutError,
+    DivergedError,
+    ImpossibleSumError,
+    SwitchUnreachableError,
+    WiresumError,
+)
 from wiresum.agent.job_membership import JobMembership
-from wiresum.join import Endpoint, JoinReply
+from wiresum.agent.statistics import TrafficStats
+from wiresum.join import Diagnosis, Endpoint, JoinReply
 
 SLOTS = 4
 FIRST_POSITIONS = bytes([0, 0, 0, 1]) * SLOTS
@@ -34,6 +45,12 @@ class Joined(list[Any]):
 
     ended = None
 
+    def own_stop(self) -> str:
+        return ""
+
+    def diagnose(self, tensor: int) -> str:
+        return "rank 1 lags"
+
 
 def grant(key: int) -> JoinReply:
     return JoinReply(
@@ -46,7 +63,11 @@ def membership() -> JobMembership:
     """Of a worker that has joined at two aggregators."""
     made = JobMembership(AgentConfig(switch="a:1"), job_name="job", rank=0, world_size=2)
     made._aggregators = Joined(  # type: ignore[assignment]
-        SimpleNamespace(switch="a:1", address="10.0.0.1", membership=SimpleNamespace(grant=grant(key)))
+        SimpleNamespace(
+            switch="a:1",
+            address="10.0.0.1",
+            membership=SimpleNamespace(grant=grant(key), group_is_silent=False, diagnose=Diagnosis),
+        )
         for key in (5, 6)
     )
     return made
@@ -83,3 +104,49 @@ def test_a_worker_that_has_sent_nothing_has_nothing_to_repeat(membership: JobMem
     membership.halt(0, SLOTS)
     with pytest.raises(ValueError, match="nothing to repeat"):
         membership.move(0, grant(99), bytes([1] * SLOTS))
+
+
+def state(**fields_: object) -> dict[str, str]:
+    """What a session says of its data path, unless it is one of these."""
+    counters = {f"{field.name}.{index}": 0 for field in fields(TrafficStats) for index in range(2)}
+    said = {"status": "timed-out", "tensor": 0xABCD0007, "greeted": 1} | counters
+    return {name: str(value) for name, value in {**said, **fields_}.items()}
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "says"),
+    [
+        ({"greeted": 0}, SwitchUnreachableError, "nothing came back from the switch's data ports (UDP 10.0.0.9:1..1)"),
+        ({"greeted": 0}, SwitchUnreachableError, " in 10 s. Does a firewall block UDP"),
+        ({"greeted": 0, "transport_error.1": ECONNREFUSED}, SwitchUnreachableError, "be used: Connection refused"),
+        ({"greeted": 0, "results.0": 1, "results.1": 1}, SwitchUnreachableError, "only part of what was sent to"),
+        ({}, CollectiveTimeoutError, "rank 0 of job 'job': Timed out waiting for collective number 7. rank 1 lags"),
+        ({"status": "diverged"}, DivergedError, "the workers call different collectives at number 7"),
+        ({"status": "diverged", "greeted": 0}, DivergedError, "must call the aggregators by the same names"),
+        ({"status": "no-memory"}, WiresumError, "rank 0 of job 'job': this worker's process could not allocate"),
+        ({"status": "impossible"}, ImpossibleSumError, "number 7 a sum came back that the workers cannot have made"),
+        ({"status": "aborted"}, WiresumError, "rank 0 of job 'job': the collective was aborted"),
+    ],
+)
+def test_why_a_data_path_has_failed_is_said_in_words(
+    membership: JobMembership, told: dict[str, object], kind: type[WiresumError], says: str
+) -> None:
+    assert membership._aggregators is not None
+    membership._causes = Causes(membership._aggregators, "job")
+    error = membership.explain("explain", state(**told))
+    assert type(error) is kind and says in str(error)
+
+
+@pytest.mark.parametrize(("greeted", "cause"), [("0", SwitchUnreachableError), ("1", CollectiveTimeoutError)])
+def test_a_heartbeat_may_see_before_the_session_that_nothing_came_back(
+    membership: JobMembership, greeted: str, cause: type[WiresumError]
+) -> None:
+    assert membership._aggregators is not None
+    membership._causes = Causes(membership._aggregators, "job")
+    ended: list[tuple[WiresumError, bool]] = []
+    session = Session()
+    membership.attend(lambda: state(greeted=greeted), lambda *told: ended.append(told), session.halt, session.move)
+    membership._round_newest(0)
+    [(error, tell_others)] = ended
+    assert type(error) is cause
+    assert tell_others

@@ -1,9 +1,10 @@
-"""The client of the join service, against the real service with a switch that only records what it is told."""
+"""The client of the join service, against the real service with a switch that only records what it is told. What time
+decides is tested in virtual time."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -26,9 +27,13 @@ from wiresum.agent.errors import (
     WorkerLostError,
 )
 from wiresum.agent.membership import Membership
-from wiresum.controller import Endpoint, JoinServer
+from wiresum.agent.world import WORLD, World
+from wiresum.controller import Endpoint, JoinServer, Limits
 from wiresum_lab.doubles.controller import Client, RecordingDriver
-from wiresum_lab.processes import PATIENCE_S, unused_port, wait_until
+from wiresum_lab.doubles.resuming import DataPath, Start
+from wiresum_lab.doubles.virtual_network import Host, Network, Service
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 
 @pytest.fixture
@@ -50,16 +55,17 @@ def config_of(port: int, **fields: object) -> AgentConfig:
     return AgentConfig.from_environment({}, **({"switch": f"127.0.0.1:{port}", "join_timeout_s": PATIENCE_S} | fields))
 
 
-def join(config: AgentConfig, rank: int = 0, world_size: int = 1, job_name: str = "a-job") -> Membership:
+def join(config: AgentConfig, rank: int = 0, world_size: int = 1, world: World = WORLD) -> Membership:
     return Membership.join(
         config,
-        job_name=job_name,
+        job_name="a-job",
         rank=rank,
         world_size=world_size,
         address="127.0.0.1",
         port=5000 + 16 * rank,
         threads_max=4,
         lanes_max=100,
+        world=world,
     )
 
 
@@ -126,17 +132,13 @@ def test_a_switch_bound_to_all_addresses_is_used_at_the_address_that_was_reached
     server.stop()
 
 
-def expect_refusal(code: str, advice: str, config: AgentConfig, rank: int = 0, world_size: int = 1) -> None:
+def expect_refusal(
+    code: str, advice: str, config: AgentConfig, rank: int = 0, world_size: int = 1, world: World = WORLD
+) -> None:
     with pytest.raises(JoinError, match=advice) as caught:
-        join(config, rank, world_size)
+        join(config, rank, world_size, world)
     assert caught.value.code == code
     assert f"127.0.0.1:{config.switch_port}" in str(caught.value)
-
-
-def test_no_switch_is_an_error_that_says_how_to_start_one(caplog: pytest.LogCaptureFixture) -> None:
-    port = unused_port()
-    expect_refusal("UNAVAILABLE", "start one there with `wiresum switch`", config_of(port, join_timeout_s=2.5))
-    assert f"waiting for switch at 127.0.0.1:{port}" in caplog.text
 
 
 def test_refusals_keep_their_code_and_say_what_to_do(server: JoinServer) -> None:
@@ -167,39 +169,6 @@ def test_another_protocol_version_is_refused(server: JoinServer, monkeypatch: py
     expect_refusal("FAILED_PRECONDITION", "release", config_of(server.port))
 
 
-def test_a_join_that_times_out_names_the_missing_ranks(server: JoinServer) -> None:
-    expect_refusal("DEADLINE_EXCEEDED", "ranks 0, 2 of 3", config_of(server.port, join_timeout_s=0.5), 1, 3)
-
-
-@pytest.mark.slow
-def test_a_worker_that_was_started_before_its_switch_waits_for_it(
-    driver: RecordingDriver, caplog: pytest.LogCaptureFixture
-) -> None:
-    server, port = JoinServer(driver), unused_port()
-    with futures.ThreadPoolExecutor() as pool:
-        joining = pool.submit(join, config_of(port))
-        wait_until(lambda: "waiting for switch" in caplog.text, "the worker has said what it waits for")
-        server.start("127.0.0.1", port)
-        joining.result(PATIENCE_S).leave()
-    server.stop()
-
-
-@pytest.mark.slow
-def test_a_worker_waits_while_the_job_before_it_is_ending(
-    server: JoinServer, driver: RecordingDriver, caplog: pytest.LogCaptureFixture
-) -> None:
-    before = join(config_of(server.port))
-    driver.released.clear()  # the eviction blocks
-    before.leave()
-    with futures.ThreadPoolExecutor() as pool:
-        joining = pool.submit(join, config_of(server.port))
-        wait_until(lambda: "is just ending" in caplog.text, "the worker has said what it waits for")
-        driver.released.set()
-        after = joining.result(PATIENCE_S)
-    assert after.grant.job == 2
-    after.leave()
-
-
 def test_an_endpoint_that_is_no_wiresum_switch_is_reported() -> None:
     server = grpc.server(futures.ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -209,21 +178,6 @@ def test_an_endpoint_that_is_no_wiresum_switch_is_reported() -> None:
 
 
 # Attending.
-
-
-@pytest.mark.slow
-def test_a_lost_worker_is_named(server: JoinServer, attend: Callable[..., Member]) -> None:
-    memberships = join_all(config_of(server.port), 3)
-    members = [attend(membership) for membership in memberships]
-    wait_until(lambda: states_at(server) == ["running"], "all attend")
-    memberships[1]._control.close()  # as if the process had died
-    memberships[1]._leaving.set()
-    for member in (members[0], members[2]):
-        error = member.wait_ended()
-        assert isinstance(error, WorkerLostError)
-        assert error.rank == 1
-        assert error.host_name == socket.gethostname()
-        assert "rank 1" in str(error)
 
 
 def test_an_abort_ends_the_job_for_all_with_its_reason(server: JoinServer, attend: Callable[..., Member]) -> None:
@@ -236,30 +190,15 @@ def test_an_abort_ends_the_job_for_all_with_its_reason(server: JoinServer, atten
         assert "the loss is NaN" in error.reason
 
 
-def test_an_abort_that_the_service_was_away_for_is_said_when_it_is_heard_again(
-    server: JoinServer, attend: Callable[..., Member], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memberships = join_all(config_of(server.port), 2)
-    members = [attend(membership) for membership in memberships]
-    with monkeypatch.context() as away:
-        away.setattr(module, "LEAVE_S_MAX", 0.0)
-        memberships[0].abort("the loss is NaN")
-        assert [member.errors for member in members] == [[], []]
-    for member in members:
-        error = member.wait_ended()
-        assert isinstance(error, JobAbortedError)
-        assert "the loss is NaN" in error.reason
-
-
 def test_leaving_is_quiet_idempotent_and_ends_the_threads(server: JoinServer, attend: Callable[..., Member]) -> None:
     memberships = join_all(config_of(server.port), 2)
     members = [attend(membership) for membership in memberships]
     with futures.ThreadPoolExecutor() as pool:
         for membership in memberships * 4:
             pool.submit(membership.leave)
-    assert threads_of_memberships() == []
+    wait_until(lambda: threads_of_memberships() == [], "the threads have ended")
     assert [member.errors for member in members] == [[], []]
-    assert states_at(server) == []
+    wait_until(lambda: states_at(server) == [], "the job is over")
 
 
 def test_attend_after_leave_does_nothing(server: JoinServer) -> None:
@@ -290,139 +229,6 @@ def test_attending_twice_is_an_error(server: JoinServer, attend: Callable[..., M
         member.membership.attend(on_ended=member.errors.append, progress=lambda: 1)
 
 
-def test_a_stopped_switch_is_reported_as_stopped(server: JoinServer, attend: Callable[..., Member]) -> None:
-    member = attend(join(config_of(server.port)))
-    wait_until(lambda: member.membership._events > 0, "a heartbeat was answered")
-    server.stop()
-    error = member.wait_ended()
-    assert isinstance(error, SwitchUnreachableError)
-    assert "the switch was stopped" in str(error)
-
-
-# A switch in its own process.
-
-SWITCH = """
-import sys, time
-from wiresum.controller import JoinServer, Limits
-from wiresum_lab.doubles.controller import RecordingDriver
-limits = Limits(heartbeat_interval_ms=200, heartbeat_lost_ms=1500, reattach_ms=1000)
-print(JoinServer(RecordingDriver(), limits).start("127.0.0.1", int(sys.argv[1])), flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.fixture
-def spawn_switch() -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
-    processes: list[subprocess.Popen[str]] = []
-
-    def spawn(port: int = 0) -> tuple[subprocess.Popen[str], int]:
-        process = subprocess.Popen([sys.executable, "-c", SWITCH, str(port)], stdout=subprocess.PIPE, text=True)
-        processes.append(process)
-        assert process.stdout is not None
-        return process, int(process.stdout.readline())
-
-    yield spawn
-    for process in processes:
-        process.kill()
-        process.wait(PATIENCE_S)
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-SpawnSwitch = Callable[..., tuple[subprocess.Popen[str], int]]
-
-
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_switch_that_is_killed_or_hangs_is_unreachable(
-    sent: signal.Signals, spawn_switch: SpawnSwitch, attend: Callable[..., Member]
-) -> None:
-    switch, port = spawn_switch()
-    members = [attend(membership) for membership in join_all(config_of(port), 2)]
-    wait_until(lambda: all(member.membership._events > 0 for member in members), "heartbeats were answered")
-    os.kill(switch.pid, sent)
-    for member in members:
-        error = member.wait_ended()
-        assert isinstance(error, SwitchUnreachableError)
-        assert f"127.0.0.1:{port} does not answer" in str(error)
-    with pytest.raises(SwitchUnreachableError, match="does not answer the question who lags"):
-        members[0].membership.diagnose()
-
-
-class Wire:
-    """A TCP connection to the switch that the test can cut while both ends live."""
-
-    def __init__(self, port: int) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self._target = port
-        self._sockets: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        try:
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
-                self._sockets += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
-        except OSError:
-            pass
-
-    @staticmethod
-    def _carry(source: socket.socket, sink: socket.socket) -> None:
-        try:
-            while data := source.recv(65536):
-                sink.sendall(data)
-        except OSError:
-            pass
-
-    def cut(self) -> None:
-        for end in self._sockets:
-            end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        self._sockets.clear()
-
-    def close(self) -> None:
-        self.cut()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-
-def test_a_worker_reconnects_after_a_broken_connection_without_an_error(
-    server: JoinServer, attend: Callable[..., Member]
-) -> None:
-    wire = Wire(server.port)
-    with futures.ThreadPoolExecutor() as pool:
-        cut_off = pool.submit(join, config_of(wire.port), 0, 2)
-        other = join(config_of(server.port), 1, 2)
-    members = [attend(cut_off.result()), attend(other)]
-    for _ in range(3):
-        wait_until(lambda: all(member.membership._events > 0 for member in members), "heartbeats were answered")
-        wire.cut()
-        before = members[0].membership._events
-        wait_until(lambda before=before: members[0].membership._events > before, "it attends again")
-    assert members[0].errors == members[1].errors == []
-    wire.close()
-
-
-@pytest.mark.slow
-def test_a_worker_whose_connection_stays_broken_is_lost_and_gives_up_the_switch(
-    server: JoinServer, attend: Callable[..., Member]
-) -> None:
-    wire = Wire(server.port)
-    with futures.ThreadPoolExecutor() as pool:
-        cut_off = pool.submit(join, config_of(wire.port), 0, 2)
-        other = join(config_of(server.port), 1, 2)
-    members = [attend(cut_off.result()), attend(other)]
-    wait_until(lambda: all(member.membership._events > 0 for member in members), "heartbeats were answered")
-    wire.close()
-    lost = members[1].wait_ended()
-    assert isinstance(lost, WorkerLostError)
-    assert lost.rank == 0
-    assert "nothing comes from the switch" in str(members[0].wait_ended())
-
-
 def test_a_worker_whose_certificate_was_revoked_is_refused_when_it_reconnects(
     server: JoinServer, attend: Callable[..., Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,20 +241,6 @@ def test_a_worker_whose_certificate_was_revoked_is_refused_when_it_reconnects(
     assert isinstance(error, JoinError)
     assert error.code == "UNAUTHENTICATED"
     assert "revoked" in str(error)
-
-
-def test_a_restarted_switch_does_not_know_its_old_workers(
-    spawn_switch: SpawnSwitch, attend: Callable[..., Member]
-) -> None:
-    switch, port = spawn_switch()
-    member = attend(join(config_of(port)))
-    wait_until(lambda: member.membership._events > 0, "a heartbeat was answered")
-    switch.kill()
-    switch.wait(PATIENCE_S)
-    spawn_switch(port)
-    error = member.wait_ended()
-    assert isinstance(error, SwitchUnreachableError)
-    assert "was started anew" in str(error) or "does not answer" in str(error)
 
 
 # The end of a worker's process, and forked children.
@@ -483,7 +275,7 @@ def test_a_process_that_ends_normally_leaves_its_job(server: JoinServer, attend:
     assert (status, errors) == (0, "")
     assert member.errors == []
     member.membership.leave()
-    assert states_at(server) == []
+    wait_until(lambda: states_at(server) == [], "the job is over")
 
 
 def test_a_process_that_an_exception_ends_tells_the_others(server: JoinServer, attend: Callable[..., Member]) -> None:
@@ -496,16 +288,17 @@ def test_a_process_that_an_exception_ends_tells_the_others(server: JoinServer, a
 
 
 def test_a_killed_process_is_lost(server: JoinServer, attend: Callable[..., Member]) -> None:
-    member, _, _, _ = run_worker(server, "import time; time.sleep(1); os._exit(3)", attend)
+    member, _, _, _ = run_worker(server, "while not membership._events: pass\nos._exit(3)", attend)
     error = member.wait_ended()
     assert isinstance(error, WorkerLostError)
     assert error.rank == 1
 
 
 FORK = """
-import multiprocessing, time, warnings
+import multiprocessing, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # what Python 3.12 and newer say of any fork where threads are
 from wiresum.agent import WiresumError
+from wiresum_lab.processes import PATIENCE_S, wait_until
 def child():
     membership.abort("never said")
     membership.leave()
@@ -516,15 +309,14 @@ def child():
 for _ in range(3):
     worker = multiprocessing.get_context("fork").Process(target=child)
     worker.start()
-    worker.join(10)
+    worker.join(PATIENCE_S)
     assert worker.exitcode == 0, worker.exitcode
 pid = os.fork()
 if pid == 0:
     sys.exit(0)  # runs what is registered for the exit of the interpreter
 assert os.waitpid(pid, 0)[1] == 0
 events = membership._events
-while membership._events < events + 3:
-    time.sleep(0.01)
+wait_until(lambda: membership._events >= events + 3, "three more heartbeats are answered")
 print("alive", flush=True)
 membership.leave()
 """
@@ -543,20 +335,138 @@ def test_the_variable_that_silences_grpc_is_restored() -> None:
     assert "GRPC_ENABLE_FORK_SUPPORT" not in os.environ
 
 
-@pytest.mark.slow
-def test_leave_returns_soon_if_the_switch_is_gone(spawn_switch: SpawnSwitch, attend: Callable[..., Member]) -> None:
-    switch, port = spawn_switch()
-    member = attend(join(config_of(port)))
-    os.kill(switch.pid, signal.SIGSTOP)
-    left = threading.Thread(target=member.membership.leave)
-    left.start()
-    left.join(PATIENCE_S)
-    assert not left.is_alive()
-    assert member.errors == []
+def answer_of(membership: Membership) -> messages.Diagnosis:
+    """It may take longer than a worker that has failed waits for it."""
+
+    def ask() -> messages.Diagnosis | None:
+        with contextlib.suppress(SwitchUnreachableError):
+            return membership.diagnose()
+        return None
+
+    return wait_until(ask, "the service answers")
 
 
 def test_diagnose_asks_the_switch(server: JoinServer) -> None:
     membership = join(config_of(server.port))
-    (worker,) = membership.diagnose().workers
+    (worker,) = answer_of(membership).workers
     assert (worker.peer.rank, worker.contributions, worker.left) == (0, 5, False), "as the switch says"
     membership.leave()
+
+
+# In virtual time.
+
+
+def test_no_switch_is_an_error_that_says_how_to_start_one(network: Network) -> None:
+    config = AgentConfig(switch=Service(network).endpoint)
+    expect_refusal("UNAVAILABLE", "start one there with `wiresum switch`", config, world=Host(network))
+
+
+def test_a_join_that_times_out_names_the_missing_ranks(network: Network, service: Service) -> None:
+    config = AgentConfig(switch=service.endpoint)
+    expect_refusal("DEADLINE_EXCEEDED", "ranks 0, 2 of 3", config, 1, 3, Host(network))
+
+
+def test_a_worker_whose_program_is_stopped_is_lost_though_its_membership_runs(
+    network: Network, service: Service, start: Start
+) -> None:
+    job = start(service.endpoint, [DataPath(), DataPath()])
+    job.members[1]._progress = lambda: None
+    network.wait_until(lambda: job.paths[0].errors, "it is lost")
+    (error,) = job.paths[0].errors
+    assert isinstance(error, WorkerLostError) and error.rank == 1
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_worker_that_was_stopped_says_so_and_does_not_blame_others(
+    network: Network, service: Service, start: Start, *, forgotten: bool
+) -> None:
+    """`forgotten`: and so is the job, when it asks again."""
+    job = start(service.endpoint, [DataPath(), DataPath()], can_move=False)
+    job.await_heard()
+    job.members[1]._awake.explain = lambda: "this process itself was stopped for 45 s"  # type: ignore[method-assign]
+    job.hosts[1].cut("silence")
+    network.wait_until(lambda: job.paths[0].errors, "it is lost")
+    if forgotten:
+        service.kill()
+        service.start()
+    job.hosts[1].cut("")
+    network.wait_until(lambda: job.paths[1].errors, "it hears of it")
+    (error,) = job.paths[1].errors
+    assert "this process itself was stopped for 45 s" in str(error)
+
+
+def test_a_lost_worker_is_named_to_the_others(network: Network, service: Service, start: Start) -> None:
+    job = start(service.endpoint, [DataPath(), DataPath(), DataPath()])
+    job.hosts[1].cut("silence")
+    network.wait_until(lambda: job.paths[0].errors and job.paths[2].errors, "the others have ended")
+    for path in (job.paths[0], job.paths[2]):
+        (error,) = path.errors
+        assert isinstance(error, WorkerLostError)
+        assert (error.rank, error.host_name) == (1, socket.gethostname())
+        assert "rank 1" in str(error)
+
+
+@pytest.mark.parametrize("how", ["refused", "silence"])
+def test_a_worker_that_cannot_move_gives_up_a_service_that_it_does_not_reach_and_is_lost(
+    network: Network, start: Start, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """After the grant's reattach time, or the time for a host that says nothing."""
+    limits = Limits(heartbeat_interval_ms=100, heartbeat_lost_ms=8000, connection_lost_ms=1000, reattach_ms=5000)
+    job = start(Service(network, limits).start().endpoint, [DataPath(), DataPath()], can_move=False)
+    job.hosts[0].cut(how)
+    cut_at = network.now()
+    first, second = job.await_errors()
+    assert isinstance(second, WorkerLostError) and second.rank == 0
+    assert isinstance(first, SwitchUnreachableError) and "nothing comes from the switch" in str(first)
+    assert ("refused" in str(first)) == (how == "refused")
+    (said,) = [text for text in caplog.messages if "the job goes on without it" in text]
+    assert "has not answered for 2 s" in said or how == "silence"
+    least_s, late_s = (5, 1) if how == "refused" else (8, module.SILENCE_S_MAX)  # it looks between two connections
+    assert least_s <= network.now() - cut_at < least_s + late_s
+
+
+@pytest.mark.parametrize("how", ["refused", "silence"])
+def test_a_worker_attends_again_after_each_broken_connection_without_an_error(
+    network: Network, start: Start, how: str
+) -> None:
+    service = Service(network, Limits(heartbeat_interval_ms=100)).start()
+    job = start(service.endpoint, [DataPath(), DataPath()])
+    for _ in range(3):
+        job.hosts[0].cut(how)
+        network.sleep(0.3)
+        job.hosts[0].cut("")
+        job.await_heard()
+
+
+def test_a_worker_that_cannot_move_hears_that_its_service_was_started_anew(service: Service, start: Start) -> None:
+    job = start(service.endpoint, [DataPath()], can_move=False)
+    service.kill()
+    service.start()
+    (error,) = job.await_errors()
+    assert isinstance(error, SwitchUnreachableError)
+    assert "was started anew" in str(error)
+
+
+@pytest.mark.parametrize("how", ["refused", "silence"])
+def test_leave_is_bounded_if_the_service_is_gone(network: Network, service: Service, start: Start, how: str) -> None:
+    job = start(service.endpoint, [DataPath(), DataPath()])
+    job.hosts[0].cut(how)
+    left_at = network.now()
+    job.members[0].leave()
+    assert network.now() - left_at <= 2 * module.LEAVE_S_MAX + module.THREAD_END_S_MAX
+    assert job.paths[0].errors == []
+
+
+def test_a_connection_that_is_silent_is_made_anew(network: Network, start: Start) -> None:
+    """Once for each SILENCE_S_MAX, and nothing else follows from that."""
+    service = Service(network, Limits(heartbeat_interval_ms=100)).start()
+    job = start(service.endpoint, [DataPath()])
+    stream = job.hosts[0].calls[-1]
+    job.hosts[0].loses_packets = True
+    network.sleep(module.SILENCE_S_MAX - 0.5)
+    assert not stream.is_over
+    network.sleep(1.0)
+    assert stream.is_over
+    job.hosts[0].loses_packets = False
+    job.await_heard()
+    job.check()

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import gc
-import logging
 import multiprocessing
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 from wiresum.agent.periodic import Periodic
+from wiresum_lab.clocks.for_threads import VirtualClock
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
 
-PERIODIC = Periodic("wiresum-test", 0.01)
-
-
-def threads() -> int:
-    return [thread.name for thread in threading.enumerate()].count("wiresum-test")
+PERIOD_S = 0.5
 
 
 class Counting:
@@ -29,52 +27,77 @@ class Counting:
         self.calls[self.name] += 1
 
 
-def test_functions_are_called_again_and_again_by_one_thread_that_ends_with_the_last_of_them() -> None:
+@pytest.fixture
+def clock() -> Iterator[VirtualClock]:
+    clock = VirtualClock()
+    yield clock
+    clock.expect_no_threads()
+
+
+@pytest.fixture
+def periodic(clock: VirtualClock) -> Periodic:
+    return Periodic("wiresum-test", PERIOD_S, clock)
+
+
+def test_functions_are_called_each_period_by_one_thread_that_ends_with_the_last_of_them(
+    clock: VirtualClock, periodic: Periodic
+) -> None:
     calls: Counter[str] = Counter()
     one, other = Counting(calls, "one").call, Counting(calls, "other").call
-    PERIODIC.add(one)
-    PERIODIC.add(other)
-    wait_until(lambda: min(calls["one"], calls["other"]) >= 3, "both were called")
-    assert threads() == 1
-    PERIODIC.discard(one)
-    before = calls.copy()
-    wait_until(lambda: calls["other"] >= before["other"] + 3, "the one that is left was called")
-    assert calls["one"] <= before["one"] + 1, "it may have been under way"
-    PERIODIC.discard(other)
-    wait_until(lambda: threads() == 0, "the thread has ended")
-    PERIODIC.add(one)
-    wait_until(lambda: calls["one"] >= before["one"] + 3, "a new thread calls it")
-    PERIODIC.discard(one)
+    periodic.add(one)
+    periodic.add(other)
+    clock.sleep(3.2 * PERIOD_S)
+    assert calls == {"one": 3, "other": 3}
+    assert clock.threads() == ["wiresum-test"]
+    periodic.discard(one)
+    clock.sleep(2 * PERIOD_S)
+    assert calls == {"one": 3, "other": 5}
+    periodic.discard(other)
+    clock.sleep(0.0)
+    assert clock.threads() == [], "it has ended at once"
+    periodic.add(one)
+    clock.sleep(1.2 * PERIOD_S)
+    assert calls == {"one": 4, "other": 5}
+    periodic.discard(one)
 
 
-def test_one_that_raises_is_logged_once_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_raises_is_logged_once_and_the_others_go_on(
+    clock: VirtualClock, periodic: Periodic, caplog: pytest.LogCaptureFixture
+) -> None:
     calls: Counter[str] = Counter()
     good = Counting(calls, "good").call
-    with caplog.at_level(logging.ERROR):
-        PERIODIC.add(lambda: 1 / 0)
-        PERIODIC.add(good)
-        wait_until(lambda: calls["good"] >= 3, "the other one was called")
-    assert [record.message for record in caplog.records] == [
-        "unexpected error in wiresum-test, which goes on without that"
-    ]
-    PERIODIC.discard(good)
+    periodic.add(lambda: 1 / 0)
+    periodic.add(good)
+    clock.sleep(3.2 * PERIOD_S)
+    assert calls["good"] == 3
+    assert caplog.messages == ["unexpected error in wiresum-test, which goes on without that"]
+    periodic.discard(good)
 
 
-def test_it_keeps_nobody_alive_that_was_discarded() -> None:
+def test_it_keeps_nobody_alive_that_was_discarded(clock: VirtualClock, periodic: Periodic) -> None:
     calls: Counter[str] = Counter()
     stays, goes = Counting(calls, "stays"), Counting(calls, "goes")
-    PERIODIC.add(stays.call)
-    PERIODIC.add(goes.call)
-    wait_until(lambda: calls["goes"] >= 1, "it was called")
-    PERIODIC.discard(goes.call)
+    periodic.add(stays.call)
+    periodic.add(goes.call)
+    clock.sleep(1.2 * PERIOD_S)
+    periodic.discard(goes.call)
     there = weakref.ref(goes)
     gc.disable()
     try:
         del goes
-        wait_until(lambda: there() is None, "nothing refers to it")
+        assert there() is None, "nothing refers to it"
     finally:
         gc.enable()
-        PERIODIC.discard(stays.call)
+        periodic.discard(stays.call)
+
+
+# A process that forks, in real time.
+
+PERIODIC = Periodic("wiresum-test", 0.01)
+
+
+def threads() -> int:
+    return [thread.name for thread in threading.enumerate()].count("wiresum-test")
 
 
 def _in_child(answers: multiprocessing.SimpleQueue[int]) -> None:
@@ -93,6 +116,6 @@ def test_a_forked_child_begins_anew() -> None:
     answers: multiprocessing.SimpleQueue[int] = context.SimpleQueue()
     child = context.Process(target=_in_child, args=(answers,))
     child.start()
-    child.join(20)
+    child.join(PATIENCE_S)
     PERIODIC.discard(of_parent)
     assert child.exitcode == 0 and answers.get() == 1

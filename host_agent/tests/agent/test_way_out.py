@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from wiresum.agent import AgentConfig
+from wiresum.agent.errors import SwitchUnreachableError
 from wiresum.agent.way_out import default_threads, way_out
 
 HOST = "127.0.0.1"
@@ -17,10 +18,14 @@ HOST = "127.0.0.1"
 def test_packet_size_follows_the_mtu_of_the_outgoing_interface() -> None:
     shown = subprocess.run(["ip", "-json", "-4", "address"], capture_output=True, text=True, check=True).stdout
     for device in json.loads(shown):
+        if "link_index" in device:
+            continue  # one end of a pair, which another test may take away
         for info in device["addr_info"]:
             config = AgentConfig(switch=f"{HOST}:1", address=info["local"])
             assert way_out(config) == (info["local"], device["mtu"])
     assert way_out(AgentConfig(switch=f"no-such-host.invalid:1,{HOST}:1"))[0] == HOST
+    with pytest.raises(SwitchUnreachableError, match="no-such-host"):
+        way_out(AgentConfig(switch="no-such-host.invalid:1"))
 
 
 @pytest.mark.parametrize(

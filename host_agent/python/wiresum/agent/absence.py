@@ -15,7 +15,6 @@ two (docs/operations.md, "Who is lost, and when"):
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -50,7 +49,7 @@ class Patience:
 class Silence:
     """Of the switch. Used by one thread."""
 
-    def __init__(self, traffic: Callable[[], TrafficStats], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, traffic: Callable[[], TrafficStats], clock: Callable[[], float]) -> None:
         self._read_traffic, self._clock = traffic, clock
         self.reset()
 
@@ -82,7 +81,7 @@ class Absence:
         patience: Patience,
         traffic: Callable[[], TrafficStats],
         why_cut_off: Callable[[], str],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         """`why_cut_off`: what is wrong with this host's own way to the switch, in words; empty if nothing is known."""
         self.cause = ""

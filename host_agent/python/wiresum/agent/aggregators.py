@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -30,6 +29,7 @@ from wiresum.agent.orders import Abort
 from wiresum.agent.resuming import Fallback
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
+from wiresum.agent.world import WORLD, World
 from wiresum.join import Admission, JoinReply
 from wiresum.join.lanes import lanes_of_mtu
 
@@ -68,11 +68,12 @@ class Aggregators:
         progress: Callable[[int], int | None],
         traffic: Callable[[int], TrafficStats],
         moving: Moving | None,
+        world: World,
     ) -> None:
         self.ended: WiresumError | None = None
         """Why the job has ended at one of them."""
         self._joined: list[Aggregator] = []
-        self._abort = Abort()
+        self._abort = Abort(world.clock.now)
         self._interruption = interruption
         self._lock = threading.Lock()
         self._on_ended = on_ended
@@ -96,6 +97,7 @@ class Aggregators:
         interruption: Interruption | None = None,
         moving: Moving | None = None,
         fallback: Fallback | None = None,
+        world: World = WORLD,
     ) -> Aggregators:
         """Returns when the job has been granted by all aggregators of the configuration. If one of them will not have
         it, those before it have been left. Raises a `JoinError`, why the job ended meanwhile, what `bind` raises, or
@@ -105,16 +107,16 @@ class Aggregators:
         `traffic` what went to and came from it. `on_ended` is called at most once, in another thread, when the job has
         ended at any of them for a reason that is not ours. `moving`: what moves the data path to another lease; None:
         nothing does. All of them may be called before this returns. `fallback`: of a job with one aggregator."""
-        give_up_at = time.monotonic() + config.join_timeout_s
+        give_up_at = world.clock.now() + config.join_timeout_s
         parts = config.aggregators
         threads = config.threads or (default_threads(len(parts)) if config.transport == "udp" else 1)
         ways = [way_out(part) for part in parts]
-        joined = cls(interruption or Interruption(), on_ended, progress, traffic, moving)
+        joined = cls(interruption or Interruption(), on_ended, progress, traffic, moving, world)
         try:
             for part, (address, _) in zip(parts, ways, strict=True):
                 port = bind(ports_address(part, address), threads, part.port_range)
                 membership = Membership.join(
-                    replace(part, join_timeout_s=_seconds_until(give_up_at)),
+                    replace(part, join_timeout_s=_in_tenths(give_up_at - world.clock.now())),
                     job_name=job_name,
                     rank=rank,
                     world_size=world_size,
@@ -128,6 +130,7 @@ class Aggregators:
                     can_move=moving is not None,
                     fallback=fallback,
                     abort=joined._abort,
+                    world=world,
                 )
                 joined._add(Aggregator(part.switch, address, membership))
             joined._check(job_name)
@@ -203,6 +206,6 @@ class Aggregators:
             )
 
 
-def _seconds_until(moment: float) -> float:
-    """Rounded up to tenths, for people."""
-    return max(0.1, math.ceil(10 * (moment - time.monotonic())) / 10)
+def _in_tenths(seconds: float) -> float:
+    """Rounded up, for people."""
+    return max(0.1, math.ceil(10 * seconds) / 10)

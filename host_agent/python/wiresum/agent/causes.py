@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from wiresum.agent.aggregators import Aggregator, Aggregators
+from wiresum.agent.diagnosis import why_translated
 from wiresum.agent.errors import (
     CollectiveTimeoutError,
     DivergedError,
@@ -16,6 +17,7 @@ from wiresum.agent.errors import (
 )
 from wiresum.agent.statistics import TrafficStats
 from wiresum.agent.way_out import path_mtu
+from wiresum.join import TRANSLATION_ADVICE
 from wiresum.join.lanes import lanes_of_mtu, packet_bytes
 
 GREETING_TIMEOUT_S = 10.0
@@ -46,6 +48,8 @@ class Causes:
                 f"{self._who}: the first sum is of chunks that do not belong together: {self._why_wrong()}",
                 number=sequence,
             )
+        if status == "timed-out" and not greeted:
+            return self._of_unanswered_greeting(states)
         if status == "timed-out":
             why = (
                 (f"{stop[0].upper()}{stop[1:]}. " if (stop := self._aggregators.own_stop()) else "")
@@ -71,9 +75,9 @@ class Causes:
     def of_wrong_greeting(self, found: int, expected: int) -> WiresumError:
         return WiresumError(f"the first sum came back wrong ({found}, expected {expected}): {self._why_wrong()}")
 
-    def of_unanswered_greeting(self, states: Sequence[TrafficStats]) -> SwitchUnreachableError:
-        """`states` are in the aggregators' order."""
-        return SwitchUnreachableError(self._why_data_does_not_pass(list(zip(self._aggregators, states, strict=True))))
+    def _of_unanswered_greeting(self, states: Sequence[TrafficStats]) -> SwitchUnreachableError:
+        text, translated = self._why_data_does_not_pass(list(zip(self._aggregators, states, strict=True)))
+        return SwitchUnreachableError(text, translated=translated)
 
     def of_shrunken_path(self, index: int) -> SwitchUnreachableError | None:
         """After the kernel did not take a packet for its size. None if packets fit again: then it was sent again."""
@@ -106,24 +110,35 @@ class Causes:
             f"another by a host name. If they do, {altered}"
         )
 
-    def _why_data_does_not_pass(self, parts: Sequence[tuple[Aggregator, TrafficStats]]) -> str:
+    def _why_data_does_not_pass(self, parts: Sequence[tuple[Aggregator, TrafficStats]]) -> tuple[str, str]:
+        """Why, and the part of it that is about translated addresses."""
         for aggregator, state in parts:
             if state.transport_error:
-                return f"{_data_ports(aggregator)} cannot be used: {os.strerror(state.transport_error)}"
+                return f"{_data_ports(aggregator)} cannot be used: {os.strerror(state.transport_error)}", ""
         for aggregator, state in parts:
             if state.results == 0:
                 return _why_nothing_comes(aggregator)
         where = " and ".join(_data_ports(aggregator) for aggregator, _ in parts)
-        return f"only part of what was sent to {where} came back: do all workers reach it?"
+        return f"only part of what was sent to {where} came back: do all workers reach it?", ""
 
 
-def _why_nothing_comes(aggregator: Aggregator) -> str:
+def _why_nothing_comes(aggregator: Aggregator) -> tuple[str, str]:
+    translated = _why_translated(aggregator)
+    doubt = f"{translated}: {TRANSLATION_ADVICE}. If nothing does: does" if translated else "Does"
     return (
         f"the control connection works, but nothing came back from {_data_ports(aggregator)} in "
-        f"{GREETING_TIMEOUT_S:.0f} s. Does a firewall block UDP, or does a link on the way not pass IP packets of "
+        f"{GREETING_TIMEOUT_S:.0f} s. {doubt} a firewall block UDP, or does a link on the way not pass IP packets of "
         f"{_packet_bytes(aggregator)} bytes (WIRESUM_LANES makes them smaller. {FIXED_LANES})?"
         + _doubt_about_multicast(aggregator)
-    )
+    ), translated
+
+
+def _why_translated(aggregator: Aggregator) -> str:
+    """What the service knows of the workers' addresses; empty also if it does not answer."""
+    try:
+        return why_translated(aggregator.membership.diagnose())
+    except SwitchUnreachableError:
+        return ""
 
 
 def _packet_bytes(aggregator: Aggregator) -> int:

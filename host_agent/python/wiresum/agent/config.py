@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from wiresum.join import name_problem
+from wiresum.join import addresses, name_problem
 from wiresum.join.constants import (
     AGGREGATORS_MAX,
     CONTROL_PORT,
@@ -162,7 +162,7 @@ def _address_problem(address: str) -> str:
         parsed = ipaddress.IPv4Address(address)
     except ValueError:
         return "it must be an IPv4 address of this host, like 10.0.0.1"
-    if parsed.is_unspecified or parsed.is_multicast or parsed.is_reserved:
+    if not addresses.can_send(parsed):
         return "it must be the address of one interface of this host"
     return ""
 
@@ -330,8 +330,8 @@ class AgentConfig:
     fallback: str = _setting(
         AUTO,
         "where the job goes on while no switch of `WIRESUM_SWITCH` serves: `auto`: at a software switch that rank 0 "
-        "starts on its host; `host:port`: at a service there, which rank 0 starts if that is its host; `off`. In "
-        "PyTorch only rank 0's counts; elsewhere `auto` is `off`: [operations.md](operations.md#without-any-switch)",
+        "starts on its host; `host:port`: the same, there; `off`. In PyTorch only rank 0's counts; elsewhere `auto` is "
+        "`off`: [operations.md](operations.md#without-any-switch)",
         problem=_fallback_problem,
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from wiresum import join as messages
 from wiresum.agent.config import AgentConfig
-from wiresum.join import credentials
+from wiresum.agent.world import WORLD, World
 
 
 def _import_grpc_without_fork_handlers() -> Any:
@@ -60,10 +60,10 @@ _CHANNEL_OPTIONS = (
 class Control:
     """The endpoints of the configuration, of which one is talked to. Any thread may call any method."""
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentConfig, world: World = WORLD) -> None:
         """Raises `CredentialsError`."""
         assert "+" not in config.switch, "a control channel is one aggregator's"
-        self._config = config
+        self._config, self._world = config, world
         self._lock = threading.RLock()
         self._turns = 0
         self._closed = False
@@ -127,9 +127,7 @@ class Control:
         return endpoints[(endpoints.index(endpoint) + 1) % len(endpoints)] if known else endpoints[0]
 
     def _open(self, endpoint: str) -> Any:
-        return credentials.open_channel(
-            endpoint, tls=self._config.tls, insecure=self._config.insecure, options=_CHANNEL_OPTIONS
-        )
+        return self._world.connect(endpoint, self._config, _CHANNEL_OPTIONS)
 
 
 def code_of(error: Any) -> str:
@@ -150,11 +148,11 @@ def is_from_service(error: Any) -> bool:
 
 def ask_again_after_s(error: Any) -> float | None:
     """None if asking again gives nothing else. The connection failed or broke, the service is just ending something, or
-    it has too much to do now, and says when it will have less."""
+    it has too much to do now, and says when it will have less, or gRPC says so in its place."""
     for key, value in _trailers(error):
-        if key == "grpc-retry-pushback-ms":
+        if key == messages.RETRY_KEY:
             return max(RETRY_PAUSE_S, int(value) / 1000)
-    broken = not is_from_service(error) and code_of(error) in ("CANCELLED", "INTERNAL")
+    broken = not is_from_service(error) and code_of(error) in ("CANCELLED", "INTERNAL", "RESOURCE_EXHAUSTED")
     return RETRY_PAUSE_S if broken or code_of(error) == "UNAVAILABLE" else None
 
 

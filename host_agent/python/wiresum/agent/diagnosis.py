@@ -112,10 +112,24 @@ def _laggards(workers: Sequence[messages.Diagnosis.Worker], tensor: int) -> list
             continue
         elif not worker.contributions:
             switch = worker.switch_name or "the switch"
-            findings.append(f"nothing of {peer} has reached {switch}: is its UDP traffic let through?")
+            findings.append(f"nothing of {peer} has reached {switch}: {_why_not_there(worker)}")
         elif lag := _lag(worker, tensor, contributions_most):
             findings.append(f"{peer} is {lag} behind; it was alive {worker.heartbeat_age_ms / 1000:.1f} s ago")
     return findings
+
+
+def _why_not_there(worker: messages.Diagnosis.Worker) -> str:
+    let_through = "is its UDP traffic let through?"
+    if not (translated := messages.why_translated(worker.peer)):
+        return let_through
+    return f"{translated}: {messages.TRANSLATION_ADVICE}. If nothing does, {let_through}"
+
+
+def why_translated(diagnosis: messages.Diagnosis) -> str:
+    """A sentence about the first worker of which nothing has reached the switch, as far as is known, and whose address
+    something on the way may translate; empty: there is none."""
+    silent = (worker for worker in diagnosis.workers if worker.uncounted or not worker.contributions)
+    return next(filter(None, (messages.why_translated(worker.peer) for worker in silent)), "")
 
 
 def _lagging_switches(diagnosis: messages.Diagnosis) -> list[str]:

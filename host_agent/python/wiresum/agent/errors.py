@@ -35,6 +35,11 @@ class WorkerLostError(WiresumError):
 class SwitchUnreachableError(WiresumError):
     """The switch, or the join service beside it, does not answer any more."""
 
+    def __init__(self, text: str, *, translated: str = "") -> None:
+        super().__init__(text)
+        self.translated = translated
+        """The part of the text that says which worker's address something on the way may translate; empty: none's."""
+
 
 class DivergedError(WiresumError):
     """The workers called different collectives, or the same ones in a different order."""

@@ -1,9 +1,13 @@
 """Where a job goes on while none of its switches serves: a software switch at rank 0's host (docs/operations.md,
 "Without any switch").
 
-When a job begins rank 0 reserves a TCP port, so that all workers know where that switch would be. Nothing listens
-there until a worker has halted and finds no service. Then rank 0's process starts `wiresum switch` as a child, which
-looks like any other service to workers and operators.
+When a job begins rank 0 takes a TCP port, so that all workers know where that switch would be, and holds it until the
+job is over: no other process can listen there. Nothing listens until a worker has halted and finds no service. Then
+rank 0's process starts `wiresum switch` as a child, and passes the port on to it. To operators it looks like any other
+service. It serves the jobs of this process alone, which it is told over a socket that no other process has.
+
+The port may be another process's already when a job begins. So before a worker says anything there it asks for a proof
+that the switch was told the job's secret (join/served.py).
 
 A thread attends to the child. Once a service of the job's own has been ready for a while it tells the child to end,
 which tells the workers that their switch is gone: they ask for a place again, at their own services first. A child
@@ -14,29 +18,35 @@ parent itself for as long, to tell the others that it was lost.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import logging
 import os
 import re
+import secrets
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from wiresum.agent.config import AUTO, OFF, AgentConfig
-from wiresum.agent.control import Control
+from wiresum.agent.control import Control, details, grpc
 from wiresum.agent.errors import WiresumError
 from wiresum.agent.way_out import way_out
-from wiresum.join import JoinReply, credentials
+from wiresum.agent.world import WORLD, World
+from wiresum.join import Challenge, JoinReply, credentials, hosts
 from wiresum.join.constants import SWITCH_SLOTS_MAX, THREADS_MAX
 from wiresum.join.credentials import CredentialsError
+from wiresum.join.served import NONCE_BYTES, ServedJob, pack, proof
 
 log = logging.getLogger(__name__)
 
 CONNECT_S_MAX = 0.25
+PROVE_S_MAX = 1.0
 LOOK_S, LOOK_S_MAX = 0.25, 1.0
 """Between two questions whether a service of the job's own is ready, and how long an answer may take."""
 RETURN_AFTER_S = 1.0
@@ -48,10 +58,11 @@ UNUSED_S_MAX = 5.0
 START_S_MAX, STOP_S_MAX = 30.0, 10.0
 START_PAUSE_S = 5.0
 """After a child that could not start."""
-SLOTS = 4096
-JOBS_AS_LARGE = 4
-"""So many jobs of the size of the first have room."""
+LEASES = 2
+"""Of each job there is room for so many: one that comes back may find its last lease still taken."""
 LINES_KEPT = 5
+TRIES_MAX = 16
+"""To find a port."""
 
 _READY = re.compile(r"^ready: .* data (\S+):(\d+)-")
 _OF_THE_SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
@@ -61,30 +72,60 @@ _OF_THE_SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 class Fallback:
     """Of one job's membership. Any thread may call any method."""
 
-    def __init__(self, config: AgentConfig, home: Home | None) -> None:
+    def __init__(self, config: AgentConfig, job_name: str, home: Home | None) -> None:
         """`home`: if this worker starts the switch; it is given back by `give_back`."""
         self.target = config.fallback
         """Its control endpoint, host:port."""
+        self.trouble = ""
+        """Why `serves` did not believe what listens there, a sentence; empty: nothing does, or it serves."""
         self._config = config
+        self._job_name = job_name
+        self._secret = b""
         self._home = home
         self._given_back = threading.Lock()
 
     @classmethod
-    def of(cls, config: AgentConfig, rank: int) -> Fallback | None:
+    def of(cls, config: AgentConfig, job_name: str, rank: int) -> Fallback | None:
         """None: there is none. That of `auto` is agreed on before, by `reserve` at rank 0."""
         if config.fallback == AUTO or not config.may_fall_back:
             return None
-        return cls(config, Home.at(config) if rank == 0 else None)
+        return cls(config, job_name, Home.at(config) if rank == 0 else None)
+
+    def know(self, grant: JoinReply) -> None:
+        """The job has begun: the switch may serve it. `grant`: any of the job's."""
+        self._secret = grant.members_secret
+        if self._home is not None and self._secret:
+            secret = self._secret.hex()
+            job = ServedJob(self._job_name, self._config.tenant, secret, grant.workers, grant.slots)
+            self._home.know(self, job, grant.lanes)
 
     def open(self, grant: JoinReply) -> None:
         """No service of the job's own serves it. Starts the switch, if this worker is the one and it does not run.
         Returns at once, and does not raise. `grant`: the job's newest."""
-        if self._home is not None:
+        self.know(grant)
+        if self._home is not None and self._secret:
             self._home.open(self, self._config, grant)
 
     def serves(self) -> bool:
-        """Does something listen there?"""
-        return _listens(self.target)
+        """Does the switch of this job's rank 0 listen there? It proves that, before this worker says anything there."""
+        self.trouble = ""
+        if not self._secret or not _listens(self.target):
+            return False
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        try:
+            with contextlib.closing(Control(replace(self._config, switch=self.target, fallback=OFF))) as control:
+                challenge = Challenge(job_name=self._job_name, nonce=nonce)
+                said = control.stub().Prove(challenge, timeout=PROVE_S_MAX).mac
+            found = "its proof is wrong"
+        except (grpc.RpcError, CredentialsError) as error:
+            said, found = b"", details(error)
+        if hmac.compare_digest(said, proof(self._secret, nonce)):
+            return True
+        self.trouble = (
+            f"what listens at {self.target} does not prove that it is the fallback switch of job '{self._job_name}', "
+            f"and was told nothing: another process of that host may have taken the port ({found})"
+        )
+        return False
 
     def close(self) -> None:
         """The job goes on elsewhere, or is over: the switch ends soon, unless other jobs need it. Idempotent."""
@@ -95,7 +136,7 @@ class Fallback:
         """The job is over. Idempotent."""
         self.close()
         if self._given_back.acquire(blocking=False) and self._home is not None:
-            self._home.give_back()
+            self._home.give_back(self)
 
 
 def reserve(config: AgentConfig) -> Home | None:
@@ -110,21 +151,52 @@ def reserve(config: AgentConfig) -> Home | None:
     return None if _warned(_why_not(config, address)) else Home.reserve(address)
 
 
+class Child(Protocol):
+    """A switch that this process has started: `_Child`."""
+
+    data: tuple[str, int]
+    """Its address and first port."""
+
+    @property
+    def runs(self) -> bool: ...
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def tell(self, served: bytes) -> None: ...
+
+    def said(self) -> str: ...
+
+    def stop(self) -> None: ...
+
+
 class Home:
     """Where this process can start a switch, and that switch while it is needed. One for each endpoint: all jobs of the
     process share it. Any thread may call any method."""
 
-    def __init__(self, endpoint: str, reserved: socket.socket | None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        data_port: int,
+        world: World = WORLD,
+        start: Callable[[list[str], socket.socket, bytes], Child] | None = None,
+    ) -> None:
+        """`data_port`: the first of its UDP ports; 0: any. `start`: a child, as `_Child` is made."""
         self.endpoint = endpoint
-        self._reserved = reserved
-        """Holds the port: what it is bound to can still be listened at, as both set SO_REUSEADDR."""
+        self.unused_s_max = UNUSED_S_MAX
+        self._world, self._clock, self._start = world, world.clock, start or _Child
+        self._data_port = data_port
+        self._held: socket.socket | None = None
+        """Has the TCP port, so that nobody else can listen there, but a child that has it too."""
         self._holders = 0
+        self._jobs: dict[Fallback, tuple[ServedJob, int]] = {}
+        """Those that a child serves, with their lanes."""
         self._users: set[Fallback] = set()
         """Who has opened it."""
         self._unused_since = 0.0
         self._thread: threading.Thread | None = None
-        self._next: tuple[AgentConfig, list[str]] | None = None
-        """The child to start when this one has ended."""
+        self._next: AgentConfig | None = None
+        """Of the child to start when this one has ended."""
         self._start_at = 0.0
         self._data: set[tuple[str, int]] = set()
         """Address and first port of each child so far."""
@@ -136,37 +208,49 @@ class Home:
         """At some port; the same one again if this process has one there."""
         with _registry.lock:
             for home in _registry.homes.values():
-                if home._reserved is not None and home._reserved.getsockname()[0] == address:
+                if home._data_port == 0 and home.endpoint.rpartition(":")[0] == address:
                     return home._use()
-            reserved = socket.socket()
-            try:
-                reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                reserved.bind((address, 0))
-            except OSError as error:
-                reserved.close()
-                log.warning("no port can be reserved for a fallback switch at %s: %s", address, error)
-                return None
-            return cls(f"{address}:{reserved.getsockname()[1]}", reserved)._use()
+            problem = ""
+            for _ in range(TRIES_MAX):
+                try:
+                    home = cls(f"{address}:{_free_port(address)}", 0)
+                    home._held = _take_port(home.endpoint)
+                    return home._use()
+                except OSError as error:  # somebody was faster
+                    problem = str(error)
+            log.warning("no port can be had for a fallback switch at %s: %s", address, problem)
+            return None
 
     @classmethod
     def at(cls, config: AgentConfig) -> Home | None:
-        """At the configuration's fallback; None if that is not on this host, or if it cannot serve."""
+        """At the configuration's fallback; None if it cannot serve there, and a warning has said why."""
         endpoint = config.fallback
         with _registry.lock:
             if endpoint in _registry.homes:
                 return _registry.homes[endpoint]._use()
-        host = endpoint.rpartition(":")[0]
-        if not _is_here(host) or _warned(_why_not(config, host)):
+        host, _, port = endpoint.rpartition(":")
+        if _warned("" if _is_here(host) else f"{host} is not on this host, where rank 0 is") or _warned(
+            _why_not(config, host)
+        ):
             return None
+        hosts.warn_if_only_here("WIRESUM_FALLBACK", host)
         with _registry.lock:
-            return _registry.homes.get(endpoint, cls(endpoint, None))._use()
+            home = _registry.homes.get(endpoint, cls(endpoint, int(port) + 1))
+            home._has_port()  # or it says so at once
+            return home._use()
 
     def _use(self) -> Home:
         self._holders += 1
         return _registry.homes.setdefault(self.endpoint, self)
 
-    def give_back(self) -> None:
+    def know(self, user: Fallback, job: ServedJob, lanes: int) -> None:
         with _registry.lock:
+            self._jobs[user] = job, lanes
+
+    def give_back(self, user: Fallback | None = None) -> None:
+        with _registry.lock:
+            if user is not None:
+                self._jobs.pop(user, None)
             self._holders -= 1
             if not self._holders and self._thread is None:
                 self._forget()
@@ -175,23 +259,21 @@ class Home:
         with _registry.lock:
             if user in self._users:
                 self._users.discard(user)
-                self._unused_since = time.monotonic()
+                self._unused_since = self._clock.now()
 
     def open(self, user: Fallback, config: AgentConfig, grant: JoinReply) -> None:
         with _registry.lock:
             self._users.add(user)
-            if time.monotonic() < self._start_at:
+            if self._clock.now() < self._start_at:
                 return
             if self._returned:
                 self._returns_in_vain = self._returns_in_vain + 1 if self._is_ours(grant) else 0
                 self._returned = False
-            self._next = (config, self._command(config, grant))
+            self._next = config
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="wiresum-fallback", daemon=True)
                 try:
-                    self._thread.start()
+                    self._thread = self._clock.start(self._serve, "wiresum-fallback")
                 except RuntimeError as error:  # the process ends, or may have no more threads
-                    self._thread = None
                     log.warning("the fallback switch at %s cannot be started: %s", self.endpoint, error)
 
     def _is_ours(self, grant: JoinReply) -> bool:
@@ -199,15 +281,22 @@ class Home:
         at = grant.switch_endpoint
         return any(at.address == address and 0 <= at.port - first < THREADS_MAX for address, first in self._data)
 
-    def _command(self, config: AgentConfig, grant: JoinReply) -> list[str]:
-        slots = min(max(SLOTS, JOBS_AS_LARGE * grant.slots), SWITCH_SLOTS_MAX)
-        data_port = 0 if self._reserved is not None else int(self.endpoint.rpartition(":")[2]) + 1
+    def _needs(self) -> _Sizes:
+        with _registry.lock:
+            jobs = list(self._jobs.values())
+        return _Sizes(sum(job.slots for job, _ in jobs), max((lanes for _, lanes in jobs), default=1))
+
+    def _served(self) -> bytes:
+        with _registry.lock:
+            return pack(job for job, _ in self._jobs.values())
+
+    def _command(self, config: AgentConfig, sizes: _Sizes) -> list[str]:
         options = {
             "--control": self.endpoint,
-            "--port": data_port,
-            "--lanes": grant.lanes,
-            "--slots": slots,
-            "--parent": os.getpid(),
+            "--port": self._data_port,
+            "--lanes": sizes.lanes,
+            "--slots": sizes.slots,
+            "--fallback": os.getpid(),
         } | ({"--tls": Path(config.tls).expanduser().absolute()} if config.tls else {})
         flags = ["--insecure"] * config.insecure + ["--no-offload"] * (not config.offload)
         words = [word for option, value in options.items() for word in (option, str(value))]
@@ -224,22 +313,39 @@ class Home:
                         self._forget()
                     return
             try:
-                self._attend(*wanted)
+                self._attend(wanted)
             except Exception:  # the system has no process or no thread left
                 log.exception("the fallback switch at %s cannot be started", self.endpoint)
-                self._start_at = time.monotonic() + START_PAUSE_S
+                self._start_at = self._clock.now() + START_PAUSE_S
 
-    def _attend(self, config: AgentConfig, command: list[str]) -> None:
-        if _listens(self.endpoint):  # another process of this host has started one
+    def _has_port(self) -> bool:
+        """Takes the port, if another process does not have it."""
+        if self._held is None:
+            try:
+                self._held = _take_port(self.endpoint)
+            except OSError as error:
+                log.warning(
+                    "no fallback switch can be started at %s: another process of this host has that port (%s), and "
+                    "this job will not go on there. End it (`ss -ltnp` shows it), or choose another WIRESUM_FALLBACK",
+                    self.endpoint, error.strerror,
+                )  # fmt: skip
+        return self._held is not None
+
+    def _attend(self, config: AgentConfig) -> None:
+        if not self._has_port():
+            self._start_at = self._clock.now() + START_PAUSE_S
             return
-        child = _Child(command)
-        lookout = _Lookout(config)
+        assert self._held is not None
+        needs = self._needs()
+        sizes = _Sizes(min(LEASES * needs.slots, SWITCH_SLOTS_MAX), needs.lanes)
+        child = self._start(self._command(config, sizes), self._held, self._served())
+        lookout = _Lookout(config, self._world)
         try:
-            give_up_at = time.monotonic() + START_S_MAX
-            while not child.is_ready and child.runs and time.monotonic() < give_up_at:
-                time.sleep(LOOK_S)
+            give_up_at = self._clock.now() + START_S_MAX
+            while not child.is_ready and child.runs and self._clock.now() < give_up_at:
+                self._clock.sleep(LOOK_S)
             if not child.is_ready:
-                self._start_at = time.monotonic() + START_PAUSE_S
+                self._start_at = self._clock.now() + START_PAUSE_S
                 log.warning("the fallback switch at %s does not start: %s", self.endpoint, child.said())
                 return
             self._data.add(child.data)
@@ -247,19 +353,24 @@ class Home:
                 "no switch of %s serves: the job goes on at a software switch of this host (%s), which is slower. It "
                 "returns when one serves again", config.switch, self.endpoint,
             )  # fmt: skip
-            while child.runs and not self._is_over(config, lookout):
-                time.sleep(LOOK_S)
+            while child.runs and not self._is_over(config, lookout, sizes):
+                child.tell(self._served())
+                self._clock.sleep(LOOK_S)
             if not child.runs:
                 log.warning("the fallback switch at %s has ended by itself: %s", self.endpoint, child.said())
         finally:
             lookout.close()
             child.stop()
+            _end_listening(self._held)
 
-    def _is_over(self, config: AgentConfig, lookout: _Lookout) -> bool:
+    def _is_over(self, config: AgentConfig, lookout: _Lookout, sizes: _Sizes) -> bool:
         with _registry.lock:
-            if not self._users and time.monotonic() > self._unused_since + UNUSED_S_MAX:
+            if not self._users and self._clock.now() > self._unused_since + self.unused_s_max:
                 return True
             if self._users and self._next is not None:
+                needs = self._needs()
+                if needs.slots > sizes.slots or needs.lanes > sizes.lanes:
+                    return True  # a larger one starts
                 self._next = None  # it runs already
             return_after_s = RETURN_AFTER_S * 2 ** min(self._returns_in_vain, RETURN_DOUBLINGS_MAX)
         if lookout.ready_s() < return_after_s:
@@ -270,26 +381,43 @@ class Home:
 
     def _forget(self) -> None:
         _registry.homes.pop(self.endpoint, None)
-        if self._reserved is not None:
-            self._reserved.close()
+        self.let_go()
+
+    def let_go(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+
+class _Sizes(NamedTuple):
+    """Of a switch."""
+
+    slots: int
+    lanes: int
 
 
 class _Child:
     """A process, until `stop`. What it says goes to our log at level debug."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], held: socket.socket, served: bytes) -> None:
+        """`held`: where it shall listen. `served`: the jobs, as in served.py."""
+        self._channel, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.setblocking(False)
+        socket.send_fds(self._channel, [served], [held.fileno()])
+        self._told = served
         environment = {name: value for name, value in os.environ.items() if name not in _OF_THE_SUPERVISOR}
         self._process = subprocess.Popen(
             command,
             cwd="/",  # Python looks for modules in the folder that it is started in
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=its_end.fileno(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C is for the worker, which says when to end
         )
+        its_end.close()
         self.data = ("", 0)
         """Address and first port; 0 until it serves."""
         self._said: deque[str] = deque(maxlen=LINES_KEPT)
@@ -303,6 +431,13 @@ class _Child:
     @property
     def is_ready(self) -> bool:
         return self.data[1] != 0
+
+    def tell(self, served: bytes) -> None:
+        """Which jobs to serve from now on, if that has changed. Does not wait."""
+        if served != self._told:
+            with contextlib.suppress(OSError):  # it reads nothing, and is told at the next look; or it ends
+                self._channel.send(served)
+                self._told = served
 
     def said(self) -> str:
         """The end of it."""
@@ -318,6 +453,7 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._channel.close()
         self._reader.join(LOOK_S)
 
     def _read(self) -> None:
@@ -333,8 +469,8 @@ class _Child:
 class _Lookout:
     """Looks whether one of the job's own services could take a job. Used by one thread."""
 
-    def __init__(self, config: AgentConfig) -> None:
-        self._config = replace(config, fallback=OFF)
+    def __init__(self, config: AgentConfig, world: World) -> None:
+        self._config, self._world = replace(config, fallback=OFF), world
         self._control: Control | None = None
         self._ready_since: float | None = None
 
@@ -342,7 +478,7 @@ class _Lookout:
         """For how long without a break; 0: it is not."""
         ready = False
         with contextlib.suppress(CredentialsError):  # files are being replaced
-            self._control = self._control or Control(self._config)
+            self._control = self._control or Control(self._config, self._world)
             turns = self._control.turns
             ready = self._control.is_ready(LOOK_S_MAX)
             if not ready:
@@ -351,8 +487,8 @@ class _Lookout:
             self._ready_since = None
             return 0.0
         if self._ready_since is None:
-            self._ready_since = time.monotonic()
-        return time.monotonic() - self._ready_since
+            self._ready_since = self._world.clock.now()
+        return self._world.clock.now() - self._ready_since
 
     def close(self) -> None:
         if self._control is not None:
@@ -399,6 +535,37 @@ def _is_here(host: str) -> bool:
     return True
 
 
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def _take_port(endpoint: str) -> socket.socket:
+    """Nobody else can bind to this address, and so not listen there. Raises an `OSError` if somebody does. (The port is
+    a given one: the system lets go of one that it has chosen when a socket stops listening.)"""
+    host, _, port = endpoint.rpartition(":")
+    held = socket.socket()
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # although old connections have their last packets
+        held.bind((host, int(port)))
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def _end_listening(held: socket.socket) -> None:
+    """A child that was killed has not. The port stays taken."""
+    with contextlib.suppress(OSError):
+        # To shut down a socket that does not listen would also shut down all connections that it ever takes.
+        if held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            held.shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(OSError):  # a forked child has closed its copy
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+
+
 def _listens(endpoint: str) -> bool:
     host, _, port = endpoint.rpartition(":")
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), CONNECT_S_MAX):
@@ -417,8 +584,10 @@ class _Registry:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """A forked child starts and stops nothing. Its copies of reserved sockets keep nobody from listening there."""
+        """A forked child starts and stops nothing, and holds no port when its parent has ended."""
         self.lock = threading.RLock()
+        for home in self.homes.values():
+            home.let_go()
         self.homes = {}
 
 

@@ -22,6 +22,7 @@ from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND
 from wiresum.agent.statistics import NO_TRAFFIC, Moved, TrafficStats
 from wiresum.agent.way_out import spin_us_of
+from wiresum.agent.world import WORLD, World
 from wiresum.join import Admission, JoinReply
 
 EXACT_ELEMENTS_MAX = {"auto": 4096, "adaptive": 4096, "exact": 2**64 - 1, "block": 0}
@@ -52,14 +53,15 @@ class JobMembership:
         world_size: int,
         admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
+        world: World = WORLD,
     ) -> None:
-        self._config = config
+        self._config, self._world = config, world
         self._job_name = job_name
         self._rank = rank
         self._world_size = world_size
         self._admission = admission
         self._interruption = interruption
-        self._fallback = Fallback.of(config, rank)
+        self._fallback = Fallback.of(config, job_name, rank)
         self._aggregators: Aggregators | None = None
         self._causes: Causes | None = None
         self._ask: Callable[[], Fields | None] = dict
@@ -90,10 +92,13 @@ class JobMembership:
                 interruption=self._interruption,
                 moving=self,
                 fallback=self._fallback,
+                world=self._world,
             )
         except BaseException:
             self._give_back_fallback()
             raise
+        if self._fallback is not None:
+            self._fallback.know(next(iter(aggregators)).membership.grant)
         self._causes = Causes(aggregators, self._job_name)
         with self._moving:
             said: list[tuple[str, dict[str, object]]] = [
@@ -171,8 +176,6 @@ class JobMembership:
         if what == "explain":
             states, greeted = self._states(told), told["greeted"] == "1"
             return self._causes.of_status(told["status"], int(told["tensor"]), states, greeted=greeted)
-        if what == "greeting-unanswered":
-            return self._causes.of_unanswered_greeting(self._states(told))
         if what == "greeting-wrong":
             return self._causes.of_wrong_greeting(int(told["found"]), int(told["expected"]))
         raise ValueError(f"'{what}' is nothing that a session asks")

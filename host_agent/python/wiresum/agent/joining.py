@@ -7,18 +7,19 @@ next endpoint if there are several: the worker's `attempt` tells the service tha
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import socket
 import threading
-import time
-from importlib import metadata
 from typing import Any
 
 from wiresum import join as messages
+from wiresum.agent.clock import CLOCK, Clock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of
 from wiresum.agent.errors import JoinError, WiresumError
+from wiresum.join import hosts
 from wiresum.join.credentials import CredentialsError
 
 log = logging.getLogger(__name__)
@@ -58,30 +59,34 @@ class Interruption:
         if self._error is not None:
             raise self._error
 
-    def sleep(self, seconds: float) -> None:
-        self._interrupted.wait(seconds)
+    def sleep(self, seconds: float, clock: Clock) -> None:
+        clock.wait(self._interrupted, seconds)
         self.check()
 
 
 def ask_until_granted(
-    control: Control, config: AgentConfig, request: messages.JoinRequest, interruption: Interruption
+    control: Control,
+    config: AgentConfig,
+    request: messages.JoinRequest,
+    interruption: Interruption,
+    clock: Clock = CLOCK,
 ) -> messages.JoinReply:
     """Raises a `JoinError`, what it is interrupted with, or why a job that would go on is over."""
-    give_up_at = time.monotonic() + config.join_timeout_s
-    waiting = _Waiting(give_up_at)
+    give_up_at = clock.now() + config.join_timeout_s
+    waiting = _Waiting(give_up_at, clock)
     try:
         while True:
             turns = control.turns
             try:
-                return _ask(control, request, give_up_at, waiting, interruption)
+                return _ask(control, request, give_up_at - clock.now(), waiting, interruption)
             except grpc.RpcError as error:
                 interruption.check()
                 pause_s = ask_again_after_s(error)
-                if pause_s is None or give_up_at - time.monotonic() <= pause_s:
+                if pause_s is None or give_up_at - clock.now() <= pause_s:
                     raise _join_error(error, control, config, request.job_name) from None
                 from_service = is_from_service(error)
                 waiting.hear(details(error) if from_service else _unreached(error, config))
-            interruption.sleep(pause_s)
+            interruption.sleep(pause_s, clock)
             if not from_service and len(config.control_endpoints) > 1:
                 control.move_on(turns)
     except CredentialsError as error:
@@ -93,12 +98,12 @@ def ask_until_granted(
 def _ask(
     control: Control,
     request: messages.JoinRequest,
-    give_up_at: float,
+    left_s: float,
     waiting: _Waiting,
     interruption: Interruption,
 ) -> messages.JoinReply:
     """Raises a `grpc.RpcError`, also if the stream ends without a grant, and why the job is over."""
-    left_s = max(0.001, give_up_at - time.monotonic())
+    left_s = max(0.001, left_s)
     request.timeout_ms = max(1, int(1000 * left_s))
     call = control.stub().Join(request, timeout=left_s + JOIN_MARGIN_S)
     interruption.watch(call)
@@ -135,15 +140,14 @@ class _NoGrantError(grpc.RpcError):  # type: ignore[misc]
 class _Waiting:
     """Tells the user what is waited for, once that takes long, and again whenever it changes."""
 
-    def __init__(self, give_up_at: float) -> None:
-        self._give_up_at = give_up_at
+    def __init__(self, give_up_at: float, clock: Clock) -> None:
+        self._give_up_at, self._clock = give_up_at, clock
         self._lock = threading.Lock()
         self._heard = ""
         self._said = ""
         self._due = False
-        self._timer = threading.Timer(WAITING_SAID_AFTER_S, self._fall_due)
-        self._timer.daemon = True
-        self._timer.start()
+        self._over = threading.Event()
+        clock.start(self._fall_due, "wiresum-waiting")
 
     def hear(self, text: str) -> None:
         with self._lock:
@@ -151,9 +155,11 @@ class _Waiting:
             self._say()
 
     def end(self) -> None:
-        self._timer.cancel()
+        self._over.set()
 
     def _fall_due(self) -> None:
+        if self._clock.wait(self._over, WAITING_SAID_AFTER_S):
+            return
         with self._lock:
             self._due = True
             self._say()
@@ -161,13 +167,14 @@ class _Waiting:
     def _say(self) -> None:
         if self._due and self._heard != self._said:
             self._said = self._heard
-            left_s = max(0.0, self._give_up_at - time.monotonic())
+            left_s = max(0.0, self._give_up_at - self._clock.now())
             log.warning("%s (for up to %.0f s more)", self._heard, left_s)
 
 
 def _unreached(error: Any, config: AgentConfig) -> str:
     text = f"waiting for switch at {config.switch}"
-    return f"{text}: {details(error)}" if _is_about_tls(error, config) else text
+    says_why = _is_about_tls(error, config) or code_of(error) == "RESOURCE_EXHAUSTED"
+    return f"{text}: {details(error)}" if says_why else text
 
 
 def _is_about_tls(error: Any, config: AgentConfig) -> bool:
@@ -209,14 +216,23 @@ def _advice(error: Any, config: AgentConfig) -> str:
 
 
 def with_address(grant: messages.JoinReply, control: Control) -> messages.JoinReply:
-    """The same, changed in place, with an address of its switch."""
+    """The same, changed in place, with an address of its switch. What a service says is parsed and never looked up; the
+    names that this looks up are the user's own. Raises a `JoinError`."""
+    for said in (grant.switch_endpoint, grant.results_group):
+        if said.address and not _is_ipv4(said.address):
+            raise JoinError(
+                f"the switch at {control.endpoint} gave a lease at {said.address[:64]!r}: an IP address is needed, "
+                f"IPv4 in dotted form, as every release of wiresum gives: look at what runs there",
+                code="INTERNAL",
+            )
     if grant.switch_endpoint.address in ("", "0.0.0.0"):  # a switch at every address of its host
-        grant.switch_endpoint.address = socket.gethostbyname(control.endpoint.rpartition(":")[0])
+        grant.switch_endpoint.address = hosts.addresses_of(control.endpoint.rpartition(":")[0], socket.AF_INET)[0]
     return grant
 
 
-def software_version() -> str:
+def _is_ipv4(text: str) -> bool:
     try:
-        return metadata.version("wiresum")
-    except metadata.PackageNotFoundError:
-        return ""
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True

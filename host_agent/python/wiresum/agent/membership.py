@@ -26,14 +26,12 @@ import secrets
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from wiresum import join as messages
 from wiresum.agent import lifetime
 from wiresum.agent.absence import Absence, Patience, Silence
-from wiresum.agent.awake import AwakeClock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of, error_of_forgotten
@@ -43,16 +41,17 @@ from wiresum.agent.errors import (
     SwitchUnreachableError,
     WiresumError,
 )
-from wiresum.agent.joining import Interruption, ask_until_granted, software_version, with_address
+from wiresum.agent.joining import Interruption, ask_until_granted, with_address
 from wiresum.agent.moves import Halt, Move, Moves
 from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.orders import Abort
-from wiresum.agent.polling import sleep_until
 from wiresum.agent.resuming import FALLBACK_AFTER_S, RESUME_S, Fallback, Resuming, resumed
 from wiresum.agent.statistics import NO_TRAFFIC, Moved, TrafficStats
 from wiresum.agent.way_out import why_cut_off
+from wiresum.agent.world import WORLD, World
 from wiresum.join import Admission
 from wiresum.join.credentials import CredentialsError
+from wiresum.join.release import software_version
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +92,7 @@ class Membership:
         reply: messages.JoinReply,
         fallback: Fallback | None,
         abort: Abort,
+        world: World,
     ) -> None:
         self.grant = with_address(reply, control)
         """The newest."""
@@ -106,7 +106,7 @@ class Membership:
         self._control = control
         self._member = _member_of(reply)
         self._lock = threading.RLock()  # as all of ours: a signal's handler may leave or abort in the midst of either
-        self._awake = AwakeClock()
+        self._clock, self._awake = world.clock, world.awake()
         self._group_watch = GroupWatch(self.grant, self.where)
         self._leaves = False
         """`leave` was called ..."""
@@ -131,7 +131,7 @@ class Membership:
         self._ended = False
         self._given_up = False
         self._abort = abort
-        self._telling = threading.RLock()
+        self._telling = world.clock.lock()
         """Of an order: one thread at a time."""
         self._told_of_abort = self._told_of_leave = False
         self._on_ended: Callable[[WiresumError], None] | None = None
@@ -157,6 +157,7 @@ class Membership:
         can_move: bool = False,
         fallback: Fallback | None = None,
         abort: Abort | None = None,
+        world: World = WORLD,
     ) -> Membership:
         """Returns when all workers of the job have asked, and there is room for it; there must be room at once unless
         `admission` is QUEUE (join.proto says what the others are). `config` names one aggregator, and `address` and
@@ -186,12 +187,12 @@ class Membership:
             can_move=can_move,
         )
         try:
-            control = Control(config)
+            control = Control(config, world)
         except CredentialsError as error:
             raise JoinError(f"cannot join job '{job_name}': {error}", code="UNAUTHENTICATED") from None
         try:
-            reply = ask_until_granted(control, config, request, interruption or Interruption())
-            return cls(config, request, control, reply, fallback, abort or Abort())
+            reply = ask_until_granted(control, config, request, interruption or Interruption(), world.clock)
+            return cls(config, request, control, reply, fallback, abort or Abort(world.clock.now), world)
         except BaseException:
             control.close()
             raise
@@ -218,9 +219,8 @@ class Membership:
             self._progress, self._traffic = progress, traffic
             self._moves.set_data_path(halt, move)
             self._awake.watch()
-            self._thread = threading.Thread(target=self._attend, name="wiresum-membership", daemon=True)
-            self._thread.start()
-        self._begun.wait(BEGIN_S_MAX)  # so that a process that ends at once does not end in between
+            self._thread = self._clock.start(self._attend, "wiresum-membership")
+        self._clock.wait(self._begun, BEGIN_S_MAX)  # so that a process that ends at once does not end in between
 
     @property
     def service(self) -> str:
@@ -271,10 +271,10 @@ class Membership:
                 self._leaver = threading.current_thread()
         if not first:  # another thread is at it, or was; or this one is, which a signal has interrupted
             if threading.current_thread() not in (self._thread, self._leaver):
-                self._left.wait(ABORT_S_MAX + LEAVE_S_MAX + THREAD_END_S_MAX)
+                self._clock.wait(self._left, ABORT_S_MAX + LEAVE_S_MAX + THREAD_END_S_MAX)
             return
         try:
-            give_up_at = time.monotonic() + LEAVE_S_MAX
+            give_up_at = self._clock.now() + LEAVE_S_MAX
             self._heed_order()
             if not self._tell_order():
                 self._await_told(give_up_at)
@@ -286,7 +286,7 @@ class Membership:
             self._stop_resuming(SessionClosedError("this worker has left the job"))
             self._hang_up()
             if self._thread is not None and threading.current_thread() is not self._thread:
-                self._thread.join(THREAD_END_S_MAX)
+                self._clock.join(self._thread, THREAD_END_S_MAX)
             self._awake.unwatch()
             self._control.close()
             if self._fallback is not None:
@@ -349,16 +349,16 @@ class Membership:
             give_up_at = self._abort.given_at + min(ABORT_S_MAX, self._config.lost_after_s)
             log.warning(
                 "no service has heard yet that this worker has ended job '%s' (%s): it looks for one for up to %.0f s",
-                self._job_name, self._abort.order.reason, max(0.0, give_up_at - time.monotonic()),
+                self._job_name, self._abort.order.reason, max(0.0, give_up_at - self._clock.now()),
             )  # fmt: skip
-        sleep_until(lambda: not thread.is_alive() or self._order() is None or self._abort.is_told, give_up_at)
+        self._clock.wait_for(lambda: not thread.is_alive() or self._order() is None or self._abort.is_told, give_up_at)
 
     def _tell(self, what: str, request: messages.LeaveRequest | messages.AbortRequest) -> bool:
         """Whether it was told. Looks for a service that is away for a moment, unless the job is over anyway."""
         if self._given_up:
             return False
-        give_up_at = time.monotonic() + LEAVE_S_MAX
-        while (left_s := give_up_at - time.monotonic()) > 0:
+        give_up_at = self._clock.now() + LEAVE_S_MAX
+        while (left_s := give_up_at - self._clock.now()) > 0:
             turns = self._control.turns
             try:
                 getattr(self._control.stub(), what)(request, timeout=left_s)
@@ -368,7 +368,7 @@ class Membership:
                 pause_s = ask_again_after_s(error)
             if pause_s is None or self._ended or self._resuming is not None or not self._move_on(turns):
                 return False
-            time.sleep(pause_s)
+            self._clock.sleep(pause_s)
         return False
 
     # Attending.
@@ -386,7 +386,7 @@ class Membership:
                 ended = self._look_for_lease(end is not None, absence.cause, turns)
             elif end is not None:
                 ended = self._begin_to_resume(end, turns)
-            elif not self._leaving.wait(RETRY_PAUSE_S):
+            elif not self._clock.wait(self._leaving, RETRY_PAUSE_S):
                 self._move_on(turns)
                 if (error := absence.error()) is not None:
                     end = _End(error, f"{self.where} does not answer", left_s=absence.left_s)
@@ -417,7 +417,7 @@ class Membership:
         self._heard_at = self._began_at = self._awake.now()
         hung_up, silence = threading.Event(), Silence(self._traffic, self._awake.now)
         if not lifetime.can_start_threads():
-            self._leaving.wait(LEAVE_S_MAX)
+            self._clock.wait(self._leaving, LEAVE_S_MAX)
             return None
         try:
             call = self._call = self._control.stub().Attend(self._heartbeats(hung_up))
@@ -482,14 +482,14 @@ class Membership:
                 halted=None if self._is_done else self._moves.halted,
             )
             self._group_watch.look(self._traffic)
-            self._beat_now.wait(self.grant.heartbeat_interval_ms / 1000)
+            self._clock.wait(self._beat_now, self.grant.heartbeat_interval_ms / 1000)
             if self._awake.now() - self._heard_at > silence_s_max:
                 log.info("%s has been silent for %.1f s: a fresh connection is made", self.where, silence_s_max)
                 self._hang_up()
                 return
         # To end here would tell the service that we close our side, and it would take that for a loss before it has
         # our Leave: the stream ends when it is cancelled.
-        hung_up.wait(LEAVE_S_MAX + THREAD_END_S_MAX)
+        self._clock.wait(hung_up, LEAVE_S_MAX + THREAD_END_S_MAX)
 
     # Moving.
 
@@ -550,15 +550,17 @@ class Membership:
             self._halt_unasked(end.lost)
         halted = self._moves.halted
         if halted is None and not self._is_done:  # the session is being closed
-            self._leaving.wait(RETRY_PAUSE_S)
+            self._clock.wait(self._leaving, RETRY_PAUSE_S)
             return None
         self._request.resumed.CopyFrom(resumed(self.grant, halted.positions if halted else b"", end.lost))
         with self._lock:
             if self._resuming is None:
                 within_s = max(end.left_s, min(RESUME_S, self._config.lost_after_s))
+                awake, clock = self._awake.now, self._clock
                 self._resuming = Resuming(
-                    self._control, self._config, end.error, within_s, self._fallback, self._order, self._awake.now
+                    self._control, self._config, end.error, within_s, self._fallback, self._order, awake, clock
                 )
+        self._control.further = end.go_to  # the fallback has just proved that it is the one, or has to again
         self._move_on(turns, end.go_to or self._control.endpoints[0])
         return None
 
@@ -581,7 +583,6 @@ class Membership:
             return None
         if self._awake.now() - halted_at < FALLBACK_AFTER_S:
             return None
-        self._control.further = fallback.target
         fallback.open(self.grant)
         if not fallback.serves():
             return None
@@ -606,7 +607,7 @@ class Membership:
             self._note_over()
         if (over := resuming.look(self.grant, cause)) is not None:
             self._given_up = True
-        elif not self._leaving.wait(RETRY_PAUSE_S):
+        elif not self._clock.wait(self._leaving, RETRY_PAUSE_S):
             self._move_on(turns, resuming.next if answered else "")
         return over
 

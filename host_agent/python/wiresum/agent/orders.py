@@ -9,7 +9,6 @@ order on the worker does nothing else for the job: it neither halts, nor moves, 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from wiresum.join import JobEnded
@@ -20,7 +19,7 @@ class Abort:
     """That a worker ends its job for all. Its memberships at all aggregators share this: all workers are at each of
     them, so it is enough that one has heard it. Any thread may call any method."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.RLock()
         self.order: JobEnded | None = None

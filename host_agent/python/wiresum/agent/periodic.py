@@ -7,6 +7,8 @@ import os
 import threading
 from collections.abc import Callable
 
+from wiresum.agent.clock import CLOCK, Clock
+
 log = logging.getLogger(__name__)
 
 
@@ -15,36 +17,36 @@ class Periodic:
     the others wait meanwhile; one that raises is not called again. Made once and kept until the process ends; a forked
     child has none of its parent's functions. Any thread may call any method."""
 
-    def __init__(self, name: str, period_s: float) -> None:
-        self._name, self._period_s = name, period_s
-        self._changed = threading.Condition()
+    def __init__(self, name: str, period_s: float, clock: Clock = CLOCK) -> None:
+        self._name, self._period_s, self._clock = name, period_s, clock
+        self._lock, self._unused = threading.Lock(), threading.Event()
         self._functions: list[Callable[[], object]] = []
         self._thread: threading.Thread | None = None
         os.register_at_fork(after_in_child=self._forget)
 
     def add(self, function: Callable[[], object]) -> None:
         """Raises a `RuntimeError` if the thread cannot be started."""
-        with self._changed:
+        with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread
+                self._thread = self._clock.start(self._run, self._name)
             self._functions.append(function)
+            self._unused.clear()
 
     def discard(self, function: Callable[[], object]) -> None:
         """It may be under way when this returns, but is not called any more. No error if it is not there."""
-        with self._changed:
+        with self._lock:
             if function in self._functions:
                 self._functions.remove(function)
-            self._changed.notify_all()
+            if not self._functions:
+                self._unused.set()
 
     def _forget(self) -> None:
-        self._changed, self._functions, self._thread = threading.Condition(), [], None
+        self._lock, self._unused, self._functions, self._thread = threading.Lock(), threading.Event(), [], None
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._functions, self._period_s)
+            self._clock.wait(self._unused, self._period_s)
+            with self._lock:
                 if not self._functions:
                     self._thread = None
                     return
@@ -52,7 +54,7 @@ class Periodic:
 
     def _call_all(self) -> None:
         # In a frame of its own: while the thread sleeps it holds no function, and so nobody's memory.
-        with self._changed:
+        with self._lock:
             functions = list(self._functions)
         for function in functions:
             try:

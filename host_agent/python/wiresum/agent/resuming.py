@@ -15,22 +15,22 @@ that are at different services meet after all.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
 from wiresum import join as messages
+from wiresum.agent.clock import Clock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import Control
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.join import Admission
 from wiresum.join.constants import REASON_CHARACTERS_MAX
+from wiresum.join.served import job_id
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,6 @@ TURN_S_MIN = 0.1
 FALLBACK_AFTER_S = 1.0
 """After so long without a lease the fallback is started."""
 ATTEMPT_BYTES = 16
-JOB_ID_BYTES = 16
 _AGAIN = ("DEADLINE_EXCEEDED", "ABORTED", "ALREADY_EXISTS", "UNAVAILABLE")
 """Refusals that asking again may help against, as join.proto lists them."""
 
@@ -60,13 +59,18 @@ class Fallback(Protocol):
         """Where its service is, host:port; empty: there is none."""
         ...
 
+    @property
+    def trouble(self) -> str:
+        """Why what listens there was not believed to be the fallback, a sentence; empty if that is not so."""
+        ...
+
     def open(self, grant: messages.JoinReply) -> None:
         """Starts it, if that is this process's part, for a job with such a lease. Idempotent, and quick; also to be
         called again after `close`."""
         ...
 
     def serves(self) -> bool:
-        """Does it take jobs? Bounded in time: a fraction of a second."""
+        """Does it take this job? Bounded in time: a second or two."""
         ...
 
     def close(self) -> None:
@@ -85,17 +89,18 @@ class Resuming:
         within_s: float,
         fallback: Fallback | None,
         order: Callable[[], messages.JobEnded | None],
-        clock: Callable[[], float] = time.monotonic,
+        awake: Callable[[], float],
+        clock: Clock,
     ) -> None:
         """`lost`: what the job ends with if there is no other lease. `order`: what this worker has said of its job's
-        end, if a service is to hear it; then it asks for no lease."""
+        end, if a service is to hear it; then it asks for no lease. `awake`: seconds in which this process ran."""
         self._control = control
         self._config = config
         self.lost = lost
         self._fallback = fallback
         self._order = order
-        self._clock = clock
-        self._began_at = clock()
+        self._awake, self._clock = awake, clock
+        self._began_at = awake()
         self._within_s = within_s
         self._attempt = secrets.token_hex(ATTEMPT_BYTES)
         self._asking, self._telling = Interruption(), Interruption()
@@ -140,7 +145,8 @@ class Resuming:
             request.resumed.ended.CopyFrom(order)
         here = replace(self._config, switch=self._control.endpoint, join_timeout_s=patience_s)
         try:
-            return ask_until_granted(self._control, here, request, self._telling if order else self._asking)
+            interruption = self._telling if order else self._asking
+            return ask_until_granted(self._control, here, request, interruption, self._clock)
         except JoinError as error:
             self._why, again = str(error), error.code in _AGAIN
             self._final = not again and not others
@@ -166,19 +172,22 @@ class Resuming:
         over; has the fallback started when it is time."""
         if self.over is not None:
             return self.over
+        if self._fallback is not None and self._fallback.trouble:
+            self._why = self._fallback.trouble
         self._why = self._why or cause
         if self._final or self._left_s() <= 0:
-            looked_s = self._clock() - self._began_at
+            looked_s = self._awake() - self._began_at
             more = f"For {looked_s:.0f} s this worker has looked for another lease, and got none"
             self.lost.args = (f"{self.lost}. {more}: {self._why}",)
             return self.lost
-        if self._fallback is not None and self._clock() - self._began_at >= FALLBACK_AFTER_S:
-            self._control.further = self._fallback.target
+        if self._fallback is not None and self._awake() - self._began_at >= FALLBACK_AFTER_S:
             self._fallback.open(grant)
+            if self._control.endpoint != self._fallback.target and self._fallback.serves():
+                self._control.further = self._fallback.target
         return None
 
     def _left_s(self) -> float:
-        return self._began_at + self._within_s - self._clock()
+        return self._began_at + self._within_s - self._awake()
 
 
 def resumed(grant: messages.JoinReply, positions: bytes, reason: str) -> messages.Resumed:
@@ -190,5 +199,5 @@ def resumed(grant: messages.JoinReply, positions: bytes, reason: str) -> message
         lanes=grant.lanes,
         positions=positions,
         reason=printable[:REASON_CHARACTERS_MAX],
-        job_id=hashlib.sha256(b"job id" + grant.members_secret).digest()[:JOB_ID_BYTES],
+        job_id=job_id(grant.members_secret),
     )

@@ -11,6 +11,7 @@ from wiresum.agent import _native
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SwitchUnreachableError
 from wiresum.agent.interfaces import has_carrier, mtu_of, name_of
+from wiresum.join import hosts
 
 THREADS_DEFAULT_MAX = 4
 DPDK_MTU_BYTES = 1500
@@ -89,14 +90,14 @@ def spin_us_of(config: AgentConfig, threads: int) -> int:
 def _resolve(endpoints: Sequence[str]) -> str:
     """The IPv4 address of the first endpoint that has one."""
     for endpoint in endpoints:
-        host, _, port = endpoint.rpartition(":")
+        host = endpoint.rpartition(":")[0]
         try:
-            return str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+            address = hosts.addresses_of(host, socket.AF_INET)[0]
         except OSError as error:
-            why = error.strerror
-        except UnicodeError:  # what Python says of it is about its codecs
-            why = "a part of the name is empty, or too long"
-        problem = f"cannot resolve the switch's address '{endpoint}' (WIRESUM_SWITCH): {why}"
+            problem = f"cannot resolve the switch's address '{endpoint}' (WIRESUM_SWITCH): {error.strerror}"
+        else:
+            hosts.warn_if_only_here("WIRESUM_SWITCH, without WIRESUM_ADDRESS", host)
+            return address
     raise SwitchUnreachableError(problem)
 
 

@@ -7,7 +7,6 @@
                                              bound id port, or unbound id text
                                              aggregator ..., for each; joined ...; or failed error text
     explain id ...                           explained id error text
-    greeting-unanswered id ...               explained id error text
     greeting-wrong id ...                    explained id error text
     abort reason                             nothing
     leave                                    hangs up, having left

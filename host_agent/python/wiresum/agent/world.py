@@ -1,0 +1,30 @@
+"""What a worker's membership has of the world: time, threads, and connections to services. All of it is one object, and
+a test gives a membership another one, in virtual time (wiresum_lab/doubles/virtual_network.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wiresum.agent.awake import AwakeClock
+from wiresum.agent.clock import CLOCK, Clock
+from wiresum.agent.config import AgentConfig
+from wiresum.join import credentials
+
+
+class World:
+    """Any thread may call any method."""
+
+    def __init__(self, clock: Clock = CLOCK) -> None:
+        self.clock = clock
+
+    def awake(self) -> AwakeClock:
+        """A new one, of this process."""
+        return AwakeClock()
+
+    def connect(self, endpoint: str, config: AgentConfig, options: Sequence[tuple[str, Any]]) -> Any:
+        """A channel of gRPC to host:port. Raises `CredentialsError`."""
+        return credentials.open_channel(endpoint, tls=config.tls, insecure=config.insecure, options=options)
+
+
+WORLD = World()
