@@ -124,7 +124,7 @@ typedef struct wiresum_statistics {
   uint64_t operations;      /* collectives started */
 } wiresum_statistics;
 
-/* "0.1.0": of the library that runs. */
+/* "0.1.0": of the library that runs. One of a development wheel adds the commit. */
 WIRESUM_API const char* wiresum_version(void);
 
 /* What went wrong in the last call of this thread that failed, in a sentence, and what to do about it; never NULL. It

@@ -6,17 +6,19 @@
 #include <string>
 #include <utility>
 
+#include "patience.hpp"
+
 namespace wiresum::c {
 namespace {
 
 const session::Line kLong{.word = "state", .fields = {{"text", std::string(session::kLineBytesMax / 2, 'a')}}};
 const session::Line kShort{.word = "leave", .fields = {}};
 
-Channel::Deadline soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(30); }
+Channel::Deadline soon() { return std::chrono::steady_clock::now() + kPatience; }
 
 /// Two ends, the first of which is a session's.
 struct Ends {
-  Ends() : Ends(SocketPair()) {}
+  Ends() : Ends(SocketPair(std::chrono::milliseconds(1))) {}
   explicit Ends(SocketPair pair) : ours(std::move(pair.ours)), theirs(std::move(pair.theirs)) {}
   Channel ours;
   Channel theirs;

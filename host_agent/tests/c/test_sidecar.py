@@ -14,7 +14,7 @@ from wiresum.agent.sidecar.lines import Channel, Line, LineError, decode, encode
 from wiresum.agent.sidecar.process import serve
 from wiresum.agent.sidecar.service import Service
 from wiresum.join.constants import SIDECAR_FIELDS_MAX, SIDECAR_LINE_BYTES_MAX, SIDECAR_VERSION
-from wiresum_lab.processes import PATIENCE_S
+from wiresum_lab.patience import PATIENCE_S
 
 
 def test_a_message_survives_encoding() -> None:
@@ -81,6 +81,25 @@ def test_a_worker_is_halted_and_moved_and_says_why_it_cannot_be() -> None:
         service._over.set()
         with pytest.raises(SessionClosedError):
             service._halt(0)
+
+
+def test_a_worker_that_does_not_answer_is_stopped_and_what_it_says_late_answers_nothing() -> None:
+    ours, theirs = socket.socketpair()
+    service, worker = Service(Channel(ours)), Channel(theirs)
+
+    def answer(state: str) -> None:
+        asked = worker.receive()
+        assert asked is not None
+        service._take(Line("state", {"id": asked.text("id"), "state": state}))
+
+    service._answer_s_max = 0.0
+    assert service._state() is None
+    answer("late")
+    service._answer_s_max = PATIENCE_S
+    with futures.ThreadPoolExecutor() as pool:
+        asked = pool.submit(service._state)
+        answer("now")
+        assert asked.result(PATIENCE_S) == {"state": "now"}
 
 
 @pytest.fixture

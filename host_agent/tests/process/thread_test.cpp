@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "few_threads.hpp"
+#include "patience.hpp"
 
 namespace wiresum::process {
 namespace {
@@ -24,7 +25,7 @@ std::string said_by_child(const std::function<std::string()>& what) {
   EXPECT_EQ(pipe(channel.data()), 0);
   const pid_t child = fork();
   if (child == 0) {
-    alarm(10);
+    alarm(static_cast<unsigned>(kPatience.count()));
     const std::string text = what();
     _exit(write(channel[1], text.data(), text.size()) < 0 ? 2 : 0);
   }

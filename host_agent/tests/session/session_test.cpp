@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "patience.hpp"
 #include "server.hpp"
 
 namespace wiresum::session {
@@ -25,7 +26,6 @@ constexpr std::uint32_t kLoopback = 0x7F000001;
 constexpr std::uint16_t kJob = 3;
 constexpr std::uint16_t kLanes = 64;
 constexpr std::uint32_t kSlots = 64;
-constexpr std::chrono::seconds kPatience{30};
 
 /// What the test wants a membership to do, and what the session asked of it.
 struct Script {
@@ -215,9 +215,12 @@ TEST(Session, ExplainsAndReportsAFailureOfTheDataPath) {
 
 TEST(Session, ExplainsAnUnansweredGreeting) {
   Script script{.joined = {{"greeting_ms", "50"}}, .admitted = false};
-  EXPECT_EQ(why_not(script), "because of greeting-unanswered");
-  EXPECT_EQ(script.questions.front().fields.at("results.0"), "0");
-  EXPECT_EQ(script.calls, (Strings{"join", "attend", "abort: because of greeting-unanswered", "leave", "destroyed"}));
+  EXPECT_EQ(why_not(script), "because of explain");
+  const Fields& asked = script.questions.front().fields;
+  EXPECT_EQ(asked.at("status"), "timed-out");
+  EXPECT_EQ(asked.at("greeted"), "0");
+  EXPECT_EQ(asked.at("results.0"), "0");
+  EXPECT_EQ(script.calls, (Strings{"join", "attend", "abort: because of explain", "leave", "destroyed"}));
 }
 
 TEST(Session, ExplainsAGreetingWithAWrongResult) {
@@ -312,7 +315,7 @@ TEST(Session, IsRefusedInAForkedChildWhileTheParentGoesOn) {
   std::vector<std::int32_t> values(1000, 1);
   const pid_t child = fork();
   if (child == 0) {
-    alarm(30);
+    alarm(static_cast<unsigned>(kPatience.count()));
     std::string refusal;
     try {
       static_cast<void>(session->submit(sum_of(values)));

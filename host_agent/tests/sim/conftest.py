@@ -21,7 +21,9 @@ SEEDS_DEFAULT = {
     "long_seed": 60,
     "long_fault_seed": 60,
 }
-"""By the name of a test's argument."""
+"""By the name of a test's argument. `make test` runs the first quarter, `make test-nightly` all."""
+COMMIT_VARIABLE = "SIMULATION_SEED"
+"""Says a seed that no run had before: .ci/run derives it from the commit."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,8 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--seeds",
         type=int,
         default=int(os.environ.get("WIRESUM_SIM_SEEDS", "0")),
-        help="run each simulation with seeds 0, 1, ... up to this many (default: WIRESUM_SIM_SEEDS, or a number that "
-        "takes seconds)",
+        help="run each simulation with seeds 0, 1, ... up to this many (default: WIRESUM_SIM_SEEDS, or the tier's)",
     )
 
 
@@ -40,5 +41,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for name, default in SEEDS_DEFAULT.items():
         if name in metafunc.fixturenames:
             seeds = metafunc.config.getoption("--seed", default=None)
-            count = metafunc.config.getoption("--seeds", default=0) or default
-            metafunc.parametrize(name, seeds or range(count))
+            count = metafunc.config.getoption("--seeds", default=0)
+            metafunc.parametrize(name, seeds or range(count) or seeds_of_a_tier(default))
+
+
+def seeds_of_a_tier(count: int) -> list[object]:
+    of_commit = [int(text) for text in os.environ.get(COMMIT_VARIABLE, "").split()]
+    quick = count // 4
+    return [*range(quick), *of_commit, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(quick, count))]

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "patience.hpp"
 #include "transport/transport.hpp"
 
 namespace wiresum::stress {
@@ -46,13 +47,12 @@ class Around : public transport::Transport {
   void wait_without_looking_around(std::int64_t timeout_ns) noexcept {
     using Clock = std::chrono::steady_clock;
     constexpr std::int64_t kLooksAroundNs = 900'000'000;  // below the second after which threads wake up by themselves
-    constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds(30);
     if (timeout_ns < kLooksAroundNs) {
       inner_->wait(timeout_ns);
       return;
     }
     const Clock::time_point begun = Clock::now();
-    inner_->wait(kPatience.count());
+    inner_->wait(std::chrono::nanoseconds(kPatience).count());
     if (Clock::now() - begun >= kPatience) ++overslept;
   }
 

@@ -25,6 +25,7 @@
 
 #include "engine/engine.hpp"
 #include "lossy_transport.hpp"
+#include "patience.hpp"
 #include "programs.hpp"
 #include "roles.hpp"
 #include "server.hpp"
@@ -48,7 +49,6 @@ constexpr std::size_t kLives = 6;     // the number of jobs that use the same sl
 constexpr std::size_t kCallsMax = 24;
 constexpr std::size_t kMovesMax = 4;
 constexpr std::uint16_t kNumbers = 16;  // a job that has moved may have the number of before plus this
-constexpr auto kPatience = 30s;         // for operations that normally take milliseconds
 
 std::string replay(std::uint64_t seed) {
   return "; replay: WIRESUM_STRESS_SEED=" + std::to_string(seed) + " stress_test --gtest_filter='Stress.*'";

@@ -23,6 +23,7 @@
 #include "around.hpp"
 #include "data_thread.hpp"
 #include "engine/engine.hpp"
+#include "patience.hpp"
 #include "server.hpp"
 #include "stepping.hpp"
 
@@ -40,7 +41,6 @@ using worker::Status;
 constexpr std::uint32_t kLoopback = 0x7F000001;
 constexpr std::uint16_t kLanes = 8;
 constexpr std::uint32_t kSlots = 64;
-constexpr auto kPatience = 20s;
 
 /// Whether this thread waits for a condition variable without a time limit; only the thread for tasks does.
 thread_local bool does_tasks = false;

@@ -20,12 +20,14 @@
 #include <thread>
 #include <vector>
 
+#include "patience.hpp"
+
 namespace wiresum::transport {
 namespace {
 
 constexpr std::uint32_t kLoopback = 0x7F000001;
 constexpr wire::Endpoint kAnyPort{.address = kLoopback, .port = 0};
-constexpr std::int64_t kPatienceNs = 2'000'000'000;
+const std::int64_t kPatienceNs = std::chrono::nanoseconds(kPatience).count();
 
 struct Datagram {
   std::string text;
@@ -346,7 +348,7 @@ TEST(Udp, SleepsIfTheKernelOrASyscallFilterRefusesNewerWaits) {
     for (const std::size_t ports : {1U, 3U}) {
       const pid_t child = fork();
       if (child == 0) {
-        alarm(20);
+        alarm(static_cast<unsigned>(kPatience.count()));
         _exit(wait_where_that_fails(error, ports));
       }
       int status = 0;

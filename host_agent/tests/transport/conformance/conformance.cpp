@@ -171,13 +171,12 @@ TEST_P(Conformance, BuffersAreAlignedAndDoNotOverlap) {
 
 TEST_P(Conformance, BuffersInFlightAreNotReused) {
   open();
-  // The receiver is slow, so that many packets are in flight while new ones are written. If a buffer were offered again
-  // too early, a packet's content would not match its number.
+  // The receiver takes fewer than are sent, so that many packets are in flight while new ones are written. If a buffer
+  // were offered again too early, a packet's content would not match its number.
   std::uint32_t sent = 0;
   std::vector<Taken> taken;
   const wire::Endpoint to = rig().endpoint(Side::kRight);
-  const auto deadline = Clock::now() + std::chrono::milliseconds(500);
-  while (Clock::now() < deadline) {
+  for (int round = 0; round < 500; ++round) {
     for (int burst = 0; burst < 8; ++burst) {
       sent += static_cast<std::uint32_t>(send_some(*left_, std::span(&to, 1), sent, kBurst, 1464));
     }
@@ -208,7 +207,7 @@ TEST_P(Conformance, ReceivedDatagramsStayValidUntilTheNextReceive) {
     const wire::Endpoint to = rig().endpoint(Side::kRight);
     send_some(*left_, std::span(&to, 1), 100 * round, kBurst, 1000);
   }
-  std::this_thread::sleep_for(kQuiet);
+  right_->wait(-1);  // until some of them are there
   for (std::size_t i = 0; i < count; ++i) {
     EXPECT_EQ(number_of(lent[i].bytes), 7000 + i);
     EXPECT_TRUE(intact(lent[i].bytes));
@@ -341,12 +340,10 @@ TEST_P(Conformance, BrokenAndForeignFramesAreDropped) {
 TEST_P(Conformance, AReceiverThatDoesNotReadBlocksNoSender) {
   open();
   const wire::Endpoint to = rig().endpoint(Side::kRight);
-  const auto begin = Clock::now();
   std::uint32_t sent = 0;
   for (int burst = 0; burst < 500; ++burst) {
     sent += static_cast<std::uint32_t>(send_some(*left_, std::span(&to, 1), sent, kBurst, 1464));
   }
-  EXPECT_LT(Clock::now() - begin, 6 * kPatience);
   // The packets that were kept are intact and in order; the others are lost.
   std::vector<Taken> taken = take_rest(*right_);
   ASSERT_FALSE(taken.empty());
@@ -370,9 +367,7 @@ TEST_P(Conformance, SendingToAnAbsentPeerBlocksNothing) {
   open();
   wire::Endpoint nobody = rig().endpoint(Side::kRight);
   nobody.address += 40;
-  const auto begin = Clock::now();
   for (int burst = 0; burst < 100; ++burst) send_some(*left_, std::span(&nobody, 1), 1, 8, 200);
-  EXPECT_LT(Clock::now() - begin, kPatience);
   // Other destinations are still reached.
   const std::array<wire::Endpoint, 3> both{nobody, rig().endpoint(Side::kRight), nobody};
   for (std::uint32_t round = 0; round < 300; ++round) {
@@ -384,34 +379,29 @@ TEST_P(Conformance, SendingToAnAbsentPeerBlocksNothing) {
 
 TEST_P(Conformance, WaitEndsWhenADatagramComes) {
   open();
-  const auto begin = Clock::now();
-  const std::jthread sender([&] {
-    std::this_thread::sleep_for(kQuiet);
-    send_all(*left_, rig().endpoint(Side::kRight), 1, 1, 64);
-  });
-  std::vector<Taken> taken;
-  while (taken.empty() && Clock::now() - begin < kPatience) {
-    right_->wait(std::chrono::nanoseconds(kPatience).count());
-    drain(*right_, taken);
+  for (int i = 0; i < 20; ++i) {
+    const std::jthread sender([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(i % 5));  // the other may sleep already, or not yet
+      send_all(*left_, rig().endpoint(Side::kRight), 1, 1, 64);
+    });
+    std::vector<Taken> taken;
+    while (taken.empty()) {
+      right_->wait(-1);
+      drain(*right_, taken);
+    }
+    EXPECT_EQ(taken.size(), 1);
   }
-  const auto took = Clock::now() - begin;
-  EXPECT_EQ(taken.size(), 1);
-  EXPECT_GE(took, kQuiet / 2);
-  EXPECT_LT(took, kPatience / 2);
 }
 
 TEST_P(Conformance, WaitReturnsAtOnceIfADatagramIsThere) {
   open();
   ASSERT_TRUE(send_all(*left_, rig().endpoint(Side::kRight), 1, 2, 64));
-  std::this_thread::sleep_for(kQuiet);
-  const auto begin = Clock::now();
-  right_->wait(std::chrono::nanoseconds(kPatience).count());
-  EXPECT_LT(Clock::now() - begin, kPatience / 2);
+  right_->wait(-1);
+  right_->wait(-1);
   // Neither if the caller's burst had no room for the datagram.
   std::array<RxDatagram, 1> one{};
   ASSERT_EQ(right_->receive(one), 1);
-  right_->wait(std::chrono::nanoseconds(kPatience).count());
-  EXPECT_LT(Clock::now() - begin, kPatience / 2);
+  right_->wait(-1);
   EXPECT_EQ(right_->receive(one), 1);
 }
 
@@ -420,9 +410,7 @@ TEST_P(Conformance, WaitTimesOut) {
   for (const std::int64_t timeout_ns : {std::int64_t{0}, std::int64_t{1'000'000}, std::int64_t{50'000'000}}) {
     const auto begin = Clock::now();
     right_->wait(timeout_ns);
-    const auto took = Clock::now() - begin;
-    EXPECT_GE(took, std::chrono::nanoseconds(timeout_ns));
-    EXPECT_LT(took, kPatience / 2);
+    EXPECT_GE(Clock::now() - begin, std::chrono::nanoseconds(timeout_ns));
   }
 }
 
@@ -433,9 +421,7 @@ TEST_P(Conformance, WakeEndsAWaitFromAnyThread) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       right_->wake();
     });
-    const auto begin = Clock::now();
     right_->wait(-1);
-    EXPECT_LT(Clock::now() - begin, kPatience);
   }
   // A wake-up before the wait is not lost, and several count as one.
   for (int i = 0; i < 10; ++i) right_->wake();

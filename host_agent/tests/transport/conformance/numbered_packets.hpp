@@ -10,13 +10,13 @@
 #include <span>
 #include <vector>
 
+#include "patience.hpp"
 #include "transport/transport.hpp"
 
 namespace wiresum::transport::testing {
 
 using Clock = std::chrono::steady_clock;
 
-inline constexpr std::chrono::seconds kPatience{5};
 inline constexpr std::chrono::milliseconds kQuiet{100};  // the silence after which no more packets are expected
 inline constexpr std::int64_t kSliceNs = 5'000'000;
 inline constexpr std::size_t kBytesMin = 24;

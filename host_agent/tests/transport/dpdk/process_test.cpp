@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "dpdk_rig.hpp"
+#include "patience.hpp"
 #include "transport/open.hpp"
 #include "transport/plugin.hpp"
 #include "transport/udp/socket.hpp"
@@ -46,7 +47,6 @@ constexpr std::uint32_t kServer = 0x0A4D0001;
 constexpr std::uint32_t kClient = 0x0A4D0002;
 constexpr std::size_t kBytes = 1464;
 constexpr uid_t kNobody = 65534;
-constexpr std::chrono::seconds kPatience{10};
 
 /// A child process that is killed at the end of the test.
 class Process {
