@@ -26,7 +26,7 @@ using dataplane::Words;
 using wire::Header;
 using wire::Kind;
 
-constexpr std::chrono::milliseconds kAnswerMax{kPatienceMs};
+const std::chrono::milliseconds kAnswerMax{kPatienceMs};
 
 // A job of two workers at a switch whose device has three send buffers.
 class LateDataThread : public testing::Test {

@@ -100,7 +100,8 @@ TEST(SwitchServer, ACompletedCellIsSentOnceToAGroupAndADuplicateIsAnsweredAlone)
   constexpr int kSilenceMs = 100;
   SwitchServer server(small_config());
   Job job(1, 3, 2, 0, 8);
-  job.entry.results_group = {.address = 0xEFC00106, .port = 47'121};  // 239.192.1.6
+  // 239.192.1.6, and a port that no other switch of this machine has: its group would be heard here too.
+  job.entry.results_group = {.address = 0xEFC00106, .port = server.local().port};
   std::vector<transport::UdpSocket> hearers;
   for (std::uint16_t thread = 0; thread < 2; ++thread) {
     const auto port = static_cast<std::uint16_t>(job.entry.results_group.port + thread);

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -24,11 +23,13 @@ from click.testing import CliRunner
 from wiresum import join
 from wiresum.join.constants import THREADS_MAX
 from wiresum.join.installation import how_to_install
-from wiresum.switch.command import ORPHAN_S_MAX, WAIT_S_MAX, switch
+from wiresum.join.served import ServedJob, pack
+from wiresum.switch.command import switch
 from wiresum_lab.doubles.controller import Client
 from wiresum_lab.doubles.p4runtime_controller import Controller
 from wiresum_lab.doubles.workers import RESULT, DataplaneHarness, Packet
-from wiresum_lab.processes import PATIENCE_S, unused_port, wait_until
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import unused_port, wait_until
 
 READY = re.compile(
     r"ready: (?:control|P4Runtime) 127\.0\.0\.1:(\d+)(?: \(device (\d+)\))?(?:, metrics 127\.0\.0\.1:(\d+))?"
@@ -138,46 +139,39 @@ def test_a_signal_ends_it_cleanly_and_frees_the_ports(cleanup: ExitStack, number
         assert running.end(number) == (0, "")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("has_job", [False, True])
-def test_it_ends_after_its_parent_when_no_job_is_left_or_some_time_later(cleanup: ExitStack, has_job: bool) -> None:
+def test_it_ends_after_its_parent(cleanup: ExitStack) -> None:
     """The parent is a shell, and the switch its child."""
-    options = ["--control", "127.0.0.1:0", "--port", "0", "--slots", "256", "--parent"]
-    shell = f"{shlex.join(command_line(*options))} $$ & echo $!; read line"
-    with subprocess.Popen(
-        ["sh", "-c", shell], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    ) as parent:
-        assert parent.stdin is not None and parent.stdout is not None
+    ours, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    cleanup.callback(ours.close)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        at = "{}:{}".format(*listener.getsockname())
+        socket.send_fds(ours, [pack([ServedJob("a-job", "", "00", 1, 16)])], [listener.fileno()])
+    options = ["--control", at, "--port", "0", "--slots", "256", "--stats-interval", "0.1", "--fallback"]
+    shell = f"exec 3<&0; {shlex.join(command_line(*options))} $$ <&3 & echo $!; wait"
+    with its_end:
+        parent = subprocess.Popen(["sh", "-c", shell], stdin=its_end.fileno(), stdout=subprocess.PIPE, text=True)
+    with parent:
+        assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        ready = READY.match(parent.stdout.readline())
-        assert ready
-        if has_job:
-            client = Client(int(ready[1]))
-            cleanup.callback(client.close)
-            client.join_soon(
-                rank=0, world_size=1, endpoint=join.Endpoint(address="127.0.0.1", port=9), lanes_max=2
-            ).result()
-        time.sleep(2 * WAIT_S_MAX)
-        os.kill(child, 0)
-        parent.stdin.write("\n")
-        parent.wait(PATIENCE_S)
-    ended_at = time.monotonic()
-    wait_until(lambda: not Path(f"/proc/{child}").exists(), "it ends", ORPHAN_S_MAX + PATIENCE_S)
-    if has_job:
-        assert time.monotonic() - ended_at > 1, "its workers hear who was lost"
+        assert READY.match(parent.stdout.readline())
+        assert "jobs 0" in parent.stdout.readline(), "it goes on while its parent lives"
+        parent.kill()
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), "it ends")
+
+
+def test_a_fallback_that_no_worker_starts_is_refused() -> None:
+    command = command_line("--control", "127.0.0.1:0", "--port", "0", "--fallback", str(os.getpid()))
+    ended = subprocess.run(command, input="", capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ended.returncode == 2 and "--fallback is for workers" in ended.stderr
 
 
 def test_the_statistics_line_shows_received_packets(cleanup: ExitStack, harness: DataplaneHarness) -> None:
     running = start(cleanup, "--stats-interval", "0.1")
     stranger = harness.open_socket()
-    give_up_at = time.monotonic() + PATIENCE_S
-    refused = 0
-    while not refused and time.monotonic() < give_up_at:
-        stranger.sendto(b"no packet of ours", ("127.0.0.1", running.data_port))
-        line = re.match(r"\d\d:\d\d:\d\d  jobs 0  results/s 0  in/s .* refused (\d+) .* cpu \d+%$", running.line())
-        assert line
-        refused = int(line[1])
-    assert refused
+    stranger.sendto(b"no packet of ours", ("127.0.0.1", running.data_port))
+    line = re.compile(r"\d\d:\d\d:\d\d  jobs 0  results/s 0  in/s .* refused 1 .* cpu \d+%$")
+    wait_until(lambda: line.match(running.line()), "a line counts the packet")
 
 
 def test_with_p4runtime_it_can_be_programmed_and_ends_cleanly(cleanup: ExitStack) -> None:

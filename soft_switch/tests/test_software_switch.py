@@ -15,9 +15,8 @@ import pytest
 from wiresum.controller import DriverError, Endpoint, SwitchDriver
 from wiresum.join.constants import LANES_MAX
 from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum_lab.doubles.workers import EMPTY, META, RESULT, DataplaneHarness
-
-PATIENCE_S = 60.0
+from wiresum_lab.doubles.workers import DataplaneHarness
+from wiresum_lab.patience import PATIENCE_S
 
 ONES = (1, 1, 1, 1)
 
@@ -31,64 +30,6 @@ def test_it_implements_the_driver_interface(harness: DataplaneHarness) -> None:
     assert (device.sizes.slots, device.sizes.lanes_max, device.sizes.jobs_max) == (64, 16, 8)
 
 
-def test_two_workers_get_the_sum(harness: DataplaneHarness) -> None:
-    job = harness.job(harness.switch(), 2)
-    job.send(job.packet(0, 1, (1, 2, 3, 0xFFFFFFFF)))
-    job.send(job.packet(1, 1, (10, 20, 30, 2)))
-    for worker in range(2):
-        result = job.receive(worker)
-        assert result.kind == RESULT
-        assert (result.round, result.cell, result.job) == (1, 1, 1)
-        assert result.words == (11, 22, 33, 1)
-
-
-def test_all_slots_complete_many_rounds(harness: DataplaneHarness) -> None:
-    job = harness.job(harness.switch(), 3)
-    for number in range(1, 20):
-        for slot in range(8):
-            for worker in range(3):
-                job.send(job.packet(worker, number, (worker, slot, number, 7), slot=slot))
-        for worker in range(3):
-            results = {job.receive(worker) for _ in range(8)}
-            assert {(r.chunk, r.words) for r in results} == {(slot, (3, 3 * slot, 3 * number, 21)) for slot in range(8)}
-
-
-def test_empty_contributions_add_nothing_and_empty_rounds_give_zeros(harness: DataplaneHarness) -> None:
-    job = harness.job(harness.switch(), 2)
-    job.send(job.packet(0, 1, kind=EMPTY))
-    job.send(job.packet(1, 1, (5, 6, 7, 8)))
-    assert {job.receive(worker).words for worker in range(2)} == {(5, 6, 7, 8)}
-    job.send(job.packet(0, 3, kind=EMPTY))
-    job.send(job.packet(1, 3, kind=EMPTY))
-    assert {job.receive(worker).words for worker in range(2)} == {(0, 0, 0, 0)}
-
-
-def test_meta_gives_only_the_largest_exponent(harness: DataplaneHarness) -> None:
-    job = harness.job(harness.switch(), 2)
-    job.send(replace(job.packet(0, 1, kind=META), exponent=100))
-    job.send(replace(job.packet(1, 1, kind=META), exponent=140))
-    for worker in range(2):
-        result = job.receive(worker)
-        assert (result.exponent, result.words) == (140, ())
-
-
-def test_a_duplicate_is_not_added_and_gets_the_result_again(harness: DataplaneHarness) -> None:
-    job = harness.job(harness.switch(), 2)
-    for _ in range(5):
-        job.send(job.packet(0, 1, ONES))
-    job.send(job.packet(1, 1, ONES))
-    assert {job.receive(worker).words for worker in range(2)} == {(2, 2, 2, 2)}
-    job.send(job.packet(1, 1, ONES))
-    assert job.receive(1).words == (2, 2, 2, 2)
-    assert job.hears_nothing(0)
-    counters = job.device.counters(1)
-    assert counters.packets["duplicate"] == 4
-    assert counters.packets["resent"] == 1
-    assert counters.packets["admitted"] == 2
-    assert counters.results == 1
-    assert counters.contributions[:2] == (1, 1)
-
-
 def test_an_evicted_job_is_unknown_at_once(harness: DataplaneHarness) -> None:
     job = harness.job(harness.switch(), 1)
     job.send(job.packet(0, 1, ONES))
@@ -100,30 +41,6 @@ def test_an_evicted_job_is_unknown_at_once(harness: DataplaneHarness) -> None:
     assert job.device.stats().packets["unknown"] == 1
     assert job.device.stats().results == 1, "the totals keep what ended jobs did"
     assert (job.device.stats().jobs_now, job.device.stats().jobs_ended) == (0, 1)
-
-
-def test_the_next_job_may_start_at_an_older_round(harness: DataplaneHarness) -> None:
-    device = harness.switch()
-    old = harness.job(device, 1)
-    old.send(old.packet(0, 1001, ONES))
-    assert old.receive(0).words == ONES
-    device.evict(1)
-    new = harness.job(device, 1)
-    new.send(new.packet(0, 1, (9, 9, 9, 9)))
-    assert new.receive(0).words == (9, 9, 9, 9)
-
-
-def test_two_jobs_at_once_do_not_mix(harness: DataplaneHarness) -> None:
-    device = harness.switch()
-    a = harness.job(device, 2, number=1, slot_base=0)
-    b = harness.job(device, 2, number=2, slot_base=8)
-    for number in range(1, 50):
-        for worker in range(2):
-            a.send(a.packet(worker, number, ONES))
-            b.send(b.packet(worker, number, (100, 100, 100, number)))
-        for worker in range(2):
-            assert a.receive(worker).words == (2, 2, 2, 2)
-            assert b.receive(worker).words == (200, 200, 200, 2 * number)
 
 
 def test_hostile_datagrams_do_not_disturb_a_job(harness: DataplaneHarness) -> None:
@@ -149,18 +66,6 @@ def test_hostile_datagrams_do_not_disturb_a_job(harness: DataplaneHarness) -> No
     assert refused["malformed"] + refused["unknown"] <= sent
     assert refused["malformed"] > 0
     assert refused["unknown"] > 0
-
-
-def test_a_member_cannot_use_cells_outside_its_lease(harness: DataplaneHarness) -> None:
-    device = harness.switch()
-    victim = harness.job(device, 1, number=2, slot_base=8)
-    job = harness.job(device, 1)
-    for slot in (8, 9, 32767):
-        job.send(job.packet(0, 1, ONES, slot=slot))
-    assert job.hears_nothing(0)
-    assert device.counters(1).packets["out_of_lease"] == 3
-    victim.send(victim.packet(0, 1, ONES))
-    assert victim.receive(0).words == ONES
 
 
 @pytest.mark.parametrize(
@@ -268,11 +173,12 @@ FORKED = """
 import os, signal, sys, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # what Python 3.12 and newer say of any fork where threads are
 from wiresum.switch import SoftwareSwitch
+from wiresum_lab.patience import PATIENCE_S
 switch = SoftwareSwitch(bind="127.0.0.1", port=0, threads=2, slots=64)
 for child in range(3):
     pid = os.fork()
     if pid == 0:
-        signal.alarm(20)
+        signal.alarm(int(PATIENCE_S))
         if child == 1:
             del switch
         if child == 2:
@@ -290,7 +196,7 @@ switch.close()
 
 def test_forked_children_with_a_switch_end_and_do_not_disturb_the_parent() -> None:
     finished = subprocess.run(
-        [sys.executable, "-c", FORKED], check=False, capture_output=True, text=True, timeout=PATIENCE_S
+        [sys.executable, "-c", FORKED], check=False, capture_output=True, text=True, timeout=2 * PATIENCE_S
     )
     assert (finished.returncode, finished.stderr) == (0, "")
 

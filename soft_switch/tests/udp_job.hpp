@@ -7,12 +7,13 @@
 #include <optional>
 #include <vector>
 
+#include "patience.hpp"
 #include "server.hpp"
 #include "udp_worker.hpp"
 
 namespace wiresum::soft_switch {
 
-inline constexpr int kPatienceMs = 10'000;
+inline const int kPatienceMs = static_cast<int>(std::chrono::milliseconds(kPatience).count());
 inline constexpr std::uint16_t kLanes = 16;
 
 class Job {

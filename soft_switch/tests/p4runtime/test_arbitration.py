@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import grpc
 import pytest
 from finsy.proto import p4r, rpc_code
 
+from wiresum.controller.p4runtime.connection import ELECTION_ID_MAX
 from wiresum.switch.p4runtime.arbitration import STREAMS_MAX, Arbitration, Stream
 from wiresum.switch.p4runtime.refusal import Refusal
 
@@ -61,6 +63,18 @@ def test_an_election_id_of_zero_may_be_primary_and_an_unset_one_may_not(arbitrat
     assert unset.hears() == ["NOT_FOUND"]
     zero.bid(0)
     assert (unset.hears(), zero.hears()) == (["ALREADY_EXISTS"], ["OK"])
+
+
+def test_an_election_id_above_those_of_our_controllers_is_refused(arbitration: Arbitration) -> None:
+    first, stranger = Controller(arbitration), Controller(arbitration)
+    first.bid(1)
+    for bid in (ELECTION_ID_MAX + 1, (1 << 128) - 1):
+        with pytest.raises(Refusal, match=f"takes election ids of up to {ELECTION_ID_MAX}") as refused:
+            stranger.bid(bid & (1 << 64) - 1, high=bid >> 64)
+        assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert first.hears() == ["OK"]
+    stranger.bid(ELECTION_ID_MAX & (1 << 64) - 1, high=ELECTION_ID_MAX >> 64)
+    assert stranger.hears() == ["OK"]
 
 
 def test_after_the_primary_has_gone_only_a_bid_of_at_least_its_election_id_succeeds(arbitration: Arbitration) -> None:

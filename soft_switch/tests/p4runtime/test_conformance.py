@@ -29,7 +29,6 @@ from wiresum_lab.doubles.p4runtime_controller import (
 
 MAC = b"\x02\x00\x00\x00\x00\x01"
 ELSEWHERE = {"address": b"\x0b", "destination": MAC}
-WILD = {"match": {}}
 VERDICTS = 23
 """Number of constant entries in `verdict`."""
 GetConfig = p4r.GetForwardingPipelineConfigRequest

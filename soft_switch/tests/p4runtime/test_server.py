@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import threading
@@ -16,15 +17,16 @@ from google.protobuf import any_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wiresum.controller.security import ROLES
+from wiresum.controller.security import ROLES, Shares
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.join.credentials import CredentialsError, load, open_channel
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.p4runtime import server as server_module
-from wiresum.switch.p4runtime.arbitration import STREAMS_MAX
+from wiresum.switch.p4runtime.refusal import Refusal
 from wiresum.switch.p4runtime.server import SILENT_MAX
+from wiresum.switch.p4runtime.silent_calls import SilentCalls
 from wiresum_lab.doubles.p4runtime_controller import (
     DELETE,
     INSERT,
@@ -37,7 +39,8 @@ from wiresum_lab.doubles.p4runtime_controller import (
     refused,
     table_entry,
 )
-from wiresum_lab.processes import PATIENCE_S
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 DEVICE = 3
 CONFIG = b'{"lanes": 4, "slots": 64}'
@@ -50,7 +53,7 @@ class Served:
     def __init__(self, cleanup: ExitStack) -> None:
         self._cleanup = cleanup
         self.switch = cleanup.enter_context(closing(SoftwareSwitch(port=0, threads=1, slots=64, lanes_max=4)))
-        self.server = P4RuntimeServer(self.switch, DEVICE)
+        self.server = P4RuntimeServer(self.switch, DEVICE, first_message_s_max=PATIENCE_S)
         cleanup.callback(self.server.stop)
         self.address = f"127.0.0.1:{self.server.start('127.0.0.1:0')}"
 
@@ -151,18 +154,6 @@ def test_unsupported_stream_messages_are_answered_with_an_error(
     assert answer() == (code, details), "also for the primary controller"
 
 
-def test_the_number_of_streams_is_bounded(served: Served) -> None:
-    controllers = [served.connect() for _ in range(STREAMS_MAX)]
-    for number, controller in reversed(list(enumerate(controllers))):
-        controller.bid(number)
-    one_too_many = served.connect()
-    with refused("RESOURCE_EXHAUSTED"):
-        one_too_many.bid(77)
-    controllers[-1].close()
-    assert controllers[0].standing() == "NOT_FOUND", "the primary controller has gone"
-    assert served.connect().bid(99) == "OK"
-
-
 def test_stopping_ends_streams_and_frees_the_port(served: Served) -> None:
     controller = served.programmed()
     served.server.stop()
@@ -189,10 +180,14 @@ def test_silent_calls_do_not_block_a_controller(served: Served) -> None:
             stream.cancel()
 
 
-def test_a_silent_call_times_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served.server._service._silent, "_seconds_max", 0.1)
-    with refused("DEADLINE_EXCEEDED"):
-        served.connect().hear()
+def test_a_silent_call_times_out() -> None:
+    class Silent:
+        async def read(self) -> None:
+            await asyncio.Event().wait()
+
+    with pytest.raises(Refusal, match="no message came within 0 s") as refusal:
+        asyncio.run(SilentCalls(SILENT_MAX, 0.0).first_message(Silent()))
+    assert refusal.value.code.name == "DEADLINE_EXCEEDED"
 
 
 # Bounds on requests.
@@ -316,6 +311,61 @@ def test_each_method_can_only_be_called_by_its_roles(served: Served, tmp_path: P
         secured.stop()
 
 
+Secured = tuple[Authority, P4RuntimeServer]
+
+
+@pytest.fixture
+def secured(served: Served, tmp_path: Path) -> Iterator[Secured]:
+    """At `served.address`, with a certificate for each role in a folder of its name."""
+    authority = Authority.create(tmp_path / "ca", "test")
+    for role in ROLES:
+        authority.issue(Holder(role, Claims(frozenset({role})), addresses=("127.0.0.1",)), tmp_path / role, days=1)
+    server = P4RuntimeServer(served.switch, DEVICE, first_message_s_max=PATIENCE_S)
+    served.address = f"127.0.0.1:{server.start('127.0.0.1:0', tls=tmp_path / 'switch')}"
+    yield authority, server
+    server.stop()
+
+
+def test_one_certificate_keeps_no_other_out_by_calls_or_connections(
+    served: Served, secured: Secured, tmp_path: Path
+) -> None:
+    _, server = secured
+    assert server._service is not None
+    server._service._shares, server._service._front._shares = Shares(8), Shares(8)
+    over, workers = threading.Event(), [open_channel(served.address, tls=tmp_path / "worker") for _ in range(6)]
+
+    def silence() -> Iterator[bytes]:
+        over.wait(PATIENCE_S)
+        yield from ()
+
+    with ExitStack() as cleanup:
+        calls = []
+        for channel in map(cleanup.enter_context, workers):
+            calls.append(channel.stream_stream("/p4.v1.P4Runtime/Capabilities")(silence(), timeout=PATIENCE_S))
+            wait_until(lambda: server._service._shares.taken == min(4, len(calls)), "the call is there")
+        for call in calls[4:]:
+            with refused("RESOURCE_EXHAUSTED"):
+                next(call)
+        controller = served.connect(open_channel(served.address, tls=tmp_path / "controller"))
+        assert controller.bid(1) == "OK"
+        controller.load(CONFIG)
+        over.set()
+
+
+def test_a_revoked_controllers_stream_ends_and_others_go_on(served: Served, secured: Secured, tmp_path: Path) -> None:
+    authority, _ = secured
+    authority.issue(Holder("lost", Claims(frozenset({"controller"}))), tmp_path / "lost", days=1)
+    lost, kept = (served.connect(open_channel(served.address, tls=tmp_path / name)) for name in ("lost", "controller"))
+    assert (lost.bid(2), kept.bid(1)) == ("OK", "ALREADY_EXISTS")
+    authority.revoke(authority.issued("lost"))
+    shutil.copy(tmp_path / "ca" / "ca.crl", tmp_path / "switch" / "fresh.crl")
+    (tmp_path / "switch" / "fresh.crl").rename(tmp_path / "switch" / "ca.crl")
+    with refused("UNAVAILABLE"):
+        lost.hear()
+    assert kept.standing() == "NOT_FOUND", "there is no primary"
+    assert kept.bid(3) == "OK"
+
+
 # Hostile requests.
 
 TABLE_IDS = [table.preamble.id for table in PROGRAM.p4info.tables]
@@ -400,7 +450,7 @@ def test_invalid_bytes_disturb_nobody(programmed: Controller, noise: bytes) -> N
     for method in ("Write", "Read", "SetForwardingPipelineConfig", "StreamChannel"):
         call = channel.stream_stream(f"/p4.v1.P4Runtime/{method}")
         try:
-            for _ in call(iter([noise]), timeout=20):
+            for _ in call(iter([noise]), timeout=PATIENCE_S):
                 pass
         except grpc.RpcError as error:
             assert error.code().name in CODES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import socket
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from wiresum.controller.driver import Endpoint
 from wiresum.controller.logs import log_options, say
 from wiresum.controller.serving import raise_file_limit, stop_on_signals
 from wiresum.controller.supervisor import Supervisor
+from wiresum.join import hosts
 from wiresum.join.constants import (
     CONTROL_PORT,
     LANES_MAX,
@@ -26,6 +26,7 @@ from wiresum.join.constants import (
 )
 from wiresum.join.installation import how_to_install
 from wiresum.join.lanes import lanes_of_mtu, packet_bytes
+from wiresum.switch.parent import ORPHAN_S_MAX, Parent
 from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum.switch.statistics import Reporter
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from wiresum.switch.p4runtime import P4RuntimeServer
 
 DEFAULT_CONTROL = f"127.0.0.1:{CONTROL_PORT}"
-ORPHAN_S_MAX = 10.0
 WAIT_S_MAX = 0.5
 """The main thread's longest sleep between heartbeats and reports."""
 
@@ -142,11 +142,11 @@ Examples:
     help="Keep statistics in this file: rewritten every second and at the end.",
 )
 @click.option(
-    "--parent",
+    "--fallback",
     type=click.IntRange(1),
     metavar="PROCESS",
-    help=f"End when the process with this number, which has started this one, has ended: once no job is left, or "
-    f"{ORPHAN_S_MAX:.0f} s later.",
+    help=f"For a worker that starts this one, and has this number. It says over standard input, a socket, where to "
+    f"listen and which jobs to serve. When it has ended, end once no job is left, or {ORPHAN_S_MAX:.0f} s later.",
 )
 @log_options
 def switch(
@@ -161,7 +161,7 @@ def switch(
     lanes: int | None,
     stats_interval_s: float | None,
     json_stats: Path | None,
-    parent: int | None,
+    fallback: int | None,
     **settings: Any,
 ) -> None:
     """Run a software switch, which sums the packets of workers.
@@ -177,6 +177,7 @@ def switch(
     P4Runtime, the controller finds out that the switch is gone.
     """
     _check_modes(control, p4runtime, settings["multicast"])
+    parent = None if fallback is None else Parent.at_stdin(fallback)
     _check_transport(bind, **settings)
     if p4runtime is not None:
         serves = _endpoint("--p4runtime", p4runtime)
@@ -195,11 +196,11 @@ def switch(
         try:
             service: JoinServer | P4RuntimeServer
             if p4runtime is None:
-                service, where = _serve_joins(cleanup, running, serves, tls, insecure=insecure)
+                service, where = _serve_joins(cleanup, running, serves, tls, parent, insecure=insecure)
             else:
                 service, where = _serve_p4runtime(cleanup, running, serves, device_id, tls, insecure=insecure)
             if metrics_at is not None:
-                where += _serve_metrics(cleanup, running, service, metrics_at)
+                where += _serve_metrics(cleanup, running, service, tls, metrics_at)
         # ValueError: certificates that are missing, or cannot be used.
         except (OSError, ValueError) as error:
             raise click.ClickException(str(error)) from error
@@ -211,25 +212,12 @@ def switch(
         )
         say(ready)
         supervisor.ready(ready)
-        orphan = Orphan(parent)
-        while not (stop.wait(min(WAIT_S_MAX, reporter.due_in_s())) or orphan.is_over(running)):
+        while not stop.wait(min(WAIT_S_MAX, reporter.due_in_s())):
+            if parent is not None and parent.is_over(running, time.monotonic()):
+                break
             if service.is_alive:
                 supervisor.beat()
             reporter.report_if_due()
-
-
-class Orphan:
-    """A switch whose parent may end. The jobs' other workers still hear from it who was lost."""
-
-    def __init__(self, parent: int | None) -> None:
-        self._parent = parent
-        self._since: float | None = None
-
-    def is_over(self, running: SoftwareSwitch) -> bool:
-        if self._parent is None or os.getppid() == self._parent:
-            return False
-        self._since = self._since or time.monotonic()
-        return running.stats().jobs_now == 0 or time.monotonic() >= self._since + ORPHAN_S_MAX
 
 
 def _check_modes(control: str | None, p4runtime: str | None, multicast: str | None) -> None:
@@ -260,9 +248,11 @@ def _endpoint(option: str, text: str) -> Endpoint:
     if not colon or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
         raise click.BadParameter(f"'{text}' is not HOST:PORT", param_hint=option)
     try:
-        return Endpoint(socket.gethostbyname(host), int(port_text))
+        address = hosts.addresses_of(host, socket.AF_INET)[0]
     except OSError as error:
         raise click.BadParameter(f"cannot find an IPv4 address of '{host}': {error}", param_hint=option) from error
+    hosts.warn_if_only_here(option, host)
+    return Endpoint(address, int(port_text))
 
 
 def _start_switch(**settings: Any) -> SoftwareSwitch:
@@ -280,16 +270,23 @@ def _start_switch(**settings: Any) -> SoftwareSwitch:
 
 
 def _serve_joins(
-    cleanup: contextlib.ExitStack, device: SoftwareSwitch, at: Endpoint, tls: Path | None, *, insecure: bool
+    cleanup: contextlib.ExitStack,
+    device: SoftwareSwitch,
+    at: Endpoint,
+    tls: Path | None,
+    parent: Parent | None,
+    *,
+    insecure: bool,
 ) -> tuple[JoinServer, str]:
     """Returns the join service, and where it is. Raises `OSError` or `ValueError`; so do the functions below."""
     from wiresum.controller import JoinServer
     from wiresum.controller.config import SecurityConfig
     from wiresum.controller.security import Security
 
-    security = Security(SecurityConfig(tls=tls, insecure=insecure))
+    security = Security(SecurityConfig(tls=tls, insecure=insecure), None if parent is None else parent.listener)
     cleanup.callback(security.close)
-    service = JoinServer(device, security=security)
+    served = None if parent is None else parent.served(tls)
+    service = JoinServer(device, security=security, served=served)
     port = service.start(*at)
     cleanup.callback(service.stop)
     return service, f"control {at.address}:{port}"
@@ -315,7 +312,11 @@ def _serve_p4runtime(
 
 
 def _serve_metrics(
-    cleanup: contextlib.ExitStack, device: SoftwareSwitch, service: JoinServer | P4RuntimeServer, at: Endpoint
+    cleanup: contextlib.ExitStack,
+    device: SoftwareSwitch,
+    service: JoinServer | P4RuntimeServer,
+    tls: Path | None,
+    at: Endpoint,
 ) -> str:
     """Serves figures of the data plane, and of jobs if the service knows them. Returns where."""
     try:
@@ -323,7 +324,9 @@ def _serve_metrics(
         from wiresum.switch.metrics import DataplaneCollector
     except ImportError as error:
         raise ValueError(f"--metrics needs {error.name}: {how_to_install('controller')}") from error
-    of_jobs = [metrics.ReportCollector(service.report)] if isinstance(service, JoinServer) else []
-    server = metrics.serve(*at, DataplaneCollector(device.stats), *of_jobs)
+    collectors = [DataplaneCollector(device.stats), metrics.CertificateCollector({"service": tls})]
+    if isinstance(service, JoinServer):
+        collectors += [metrics.LoopCollector(service), metrics.ReportCollector(service.report)]
+    server = metrics.serve(*at, *collectors)
     cleanup.callback(server.close)
     return f", metrics {at.address}:{server.port}"

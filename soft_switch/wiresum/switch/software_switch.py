@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wiresum.controller import REASONS, DriverError, Endpoint, JobCounters, JobEntry, SwitchDriver, SwitchSizes
-from wiresum.controller.driver import Reconciled, check_groups
+from wiresum.controller.driver import Reconciled, Versions, check_groups
 from wiresum.join.constants import JOB_NUMBERS, SOCKET_BUFFER_BYTES, SWITCH_PORT, THREADS_MAX
+from wiresum.join.release import software_version
 from wiresum.switch import _native
 
 
@@ -147,6 +148,9 @@ class SoftwareSwitch(SwitchDriver):
 
     def results_group(self, job: int) -> Endpoint | None:
         return None if self._groups is None else Endpoint(str(self._groups + job), SWITCH_PORT)
+
+    def versions(self) -> Versions:
+        return Versions(software_version())
 
     def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
         """A switch in this process starts empty, for one controller. Jobs that it lacks ran in an earlier process."""

@@ -27,6 +27,8 @@ class Reporter:
     def __init__(self, device: SoftwareSwitch, line_interval_s: float | None, json_path: Path | None) -> None:
         self._device = device
         self._json_path = json_path
+        self._trouble = ""
+        """Why the file cannot be written; empty if it can."""
         self._started = self._line_last_at = time.monotonic()
         self._before = device.stats()
         self._intervals_s: dict[Callable[[], None], float] = {}
@@ -55,10 +57,14 @@ class Reporter:
         """Rewrites the file, if there is one. A full disk must not end the jobs of the switch."""
         if self._json_path is None:
             return
+        trouble = ""
         try:
             self._write_json(self._json_path)
         except OSError as error:
-            log.warning("cannot write the statistics to %s: %s", self._json_path, error.strerror)
+            trouble = error.strerror or str(error)
+        if trouble != self._trouble:
+            log.warning("the statistics in %s: %s", self._json_path, trouble or "they can be written again")
+        self._trouble = trouble
 
     def _print_line(self) -> None:
         stats, now = self._device.stats(), time.monotonic()

@@ -2,15 +2,17 @@
 
 A controller is a stream that has sent its election id. The primary is the one with the highest id that any stream has
 ever sent: when it leaves there is none, until a stream comes with that id or a higher one. The default role is the only
-one, and may do everything.
+one, and may do everything. Ids above ELECTION_ID_MAX, which no controller of ours has, are refused: above such a one
+none could bid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from finsy.proto import p4r, rpc_code
+from finsy.proto import U128, p4r, rpc_code
 
+from wiresum.controller.p4runtime.connection import ELECTION_ID_MAX
 from wiresum.switch.p4runtime.refusal import exhausted, invalid, not_found, too_early, unimplemented
 
 STREAMS_MAX = 16
@@ -77,6 +79,8 @@ class Arbitration:
         if message.HasField("role") and message.role != p4r.Role():
             raise unimplemented(DEFAULT_ROLE_ONLY)
         if message.HasField("election_id"):
+            if U128.decode(message.election_id) > ELECTION_ID_MAX:
+                raise invalid(f"this switch takes election ids of up to {ELECTION_ID_MAX}: choose a lower one")
             wanted = _number(message.election_id)
             if any(other.election_id == wanted for other in self._streams if other is not stream):
                 raise invalid("another controller has this election id: choose a higher one")

@@ -30,7 +30,8 @@ from finsy.proto import p4r, rpc_code, rpc_status
 from google.protobuf.message import DecodeError
 
 from wiresum.controller import DriverError
-from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, Front, Revocations, identify
+from wiresum.controller.p4runtime import versions
+from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, Front, Revocations, Shares, identify
 from wiresum.switch.p4runtime.arbitration import DEFAULT_ROLE_ONLY, Arbitration, Stream
 from wiresum.switch.p4runtime.device import GetConfig, SetConfig, SoftwareDevice
 from wiresum.switch.p4runtime.mailbox import Mailbox
@@ -46,7 +47,7 @@ REQUEST_BYTES_MAX = 4 << 20
 UPDATES_MAX = 16_384
 """Updates in one Write."""
 CALLS_MAX = 1024
-"""Calls at a time, streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
+"""Calls at a time, streams among them. Callers share them as those of the join service share theirs."""
 SILENT_MAX = 64
 """Calls without a first message."""
 FIRST_MESSAGE_S_MAX = 5.0
@@ -84,12 +85,16 @@ T = TypeVar("T")
 class P4RuntimeServer:
     """Serves a switch from `start` to `stop`."""
 
-    def __init__(self, switch: SoftwareSwitch, device_id: int) -> None:
+    def __init__(
+        self, switch: SoftwareSwitch, device_id: int, *, first_message_s_max: float = FIRST_MESSAGE_S_MAX
+    ) -> None:
         self._switch, self._device_id = switch, device_id
+        self._silent = SilentCalls(SILENT_MAX, first_message_s_max)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="wiresum-p4runtime", daemon=True)
         self._server: Any = None
         self._service: P4RuntimeService | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._listening = contextlib.AsyncExitStack()
         self._heard_at = 0.0
 
@@ -129,14 +134,17 @@ class P4RuntimeServer:
         self._loop.close()
 
     async def _start(self, address: str, tls: Path | None, *, insecure: bool) -> int:
-        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
-        front = Front()
-        self._service = P4RuntimeService(self._switch, self._device_id, Revocations(tls), front)
+        self._server = grpc.aio.server(options=_OPTIONS)
+        front, revocations = Front(), Revocations(tls)
+        self._service = P4RuntimeService(self._switch, self._device_id, revocations, front, self._silent)
         self._server.add_generic_rpc_handlers((self._service.handlers(),))
         port = await self._listening.enter_async_context(
             front.listening(self._server, address, tls=tls, insecure=insecure)
         )
         await self._server.start()
+        self._watching = asyncio.create_task(
+            revocations.watch(lambda: None, lambda: front.end_revoked(revocations.has))
+        )
         return port
 
     async def _stop(self) -> None:
@@ -158,12 +166,20 @@ class P4RuntimeServer:
 class P4RuntimeService:
     """The methods of p4runtime.proto, in one event loop."""
 
-    def __init__(self, switch: SoftwareSwitch, device_id: int, revocations: Revocations, front: Front) -> None:
+    def __init__(
+        self,
+        switch: SoftwareSwitch,
+        device_id: int,
+        revocations: Revocations,
+        front: Front,
+        silent: SilentCalls,
+    ) -> None:
         self._device_id = device_id
         self._revocations = revocations
         self._front = front
         self._loop = asyncio.get_running_loop()
-        self._silent = SilentCalls(SILENT_MAX, FIRST_MESSAGE_S_MAX)
+        self._shares = Shares(CALLS_MAX)
+        self._silent = silent
         self._worker = concurrent.futures.ThreadPoolExecutor(1, "wiresum-p4runtime-device")
         # Only in the worker's thread:
         self._device = SoftwareDevice(switch)
@@ -195,35 +211,44 @@ class P4RuntimeService:
         """Calls `method` with the first message if the caller may call it."""
 
         async def serve(_requests: object, context: Any) -> None:
-            try:
-                self._check_caller(context, roles)
-                first = await self._silent.first_message(context)
-                if first is None:
-                    raise _NO_MESSAGE
-            except Refusal as refused:
-                await _refuse(context, refused)
-            answer = await method(first, context)
-            if answer is not None:
-                await context.write(answer)
+            with contextlib.ExitStack() as call:
+                try:
+                    self._admit(context, roles, call)
+                    first = await self._silent.first_message(context)
+                    if first is None:
+                        raise _NO_MESSAGE
+                except Refusal as refused:
+                    await _refuse(context, refused)
+                answer = await method(first, context)
+                if answer is not None:
+                    await context.write(answer)
 
         return serve
 
-    def _check_caller(self, context: Any, roles: Sequence[str]) -> None:
-        """Even reading needs a role: entries hold the jobs' keys."""
+    def _admit(self, context: Any, roles: Sequence[str], call: contextlib.ExitStack) -> None:
+        """Even reading needs a role: entries hold the jobs' keys. `call`: what ends with it."""
         who = identify(self._front.peer_of(context.peer()), context.auth_context())
-        self._revocations.refresh()
+        call.enter_context(self._front.calling(context.peer()))
         if self._revocations.has(who.serial):
             raise denied(f"the certificate of {who} was revoked: ask its issuer for another")
         if roles and not who.has_role(*roles):
             raise denied(
                 f"the certificate of {who} has none of the roles {', '.join(roles)}: `wiresum ca issue` gives them"
             )
-        self._front.prove(context.peer())
+        parties = who.parties
+        if (full := self._shares.full(parties)) is not None:
+            raise exhausted(self._shares.why_full(full, "calls in progress"))
+        if why := self._front.prove(context.peer(), who):
+            raise exhausted(why)
+        self._shares.take(parties)
+        call.callback(self._shares.give_back, parties)
 
     async def Capabilities(self, request: p4r.CapabilitiesRequest, context: Any) -> p4r.CapabilitiesResponse:  # noqa: N802
         if request.device_id:
             await self._answer(context, lambda: self._check_device(request.device_id))
-        return p4r.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
+        answer = p4r.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
+        versions.say(answer)
+        return answer
 
     async def SetForwardingPipelineConfig(  # noqa: N802
         self, request: SetConfig, context: Any
