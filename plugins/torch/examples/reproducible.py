@@ -122,6 +122,9 @@ def main() -> None:
             state = {"model": module.state_dict(), "optimizer": optimizer.state_dict(), "step": options.until}
             torch.save(state, options.checkpoint)
         print(f"{size} workers, {seconds:.1f} s: {wiresum.torch.fingerprint(module, optimizer)}", flush=True)
+    # DDP goes before the group. If it were the last to hold the group, it would keep the interpreter's lock while it
+    # waits for Gloo's threads, and one of these may need that lock to end (PyTorch 2.13).
+    del model
     dist.destroy_process_group()
 
 

@@ -85,10 +85,12 @@ class CallLog:
         size: int,
         more: Callable[[], Sequence[Any]] = tuple,
         settings: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._rank, self._size, self._more, self._settings = store, rank, size, more, settings
         self._calls: deque[tuple[Operation, int, tuple[Any, ...]]] = deque(maxlen=KEPT)
         self._compared: str | None = None
+        self._clock = clock
 
     def note(self, operation: Operation, *fields: Any) -> None:
         """A Call's, but for the number, and from `name` to `through_gloo`."""
@@ -113,7 +115,7 @@ class CallLog:
         return self._compared
 
     def _compare(self, number: int | None) -> str:
-        deadline = time.monotonic() + ANSWERS_S_MAX
+        deadline = self._clock() + ANSWERS_S_MAX
         if number is not None:
             # Workers may notice at different numbers; all report the same one.
             self._store.compare_set("diverged", "", f"{number}")
@@ -150,7 +152,7 @@ class CallLog:
 
     def _is_there(self, key: str, deadline: float) -> bool:
         while not self._store.check([key]):
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 return False
             time.sleep(POLL_S)
         return True

@@ -54,20 +54,21 @@ class Extension:
     source: Path
     headers: tuple[Path, ...] = ()
     """Of ours: if one changes, the module is compiled again."""
+    optimization: str = "-O2"
 
-    def build(self) -> Path:
+    def build(self, timeout_s: float = COMPILE_TIMEOUT_S) -> Path:
         """The module's file, compiled if it is not there yet. Raises ExtensionError or OSError."""
         command = self._command()
         path = _folder() / f"{self.name}-{self._digest(command)}.so"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.with_suffix(".lock").open("w") as lock:
-                _acquire(lock.fileno())
+                _acquire(lock.fileno(), timeout_s)
                 if not path.exists():
                     log.info(
                         "wiresum: compiling %s for PyTorch %s: a minute, once", self.source.name, torch.__version__
                     )
-                    _compile(command, path)
+                    _compile(command, path, timeout_s)
         return path
 
     def load(self) -> ModuleType:
@@ -85,7 +86,7 @@ class Extension:
         include = root / "include"
         return [
             *shlex.split(os.environ.get("CXX", "c++")),
-            *("-std=c++20", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden"),
+            *("-std=c++20", self.optimization, "-g0", "-fPIC", "-shared", "-fvisibility=hidden"),
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
             f"-DTORCH_EXTENSION_NAME={self.name}",
             *("-isystem", str(include), "-isystem", str(include / "torch" / "csrc" / "api" / "include")),
@@ -125,7 +126,7 @@ def load() -> ModuleType | None:
         return None
 
 
-def _compile(command: list[str], path: Path) -> None:
+def _compile(command: list[str], path: Path, timeout_s: float) -> None:
     """Whoever calls it has the lock."""
     unfinished = path.with_suffix(".unfinished")
     try:
@@ -139,7 +140,7 @@ def _compile(command: list[str], path: Path) -> None:
             start_new_session=True,
         ) as driver:
             try:
-                _, complaint = driver.communicate(timeout=COMPILE_TIMEOUT_S)
+                _, complaint = driver.communicate(timeout=timeout_s)
             except BaseException:
                 os.killpg(driver.pid, signal.SIGKILL)
                 raise
@@ -147,7 +148,7 @@ def _compile(command: list[str], path: Path) -> None:
             raise ExtensionError(f"`{shlex.join(command)}` failed: {complaint[:_MESSAGE_CHARACTERS_MAX]}")
         unfinished.rename(path)  # at once, so that nobody loads half of it
     except subprocess.TimeoutExpired as error:
-        raise ExtensionError(f"`{shlex.join(command)}` did not end within {COMPILE_TIMEOUT_S:.0f} s") from error
+        raise ExtensionError(f"`{shlex.join(command)}` did not end within {timeout_s:.0f} s") from error
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -157,18 +158,16 @@ def _folder() -> Path:
     return (Path(root) if root else Path("~/.cache/torch_extensions").expanduser()) / "wiresum"
 
 
-def _acquire(lock: int) -> None:
+def _acquire(lock: int, timeout_s: float) -> None:
     """A lock that is released when its holder dies."""
-    deadline = time.monotonic() + COMPILE_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise ExtensionError(
-                    f"another process was still compiling it after {COMPILE_TIMEOUT_S:.0f} s"
-                ) from None
+                raise ExtensionError(f"another process was still compiling it after {timeout_s:.0f} s") from None
             time.sleep(LOCK_POLL_S)
 
 

@@ -7,10 +7,12 @@ import logging
 import math
 import os
 import socket
+import sys
+import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -23,6 +25,7 @@ from torch._C._distributed_c10d import ProcessGroupGloo, Store
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError, WorkerLeftError
 from wiresum.agent.polling import sleep_until
+from wiresum.join import hosts
 from wiresum.torch.accelerators import refuse_capture, synchronize
 from wiresum.torch.calls import Call, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
@@ -36,6 +39,8 @@ log = logging.getLogger("wiresum")
 POINT_TO_POINT = ("send", "recv")
 CAUSE_TIMEOUT_S = 5.0
 """How long to wait for the service to say who was lost, after Gloo found a connection broken."""
+END_AFTER_S = 1.0
+"""When a group's Gloo ends that its last holder must not end."""
 BREAK_TIMEOUT = timedelta(milliseconds=1)
 BREAK_TAG, PROBE_TAG = 0x7FFFFFFF, 0x7FFFFFFE
 """No user's receive has these tags."""
@@ -83,6 +88,19 @@ class Gloo:
         self._under_way: dict[GlooWork, None] = {}
         """Collectives, the oldest first, until they are settled, or found complete at the next call."""
 
+    def __del__(self) -> None:
+        """The end of PyTorch's object waits for Gloo's threads, and these may need the interpreter's lock. So it may be
+        dropped last neither by one of them, since they run callbacks of works, nor by C++ that has the lock: DDP's
+        reducer, which holds a group without the C++ part by itself. Then another thread ends it, a moment later."""
+        is_ours = not isinstance(self.backend, PlainGloo)
+        is_gloos_thread = isinstance(threading.current_thread(), threading._DummyThread)  # it is none of Python's
+        if sys.is_finalizing() or (is_ours and not is_gloos_thread):
+            return
+        held = [self.__dict__.pop(name, None) for name in ("_group", "backend")]
+        end = threading.Timer(END_AFTER_S, held.clear)
+        end.daemon = False  # else it could be in the middle of that when Python ends
+        end.start()
+
     @property
     def calls(self) -> int:
         return self.collectives.total()
@@ -122,7 +140,13 @@ class Gloo:
         if method in _REAL:
             arguments_staged = as_real(arguments_staged)
         began = time.monotonic()
-        inner = getattr(self._group, installed_name(method))(*arguments_staged)
+        try:
+            inner = getattr(self._group, installed_name(method))(*arguments_staged)
+        except RuntimeError as error:  # a send or receive whose connection is known to be closed fails at once
+            if call.peer is None or self._is_connected([call.peer]):
+                raise
+            explained = self._explain(call, error, None)
+            raise explained from explained.__cause__
         work = GlooWork(
             inner,
             written,
@@ -218,11 +242,11 @@ class Gloo:
             with contextlib.suppress(RuntimeError):  # it is meant to fail
                 self.backend.recv([torch.empty(1, device="cpu")], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
 
-    def _is_connected(self) -> bool:
-        """Are the connections to all workers whole? Gloo's error does not say. A receive from a worker whose connection
-        is broken fails at once; another one begins, and is dropped."""
+    def _is_connected(self, peers: Iterable[int] | None = None) -> bool:
+        """Are the connections to these workers whole, or to all? Gloo's error does not say. A receive from a worker
+        whose connection is broken fails at once; another one begins, and is dropped."""
         try:
-            for peer in set(range(self._size)) - {self._rank}:
+            for peer in set(range(self._size) if peers is None else peers) - {self._rank}:
                 self.backend.recv([torch.empty(1, device="cpu")], peer, PROBE_TAG)  # type: ignore[attr-defined]
         except RuntimeError:
             return False
@@ -437,7 +461,7 @@ def _source_address(config: AgentConfig) -> str:
     """The local address that routes to the switch."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((config.switch_host, config.switch_port))
+            probe.connect((hosts.addresses_of(config.switch_host, socket.AF_INET)[0], config.switch_port))
         except OSError:
             return "127.0.0.1"  # one worker, and no switch: no other host has to reach it
         return str(probe.getsockname()[0])

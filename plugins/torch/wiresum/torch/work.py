@@ -104,6 +104,7 @@ class NetworkWork(_Work):
         late: Callable[[Sequence[Operation], float], Exception],
         forget: Callable[[NetworkWork], None],
         translate: Callable[[WiresumError], Exception],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Steps of `finish` own the memory that the operations use. `late` makes the error of a wait that took so many
         seconds, and was too short for the operations. `forget` is called when they have ended, and `translate` makes
@@ -113,6 +114,7 @@ class NetworkWork(_Work):
         self._late = late
         self._forget = forget
         self._translate = translate
+        self._clock = clock
 
     def begins_later(self) -> None:
         """Another thread will submit the operations. Call it before that thread gets the work."""
@@ -189,12 +191,12 @@ class NetworkWork(_Work):
         return self._late(self._operations, waited_s)
 
     def _await(self, timeout: timedelta) -> None:
-        deadline = time.monotonic() + timeout.total_seconds() if timeout > NO_TIMEOUT else math.inf
+        deadline = self._clock() + timeout.total_seconds() if timeout > NO_TIMEOUT else math.inf
         try:
-            if self._submitted is not None and not self._submitted.wait(_left_s(deadline)):
+            if self._submitted is not None and not self._submitted.wait(_left_s(deadline, self._clock())):
                 raise TimeoutError
             for operation in self._operations:
-                operation.wait(_left_s(deadline))
+                operation.wait(_left_s(deadline, self._clock()))
         except WiresumError:
             pass  # settle() reads it from the operation
         except TimeoutError as error:
@@ -227,6 +229,7 @@ class GlooWork(_Work):
         timeout_s: float,
         began: float | None,
         forget: Callable[[GlooWork], object],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The steps of `finish` are taken in wait(), or by Gloo's thread if nobody waits. `explain` gets Gloo's error,
         and the limit in seconds if it is a time-out: `timeout_s` after `began`, or after the start of the wait if that
@@ -241,6 +244,7 @@ class GlooWork(_Work):
         self._confirm = confirm
         self._timeout_s = timeout_s
         self._began = began
+        self._clock = clock
         self.number: int | None = None
         """Of the collective, among those that go through Gloo; None for sends and receives."""
         if finish:
@@ -249,7 +253,7 @@ class GlooWork(_Work):
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         if not self._settled:
-            waits_since = time.monotonic()
+            waits_since = self._clock()
             try:
                 self._inner.wait(timeout) if timeout > NO_TIMEOUT else self._inner.wait()
             except Exception as error:
@@ -306,7 +310,7 @@ class GlooWork(_Work):
     def _take_results(self, error: Exception | None, waits_since: float, wait_timeout: timedelta) -> Exception | None:
         """Returns why the collective has failed. Raises what copying into the caller's tensors does."""
         if error is not None:
-            now = time.monotonic()
+            now = self._clock()
             wait_s = wait_timeout.total_seconds() if wait_timeout > NO_TIMEOUT else math.inf
             if now - (waits_since if self._began is None else self._began) >= self._timeout_s:
                 return self._explain(error, self._timeout_s)
@@ -366,9 +370,9 @@ class GroupedWork(_Work):
 StartedWork: TypeAlias = NetworkWork | GlooWork | GroupedWork
 
 
-def _left_s(deadline: float) -> float | None:
+def _left_s(deadline: float, now: float) -> float | None:
     """Until then, for what waits; None if that is never."""
-    left_s = max(deadline - time.monotonic(), 0.0)
+    left_s = max(deadline - now, 0.0)
     return left_s if left_s <= threading.TIMEOUT_MAX else None
 
 

@@ -28,7 +28,7 @@ log = logging.getLogger("wiresum")
 
 IDLE_S = 1.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.001, 0.016
-LEAVE_TIMEOUT_S = 10.0
+LEAVE_TIMEOUT_S = 30.0
 """How long a rank that leaves waits for the next cycle of the others, which start one every IDLE_S."""
 
 _JOIN = ""
