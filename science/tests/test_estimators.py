@@ -43,17 +43,6 @@ def test_without_a_batch_the_gradient_is_exact() -> None:
     assert (Plain().gradient(problem, 2, x, {}, turn(0, 2)) == problem.gradient(2, x)).all()
 
 
-def test_lsvrg_refreshes_with_its_probability_and_at_all_workers_at_once() -> None:
-    problem, estimator = differing(), LSVRG(1, refresh=0.25)
-    fresh = []
-    for worker in range(2):
-        state = estimator.start(problem, worker, np.zeros(8))
-        after = [estimator.settle(problem, worker, np.ones(8), state, turn(step, worker)) for step in range(400)]
-        fresh.append([bool((kept["w"] == 1).all()) for kept in after])
-    assert fresh[0] == fresh[1]
-    assert sum(fresh[0]) == pytest.approx(100, abs=6 * np.sqrt(75))
-
-
 def test_svrg_is_renewed_when_its_inner_loop_ends() -> None:
     problem, estimator = differing(), SVRG(1, length=4)
     state = estimator.start(problem, 1, np.zeros(8))

@@ -30,7 +30,7 @@ def switched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(
-    params=[pytest.param("over_gloo", marks=pytest.mark.slow, id="gloo"), pytest.param("switched", id="wiresum")]
+    params=[pytest.param("over_gloo", marks=pytest.mark.nightly, id="gloo"), pytest.param("switched", id="wiresum")]
 )
 def trio(request: pytest.FixtureRequest) -> Cluster:
     cluster: Cluster = request.getfixturevalue(request.param)

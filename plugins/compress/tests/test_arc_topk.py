@@ -38,6 +38,8 @@ def test_the_mean_has_the_rows_with_the_longest_sketches(rank: int) -> None:
         assert outcome.means[0] == pytest.approx(expected.reshape(-1), abs=1e-5)
         for mine, value in zip(outcome.own, values, strict=True):
             assert mine[0] == pytest.approx(np.where(expected.reshape(-1) != 0, value, 0), abs=1e-5)
+    method = wc.ARCTopK(0.2, rank)
+    assert method.contraction(SIZE) == 1 / SIZE and method.memory == "error-feedback"
 
 
 def test_sketch_and_values_travel_as_sums_without_indices() -> None:
@@ -56,41 +58,6 @@ def test_a_tensor_that_would_not_be_smaller_is_sent_whole() -> None:
     mean = exchange(wc.ARCTopK(0.01, rank=4), values, shape=(2, 4), aggregator=aggregator).means[0]
     assert mean == pytest.approx(np.mean(values, axis=0), abs=1e-6)
     assert aggregator.traffic.rounds == 2
-
-
-def test_the_rows_of_the_mean_count_and_not_those_of_a_worker() -> None:
-    """Each worker's longest row is cancelled by the other's."""
-    first, second = np.ones((2, *SHAPE))
-    first[3], second[3] = 1e3, -1e3
-    first[7] = 5.0
-    mean = exchange(wc.ARCTopK(1 / 30, rank=4), [first.reshape(-1), second.reshape(-1)], shape=SHAPE).means[0]
-    assert np.flatnonzero(mean.reshape(SHAPE).any(axis=1)).tolist() == [7]
-
-
-def test_what_the_mean_keeps_is_at_least_the_declared_part_with_other_signs_in_each_step() -> None:
-    """With one column, the signs hide the longest row in half of the steps."""
-    value = np.zeros(SHAPE)
-    value[:, 0] = 0.1
-    value[5] = 0
-    value[5, :2] = 10, -10
-    compressor = wc.ARCTopK(1 / 30, rank=1)
-    kept = [
-        np.sum(exchange(compressor, [value.reshape(-1)], shape=SHAPE, step=step).means[0] ** 2) / np.sum(value**2)
-        for step in range(100)
-    ]
-    assert 0.3 < np.mean(kept) < 0.7
-    assert compressor.contraction(SIZE) == 1 / SIZE
-
-
-def test_error_feedback_sends_every_row_at_last() -> None:
-    engine = wc.Engine(wc.ARCTopK(0.1), wc.InProcess(3))
-    segment, values = wc.Segment((wc.Piece("x", SHAPE),)), np.random.default_rng(4).normal(size=(3, SIZE))
-    total = np.zeros(SIZE)
-    for _ in range(400):
-        total += engine.average([segment], [[value] for value in values])[0]
-        engine.advance()
-    assert total / 400 == pytest.approx(np.mean(values, axis=0), abs=0.2)
-    assert (total.reshape(SHAPE) != 0).any(axis=1).all()
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])

@@ -139,10 +139,3 @@ def test_indices_number_blocks_and_are_not_sent_if_all_workers_can_draw_them() -
         count = np.count_nonzero(outcome.means[0])
         assert count in (16, 11), "two blocks, the last of which has three values"
         assert aggregator.traffic.sent_bytes == 2 + index_bytes + 4 * count
-
-
-def test_workers_sums_over_different_blocks_are_right() -> None:
-    values = [np.zeros(83), np.zeros(83), np.zeros(83)]
-    values[0][0:8], values[1][80:83], values[2][0:8] = 1.0, 2.0, 4.0
-    mean = exchange(wc.BlockTopK(0.05, block=8), values).means[0]
-    assert (mean * 3).tolist() == [5.0] * 8 + [0.0] * 72 + [2.0] * 3

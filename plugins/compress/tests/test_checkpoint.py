@@ -16,13 +16,11 @@ from wiresum.compress import (
     QSGD,
     Compressor,
     Engine,
-    ErrorFeedback,
     GTopK,
     Identity,
     InProcess,
     IntDIANA,
     IntSGD,
-    MomentumCorrection,
     Piece,
     PowerSGD,
     QuantisedRandK,
@@ -86,28 +84,12 @@ def refused(state: Any, engine: Engine, *texts: str, **options: Any) -> None:
     [
         (TopK(0.1), IntDIANA(8), "method is TopK in the state and IntDIANA here"),
         (DIANA(), DIANA(norm="inf"), "method.norm is '2' in the state and 'inf' here"),
-        (TopK(0.1), TopK(0.2), "method.ratio is 0.1 in the state and 0.2 here"),
         (TopK(0.1), TopK(WarmUp(0.1, 2)), "method.ratio is 0.1 in the state and WarmUp here"),
         (GTopK(WarmUp(0.1, 2)), GTopK(WarmUp(0.1, 3)), "method.ratio.steps is 2 in the state and 3 here"),
-        (GTopK(0.1), GTopK(0.1, mode="tree"), "method.mode is 'exact' in the state and 'tree' here"),
-        (IntDIANA(8), IntDIANA(16), "method.bits is 8 in the state and 16 here"),
-        (IntSGD(scale="estimate"), IntSGD(), "method.scale is 'estimate' in the state and 'maximum' here"),
-        (PowerSGD(1), PowerSGD(2), "method.rank is 1 in the state and 2 here"),
         (QSGD(), Quantiser(15, "2", 512, bits=8), "method is QSGD in the state and Quantiser here"),
         (TopK(0.1), TopK(0.1, memory="ef21"), "method.memory is ErrorFeedback in the state and EF21 here"),
-        (
-            TopK(0.1, memory=ErrorFeedback(clip=1.0)),
-            TopK(0.1, memory=ErrorFeedback(clip=2.0)),
-            "method.memory.clip is 1.0 in the state and 2.0 here",
-        ),
-        (
-            TopK(0.1, memory=MomentumCorrection(0.9)),
-            TopK(0.1, memory=MomentumCorrection(0.5)),
-            "method.memory.momentum is 0.9 in the state and 0.5 here",
-        ),
         (RandK(0.1, memory=Shift(0.1)), RandK(0.1, memory="diana"), "method.memory.alpha is 0.1 in the state and None"),
         (TopK(0.1, down=QSGD()), TopK(0.1), "method.down is QSGD in the state and None here"),
-        (TopK(0.1, down=QSGD()), TopK(0.1, down=QSGD(3)), "method.down.levels is 15 in the state and 3 here"),
         (QuantisedRandK(0.3, QSGD()), QuantisedRandK(0.3, QSGD(3)), "method.quantiser.levels is 15"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -215,10 +197,8 @@ def changed(change: Callable[[State], object], method: Compressor = DIANA()) -> 
         (lambda state: state.pop("common"), "the state lacks 'common'"),
         (lambda state: state.update(motion={}), "the state has in addition 'motion'"),
         (lambda state: state["common"].pop("b"), "common lacks 'b'"),
-        (lambda state: state["common"].update(x=np.zeros(3)), "common has in addition 'x'"),
         (lambda state: state["own"].pop(), "own is of 2 workers, not of 3"),
         (lambda state: state["own"][1].clear(), "own[1] lacks 'shift'"),
-        (lambda state: state["own"][1].update(residual={}), "own[1] has in addition 'residual'"),
         (lambda state: state["own"][2]["shift"].pop("a"), "own[2].shift lacks 'a'"),
         (lambda state: state["own"][2]["shift"].update(a=np.zeros(29)), "own[2].shift.a has 29 values of float64"),
         (lambda state: state["own"][2]["shift"].update(a=np.zeros(30, "f4")), "has 30 values of float32, and its"),
@@ -292,18 +272,6 @@ def test_with_more_or_fewer_workers_own_memories_stay_and_the_common_one_is_thei
     values = gradients(5, BY_LAYER, workers)
     estimate = engine.average(BY_LAYER, values, {piece.name: np.linspace(1, 2, piece.size) for piece in PIECES})[0]
     assert np.isfinite(estimate).all()
-
-
-def test_a_shift_goes_on_without_bias_after_the_number_of_workers_has_changed() -> None:
-    """Without loss every estimate is the mean gradient, but only if the common shift is the mean of all shifts."""
-    method = Identity(memory=Shift(0.5))
-    for workers in (1, 2, 5):
-        engine = Engine(method, InProcess(workers))
-        engine.load_state_dict(trained(method).state_dict(), world_size_changed=True)
-        engine.synchronize()
-        values = gradients(3, BY_LAYER, workers)
-        for at, estimate in enumerate(engine.average(BY_LAYER, values)):
-            assert estimate == pytest.approx(np.mean([mine[at] for mine in values], axis=0), abs=1e-12)
 
 
 def test_a_worker_that_lost_its_state_gets_consistent_memories() -> None:

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import wiresum.compress as wc
 from wiresum.compress.ddp_hook import Granularity
 from wiresum.compress.memory import memory_of
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.ranks.cluster import Cluster
 
 from .methods import METHODS
@@ -83,10 +84,15 @@ def same_everywhere(mine: bytes) -> bool:
     return all(other == mine for other in everybody)
 
 
-def train_all(rank: int, size: int) -> dict[str, float]:
+SENT = ("identity", "IntDIANA", "QSGD", "TopK", "RandK, partition", "block random-k")
+RESTARTED = ("identity", "IntDIANA, by estimates", "PowerSGD", "TopK, quantised down")
+"""With each kind of state."""
+
+
+def train_some(rank: int, size: int) -> dict[str, float]:
     ratios = {}
-    for at, (name, method) in enumerate(METHODS.items()):
-        run = Run(method, GRANULARITIES[at % 3])
+    for name in SENT:
+        run = Run(METHODS[name])
         before = run.bits()
         run.train(rank, range(STEPS))
         assert run.bits() != before, name
@@ -97,10 +103,8 @@ def train_all(rank: int, size: int) -> dict[str, float]:
     return ratios
 
 
-@pytest.mark.slow
-def test_every_method_trains_with_the_same_bits_at_all_workers_and_reports_what_it_sent(trio: Cluster) -> None:
-    ratios = trio.run(train_all, timeout_s=110)
-    for mine in ratios:
+def test_methods_train_with_the_same_bits_at_all_workers_and_report_what_they_sent(trio: Cluster) -> None:
+    for mine in trio.run(train_some):
         assert mine["identity"] == pytest.approx(1, rel=0.01)
         assert mine["IntDIANA"] == pytest.approx(4, rel=0.05)  # the maximum and a flag for each layer
         assert mine["QSGD"] == pytest.approx(4 / (1 + 8 / 64), rel=0.1)
@@ -118,30 +122,15 @@ def without_loss(rank: int, size: int) -> None:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(plain(images), labels).backward()
         optimizer.step()
-    for granularity in GRANULARITIES:
-        for memory in ("none", "error-feedback", "diana"):
-            run = Run(wc.Identity(memory=memory), granularity)
-            run.train(rank, range(STEPS))
-            for ours, theirs in zip(run.model.parameters(), plain.parameters(), strict=True):
-                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    for granularity, memory in zip(GRANULARITIES, ("none", "error-feedback", "diana"), strict=True):
+        run = Run(wc.Identity(memory=memory), granularity)
+        run.train(rank, range(STEPS))
+        for ours, theirs in zip(run.model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_without_loss_every_granularity_trains_as_plain_ddp_does(trio: Cluster) -> None:
     trio.run(without_loss)
-
-
-def loss_falls(rank: int, size: int) -> dict[str, tuple[float, float]]:
-    losses = {}
-    for name in ("IntDIANA", "DIANA", "TopK, EF21", "gTop-k", "PowerSGD", "THC"):
-        run = Run(METHODS[name], "layer")
-        losses[name] = (run.train(rank, range(1)), run.train(rank, range(1, 40)))
-    return losses
-
-
-@pytest.mark.slow
-def test_the_loss_falls(switched: Cluster) -> None:
-    for losses in switched.run(loss_falls, timeout_s=110):
-        assert all(last < 0.5 * first for first, last in losses.values()), losses
 
 
 def reloaded(run: Run) -> Any:
@@ -151,52 +140,28 @@ def reloaded(run: Run) -> Any:
     return torch.load(file, weights_only=True)
 
 
-def continue_all(rank: int, size: int, granularities: tuple[Granularity, ...]) -> list[str]:
+def continues(rank: int, size: int) -> list[str]:
     """Returns the methods that do not continue bit for bit."""
     apart = []
-    for at, (name, method) in enumerate(METHODS.items()):
-        granularity = granularities[at % len(granularities)]
-        straight = Run(method, granularity)
+    for at, name in enumerate(RESTARTED):
+        granularity: Granularity = ("layer", "model")[at % 2]
+        straight = Run(METHODS[name], granularity)
         straight.train(rank, range(3))
         model, optimizer = (copy.deepcopy(one.state_dict()) for one in (straight.model, straight.optimizer))
         compression = reloaded(straight)
         straight.train(rank, range(3, 6))
-        restarted = Run(method, granularity)
+        restarted = Run(METHODS[name], granularity)
         restarted.model.load_state_dict(model)
         restarted.optimizer.load_state_dict(optimizer)
         restarted.attachment.load_state_dict(compression)
         restarted.train(rank, range(3, 6))
-        assert same_everywhere(restarted.bits()), name
         if restarted.bits() != straight.bits() or restarted.attachment.report().steps != 6:
             apart.append(name)
     return apart
 
 
-@pytest.mark.slow
 def test_by_layer_and_by_model_a_checkpoint_continues_bit_for_bit(switched: Cluster) -> None:
-    assert switched.run(continue_all, ("layer", "model"), timeout_s=110) == [[]] * 3
-
-
-@pytest.mark.slow
-def test_by_bucket_a_checkpoint_continues_with_other_buckets_in_the_first_step(switched: Cluster) -> None:
-    """Buckets change in DDP's first step, and a state cannot prevent that. All workers stay equal."""
-    apart = switched.run(continue_all, ("bucket",), timeout_s=110)
-    assert apart == [apart[0]] * 3
-    assert "identity" not in apart[0]
-
-
-def joins_late(rank: int, size: int, name: str) -> tuple[bool, bool, int]:
-    """Rank 2 has lost its state; the others load theirs."""
-    before = Run(METHODS[name])
-    before.train(rank, range(4))
-    after = Run(METHODS[name])
-    after.model.load_state_dict(before.model.state_dict())
-    if rank != 2:
-        after.attachment.load_state_dict(before.attachment.state_dict())
-    after.attachment.synchronize()
-    consistent = common_is_the_mean(after)
-    after.train(rank, range(4, 8))
-    return consistent, same_everywhere(after.bits()), after.attachment.state_dict()["steps"]
+    assert switched.run(continues) == [[]] * 3
 
 
 def common_is_the_mean(run: Run, group: dist.ProcessGroup | None = None) -> bool:
@@ -207,11 +172,6 @@ def common_is_the_mean(run: Run, group: dist.ProcessGroup | None = None) -> bool
         dist.all_reduce(total, group=group)
         consistent &= bool(torch.allclose(total / dist.get_world_size(group), common, atol=1e-5))
     return consistent
-
-
-@pytest.mark.parametrize("name", ["IntDIANA", "IntDIANA, by estimates", "PowerSGD", "TopK"])
-def test_a_worker_without_a_state_gets_consistent_memories(switched: Cluster, name: str) -> None:
-    assert switched.run(joins_late, name) == [(True, True, 8)] * 3
 
 
 def changes_size(rank: int, size: int, name: str) -> list[tuple[bool, bool]]:
@@ -241,7 +201,7 @@ def changes_size(rank: int, size: int, name: str) -> list[tuple[bool, bool]]:
     return seen
 
 
-@pytest.mark.parametrize("name", ["IntDIANA", "TopK", "PowerSGD"])
+@pytest.mark.parametrize("name", ["IntDIANA, by estimates", "TopK", "PowerSGD"])
 def test_the_number_of_workers_may_change_if_allowed(trio: Cluster, name: str) -> None:
     assert [all(map(all, seen)) for seen in trio.run(changes_size, name)] == [True] * 3
 
@@ -291,24 +251,19 @@ def loads_of_others(rank: int, size: int) -> dict[str, str]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         attachment = wc.attach(model, optimizer, method or wc.TopK(0.5), **options)
         for _ in range(2):
-            model(torch.ones(2, 6, dtype=next(net.parameters()).dtype)).square().mean().backward()
+            model(torch.ones(2, 6)).square().mean().backward()
         return attachment
 
     here = attached(torch.nn.Linear(6, 4))
     states = {
         "method": attached(torch.nn.Linear(6, 4), wc.IntDIANA(8)).state_dict(),
-        "options": attached(torch.nn.Linear(6, 4), wc.TopK(0.25)).state_dict(),
         "granularity": attached(torch.nn.Linear(6, 4), granularity="model").state_dict(),
-        "shapes": attached(torch.nn.Linear(6, 5)).state_dict(),
         "names": attached(torch.nn.Sequential(torch.nn.Linear(6, 4))).state_dict(),
-        "types": attached(torch.nn.Linear(6, 4).double()).state_dict(),
         "layers": attached(torch.nn.Linear(6, 4), leave_out=["bias"]).state_dict(),
     }
     everybody: list[Any] = [None] * size
     dist.all_gather_object(everybody, here.state_dict())
-    states["rank"] = everybody[(rank + 1) % size]
     states["entry"] = {name: part for name, part in here.state_dict().items() if name != "steps"}
-    states["version"] = {"engine": {"version": 2, "step": 1}, "motion": {}, "steps": 1}
     texts, before = {}, bits_of(here.state_dict())
     for name, state in states.items():
         try:
@@ -320,48 +275,19 @@ def loads_of_others(rank: int, size: int) -> dict[str, str]:
 
 
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(switched: Cluster) -> None:
-    for rank, texts in enumerate(switched.run(loads_of_others)):
-        other = (rank + 1) % 3
+    for texts in switched.run(loads_of_others):
         for name, text in {
             "method": "method is IntDIANA in the state and TopK here",
-            "options": "method.ratio is 0.25 in the state and 0.5 here",
             "granularity": "granularity is 'model' in the state and 'layer' here",
-            "shapes": "'weight' is [5, 6] of float32 in the state and [4, 6] of float32 here",
             "names": "the state's model lacks 'bias', 'weight'; the state's model has in addition '0.bias', '0.weight'",
-            "types": "'weight' is [4, 6] of float64 in the state and [4, 6] of float32 here",
             "layers": "the state's model lacks 'bias'",
-            "rank": f"worker is [{other}] in the state and [{rank}] here",
             "entry": "the state lacks 'steps'",
-            "version": "has version 2, and only 4 can be loaded",
         }.items():
             assert text in texts[name]
 
 
-def poisoned(rank: int, size: int, name: str) -> tuple[bool, bool]:
-    run = Run(METHODS[name])
-    run.train(rank, range(2))
-    images, labels = batch(rank, 2)
-    if rank == 1:
-        images[0] = float("inf")
-    run.optimizer.zero_grad()
-    torch.nn.functional.cross_entropy(run.model(images), labels).backward()
-    nowhere = all(not p.grad.isfinite().all() for p in run.model.parameters() if p.grad is not None)
-    run.optimizer.zero_grad()  # as a loss scaler does when it skips a step
-    run.train(rank, range(3, 6))
-    return nowhere, same_everywhere(run.bits()) and all(bool(p.isfinite().all()) for p in run.model.parameters())
-
-
-@pytest.mark.parametrize("name", ["IntDIANA", "TopK"])
-def test_one_workers_inf_reaches_all_workers_and_no_memory(switched: Cluster, name: str) -> None:
-    assert switched.run(poisoned, name) == [(True, True)] * 3
-
-
 def special_models(rank: int, size: int) -> list[bool]:
     same = []
-    run = Run(METHODS["IntDIANA"], find_unused_parameters=True)
-    run.train(rank, range(4), detour=rank == 0)
-    run.train(rank, range(4, 6), detour=False)
-    same.append(same_everywhere(run.bits()))
     run = Run(METHODS["TopK"], "model", gradient_as_bucket_view=True)
     for step in range(4):
         images, labels = batch(rank, step)
@@ -384,8 +310,8 @@ def special_models(rank: int, size: int) -> list[bool]:
     return same
 
 
-def test_unused_parameters_accumulation_and_other_precisions(switched: Cluster) -> None:
-    assert switched.run(special_models) == [[True] * 4] * 3
+def test_accumulation_and_other_precisions(switched: Cluster) -> None:
+    assert switched.run(special_models) == [[True] * 3] * 3
 
 
 UNUSED_METHODS = ("IntDIANA", "TopK", "gTop-k", "gTop-k, momentum corrected", "TopK, EF21 with momentum", "PowerSGD",
@@ -471,35 +397,6 @@ def test_what_a_pass_that_failed_has_used_counts_as_in_ddp(switched: Cluster, sy
     assert switched.run(unused_after_failure, synced) == [(not synced, True)] * 3
 
 
-def mass(rank: int, size: int, name: str, granularity: Granularity) -> float:
-    """What has not arrived of the gradients of a layer that every other step uses, and is in no residual either."""
-    run = Run(METHODS[name], granularity, find_unused_parameters=True)
-    weight = run.model.module.detour.weight
-    given, got = torch.zeros_like(weight), torch.zeros_like(weight)
-    for step in range(8):
-        images, labels = batch(rank, step)
-        if step % 2 == 0:
-            alone = copy.deepcopy(run.model.module)
-            alone.zero_grad()
-            torch.nn.functional.cross_entropy(alone(images), labels).backward()
-            given += alone.detour.weight.grad
-        run.optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(run.model(images, detour=step % 2 == 0), labels).backward()
-        got += torch.zeros_like(weight) if weight.grad is None else weight.grad
-    waiting = run.attachment.state_dict()["engine"]["own"][0]["residual"]["detour.weight"].reshape(weight.shape)
-    lost = given - waiting
-    dist.all_reduce(lost)
-    return float((lost / size - got).abs().sum() / given.abs().sum())
-
-
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-@pytest.mark.parametrize("name", ["TopK", "gTop-k", "PowerSGD", "THC"])
-def test_no_part_of_a_gradient_is_lost_between_steps_that_do_not_use_its_parameter(
-    switched: Cluster, name: str, granularity: Granularity
-) -> None:
-    assert max(switched.run(mass, name, granularity)) < 1e-5
-
-
 def static(rank: int, size: int) -> tuple[list[float], bool, bool]:
     """The bytes sent in each step, whether the unused layer has no gradient, and whether the models are equal."""
     run, sent = Run(METHODS["IntDIANA"], static_graph=True), [0.0]
@@ -567,7 +464,7 @@ def overlapping(rank: int, size: int) -> tuple[int, bool, bool]:
     computed, estimates, in_time = threading.Event(), run.attachment.engine.estimates, []
 
     def estimates_after(*arguments: Any, **options: Any) -> Any:
-        in_time.append(computed.wait(30))
+        in_time.append(computed.wait(PATIENCE_S / 2))
         return estimates(*arguments, **options)
 
     run.attachment.engine.estimates = estimates_after  # type: ignore[method-assign]
@@ -614,7 +511,7 @@ def test_all_workers_raise_if_one_workers_integers_do_not_fit_and_the_group_goes
     text = (
         "Loud made integers beyond 42 (worker 1: 100 for 'detour.bias'): the sum over 3 workers may not fit in 8 bits"
     )
-    for mine, same in trio.run(excess, timeout_s=20):
+    for mine, same in trio.run(excess):
         assert mine == f"{text}. Use more bits"
         assert same
 

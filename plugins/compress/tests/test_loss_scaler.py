@@ -12,6 +12,7 @@ import torch
 
 import wiresum.compress as wc
 from wiresum.compress.groups import aggregator_of
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.ranks.cluster import Cluster
 
 from .methods import METHODS
@@ -78,7 +79,7 @@ def with_and_without(rank: int, size: int, names: list[str]) -> dict[str, Any]:
 @pytest.mark.parametrize("part", range(4))
 def test_every_method_gives_the_same_bits_with_a_loss_scaler_as_without(switched: Cluster, part: int) -> None:
     """The scale doubles every third step, and halves when an Inf makes all workers skip a step."""
-    ranks = switched.run(with_and_without, FOLLOWING[part::4], timeout_s=110)
+    ranks = switched.run(with_and_without, FOLLOWING[part::4], timeout_s=2 * PATIENCE_S)
     for mine in ranks:
         for name, found in mine.items():
             assert found["scales"] == [256, 256, 512, 512, 512, 256, 256, 256, 512], name
@@ -196,8 +197,7 @@ def restarted_without_a_file(rank: int, size: int, name: str, without: int) -> t
     return same_everywhere(again.bits()), taken["steps"], everybody
 
 
-@pytest.mark.parametrize("without", [0, 2])
-@pytest.mark.parametrize("name", ["IntDIANA", "TopK"])
+@pytest.mark.parametrize(("name", "without"), [("IntDIANA", 0), ("TopK", 2)])
 def test_a_worker_without_a_state_takes_the_scale_of_the_others(switched: Cluster, name: str, without: int) -> None:
     """The last step had the scale from before the scaler's last change."""
     expected = (True, STEPS, [256.0] * 3)

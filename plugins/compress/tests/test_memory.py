@@ -20,18 +20,6 @@ def gradients(workers: int, step: int) -> list[list[np.ndarray]]:
     return [[generator.normal(size=40) + worker] for worker in range(workers)]
 
 
-@pytest.mark.parametrize(
-    "method", [wc.DIANA(), wc.RandK(0.2, memory="diana"), wc.TopK(0.1, memory="ef21")], ids=lambda m: type(m).__name__
-)
-def test_a_shift_follows_constant_gradients_so_that_the_estimate_becomes_exact(method: wc.Compressor) -> None:
-    engine = wc.Engine(method, wc.InProcess(3))
-    values = gradients(3, 0)
-    for _ in range(600):
-        estimate = engine.average([SEGMENT], values)[0]
-        engine.advance()
-    assert estimate == pytest.approx(np.mean([row[0] for row in values], axis=0), abs=1e-6)
-
-
 def test_the_common_shift_is_the_mean_of_the_workers_own() -> None:
     engine = wc.Engine(wc.DIANA(), wc.InProcess(3))
     for step in range(50):
@@ -107,17 +95,6 @@ def test_ef21_with_momentum_is_the_papers_algorithm(weight: float) -> None:
         engine.advance()
 
 
-def test_a_gradient_in_parts_has_the_same_moving_average() -> None:
-    segment = wc.Segment((wc.Piece("a", (10,)), wc.Piece("b", (30,))))
-    whole, parts = (wc.Engine(wc.TopK(0.1, memory="ef21-momentum"), wc.InProcess(2)) for _ in range(2))
-    for step in range(20):
-        values = gradients(2, step)
-        cut = [[[row[0][:10], row[0][10:]]] for row in values]
-        assert np.array_equal(whole.average([segment], values)[0], parts.average([segment], cut)[0])
-        whole.advance()
-        parts.advance()
-
-
 @dataclass(frozen=True)
 class Lazy(wc.NoMemory):
     """By a coin of all workers, the estimate is the mean gradient or ones."""
@@ -175,16 +152,6 @@ def test_a_shift_moves_by_the_papers_part_of_what_was_sent(method: wc.Compressor
     assert np.count_nonzero(sent)
     assert state["own"][0]["shift"]["x"] == pytest.approx(alpha * sent, rel=1e-6)
     assert state["common"]["x"] == pytest.approx(alpha * sent, rel=1e-6)
-
-
-def test_without_loss_momentum_correction_is_momentum_of_the_mean() -> None:
-    velocity = np.zeros(40)
-    engine = wc.Engine(wc.Identity(memory=wc.MomentumCorrection(0.9, masking=False)), wc.InProcess(3))
-    for step in range(20):
-        values = gradients(3, step)
-        velocity = 0.9 * velocity + np.mean([row[0] for row in values], axis=0)
-        assert engine.average([SEGMENT], values)[0] == pytest.approx(velocity, rel=1e-12)
-        engine.advance()
 
 
 def test_masking_resets_the_velocity_of_values_that_were_sent() -> None:

@@ -1,11 +1,11 @@
-"""Natural compression, sign majority, and the identity."""
+"""Natural compression, and sign majority."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from wiresum.compress import Identity, InProcess, Natural, SignMajority
+from wiresum.compress import InProcess, Natural, SignMajority
 
 from .rig import exchange, vectors
 
@@ -49,10 +49,3 @@ def test_the_majority_decides_the_sign() -> None:
 def test_a_majority_over_more_workers_than_the_bits_can_count_is_refused() -> None:
     with pytest.raises(ValueError, match="128 workers"):
         exchange(SignMajority(bits=8), vectors(128))
-
-
-def test_identity_loses_nothing() -> None:
-    values = vectors(3)
-    outcome = exchange(Identity(), values)
-    assert (outcome.own[2][0] == values[2]).all()
-    assert outcome.means[0] == pytest.approx(np.mean(values, axis=0), rel=1e-14)

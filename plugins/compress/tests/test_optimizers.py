@@ -93,7 +93,7 @@ def losses(rank: int, size: int, kind: str, options: dict[str, Any]) -> dict[int
     return {-1: before, **{bits: last_loss(rank, kind, options, method) for bits, method in methods.items()}}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "options"), [(kind, options) for kind in FOUND for options in OPTIONS.get(kind, [])], ids=str
 )

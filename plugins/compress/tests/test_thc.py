@@ -39,15 +39,6 @@ def test_the_table_is_the_best_of_all_tables() -> None:
     assert error(tuple(table_for(2, 8, 1 / 32).tolist())) == pytest.approx(error(best), rel=1e-6)
 
 
-def test_the_table_of_the_paper_has_sixteen_values_dense_in_the_middle() -> None:
-    table = table_for(4, 30, 1 / 32)
-    assert len(table) == 16
-    assert (table[0], table[-1]) == (0, 30)
-    gaps = np.diff(table)
-    assert gaps.min() >= 1
-    assert gaps[7] <= gaps[0]
-
-
 @pytest.mark.parametrize("size", [64, 100, 5, 1])
 def test_the_error_is_that_of_rounding_and_clamping(size: int) -> None:
     """Rounding costs at most a quarter of the widest gap squared for each value; clamping costs less than that here."""

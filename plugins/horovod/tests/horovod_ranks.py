@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 
 import wiresum.horovod.torch as hvd
-
-AWAIT_S = 30.0
+from wiresum_lab.processes import wait_until
 
 
 def begin(rank: int, size: int) -> None:
@@ -22,7 +20,4 @@ def end(rank: int, size: int) -> None:
 
 def await_text(read: Callable[[], str], expected: str) -> None:
     """Waits until a log contains the text."""
-    deadline = time.monotonic() + AWAIT_S
-    while expected not in read():
-        assert time.monotonic() < deadline, f"no {expected!r} in\n{read()}"
-        time.sleep(0.02)
+    wait_until(lambda: expected in read(), f"{expected!r} is in the log")

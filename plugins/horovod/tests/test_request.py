@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wiresum.horovod.torch.request import MalformedMessageError, Op, Request, RequestType, decode, encode
 
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+patient = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 counts = st.lists(st.integers(0, 2**40), max_size=4).map(tuple)
 requests = st.integers(0, 3).flatmap(
     lambda tensors: st.builds(

@@ -413,18 +413,17 @@ int main(int count, char** words) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (strcmp(scenario, "everything") == 0) {
-    everything(0);
-    everything(1);
+    below(); /* before a blocking collective has made the communicator join */
+    for (int nonblocking = 0; nonblocking < 2; ++nonblocking) {
+      everything(nonblocking);
+      bottom(nonblocking);
+    }
     MPI_Barrier(MPI_COMM_WORLD);
-  } else if (strcmp(scenario, "bottom") == 0) {
-    bottom(0);
-    bottom(1);
-  } else if (strcmp(scenario, "below") == 0) {
-    below();
   } else if (strcmp(scenario, "communicators") == 0) {
+    EXPECT(provided == MPI_THREAD_MULTIPLE);
     communicators();
-  } else if (strcmp(scenario, "free_in_flight") == 0) {
     free_in_flight();
+    threads();
   } else if (strcmp(scenario, "dups") == 0) {
     dups();
   } else if (strcmp(scenario, "pairs") == 0) {
@@ -433,9 +432,6 @@ int main(int count, char** words) {
     sums();
   } else if (strcmp(scenario, "floats") == 0) {
     floats();
-  } else if (strcmp(scenario, "threads") == 0) {
-    EXPECT(provided == MPI_THREAD_MULTIPLE);
-    threads();
   } else {
     return 2;
   }

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wiresum.agent import _native
+from wiresum_lab.patience import PATIENCE_S
 
 COMPONENT = Path(str(_native.__file__)).resolve().parent / "openmpi" / "mca_coll_wiresum.so"
 IS_HERE = shutil.which("mpirun") is not None and COMPONENT.exists()
 WHY_NOT = "mpirun, or the component (libopenmpi-dev when wiresum was built), is missing: Open MPI is not tried"
-ENDING_S_MAX = 30.0
+ENDING_S_MAX = PATIENCE_S / 2
 """What mpirun may take to end what has run too long."""
 PASSED = "passed"
+TAG = re.compile(r"(\[\d+,\d+\]<\w+>):")
+"""What `mpirun --tag-output`, which horovodrun asks for, puts before whatever it reads at once from a process."""
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +71,16 @@ def mpirun(
         check=False,
     )
     return ProgramResult(done.returncode, done.stdout)
+
+
+def streams_of(said: str) -> str:
+    """The output of processes without mpirun's tags: one process's after the other's, each as that wrote it. A line
+    that was written in two parts has a tag between them, and may have parts of other processes there."""
+    untagged, *tagged = TAG.split(said)
+    streams: dict[str, str] = {}
+    for tag, part in zip(tagged[::2], tagged[1::2], strict=True):
+        streams[tag] = streams.get(tag, "") + part
+    return untagged + "".join(streams.values())
 
 
 def carried(said: str) -> dict[int, list[int]]:

@@ -13,11 +13,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+from wiresum_lab.patience import PATIENCE_S
 
 from . import mpi_launch
 from .mpi_launch import Outcomes
@@ -26,20 +28,20 @@ FOLDER = Path(__file__).resolve().parent
 EXAMPLE = FOLDER.parents[1] / "horovod/examples/digits.py"
 RANKS, EPOCHS, BATCH = 2, 4, 32
 TRAINING_IMAGES, GRADIENTS = 1437, 38_282
-TRAINING_S_MAX, OWN_TESTS_S_MAX = 120.0, 1500.0
+TRAINING_S_MAX, OWN_TESTS_S_MAX = 2 * PATIENCE_S, 25 * PATIENCE_S
 
 source = os.environ.get("HOROVOD_SOURCE", "")
 
-pytestmark = [
-    pytest.mark.skipif(not mpi_launch.IS_HERE, reason=mpi_launch.WHY_NOT),
-    pytest.mark.skipif(
-        importlib.util.find_spec("horovod") is None, reason="Horovod is not installed, so it is not tried over MPI"
-    ),
-]
+
+def runs_horovod(test: Callable[..., None]) -> Callable[..., None]:
+    """Skips the test where Horovod or the component is not there."""
+    is_here = importlib.util.find_spec("horovod") is not None
+    installed = pytest.mark.skipif(not is_here, reason="Horovod is not installed, so it is not tried over MPI")
+    return installed(pytest.mark.skipif(not mpi_launch.IS_HERE, reason=mpi_launch.WHY_NOT)(test))
 
 
 def horovodrun(program: Sequence[str | Path], mca: Mapping[str, str], timeout_s: float) -> str:
-    """Runs `program` in `RANKS` processes and returns their output; fails if one of them fails."""
+    """Runs `program` in `RANKS` processes and returns their output, without the tags that horovodrun adds."""
     words = ["--timeout", f"{timeout_s:.0f}"]
     for name, value in {"rmaps_base_oversubscribe": "1", "mpi_yield_when_idle": "1", **mca}.items():
         words += ["--mca", name, value]
@@ -59,7 +61,17 @@ def horovodrun(program: Sequence[str | Path], mca: Mapping[str, str], timeout_s:
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise
-    return said
+    return mpi_launch.streams_of(said)
+
+
+def test_output_is_read_as_each_process_wrote_it_whatever_tags_cut_it() -> None:
+    said = (
+        "a launcher's own line\n"
+        "[1,0]<stdout>:epoch 1: accuracy 0.9[1,1]<stderr>:loaded 2[1,0]<stdout>:333[1,0]<stdout>:\n"
+        "[1,1]<stderr>: of 3\n[1,0]<stdout>:the end\n"
+    )
+    assert mpi_launch.streams_of(said) == ("a launcher's own line\nepoch 1: accuracy 0.9333\nthe end\nloaded 2 of 3\n")
+    assert mpi_launch.streams_of("no tag [1, 2] here") == "no tag [1, 2] here"
 
 
 def accuracy_of(said: str) -> float:
@@ -68,6 +80,7 @@ def accuracy_of(said: str) -> float:
     return float(accuracies[-1])
 
 
+@runs_horovod
 @pytest.mark.timeout(3 * TRAINING_S_MAX)
 def test_horovods_example_trains_through_the_switch_to_the_same_accuracy(control: str, tmp_path: Path) -> None:
     """The example is that of docs/horovod.md, changed back to import Horovod itself."""
@@ -99,6 +112,7 @@ def own_tests(folder: Path, mca: Mapping[str, str]) -> tuple[Outcomes, str]:
     return outcomes, said
 
 
+@runs_horovod
 @pytest.mark.skipif(not source, reason="Horovod's own tests are not run over MPI: HOROVOD_SOURCE names no checkout")
 @pytest.mark.timeout(2 * OWN_TESTS_S_MAX + 120)
 def test_horovods_own_tests_pass_wherever_they_pass_without(control: str, tmp_path: Path) -> None:

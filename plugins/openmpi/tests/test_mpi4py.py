@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from wiresum_lab.patience import PATIENCE_S
+
 from . import mpi_launch
 from .mpi4py_tests import END
 from .mpi_launch import Outcomes
 
 FOLDER = Path(__file__).resolve().parent
-RUN_S_MAX = 1500.0
+RUN_S_MAX = 25 * PATIENCE_S
 
 source = os.environ.get("MPI4PY_SOURCE", "")
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
+from wiresum.controller import JoinServer, Limits
+from wiresum.switch import SoftwareSwitch
 from wiresum.torch import extension
+from wiresum_lab.doubles.device import BUILD_TIMEOUT_S
 from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import Cluster
 from wiresum_lab.ranks.on_device import found_or_double, prepare
@@ -21,7 +25,7 @@ def compiled() -> None:
     compiler. A compiler that fails is an error here, because the backend itself falls back silently."""
     if shutil.which("c++") is None:
         pytest.skip("the C++ part of the backend is not tested: there is no compiler")
-    extension.BACKEND.build()
+    extension.BACKEND.build(BUILD_TIMEOUT_S)
 
 
 @pytest.fixture
@@ -52,6 +56,15 @@ def own_switch(tmp_path: Path) -> Iterator[Callable[..., SwitchProcess]]:
     yield make
     for process in made:
         process.stop()
+
+
+@pytest.fixture
+def hasty_service() -> Iterator[str]:
+    """Where a worker whose connection broke is lost soon. One whose connection is whole has 30 s, as always."""
+    with closing(SoftwareSwitch(bind="127.0.0.1", port=0, threads=1)) as switch:
+        server = JoinServer(switch, Limits(connection_lost_ms=500, suspect_ms=500, counted_ms=200))
+        yield f"127.0.0.1:{server.start('127.0.0.1', 0)}"
+        server.stop(1.0)
 
 
 @pytest.fixture
@@ -100,6 +113,20 @@ def quartet(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
+def new_pair(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two workers for all tests that end their group, but no process: each test has a new group."""
+    with Cluster(switch, 2, tmp_path_factory.mktemp("new_pair"), prepare=prepare(), regroups=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def new_trio(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three."""
+    with Cluster(switch, 3, tmp_path_factory.mktemp("new_trio"), prepare=prepare(), regroups=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
 def on_accelerator() -> str:
     """What workers load before they use an accelerator."""
     return found_or_double()
@@ -112,7 +139,15 @@ def duo(on_accelerator: str, switch: SwitchProcess, tmp_path_factory: pytest.Tem
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def new_duo(on_accelerator: str, switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The same with a new group for each test, which may end it."""
+    folder = tmp_path_factory.mktemp("new_duo")
+    with Cluster(switch, 2, folder, prepare=on_accelerator, regroups=True) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def make_duo(make_cluster: Callable[..., Cluster], on_accelerator: str) -> Callable[..., Cluster]:
-    """The same, for tests that end the group."""
+    """The same, for tests that need new processes."""
     return lambda size=2, **options: make_cluster(size, prepare=on_accelerator, **options)

@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
-from wiresum.torch.extension import COMPILE_TIMEOUT_S
+from wiresum_lab.doubles.device import BUILD_TIMEOUT_S
 from wiresum_lab.processes import wait_until
 from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import implementation
-from wiresum_lab.ranks.on_device import bits, device, keep_busy, started, values
+from wiresum_lab.ranks.on_device import bits, device, hold, keep_busy, started, values
 
-pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(COMPILE_TIMEOUT_S)]
+pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(BUILD_TIMEOUT_S)]
 
 
 def scattered(rank: int, on: torch.device, rows: int = 40) -> torch.Tensor:
@@ -68,11 +68,12 @@ def test_a_sum_of_sparse_tensors_reads_what_its_stream_writes_and_is_ordered_bef
     torch.accelerator.synchronize()
     own = torch.Stream(device=device())
     with own:
-        keep_busy()
+        release = hold()
         rows.fill_(rank + 1.0)
         written = torch.accelerator.current_stream().record_event()
         work = started(dist.all_reduce(tensor, async_op=True))
         assert not written.query() and not work.is_completed()
+        release()
         work.wait()
         seen.copy_(tensor._values())
     own.synchronize()
@@ -131,7 +132,7 @@ def test_what_gloo_carries_is_there_when_the_work_is_completed(rank: int, size: 
     tensor = torch.full((1000,), rank + 1.0, dtype=torch.float64, device=device())
     work = started(dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True))
     keep_busy()  # the default stream, on which the result is copied back
-    wait_until(work.is_completed, "the work is completed", 20)
+    wait_until(work.is_completed, "the work is completed")
     with torch.Stream(device=device()):
         assert (tensor.cpu() == 1.5).all()
 

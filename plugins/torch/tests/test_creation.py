@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from wiresum.agent.config import AgentConfig
 from wiresum.join import name_problem
 from wiresum.torch import creation
 from wiresum.torch.backend import backend_of
+from wiresum.torch.network import Network
+from wiresum_lab.processes import wait_until
 from wiresum_lab.ranks.cluster import runs_in
 
 
@@ -64,18 +65,22 @@ def test_an_older_pytorch_is_refused_and_the_package_asks_for_a_newer_one(monkey
 
 @runs_in("make_cluster", 2, grouped=False)
 def test_no_member_has_its_group_before_all_are_connected(rank: int, size: int, tmp_path: Path) -> None:
-    """One that leaves at once would cut off those that still connect."""
-    connected = tmp_path / "connected"
-    if rank == 1:
-        make_gloo = creation.make_gloo
+    """One that leaves at once would cut off those that still connect. Rank 1 connects when rank 0 waits for it."""
+    waits, connected = tmp_path / "waits", tmp_path / "connected"
+    make_gloo, meet = creation.make_gloo, Network.meet
 
-        def make_slowly(*arguments: Any) -> ProcessGroupGloo:
-            made = make_gloo(*arguments)
-            time.sleep(0.5)
+    def make_late(*arguments: Any) -> ProcessGroupGloo:
+        made = make_gloo(*arguments)
+        if rank == 1:
+            wait_until(waits.exists, "rank 0 waits for the others")
             connected.touch()
-            return made
+        return made
 
-        creation.make_gloo = make_slowly
+    def mark_and_meet(*arguments: Any) -> None:
+        waits.touch()
+        meet(*arguments)
+
+    creation.make_gloo, Network.meet = make_late, mark_and_meet  # type: ignore[method-assign]
     dist.init_process_group("wiresum", init_method=f"file://{tmp_path}/store", rank=rank, world_size=size)
     assert connected.exists()
     dist.destroy_process_group()

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import world
 
@@ -183,7 +184,7 @@ def test_object_collectives(rank: int, size: int) -> None:
 
 @runs_in("trio")
 def test_monitored_barrier(rank: int, size: int) -> None:
-    world().monitored_barrier(datetime.timedelta(seconds=20))
+    world().monitored_barrier(datetime.timedelta(seconds=PATIENCE_S))
 
 
 @runs_in("trio")

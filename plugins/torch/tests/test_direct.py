@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import signal
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions
 
 import wiresum.torch
-from wiresum_lab.ranks.cluster import await_marks, runs_in
+from wiresum_lab.processes import wait_until
+from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
 SIZES = [2, 5, 360, 4096, 5000, 100_003]
@@ -140,14 +142,20 @@ def test_a_signal_interrupts_a_wait_and_the_sum_completes(rank: int, size: int, 
     def ring(*_: object) -> None:
         raise InterruptedError("the alarm rang")
 
+    def ring_when_submitted(calls: int) -> None:
+        wait_until(lambda: implementation().direct.calls > calls, "the sum was submitted")
+        os.kill(os.getpid(), signal.SIGALRM)
+
     tensor = torch.ones(10)
     if rank == 0:
         before = signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        bell = threading.Thread(target=ring_when_submitted, args=[implementation().direct.calls])
+        bell.start()
         try:
             with pytest.raises(InterruptedError, match="rang"):
                 dist.all_reduce(tensor)
         finally:
+            bell.join()
             signal.signal(signal.SIGALRM, before)
         (tmp_path / "rang").touch()
         dist.barrier()  # ordered after the sum, so the sum is complete
@@ -168,8 +176,8 @@ def leaves_with_works(rank: int, size: int) -> str:
     return "summed"
 
 
-def test_leaving_completes_works_that_were_not_waited_for(make_cluster: Any) -> None:
-    assert make_cluster(2).run(leaves_with_works) == ["summed", "summed"]
+def test_leaving_completes_works_that_were_not_waited_for(new_pair: Cluster) -> None:
+    assert new_pair.run(leaves_with_works) == ["summed", "summed"]
 
 
 def unawaited(rank: int, size: int) -> str:
@@ -177,10 +185,7 @@ def unawaited(rank: int, size: int) -> str:
         options = AllreduceOptions()
         options.timeout = datetime.timedelta(seconds=1)
         work = world().allreduce([torch.ones(10)], options)
-        deadline = time.monotonic() + 30
-        while implementation().network.session.failure is None:
-            assert time.monotonic() < deadline, "nobody has noticed that the sum failed"
-            time.sleep(0.05)
+        wait_until(lambda: implementation().network.session.failure is not None, "somebody notices that the sum failed")
         assert work.is_completed() and not work.is_success()
         with pytest.raises(wiresum.torch.WiresumTimeoutError, match="Timed out waiting 1 s for all_reduce"):
             raise work.exception()
@@ -196,12 +201,12 @@ def unawaited(rank: int, size: int) -> str:
 
 
 @pytest.mark.usefixtures("work_exceptions")
-def test_other_workers_hear_of_a_failure_that_was_not_waited_for(make_cluster: Any) -> None:
-    noticed, told = make_cluster(2).run(unawaited)
+def test_other_workers_hear_of_a_failure_that_was_not_waited_for(new_pair: Cluster) -> None:
+    noticed, told = new_pair.run(unawaited)
     assert noticed == "noticed" and "rank 0" in told and "Timed out" in told
 
 
-@runs_in("make_cluster", 2)
+@runs_in("new_pair")
 def test_after_a_failure_the_call_itself_raises(rank: int, size: int) -> None:
     implementation().network.session.abort("enough of this")
     for call in (lambda: dist.all_reduce(torch.ones(10)), lambda: dist.all_reduce(torch.ones(10), async_op=True)):

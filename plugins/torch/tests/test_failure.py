@@ -1,45 +1,51 @@
 """What happens when a process dies or stalls, or a collective is called wrongly: every worker gets an error that names
-the cause. Time stamps of different processes are compared, which Linux's monotonic clock allows. The time limits are
-what users are promised, not measurements."""
+the cause. The tests of wiresum.agent have all ways in which a job ends; here are those that PyTorch's calls add."""
 
 from __future__ import annotations
 
 import ctypes
 import datetime
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
-from wiresum.agent.errors import DivergedError, WorkerLostError
+from wiresum.agent.errors import (
+    CollectiveTimeoutError,
+    DivergedError,
+    JoinError,
+    SwitchUnreachableError,
+    WiresumError,
+    WorkerLostError,
+)
 from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
 from wiresum.torch import backend
-from wiresum_lab.processes import SwitchProcess, wait_until
+from wiresum.torch.calls import ANSWERS_S_MAX
+from wiresum.torch.errors import as_torch_error
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
-from wiresum_lab.ranks.cluster_worker import implementation, world
+from wiresum_lab.ranks.cluster_worker import world
 
-WORKER_LOST_S_MAX = 5.0
-SWITCH_LOST_S_MAX = 40.0
 ROUNDS_MAX = 100_000
 MakeCluster = Callable[..., Cluster]
 
 
-def until_it_fails(step: Callable[[], object]) -> tuple[Exception, float]:
+def until_it_fails(step: Callable[[], object]) -> Exception:
     for _ in range(ROUNDS_MAX):
         try:
             step()
         except Exception as error:
-            return error, time.monotonic()
+            return error
     raise AssertionError("nothing failed")
 
 
@@ -57,135 +63,60 @@ def assert_stays_failed(error: Exception) -> None:
     dist.destroy_process_group()
 
 
-def reduces_for_ever(rank: int, size: int, marks: str) -> float:
-    tensor = torch.ones(2_000_000)
-    dist.all_reduce(tensor)
-    Path(marks, str(rank)).touch()
-    error, at = until_it_fails(lambda: dist.all_reduce(tensor))
-    assert isinstance(error, dist.DistBackendError), repr(error)
-    assert isinstance(error.__cause__, WorkerLostError) and error.__cause__.rank == 2
-    assert "rank 2" in str(error)
-    assert_stays_failed(error)
-    return at
-
-
-def gathers_by_gloo_for_ever(rank: int, size: int, marks: str) -> float:
-    tensor = torch.ones(100_000, dtype=torch.float64)
-    dist.all_reduce(tensor)
-    Path(marks, str(rank)).touch()
-    error, at = until_it_fails(lambda: dist.all_reduce(tensor))
-    assert isinstance(error, dist.DistBackendError), repr(error)
-    assert "rank 2" in str(error), str(error)
-    dist.destroy_process_group()
-    return at
-
-
-def receives_from_a_neighbour(rank: int, size: int, marks: str) -> float:
-    """Waits for a live neighbour that never sends, because all ranks wait."""
-    dist.barrier()
-    Path(marks, str(rank)).touch()
-    error, at = until_it_fails(lambda: dist.recv(torch.ones(1), src=(rank + 1) % 2 if rank < 2 else 0))
-    assert "rank 2" in str(error), str(error)
-    dist.destroy_process_group()
-    return at
-
-
-def waits_for_a_future(rank: int, size: int, marks: str) -> float:
-    dist.barrier()
-    if rank == 2:
-        Path(marks, str(rank)).touch()
-        time.sleep(60)
-    work = dist.all_reduce(torch.ones(1000), async_op=True)
-    assert work is not None
-    Path(marks, str(rank)).touch()  # before the wait: a call made after the death would raise by itself
-    chained = work.get_future().then(lambda done: done.value()[0] + 1)
-    error, at = until_it_fails(lambda: work.get_future().wait())
-    assert isinstance(error, dist.DistBackendError) and "rank 2" in str(error)
-    assert work.is_completed() and not work.is_success() and "rank 2" in str(work.exception())
-    with pytest.raises(RuntimeError, match="rank 2"):
-        chained.wait()
-    dist.destroy_process_group()
-    return at
-
-
-def trains_for_ever(rank: int, size: int, marks: str) -> float:
-    model = DistributedDataParallel(torch.nn.Linear(300, 3000))
-    images = torch.ones(4, 300)
-
-    def step() -> None:
-        model(images).sum().backward()
-
-    step()
-    Path(marks, str(rank)).touch()
-    error, at = until_it_fails(step)
-    assert isinstance(error, dist.DistBackendError), repr(error)
-    assert isinstance(error.__cause__, WorkerLostError) and error.__cause__.rank == 2
-    dist.destroy_process_group()
-    return at
-
-
-def await_marks_and_entry(marks: Path, ranks: int) -> None:
-    """Waits until all ranks have left their marks and had time to enter the call that follows."""
-    await_marks(marks, ranks)
-    time.sleep(0.2)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "function",
+    ("error", "kind"),
     [
-        reduces_for_ever,
-        gathers_by_gloo_for_ever,
-        receives_from_a_neighbour,
-        waits_for_a_future,
-        trains_for_ever,
+        (JoinError("text", code="UNAVAILABLE"), dist.DistNetworkError),
+        (JoinError("text", code="DEADLINE_EXCEEDED"), wiresum.torch.WiresumTimeoutError),
+        (JoinError("text", code="ALREADY_EXISTS"), dist.DistBackendError),
+        (SwitchUnreachableError("text"), dist.DistNetworkError),
+        (CollectiveTimeoutError("text"), wiresum.torch.WiresumTimeoutError),
+        (WorkerLostError("text", rank=3), dist.DistBackendError),
     ],
+    ids=repr,
 )
-def test_a_killed_worker_is_named_at_every_other(
-    make_cluster: MakeCluster, marks: Path, function: Callable[..., float], request: pytest.FixtureRequest
+def test_the_agents_errors_are_those_of_pytorch(error: WiresumError, kind: type[Exception]) -> None:
+    translated = as_torch_error(error)
+    assert type(translated) is kind and str(translated) == "text" and translated.__cause__ is error
+
+
+def waits_in_all_ways(rank: int, size: int, marks: Path) -> None:
+    """In calls that need rank 2, and in a receive from a live neighbour that does not send, since it waits, too. All
+    are made before rank 2 dies: a call that is made later would raise by itself."""
+    dist.barrier()
+    tensor, double = torch.ones(200_000), torch.ones(1000, dtype=torch.float64)
+    if rank == 2:
+        (marks / str(rank)).touch()
+        await_marks(marks, size + 1)  # and is killed meanwhile
+        return
+    pending = dist.irecv(torch.ones(1), src=1 - rank)
+    through_gloo = dist.all_reduce(double, async_op=True)
+    summed, dropped = (dist.all_reduce(tensor.clone(), async_op=True) for _ in range(2))
+    assert pending is not None and through_gloo is not None and summed is not None and dropped is not None
+    chained = dropped.get_future().then(lambda done: done.value()[0] + 1)
+    (marks / str(rank)).touch()
+    first = until_it_fails(lambda: dist.all_reduce(tensor))
+    assert isinstance(first, dist.DistBackendError), repr(first)
+    assert isinstance(first.__cause__, WorkerLostError) and first.__cause__.rank == 2
+    for wait in (summed.wait, dropped.get_future().wait, chained.wait, through_gloo.wait, pending.wait):
+        error = until_it_fails(wait)
+        assert isinstance(error, RuntimeError) and "rank 2" in str(error), repr(error)
+    assert dropped.is_completed() and not dropped.is_success()
+    assert torch.__version__ < "2.13" or "rank 2" in str(dropped.exception())
+    assert_stays_failed(first)
+
+
+def test_a_killed_worker_is_named_by_every_call_of_every_other(
+    make_cluster: MakeCluster, hasty_service: str, marks: Path
 ) -> None:
-    if function is waits_for_a_future:
-        request.getfixturevalue("work_exceptions")
-    cluster = make_cluster(4 if function is reduces_for_ever else 3)
-    cluster.start(function, str(marks))
-    await_marks_and_entry(marks, cluster.size)
-    killed_at = time.monotonic()
+    cluster = make_cluster(3, variables={"WIRESUM_SWITCH": hasty_service})
+    cluster.start(waits_in_all_ways, marks)
+    await_marks(marks, 3)
     cluster.kill(2)
-    for failed_at in cluster.collect(ranks=[rank for rank in range(cluster.size) if rank != 2], timeout_s=40):
-        assert failed_at - killed_at < WORKER_LOST_S_MAX
+    cluster.collect(ranks=[0, 1])
 
 
-def sums_once(rank: int, size: int) -> float:
-    tensor = torch.ones(5000)
-    dist.all_reduce(tensor)
-    return float(tensor.sum())
-
-
-@pytest.mark.slow
-def test_the_next_job_at_the_same_switch_works(
-    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, marks: Path
-) -> None:
-    switch = own_switch()
-    first = make_cluster(3, at=switch, variables={"WIRESUM_JOB": "same-name"})
-    first.start(reduces_for_ever, str(marks))
-    await_marks_and_entry(marks, 3)
-    first.kill(2)
-    first.collect(ranks=[0, 1])
-    second = make_cluster(2, at=switch, variables={"WIRESUM_JOB": "same-name"})
-    assert second.run(sums_once) == [10_000.0, 10_000.0]
-
-
-@pytest.fixture
-def hasty_service() -> Iterator[str]:
-    """Where a worker that is not heard of for a second is lost."""
-    switch = SoftwareSwitch(bind="127.0.0.1", port=0, threads=4)
-    server = JoinServer(switch, Limits(heartbeat_lost_ms=1000, connection_lost_ms=500, suspect_ms=500, counted_ms=200))
-    yield f"127.0.0.1:{server.start('127.0.0.1', 0)}"
-    server.stop(1.0)
-    switch.close()
-
-
-HELD_S = 4
+HELD_S = 20
 
 
 def holds_the_interpreter(rank: int, size: int) -> float:
@@ -199,68 +130,36 @@ def holds_the_interpreter(rank: int, size: int) -> float:
     return float(tensor.sum())
 
 
-@pytest.mark.slow
-def test_a_call_that_holds_the_interpreters_lock_ends_no_job(make_cluster: MakeCluster, hasty_service: str) -> None:
-    cluster = make_cluster(3, variables={"WIRESUM_SWITCH": hasty_service})
-    assert cluster.run(holds_the_interpreter) == [5000 * 9.0] * 3
+@pytest.mark.nightly
+def test_a_call_that_holds_the_interpreters_lock_ends_no_job(make_cluster: MakeCluster) -> None:
+    """Though a worker that is not heard of for so long is lost."""
+    with closing(SoftwareSwitch(bind="127.0.0.1", port=0, threads=1)) as switch:
+        server = JoinServer(switch, Limits(heartbeat_lost_ms=HELD_S * 1000 // 2))
+        variables = {"WIRESUM_SWITCH": f"127.0.0.1:{server.start('127.0.0.1', 0)}"}
+        assert make_cluster(3, variables=variables).run(holds_the_interpreter) == [5000 * 9.0] * 3
+        server.stop(1.0)
 
 
-def loses_the_switch(rank: int, size: int, marks: str) -> float:
-    tensor = torch.ones(500_000)
-    dist.all_reduce(tensor)
-    Path(marks, str(rank)).touch()
-    error, at = until_it_fails(lambda: dist.all_reduce(tensor))
-    assert isinstance(error, dist.DistNetworkError), repr(error)
-    assert_stays_failed(error)
-    return at
-
-
-@pytest.mark.slow
-def test_a_killed_switch_is_an_error_at_every_worker_where_no_other_may_serve(
-    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, marks: Path
-) -> None:
-    switch = own_switch()
-    cluster = make_cluster(2, at=switch, variables={"WIRESUM_FALLBACK": "off"})
-    cluster.start(loses_the_switch, str(marks))
-    await_marks_and_entry(marks, 2)
-    killed_at = time.monotonic()
-    switch.kill()
-    for failed_at in cluster.collect(timeout_s=60):
-        assert failed_at - killed_at < SWITCH_LOST_S_MAX
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@runs_in("make_cluster", 2, timeout_s=4.0)  # the workers also have this long to find each other
-def test_a_collective_that_one_rank_does_not_call_times_out(
-    rank: int, size: int, dtype: torch.dtype, marks: Path
-) -> None:
+@runs_in("new_pair")
+def test_a_collective_of_gloos_that_one_rank_does_not_call_times_out(rank: int, size: int, marks: Path) -> None:
+    """After the time that the group was given meanwhile. (test_direct.py has one of the network.)"""
+    double = torch.ones(10, dtype=torch.float64)
+    dist.all_reduce(double)
+    (marks / f"{rank} has summed").touch()
+    await_marks(marks, size)
     if rank == 0:
+        world().set_timeout(datetime.timedelta(seconds=1))
         with pytest.raises(wiresum.torch.WiresumTimeoutError) as caught:
-            dist.all_reduce(torch.ones(10, dtype=dtype))
+            dist.all_reduce(double)
         assert isinstance(caught.value, TimeoutError) and isinstance(caught.value, dist.DistBackendError)
-        kind = str(dtype).removeprefix("torch.")
         text = str(caught.value)
-        assert text.startswith(f"rank 0: Timed out waiting 4 s for all_reduce(SUM, {kind}[10]) (10 elements)"), text
-        if dtype is torch.float32:
-            assert "rank 1" in text and "one collective behind" in text, text
+        assert text.startswith("rank 0: Timed out waiting 1 s for all_reduce(SUM, float64[10]) (10 elements)"), text
         dist.destroy_process_group()
         (marks / str(rank)).touch()
         return
-    await_marks(marks, 1)  # while it would have been summing
-    error, _ = until_it_fails(lambda: dist.all_reduce(torch.ones(10)))
+    await_marks(marks, size + 1)  # while it would have been summing
+    error = until_it_fails(lambda: dist.all_reduce(torch.ones(10)))
     assert "rank 0" in str(error) and "time" in str(error).lower(), str(error)
-
-
-@pytest.mark.slow
-@runs_in("make_cluster", 2)
-def test_the_timeout_of_a_group_can_be_changed(rank: int, size: int) -> None:
-    world().set_timeout(datetime.timedelta(seconds=1))
-    if rank == 0:
-        with pytest.raises(wiresum.torch.WiresumTimeoutError):
-            dist.all_reduce(torch.ones(10))
-    else:
-        time.sleep(3)
 
 
 CALLED = {
@@ -314,123 +213,97 @@ CALLED = {
 
 
 def diverges(rank: int, size: int, how: str) -> str:
+    """In a group of its own, so that the whole one goes on."""
+    group = dist.new_group()
     tensor = torch.ones(1000)
-    dist.all_reduce(tensor)
-    dist.all_reduce(tensor.double())
+    all_reduce, average = partial(dist.all_reduce, group=group), dist.ReduceOp.AVG
+    all_reduce(tensor)
+    all_reduce(tensor.double())
+    typed = tensor.to(torch.int32) if rank else tensor
     sparse = torch.sparse_coo_tensor([[1, 3]], torch.ones(2, 2), (4, 2))
-    error, _ = until_it_fails(
+    error = until_it_fails(
         {
-            "sizes": lambda: dist.all_reduce(tensor[: 500 + 10 * rank]),
-            "kinds": lambda: dist.all_reduce(tensor) if rank == 0 else dist.broadcast(tensor, src=0),
-            "operators": lambda: dist.all_reduce(tensor, op=dist.ReduceOp.AVG if rank else dist.ReduceOp.SUM),
-            "types": lambda: dist.all_reduce(tensor.to(torch.int32) if rank else tensor),
-            "types-copied": lambda: dist.broadcast(tensor.to(torch.int32) if rank else tensor, src=0),
-            "types-gathered": lambda: dist.all_gather_into_tensor(
-                torch.empty(2000, dtype=torch.int32 if rank else torch.float32),
-                tensor.to(torch.int32) if rank else tensor,
+            "sizes": lambda: all_reduce(tensor[: 500 + 10 * rank]),
+            "kinds": lambda: all_reduce(tensor) if rank == 0 else dist.broadcast(tensor, src=0, group=group),
+            "operators": lambda: all_reduce(tensor, op=average if rank else dist.ReduceOp.SUM),
+            "types": lambda: all_reduce(typed),
+            "types-copied": lambda: dist.broadcast(typed, src=0, group=group),
+            "types-gathered": lambda: dist.all_gather_into_tensor(torch.cat([typed, typed]), typed, group=group),
+            "roots": lambda: dist.broadcast(tensor, src=rank, group=group),
+            "parts": lambda: dist.reduce_scatter(
+                tensor[:10].clone(), [tensor[:k] for k in ([10, 20], [15, 10])[rank]], group=group
             ),
-            "roots": lambda: dist.broadcast(tensor, src=rank),
-            "parts": lambda: dist.reduce_scatter(tensor[:10].clone(), [tensor[:k] for k in ([10, 20], [15, 10])[rank]]),
-            "both-gloo": lambda: dist.all_reduce(tensor.double() if rank else tensor.long()),
-            "both-gloo-roots": lambda: dist.reduce(tensor, dst=rank, op=dist.ReduceOp.MAX),
-            "both-gloo-means": lambda: dist.all_reduce(
-                tensor.double(), op=dist.ReduceOp.AVG if rank else dist.ReduceOp.SUM
-            ),
+            "both-gloo": lambda: all_reduce(tensor.double() if rank else tensor.long()),
+            "both-gloo-roots": lambda: dist.reduce(tensor, dst=rank, op=dist.ReduceOp.MAX, group=group),
+            "both-gloo-means": lambda: all_reduce(tensor.double(), op=average if rank else dist.ReduceOp.SUM),
             "both-gloo-kinds": lambda: (
-                dist.all_reduce(tensor.long()) if rank else dist.gather(tensor, [tensor.clone(), tensor.clone()])
+                all_reduce(tensor.long())
+                if rank
+                else dist.gather(tensor, [tensor.clone(), tensor.clone()], group=group)
             ),
-            "sparse": lambda: dist.all_reduce(sparse if rank else tensor),
-            "types-gloo": lambda: dist.all_reduce(tensor.double() if rank else tensor),
-            "operators-gloo": lambda: dist.all_reduce(tensor, op=dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX),
-            "sparse-gloo": lambda: dist.all_reduce(tensor.long() if rank else sparse),
+            "sparse": lambda: all_reduce(sparse if rank else tensor),
+            "types-gloo": lambda: all_reduce(tensor.double() if rank else tensor),
+            "operators-gloo": lambda: all_reduce(tensor, op=dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX),
+            "sparse-gloo": lambda: all_reduce(tensor.long() if rank else sparse),
         }[how]
     )
+    dist.destroy_process_group(group)
     assert isinstance(error, dist.DistBackendError), repr(error)
     for called in CALLED[how]:
         assert called in str(error), str(error)
     return type(error.__cause__).__name__
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", CALLED)
-def test_workers_that_call_different_collectives_find_out(make_cluster: MakeCluster, how: str) -> None:
-    causes = make_cluster(2).run(diverges, how)
-    assert DivergedError.__name__ in causes, causes
+def test_workers_that_call_different_collectives_find_out(pair: Cluster, how: str) -> None:
+    assert DivergedError.__name__ in pair.run(diverges, how)
 
 
-LATE_S = 2.5
-
-
-def is_late(rank: int, size: int) -> list[float]:
+@pytest.mark.nightly
+@runs_in("make_cluster", 3)
+def test_late_ranks_are_not_mistaken_for_different_calls(rank: int, size: int) -> None:
     """Ranks are late to a call of the network while others wait in Gloo, and the other way round, always in the same
     order."""
+    late_s = ANSWERS_S_MAX + 0.5
     one, double = torch.ones(1000), torch.ones(1000, dtype=torch.float64)
     work = dist.all_reduce(one, async_op=True)
     assert work is not None
     if rank == 0:
-        time.sleep(LATE_S)
+        time.sleep(late_s)
     dist.all_reduce(double)
     if rank == 1:
-        time.sleep(LATE_S)
+        time.sleep(late_s)
     work.wait()
     dist.all_reduce(one)
-    return [float(one.sum()), float(double.sum())]
+    assert (one == size**2).all() and (double == size).all()
 
 
-@pytest.mark.slow
-def test_late_ranks_are_not_mistaken_for_different_calls(make_cluster: MakeCluster) -> None:
-    assert make_cluster(3).run(is_late) == [[9000.0, 3000.0]] * 3
-
-
-@runs_in("make_cluster", 2)
+@runs_in("new_pair")
 def test_abort_ends_the_job_at_every_worker(rank: int, size: int, marks: Path) -> None:
     dist.barrier()
     (marks / str(rank)).touch()
     if rank == 0:
-        await_marks_and_entry(marks, size)
+        await_marks(marks, size)  # who is aborted before it has the barrier's result has none
         dist.distributed_c10d._abort_process_group()
         assert not dist.is_initialized()
         return
-    error, _ = until_it_fails(lambda: dist.all_reduce(torch.ones(10)) if rank else None)
+    error = until_it_fails(lambda: dist.all_reduce(torch.ones(10)))
     assert "rank 0" in str(error) and "abort" in str(error)
     dist.destroy_process_group()
 
 
-def joins(rank: int, size: int, folder: str) -> str:
-    method = f"file://{folder}/store{size}"
+def joins(rank: int, size: int, folder: Path) -> str:
     try:
-        dist.init_process_group("wiresum", init_method=method, rank=rank, world_size=size)
-    except RuntimeError as error:
-        cause = error.__cause__
-        return f"{type(error).__name__} {getattr(cause, 'code', type(cause).__name__)} {error}"
-    dist.barrier()
+        dist.init_process_group("wiresum", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    except dist.DistNetworkError as error:
+        return str(error)
     return "joined"
 
 
-def test_a_job_that_is_full_or_has_another_size_is_refused(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    variables = {"WIRESUM_JOB": "two-only"}
-    assert make_cluster(2, grouped=False, variables=variables).run(joins, str(tmp_path)) == ["joined", "joined"]
-    for answer in make_cluster(3, grouped=False, variables=variables).run(joins, str(tmp_path)):
-        assert answer.startswith(("DistBackendError ALREADY_EXISTS", "DistBackendError FAILED_PRECONDITION")), answer
-        assert "two-only" in answer
-
-
-@pytest.mark.slow
 def test_without_a_switch_joining_fails_with_its_address(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    variables = {"WIRESUM_SWITCH": "127.0.0.1:1", "WIRESUM_JOIN_TIMEOUT": "2"}
-    for answer in make_cluster(2, grouped=False, variables=variables).run(joins, str(tmp_path)):
-        assert answer.startswith("DistNetworkError") and "127.0.0.1:1" in answer, answer
-
-
-@pytest.mark.slow
-@runs_in("make_cluster", 2, grouped=False)
-def test_a_rank_that_never_joins_is_named(rank: int, size: int, tmp_path: Path) -> None:
-    if rank == 0:
-        timeout = datetime.timedelta(seconds=1)
-        with pytest.raises(wiresum.torch.WiresumTimeoutError, match="rank 1 of 2"):
-            dist.init_process_group(
-                "wiresum", init_method=f"file://{tmp_path}/store", rank=0, world_size=2, timeout=timeout
-            )
+    variables = {"WIRESUM_SWITCH": "127.0.0.1:1", "WIRESUM_JOIN_TIMEOUT": "0.5"}
+    for answer in make_cluster(2, grouped=False, variables=variables).run(joins, tmp_path):
+        assert "127.0.0.1:1" in answer, answer
 
 
 RESTARTS = """
@@ -460,7 +333,7 @@ def test_torchrun_restarts_the_workers_after_a_loss(switch: SwitchProcess, tmp_p
         env=environment({"WIRESUM_SWITCH": switch.endpoint, "WIRESUM_JOB": "restarted"}),
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -473,8 +346,9 @@ import sys, time, torch, torch.distributed as dist, wiresum.torch
 store, rank, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 dist.init_process_group("wiresum", init_method=f"file://{store}", rank=rank, world_size=2)
 tensor = torch.ones(1000)
-dist.all_reduce(tensor)
 try:
+    # A sum that rank 1 has may be on its way to rank 0 still when rank 1 leaves.
+    dist.all_reduce(tensor)
     work = dist.all_reduce(tensor, async_op=True)
     if rank == 1:
         if how == "raise":
@@ -528,47 +402,9 @@ def test_a_worker_that_exits_without_destroying_its_group_tells_the_others_why(
         for rank in range(2)
     ]
     try:
-        said = [process.communicate(timeout=60) for process in processes]
+        said = [process.communicate(timeout=PATIENCE_S) for process in processes]
     finally:
         for process in processes:
             process.kill()
     assert [process.returncode for process in processes] == [0, code], said
     assert reason in said[0][0] and "rank 1" in said[0][0], said
-
-
-@pytest.mark.slow
-def test_nothing_is_left_behind(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(2)
-    cluster.run(sums_once)
-    processes = list(cluster.processes)
-    cluster.stop()
-    assert [process.exitcode for process in processes] == [0, 0]
-
-
-def aborts(rank: int, size: int, folder: Path) -> str:
-    session = implementation().network.session
-    (folder / f"joined{rank}").touch()
-    if rank == 0:
-        wait_until((folder / "stands").exists, "the switch stands still")
-        session.abort("rank 0 has had enough")
-        (folder / "aborted").touch()
-    wait_until(lambda: session.failure is not None, "this worker hears of the abort")
-    return str(session.failure)
-
-
-@pytest.mark.slow
-def test_an_abort_while_the_switch_stands_still_is_heard_when_it_goes_on(
-    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, marks: Path
-) -> None:
-    switch = own_switch()
-    cluster = make_cluster(2, at=switch)
-    cluster.start(aborts, marks)
-    wait_until(lambda: (marks / "joined0").exists() and (marks / "joined1").exists(), "both have joined")
-    os.kill(switch.pid, signal.SIGSTOP)
-    try:
-        (marks / "stands").touch()
-        wait_until((marks / "aborted").exists, "rank 0 has tried for as long as it does")
-    finally:
-        os.kill(switch.pid, signal.SIGCONT)
-    for said in cluster.collect():
-        assert "rank 0 has had enough" in said

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 import torch
 
 import wiresum.torch
-from wiresum.torch.fingerprints import Log, first_difference, part_fingerprints
+from wiresum.torch.fingerprints import Log, _main, first_difference, part_fingerprints
 
 
 def trained(steps: int = 2) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -100,15 +98,15 @@ def log_of(path: Path, steps: range, changed: int | None = None) -> Path:
     return path
 
 
-def test_the_first_step_and_part_that_differ_are_named(tmp_path: Path) -> None:
+def test_the_first_step_and_part_that_differ_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = log_of(tmp_path / "one", range(1, 5))
     assert first_difference(one, log_of(tmp_path / "two", range(2, 6))) is None
     three = log_of(tmp_path / "three", range(1, 5), changed=3)
     assert first_difference(one, three) == "step 3: 0.weight/exp_avg of 20 parts differ"
-    done = compare(one, three)
-    assert (done.returncode, done.stdout) == (1, "step 3: 0.weight/exp_avg of 20 parts differ\n")
-    done = compare(one, tmp_path / "two")
-    assert (done.returncode, done.stdout) == (0, "no difference in the steps that both have\n")
+    assert compare(one, three) == 1
+    assert capsys.readouterr().out == "step 3: 0.weight/exp_avg of 20 parts differ\n"
+    assert compare(one, tmp_path / "two") == 0
+    assert capsys.readouterr().out == "no difference in the steps that both have\n"
 
 
 def test_a_step_that_was_done_again_counts_as_it_was_last(tmp_path: Path) -> None:
@@ -117,13 +115,12 @@ def test_a_step_that_was_done_again_counts_as_it_was_last(tmp_path: Path) -> Non
     assert first_difference(one, log_of(tmp_path / "two", range(1, 4))) is None
 
 
-def test_logs_without_a_common_step_cannot_be_compared(tmp_path: Path) -> None:
-    done = compare(log_of(tmp_path / "one", range(1, 2)), log_of(tmp_path / "two", range(2, 3)))
-    assert done.returncode == 2
-    assert "no step in common" in done.stderr
-    assert compare(tmp_path / "one", tmp_path / "none").returncode == 2
+def test_logs_without_a_common_step_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(log_of(tmp_path / "one", range(1, 2)), log_of(tmp_path / "two", range(2, 3))) == 2
+    assert "no step in common" in capsys.readouterr().err
+    assert compare(tmp_path / "one", tmp_path / "none") == 2
 
 
-def compare(*logs: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "wiresum.torch.fingerprints", *map(str, logs)]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+def compare(*logs: Path) -> int:
+    """What `python -m wiresum.torch.fingerprints` exits with."""
+    return _main([str(log) for log in logs])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 import subprocess
 import sys
@@ -15,15 +16,14 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
-from wiresum_lab.ranks.cluster import Cluster, runs_in
+from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
+from wiresum_lab.ranks.cluster_worker import world
 
 SIZE = 3
 ABSENT = 2
-TIMEOUT_S = 4.0
-"""Of collectives. The workers also have this long to find each other."""
 PREFIX = "record_of_rank_"
-ANALYSER_S_MAX = 60
 
 
 def uses_collectives(rank: int, size: int) -> None:
@@ -49,13 +49,16 @@ def uses_collectives(rank: int, size: int) -> None:
     dist.barrier()
 
 
-def hangs(rank: int, size: int, folder: str) -> bool:
+def hangs(rank: int, size: int, folder: str, marks: Path) -> bool:
     """Whether this worker's time was over first: it ends the job for the others."""
     uses_collectives(rank, size)
+    (marks / str(rank)).touch()
+    await_marks(marks, size)
     if rank == ABSENT:
         path = Path(folder, f"{PREFIX}{rank}")
         wait_until(path.exists, "the flight record of the worker that calls nothing is written")
         return False
+    world().set_timeout(datetime.timedelta(seconds=1))
     with pytest.raises(RuntimeError) as raised:
         dist.all_reduce(torch.ones(4, 5))
     return isinstance(raised.value, wiresum.torch.WiresumTimeoutError)
@@ -71,18 +74,18 @@ def analysed(folder: Path, *arguments: str) -> str:
         PREFIX,
         *arguments,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=ANALYSER_S_MAX, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
 
 @pytest.mark.slow
 def test_the_analyser_names_the_rank_that_is_missing_and_the_collective(
-    make_cluster: Callable[..., Cluster], compiled: None, tmp_path: Path
+    make_cluster: Callable[..., Cluster], compiled: None, tmp_path: Path, marks: Path
 ) -> None:
     folder = tmp_path / "records"
     variables = {"TORCH_FR_BUFFER_SIZE": "100", "TORCH_FR_DUMP_TEMP_FILE": str(folder / PREFIX)}
-    assert any(make_cluster(SIZE, variables=variables, timeout_s=TIMEOUT_S).run(hangs, str(folder)))
+    assert any(make_cluster(SIZE, variables=variables).run(hangs, str(folder), marks))
     said = analysed(folder)
     assert said.count("Not all ranks joining collective") == 1, said
     assert "missing ranks: {2}" in said and "collective: gloo:all_reduce" in said, said

@@ -98,7 +98,7 @@ def test_slurms_script_is_clean() -> None:
     subprocess.run(["shellcheck", str(RECIPES / "slurm.sbatch")], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_pytorchs_variable_for_torchcomms_changes_nothing_without_torchcomms(
     switch: SwitchProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

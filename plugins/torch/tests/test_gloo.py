@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import time
+import itertools
 from functools import partial
 
 import pytest
@@ -69,6 +69,7 @@ def test_a_failure_after_the_timeout_is_a_timeout_whatever_gloo_says(
     broken: Gloo, began_s_ago: float | None, timeout_s: float, waits_with_a_limit: bool, is_over: bool
 ) -> None:
     gloo = broken
+    clock = itertools.chain([100.0], itertools.repeat(100.5))  # at the start of the wait, and at its end
     work = GlooWork(
         FailedWork("connection closed" if is_over else "timed out"),
         [],
@@ -77,8 +78,9 @@ def test_a_failure_after_the_timeout_is_a_timeout_whatever_gloo_says(
         late=partial(gloo._late, call()),
         confirm=partial(gloo._confirm, call()),
         timeout_s=timeout_s,
-        began=None if began_s_ago is None else time.monotonic() - began_s_ago,
+        began=None if began_s_ago is None else 100.0 - began_s_ago,
         forget=lambda _: None,
+        clock=clock.__next__,
     )
     with pytest.raises(dist.DistBackendError) as caught:
         work.wait(datetime.timedelta(microseconds=1) if waits_with_a_limit else datetime.timedelta(0))

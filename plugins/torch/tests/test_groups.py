@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import torch.distributed as dist
 
 import wiresum.torch
 from wiresum.agent.config import AgentConfig
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import SwitchProcess, wait_until
 from wiresum_lab.ranks import network_sum
 from wiresum_lab.ranks.cluster import Cluster, environment, runs_in
@@ -165,10 +167,16 @@ def test_a_subgroup_that_the_switch_has_no_slots_for_uses_gloo_at_all_members(
     jobs = cluster.run(crowds)
     assert jobs[0] == jobs[1] == jobs[2]
     assert jobs[0][0] and not any(jobs[0][1:])
-    wait_until(lambda: "no room at the switch" in cluster.log(0), "rank 0 says so")
-    said = [line for line in cluster.log(0).splitlines() if "no room at the switch" in line]
-    assert len(said) == 1 and "no room at the switch for 3 process groups (the first is of job 'job-" in said[0]
-    assert "no 16 slots in a row are free" in said[0]
+    pattern = (
+        r"no room at the switch for (\d) process groups? \(the first is of job 'job-.*no 16 slots in a row are free"
+    )
+
+    def said() -> list[int]:
+        """One line for groups that come one after the other; a slow machine has several such rows."""
+        return [int(found[1]) for found in re.finditer(pattern, cluster.log(0))]
+
+    wait_until(lambda: sum(said()) >= 3, "rank 0 says so of three groups")
+    assert sum(said()) == 3
     assert not any("no room at the switch" in cluster.log(rank) for rank in (1, 2))
 
 
@@ -252,7 +260,7 @@ def run_python(code: str, **variables: str) -> str:
         env=environment(variables),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ from __future__ import annotations
 import datetime
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +16,8 @@ import torch.distributed as dist
 from wiresum.agent.errors import WorkerLeftError
 from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
-from wiresum_lab.processes import PATIENCE_S, unused_port
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import unused_port, wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
@@ -33,42 +33,26 @@ def service() -> Iterator[str]:
     switch.close()
 
 
-@pytest.fixture(params=["extension", pytest.param("process group", marks=pytest.mark.slow)])
-def make(
-    request: pytest.FixtureRequest, make_cluster: MakeCluster, service: str, tmp_path: Path
-) -> Callable[..., Cluster]:
-    """Clusters of both kinds of group: with the compiled extension, and without."""
+@pytest.fixture(scope="module")
+def trio(service: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three workers, who make a new group for each test."""
     variables = {"WIRESUM_SWITCH": service}
-    if request.param == "process group":
-        variables |= {"CXX": str(tmp_path / "no-compiler"), "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
-
-    def make_one(size: int = 3, **options: object) -> Cluster:
-        return make_cluster(size, variables=variables, **options)
-
-    return make_one
+    with Cluster(None, 3, tmp_path_factory.mktemp("trio"), variables=variables, regroups=True) as cluster:
+        yield cluster
 
 
 def await_leave_is_known() -> None:
-    """Waits until this rank has heard that the last rank left. Gloo's own backend announces nothing, so there it
-    sleeps."""
-    if dist.get_backend() != "wiresum":
-        time.sleep(1.0)
-        return
+    """Waits until this rank has heard that the last rank left."""
     network = implementation().network
     assert network is not None
-    deadline = time.monotonic() + PATIENCE_S
-    while network.session.failure is None:
-        assert time.monotonic() < deadline, "the service did not say that a worker left"
-        time.sleep(0.01)
+    wait_until(lambda: network.session.failure is not None, "the service says that a worker left")
 
 
 def assert_left(call: Callable[[], object]) -> None:
-    """The call fails at once, and names the rank that left."""
-    began = time.monotonic()
+    """The call fails, and names the rank that left."""
     with pytest.raises(dist.DistBackendError, match=r"rank 2 .* left") as caught:
         call()
     assert isinstance(caught.value.__cause__, WorkerLeftError) and caught.value.__cause__.rank == 2
-    assert time.monotonic() - began < PATIENCE_S
 
 
 def talk(rank: int) -> None:
@@ -98,53 +82,31 @@ def talk(rank: int) -> None:
     assert rank == 0 or (received == other).all()
 
 
-def leaves_with_a_pending_sum(rank: int, size: int, keeps: bool) -> None:
+def leaves_with_a_pending_sum(rank: int, size: int, marks: Path, keeps: bool) -> None:
+    """The others add their parts when the last rank is about to leave."""
     dist.barrier()
-    if rank != 2:
-        time.sleep(0.5)  # so that it is pending when the other leaves
     tensor = torch.full((1000,), rank, dtype=torch.int64)
-    work = dist.all_reduce(tensor, async_op=True)
-    assert work is not None
     if rank == 2:
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
         if not keeps:
             del work
+        (marks / "leaves").touch()
         dist.destroy_process_group()
     else:
-        work.wait()
+        await_marks(marks, 1)
+        dist.all_reduce(tensor)
         assert (tensor == sum(range(size))).all()
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["kept", "dropped"])
 def test_a_sum_through_gloo_that_is_pending_when_a_worker_leaves_is_completed(
-    make: Callable[..., Cluster], keeps: bool
+    trio: Cluster, marks: Path, keeps: bool
 ) -> None:
-    make().run(leaves_with_a_pending_sum, keeps)
+    trio.run(leaves_with_a_pending_sum, marks, keeps)
 
 
-def talks_on(rank: int, size: int) -> None:
-    tensor = torch.ones(5000)
-    dist.all_reduce(tensor)
-    if rank == 2:
-        dist.destroy_process_group()
-        return
-    talk(rank)
-    early = dist.irecv(torch.empty(3), src=1) if rank == 0 else None
-    await_leave_is_known()
-    if rank == 1:
-        dist.send(torch.ones(3), dst=0)
-    if early is not None:
-        early.wait()
-    talk(rank)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["wiresum", "gloo"])
-def test_remaining_ranks_can_still_send_and_receive(make: MakeCluster, backend: str) -> None:
-    make(backend=backend).run(talks_on)
-
-
-@runs_in("make", 3)
-def test_calls_that_need_the_rank_that_left_fail_at_once_and_name_it(rank: int, size: int) -> None:
+def needs_who_left(rank: int, size: int) -> None:
     tensor, double = torch.ones(5000), torch.ones(5000, dtype=torch.float64)
     dist.all_reduce(tensor)
     dist.all_reduce(double)
@@ -176,12 +138,20 @@ def test_calls_that_need_the_rank_that_left_fail_at_once_and_name_it(rank: int, 
     dist.destroy_process_group()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["wait", "work", "future"])
+def test_calls_that_need_the_rank_that_left_fail_at_once_and_name_it(trio: Cluster) -> None:
+    trio.run(needs_who_left)
+
+
+@pytest.mark.nightly
+def test_they_do_without_the_compiled_extension(make_cluster: MakeCluster, service: str, tmp_path: Path) -> None:
+    without = {"CXX": "no-compiler", "TORCH_EXTENSIONS_DIR": str(tmp_path / "none"), "WIRESUM_SWITCH": service}
+    make_cluster(3, variables=without).run(needs_who_left)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["network", "gloo"])
-@runs_in("make", 3)
-def test_a_collective_under_way_ends_and_names_the_rank_that_left(
-    rank: int, size: int, dtype: torch.dtype, how: str, marks: Path
+@runs_in("trio")
+def test_collectives_under_way_end_and_name_the_rank_that_left(
+    rank: int, size: int, dtype: torch.dtype, marks: Path
 ) -> None:
     tensor = torch.ones(5000, dtype=dtype)
     dist.all_reduce(tensor)
@@ -189,31 +159,37 @@ def test_a_collective_under_way_ends_and_names_the_rank_that_left(
         await_marks(marks, 2)
         dist.destroy_process_group()
         return
-    work = dist.all_reduce(tensor, async_op=True) if how != "wait" else None
+    waited, dropped = (dist.all_reduce(tensor.clone(), async_op=True) for _ in range(2))
+    assert waited is not None and dropped is not None
     (marks / str(rank)).touch()
-    if work is None:
-        assert_left(lambda: dist.all_reduce(tensor))
-    elif how == "future":
-        with pytest.raises(RuntimeError, match=r"rank 2 .* left"):
-            work.get_future().wait()
-    else:
-        assert_left(work.wait)
-    dist.destroy_process_group()
+    assert_left(lambda: dist.all_reduce(tensor))
+    assert_left(waited.wait)
+    with pytest.raises(RuntimeError, match=r"rank 2 .* left"):
+        dropped.get_future().wait()
 
 
-@runs_in("make", 3)
-def test_a_receive_from_the_rank_that_left_ends(rank: int, size: int, marks: Path) -> None:
+@runs_in("trio")
+def test_a_receive_from_the_rank_that_left_ends_and_others_go_on(rank: int, size: int, marks: Path) -> None:
     dist.barrier()
     if rank == 2:
+        kept = dist.group.WORLD  # whose connections Python does not close
         await_marks(marks, 2)
         dist.destroy_process_group()
         await_marks(marks, 4)  # the process itself lives on
+        del kept
         return
     work = dist.irecv(torch.ones(1000), src=2)
+    late = torch.ones(3)
+    early = dist.irecv(late, src=1) if rank == 0 else None
     assert work is not None
     (marks / str(rank)).touch()
     assert_left(work.wait)
     (marks / f"{rank} has heard").touch()
+    if rank == 1:
+        dist.send(torch.full((3,), 7.0), dst=0)
+    if early is not None:
+        early.wait()
+        assert late.tolist() == [7.0] * 3
     talk(rank)
 
 
@@ -230,10 +206,8 @@ def gathers_late(rank: int, size: int) -> list[float]:
     return [float(piece.mean()) for piece in pieces or []]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["wiresum", "gloo"])
-def test_a_collective_that_the_leaving_rank_took_part_in_completes(make: MakeCluster, backend: str) -> None:
-    assert make(backend=backend).run(gathers_late) == [[0.0, 1.0, 2.0], [], []]
+def test_a_collective_that_the_leaving_rank_took_part_in_completes(trio: Cluster) -> None:
+    assert trio.run(gathers_late) == [[0.0, 1.0, 2.0], [], []]
 
 
 def has_groups(rank: int, size: int) -> list[float]:
@@ -253,8 +227,8 @@ def has_groups(rank: int, size: int) -> list[float]:
     return [float(tensor.mean()), float(double.mean())]
 
 
-def test_groups_without_the_rank_that_left_go_on_and_new_ones_can_be_made(make: MakeCluster) -> None:
-    assert make().run(has_groups) == [[4.0, 2.0], [4.0, 2.0], []]
+def test_groups_without_the_rank_that_left_go_on_and_new_ones_can_be_made(trio: Cluster) -> None:
+    assert trio.run(has_groups) == [[4.0, 2.0], [4.0, 2.0], []]
 
 
 HOST_LEAVES = """
@@ -290,23 +264,26 @@ def test_the_rank_that_hosts_the_store_may_leave(service: str) -> None:
         for rank in range(3)
     ]
     try:
-        said = [process.communicate(timeout=180)[1] for process in processes]
+        said = [process.communicate(timeout=3 * PATIENCE_S)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
     assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(said)
 
 
-@pytest.mark.slow
-@runs_in("make", 4)
-def test_a_second_leave_fails_only_the_calls_that_need_that_rank(rank: int, size: int) -> None:
+def leaves_second(rank: int, size: int) -> None:
     dist.barrier()
     if rank == 3:
-        time.sleep(1.0)  # so that rank 2 leaves first
+        await_leave_is_known()  # of rank 2
     if rank >= 2:
         dist.destroy_process_group()
         return
     await_leave_is_known()
-    with pytest.raises(dist.DistBackendError, match=r"recv.* failed: .*. Before that, rank 2 .* left"):
-        dist.recv(torch.ones(1), src=3)
+    for _ in range(2):  # in the midst of it, or at its very beginning, and then surely at that
+        with pytest.raises(dist.DistBackendError, match=r"recv.* failed: .*. Before that, rank 2 .* left"):
+            dist.recv(torch.ones(1), src=3)
     talk(rank)
+
+
+def test_a_second_leave_fails_only_the_calls_that_need_that_rank(make_cluster: MakeCluster, service: str) -> None:
+    make_cluster(4, variables={"WIRESUM_SWITCH": service}).run(leaves_second)

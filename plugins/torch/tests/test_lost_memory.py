@@ -144,5 +144,5 @@ def loses_memory(rank: int, size: int) -> str:
     return f"no error, and {tensor[0].item()}"
 
 
-def test_other_workers_get_an_error_and_no_sum_without_it(make_cluster: Any) -> None:
-    assert make_cluster(2).run(loses_memory) == ["ValueError", "WiresumTimeoutError"]
+def test_other_workers_get_an_error_and_no_sum_without_it(new_pair: Any) -> None:
+    assert new_pair.run(loses_memory) == ["ValueError", "WiresumTimeoutError"]

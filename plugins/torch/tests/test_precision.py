@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.ranks import network_sum
 from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import lanes as lanes_of
@@ -251,4 +252,4 @@ def test_a_group_can_ask_for_block_sums_of_short_tensors(rank: int, size: int) -
 def test_workers_with_different_precisions_get_an_error(rank: int, size: int) -> None:
     options = wiresum.torch.Options(precision="block" if rank == 1 else "exact")
     with pytest.raises(dist.DistBackendError, match="WIRESUM_PRECISION is "):
-        dist.new_group(pg_options=options, timeout=timedelta(seconds=20))
+        dist.new_group(pg_options=options, timeout=timedelta(seconds=PATIENCE_S))

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
 from wiresum.torch import extension
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
 from wiresum_lab.ranks.cluster import Cluster, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
@@ -72,9 +73,9 @@ def compiled_model(rank: int, size: int, compiler: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.nightly)])
 def test_a_compiled_ddp_model_trains_as_one_process_does(pair: Cluster, compiler: str) -> None:
-    pair.run(compiled_model, compiler, timeout_s=110)
+    pair.run(compiled_model, compiler, timeout_s=2 * PATIENCE_S)
 
 
 @pytest.mark.slow
@@ -275,7 +276,6 @@ def without_compiler(folder: Path) -> dict[str, str]:
     return {"CXX": str(folder / "no-compiler"), "TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
 
 
-@pytest.mark.slow
 def test_a_compiler_that_takes_too_long_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,10 +284,12 @@ def test_a_compiler_that_takes_too_long_is_killed_with_its_children(
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    monkeypatch.setattr(extension, "COMPILE_TIMEOUT_S", 1.0)
-    with pytest.raises(extension.ExtensionError, match="did not end within 1 s"):
-        extension.BACKEND.build()
-    started = int((tmp_path / "started").read_text())
+    said, timeout_s = tmp_path / "started", 1
+    while not (said.exists() and said.read_text()):  # in that time it has not even started
+        with pytest.raises(extension.ExtensionError, match=f"did not end within {timeout_s} s"):
+            extension.BACKEND.build(timeout_s)
+        timeout_s *= 2
+    started = int(said.read_text())
     wait_until(lambda: not Path(f"/proc/{started}").exists(), "what the compiler had started has ended")
 
 

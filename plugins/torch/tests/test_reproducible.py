@@ -28,12 +28,13 @@ from wiresum.agent._native import DigitSums
 from wiresum.torch import reproducibility
 from wiresum.torch.fingerprints import first_difference
 from wiresum_lab.float_modes import MODES, float_mode
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import Cluster, environment, runs_in
 
 BLOCK = 256
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "reproducible.py"
-EXAMPLE_S_MAX = 100.0
+EXAMPLE_S_MAX = 2 * PATIENCE_S
 FLOATS = st.one_of(
     st.floats(width=32),  # Inf, NaN and subnormals among them
     st.floats(-1, 1, width=32),
@@ -372,7 +373,7 @@ def run_example(switch: SwitchProcess, workers: int, *options: str) -> str:
     return str(found)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(8 * EXAMPLE_S_MAX)
 def test_the_example_ends_alike_however_its_workers_change(switch: SwitchProcess, tmp_path: Path) -> None:
     log, saved = ["--record", str(tmp_path / "one")], ["--checkpoint", str(tmp_path / "checkpoint")]

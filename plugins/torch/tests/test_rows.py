@@ -13,7 +13,7 @@ import wiresum.torch
 from wiresum.agent.errors import ImpossibleSumError
 from wiresum.torch import rows
 from wiresum_lab.ranks import network_sum
-from wiresum_lab.ranks.cluster import await_marks, runs_in
+from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
 from wiresum_lab.ranks.cluster_worker import lanes
 
 SHAPE = (1000, 8)
@@ -198,7 +198,7 @@ def test_an_asynchronous_sparse_sum_does_not_wait_for_the_others(rank: int, size
     assert (plain == size).all()
 
 
-@runs_in("make_cluster", 3)
+@runs_in("new_trio")
 def test_an_abort_fails_an_asynchronous_sparse_sum_and_the_calls_queued_behind_it(
     rank: int, size: int, marks: Path
 ) -> None:
@@ -222,8 +222,8 @@ def different_shapes(rank: int, size: int) -> str:
     return "no error"
 
 
-def test_sparse_tensors_of_different_shapes_are_refused(make_cluster: object) -> None:
-    texts = make_cluster(2).run(different_shapes)  # type: ignore[operator]
+def test_sparse_tensors_of_different_shapes_are_refused(new_pair: Cluster) -> None:
+    texts = new_pair.run(different_shapes)
     assert any("different collectives" in text for text in texts), texts
 
 

@@ -127,20 +127,20 @@ def workers(compiled: None, switch: SwitchProcess, tmp_path_factory: pytest.Temp
         yield cluster
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SELECTED)
 def test_pytorchs_own_test_passes(workers: Cluster, tmp_path: Path, name: str) -> None:
     assert workers.run(theirs.run, name, str(tmp_path)) == [""] * theirs.SIZE, "it was skipped"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU for CUDA here")
 @pytest.mark.parametrize("name", sorted(theirs.ON_CUDA))
 def test_pytorchs_own_test_passes_on_cuda(workers: Cluster, tmp_path: Path, name: str) -> None:
     assert workers.run(theirs.run, name, str(tmp_path)) == [""] * theirs.SIZE, "it was skipped"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_known_failure_still_fails(workers: Cluster, tmp_path: Path, name: str) -> None:
     with pytest.raises(AssertionError, match=REFUSED[name]):

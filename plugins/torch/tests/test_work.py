@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import gc
-import time
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +11,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import wiresum.torch
-from wiresum.torch import work as work_module
 from wiresum.torch.work import NetworkWork
+from wiresum_lab.processes import wait_until
 from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
@@ -38,10 +36,7 @@ def test_polling_finds_strided_results_in_place(rank: int, size: int) -> None:
     tensor = torch.ones(1000, 2)[:, 0]
     work = dist.all_reduce(tensor, async_op=True)
     assert work is not None
-    deadline = time.monotonic() + 20
-    while not work.is_completed():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(work.is_completed, "the work is completed")
     assert (tensor == size).all()
 
 
@@ -82,10 +77,7 @@ def test_a_dropped_work_keeps_its_tensors_until_it_is_done(rank: int, size: int)
     tensor = torch.ones(100)
     dist.all_reduce(tensor)
     assert (tensor == size).all()
-    deadline = time.monotonic() + 20
-    while implementation().network._pending:
-        assert time.monotonic() < deadline, "works that nobody waits for are kept for ever"
-        time.sleep(0.01)
+    wait_until(lambda: not implementation().network._pending, "nothing keeps works that nobody waits for")
 
 
 @runs_in("pair")
@@ -113,10 +105,7 @@ def test_a_result_that_cannot_be_stored_ends_the_future(rank: int, size: int, dt
     work = dist.all_reduce(once, async_op=True)
     assert work is not None
     future = work.get_future()
-    deadline = time.monotonic() + 20
-    while not future.done():
-        assert time.monotonic() < deadline, "the future never ends"
-        time.sleep(0.001)
+    wait_until(future.done, "the future ends")
     for wait in (future.wait, work.wait):
         with pytest.raises(RuntimeError, match="single memory location"):
             wait()
@@ -189,7 +178,7 @@ def test_a_time_limit_is_for_all_collectives_of_a_group_together(rank: int, size
     assert (first == size).all() and (second == size).all()
 
 
-def test_a_time_limit_is_for_all_operations_of_a_work_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_limit_is_for_all_operations_of_a_work_together() -> None:
     now, limits = [100.0], []
 
     class Slow:
@@ -203,9 +192,13 @@ def test_a_time_limit_is_for_all_operations_of_a_work_together(monkeypatch: pyte
             if timeout_s < 3.0:
                 raise TimeoutError
 
-    monkeypatch.setattr(work_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     late = NetworkWork(
-        [], [], late=lambda _, waited_s: TimeoutError(waited_s), forget=lambda _: None, translate=lambda error: error
+        [],
+        [],
+        late=lambda _, waited_s: TimeoutError(waited_s),
+        forget=lambda _: None,
+        translate=lambda error: error,
+        clock=lambda: now[0],
     )
     for _ in range(2):
         late.add(Slow())  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
+from wiresum_lab.patience import TimedOutError
 from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import Cluster, WorkerFailedError
 
@@ -184,7 +185,7 @@ def main() -> None:
             folder.mkdir()
             try:
                 reason = cluster.run(run, name, str(folder), arguments.backend)[0]
-            except WorkerFailedError as error:
+            except (WorkerFailedError, TimedOutError) as error:
                 say(f"FAILED  {name}\n{error}")
                 counts["failed"] += 1
             else:

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from wiresum.experiments import figures
-from wiresum.experiments.experiment import Report
+if TYPE_CHECKING:
+    from wiresum.experiments.experiment import Report
 
 EXPERIMENTS = (
     "linear-rate",
@@ -58,6 +57,10 @@ def run_of(name: str) -> Callable[..., Report]:
 
 def show(name: str, output: Path) -> Shown:
     """Runs one experiment, and draws its picture."""
+    import torch
+
+    from wiresum.experiments import figures
+
     torch.set_num_threads(1)  # the networks are too small for more
     started_at = time.perf_counter()
     report = run_of(name)()

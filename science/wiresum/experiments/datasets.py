@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.datasets import load_breast_cancer
-from sklearn.preprocessing import Normalizer, PolynomialFeatures, StandardScaler
 
 from wiresum.compress import Compressor
 from wiresum.compress.arrays import Vector
@@ -81,6 +79,10 @@ def rows(*, degree: int = 1, unit_rows: bool = False) -> tuple[Matrix, Vector]:
 
     With `unit_rows` each row is scaled to length 1 before the intercept is added.
     """
+    # More than a second, which a program that only shows its help need not spend.
+    from sklearn.datasets import load_breast_cancer
+    from sklearn.preprocessing import Normalizer, PolynomialFeatures, StandardScaler
+
     features, labels = load_breast_cancer(return_X_y=True)
     if degree > 1:
         features = PolynomialFeatures(degree, include_bias=False).fit_transform(

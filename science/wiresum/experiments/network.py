@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 from wiresum.compress import Compressor, Engine, InProcess, Piece, Segment
@@ -54,6 +53,8 @@ class Digits:
     @classmethod
     def load(cls, seed: int, *, validation: int = 0) -> Digits:
         """`validation` is the number of images that are taken from those for training."""
+        from sklearn.datasets import load_digits  # more than a second, and only here
+
         pixels, labels = load_digits(return_X_y=True)
         order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed))
         images, targets = torch.tensor(pixels, dtype=torch.float32)[order] / 16, torch.tensor(labels)[order]
