@@ -1,0 +1,103 @@
+"""What holds a change that only the nightly tier tests: a nightly test that proves a part of the checkout runs in
+`make test-all`, too, when that part is another one than the last good nightly run had.
+
+`lab/tests/proved.toml` has the digest of each part as that run saw it; `make test-nightly` writes it, and whoever ran
+it commits it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROVED = Path("lab/tests/proved.toml")
+"""Below the checkout."""
+HEADING = "# The digests of what the last good `make test-nightly` has tested, which writes them.\n"
+
+
+class Part(NamedTuple):
+    sources: tuple[str, ...]
+    """Folders and files."""
+    tests: tuple[str, ...]
+    """What proves them: folders and files of tests, and the beginnings of pytest's names of tests."""
+
+
+TYPED = "lab/tests/pages/test_typed.py::test_every_command_does_what_the_page_says"
+PAGES = {
+    "availability": ("controller/deploy",),
+    "cluster": ("controller/deploy", "controller/wiresum/cli/setup"),
+    "cluster_by_hand": ("controller/deploy",),
+    "horovod": (),
+    "install": (),
+    "libwiresum": (),
+    "mpi": (),
+    "runbook": ("controller/deploy",),
+    "torch": (),
+}
+"""Pages that are typed each night, and what else their commands run."""
+
+
+PARTS = {
+    "p4": Part(
+        ("p4src", "controller/wiresum/controller/p4runtime", "soft_switch/wiresum/switch/p4runtime"),
+        (
+            "bmv2_tests",
+            "controller/tests/controller/p4runtime",
+            "mininet/tests",
+            "p4src/tests",
+            "soft_switch/tests/p4runtime",
+        ),
+    ),
+    "benchmarks": Part(("lab/wiresum_lab/benchmarks",), ("lab/tests/benchmarks",)),
+    **{page: Part((f"docs/{page}.md", *others), (f"{TYPED}[{page}",)) for page, others in PAGES.items()},
+}
+
+
+def digest(root: Path, sources: Iterable[str]) -> str:
+    """Of the names and contents of all files, without what Python writes beside its modules."""
+    found = hashlib.sha256()
+    for source in sources:
+        for path in sorted([root / source, *(root / source).rglob("*")]):
+            if path.is_file() and "__pycache__" not in path.parts:
+                name = path.relative_to(root).as_posix()
+                found.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return found.hexdigest()[:16]
+
+
+def digests(root: Path) -> dict[str, str]:
+    return {name: digest(root, part.sources) for name, part in PARTS.items()}
+
+
+def unproved(root: Path) -> set[str]:
+    """The parts that are others than what the last good nightly run had."""
+    path = root / PROVED
+    proved = tomllib.loads(path.read_text()) if path.is_file() else {}
+    return {name for name, found in digests(root).items() if proved.get(name) != found}
+
+
+def proves(test: str, parts: Iterable[str]) -> bool:
+    """Whether a test, by pytest's name of it, proves one of these parts."""
+    named = (each for part in parts for each in PARTS[part].tests)
+    return any(test.startswith(tuple(each + end for end in ("/", "::", ",", "]"))) for each in named)
+
+
+def write(root: Path) -> None:
+    (root / PROVED).write_text(HEADING + "".join(f'{name} = "{found}"\n' for name, found in digests(root).items()))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        prog="python -m wiresum_lab.suite.proofs",
+        description="Writes down that the nightly tests have passed with the checkout as it is.",
+    )
+    parser.add_argument("root", nargs="?", type=Path, default=Path(), help="the checkout; without it, this folder")
+    write(parser.parse_args().root)
