@@ -14,16 +14,13 @@ from wiresum_lab.documentation import PAGES_ABOVE, REPOSITORY, adapted, source_o
     [
         ("docs/torch.md", "[a](mpi.md#how-fast)", "[a](mpi.md#how-fast)"),
         ("docs/torch.md", "[a](../CONTRIBUTING.md)", "[a](contributing.md)"),
-        ("docs/torch.md", "[a](#use)", "[a](#use)"),
         ("docs/torch.md", "[a](https://example.org/x.md)", "[a](https://example.org/x.md)"),
         (
             "docs/torch.md",
             "[`a`](../p4src/constants.toml)",
             "[`a`](https://example.org/w/blob/HEAD/p4src/constants.toml)",
         ),
-        ("README.md", "![a](docs/demo.png)", "![a](demo.png)"),
         ("README.md", "[a](docs/torch.md#use), [b](SECURITY.md)", "[a](torch.md#use), [b](reporting.md)"),
-        ("README.md", "[a](LICENSE)", "[a](https://example.org/w/blob/HEAD/LICENSE)"),
     ],
 )
 def test_a_link_leads_where_it_leads_in_the_repository(source: str, link: str, on_site: str) -> None:

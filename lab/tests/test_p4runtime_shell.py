@@ -16,7 +16,7 @@ from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, device_c
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.p4runtime_shell import ShellError, clean_environment, python_of
-from wiresum_lab.processes import PATIENCE_S
+from wiresum_lab.patience import PATIENCE_S
 
 SCRIPT = """
 import json, sys

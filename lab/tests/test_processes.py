@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from wiresum_lab.processes import PORTS, Program, ProgramError, unused_port, wait_until
+from wiresum_lab.processes import PORTS, Program, ProgramError, cpu_seconds, unused_port, wait_until
 
-FORKS = "import os, time; child = os.fork(); child and print('ready: child', child, flush=True); time.sleep(600)"
+FORKS = "import os, signal; child = os.fork(); child and print('ready: child', child, flush=True); signal.pause()"
 
 
 def test_a_program_is_awaited_by_its_output_and_ended_with_its_children(tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ def test_only_new_lines_of_an_appended_log_count(tmp_path: Path) -> None:
 
 def test_a_timeout_is_an_error_that_names_the_condition() -> None:
     with pytest.raises(AssertionError, match="after 0 s this was still not so: an event that never happens"):
-        wait_until(lambda: False, "an event that never happens", 0.1)
+        wait_until(lambda: False, "an event that never happens", 0.0)
 
 
 def draw(_: int) -> list[int]:
@@ -49,3 +50,9 @@ def test_no_port_is_given_twice_while_those_who_have_it_live() -> None:
         ports = [*own, *(port for drawn in pool.map(draw, range(3), chunksize=1) for port in drawn)]
     assert len(set(ports)) == len(ports)
     assert set(ports) <= set(PORTS)
+
+
+def test_the_cpu_time_of_another_process_is_measured() -> None:
+    before_s = cpu_seconds(os.getpid())
+    sum(i * i for i in range(200_000))
+    assert cpu_seconds(os.getpid()) > before_s

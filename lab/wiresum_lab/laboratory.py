@@ -29,16 +29,8 @@ from wiresum.controller.security import authority as authority_module
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.join.constants import THREADS_MAX
-from wiresum_lab.processes import (
-    PATIENCE_S,
-    POLL_S,
-    Program,
-    SwitchAt,
-    controller_config,
-    stop_all,
-    unused_port,
-    wait_until,
-)
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import POLL_S, Program, SwitchAt, controller_config, stop_all, unused_port, wait_until
 from wiresum_lab.processes import wiresum as command
 
 WORKER = Path(__file__).with_name("laboratory_worker.py")
@@ -49,10 +41,10 @@ CONTROLLERS = ("active", "standby")
 LANES, SLOTS = 64, 256
 CERTIFIED_DAYS = 10
 STEPS_MORE = 3
-STEP_S_MAX = 120.0
+STEPS_A_SECOND_MAX = 50
+"""A worker pauses between two steps."""
+STEP_S_MAX = 2 * PATIENCE_S
 """Longer than any fault lasts."""
-SOON_S = 40.0
-"""For what needs a controller to take over, or a limit of the controller to pass."""
 
 
 class Job:
@@ -97,29 +89,25 @@ class Job:
         for rank in self.ended():
             raise AssertionError(f"{self.name}, rank {rank} has ended: {self.programs[rank].tail()}")
 
-    def goes_on(self, patience_s: float = SOON_S) -> None:
+    def goes_on(self, patience_s: float = PATIENCE_S, *, steps: int = STEPS_MORE) -> None:
         """Waits until each worker has made a few more steps."""
-        before = self.steps()
-        wait_until(lambda: self.steps() >= before + STEPS_MORE, f"{self.name} makes more steps", patience_s, self.check)
+        wanted = self.steps() + steps
+        wait_until(lambda: self.steps() >= wanted, f"{self.name} makes {steps} more steps", patience_s, self.check)
 
     def for_seconds(self, seconds: float) -> None:
-        """It goes on for so long."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            self.check()
-            time.sleep(0.1)
-        self.goes_on()
+        """It goes on for so long at least, by its steps: its workers pause between them."""
+        self.goes_on(3 * PATIENCE_S, steps=int(seconds * STEPS_A_SECOND_MAX))
 
     def finish(self) -> None:
         """All stop at the same step, and leave; every sum was right."""
         self.check()
         self._stop.touch()
+        wait_until(lambda: len(self.ended()) == len(self.programs), f"{self.name} has finished")
         for rank, program in enumerate(self.programs):
-            program.process.wait(SOON_S)
             assert program.exit_code == 0, program.tail()
             assert self.said(rank) == self.said(rank) | {"wrong": 0, "done": True}
 
-    def error(self, rank: int, patience_s: float = SOON_S) -> str:
+    def error(self, rank: int, patience_s: float = PATIENCE_S) -> str:
         """What a worker said when its job ended, which must come to that."""
         program = self.programs[rank]
         wait_until(lambda: program.exit_code is not None, f"rank {rank} of {self.name} has ended", patience_s)
@@ -168,10 +156,17 @@ class Laboratory:
         slots: int = SLOTS,
         tables: str = "",
         variables: Mapping[str, str] | None = None,
+        files_max: int | None = None,
+        release: Sequence[str] = (),
     ) -> None:
-        """`tables`: more of the controllers' configuration. `variables`: of the controllers and switches."""
+        """`tables`: more of the controllers' configuration. `variables`: of the controllers and switches. `files_max`:
+        how many files a controller may have, on which the number of connections depends; many, unless given. `release`:
+        of controllers and switches, if it is another one: options of `wiresum_lab.other_release`."""
         self.folder, self.lanes, self.slots, self._tables = folder, lanes, slots, tables
         self.variables = dict(variables or {})
+        self._limits = ["prlimit", f"--nofile={files_max}"] if files_max else []
+        self.release = tuple(release)
+        """Of what is started from now on; empty: this one."""
         self.pki = Certificates(folder / "pki")
         self.ports = {name: unused_port() for name in CONTROLLERS}
         self.metrics = {name: unused_port() for name in CONTROLLERS}
@@ -187,9 +182,11 @@ class Laboratory:
         with self._cleanup:
             for name in SWITCHES:
                 self.pki.issue(name, "switch", addresses=(HOST,))
-                self.start_switch(name)
-            for name in CONTROLLERS:
-                self.start_controller(name)
+                self._launch_switch(name)
+            self.launch_controller("active").await_text("ready: control")
+            self.launch_controller("standby").await_text("standing by")
+            for name in SWITCHES:
+                self.switches[name].await_text("ready: ")
             self.operator = self.service("operator")
             self.await_switches("ready")
             self._cleanup = self._cleanup.pop_all()
@@ -224,18 +221,22 @@ class Laboratory:
 
     def start_switch(self, name: str) -> Program:
         """At the ports that it had before."""
-        before = self.at.get(name) or SwitchAt(name, unused_port(), unused_port(THREADS_MAX))
-        ends = ["--p4runtime", f"{HOST}:{before.p4runtime}", "--bind", HOST, "--port", str(before.data)]
+        program = self._launch_switch(name)
+        program.await_text("ready: ")
+        return program
+
+    def _launch_switch(self, name: str) -> Program:
+        at = self.at.get(name) or SwitchAt(name, unused_port(), unused_port(THREADS_MAX))
+        self.at[name] = at
+        ends = ["--p4runtime", f"{HOST}:{at.p4runtime}", "--bind", HOST, "--port", str(at.data)]
         sizes = ["--lanes", str(self.lanes), "--slots", str(self.slots), "--threads", "1"]
         program = Program(
-            command("switch", *ends, *sizes, "--tls", str(self.pki.tls(name))),
+            self._command("switch", *ends, *sizes, "--tls", str(self.pki.tls(name))),
             self.log_of(name),
             self.variables,
             append=True,
         )
         self.switches[name] = program
-        program.await_text("ready: ")
-        self.at[name] = before
         return program
 
     def start_controller(self, name: str) -> Program:
@@ -260,20 +261,25 @@ class Laboratory:
             )
         )
         options = ["--config", str(config), "--standby", "--verbose"]
-        program = Program(command("controller", *options), self.log_of(name), self.variables, append=True)
+        words = [*self._limits, *self._command("controller", *options)]
+        program = Program(words, self.log_of(name), self.variables, append=True)
         self.controllers[name] = program
         return program
+
+    def _command(self, *arguments: str) -> list[str]:
+        if not self.release:
+            return command(*arguments)
+        return [sys.executable, "-m", "wiresum_lab.other_release", *self.release, *arguments]
 
     def service(self, tls: str, *names: str) -> Service:
         """What `wiresum` asks with: the controllers of these names, or all, with this certificate."""
         targets = ",".join(f"{HOST}:{self.ports[name]}" for name in names or CONTROLLERS)
-        return self._cleanup.enter_context(Service(targets, tls=str(self.pki.tls(tls)), timeout_s=SOON_S))
+        return self._cleanup.enter_context(Service(targets, tls=str(self.pki.tls(tls)), timeout_s=PATIENCE_S))
 
     def report(self, patience_s: float = TIMEOUT_S) -> join.Report | None:
-        """None if no controller serves: a standby knows no jobs."""
+        """None if no controller serves."""
         with contextlib.suppress(ServiceError):
-            report = self.operator.report(patience_s)
-            return report if report.service.role != "standby" else None
+            return self.operator.report(patience_s)
         return None
 
     def await_switches(self, *states: str) -> None:
@@ -281,7 +287,7 @@ class Laboratory:
         self.await_report(lambda report: all(s.state in states for s in report.switches), f"all switches are {states}")
 
     def await_report(
-        self, condition: Callable[[join.Report], object], what: str, patience_s: float = SOON_S
+        self, condition: Callable[[join.Report], object], what: str, patience_s: float = PATIENCE_S
     ) -> join.Report:
         def found() -> join.Report | None:
             report = self.report()
@@ -312,7 +318,7 @@ class Laboratory:
     def job(self, name: str, size: int = 2, *, tls: str = "worker", variables: Mapping[str, str] | None = None) -> Job:
         """Waits until it sums."""
         job = self.start_job(name, size, tls=tls, variables=variables)
-        wait_until(job.steps, f"{name} sums", SOON_S, job.check)
+        wait_until(job.steps, f"{name} sums", meanwhile=job.check)
         return job
 
     def start_job(

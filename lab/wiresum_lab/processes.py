@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-PATIENCE_S = 20.0
-"""Time for what must happen, however busy the machine is. Nothing takes nearly as long."""
-START_S_MAX = 60.0
-STOP_S_MAX = 10.0
+from wiresum_lab.patience import PATIENCE_S, TimedOutError
+
+STOP_S_MAX = PATIENCE_S / 6
+"""For a program that was asked to end; it is killed if it does not."""
 POLL_S = 0.02
 LOG_LINES_SHOWN = 40
 
@@ -35,6 +35,10 @@ Launch = Callable[..., "subprocess.Popen[Any]"]
 
 class ProgramError(RuntimeError):
     """A program did not do what it was started for; the text says what, and shows the end of its log."""
+
+
+class ProgramTimedOutError(ProgramError, TimedOutError):
+    """It may yet do it, but not in time."""
 
 
 def wiresum(*arguments: str) -> list[str]:
@@ -143,7 +147,7 @@ class Program:
 
     def await_ready(self, ready: Callable[[], T | None]) -> T:
         try:
-            return wait_until(ready, f"{self.name} is ready", START_S_MAX, self.check, error=self._error)
+            return wait_until(ready, f"{self.name} is ready", PATIENCE_S, self.check, error=self.timed_out)
         except BaseException:
             self.stop()
             raise
@@ -180,6 +184,9 @@ class Program:
     def _error(self, text: str) -> ProgramError:
         return ProgramError(f"{text}\n{self.tail()}")
 
+    def timed_out(self, text: str) -> ProgramTimedOutError:
+        return ProgramTimedOutError(f"{text}\n{self.tail()}")
+
 
 class SwitchProcess(Program):
     """A `wiresum switch` that serves joins, at ports that were free."""
@@ -215,7 +222,7 @@ def wait_until(
     patience_s: float = PATIENCE_S,
     meanwhile: Callable[[], object] = lambda: None,
     *,
-    error: Callable[[str], BaseException] = AssertionError,
+    error: Callable[[str], BaseException] = TimedOutError,
 ) -> T:
     """Returns the first true value of the condition; 0 and an empty list are false. `meanwhile` is called after each
     try, and may raise, for instance if the process has ended."""
@@ -234,10 +241,10 @@ def cpu_seconds(process: int) -> float:
     return time.clock_gettime((~process << 3) | 2)
 
 
-def resident_kib(process: int | str = "self") -> int:
-    """The physical memory that a process occupies."""
+def resident_kib(process: int | str = "self", which: str = "VmRSS") -> int:
+    """The physical memory that a process occupies. VmHWM: the most that it has occupied."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{which}:"))
 
 
 PORTS = range(21_008, 29_008)

@@ -7,13 +7,14 @@ import asyncio
 import contextlib
 import threading
 
-from wiresum_lab.processes import START_S_MAX
+from wiresum_lab.patience import PATIENCE_S
 
 HOST = "127.0.0.1"
 
 
 class TcpProxy:
-    """A TCP proxy to a port, which can be cut. Used in the thread of `Proxies`."""
+    """A TCP proxy to a port, which can be cut. Used in the thread of `Proxies`. From an IPv6 address it connects to the
+    same address, and otherwise to HOST."""
 
     def __init__(self, target: int, source: str) -> None:
         self.target, self.source = target, source
@@ -26,7 +27,8 @@ class TcpProxy:
         self.streams.add(writer)
         try:
             await self.open.wait()
-            far_reader, far_writer = await asyncio.open_connection(HOST, self.target, local_addr=(self.source, 0))
+            far = self.source if ":" in self.source else HOST
+            far_reader, far_writer = await asyncio.open_connection(far, self.target, local_addr=(self.source, 0))
             self.streams.add(far_writer)
             await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
         except OSError:
@@ -58,7 +60,7 @@ class Proxies:
             proxy.port = int(server.sockets[0].getsockname()[1])
             return proxy
 
-        return asyncio.run_coroutine_threadsafe(start(), self._loop).result(START_S_MAX)
+        return asyncio.run_coroutine_threadsafe(start(), self._loop).result(PATIENCE_S)
 
     def cut(self, proxy: TcpProxy) -> None:
         """Silently: what is sent waits."""

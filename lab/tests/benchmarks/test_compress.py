@@ -6,19 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wiresum_lab.benchmarks.compress.__main__ import main, parameters, write_digits
-from wiresum_lab.benchmarks.compress.rank import DENSE_8, DENSE_16, INT_DIANA, WAYS, WIRESUM, network
-from wiresum_lab.ranks.rank import GLOO
-
-DENSE_WAYS = (GLOO, WIRESUM, DENSE_16, DENSE_8, INT_DIANA)
+pytestmark = pytest.mark.nightly
 
 
 def test_the_default_network_has_the_number_of_parameters_in_the_report() -> None:
+    from wiresum_lab.benchmarks.compress.__main__ import parameters
+    from wiresum_lab.benchmarks.compress.rank import network
+
     assert sum(parameter.numel() for parameter in network(64, 30).parameters()) == parameters(30)
     assert 2e6 < parameters(1024) < 3e6
 
 
 def test_training_validation_and_test_images_are_disjoint(tmp_path: Path) -> None:
+    from wiresum_lab.benchmarks.compress.__main__ import write_digits
+
     write_digits(tmp_path / "digits.npz")
     with np.load(tmp_path / "digits.npz") as arrays:
         parts = [arrays[f"{part}images"] for part in ("", "validation_", "test_")]
@@ -28,9 +29,11 @@ def test_training_validation_and_test_images_are_disjoint(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("gloo_on_a_star")
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_method_trains_and_compressed_ones_send_less(tmp_path: Path) -> None:
+    from wiresum_lab.benchmarks.compress.__main__ import main
+    from wiresum_lab.benchmarks.compress.rank import DENSE_8, DENSE_16, INT_DIANA, WAYS, WIRESUM
+
     path = tmp_path / "compress.json"
     arguments = ["--workers", "2", "--hidden", "64", "--timed", "2", "--steps", "40", "--every", "20"]
     assert main([*arguments, "--json", str(path)]) == 0
@@ -40,7 +43,8 @@ def test_every_method_trains_and_compressed_ones_send_less(tmp_path: Path) -> No
         assert len(way["seconds"]) == len(way["bytes_sent"]) == 2
         assert way["steps"] == [7, 27, 40]
         assert len(way["accuracy"]) == len(way["validation"]) == 3
-    assert all(ways[name]["accuracy"][-1] > 20 for name in DENSE_WAYS), "the networks have learned something"
+    dense = ("gloo", WIRESUM, DENSE_16, DENSE_8, INT_DIANA)
+    assert all(ways[name]["accuracy"][-1] > 20 for name in dense), "the networks have learned something"
     assert ways["gloo"]["accuracy"] == pytest.approx(ways["wiresum"]["accuracy"], abs=3)
     received = {name: sum(way["bytes_received"]) for name, way in ways.items()}
     assert received["wiresum-8"] < received["wiresum-16"] * 0.7 < received["wiresum"] * 0.5

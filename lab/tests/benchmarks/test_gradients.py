@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab.benchmarks.gradients.__main__ import main
-
 
 @pytest.mark.usefixtures("gloo_on_a_star")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_a_gpt_has_chunks_that_blocks_cannot_carry_and_learns_alike_in_all_ways(tmp_path: Path) -> None:
+    from wiresum_lab.benchmarks.gradients.__main__ import main
+
     path = tmp_path / "gradients.json"
     assert main(["--workers", "2", "--models", "gpt", "--steps", "3", "--json", str(path)]) == 0
     cases = {case["group"]: case for case in json.loads(path.read_text())}

@@ -6,16 +6,17 @@ from pathlib import Path
 import pytest
 
 from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import component_missing
-from wiresum_lab.benchmarks.precision.__main__ import main
 
 needs_component = pytest.mark.skipif(component_missing() is not None, reason=str(component_missing()))
 
 
 @pytest.mark.usefixtures("gloo_on_a_star")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mpi", [False, pytest.param(True, marks=needs_component)], ids=["", "mpi"])
 def test_an_exact_sum_keeps_values_that_block_floating_point_loses(tmp_path: Path, mpi: bool) -> None:
+    from wiresum_lab.benchmarks.precision.__main__ import main
+
     path = tmp_path / "precision.json"
     arguments = ["--workers", "2", "--elements", "4", "20000", "--kinds", "packed", "--repetitions", "1"]
     assert main([*arguments, *["--mpi"] * mpi, "--json", str(path)]) == 0

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab.benchmarks.reproducible.__main__ import main
-
 
 @pytest.mark.usefixtures("gloo_on_a_star")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_one_word_costs_the_bytes_of_fp32_and_its_error_is_as_small(tmp_path: Path) -> None:
+    from wiresum_lab.benchmarks.reproducible.__main__ import main
+
     path = tmp_path / "reproducible.json"
     small = ["--workers", "2", "--bytes", "400000", "--repetitions", "1", "--steps", "2"]
     assert main([*small, "--json", str(path)]) == 0

@@ -85,7 +85,7 @@ def test_the_trees_of_the_study_are_such_as_switches_can_sum_for() -> None:
     assert max(RACKS) == JOB_WORKERS_MAX
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_tables_are_simulated_printed_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     studies = ("jobs", "loss")
     options = ["--quick", "--workers-max", "8", "--json", str(tmp_path / "scale.json"), "--draw", str(tmp_path)]

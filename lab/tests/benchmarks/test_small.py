@@ -9,7 +9,7 @@ from wiresum_lab.benchmarks.small import PRECISIONS, TRANSPORTS, main
 from wiresum_lab.namespaces.transports import missing
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_each_kind_of_sum_is_measured(tmp_path: Path, transport: str) -> None:
     if reason := missing(transport):

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from wiresum_lab.benchmarks.sparse.__main__ import main
-from wiresum_lab.benchmarks.sparse.rank import bytes_needed, chosen_blocks
+
+pytestmark = pytest.mark.nightly
 
 
 def test_the_given_share_of_blocks_is_drawn_and_aligned_on_request() -> None:
+    from wiresum_lab.benchmarks.sparse.rank import chosen_blocks
+
     for rank in range(3):
         assert chosen_blocks(1000, "independent", 0.9, 1, rank).sum() == 100
     aligned = [chosen_blocks(1000, "aligned", 0.9, 1, rank) for rank in range(2)]
@@ -21,6 +24,8 @@ def test_the_given_share_of_blocks_is_drawn_and_aligned_on_request() -> None:
 
 
 def test_the_bound_of_a_worker_counts_its_blocks_headers_and_prologue() -> None:
+    from wiresum_lab.benchmarks.sparse.rank import bytes_needed
+
     packet = 24 + 4 * 360
     # The counts of 8 workers have 4 bits each, so 2880 fit into a packet.
     needed = bytes_needed(blocks=2880 - 1056 + 1, union=100, mine=10, block=360, workers=8)
@@ -29,24 +34,12 @@ def test_the_bound_of_a_worker_counts_its_blocks_headers_and_prologue() -> None:
 
 
 @pytest.mark.usefixtures("gloo_on_a_star")
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_method_sums_exactly_and_sparse_ones_send_only_nonzero_blocks(tmp_path: Path) -> None:
     path = tmp_path / "sparse.json"
-    arguments = [
-        "--workers",
-        "2",
-        "--bytes",
-        "400000",
-        "--repetitions",
-        "2",
-        "--sparsities",
-        "0.9",
-        "0.0",
-        "--scattered",
-        "0.99",
-    ]
-    assert main([*arguments, "--losses", "0", "--json", str(path)]) == 0
+    arguments = ["--workers", "2", "--bytes", "400000", "--repetitions", "2", "--losses", "0"]
+    arguments += ["--sparsities", "0.9", "0.0", "--scattered", "0.99"]
+    assert main([*arguments, "--json", str(path)]) == 0
     cases = json.loads(path.read_text())
     assert [(case["placement"], case["sparsity"]) for case in cases] == [
         ("aligned", 0.9),
@@ -58,11 +51,7 @@ def test_every_method_sums_exactly_and_sparse_ones_send_only_nonzero_blocks(tmp_
     shares = [{record["union_fraction"] for record in case["records"]["sparse"]} for case in cases]
     assert shares[0] == {28 / 278} and shares[1] == {1.0} and min(shares[2]) > 28 / 278
     for case in cases:
-        assert {group: len(records) for group, records in case["records"].items()} == {
-            "sparse": 2,
-            "dense": 2,
-            "gloo": 2,
-        }
+        assert {group: len(found) for group, found in case["records"].items()} == {"sparse": 2, "dense": 2, "gloo": 2}
         if case["sparsity"] == 0.9:
             for record in case["records"]["sparse"]:
                 # The rest are retransmissions, and headers of the round for exponents.

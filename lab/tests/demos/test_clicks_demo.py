@@ -4,13 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from wiresum_lab.demos import clicks_demo
-from wiresum_lab.demos.clicks_rank import BATCH, ENTRIES, FIELDS, Clicks
+
+pytestmark = pytest.mark.nightly
 
 
 def test_a_ranks_clicks_are_reproducible_and_differ_between_ranks() -> None:
+    import torch
+
+    from wiresum_lab.demos.clicks_rank import BATCH, ENTRIES, FIELDS, Clicks
+
     (entries, clicked), (again, _), (other, _) = (next(Clicks(rank).steps(1)) for rank in (0, 0, 1))
     assert entries.shape == (BATCH, FIELDS) and int(entries.min()) >= 0 and int(entries.max()) < ENTRIES
     assert torch.equal(entries, again)
@@ -20,7 +24,6 @@ def test_a_ranks_clicks_are_reproducible_and_differ_between_ranks() -> None:
 
 
 @pytest.mark.usefixtures("gloo_on_a_star")
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_wiresum_and_gloo_train_to_the_same_parameters(tmp_path: Path) -> None:
     assert clicks_demo.main(["--workers", "2", "--steps", "3", "--output", str(tmp_path)]) == 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
 
+from wiresum.join.release import software_version
 from wiresum_lab import REPOSITORY
 from wiresum_lab.benchmarks.__main__ import BENCHMARKS
+from wiresum_lab.benchmarks.__main__ import main as bench
 
 NAMESPACE_FOLDERS = (
     "host_agent/python/wiresum",
@@ -41,8 +42,6 @@ SWITCH_DATAPLANE_MAY_USE = {"wire", "numeric"}
 SWITCH_MAY_USE = {"process", "wire", "numeric", "transport"}
 
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
-PROGRAMS_OF_MAKE = re.findall(r"\$\(py\) -m ([\w.]+)", MAKEFILE)
-PROGRAMS_OF_BENCH = [f"wiresum_lab.benchmarks.{module}" for module, _ in BENCHMARKS.values()]
 
 PURE_LIBRARIES = {
     "wiresum_wire": "host_agent/src/wire",
@@ -64,17 +63,6 @@ CLOCKS = re.compile(
 )
 THREADS = re.compile(r"\b(pthread_\w+|sem_\w+|futex)(@|$)|std::(thread|mutex|condition_variable)")
 ALLOCATION = re.compile(r"\b(malloc|calloc|realloc|aligned_alloc|posix_memalign)(@|$)|operator new")
-
-
-def commands() -> list[EntryPoint]:
-    return sorted(entry_points(group="wiresum.commands"), key=lambda entry: entry.name)
-
-
-def run_wiresum(*arguments: str) -> str:
-    command = [str(Path(sys.executable).with_name("wiresum")), *arguments]
-    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
 
 
 def test_no_program_changes_the_module_search_path(tracked: list[Path]) -> None:
@@ -200,49 +188,22 @@ def test_no_file_contains_an_absolute_path_of_one_machine(tracked: list[Path]) -
     assert named == []
 
 
-def test_the_wiresum_command_lists_its_subcommands() -> None:
-    names = "ca completion controller doctor health jobs man paths settings setup switch top version"
-    assert [entry.name for entry in commands()] == names.split()
-    overview = run_wiresum("--help")
-    for entry in commands():
-        assert re.search(rf"^ +{entry.name} +\S", overview, re.MULTILINE), f"{entry.name} has no line in wiresum --help"
-
-
-@pytest.mark.parametrize("entry", commands(), ids=lambda entry: entry.name)
-def test_every_subcommand_explains_itself_and_each_option(entry: EntryPoint) -> None:
-    text = run_wiresum(entry.name, "--help")
-    assert f"Usage: wiresum {entry.name}" in text
-    options = re.findall(r"^  (-.+?)(?:  +(.*))?$", text, re.MULTILINE)
-    assert options
-    # The explanation of an option with a long name is on the next line.
-    for name, explanation in options:
-        following = text.split(name, 1)[1].lstrip("\n")
-        assert explanation or following.startswith("    "), f"{name} of wiresum {entry.name} is not explained"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", sorted({*PROGRAMS_OF_MAKE, *PROGRAMS_OF_BENCH} - {"pytest"}))
-def test_every_program_that_make_runs_has_help(program: str) -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", program, "--help"], check=False, capture_output=True, text=True, timeout=110
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert "usage:" in finished.stdout.lower()
-
-
-def test_bench_refuses_an_unknown_name_and_lists_all() -> None:
-    bench = [sys.executable, "-m", "wiresum_lab.benchmarks"]
-    refused = subprocess.run([*bench, "dense", "dens"], check=False, capture_output=True, text=True, timeout=60)
-    assert refused.returncode == 2
-    assert all(f"'{name}'" in refused.stderr for name in BENCHMARKS)
+def test_bench_refuses_an_unknown_name_and_lists_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "dense", "dens"])
+    with pytest.raises(SystemExit, match="2"):
+        bench()
+    refused = capsys.readouterr().err
+    assert all(f"'{name}'" in refused for name in BENCHMARKS)
     chosen = re.search(r"^NAMES \?= (.*)$", MAKEFILE, re.MULTILINE)
     assert chosen and {*chosen[1].split()} <= BENCHMARKS.keys()
 
 
 def test_the_version_is_given_in_pyproject_alone(tracked: list[Path]) -> None:
-    project = (REPOSITORY / "pyproject.toml").read_text().partition("[project]")[2].partition("\n[")[0]
-    (version,) = re.findall(r'^version = "(.+?)"', project, re.MULTILINE)
-    assert version in run_wiresum("version")
+    project = (REPOSITORY / "pyproject.toml").read_text().partition("[[tool.dynamic-metadata]]")[2].partition("\n[")[0]
+    (version,) = re.findall(r'^release = "(.+?)"', project, re.MULTILINE)
+    assert version in software_version()
     elsewhere = [
         str(path.relative_to(REPOSITORY))
         for path in tracked

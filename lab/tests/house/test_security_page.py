@@ -49,10 +49,10 @@ def test_each_cell_says_can_or_cannot_and_names_its_tests() -> None:
     assert wrong == []
 
 
-def test_each_number_of_the_table_is_that_of_a_test_which_exists() -> None:
+def test_each_number_of_the_table_is_that_of_a_test_which_exists_in_the_order_of_their_first_mention() -> None:
     named = named_tests()
-    assert list(named) == list(range(1, len(named) + 1))
-    used = {int(number) for row in cells() for cell in row for number in re.findall(r"\[(\d+)\]", cell)}
-    assert used == set(named)
+    used = dict.fromkeys(int(number) for row in cells() for cell in row for number in re.findall(r"\[(\d+)\]", cell))
+    assert list(used) == list(named) == list(range(1, len(named) + 1))
+    assert len(set(named.values())) == len(named)
     missing = [test for test in named.values() if test.partition("::")[2] not in functions_of(test.partition("::")[0])]
     assert missing == []

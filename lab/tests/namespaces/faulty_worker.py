@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wiresum.agent import AgentConfig, Dtype, Operation, Region, Session
+from wiresum_lab.patience import PATIENCE_S
 
 ROUNDS = 12
-PATIENCE_S = 60.0
 # From less than a packet to several rounds of every slot.
 SIZES = (1, 359, 5_000, 400_000)
 

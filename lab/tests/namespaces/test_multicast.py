@@ -9,19 +9,19 @@ import pytest
 
 from wiresum_lab.namespaces.star import STAR_DEVICE, Star
 from wiresum_lab.namespaces.transports import start_switch, start_worker
+from wiresum_lab.patience import PATIENCE_S
 
 WORKERS = 2
 PACKETS = 150
-PATIENCE_S = 60.0
 DEAF = 1
 GROUPS = "239.192.0.0"
 SAID = "did not come by it: each had to be asked for"
 WORKER = """
 import sys, numpy
 from wiresum.agent import AgentConfig, Dtype, Region, Session
-rank, size, elements = map(int, sys.argv[1:])
+rank, size, elements = map(int, sys.argv[1:4])
 session = Session.join(AgentConfig.from_environment(), job_name="deaf", rank=rank, world_size=size)
-for timeout_s in (None, 1.0 if rank == 1 else None):
+for timeout_s in (None, 0.01 if sys.argv[4] == "impatient" else None):
     values = numpy.arange(rank, rank + elements, dtype=numpy.int32)
     region = Region(values.ctypes.data, values.ctypes.data, elements)
     session.submit([region], dtype=Dtype.I32, notify=False, timeout_s=timeout_s).wait()
@@ -32,7 +32,7 @@ session.close()
 pytestmark = pytest.mark.usefixtures("namespaces")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("carried", [True, False])
 def test_a_worker_that_does_not_receive_its_group_warns(carried: bool, tmp_path: Path) -> None:
     with Star(WORKERS, racks=1) as star:
@@ -44,7 +44,8 @@ def test_a_worker_that_does_not_receive_its_group_warns(carried: bool, tmp_path:
         start_switch(star, "udp", tmp_path / "switch.log", "--multicast", GROUPS)
         workers = []
         for rank, host in enumerate(star.workers):
-            command = ["-c", WORKER, str(rank), str(WORKERS), str(PACKETS * 360)]
+            patience = "patient" if carried or rank != DEAF else "impatient"
+            command = ["-c", WORKER, str(rank), str(WORKERS), str(PACKETS * 360), patience]
             workers.append(start_worker(star, host, "udp", command, tmp_path / f"rank-{rank}.log"))
         codes = [worker.process.wait(PATIENCE_S) for worker in workers]
     said = [worker.said() for worker in workers]

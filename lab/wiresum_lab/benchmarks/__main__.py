@@ -29,7 +29,6 @@ BENCHMARKS = {
     "gpu": ("gpu", "tensors on this machine's GPU: their tests, copies, sums, and DDP"),
     "packets": ("packets", "what a packet costs, by layer and by transport (two cores to itself)"),
     "admission": ("cluster.admission", "admit and tear down jobs"),
-    "restart": ("cluster.restart", "kill and restart a controller during a training"),
 }
 
 

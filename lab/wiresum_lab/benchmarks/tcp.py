@@ -33,8 +33,7 @@ from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import STAR_DEVICE, Star
 from wiresum_lab.namespaces.tcp_flow import mbit_per_s
 from wiresum_lab.processes import Program
-from wiresum_lab.ranks.rank import GLOO
-from wiresum_lab.ranks.ranks import Ranks, Site
+from wiresum_lab.ranks.ranks import GLOO, Ranks, Site
 
 WIRESUM = "wiresum"
 FLOW = "wiresum_lab.namespaces.tcp_flow"

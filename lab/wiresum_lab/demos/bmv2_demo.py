@@ -20,12 +20,13 @@ from rich.console import Console
 from wiresum_lab.demos.digits.program import parser_of, run_demo
 from wiresum_lab.demos.digits.runs import Run
 from wiresum_lab.demos.digits.training import STORE_PORT, over_software_switch, train
-from wiresum_lab.namespaces.bmv2_star import Bmv2Star
 from wiresum_lab.namespaces.star import STAR_DEVICE, termination_as_exit
 from wiresum_lab.processes import Program
 
 
 def over_bmv2(options: argparse.Namespace, cleanup: ExitStack) -> tuple[Run, dict[str, float]]:
+    from wiresum_lab.namespaces.bmv2_star import Bmv2Star
+
     star = cleanup.enter_context(Bmv2Star(options.workers))
     control = cleanup.enter_context(star.controller())
     options.console.print(

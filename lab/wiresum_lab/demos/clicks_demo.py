@@ -15,17 +15,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from wiresum_lab.benchmarks.program import prerequisites_met
-from wiresum_lab.demos.digits.picture import COLOURS, STYLES
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star, termination_as_exit
 from wiresum_lab.ranks.ranks import start_on_star
+
+if TYPE_CHECKING:
+    import torch
 
 SYSTEMS = ("wiresum", "gloo")
 TOLERANCE = 1e-5
@@ -38,6 +38,8 @@ class Run:
     """One system's training, as its ranks tell it."""
 
     def __init__(self, name: str, records: Sequence[dict[str, Any]], folder: Path) -> None:
+        import torch
+
         self.name = name
         begin = max(record["times_ns"][0] for record in records)  # when the last one was ready
         by_step = zip(*(record["times_ns"] for record in records), strict=True)
@@ -52,6 +54,8 @@ class Run:
 
     def identical(self) -> bool:
         """Do all ranks have the same bits?"""
+        import torch
+
         first = self.parameters[0]
         return all(torch.equal(a, b) for other in self.parameters[1:] for a, b in zip(first, other, strict=True))
 
@@ -72,6 +76,10 @@ def difference(first: Run, second: Run) -> float:
 
 
 def draw(runs: Sequence[Run], path: Path, title: str) -> None:
+    from matplotlib.figure import Figure
+
+    from wiresum_lab.demos.digits.picture import COLOURS, STYLES
+
     figure = Figure(figsize=(12, 3.6), dpi=120, layout="constrained")
     loss, progress, traffic = figure.subplots(1, 3)
     for run in runs:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import grpc
 
 from wiresum import join as messages
-from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, SwitchSizes
+from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, SwitchSizes, Versions
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.jobs import Jobs
@@ -39,7 +39,8 @@ from wiresum.controller.store import Store
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 from wiresum.join.constants import SWITCH_PORT, SWITCH_WORKERS_MAX
 from wiresum.join.credentials import open_channel
-from wiresum_lab.processes import PATIENCE_S, wait_until
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 T = TypeVar("T")
 
@@ -275,6 +276,9 @@ class RecordingDriver:
 
     def needs(self, shape: JobShape) -> Amounts:
         return NOTHING
+
+    def versions(self) -> Versions:
+        return Versions()
 
     def change(self, trouble: str, *, forgetting: bool = False) -> None:
         """`forgetting`: the switch was started again, and holds no jobs."""

@@ -2,8 +2,9 @@
 //
 // It has PyTorch's type `PrivateUse1` (device.py names it). Each stream is a thread with a queue. What writes to
 // tensors (copies, fills, additions) goes into the queue of the caller's current stream and returns at once; `sleep`
-// keeps a stream busy. So what forgets to order two streams, or to wait, reads old values, as on a GPU. All other
-// operations wait for the current stream, run on the CPU, and copy their results to the device.
+// keeps a stream busy for a time, and `hold` until what it returns is called. So what forgets to order two streams, or
+// to wait, reads old values, as on a GPU. All other operations wait for the current stream, run on the CPU, and copy
+// their results to the device.
 //
 // Freed memory is overwritten as soon as the stream that allocated it, and those named to `record_stream`, have come
 // that far: as if the next tensor had got it. Memory to or from which a copy is asynchronous must be pinned, as on a
@@ -50,6 +51,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -543,6 +545,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     queue_of(current_stream(current_device)).put([seconds] {
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     });
+  });
+  module.def("hold", [] {
+    const auto gate = std::make_shared<std::promise<void>>();
+    queue_of(current_stream(current_device)).put([opened = gate->get_future().share()] { opened.wait(); });
+    return py::cpp_function([gate] { gate->set_value(); });
   });
   module.def("pinned_bytes", &PinnedAllocator::bytes);
   module.def("set_capturing", [](bool capturing) { is_capturing = capturing; });

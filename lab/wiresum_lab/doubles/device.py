@@ -10,10 +10,13 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
-from wiresum.torch.extension import Extension
+from wiresum.torch.extension import COMPILE_TIMEOUT_S, Extension
+from wiresum_lab.patience import FACTOR
 
 NAME = "queued"
-EXTENSION = Extension("wiresum_queued_device", Path(__file__).with_suffix(".cpp"))
+# Not optimized: that takes a compiler most of its time, and tests have small tensors.
+EXTENSION = Extension("wiresum_queued_device", Path(__file__).with_suffix(".cpp"), optimization="-O0")
+BUILD_TIMEOUT_S = COMPILE_TIMEOUT_S * FACTOR
 
 
 @functools.cache
@@ -25,7 +28,7 @@ def load() -> Any:
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
     module.device_count = lambda: native.DEVICES
-    for name in ("current_device", "set_device", "has_context", "sleep", "pinned_bytes", "set_capturing"):
+    for name in ("current_device", "set_device", "has_context", "sleep", "hold", "pinned_bytes", "set_capturing"):
         setattr(module, name, getattr(native, name))
     backend_registration.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, module)
@@ -34,4 +37,4 @@ def load() -> Any:
 
 
 if __name__ == "__main__":  # compiles it, in a process that has no use for the device
-    EXTENSION.build()
+    EXTENSION.build(BUILD_TIMEOUT_S)

@@ -7,7 +7,7 @@ it, and of a service that is gone.
 from __future__ import annotations
 
 import copy
-import time
+import threading
 from concurrent import futures
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ import grpc
 
 from wiresum import join
 from wiresum.join import operator_pb2_grpc
+from wiresum_lab.patience import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -27,7 +28,11 @@ class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
         self.ended: list[join.EndedJob] = []
         self.asked: list[Any] = []
         self.refusal: tuple[grpc.StatusCode, str] | None = None
-        self.answers_after_s = 0.0
+        self.s_left: list[float] = []
+        """How long whoever asked would wait for the answer, of each call in `asked`."""
+        self.answering = threading.Event()
+        """Cleared: nothing is answered until it is set."""
+        self.answering.set()
         self._server: grpc.Server | None = None
         self.port = 0
 
@@ -43,6 +48,7 @@ class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
         self._server.start()
 
     def stop(self) -> None:
+        self.answering.set()
         if self._server is not None:
             self._server.stop(0).wait()
             self._server = None
@@ -63,9 +69,15 @@ class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
     def Drain(self, request: join.DrainRequest, context: grpc.ServicerContext) -> join.DrainReply:  # noqa: N802
         return self._answer(request, context, join.DrainReply(jobs=3))
 
+    def DiscardRecord(  # noqa: N802
+        self, request: join.DiscardRecordRequest, context: grpc.ServicerContext
+    ) -> join.DiscardRecordReply:
+        return self._answer(request, context, join.DiscardRecordReply(records=1))
+
     def _answer(self, request: Any, context: grpc.ServicerContext, reply: T) -> T:
         self.asked.append(request)
-        time.sleep(self.answers_after_s)
+        self.s_left.append(context.time_remaining())
+        self.answering.wait(PATIENCE_S)
         if self.refusal is not None:
             context.set_trailing_metadata([(join.REFUSED_KEY, "1")])
             context.abort(*self.refusal)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from finsy.proto import p4r, p4r_grpc, rpc_code, rpc_status
+from finsy.proto import U128, p4r, p4r_grpc, rpc_code, rpc_status
 
 from wiresum.switch.p4runtime.pipeline import Program
-from wiresum_lab.processes import PATIENCE_S
+from wiresum_lab.patience import PATIENCE_S
 
 INSERT, MODIFY, DELETE = p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE
 SetConfig = p4r.SetForwardingPipelineConfigRequest
@@ -81,8 +81,8 @@ class Controller:
         message = p4r.StreamMessageRequest()
         message.arbitration.device_id = self.device
         if election_id is not None:
-            message.arbitration.election_id.SetInParent()
-            message.arbitration.election_id.low = self.election_id = election_id
+            message.arbitration.election_id.CopyFrom(U128.encode(election_id))
+            self.election_id = election_id
         self.say(message)
         return self.standing()
 

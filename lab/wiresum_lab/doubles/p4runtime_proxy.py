@@ -15,12 +15,19 @@ from finsy.proto import p4r
 
 from wiresum import compiled
 from wiresum.controller.p4runtime import device_config
+from wiresum.controller.p4runtime.client import Times
+from wiresum_lab.patience import PATIENCE_S
 
+PATIENT = Times(handshake_s_max=PATIENCE_S, probe_answer_s_max=PATIENCE_S, call_s_max=PATIENCE_S)
+"""For a controller that must not take a switch on a busy machine for one that is gone."""
 THREADS = 32
 STOP_S_MAX = 1.0
 _SERVICE = "/p4.v1.P4Runtime/"
 _STREAMING = {"Read": (False, True), "StreamChannel": (True, True)}
 """Whether requests are a stream, and whether answers are. Of other methods neither are."""
+
+
+SetConfig = p4r.SetForwardingPipelineConfigRequest
 
 
 class Proxy:
@@ -37,6 +44,8 @@ class Proxy:
         self.answering = threading.Event()
         """Cleared: nothing is answered any more until it is set."""
         self.answering.set()
+        self.holds = threading.Event()
+        """Set once it does not answer a request."""
         self._stopped = False
         self._tables = {table.preamble.id: table.preamble.alias for table in device_config.bmv2().p4info.tables}
         self._channel = grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)])
@@ -69,7 +78,8 @@ class Proxy:
         self._wait(context)
         if method.endswith("/Write"):
             self._note(p4r.WriteRequest.FromString(request), context)
-        self.loads += method.endswith("/SetForwardingPipelineConfig")
+        if method.endswith("/SetForwardingPipelineConfig"):
+            self.loads += SetConfig.FromString(request).action != SetConfig.VERIFY
         try:
             answer: bytes = self._channel.unary_unary(method)(request)
             return answer
@@ -88,6 +98,8 @@ class Proxy:
                 _abort(error, context)
 
     def _wait(self, context: Any) -> None:
+        if not self.answering.is_set():
+            self.holds.set()
         self.answering.wait()
         if self._stopped or not context.is_active():
             raise ConnectionAbortedError("the caller is gone")

@@ -1,6 +1,6 @@
 """Measures what a path does to packets, with a train of numbered UDP datagrams.
 
-    python probe.py receive ADDRESS PORT COUNT       in one namespace; prints a JSON report
+    python probe.py receive ADDRESS PORT COUNT       in one namespace, until its input ends; prints a JSON report
     python probe.py send ADDRESS PORT COUNT BYTES TRAIN    in another; TRAIN datagrams go to the kernel as one buffer
 
 The benchmark uses it to show that its links are no faster than they claim, and the tests of `star.py` to show that
@@ -9,12 +9,15 @@ loss, duplication and reordering happen to single packets.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import select
 import socket
 import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,8 +27,10 @@ from wiresum_lab.namespaces.star import Host
 DATAGRAM_BYTES = 1472
 FRAME_OVERHEAD_BYTES = 14 + 20 + 8
 PORT = 20_000
-# Long enough for the deepest queue of a slow link to drain.
+# Long enough for the deepest queue of a slow link to drain, which the kernel does by itself.
 SILENCE_S = 0.5
+# Room for all that a test sends, so that nothing is lost while the receiver stands still.
+BUFFER_BYTES = 64 << 20
 # setsockopt(2): the kernel cuts each buffer into datagrams of this size.
 _UDP_SEGMENT = 103
 # socket(7): a buffer of this size whatever net.core.rmem_max says. It needs root, as a star does.
@@ -56,35 +61,29 @@ def measure(
     """Sends `count` datagrams as fast as the path takes them, and reports. StarError if they are above the MTU."""
     program = [sys.executable, str(Path(__file__).resolve())]
     arguments = [receiver.address, str(PORT), str(count)]
-    process = receiver.popen([*program, "receive", *arguments], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        sender.run([*program, "send", *arguments, str(datagram_bytes), str(train)])
-        line = process.stdout.readline()
-    finally:
-        process.kill()
-        process.communicate()
+    receive = [*program, "receive", *arguments]
+    with receiver.popen(receive, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdout.readline()
+            sender.run([*program, "send", *arguments, str(datagram_bytes), str(train)])
+            process.stdin.close()
+            line = process.stdout.readline()
+        finally:
+            process.kill()
     return ProbeReport(**json.loads(line))
 
 
 def receive(address: str, port: int, count: int) -> ProbeReport:
-    """Collects datagrams until there is silence."""
     seen = bytearray(count)
     received = duplicated = late = frame_bytes = 0
     newest = -1
     first_s = last_s = 0.0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-        server.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 << 20)
+        server.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER_BYTES)
         server.bind((address, port))
         print("listening", flush=True)
-        server.settimeout(30.0)
-        while True:
-            try:
-                datagram = server.recv(65536)
-            except TimeoutError:
-                break
-            server.settimeout(SILENCE_S)
+        for datagram in datagrams(server):
             (number,) = struct.unpack_from("!I", datagram)
             last_s = time.monotonic()
             first_s = first_s or last_s
@@ -98,6 +97,17 @@ def receive(address: str, port: int, count: int) -> ProbeReport:
     mbit = frame_bytes * 8 / elapsed_s / 1e6 if elapsed_s > 0 else 0.0
     gaps = sum(1 for number in range(count) if not seen[number] and (number == 0 or seen[number - 1]))
     return ProbeReport(count, received, count - sum(seen), duplicated, late, gaps, mbit)
+
+
+def datagrams(server: socket.socket) -> Iterator[bytes]:
+    """All until the sender has ended, and then until there is silence."""
+    server.setblocking(False)
+    has_ended = False
+    while ready := select.select([server, *[sys.stdin] * (not has_ended)], [], [], SILENCE_S if has_ended else None)[0]:
+        has_ended = has_ended or sys.stdin in ready
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                yield server.recv(65536)
 
 
 def send(address: str, port: int, count: int, datagram_bytes: int, train: int) -> None:

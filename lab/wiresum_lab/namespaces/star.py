@@ -44,7 +44,7 @@ from typing import Any
 
 from wiresum.join.constants import AGGREGATORS_MAX, CONTROL_PORT, SWITCH_WORKERS_MAX
 from wiresum_lab.namespaces.links import DETOUR_DEVICE, MTU_BYTES, Link, detour_commands, tc_commands, train_packets
-from wiresum_lab.processes import here
+from wiresum_lab.processes import POLL_S, STOP_S_MAX, here
 
 RACKS_MAX = 8
 STAR_DEVICE = "star0"
@@ -58,7 +58,6 @@ MANAGEMENT_DEVICE = "manage0"
 MANAGEMENT_NETWORK = "10.112.0.0/24"
 # What Linux gives a new device.
 SEGMENTS_UNLIMITED = 65535
-TERMINATION_TIMEOUT_S = 5.0
 _NAME = re.compile(r"^wiresum-(\d+)-(\d+)-\d+-\w+$")
 _stars_built = itertools.count()
 
@@ -103,7 +102,16 @@ class Host:
 class Star:
     """The namespaces and links of a star, from construction to `close`."""
 
-    def __init__(self, workers: int, link: Link | None = None, *, aggregators: int = 0, racks: int = 0) -> None:
+    def __init__(
+        self,
+        workers: int,
+        link: Link | None = None,
+        *,
+        aggregators: int = 0,
+        racks: int = 0,
+        kill_after_s: float = STOP_S_MAX,
+    ) -> None:
+        """`kill_after_s`: what its processes have for ending when it is closed."""
         if not 1 <= workers <= SWITCH_WORKERS_MAX:
             raise ValueError(f"a star has 1 to {SWITCH_WORKERS_MAX} workers, not {workers}")
         if not 0 <= aggregators <= AGGREGATORS_MAX:
@@ -122,7 +130,7 @@ class Star:
         self.racks = [Host(f"{prefix}-rack{i}", f"10.111.0.{60 + i}", f"10.112.0.{60 + i}") for i in range(racks)]
         # Unshaped until `reshape`. The MTU stays.
         self.link = Link(mtu=link.mtu if link else MTU_BYTES)
-        self._closed = False
+        self._closed, self._kill_after_s = False, kill_after_s
         self.netem = False
         atexit.register(self.close)
         try:
@@ -190,7 +198,7 @@ class Star:
             return
         self._closed = True
         with _signals_held():
-            _remove([host.namespace for host in self.hosts])
+            _remove([host.namespace for host in self.hosts], self._kill_after_s)
         atexit.unregister(self.close)
 
     def _build(self) -> None:
@@ -321,18 +329,17 @@ def _process_ids(namespace: str) -> list[int]:
     return [int(word) for word in probe.stdout.split()] if probe.returncode == 0 else []
 
 
-def _remove(namespaces: Sequence[str]) -> None:
+def _remove(namespaces: Sequence[str], kill_after_s: float = STOP_S_MAX) -> None:
     """Ends what runs in the namespaces, politely at first, and deletes them."""
-    deadline_s = time.monotonic() + TERMINATION_TIMEOUT_S
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number, patience_s in ((signal.SIGTERM, kill_after_s), (signal.SIGKILL, STOP_S_MAX)):
+        give_up_at = time.monotonic() + patience_s
         remaining = [pid for namespace in namespaces for pid in _process_ids(namespace)]
         for pid in remaining:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-        while remaining and time.monotonic() < deadline_s:
+        while remaining and time.monotonic() < give_up_at:
             remaining = [pid for pid in remaining if _runs(pid)]
-            time.sleep(0.02)
-        deadline_s += TERMINATION_TIMEOUT_S
+            time.sleep(POLL_S)
     existing = set(_namespaces())
     for namespace in namespaces:
         if namespace in existing:

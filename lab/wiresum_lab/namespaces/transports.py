@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from wiresum import agent, switch
 from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star
 from wiresum_lab.processes import Program, wiresum
 
@@ -17,6 +16,8 @@ EAL = f"--no-huge --no-pci -m 256 --vdev=net_af_packet0,iface={STAR_DEVICE}"
 def missing(transport: str) -> str | None:
     """Why this transport is not available; None: it is."""
     if transport != "udp":
+        from wiresum import agent, switch
+
         for package in (agent, switch):
             if not any(list(Path(folder).glob(f"wiresum_{transport}*.so")) for folder in package.__path__):
                 return f"nothing is sent over {transport}: wiresum was built without it (docs/transports.md)"
@@ -27,7 +28,9 @@ def start_switch(star: Star, transport: str, log: Path, *options: str) -> Progra
     ends = ["--bind", star.switch.address, "--control", star.switch.control_endpoint]
     command = wiresum("switch", *ends, "--insecure", *options)
     command += ["--transport", transport, *(["--device", EAL] if transport == "dpdk" else [])]
-    return Program(command, log, at=star.switch.popen)
+    switch = Program(command, log, at=star.switch.popen)
+    switch.await_text("ready: ")
+    return switch
 
 
 def start_worker(

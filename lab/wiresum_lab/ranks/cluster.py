@@ -24,27 +24,35 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
+from wiresum_lab.patience import PATIENCE_S, TimedOutError
 from wiresum_lab.processes import SwitchProcess, wait_until
 from wiresum_lab.ranks import cluster_worker
 
-START_TIMEOUT_S = 60.0
-RUN_TIMEOUT_S = 60.0
-STRAGGLER_TIMEOUT_S = 15.0
+STRAGGLER_TIMEOUT_S = PATIENCE_S / 4
 """How long the others may take after one worker's function has failed."""
-STOP_TIMEOUT_S = 10.0
-GROUP_TIMEOUT_S = 60.0
-MARKS_TIMEOUT_S = 50.0
+STOP_TIMEOUT_S = PATIENCE_S / 4
+MARKS_TIMEOUT_S = PATIENCE_S * 3 / 4
+"""Of workers: they say what did not come before their run is over."""
 LOG_CHARACTERS_MAX = 6000
 
 
-# Workers are forked from a process that has imported what is slow to import, and has started nothing.
+# Workers are forked from a process that has imported what is slow to import, and has started nothing: of PyTorch, of
+# wiresum, and of the modules that have the tests' functions. What is not installed is left out.
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
     [
         "torch._dynamo",
+        "torch.distributed.checkpoint",
         "torch.distributed.fsdp",
         "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
         "wiresum.torch.creation",
+        "wiresum.compress",
+        "wiresum.controller",
+        "wiresum.horovod.torch",
+        "wiresum.switch",
+        "wiresum_lab.ranks.cluster_worker",
+        "hypothesis",
+        "pytest",
     ]
 )
 
@@ -69,11 +77,12 @@ def runs_in(fixture: str, *size: int, **options: Any) -> Callable[[Callable[...,
 
 
 class WorkerFailedError(AssertionError):
-    """A worker's function raised, or did not return in time. The text has the logs."""
+    """A worker's function raised. The text has the logs; so has a TimedOutError, if some did not return in time."""
 
 
 class Cluster:
-    """`size` workers of one process group. With `grouped=False` they wait for functions that make groups themselves.
+    """`size` workers of one process group. With `grouped=False` they wait for functions that make groups themselves,
+    and with `regroups` they make a new group for each function, which may end it.
 
     After a failed run the workers are ended, and the next run starts new ones.
     """
@@ -85,15 +94,22 @@ class Cluster:
         folder: Path,
         *,
         grouped: bool = True,
+        regroups: bool = False,
         backend: str = "wiresum",
-        timeout_s: float = GROUP_TIMEOUT_S,
+        timeout_s: float = PATIENCE_S,
         variables: Mapping[str, str] | None = None,
         prepare: str = "",
     ) -> None:
         """`prepare` is the module whose `load()` each worker calls before it makes the group."""
         self.size = size
         self._folder = folder
-        self._setup = {"grouped": grouped, "backend": backend, "timeout_s": timeout_s, "prepare": prepare}
+        self._setup = {
+            "grouped": grouped and not regroups,
+            "regroups": regroups,
+            "backend": backend,
+            "timeout_s": timeout_s,
+            "prepare": prepare,
+        }
         self._variables = {"WIRESUM_SWITCH": switch.endpoint if switch else "127.0.0.1:1", **(variables or {})}
         self._store: TCPStore | None = None
         self.processes: list[BaseProcess] = []
@@ -106,7 +122,7 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def run(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = RUN_TIMEOUT_S) -> list[Any]:
+    def run(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = PATIENCE_S) -> list[Any]:
         """Calls `function(rank, size, *arguments)` in every worker. Returns the results in order of rank."""
         self.start(function, *arguments)
         return self.collect(timeout_s=timeout_s)
@@ -118,7 +134,7 @@ class Cluster:
         for rank in range(self.size):
             self._tell(rank, (function.__code__.co_filename, function.__name__, arguments))
 
-    def collect(self, *, ranks: Sequence[int] | None = None, timeout_s: float = RUN_TIMEOUT_S) -> list[Any]:
+    def collect(self, *, ranks: Sequence[int] | None = None, timeout_s: float = PATIENCE_S) -> list[Any]:
         """The results of `start`, of all workers or of some (when a test has killed the others)."""
         wanted = list(range(self.size) if ranks is None else ranks)
         deadline = time.monotonic() + timeout_s
@@ -129,7 +145,9 @@ class Cluster:
                 break
         failed = [rank for rank in wanted if self.answers.get(rank, ("missing", None))[0] != "result"]
         if failed:
-            raise WorkerFailedError(self._post_mortem(failed))
+            kinds = {_kind(*self.answers[rank]) if rank in self.answers else TimedOutError for rank in failed}
+            text = self._post_mortem(failed)
+            raise TimedOutError(text) if kinds == {TimedOutError} else WorkerFailedError(text)
         return [self.answers[rank][1] for rank in wanted]
 
     def kill(self, rank: int) -> None:
@@ -168,7 +186,7 @@ class Cluster:
             theirs.close()
             self.processes.append(process)
             self._channels.append(ours)
-        self.collect(timeout_s=START_TIMEOUT_S)
+        self.collect()
 
     def _tell(self, rank: int, message: object) -> None:
         with contextlib.suppress(OSError):  # a dead worker shows in collect()
@@ -202,6 +220,12 @@ class Cluster:
             process.kill()
         self.stop()
         return "\n".join(text)
+
+
+def _kind(_: str, text: str) -> type[AssertionError]:
+    """By the last line of a traceback."""
+    waited = text.rstrip().rpartition("\n")[2].startswith(f"{TimedOutError.__module__}.{TimedOutError.__qualname__}: ")
+    return TimedOutError if waited else WorkerFailedError
 
 
 def await_marks(folder: Path, count: int) -> None:

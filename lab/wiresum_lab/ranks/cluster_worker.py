@@ -9,6 +9,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import multiprocessing.connection
 import os
 import signal
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 import wiresum.torch
 from wiresum.torch.backend import WiresumBackend, backend_of
@@ -61,19 +62,32 @@ def main(
     torch.set_num_threads(1)
     if setup["prepare"]:
         importlib.import_module(setup["prepare"]).load()
-    rank, size = setup["rank"], setup["size"]
+    rank, size, regroups = setup["rank"], setup["size"], setup["regroups"]
     channel.send(answer(functools.partial(join_group, **setup) if setup["grouped"] else lambda: None))
+    turns = itertools.count()
     with contextlib.suppress(EOFError):
         while (message := channel.recv()) is not None:
-            channel.send(answer(functools.partial(call, rank, size, *message)))
+            function = functools.partial(call, rank, size, *message)
+            channel.send(answer(functools.partial(regroup, setup, next(turns), function) if regroups else function))
     if dist.is_initialized():
         dist.destroy_process_group()
     sys.stdout.flush()
 
 
-def join_group(*, rank: int, size: int, store_port: int, backend: str, timeout_s: float, **_: object) -> None:
+def regroup(setup: dict[str, Any], turn: int, function: Any) -> Any:
+    """The function's result, in a new group. The group before is left now, and not when its function had returned here:
+    the function may still run elsewhere."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    join_group(**setup, turn=turn)
+    return function()
+
+
+def join_group(
+    *, rank: int, size: int, store_port: int, backend: str, timeout_s: float, turn: int = 0, **_: object
+) -> None:
     wiresum.torch.register()
-    store = TCPStore("127.0.0.1", store_port, is_master=False)
+    store = PrefixStore(f"{turn}", TCPStore("127.0.0.1", store_port, is_master=False))
     timeout = datetime.timedelta(seconds=timeout_s)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 

@@ -10,6 +10,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from wiresum.torch.extension import COMPILE_TIMEOUT_S
 from wiresum_lab.doubles import device as double
 
 PREPARE_VARIABLE = "TESTS_ON"
@@ -60,7 +60,7 @@ def found_or_double() -> str:
     """What workers load before they use an accelerator: nothing if PyTorch finds one, else the device for tests."""
     if torch.accelerator.is_available():
         return ""
-    subprocess.run([sys.executable, "-m", double.__name__], check=True, timeout=COMPILE_TIMEOUT_S)
+    subprocess.run([sys.executable, "-m", double.__name__], check=True, timeout=double.BUILD_TIMEOUT_S)
     return double.__name__
 
 
@@ -87,6 +87,16 @@ def keep_busy(seconds: float = 0.7) -> None:
         module.sleep(seconds)
     elif hasattr(module, "_sleep"):
         module._sleep(int(seconds * CLOCK_HZ_MAX))
+
+
+def hold(seconds: float = 0.7) -> Callable[[], object]:
+    """Keeps the current stream busy until what it returns is called; a real accelerator, for so long or longer."""
+    module: Any = torch.get_device_module(device())
+    if hasattr(module, "hold"):
+        release: Callable[[], object] = module.hold()
+        return release
+    keep_busy(seconds)
+    return lambda: None
 
 
 def values(elements: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -20,11 +20,10 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
+from wiresum_lab.ranks.ranks import GLOO
 
 TIMEOUT = timedelta(seconds=300)
 """What a collective may take before the system itself gives up. The benchmarks' own limits are shorter."""
-GLOO = "gloo"
-"""Over TCP it crawls where packets are lost, as the dense benchmark shows. Other benchmarks leave it out there."""
 
 
 def main(rank_class: Callable[..., Any]) -> None:

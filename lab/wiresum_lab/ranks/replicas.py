@@ -1,4 +1,4 @@
-"""torchft's lighthouse and the workers that it keeps together, as processes that a test or a benchmark may kill.
+"""torchft's lighthouse and the workers that it keeps together, as processes that a test may kill.
 
 Each worker is a replica group of its own, of one process.
 """

@@ -1,4 +1,4 @@
-"""Attacks in cluster_soak.py, from a host that has a worker's certificate of a tenant of its own.
+"""Attacks in cluster_soak.py, from a host that has a worker's certificate of a tenant of its own, and more addresses.
 
 Each is a generator: it begins, yields how long it lasts, and ends. None must succeed.
 """
@@ -11,66 +11,99 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from wiresum import join
+from wiresum.controller.security.audit import REFUSALS_BYTES_AT_ONCE
 from wiresum.join import credentials, join_pb2_grpc
-from wiresum.join.constants import THREADS_MAX, Header
+from wiresum.join.constants import LEASE_SLOTS_MAX, THREADS_MAX, Header
+from wiresum_lab.doubles.controller import join_request, member_of
 from wiresum_lab.laboratory import HOSTILE
+from wiresum_lab.patience import FACTOR
 from wiresum_lab.proxies import HOST, TcpProxy
-from wiresum_lab.soaks.proxied_laboratory import LANES, SLOTS, ProxiedLaboratory, SoakError
+from wiresum_lab.soaks.hostile_worker import HostileWorker, Says, halts_by_itself, says_extremes, spoil
+from wiresum_lab.soaks.proxied_laboratory import LANES, SLOTS, ProxiedLaboratory, SoakError, SoakTimedOutError
 
 TENANT = "hostile"
+ADDRESSES = [f"127.0.0.{last}" for last in range(70, 74)]
+"""Of the hostile host, besides HOSTILE."""
 CONNECT_S_MAX = 0.5
 CONNECTIONS = 1200
+HELD_S = (20.0, 30.0)
+"""Longer than a worker may wait for its place."""
+HELD_CONNECTIONS = 320
+"""Of one certificate, at all addresses: more than a controller of the soak has room for."""
+CALLING_CONNECTIONS, CALLS_A_CONNECTION = 24, 100
+"""As many calls as gRPC's server allows on one."""
+GONE_S_MAX = 30.0 * FACTOR
+"""From a revocation until all calls and connections with that certificate have ended."""
 SILENT, STALLED, SCRAPING = b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET /metrics HTTP/1.0\r\nA: "
 """What a connection sends first: nothing, or how a TLS handshake or a scrape begins."""
 READERS = 100
 PACKETS = 5000
 FLOOD_PACKETS_BURST = 200
+WORKERS = 4
+"""That say what they like, each in a job of its own."""
+RESTARTED_S = (20.0, 30.0)
+"""Long enough for a controller to serve again after both were killed."""
+RESUMED_JOBS, RESUMED_RANKS = 22, 31
+UNREAD = 300
+RECORDS = 60
+"""Of ended jobs, as long as they get, in one attack."""
+NAMES = ("slow.example", "localhost", "a\0b", "0x7f000042", "127.66", "1" * 5000, "\u0661.0.0.1")
+EXTREMES_S_MAX = 15.0
+AUDITED = 3000
+"""Calls to each controller that are refused."""
+_GAVE_UP = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
 
 
 class Attacks:
     def __init__(self, laboratory: ProxiedLaboratory, chance: random.Random) -> None:
         self._laboratory, self._chance = laboratory, chance
         self._taken: list[str] = []
+        self._greedy = self._movers = 0
         self._ways = [laboratory.proxies.make(port, HOSTILE) for port in laboratory.ports.values()]
-        self._credentials = credentials.load(laboratory.pki.issue(TENANT, "worker", tenants=(TENANT,))).of_channel()
+        self._ways_from = [
+            laboratory.proxies.make(port, address) for port in laboratory.ports.values() for address in ADDRESSES
+        ]
+        self._credentials = self._issue(TENANT)
         self.kinds: dict[Callable[[], Iterator[float]], str] = {
             self.flood_with_jobs: "attack",
             self.take_all_slots: "attack",
             self.send_noise: "attack",
             self.forge_packets: "attack",
             self.guess_tokens: "attack",
+            self.give_names_as_addresses: "attack",
+            self.flood_the_audit_log: "attack",
+            self.say_extremes: "attack",
+            self.leave_answers_unread: "memory",
+            self.go_on_with_many_positions: "memory",
+            self.halt_all_the_time: "moves",
+            self.say_hostile_positions: "moves",
+            self.say_hostile_positions_across_a_restart: "controller",
+            self.take_all_connections: "room",
+            self.take_all_calls: "room",
             self.flood_with_packets: "flood",
             self.flood_with_connections: "flood",
             self.read_metrics_slowly: "flood",
         }
 
-    def _channel(self, way: TcpProxy) -> grpc.Channel:
+    def _issue(self, name: str) -> grpc.ChannelCredentials:
+        return credentials.load(self._laboratory.pki.issue(name, "worker", tenants=(TENANT,))).of_channel()
+
+    def _channel(self, way: TcpProxy, with_credentials: grpc.ChannelCredentials | None = None) -> grpc.Channel:
         options = [("grpc.use_local_subchannel_pool", 1)]
-        return grpc.secure_channel(f"{HOST}:{way.port}", self._credentials, options)
+        return grpc.secure_channel(f"{HOST}:{way.port}", with_credentials or self._credentials, options)
 
     # Calls.
 
-    def _attack(self, ask: Callable[[grpc.Channel], Iterator[Callable[[], object]]]) -> Iterator[float]:
-        """Makes calls to both controllers, none of which must succeed. It stops if a controller does not answer."""
-
-        def attack(way: TcpProxy) -> None:
-            with self._channel(way) as channel:
-                for call in ask(channel):
-                    try:
-                        call()
-                    except grpc.RpcError as error:
-                        if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
-                            return
-                    else:
-                        self._taken.append(f"{ask.__name__}: an attack's call was answered")
-
-        threads = [threading.Thread(target=attack, args=(way,), daemon=True) for way in self._ways]
+    def _at_once(self, works: Sequence[Callable[[], None]]) -> Iterator[float]:
+        """Each in a thread of its own, until all have ended."""
+        threads = [threading.Thread(target=work, daemon=True) for work in works]
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
@@ -78,21 +111,51 @@ class Attacks:
         if self._taken:
             raise SoakError(self._taken[0])
 
-    def _ask_for_jobs(self, name: str, count: int, **fields: int) -> Iterator[float]:
-        channels = [self._channel(way) for way in self._ways]
-        calls: list[Any] = []
-        for number in range(count):
-            request = join.JoinRequest(
-                protocol_version=join.PROTOCOL_VERSION, job_name=f"{name}-{number}", rank=0,
-                endpoint=join.Endpoint(address=HOSTILE, port=1024), threads_max=1, lanes_max=LANES, timeout_ms=60_000,
-                **fields,  # type: ignore[arg-type]
-            )  # fmt: skip
-            calls.extend(join_pb2_grpc.JoinServiceStub(channel).Join(request, timeout=60) for channel in channels)
-        yield self._chance.uniform(1, 10)
-        for call in calls:
-            call.cancel()
-        for channel in channels:
-            channel.close()
+    def _at_each(self, work: Callable[[grpc.Channel], None]) -> Iterator[float]:
+        """Of the controllers, at once."""
+
+        def through(way: TcpProxy) -> None:
+            with self._channel(way) as channel:
+                work(channel)
+
+        return self._at_once([functools.partial(through, way) for way in self._ways])
+
+    def _attack(
+        self, ask: Callable[[grpc.Channel], Iterator[Callable[[], object]]], *, may_be_answered: bool = False
+    ) -> Iterator[float]:
+        """Makes calls to both controllers, none of which must succeed, nor fail by an exception there. It stops if a
+        controller does not answer."""
+
+        def attack(channel: grpc.Channel) -> None:
+            for call in ask(channel):
+                try:
+                    call()
+                except grpc.RpcError as error:
+                    if error.code() is grpc.StatusCode.UNKNOWN and "Unexpected" in (error.details() or ""):
+                        self._taken.append(f"{ask.__name__}: a service failed: {error.details()}")
+                    if error.code() in _GAVE_UP and not may_be_answered:
+                        return
+                else:
+                    if not may_be_answered:
+                        self._taken.append(f"{ask.__name__}: an attack's call was answered")
+
+        return self._at_each(attack)
+
+    def _ask_for_jobs(self, name: str, count: int, ranks: int = 1, **fields: object) -> Iterator[float]:
+        lasts_s = self._chance.uniform(1, 10)
+
+        def ask(channel: grpc.Channel) -> None:
+            stub = join_pb2_grpc.JoinServiceStub(channel)
+            calls = [
+                stub.Join(_request(job_name=f"{name}-{number}", rank=rank, **fields), timeout=60)
+                for number in range(count)
+                for rank in range(ranks)
+            ]
+            time.sleep(lasts_s)
+            for call in calls:
+                call.cancel()
+
+        return self._at_each(ask)
 
     def flood_with_jobs(self) -> Iterator[float]:
         """Each holds a name, and waits for a worker that does not come."""
@@ -100,7 +163,35 @@ class Attacks:
 
     def take_all_slots(self) -> Iterator[float]:
         """Each begins if there is room, and sums nothing."""
-        return self._ask_for_jobs("greedy", 40, world_size=1, slots=SLOTS)
+        return self._ask_for_jobs("greedy", 40, slots=SLOTS)
+
+    def go_on_with_many_positions(self) -> Iterator[float]:
+        """Each worker would go on with the largest lease, and all but one of its job do."""
+        resumed = join.Resumed(slots=LEASE_SLOTS_MAX, threads=1, lanes=LANES, positions=bytes(4 * LEASE_SLOTS_MAX))
+        size = RESUMED_RANKS + 1
+        return self._ask_for_jobs(
+            "resumed", RESUMED_JOBS, RESUMED_RANKS, world_size=size, can_move=True, resumed=resumed
+        )
+
+    def leave_answers_unread(self) -> Iterator[float]:
+        """About jobs that have ended, with records as long as they get."""
+        lasts_s = self._chance.uniform(3, 10)
+        first = self._chance.randrange(1 << 30)
+
+        def ask(channel: grpc.Channel) -> None:
+            stub = join_pb2_grpc.JoinServiceStub(channel)
+            asked: list[Any] = []
+            for number, rank in ((number, rank) for number in range(first, first + RECORDS) for rank in range(2)):
+                agreed = {f"{setting}" * 60: f"{rank}" * 60 for setting in range(3)}
+                name = f"{number}".ljust(100, "n")
+                asked.append(stub.Join(_request(job_name=name, rank=rank, world_size=2, agreed=agreed), timeout=10))
+            list_ended = channel.stream_stream("/wiresum.join.v1.OperatorService/ListEnded")
+            asked += [list_ended(iter([b""])) for _ in range(UNREAD)]
+            time.sleep(lasts_s)
+            for call in asked:
+                call.cancel()
+
+        return self._at_each(ask)
 
     def send_noise(self) -> Iterator[float]:
         chance = random.Random(self._chance.random())
@@ -114,16 +205,156 @@ class Attacks:
 
         yield from self._attack(noise)
 
-    def guess_tokens(self) -> Iterator[float]:
+    def give_names_as_addresses(self) -> Iterator[float]:
+        """Or what else is no address. Nobody must look them up."""
+
+        def names(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
+            ask = join_pb2_grpc.JoinServiceStub(channel).Join
+            for number in range(40):
+                endpoint = join.Endpoint(address=NAMES[number % len(NAMES)], port=1024)
+                yield functools.partial(_finish, ask, _request(job_name=f"name-{number}", slots=16, endpoint=endpoint))
+
+        yield from self._attack(names)
+        self._laboratory.check_names()
+
+    def say_extremes(self) -> Iterator[float]:
+        """In one to three fields of a message that is well formed otherwise."""
+        chance, until = random.Random(self._chance.random()), time.monotonic() + EXTREMES_S_MAX
+
+        def extremes(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
+            stub, name = join_pb2_grpc.JoinServiceStub(channel), f"extreme-{chance.randrange(1 << 30)}"
+            granted = join.JoinReply()
+            with contextlib.suppress(grpc.RpcError):
+                for event in stub.Join(_request(job_name=name, can_move=True, slots=16), timeout=5.0):
+                    granted = event.granted
+            member = member_of(granted)
+            list_ended = channel.unary_unary("/wiresum.join.v1.OperatorService/ListEnded", _to_bytes)
+            for number in range(200):
+                if time.monotonic() > until:
+                    return
+                resumed = join.Resumed(slots=16, threads=1, lanes=LANES, positions=bytes(64))
+                kinds: list[tuple[Callable[..., object], Any]] = [
+                    (stub.Join, _request(job_name=f"{name}-{number}", can_move=True, slots=16)),
+                    (stub.Join, _request(job_name=f"{name}-{number}", can_move=True, slots=16, resumed=resumed)),
+                    (stub.Diagnose, member),
+                    (stub.Leave, join.LeaveRequest(member=member)),
+                    (stub.Abort, join.AbortRequest(member=member)),
+                    (stub.Prove, join.Challenge(job_name=name, nonce=bytes(16))),
+                    (list_ended, join.ListEndedRequest()),
+                ]
+                call, message = chance.choice(kinds)
+                asked = type(message).FromString(message.SerializeToString())
+                for _ in range(chance.randrange(1, 4)):
+                    spoil(asked, chance)
+                yield functools.partial(_finish, call, asked)
+
+        yield from self._attack(extremes, may_be_answered=True)
+
+    def guess_tokens(self, count: int = 40) -> Iterator[float]:
         def guess(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
             stub = join_pb2_grpc.JoinServiceStub(channel)
-            for number in range(40):
+            for number in range(count):
                 switch_name = list(self._laboratory.at)[number % 2]
                 member = join.Member(job=number % 8, worker=number % 2, token=f"{number:032x}", switch_name=switch_name)
                 yield functools.partial(stub.Leave, join.LeaveRequest(member=member), timeout=1.0)
                 yield functools.partial(stub.Abort, join.AbortRequest(member=member, reason="mine now"), timeout=1.0)
 
         yield from self._attack(guess)
+
+    def flood_the_audit_log(self) -> Iterator[float]:
+        """It must not take more of it than the tenant's share."""
+        began = self._laboratory.controllers_started - len(self._ways)
+        before = self._refusals_bytes()
+        yield from self.guess_tokens(AUDITED // 2)
+        grown, most = self._refusals_bytes() - before, REFUSALS_BYTES_AT_ONCE + REFUSALS_BYTES_AT_ONCE // 4
+        if grown > most * (self._laboratory.controllers_started - began):
+            raise SoakError(f"the refusals of one tenant take {grown} bytes of the audit logs")
+
+    def _refusals_bytes(self) -> int:
+        """Of this tenant, in all audit logs."""
+        found = 0
+        for log in self._laboratory.folder.glob("*.audit*"):
+            for line in log.read_bytes().splitlines():
+                if f'"caller": "{TENANT}"'.encode() in line and b'"outcome": "OK"' not in line:
+                    found += len(line)
+        return found
+
+    # Workers of jobs of their own.
+
+    def halt_all_the_time(self) -> Iterator[float]:
+        """Their jobs move as soon as they have moved."""
+        return self._be_workers(halts_by_itself)
+
+    def say_hostile_positions(self) -> Iterator[float]:
+        return self._be_workers(says_extremes)
+
+    def say_hostile_positions_across_a_restart(self) -> Iterator[float]:
+        """The controller that serves next has only read of their jobs."""
+        workers = self._be_workers(says_extremes, RESTARTED_S)
+        yield next(workers)
+        yield self._chance.uniform(2, 5)
+        for program in self._laboratory.controllers.values():
+            program.kill()
+        yield from workers
+
+    def _be_workers(self, says: Says, lasts_s: tuple[float, float] = (5.0, 20.0)) -> Iterator[float]:
+        self._movers += WORKERS
+        until = time.monotonic() + self._chance.uniform(*lasts_s)
+        return self._at_once([
+            functools.partial(self._be_worker, number, says, random.Random(self._chance.random()), until)
+            for number in range(self._movers, self._movers + WORKERS)
+        ])  # fmt: skip
+
+    def _be_worker(self, number: int, says: Says, chance: random.Random, until: float) -> None:
+        with contextlib.ExitStack() as cleanup:
+            channels = [cleanup.enter_context(self._channel(way)) for way in self._ways]
+            request = _request(job_name=f"mover-{number}", slots=16, can_move=True, attempt=f"{chance.random()}")
+            HostileWorker(request, says, chance).live(channels, until)
+
+    # Room for connections and calls.
+
+    def take_all_connections(self) -> Iterator[float]:
+        yield from self._take_room(HELD_CONNECTIONS, 1)
+
+    def take_all_calls(self) -> Iterator[float]:
+        yield from self._take_room(CALLING_CONNECTIONS, CALLS_A_CONNECTION)
+
+    def _take_room(self, connections: int, calls_of_each: int) -> Iterator[float]:
+        """With one certificate, from several addresses. When it is revoked, nothing of that may be left."""
+        self._greedy += 1
+        name = f"greedy-{self._greedy}"
+        with_credentials = self._issue(name)
+        ways = self._ways_from
+        until = time.monotonic() + self._chance.uniform(*HELD_S)
+
+        def hold(way: TcpProxy, cleanup: contextlib.ExitStack) -> None:
+            for _ in range(connections // len(ADDRESSES)):
+                channel = self._channel(way, with_credentials)
+                stub, calls = health_pb2_grpc.HealthStub(channel), list[Any]()
+                cleanup.callback(calls.clear)  # until then, since a call that nobody has is cancelled
+                with contextlib.suppress(grpc.RpcError):
+                    while len(calls) < calls_of_each and time.monotonic() < until:
+                        call = stub.Watch(health_pb2.HealthCheckRequest(), timeout=600)
+                        next(call)
+                        calls.append(call)
+                if calls:
+                    cleanup.callback(channel.close)
+                else:
+                    channel.close()
+                if time.monotonic() > until:
+                    return
+
+        with contextlib.ExitStack() as cleanup:
+            yield from self._at_once([functools.partial(hold, way, cleanup) for way in ways])
+            yield max(0.0, until - time.monotonic())
+            streams = {stream for way in ways for stream in list(way.streams)}
+            self._laboratory.pki.revoke(name)
+            revoked_at = time.monotonic()
+            # Of the calls nothing is asked: one with a message that nobody reads looks open when it is not.
+            while left := _left(streams, ways):
+                if time.monotonic() > max(revoked_at, self._laboratory.disturbed_at) + GONE_S_MAX:
+                    raise SoakTimedOutError(f"{len(left)} connections of a revoked certificate are left")
+                yield 0.2
 
     # Packets.
 
@@ -191,3 +422,27 @@ def _has_ended(connection: socket.socket) -> bool:
         return False
     except OSError:
         return True
+
+
+def _request(**fields: object) -> join.JoinRequest:
+    rank = fields.get("rank", 0)
+    assert isinstance(rank, int)
+    endpoint = join.Endpoint(address=HOSTILE, port=1024 + rank)
+    defaults: dict[str, object] = {"endpoint": endpoint, "threads_max": 1, "lanes_max": LANES, "timeout_ms": 60_000}
+    return join_request(**(defaults | fields))
+
+
+def _finish(call: Callable[..., object], message: object) -> None:
+    """Reads an answer that is a stream to its end."""
+    answer = call(message, timeout=1.0)
+    if isinstance(answer, grpc.Call):
+        for _ in answer:
+            pass
+
+
+def _to_bytes(message: Any) -> bytes:
+    return bytes(message.SerializeToString())
+
+
+def _left(streams: set[Any], ways: Sequence[TcpProxy]) -> set[Any]:
+    return streams & {stream for way in ways for stream in list(way.streams)}

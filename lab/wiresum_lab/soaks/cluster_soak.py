@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import random
@@ -23,6 +24,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -30,28 +32,47 @@ from pathlib import Path
 from typing import Any
 
 import click
+import grpc
 
+from wiresum import join
+from wiresum.join import join_pb2_grpc
 from wiresum.join.constants import THREADS_MAX
-from wiresum_lab.laboratory import STEP_S_MAX, SWITCHES, Job
-from wiresum_lab.processes import ProgramError, wait_until
+from wiresum.join.credentials import open_channel
+from wiresum_lab.doubles.controller import join_request, member_of
+from wiresum_lab.laboratory import HOST, STEP_S_MAX, SWITCHES, Job
+from wiresum_lab.patience import FACTOR, PATIENCE_S, TimedOutError
+from wiresum_lab.processes import Program, ProgramError, wait_until, wiresum
 from wiresum_lab.proxies import TcpProxy
 from wiresum_lab.soaks.attacks import Attacks
-from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, disk_of_its_own
-from wiresum_lab.soaks.proxied_laboratory import ANSWER_S_MAX, ProxiedLaboratory, SoakError
+from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, DiskTimedOutError, disk_of_its_own
+from wiresum_lab.soaks.proxied_laboratory import (
+    ANSWER_S_MAX,
+    NAME_SERVER,
+    ProxiedLaboratory,
+    SoakError,
+    SoakTimedOutError,
+)
 
 JOBS = 2
 WORKERS = 2
 """Of each job."""
 WORKER_SLOTS = 64
-WAIT_S_MAX = 90.0
-LOST_S_MAX = 60.0
+WAIT_S_MAX = 90.0 * FACTOR
+LOST_S_MAX = 60.0 * FACTOR
 """From the death of a worker to its job's end at the others: more than any limit. A controller that was disturbed first
 waits for heartbeats, so the time counts from the last fault of a controller."""
 VICTIM_STEP_S_MAX = 3600.0
 """A step's time-out in a job that loses a worker. It must hear of that before, however long the controllers are
 disturbed."""
-RECONNECT_S_MAX = 10.0
+RECONNECT_S_MAX = 10.0 * FACTOR
 """From the end of a disturbance until all workers have their connections again."""
+STILL_S_MAX = 8.0
+VISIT, VISIT_S_MAX = "visit", 3.0
+"""The kind of what a worker does who joins and leaves, and the longest pause between two of these."""
+JOIN_S_MAX = 15.0 * FACTOR
+"""From the first try, or the end of a disturbance, until a worker has its place."""
+COMMAND_S_MAX = PATIENCE_S
+"""Of an operator."""
 LOOK_S = 5.0
 """Between two looks at what switches drain, and at memory and files."""
 CALM_FILES_MAX = 300
@@ -96,7 +117,9 @@ class Soak:
         self.ended_by: Counter[str] = Counter()
         """What their workers heard."""
         self.victims = 0
-        self.disturbed_at = 0.0
+        self.joins = 0
+        self.join_s_max = 0.0
+        """The longest that one took, from the last disturbance."""
         self.kinds: dict[Callable[[], Iterator[float]], str] = {
             self.freeze_a_controller: "controller",
             self.kill_a_controller: "controller",
@@ -109,12 +132,21 @@ class Soak:
             self.revoke_a_certificate: "victim",
             self.renew_certificates: "certificates",
             self.drain_a_switch: "drain",
+            self.drain_while_the_controller_stands_still: "drain",
+            self.end_a_job_while_the_controller_stands_still: "victim",
             self.restart_a_switch: "switch",
         }
         """The kind of each. Of a kind there is one at a time."""
         self.kinds |= Attacks(laboratory, chance).kinds | self.disk.kinds
         if own:
             self.kinds |= {self.spoil_the_links: "links", self.lose_packets_one_way: "links"}
+
+    def keep_only(self, names: Sequence[str]) -> None:
+        """Of the faults and attacks; all if there are none."""
+        known = {one.__name__ for one in self.kinds}
+        if unknown := [name for name in names if name not in known]:
+            raise SoakError(f"there is no {unknown[0]}, but {', '.join(sorted(known))}")
+        self.kinds = {one: kind for one, kind in self.kinds.items() if not names or one.__name__ in names}
 
     @property
     def _upsets(self) -> int:
@@ -147,7 +179,7 @@ class Soak:
         for job in list(self.jobs):
             goes_on = self._goes_on(job)
             since = self.may_end.get(job.name)
-            overdue = since is not None and now > max(since, self.disturbed_at) + LOST_S_MAX
+            overdue = since is not None and now > max(since, self.laboratory.disturbed_at) + LOST_S_MAX
             if goes_on and overdue:
                 del self.may_end[job.name]
             elif not goes_on and since is None:
@@ -155,7 +187,7 @@ class Soak:
             elif len(job.ended()) == WORKERS:
                 self._begin_anew(job)
             elif not goes_on and overdue:
-                raise SoakError(f"a part of {job.name} has ended, and the others have not heard: {_said(job)}")
+                raise SoakTimedOutError(f"a part of {job.name} has ended, and the others have not heard: {_said(job)}")
 
     def _begin_anew(self, job: Job) -> None:
         """Begins a job in place of one that a fault of the state has ended."""
@@ -211,7 +243,7 @@ class Soak:
         """For long only while all is calm: a worker that neither reconnects nor sends a packet counts as dead."""
         process = self.chance.choice(self.jobs).programs[self.chance.randrange(WORKERS)].process
         process.send_signal(signal.SIGSTOP)
-        calm = time.monotonic() > self.disturbed_at + RECONNECT_S_MAX
+        calm = time.monotonic() > self.laboratory.disturbed_at + RECONNECT_S_MAX
         yield self.chance.uniform(0.5, 15 if calm else 1.5)
         process.send_signal(signal.SIGCONT)
 
@@ -243,6 +275,85 @@ class Soak:
         yield self.chance.uniform(2, 20)
         self.laboratory.draining = set()
         self.laboratory.tend_draining()
+
+    def drain_while_the_controller_stands_still(self) -> Iterator[float]:
+        """Who waits until nothing runs at a switch hears nothing for a while, and that is no answer."""
+        damages, name = self.disk.damages, self.chance.choice(SWITCHES)
+        self.laboratory.draining = {name}
+        command = self._operate("jobs", "drain", name, "--wait", "--timeout", f"{COMMAND_S_MAX:.0f}")
+        yield self.chance.uniform(0.5, 3)
+        self._stand_still()
+        while command.exit_code is None:
+            yield 0.2
+        report = self.laboratory.report(ANSWER_S_MAX) if command.exit_code == 0 else None
+        jobs = report.jobs if report is not None else ()
+        running = [job.name for job in jobs if job.state == "running" and job.switch_name == name]
+        if running and self.disk.damages == damages:
+            raise SoakError(f"a drain that waits ended with status 0, and {running} run there: {command.said()}")
+        self.laboratory.draining = set()
+        self.laboratory.tend_draining()
+
+    def end_a_job_while_the_controller_stands_still(self) -> Iterator[float]:
+        """As an epilog of a batch system does. If the command says that it is done, the job has ended."""
+
+        def end(job: Job) -> None:
+            self._stand_still()
+            self._operate_until_done("jobs", "end", f"{job.name}*")
+
+        yield from self._short_job("worker", end, "an operator ended it")
+
+    def _stand_still(self) -> None:
+        """The controller that serves, for so short a time that nobody need take over, or a little longer."""
+        serving = next((one for one in self.laboratory.controllers.values() if "ready: control" in one.said()), None)
+        if serving is None or serving.exit_code is not None:
+            return
+        still_s = self.chance.uniform(1, STILL_S_MAX)
+        serving.process.send_signal(signal.SIGSTOP)
+        threading.Timer(still_s, serving.process.send_signal, (signal.SIGCONT,)).start()
+        self.laboratory.disturbed_at = time.monotonic() + still_s
+
+    def _operate(self, *words: str) -> Program:
+        settings = {"WIRESUM_SWITCH": self.laboratory.targets, "WIRESUM_TLS": str(self.laboratory.pki.tls("operator"))}
+        return Program(wiresum(*words), self.laboratory.folder / "operator.log", settings, append=True)
+
+    def _operate_until_done(self, *words: str) -> None:
+        """In a thread of its own."""
+
+        def operate() -> None:
+            while self._operate(*words).process.wait(COMMAND_S_MAX) != 0:
+                time.sleep(1)
+
+        threading.Thread(target=operate, daemon=True).start()
+
+    # What others do, who have no part in any of it.
+
+    def join_and_leave(self) -> Iterator[float]:
+        """A worker gets a place soon, if a controller can give it. All the time, whatever attacks are under way."""
+        self.joins += 1
+        thread = threading.Thread(target=self._join_and_leave, args=(f"visit-{self.joins}",), daemon=True)
+        thread.start()
+        asked_at = time.monotonic()
+        while thread.is_alive():
+            if self.disk.is_full:
+                asked_at = time.monotonic()
+            if time.monotonic() > max(asked_at, self.laboratory.disturbed_at) + JOIN_S_MAX:
+                raise SoakTimedOutError(f"visit-{self.joins} got no place in {JOIN_S_MAX:.0f} s")
+            yield 0.1
+        self.join_s_max = max(self.join_s_max, time.monotonic() - max(asked_at, self.laboratory.disturbed_at))
+        yield self.chance.uniform(0, VISIT_S_MAX)
+
+    def _join_and_leave(self, name: str) -> None:
+        endpoint = join.Endpoint(address=HOST, port=1024)
+        request = join_request(job_name=name, endpoint=endpoint, threads_max=1, slots=16, attempt=name)
+        for target in itertools.cycle(self.laboratory.targets.split(",")):
+            channel = open_channel(target, tls=str(self.laboratory.pki.tls("worker")))
+            stub = join_pb2_grpc.JoinServiceStub(channel)
+            with channel, contextlib.suppress(grpc.RpcError):
+                for event in stub.Join(request, timeout=JOIN_S_MAX / 4):
+                    if event.HasField("granted"):
+                        stub.Leave(join.LeaveRequest(member=member_of(event.granted)), timeout=JOIN_S_MAX / 4)
+                        return
+            time.sleep(0.2)
 
     def restart_a_switch(self) -> Iterator[float]:
         """Jobs at the other switch go on; those that it had move, or end if another fault comes between."""
@@ -281,8 +392,8 @@ class Soak:
         job = self._start_job(f"short-{self.victims}", VICTIM_STEP_S_MAX, tls)
         give_up_at = time.monotonic() + WAIT_S_MAX
         while not job.steps():
-            if self._goes_on(job) and time.monotonic() > max(give_up_at, self.disturbed_at + WAIT_S_MAX):
-                raise SoakError(f"{job.name} did not begin: {_said(job)}")
+            if self._goes_on(job) and time.monotonic() > max(give_up_at, self.laboratory.disturbed_at + WAIT_S_MAX):
+                raise SoakTimedOutError(f"{job.name} did not begin: {_said(job)}")
             if not self._goes_on(job):
                 if self._upsets == upsets:
                     raise SoakError(f"{job.name} did not begin: {_said(job)}")
@@ -291,8 +402,8 @@ class Soak:
         strike(job)
         struck_at, takeovers = time.monotonic(), self.laboratory.takeovers()
         while 0 not in job.ended():
-            if time.monotonic() > max(struck_at, self.disturbed_at) + LOST_S_MAX:
-                raise SoakError(f"in {LOST_S_MAX:.0f} s {job.name} did not hear that it has ended: {wanted}")
+            if time.monotonic() > max(struck_at, self.laboratory.disturbed_at) + LOST_S_MAX:
+                raise SoakTimedOutError(f"in {LOST_S_MAX:.0f} s {job.name} did not hear that it has ended: {wanted}")
             yield 0.5
         said = job.said(0).get("error", "")
         forgotten = "does not know job" in said and self.laboratory.takeovers() > takeovers
@@ -300,8 +411,8 @@ class Soak:
         if wanted not in said and not forgotten and not lost:
             raise SoakError(f"{job.name} heard something else than {wanted!r}: {said}")
         while len(job.ended()) < WORKERS:
-            if time.monotonic() > max(struck_at, self.disturbed_at) + 2 * LOST_S_MAX:
-                raise SoakError(f"a part of {job.name} has ended, and the others have not heard: {_said(job)}")
+            if time.monotonic() > max(struck_at, self.laboratory.disturbed_at) + 2 * LOST_S_MAX:
+                raise SoakTimedOutError(f"a part of {job.name} has ended, and the others have not heard: {_said(job)}")
             yield 0.5
         self.laboratory.forget(job)
 
@@ -335,6 +446,8 @@ class Soak:
                     came[begin.__name__] += 1
                     say(f"{now - began_at:7.1f} s  {begin.__name__}")
                     under_way[self.kinds[begin]] = begin(), now
+            if VISIT not in under_way and now < began_at + seconds:
+                under_way[VISIT] = self.join_and_leave(), now
             for kind, (steps, until) in list(under_way.items()):
                 if now >= until:
                     lasts_s = next(steps, None)
@@ -347,9 +460,10 @@ class Soak:
                 looked_at = now
                 self.laboratory.tend_draining()
                 self.laboratory.check_sizes()
+                self.laboratory.check_names()
             if self.disk.disturbs or any(kind in under_way for kind in DISTURBING):
-                self.disturbed_at = now
-            self.laboratory.tend_controllers()
+                self.laboratory.disturbed_at = max(now, self.laboratory.disturbed_at)
+            self.laboratory.tend_controllers(may_fail=self.disk.is_full or "files" in under_way)
             self._check_jobs(damages)
             damages = self.disk.damages
             time.sleep(0.1)
@@ -359,31 +473,46 @@ class Soak:
 @click.command()
 @click.option("--seconds", default=3600.0, show_default=True, help="How long.")
 @click.option("--seed", type=int, help="Seed of the faults.  [default: drawn]")
+@click.option("--only", multiple=True, help="A fault or attack by its name. Can be repeated.  [default: all]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object at the end, and nothing else.")
 @click.option("--inside", is_flag=True, hidden=True)
-def main(seconds: float, seed: int | None, as_json: bool, inside: bool) -> None:
-    """Train under faults and attacks. Exits with status 1 if a healthy job ends or a sum is wrong."""
+def main(seconds: float, seed: int | None, only: tuple[str, ...], as_json: bool, inside: bool) -> None:
+    """Train under faults and attacks. Exits with status 1 if a healthy job ends or a sum is wrong, and with 3 if
+    something did not come in time."""
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     if not inside and os.geteuid() == 0 and shutil.which("ip") and shutil.which("nft"):
-        sys.exit(_in_namespace(["--seconds", str(seconds), "--seed", str(seed), *["--json"] * as_json, "--inside"]))
+        chosen = [f"--only={name}" for name in only]
+        sys.exit(
+            _in_namespace(["--seconds", str(seconds), "--seed", str(seed), *chosen, *["--json"] * as_json, "--inside"])
+        )
     say: Callable[[str], None] = (lambda _: None) if as_json else click.echo
     say(f"seed {seed}" + ("" if inside else "; not root, or no `ip` and `nft`: the links are not touched"))
     folder = Path(tempfile.mkdtemp(prefix="wiresum-soak-"))
     with disk_of_its_own(folder / "state") if inside else contextlib.nullcontext():
         try:
             with ProxiedLaboratory(folder) as laboratory:
-                outcome = _soak(laboratory, seed, seconds, say, own=inside)
+                if inside:
+                    laboratory.serve_names()
+                outcome = _soak(laboratory, seed, seconds, only, say, own=inside)
         except (SoakError, DiskError, ProgramError, AssertionError) as error:
             shutil.copytree(folder / "state", folder / "left", dirs_exist_ok=True)
-            raise SoakError(f"seed {seed}: {error}; see {folder}") from error
+            timed_out = isinstance(error, SoakTimedOutError | DiskTimedOutError | TimedOutError)
+            raise (SoakTimedOutError if timed_out else SoakError)(f"seed {seed}: {error}; see {folder}") from error
     shutil.rmtree(folder)
     click.echo(json.dumps(outcome) if as_json else f"well: {outcome}")
 
 
 def _soak(
-    laboratory: ProxiedLaboratory, seed: int, seconds: float, say: Callable[[str], None], *, own: bool
+    laboratory: ProxiedLaboratory,
+    seed: int,
+    seconds: float,
+    only: Sequence[str],
+    say: Callable[[str], None],
+    *,
+    own: bool,
 ) -> dict[str, Any]:
     soak = Soak(laboratory, random.Random(seed), own=own)
+    soak.keep_only(only)
     _await(lambda: all(job.steps() for job in soak.jobs), "the jobs train")
     came = soak.run(seconds, say)
     soak.settle()
@@ -397,6 +526,7 @@ def _soak(
     _await(lambda: all(files <= CALM_FILES_MAX for _, files in laboratory.sizes().values()), "few files are open")
     return {"seed": seed, "seconds": seconds, "steps": soak.steps + sum(job.steps() for job in soak.jobs), "own": own,
             "came": dict(came), "ended_by": dict(soak.ended_by),
+            "visits": soak.joins, "visit_s_max": round(soak.join_s_max, 1),
             "kib": {name: kib for name, (kib, _) in laboratory.sizes().items()}}  # fmt: skip
 
 
@@ -410,12 +540,16 @@ def _said(job: Job) -> list[dict[str, Any]]:
 def _in_namespace(arguments: list[str]) -> int:
     """Runs this program in a network namespace of its own, whose loopback interface it may disturb."""
     name = f"wiresum-soak-{os.getpid()}"
+    own = Path("/etc/netns") / name
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:
+        own.mkdir(parents=True)
+        (own / "resolv.conf").write_text(f"nameserver {NAME_SERVER}\n")
         subprocess.run(["ip", "-netns", name, "link", "set", "lo", "up", "mtu", "1500"], check=True)
         command = ["ip", "netns", "exec", name, sys.executable, __file__, *arguments]
         return subprocess.run(command, check=False).returncode
     finally:
+        shutil.rmtree(own, ignore_errors=True)
         subprocess.run(["ip", "netns", "delete", name], check=True)
 
 

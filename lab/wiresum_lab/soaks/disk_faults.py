@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from wiresum_lab.patience import FACTOR
 from wiresum_lab.soaks.proxied_laboratory import ANSWER_S_MAX, ProxiedLaboratory
 
 DISK_BYTES = 24 << 20
 COPIES_MAX = 4
-MENDED_S_MAX = 120.0
+MENDED_S_MAX = 120.0 * FACTOR
 """From a fault until a controller serves again."""
 DATABASE = ("controller.sqlite3", "controller.sqlite3-wal", "controller.sqlite3-shm")
 FILES = (*DATABASE, "controller.keys", "controller.alive")
@@ -27,6 +28,10 @@ FILES = (*DATABASE, "controller.keys", "controller.alive")
 
 class DiskError(RuntimeError):
     """The controllers did not recover from a fault. The text says how."""
+
+
+class DiskTimedOutError(DiskError):
+    """No controller served again in time."""
 
 
 class DiskFaults:
@@ -53,7 +58,7 @@ class DiskFaults:
         return self._full_since_start is not None and self._laboratory.controllers_started > self._full_since_start
 
     @property
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
         """If so, there is no room for faults of the files."""
         return self._full_since_start is not None
 
@@ -73,7 +78,7 @@ class DiskFaults:
 
     def make_the_disk_read_only(self) -> Iterator[float]:
         """No controller runs meanwhile, since the kernel refuses while a file is open for writing."""
-        if self._is_full:
+        if self.is_full:
             return
         self._read_only = True
         with self._nobody_serving():
@@ -86,7 +91,7 @@ class DiskFaults:
     # The files.
 
     def damage_a_file(self) -> Iterator[float]:
-        if self._is_full:
+        if self.is_full:
             return
         with self._nobody_serving():
             path = self._laboratory.state / self._chance.choice([name for name in FILES if self._size(name)])
@@ -99,7 +104,7 @@ class DiskFaults:
         yield from self._until_served()
 
     def lose_a_file(self) -> Iterator[float]:
-        if self._is_full:
+        if self.is_full:
             return
         with self._nobody_serving():
             (self._laboratory.state / self._chance.choice([name for name in FILES if self._size(name)])).unlink()
@@ -107,7 +112,7 @@ class DiskFaults:
 
     def put_an_old_copy_back(self) -> Iterator[float]:
         """Of all files, or of one."""
-        if self._is_full:
+        if self.is_full:
             return
         with self._nobody_serving():
             copy = self._chance.choice(self._copies)
@@ -144,7 +149,7 @@ class DiskFaults:
         read = {log: log.stat().st_size for log in logs}
         while self._laboratory.report(ANSWER_S_MAX) is None:
             if time.monotonic() > give_up_at:
-                raise DiskError(f"in {MENDED_S_MAX:.0f} s no controller served after a fault of the state")
+                raise DiskTimedOutError(f"in {MENDED_S_MAX:.0f} s no controller served after a fault of the state")
             for log in read:
                 said = log.read_bytes()[read[log] :].decode(errors="replace")
                 if "move it away" in said or "database away" in said:

@@ -23,7 +23,7 @@ def test_zeros_are_not_counted_in_the_bound() -> None:
 
 
 @pytest.mark.usefixtures("gloo_on_a_star")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_any_number_of_aggregators_sums_exactly_with_loss(tmp_path: Path) -> None:
     path = tmp_path / "aggregators.json"

@@ -18,7 +18,7 @@ def test_with_a_spine_alone_an_uplink_carries_the_tensors_of_all_workers_in_the_
     assert case(GLOO).bound_mbit == pytest.approx(case(RACKS).bound_mbit * 8 / 14, rel=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("gloo_on_a_star")
 def test_a_tree_sums_exactly_and_an_uplink_carries_the_tensor_once_in_each_direction(tmp_path: Path) -> None:
     path = tmp_path / "racks.json"

@@ -1,4 +1,4 @@
-"""Wiresum, Gloo and Open MPI, side by side: `make bench NAMES=dense ARGS=--help`.
+"""Wiresum, Gloo and Open MPI, side by side: the same tensors over links as slow as asked, and every sum is checked.
 
 Theory of operation. For each number of workers a star of namespaces is built (`star.py`), and on it every system is
 started once (`systems.py`). Repetitions are interleaved, A B C A B C, so that whatever else the machine does hits all
@@ -12,241 +12,214 @@ TCP decides about segmentation offload when it connects.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
-from wiresum_lab.benchmarks.against_gloo_and_mpi import chart, numeric, report
-from wiresum_lab.benchmarks.against_gloo_and_mpi.options import LATENCY_COUNT, Options, parse_options
+from wiresum_lab.benchmarks import program
 from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Case, Measurement
-from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import SYSTEMS, System, latency_s, repeat
-from wiresum_lab.benchmarks.program import prerequisites_met
+from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import SYSTEMS, SYSTEMS_BY_DEFAULT, System, repeat
 from wiresum_lab.namespaces import probe
-from wiresum_lab.namespaces.links import Link
-from wiresum_lab.namespaces.star import Star, termination_as_exit
+from wiresum_lab.namespaces.links import MTU_BYTES, Link
+from wiresum_lab.namespaces.star import Star
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.ranks.ranks import Ranks, RanksError, Site
 
-REPETITION_TIMEOUT_S = 60.0
-# A TCP ring crawls when packets are lost: it may take this many times what it takes without.
-LOSS_TIMEOUT_S = 30.0
-LATENCY_TIMEOUT_S = 60.0
+EXPERIMENTS = ("rate", "loss", "unshaped")
+SLOW_MBIT = 100.0
+SLOW_BYTES, FAST_BYTES, UNSHAPED_BYTES = 8_000_000, 32_000_000, 25_000_000
+"""About a second of a ring at 100 Mbit/s; at higher rates as long as the cores allow."""
+UNSHAPED_WORKERS_MAX = 4
+"""More would measure how processes share the cores."""
+UNSHAPED_REPETITIONS_FACTOR = 4
+"""Chance moves short repetitions more than long ones, and more of them cost little."""
 PROBE_S = 0.3
-REPORT_COLUMNS = 140
+PEERS = ("gloo", "openmpi")
+EPILOG = """\
+Experiments (--only):
+  rate      every system at every number of workers and rate: goodput, and how near it comes to what the link can carry
+  loss      the most workers at the slowest rate, with a fraction of all packets lost on every link, in both directions
+  unshaped  up to 4 workers over links that are only as slow as this machine, with packets of every --mtu
+
+Needs root (network namespaces, tc), iproute2 and ethtool; Open MPI is measured if mpirun and mpicc are there.
+docs/benchmark.md has commands, and explains the columns.
+"""
 
 
-class Benchmark:
-    """One run: measures case by case, and keeps what it has measured."""
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make bench NAMES=dense ARGS='...'",
+        description=__doc__.partition("\n")[0],
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add, default = parser.add_argument, " (default: %(default)s)"
+    add("--only", nargs="+", choices=EXPERIMENTS, default=EXPERIMENTS, help="experiments, see below (default: all)")
+    add("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS_BY_DEFAULT, help=f"what to compare{default}")
+    add("--workers", nargs="+", type=int, default=(2, 4, 8), help=f"numbers of workers{default}")
+    add("--link-mbit", nargs="+", type=float, default=(SLOW_MBIT, 1000.0), help=f"rates of every link{default}")
+    add("--loss", type=float, default=0.01, help=f"the fraction of packets lost{default}")
+    add("--mtu", nargs="+", type=int, default=(MTU_BYTES, 9000), help=f"bytes of packets, on unshaped links{default}")
+    add("--bits", nargs="+", type=int, choices=(32, 16, 8), default=(32, 16, 8), help="Wiresum's bits for a float")
+    add("--bytes", type=int, help="of the tensor (default: 8 MB at 100 Mbit/s, 32 MB above, 25 MB unshaped)")
+    add("--repetitions", type=int, default=5, help=f"of each case; four times as many on unshaped links{default}")
+    add("--json", type=Path, default=Path("build/bench/allreduce.json"), help=f"where the records go{default}")
+    return parser.parse_args(arguments)
 
-    def __init__(self, options: Options, logs: Path, console: Console) -> None:
-        self.options = options
-        self.logs = logs
-        self.console = console
-        self.measurements: list[Measurement] = []
-        self.systems: dict[str, System] = self._installed_systems()
-        self.options = replace(options, systems=tuple(self.systems))
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        self.progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
-        self._task = self.progress.add_task("starting", total=self._repetitions_planned())
 
-    def run(self) -> None:
-        with self.progress:
-            wanted = self.options.experiments
-            if "latency" in wanted:
-                self._run_latency()
-            if "rate" in wanted or "loss" in wanted:
-                for workers in self.options.workers:
-                    for names in self._systems_by_star():
-                        self._run_shaped(workers, names)
-            if "unshaped" in wanted:
-                for workers in self.options.unshaped_workers:
-                    for mtu in self.options.unshaped_mtus:
-                        for names in self._systems_by_star():
-                            self._run_unshaped(workers, mtu, names)
+def stars(options: argparse.Namespace) -> Iterator[tuple[int, list[Link]]]:
+    """Each star's number of workers, and the shapes that its links take one after the other."""
+    for workers in options.workers:
+        links = [Link(rate) for rate in options.link_mbit] if "rate" in options.only else []
+        if "loss" in options.only and workers == max(options.workers):
+            links.append(Link(min(options.link_mbit), loss=options.loss))
+        if links:
+            yield workers, links
+    if "unshaped" in options.only:
+        few = [workers for workers in options.workers if workers <= UNSHAPED_WORKERS_MAX]
+        yield from ((workers, [Link(mtu=mtu)]) for workers in few or options.workers for mtu in options.mtu)
 
-    def _systems_by_star(self) -> list[set[str]]:
-        """The systems that take turns on one star, and each that needs a star of its own."""
-        together = {name for name, system in self.systems.items() if not system.is_alone}
-        return [
-            systems for systems in (together, *({name} for name in self.systems if name not in together)) if systems
-        ]
 
-    def _run_shaped(self, workers: int, names: set[str]) -> None:
-        slowest_mbit = min(self.options.links_mbit)
-        losses = self._losses(workers)
-        if "rate" not in self.options.experiments and not losses:
-            return
-        with Star(workers, Link(slowest_mbit)) as star, self._started(Site.of_star(star), names) as started:
-            # The loss experiment compares with the same case without loss, so that one is always measured.
-            links = self.options.links_mbit if "rate" in self.options.experiments else (slowest_mbit,)
-            for link_mbit in links:
-                self._reshape(star, Link(link_mbit))
-                self._take_turns(started, self.options.cases("rate", workers, link_mbit), REPETITION_TIMEOUT_S)
-            for loss in losses:
-                self._reshape(star, Link(slowest_mbit, loss=loss))
-                self._take_turns(started, self.options.cases("loss", workers, slowest_mbit, loss=loss), LOSS_TIMEOUT_S)
+def cases(options: argparse.Namespace, systems: Sequence[System], workers: int, link: Link) -> list[Case]:
+    """One for each system and number of bits, in the order in which they take turns. Only the first experiment has all
+    numbers of bits; and where packets are lost, Open MPI says nothing that Gloo does not."""
+    is_rate = link.rate_mbit is not None and not link.loss
+    size = UNSHAPED_BYTES if link.rate_mbit is None else SLOW_BYTES if link.rate_mbit <= SLOW_MBIT else FAST_BYTES
+    return [
+        Case(system.name, workers, link.rate_mbit, options.bytes or size, bits, link.loss, link.mtu)
+        for system in systems
+        if not (link.loss and system.name.startswith("openmpi"))
+        for bits in (32,) * (len(system.bits) == 1) or (options.bits if is_rate else (max(options.bits),))
+    ]
 
-    def _run_unshaped(self, workers: int, mtu: int, names: set[str]) -> None:
-        with Star(workers, Link(mtu=mtu)) as star, self._started(Site.of_star(star), names) as started:
-            self._take_turns(started, self.options.cases("unshaped", workers, None, mtu=mtu), REPETITION_TIMEOUT_S)
 
-    def _run_latency(self) -> None:
-        names = {case.system for case in self.options.cases("latency", 2, None)}
-        for workers in self.options.unshaped_workers:
-            with Star(1) as star, self._started(Site.of_loopback(star.workers[0], workers), names) as started:
-                self._take_turns(started, self.options.cases("latency", workers, None), LATENCY_TIMEOUT_S)
+def measure(options: argparse.Namespace, console: Console) -> list[Measurement]:
+    systems = installed(options.systems, console)
+    together = [system for system in systems if not system.is_alone]
+    groups = [group for group in (together, *([system] for system in systems if system.is_alone)) if group]
+    measured: list[Measurement] = []
+    for workers, links in stars(options):
+        for group in groups:
+            with Star(workers, links[0]) as star, started(Site.of_star(star), group, options.logs, console) as ranks:
+                for link in links:
+                    if link.rate_mbit is not None:
+                        reshape(star, link, console)
+                    repetitions = options.repetitions * (1 if link.rate_mbit else UNSHAPED_REPETITIONS_FACTOR)
+                    measured += take_turns(ranks, cases(options, group, workers, link), repetitions, console)
+    return measured
 
-    def _take_turns(self, started: dict[str, Ranks], cases: Sequence[Case], timeout_s: float) -> None:
-        """Measures the cases, one repetition of each at a time. A system that fails is left out from then on."""
-        measurements = [Measurement(case) for case in cases if case.system in started]
-        repetitions = max((self.options.repetitions_of(case.experiment) for case in cases), default=0)
-        for repetition in range(1 + repetitions):
-            for measurement in measurements:
-                if measurement.case.system in started:
-                    self.progress.update(self._task, description=describe(measurement.case))
-                    self._repeat(started, measurement, repetition, timeout_s)
-                self.progress.advance(self._task)
+
+def installed(names: Sequence[str], console: Console) -> list[System]:
+    found = []
+    for system in (SYSTEMS[name] for name in names):
+        if reason := system.missing():
+            console.print(f"{system.title} is left out: {reason}", style="yellow", markup=False)
+        else:
+            found.append(system)
+    return found
+
+
+@contextlib.contextmanager
+def started(site: Site, systems: Sequence[System], logs: Path, console: Console) -> Iterator[dict[str, Ranks]]:
+    """These systems on this site. One that cannot start is reported and left out."""
+    found: dict[str, Ranks] = {}
+    try:
+        for system in systems:
+            try:
+                found[system.name] = system.start(site, logs.resolve())
+            except RanksError as error:
+                console.print(str(error), style="red", markup=False)
+        yield found
+    except BaseException:
+        for ranks in found.values():
+            ranks.abandon()
+        raise
+    for ranks in found.values():
+        ranks.close()
+
+
+def reshape(star: Star, link: Link, console: Console) -> None:
+    star.reshape(link)
+    if link.impaired:
+        means = "netem" if star.netem else "filters at the receiving ends, since this kernel has no netem"
+        console.print(f"links: {link}, by {means}")
+    elif link.rate_mbit is not None:
+        count = int(link.rate_mbit * 1e6 * PROBE_S / 8 / probe.DATAGRAM_BYTES)
+        found = probe.measure(star.workers[0], star.workers[-1], count=count)
+        console.print(f"links: {link}; a train of {count} full frames went through at {found.frame_mbit:.1f} Mbit/s")
+
+
+def take_turns(ranks: dict[str, Ranks], cases: Sequence[Case], repetitions: int, console: Console) -> list[Measurement]:
+    """Measures the cases, one repetition of each at a time, of which the first warms up. A system that fails is left
+    out from then on."""
+    measurements = [Measurement(case) for case in cases if case.system in ranks]
+    for repetition in range(1 + repetitions):
         for measurement in measurements:
-            self.measurements.append(measurement)
-            self.progress.console.print(report.line(measurement), markup=False)
-
-    def _repeat(self, started: dict[str, Ranks], measurement: Measurement, repetition: int, timeout_s: float) -> None:
-        case = measurement.case
-        ranks = started[case.system]
-        is_warm_up = repetition == 0
-        try:
-            if case.experiment == "latency":
-                latency = latency_s(ranks, case.elements, LATENCY_COUNT, timeout_s)
-                measurement.latencies_s += [] if is_warm_up else [latency]
-            else:
-                result = repeat(ranks, case.bits, case.elements, repetition, timeout_s)
-                measurement.repetitions += [] if is_warm_up else [result]
-        except RanksError as error:
-            measurement.error = str(error)
-            self.progress.console.print(str(error), style="red", markup=False)
-            started.pop(case.system).abandon()
-
-    def _reshape(self, star: Star, link: Link) -> None:
-        star.reshape(link)
-        if link.impaired:
-            means = "netem" if star.netem else "filters at the receiving ends, since this kernel has no netem"
-            self.progress.console.print(f"links: {link}, by {means}")
-        if link.rate_mbit is not None and not link.impaired:
-            count = int(link.rate_mbit * 1e6 * PROBE_S / 8 / probe.DATAGRAM_BYTES)
-            found = probe.measure(star.workers[0], star.workers[-1], count=count)
-            self.progress.console.print(
-                f"links: {link}; a train of {count} full frames went through at {found.frame_mbit:.1f} Mbit/s"
-            )
-
-    @contextlib.contextmanager
-    def _started(self, site: Site, names: set[str]) -> Iterator[dict[str, Ranks]]:
-        """These systems on this site. One that cannot start is reported and left out."""
-        started: dict[str, Ranks] = {}
-        try:
-            for name, system in self.systems.items():
-                if name not in names:
-                    continue
-                self.progress.update(self._task, description=f"starting {len(site.workers)} ranks of {system.title}")
-                try:
-                    started[name] = system.start(site, self.logs)
-                except RanksError as error:
-                    self.progress.console.print(str(error), style="red", markup=False)
-            yield started
-        except BaseException:
-            for ranks in started.values():
-                ranks.abandon()
-            raise
-        for ranks in started.values():
-            ranks.close()
-
-    def _installed_systems(self) -> dict[str, System]:
-        systems = {name: SYSTEMS[name] for name in self.options.systems}
-        for name, system in list(systems.items()):
-            if reason := system.missing():
-                self.console.print(f"{system.title} is left out: {reason}", style="yellow", markup=False)
-                del systems[name]
-        return systems
-
-    def _losses(self, workers: int) -> tuple[float, ...]:
-        is_largest = workers == max(self.options.workers)
-        return self.options.losses if is_largest and "loss" in self.options.experiments else ()
-
-    def _repetitions_planned(self) -> int:
-        """For the progress bar."""
-        options, cases = self.options, 0
-        for workers in options.workers:
-            losses = self._losses(workers)
-            if "rate" in options.experiments:
-                cases += sum(len(options.cases("rate", workers, link)) for link in options.links_mbit)
-            elif losses:
-                cases += len(options.cases("rate", workers, min(options.links_mbit)))
-            cases += sum(len(options.cases("loss", workers, min(options.links_mbit), loss=loss)) for loss in losses)
-        if "latency" in options.experiments:
-            cases += sum(len(options.cases("latency", workers, None)) for workers in options.unshaped_workers)
-        repetitions = cases * (1 + options.repetitions)
-        if "unshaped" in options.experiments:
-            unshaped = sum(len(options.cases("unshaped", workers, None)) for workers in options.unshaped_workers)
-            repetitions += unshaped * len(options.unshaped_mtus) * (1 + options.repetitions_of("unshaped"))
-        return repetitions
+            case = measurement.case
+            if case.system not in ranks:
+                continue
+            try:
+                found = repeat(ranks[case.system], case.bits, case.elements, repetition, PATIENCE_S)
+                measurement.repetitions += [found] if repetition else []
+            except RanksError as error:
+                measurement.error = str(error)
+                console.print(str(error), style="red", markup=False)
+                ranks.pop(case.system).abandon()
+    for measurement in measurements:
+        case, goodput = measurement.case, measurement.goodput_mbit
+        said = "failed" if goodput is None else f"{goodput:.1f} Mbit/s{'' if measurement.correct else ', WRONG SUM'}"
+        console.print(f"{link_of(case)}, N={case.workers}: {SYSTEMS[case.system].title}, {case.bits} bits: {said}")
+    return measurements
 
 
-def describe(case: Case) -> str:
-    bits = f", {case.bits} bits" if case.system == "wiresum" else ""
-    return f"{SYSTEMS[case.system].title}, N = {case.workers}, {report.link_of(asdict(case))}{bits}"
+def table(measurements: Sequence[Measurement], _: argparse.Namespace) -> Table:
+    columns = ("system", "link", "N", "bits", "Mbit/s", "of bound", "of own", "x Gloo", "x Open MPI", "CPU worker")
+    found = program.table_of("All-reduces", (*columns, "CPU switch", "retrans."))
+    for measurement in measurements:
+        case, record = measurement.case, measurement.record()
+        goodput, peers = rate(measurement), [peer_of(measurement, peer, measurements) for peer in PEERS]
+        quotients = [goodput / peer if goodput and peer else None for peer in peers]
+        found.add_row(
+            *(SYSTEMS[case.system].title, link_of(case), str(case.workers), str(case.bits)),
+            cell(record["goodput_mbit"], ".1f") if measurement.correct or not measurement.seconds else "WRONG SUM",
+            *(cell(record[name], ".3f") for name in ("bound_ratio", "own_bound_ratio")),
+            *(cell(quotient, ".2f") for quotient in quotients),
+            *(cell(record[f"cpu_seconds_per_gb_{part}"], ".2f") for part in ("worker", "switch")),
+            cell(record["retransmissions"], "d"),
+        )
+    return found
+
+
+def peer_of(measurement: Measurement, peer: str, measurements: Sequence[Measurement]) -> float | None:
+    """The rate of a peer with the same tensor on the same links: it sends floats as they are, whatever our bits."""
+    if not measurement.case.is_aggregated:
+        return None
+    same = measurement.case.of_system(peer)
+    return next((rate(each) for each in measurements if each.case == same), None)
+
+
+def rate(measurement: Measurement) -> float | None:
+    """A wrong sum has none."""
+    return measurement.goodput_mbit if measurement.correct else None
+
+
+def link_of(case: Case) -> str:
+    if case.link_mbit is None:
+        return f"unshaped, MTU {case.mtu}"
+    return f"{case.link_mbit:g} Mbit/s" + (f", {case.loss:.1%} loss" if case.loss else "")
+
+
+def cell(value: float | int | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parse_options(arguments)
-    console = make_console()
-    if not prerequisites_met(console):
-        return 2
-    logs = options.json.parent / "log"
-    logs.mkdir(parents=True, exist_ok=True)
-    with termination_as_exit():
-        benchmark = Benchmark(options, logs.resolve(), console)
-        if not benchmark.systems:
-            console.print("[red]no system is left to measure")
-            return 2
-        try:
-            benchmark.run()
-        except KeyboardInterrupt:
-            console.print("[yellow]interrupted: what follows is what was measured until now")
-        finally:
-            write_results(options, benchmark.measurements, console)
-    return 0
-
-
-def make_console() -> Console:
-    """As wide as the tables where the output is a file: only a terminal has a width of its own."""
-    console = Console(highlight=False, soft_wrap=True)
-    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
-
-
-def measure_conversions(console: Console) -> list[numeric.Conversion]:
-    try:
-        with console.status("building and running numeric_bench"):
-            return numeric.measure()
-    except numeric.NumericBenchError as error:
-        console.print(f"the conversions were not measured: {error}", style="red", markup=False)
-        return []
-
-
-def write_results(options: Options, measurements: Sequence[Measurement], console: Console) -> None:
-    records = [measurement.record() for measurement in measurements]
-    scratch = options.json.with_suffix(".tmp")
-    scratch.write_text(json.dumps(records, indent=1) + "\n")
-    scratch.replace(options.json)
-    picture = options.json.with_suffix(".png")
-    conversions = measure_conversions(console) if "numeric" in options.experiments else []
-    report.print_tables(records, conversions, console)
-    chart.draw(records, picture)
-    report.print_targets(records, conversions, console)
-    console.print(f"\nRecords: {options.json}   Picture: {picture}")
+    return program.run(parse(arguments), measure, record=Measurement.record, table=table)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kTableElements = 65521, kValueMax = 3, kRepetitionStride = 7919, kLatencyWarmUp = 50 };
+enum { kTableElements = 65521, kValueMax = 3, kRepetitionStride = 7919 };
 
 static int rank, size;
 static float own[kTableElements], expected[kTableElements];
@@ -99,26 +99,6 @@ static void go(FILE *control) {
           (long long)start_ns, (long long)end_ns, (long long)(cpu_end_ns - cpu_ns), wrong_elements());
 }
 
-static int ascending(const void *left, const void *right) {
-  const int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
-  return (a > b) - (a < b);
-}
-
-static void latency(FILE *control, long count, long small_elements) {
-  int64_t *times_ns = malloc((size_t)count * sizeof *times_ns);
-  if (times_ns == NULL) fail("out of memory");
-  prepare(small_elements, 0);
-  for (long i = -kLatencyWarmUp; i < count; ++i) {
-    const int64_t start_ns = now_ns(CLOCK_MONOTONIC);
-    MPI_Allreduce(source, result, (int)elements, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-    if (i >= 0) times_ns[i] = now_ns(CLOCK_MONOTONIC) - start_ns;
-  }
-  if (wrong_elements() != 0) fail("a small all-reduce gave a wrong sum");
-  qsort(times_ns, (size_t)count, sizeof *times_ns, ascending);
-  fprintf(control, "%lld\n", (long long)times_ns[count / 2]);
-  free(times_ns);
-}
-
 static int connect_control(const char *path) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   if (strlen(path) >= sizeof address.sun_path) fail("the path of the control socket is too long");
@@ -148,8 +128,6 @@ static void serve(int descriptor) {
       fprintf(control, "null\n");
     } else if (strcmp(line, "go\n") == 0) {
       go(control);
-    } else if (sscanf(line, "latency %ld %ld", &number, &count) == 2) {
-      latency(control, count, number);
     } else {
       fail("the benchmark sent a command that a rank does not know");
     }

@@ -2,14 +2,12 @@
 
     prepare LANE_BITS ELEMENTS REPETITION      tensors are filled
     go                                         gives times, wrong elements and retransmissions of an all-reduce
-    latency ELEMENTS COUNT                     gives the median time, in nanoseconds
 
 Times are of CLOCK_MONOTONIC, which namespaces of one machine share. -1 retransmissions: the system does not say.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 
 import torch
@@ -18,8 +16,6 @@ import torch.distributed as dist
 import wiresum.torch
 from wiresum_lab.benchmarks.against_gloo_and_mpi import pattern
 from wiresum_lab.ranks.rank import TIMEOUT, main
-
-LATENCY_WARM_UP = 50
 
 
 class Rank:
@@ -64,19 +60,6 @@ class Rank:
             "wrong_elements": wrong,
             "retransmissions": retransmissions,
         }
-
-    def latency(self, elements: int, count: int) -> int:
-        tensor = torch.ones(elements)
-        times_ns = []
-        for i in range(LATENCY_WARM_UP + count):
-            tensor.fill_(1.0)
-            start_ns = time.monotonic_ns()
-            dist.all_reduce(tensor)
-            if i >= LATENCY_WARM_UP:
-                times_ns.append(time.monotonic_ns() - start_ns)
-        if not bool((tensor == float(self.world_size)).all()):
-            raise RuntimeError(f"a small all-reduce over {self.system} gave a wrong sum")
-        return round(statistics.median(times_ns))
 
     def _retransmissions(self) -> int:
         """Of this worker, in the current group, so far."""

@@ -15,14 +15,12 @@ lets through at once (`burst_bytes`) is taken off the bytes that must wait for i
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from wiresum.join.constants import WORD_BYTES
 from wiresum.join.lanes import lanes_of_mtu, packet_bytes
 from wiresum_lab.namespaces.links import ETHERNET_HEADER_BYTES, MTU_BYTES, burst_bytes
-
-Experiment = Literal["rate", "loss", "unshaped", "latency"]
 
 # Of an IP packet.
 PACKET_HEADER_BYTES = packet_bytes(0)
@@ -34,21 +32,28 @@ AGGREGATING = ("wiresum", "wiresum-xdp", "wiresum-dpdk", "openmpi-wiresum")
 
 @dataclass(frozen=True)
 class Case:
-    """One system, one link, one tensor."""
+    """One system, one link, one tensor of fp32."""
 
-    experiment: Experiment
     system: str
     workers: int
     link_mbit: float | None
     bytes: int
     bits: int = FLOAT_BITS
     loss: float = 0.0
-    dtype: str = "float32"
     mtu: int = MTU_BYTES
 
     @property
     def elements(self) -> int:
         return self.bytes * 8 // FLOAT_BITS
+
+    @property
+    def is_aggregated(self) -> bool:
+        """In the network; the others are rings."""
+        return self.system in AGGREGATING
+
+    def of_system(self, system: str) -> Case:
+        """The same of a system that sends floats as they are."""
+        return replace(self, system=system, bits=FLOAT_BITS)
 
 
 @dataclass(frozen=True)
@@ -69,51 +74,47 @@ class Measurement:
 
     case: Case
     repetitions: list[Repetition] = field(default_factory=list)
-    latencies_s: list[float] = field(default_factory=list)
     error: str | None = None
 
     @property
     def seconds(self) -> list[float]:
-        return self.latencies_s or [repetition.seconds for repetition in self.repetitions]
+        return [repetition.seconds for repetition in self.repetitions]
 
     @property
     def correct(self) -> bool:
         """Did every repetition give exactly the sum?"""
-        return bool(self.seconds) and all(repetition.wrong_elements == 0 for repetition in self.repetitions)
+        return bool(self.repetitions) and all(repetition.wrong_elements == 0 for repetition in self.repetitions)
+
+    @property
+    def goodput_mbit(self) -> float | None:
+        return self.case.bytes * 8 / statistics.median(self.seconds) / 1e6 if self.seconds else None
 
     def record(self) -> dict[str, Any]:
         """One entry of allreduce.json."""
-        goodput_mbit = self._goodput_mbit()
         bound_mbit = physical_bound_mbit(self.case)
-        ring_mbit = ring_bound_mbit(self.case)
-        link_mbit = self.case.link_mbit
+        own_bound_mbit = bound_mbit if self.case.is_aggregated else ring_bound_mbit(self.case)
+        again = self._all("retransmissions")
         return {
             **asdict(self.case),
             "seconds": [round(seconds, 9) for seconds in self.seconds],
-            "goodput_mbit": _rounded(goodput_mbit),
-            "bound_ratio": _ratio(goodput_mbit, bound_mbit),
-            "raw_ratio": _ratio(goodput_mbit, link_mbit),
-            "own_bound_ratio": _ratio(goodput_mbit, bound_mbit if self.case.system in AGGREGATING else ring_mbit),
+            "goodput_mbit": _ratio(self.goodput_mbit, 1.0),
+            "bound_ratio": _ratio(self.goodput_mbit, bound_mbit),
+            "own_bound_ratio": _ratio(self.goodput_mbit, own_bound_mbit),
             "cpu_seconds_per_gb_worker": self._cpu_seconds_per_gb("cpu_seconds_worker"),
             "cpu_seconds_per_gb_switch": self._cpu_seconds_per_gb("cpu_seconds_switch"),
-            "retransmissions": self._retransmissions(),
+            "retransmissions": None if again is None else sum(again),
             "correct": self.correct,
             "error": self.error,
         }
 
-    def _goodput_mbit(self) -> float | None:
-        return self.case.bytes * 8 / statistics.median(self.seconds) / 1e6 if self.seconds else None
+    def _all(self, name: str) -> list[Any] | None:
+        """A figure of all repetitions, or None if one does not have it."""
+        values = [getattr(repetition, name) for repetition in self.repetitions]
+        return None if not values or None in values else values
 
     def _cpu_seconds_per_gb(self, name: str) -> float | None:
-        values = [getattr(repetition, name) for repetition in self.repetitions]
-        if not values or None in values:
-            return None
-        return _rounded(statistics.median(values) / (self.case.bytes / 1e9))
-
-    def _retransmissions(self) -> int | None:
-        """Of all workers, in all repetitions."""
-        counts = [repetition.retransmissions for repetition in self.repetitions]
-        return None if not counts or None in counts else sum(count for count in counts if count is not None)
+        values = self._all(name)
+        return None if values is None else _ratio(statistics.median(values), self.case.bytes / 1e9)
 
 
 def physical_bound_mbit(case: Case) -> float | None:
@@ -149,7 +150,3 @@ def _wire_bytes(payload_bytes: float, payload_bytes_max: int, header_bytes: int)
 
 def _ratio(value: float | None, bound: float | None) -> float | None:
     return None if value is None or bound is None else round(value / bound, 4)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)

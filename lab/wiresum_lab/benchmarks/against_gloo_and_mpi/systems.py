@@ -19,6 +19,7 @@ from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Repetition
 from wiresum_lab.benchmarks.program import seconds_of
 from wiresum_lab.namespaces import transports
 from wiresum_lab.namespaces.links import MTU_BYTES
+from wiresum_lab.namespaces.star import MANAGEMENT_NETWORK, STAR_DEVICE, STAR_NETWORK
 from wiresum_lab.ranks.ranks import START_TIMEOUT_S, Ranks, RanksError, Site
 
 FOLDER = Path(__file__).resolve().parent
@@ -67,14 +68,9 @@ def repeat(ranks: Ranks, bits: int, elements: int, repetition: int, timeout_s: f
     )
 
 
-def latency_s(ranks: Ranks, elements: int, count: int, timeout_s: float) -> float:
-    """Median time of a small all-reduce, one after the other, as the slowest rank saw it."""
-    return float(max(ranks.command("latency", elements, count, timeout_s=timeout_s))) / 1e9
-
-
 def start_gloo(ranks: Ranks, backend: str = "gloo") -> None:
     """Ranks meet over the management network, and talk over the star."""
-    variables = {"GLOO_SOCKET_IFNAME": ranks.site.device}
+    variables = {"GLOO_SOCKET_IFNAME": STAR_DEVICE}
     ranks.start_torch(RANK, backend, variables=lambda _: variables, port=GLOO_PORT)
 
 
@@ -142,10 +138,10 @@ def _start_mpirun(ranks: Ranks, own: dict[str, str], variables: dict[str, str] |
         "plm": "rsh",
         "plm_rsh_agent": str(FOLDER / "mpi_launch_agent.sh"),
         "plm_rsh_no_tree_spawn": "1",
-        "oob_tcp_if_include": site.management_network,
+        "oob_tcp_if_include": MANAGEMENT_NETWORK,
         "btl": "tcp,self",
         "pml": "ob1",
-        "btl_tcp_if_include": site.network,
+        "btl_tcp_if_include": STAR_NETWORK,
         # Ranks share few cores here: one that waits must let the others run.
         "mpi_yield_when_idle": "1",
         **own,

@@ -40,6 +40,7 @@ from wiresum.join import join_pb2_grpc
 from wiresum.join.constants import JOB_WORKERS_MAX
 from wiresum_lab.doubles.controller import join_request, member_of
 from wiresum_lab.loopback_tree import host_of
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import resident_kib
 
 if TYPE_CHECKING:
@@ -51,9 +52,7 @@ NETWORK = "127.0.9"
 SLOTS_OF_JOB = 64
 WARM_ROUNDS = 2
 """Until gRPC's pools and Python's caches are as large as they get."""
-STEP_S_MAX = 60.0
 REQUESTS_MAX = 1_000_000
-GONE_S_MAX = 20.0
 
 
 @dataclass(frozen=True)
@@ -143,15 +142,15 @@ def _switch(jobs_max: int, leaves: int) -> Iterator[tuple[int, Connection]]:
     try:
         yield _received(ours), ours
         ours.send("stop")
-        process.join(STEP_S_MAX)
+        process.join(PATIENCE_S)
     finally:
         process.kill()
         process.join()
 
 
 def _received(pipe: Connection) -> Any:
-    if not pipe.poll(STEP_S_MAX):
-        raise click.ClickException(f"the switch did not answer in {STEP_S_MAX:.0f} s")
+    if not pipe.poll(PATIENCE_S):
+        raise click.ClickException(f"the switch did not answer in {PATIENCE_S:.0f} s")
     return pipe.recv()
 
 
@@ -177,11 +176,11 @@ class Worker:
             threads_max=1,
             lanes_max=LANES,
             slots=SLOTS_OF_JOB,
-            timeout_ms=int(1000 * STEP_S_MAX),
+            timeout_ms=int(1000 * PATIENCE_S),
             attempt=f"{job_name}:{self._rank}",
         )
         started_at = time.perf_counter()
-        call = self._stub.Join(request, timeout=STEP_S_MAX)
+        call = self._stub.Join(request, timeout=PATIENCE_S)
         async for event in call:
             if event.HasField("granted"):
                 return event.granted, time.perf_counter() - started_at
@@ -197,7 +196,7 @@ class Worker:
 
     async def leave(self, reply: messages.JoinReply, attendance: Attendance) -> None:
         try:
-            await self._stub.Leave(messages.LeaveRequest(member=member_of(reply)), timeout=STEP_S_MAX)
+            await self._stub.Leave(messages.LeaveRequest(member=member_of(reply)), timeout=PATIENCE_S)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.NOT_FOUND:  # the job has ended: some left long before this one
                 raise
@@ -233,13 +232,14 @@ async def _round(ranks: list[Worker], number: int, jobs: int) -> list[float]:
     return waited
 
 
-async def _census(pipe: Connection) -> Census:
-    """Counts when the last job is gone, or when it should be."""
-    give_up_at = time.monotonic() + GONE_S_MAX
+async def _census(pipe: Connection, before: Census | None = None) -> Census:
+    """Counts when the last job is gone with all that it had, or when that should be."""
+    give_up_at = time.monotonic() + PATIENCE_S
     while True:
         pipe.send("census")
         census: Census = await asyncio.to_thread(_received, pipe)
-        if census.jobs == census.entries == 0 or time.monotonic() > give_up_at:
+        has_gone = census.jobs == census.entries == 0 and not (before and census.leaks(before))
+        if has_gone or time.monotonic() > give_up_at:
             return census
         await asyncio.sleep(0.02)
 
@@ -255,7 +255,7 @@ async def _run(port: int, pipe: Connection, jobs: int, workers: int, leaves: int
     rounds, after = 0, before
     while rounds == 0 or time.monotonic() < started_at + seconds:
         waited += await _round(ranks, WARM_ROUNDS + rounds, jobs)
-        after = await _census(pipe)
+        after = await _census(pipe, before)
         rounds += 1
     for rank in ranks:
         await rank.channel.close()

@@ -29,15 +29,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from sklearn.datasets import load_digits
 
-from wiresum_lab.benchmarks.compress import chart
 from wiresum_lab.benchmarks.compress.rank import DENSE_8, DENSE_16, G_TOP_K, INT_DIANA, RATIO, WAYS, WIRESUM
 from wiresum_lab.benchmarks.program import parser_of, run, seconds_of, table_of
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
-from wiresum_lab.ranks.rank import GLOO
-from wiresum_lab.ranks.ranks import Ranks, start_on_star
+from wiresum_lab.ranks.ranks import GLOO, Ranks, start_on_star
 
 TITLES = {
     GLOO: "fp32, Gloo",
@@ -89,6 +86,8 @@ class Way:
 
 def write_digits(path: Path) -> None:
     """The digits of scikit-learn, so that each rank need not import that."""
+    from sklearn.datasets import load_digits  # more than a second, and only here
+
     pixels, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(pixels))
     images, labels = (pixels[order] / 16).astype(np.float32), labels[order].astype(np.int64)
@@ -197,6 +196,8 @@ def draw(ways: Sequence[Way], options: argparse.Namespace) -> None:
         {"title": TITLES[way.name], "step_seconds": way.step_seconds, "received_megabytes": way.step_megabytes[1]}
         for way in ways
     ]
+    from wiresum_lab.benchmarks.compress import chart  # which imports matplotlib
+
     chart.draw(
         [vars(way) | more for way, more in zip(ways, derived, strict=True)],
         options.json.with_suffix(".png"),

@@ -23,7 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 import wiresum.compress as wc
 import wiresum.torch
 from wiresum_lab.ranks import rank
-from wiresum_lab.ranks.rank import GLOO, main
+from wiresum_lab.ranks.rank import main
+from wiresum_lab.ranks.ranks import GLOO
 
 IMAGES = 16
 """In a worker's batch."""

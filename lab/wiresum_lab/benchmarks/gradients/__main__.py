@@ -22,8 +22,7 @@ from wiresum_lab.benchmarks.gradients.rank import PRECISIONS
 from wiresum_lab.benchmarks.program import BLOCK, parser_of, run, table_of
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
-from wiresum_lab.ranks.rank import GLOO
-from wiresum_lab.ranks.ranks import start_on_star
+from wiresum_lab.ranks.ranks import GLOO, start_on_star
 
 GROUPS = (GLOO, *PRECISIONS)
 LAST_STEPS = 10

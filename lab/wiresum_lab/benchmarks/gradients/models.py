@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
@@ -74,6 +73,8 @@ def gpt() -> Task:
 
 
 def cnn() -> Task:
+    from sklearn.datasets import load_digits  # more than a second, and only here
+
     pixels, labels = load_digits(return_X_y=True)
     images, targets = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(labels)
 

@@ -26,8 +26,7 @@ from wiresum_lab.benchmarks.precision.rank import KINDS, PRECISIONS, Draw
 from wiresum_lab.benchmarks.program import TurnCase, parser_of, run, seconds_of, sum_once, table_of, take_turns
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
-from wiresum_lab.ranks.rank import GLOO
-from wiresum_lab.ranks.ranks import Ranks, Site, start_on_star
+from wiresum_lab.ranks.ranks import GLOO, Ranks, Site, start_on_star
 
 GROUPS = (*PRECISIONS, GLOO)
 MPI: dict[str, Callable[[Ranks], object]] = {

@@ -29,7 +29,7 @@ from rich.console import Console
 
 from wiresum.join.constants import JOB_WORKERS_MAX
 from wiresum_lab.benchmarks.program import REPORT_COLUMNS, table_of
-from wiresum_lab.benchmarks.scale import calibration, chart
+from wiresum_lab.benchmarks.scale import calibration
 from wiresum_lab.benchmarks.scale.case import Case, Outcome, simulate
 from wiresum_lab.benchmarks.scale.studies import BY_DEFAULT, COLUMNS, STUDIES, Row, Study
 
@@ -183,7 +183,10 @@ def main(arguments: Sequence[str]) -> int:
     for name, study in studies.items():
         print_study(study, records[name], console)
     if options.draw is not None:
+        from wiresum_lab.benchmarks.scale import chart  # which imports matplotlib
+
         options.draw.mkdir(parents=True, exist_ok=True)
+
         for name in DRAWN.keys() & studies.keys():
             chart.draw(name, records[name], options.draw / DRAWN[name])
     return 0

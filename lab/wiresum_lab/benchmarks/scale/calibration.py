@@ -39,7 +39,7 @@ def star_records(workers: int) -> list[dict[str, Any]]:
     log = path.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "wiresum_lab.benchmarks.against_gloo_and_mpi", "--systems", "wiresum"]
-    command += ["--link", "100mbit", "--bits", "32", "--only", "rate,loss", "--loss", str(LOSS)]
+    command += ["--link-mbit", str(LINK_MBIT), "--bits", "32", "--only", "rate", "loss", "--loss", str(LOSS)]
     command += ["--workers", str(workers), "--json", str(path)]
     path.unlink(missing_ok=True)
     with log.open("w") as output:  # its exit status is about other targets

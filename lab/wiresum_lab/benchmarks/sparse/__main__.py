@@ -25,8 +25,7 @@ from rich.table import Table
 from wiresum_lab.benchmarks.program import BLOCK, add_tensor, parser_of, run, sum_once, table_of
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
-from wiresum_lab.ranks.rank import GLOO
-from wiresum_lab.ranks.ranks import Ranks, start_on_star
+from wiresum_lab.ranks.ranks import GLOO, Ranks, start_on_star
 
 GROUPS = ("sparse", "dense", GLOO)
 WARM_UPS = 4

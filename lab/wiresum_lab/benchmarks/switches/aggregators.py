@@ -31,8 +31,7 @@ from wiresum_lab.benchmarks.program import BLOCK, add_tensor, parser_of, run, ta
 from wiresum_lab.benchmarks.switches.cases import RANK, SwitchesCase, go
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
-from wiresum_lab.ranks.rank import GLOO
-from wiresum_lab.ranks.ranks import start_on_star
+from wiresum_lab.ranks.ranks import GLOO, start_on_star
 
 # In the first sums of sparse tensors the workers find out that it pays to ask which blocks there are.
 WARM_UPS = 3
@@ -48,7 +47,7 @@ class Case(SwitchesCase):
     @property
     def bound_mbit(self) -> float:
         """What the links allow; headers count, the prologue of a sparse sum does not."""
-        sent = DenseCase("rate", "", self.workers, self.link_mbit, round(self.bytes * (1 - self.sparsity)))
+        sent = DenseCase("", self.workers, self.link_mbit, round(self.bytes * (1 - self.sparsity)))
         if self.group == GLOO:
             return float(ring_bound_mbit(self.dense) or 0.0)
         bound = physical_bound_mbit(sent) or 0.0

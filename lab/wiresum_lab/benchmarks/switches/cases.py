@@ -30,7 +30,7 @@ class SwitchesCase(TurnCase):
 
     @property
     def dense(self) -> DenseCase:
-        return DenseCase("rate", "", self.workers, self.link_mbit, self.bytes)
+        return DenseCase("", self.workers, self.link_mbit, self.bytes)
 
     def record(self) -> dict[str, Any]:
         figures = {name: round(getattr(self, name), 4) for name in ("seconds", "goodput_mbit", "bound_mbit")}

@@ -35,8 +35,7 @@ from wiresum_lab.benchmarks.program import add_tensor, parser_of, run, table_of,
 from wiresum_lab.benchmarks.switches.cases import RANK, SwitchesCase, go
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import RACKS_MAX, STAR_DEVICE, UPLINK_DEVICE, Host, Star
-from wiresum_lab.ranks.rank import GLOO
-from wiresum_lab.ranks.ranks import Ranks, Site
+from wiresum_lab.ranks.ranks import GLOO, Ranks, Site
 
 RACKS, SPINE = "racks", "spine"
 GROUPS = (RACKS, SPINE, GLOO)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from wiresum_lab.demos.digits import picture
 from wiresum_lab.demos.digits.program import parser_of, run_demo
 from wiresum_lab.demos.digits.runs import Run
 from wiresum_lab.demos.digits.training import on_loopback
@@ -27,6 +26,8 @@ WIDTH = 32
 
 def run(options: argparse.Namespace) -> dict[str, object]:
     """Raises `ProgramError`."""
+    from wiresum_lab.demos.digits import picture
+
     with SwitchProcess(options.output) as switch:
         options.console.print(f"A software switch serves joins at {switch.endpoint}.", highlight=False)
         wiresum, gloo = runs = [Run("wiresum"), Run("gloo", "gloo")]

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from wiresum import compiled
 from wiresum_lab.demos.digits.progress import RunProgress
 from wiresum_lab.demos.digits.runs import Run, RunReader
-from wiresum_lab.processes import Program, ProgramError, SwitchProcess, stop_all, unused_port, wait_until
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import (
+    Program,
+    ProgramError,
+    ProgramTimedOutError,
+    SwitchProcess,
+    stop_all,
+    unused_port,
+    wait_until,
+)
 
 STORE_PORT = 29_500
-RUN_S_MAX = 900.0
-POLL_S = 0.1
+RUN_S_MAX = 15 * PATIENCE_S
 
 Start = Callable[[Sequence[str], Path, Mapping[str, str]], Program]
 """Starts a command, with its output in a file and more variables in its environment."""
@@ -49,7 +56,7 @@ def train(
         wait_until(
             lambda: all(worker.exit_code is not None for worker in workers),
             "the workers have ended",
-            error=ProgramError,
+            error=ProgramTimedOutError,
         )
         check(runs[-1], workers)
     finally:
@@ -59,15 +66,15 @@ def train(
 def follow(run: Run, workers: Sequence[Program], options: argparse.Namespace) -> None:
     """Shows one run to its end."""
     reader = RunReader(run, options.output / run.name, len(workers))
-    give_up_at = time.monotonic() + RUN_S_MAX
     with RunProgress(options.console, run) as progress:
-        while len(run.digests) < len(workers):
-            check(run, workers)
-            if time.monotonic() > give_up_at:
-                raise ProgramError(f"training over {run.name} took longer than {RUN_S_MAX:.0f} s")
-            time.sleep(POLL_S)
+
+        def has_ended() -> bool:
             reader.read()
             progress.update()
+            return len(run.digests) == len(workers)
+
+        what = f"training over {run.name} has ended"
+        wait_until(has_ended, what, RUN_S_MAX, lambda: check(run, workers), error=ProgramTimedOutError)
 
 
 def check(run: Run, workers: Sequence[Program]) -> None:

@@ -1,46 +1,17 @@
-"""No import cycles between Python modules, between C and C++ units (a header and its source are one), or between
-their folders. Imports for type checking and within functions count as well."""
+"""No cycle of includes between C and C++ units (a header and its source are one), or between their folders. Python's
+modules are import-linter's."""
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
 from wiresum_lab import REPOSITORY
 
-PACKAGES = ("wiresum", "wiresum_lab", "wiresum_mininet")
 Graph = dict[str, set[str]]
-
-
-def imported(source: Path, module: str, modules: Mapping[str, Path]) -> Iterator[str]:
-    """The modules of ours that a module imports anywhere. A package stands for its __init__."""
-    package = module if source.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(source.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: 1 - node.level or None] if node.level else []
-            origin = ".".join([*above, *filter(None, [node.module])])
-            for alias in node.names:
-                submodule = f"{origin}.{alias.name}"
-                yield submodule if submodule in modules else origin
-
-
-def of_python(paths: Iterable[Path], root: Path) -> Graph:
-    modules: dict[str, Path] = {}
-    for path in paths:
-        parts = path.relative_to(root).with_suffix("").parts
-        first = next((parts.index(name) for name in PACKAGES if name in parts), None)
-        if first is not None and path.suffix in {".py", ".pyi"} and not path.match("*_pb2*.pyi"):
-            modules[".".join(parts[first:]).removesuffix(".__init__")] = path
-    return {
-        module: {name for name in imported(path, module, modules) if name in modules and name != module}
-        for module, path in modules.items()
-    }
 
 
 def of_c(paths: Iterable[Path], root: Path) -> Graph:
@@ -94,39 +65,11 @@ def sources(tracked: list[Path]) -> list[Path]:
     return [path for path in tracked if not {"tests", "bench", "fuzz"} & {*path.relative_to(REPOSITORY).parts}]
 
 
-def test_no_cycle_of_python_modules(sources: list[Path]) -> None:
-    graph = of_python(sources, REPOSITORY)
-    assert {"wiresum.agent", "wiresum.agent._native", "wiresum.controller.topology"} <= graph.keys()
-    found = shortest_cycle(graph)
-    assert not found, " -> ".join(found)
-
-
 def test_no_cycle_of_c_units_or_folders(sources: list[Path]) -> None:
     units = of_c(sources, REPOSITORY)
     assert "host_agent/src/wire/packet" in units["soft_switch/src/dataplane"]
     found = shortest_cycle(units) or shortest_cycle(of_folders(units))
     assert not found, " -> ".join(found)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "from wiresum.one.a import A",
-        "from wiresum.one import a",
-        "from . import a",
-        "from .a import A",
-        "import wiresum.one.a",
-        "if TYPE_CHECKING:\n    from wiresum.one.a import A",
-        "def late():\n    from wiresum.one.a import A",
-    ],
-)
-def test_a_cycle_of_modules_is_found_and_named(tmp_path: Path, line: str) -> None:
-    files = {"wiresum/one/__init__.py": "", "wiresum/one/a.py": "from wiresum.two import b", "wiresum/two/b.py": line}
-    paths = written(tmp_path, {**files, "wiresum/two/c.py": "import wiresum.two.b"})
-    if line.startswith("from ."):
-        paths = written(tmp_path, {"wiresum/one/a.py": "from . import b", "wiresum/one/b.py": line})
-    found = shortest_cycle(of_python(paths, tmp_path))
-    assert [name.rpartition(".")[2] for name in found] == ["a", "b", "a"]
 
 
 def test_a_cycle_of_units_or_folders_is_found_and_named(tmp_path: Path) -> None:

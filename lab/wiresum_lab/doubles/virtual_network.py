@@ -1,0 +1,409 @@
+"""Services and workers in virtual time: the real `Membership` of a worker, and the real `Jobs` of a service, with a
+network between them that the test cuts. gRPC is a double: calls that end as gRPC's do, with its codes and its texts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpc_health.v1 import health_pb2
+
+from wiresum import join as messages
+from wiresum.agent.awake import AwakeClock
+from wiresum.agent.config import AgentConfig
+from wiresum.agent.control import grpc
+from wiresum.agent.world import World
+from wiresum.controller.driver import JobCounters, SwitchSizes
+from wiresum.controller.jobs import outputs, report
+from wiresum.controller.jobs.job import Job, Worker
+from wiresum.controller.jobs.limits import Limits
+from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.store import Store
+from wiresum_lab.clocks.for_threads import VirtualClock
+from wiresum_lab.doubles.controller import JobsHarness
+
+LATENCY_S = 0.001
+TICK_S = 0.1
+STOP_S = 0.5
+LIMITS = Limits(heartbeat_interval_ms=100, heartbeat_lost_ms=10_000, connection_lost_ms=1000, reattach_ms=300)
+SIZES = SwitchSizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=16)
+
+
+class Network(VirtualClock):
+    """Of one test: its time, and its services by endpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.services: dict[str, Running] = {}
+        self.ports = itertools.count(20_000)
+
+
+class Call(grpc.RpcError):  # type: ignore[misc]
+    """One that streams answers. As in gRPC it is itself the error that it ends with."""
+
+    def __init__(self, host: Host, deadline: float) -> None:
+        self._host, self._network, self._deadline = host, host.network, deadline
+        self.events: deque[Any] = deque()
+        self._code: str | None = None
+        """Of its end; None: it is open."""
+        self._details = ""
+        self._trailers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        return self._code is not None
+
+    @property
+    def is_answered(self) -> bool:
+        return self._code == "OK"
+
+    def end(self, code: str = "OK", details: str = "", trailers: Sequence[tuple[str, str]] = ()) -> None:
+        """The first one counts."""
+        if self._code is None:
+            self._code, self._details, self._trailers = code, details, tuple(trailers)
+
+    def refuse(self, refusal: Refusal) -> None:
+        retry = [] if refusal.retry_s is None else [(messages.RETRY_KEY, str(int(1000 * refusal.retry_s)))]
+        self.end(refusal.code, refusal.text, [(messages.REFUSED_KEY, "1"), *retry])
+
+    def cancel(self) -> None:
+        self.end("CANCELLED", "Locally cancelled by application!")
+
+    def code(self) -> Any:
+        return grpc.StatusCode[self._code or "OK"]
+
+    def details(self) -> str:
+        return self._details
+
+    def trailing_metadata(self) -> Sequence[tuple[str, str]]:
+        return self._trailers
+
+    def __iter__(self) -> Call:
+        return self
+
+    def _has_news(self) -> bool:
+        if self._host.loses_packets:
+            self.events.clear()
+        return bool(self.events) or self.is_over
+
+    def __next__(self) -> Any:
+        if not self._network.wait_for(self._has_news, self._deadline):
+            self.end("DEADLINE_EXCEEDED", "Deadline Exceeded")
+        if self.events and self._code != "CANCELLED":
+            self._network.sleep(LATENCY_S)
+            return self.events.popleft()
+        if self._code == "OK":
+            raise StopIteration
+        raise self
+
+
+class Host(World):
+    """Of one worker."""
+
+    clock: Network
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self.network = network
+        self.cut_off = ""
+        """How each call to a service ends: "refused", as if it were gone, or "silence", as if its packets were lost."""
+        self.calls: list[Call] = []
+        self.loses_packets = False
+        """Nothing is heard on connections that there are."""
+
+    def awake(self) -> AwakeClock:
+        return _NeverStopped(self.network.now)
+
+    def connect(self, endpoint: str, config: AgentConfig, options: Sequence[tuple[str, Any]]) -> Channel:
+        return Channel(self, endpoint)
+
+    def cut(self, how: str) -> None:
+        self.cut_off = how
+        for call in self.calls:
+            call.end("UNAVAILABLE", "Socket closed")
+        self.calls.clear()
+
+
+class _NeverStopped(AwakeClock):
+    def watch(self) -> None:
+        """Nobody looks: virtual time moves in jumps."""
+
+
+class Channel:
+    """What `grpc.Channel` is to generated code."""
+
+    def __init__(self, host: Host, endpoint: str) -> None:
+        self._host, self._endpoint = host, endpoint
+        self._closed = False
+        self._calls: list[Call] = []
+
+    def close(self) -> None:
+        self._closed = True
+        for call in self._calls:
+            call.end("CANCELLED", "Channel closed!")
+
+    def unary_unary(self, path: str, **_: object) -> Callable[..., Any]:
+        def ask(request: Any, timeout: float) -> Any:
+            call = self._begin(path, timeout, lambda service, call: service.take_call(path, request, call))
+            (answer,) = call
+            return answer
+
+        return ask
+
+    def unary_stream(self, path: str, **_: object) -> Callable[..., Call]:
+        def ask(request: Any, timeout: float) -> Call:
+            sent = type(request).FromString(request.SerializeToString())
+            return self._begin(path, timeout, lambda service, call: service.take_join(sent, call))
+
+        return ask
+
+    def stream_stream(self, path: str, **_: object) -> Callable[..., Call]:
+        def attend(beats: Iterator[messages.Heartbeat]) -> Call:
+            call = self._begin(path, math.inf, lambda service, call: service.take_stream(beats, call))
+            if self._host.cut_off == "silence":
+                self._host.network.start(lambda: deque(beats, maxlen=0), "heartbeats that are lost")
+            return call
+
+        return attend
+
+    def _begin(self, path: str, timeout: float, serve: Callable[[Running, Call], None]) -> Call:
+        if self._closed:
+            raise ValueError("Cannot invoke RPC on closed channel!")
+        host, network = self._host, self._host.network
+        call = Call(host, network.now() + timeout)
+        self._calls = [other for other in self._calls if not other.is_over] + [call]
+        host.calls = [other for other in host.calls if not other.is_over] + [call]
+        network.sleep(LATENCY_S)
+        service = network.services.get(self._endpoint)
+        if host.cut_off == "silence":
+            pass
+        elif host.cut_off or service is None:
+            text = f"failed to connect to all addresses; last error: {self._endpoint}: Connection refused"
+            call.end("UNAVAILABLE", text)
+        elif not call.is_over:
+            serve(service, call)
+        return call
+
+
+class Service:
+    """At an endpoint where it is started and killed again and again. Without `state`, a folder, it forgets its jobs."""
+
+    def __init__(
+        self, network: Network, limits: Limits = LIMITS, state: Path | None = None, sizes: SwitchSizes = SIZES
+    ) -> None:
+        self.sizes = sizes
+        """Of its switch."""
+        self.endpoint = f"127.0.0.1:{next(network.ports)}"
+        self._network, self._limits, self._state = network, limits, state
+        self._store: Store | None = None
+
+    @property
+    def running(self) -> Running:
+        """What the one that runs now does."""
+        return self._network.services[self.endpoint]
+
+    def start(self) -> Service:
+        if self._state is not None:
+            self._store = Store(self._state)
+            self._store.begin()
+        assert self.endpoint not in self._network.services, "its port is taken"
+        self._network.services[self.endpoint] = Running(self._network, self, self._limits, self._store)
+        return self
+
+    def kill(self) -> None:
+        """Nobody is told. Idempotent."""
+        running = self._network.services.pop(self.endpoint, None)
+        if running is not None:
+            running.hang_up()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def stop(self) -> None:
+        """All are told."""
+        self.running.close()
+        self._network.sleep(STOP_S)
+        self.kill()
+
+    def jobs(self) -> list[Job]:
+        """Those that are not over. None while it does not run."""
+        if self.endpoint not in self._network.services:
+            return []
+        return [job for job in self.running.jobs.all() if job.ended is None]
+
+
+class Running(JobsHarness):
+    """From its start until it is killed. Switches carry out at once what they are told."""
+
+    def __init__(self, network: Network, owner: Service, limits: Limits, store: Store | None) -> None:
+        self._network, self.owner = network, owner
+        self.refuses_with = ""
+        """What its switch says to a job that is to be admitted."""
+        self.forgets = True
+        """Does its switch forget a job that it is told to?"""
+        self._joins: dict[Worker, Call] = {}
+        self._streams: dict[Worker, Call] = {}
+        self._calls: list[Call] = []
+        super().__init__(owner.sizes, limits, store=store, now=network.now())
+        network.start(self._tick, f"service at {owner.endpoint}")
+
+    @property
+    def runs(self) -> bool:
+        return self._network.services.get(self.owner.endpoint) is self
+
+    def hang_up(self) -> None:
+        for call in self._calls:
+            call.end("UNAVAILABLE", "Socket closed")
+
+    def close(self) -> None:
+        with self._now():
+            self.jobs.close("the switch was stopped", self.now)
+
+    def lose_switch(self, *, comes_back: bool = True) -> None:
+        """It is killed, and started anew without what it held."""
+        (lost,) = self.switches
+        with self._now():
+            self.jobs.switch_changed(lost.name, "it was killed", self.now)
+        if comes_back:
+            self.reloaded = True
+            with self._now():
+                self.jobs.switch_changed(lost.name, "", self.now)
+
+    @contextlib.contextmanager
+    def _now(self) -> Iterator[None]:
+        self.now = self._network.now()
+        yield
+        self.settle()
+        self.done.clear()
+
+    def _tick(self) -> None:
+        while not self._network.wait_for(lambda: not self.runs, self._network.now() + TICK_S):
+            with self._now():
+                self.jobs.tick(self.now)
+
+    # What workers call.
+
+    def _begin(self, call: Call) -> None:
+        self._calls = [other for other in self._calls if not other.is_over] + [call]
+
+    def take_join(self, request: messages.JoinRequest, call: Call) -> None:
+        self._begin(call)
+        try:
+            with self._now():
+                worker = self.jobs.ask(request, self.now)
+                number = worker.call
+                self._joins[worker] = call
+        except Refusal as refusal:
+            return call.refuse(refusal)
+
+        def watch() -> None:
+            self._network.wait_for(lambda: call.is_over, math.inf)
+            if self._joins.get(worker) is call:
+                del self._joins[worker]
+            if self.runs and not call.is_answered:
+                with self._now():
+                    self.jobs.hung_up(worker, number, self.now)
+
+        self._network.start(watch, f"Join of {worker}")
+        return None
+
+    def take_stream(self, beats: Iterable[messages.Heartbeat], call: Call) -> None:
+        self._begin(call)
+        self._network.start(functools.partial(self._hear_all, beats, call), "heartbeats")
+
+    def _hear_all(self, beats: Iterable[messages.Heartbeat], call: Call) -> None:
+        worker, stream = None, 0
+        for beat in beats:
+            if call.is_over or not self.runs:
+                break
+            try:
+                with self._now():
+                    if worker is None:
+                        worker = self.jobs.attend(beat.member, self.now)
+                        stream, self._streams[worker] = worker.stream, call
+                        self._network.start(functools.partial(self._await_break, worker, stream, call), "stream")
+                    halted = beat.halted if beat.HasField("halted") else None
+                    self.jobs.beat(worker, beat.round_newest, self.now, halted)
+            except Refusal as refusal:
+                call.refuse(refusal)
+                break
+            if not call.events:
+                lost = self.jobs.moving.lost(worker.job)
+                call.events.append(messages.JobEvent(pulse=messages.Pulse(lost=lost)))
+
+    def _await_break(self, worker: Worker, stream: int, call: Call) -> None:
+        self._network.wait_for(lambda: call.is_over, math.inf)
+        if self._streams.get(worker) is call:
+            del self._streams[worker]
+        if self.runs:
+            with self._now():
+                self.jobs.broken(worker, stream, self.now)
+
+    def take_call(self, path: str, request: Any, call: Call) -> None:
+        name = path.rpartition("/")[2]
+        answer: Any = None
+        try:
+            with self._now():
+                if name == "Check":
+                    serving = health_pb2.HealthCheckResponse
+                    usable = self.jobs.cluster.is_usable()
+                    answer = serving(status=serving.SERVING if usable else serving.NOT_SERVING)
+                elif name == "Leave":
+                    self.jobs.leave(request, self.now)
+                    answer = messages.LeaveReply()
+                elif name == "Abort":
+                    self.jobs.abort(request, self.now)
+                    answer = messages.AbortReply()
+                elif name == "Diagnose":
+                    job = self.jobs.find(request).job
+                    counted = JobCounters(
+                        packets={}, results=0, tensor_last=range(job.world_size), contributions=[5] * job.world_size
+                    )
+                    by_name = dict.fromkeys(job.nodes, counted)
+                    answer = report.diagnosis(job, by_name, self.now, self.jobs.moving)
+        except Refusal as refusal:
+            return call.refuse(refusal)
+        call.events.append(answer)
+        call.end()
+        return None
+
+    def answer(self, output: outputs.Output) -> None:
+        match output:
+            case outputs.Wait(worker, waiting):
+                self._say(worker, messages.JoinEvent(waiting=waiting))
+            case outputs.Grant(worker, reply):
+                self._say(worker, messages.JoinEvent(granted=reply))
+            case outputs.RefuseForGood(worker, ended):
+                self._say(worker, messages.JoinEvent(ended=ended))
+            case outputs.Refuse(worker, refusal) if worker in self._joins:
+                self._joins.pop(worker).refuse(refusal)
+            case outputs.Tell(worker, ended) if worker in self._streams:
+                call = self._streams.pop(worker)
+                call.events.append(messages.JobEvent(ended=ended))
+                call.end()
+                self.jobs.told(worker, self.now)
+            case outputs.Halt(worker, event) | outputs.Move(worker, event):
+                if worker in self._streams:
+                    self._streams[worker].events.append(event)
+            case outputs.Close(worker) if worker in self._streams:
+                self._streams.pop(worker).end()
+            case outputs.Evict(name, number) if not self.forgets:
+                self.jobs.evict_failed(name, number, self.now)
+            case outputs.Admit(name, entry) if self.refuses_with:
+                self.jobs.refused(name, entry.job, self.refuses_with, self.now)
+            case _:
+                super().answer(output)
+
+    def _say(self, worker: Worker, event: messages.JoinEvent) -> None:
+        if worker in self._joins:
+            call = self._joins[worker]
+            call.events.append(event)
+            if not event.HasField("waiting"):
+                del self._joins[worker]
+                call.end()
