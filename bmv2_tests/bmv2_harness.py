@@ -34,11 +34,12 @@ from wiresum.controller.driver import Uplink
 from wiresum.controller.jobs.leases import LeasePool
 from wiresum.controller.p4runtime import STANDBY_ID, Client, Host, P4RuntimeSwitch, Pipeline, device_config
 from wiresum.join.constants import SWITCH_PORT
+from wiresum_lab.doubles.p4runtime_proxy import PATIENT
 from wiresum_lab.doubles.workers import DATA, Packet
 from wiresum_lab.namespaces.bmv2_star import Bmv2Star
 from wiresum_lab.namespaces.star import STAR_DEVICE
 from wiresum_lab.namespaces.star import Host as StarHost
-from wiresum_lab.processes import PATIENCE_S
+from wiresum_lab.patience import PATIENCE_S
 
 PORTS = 4
 HOSTS = 64
@@ -120,30 +121,21 @@ class Bmv2Harness:
         self.switch.close()
         self.switch, self.leases = self._loaded()
 
-    def restart_controller(self, jobs: Sequence[JobEntry], hosts: Sequence[Host] | None = None) -> tuple[str, ...]:
-        """Replaces the controller by one that knows these jobs, and possibly other hosts; gives the entries that it
-        changed."""
-        self.switch.close()
-        self.switch = self.controller(self.next_election_id(), hosts)
-        self.switch.wait_ready()
-        return self.switch.reconcile(jobs).changes
-
     def next_election_id(self) -> int:
         """An election id that outbids the controller before."""
         self._elections += 1
         return STANDBY_ID + self._elections
 
-    def controller(self, election_id: int, hosts: Sequence[Host] | None = None) -> P4RuntimeSwitch:
-        """Another controller of this switch; the caller closes it."""
-        return P4RuntimeSwitch(self.star.target(hosts or self.hosts), election_id=election_id)
+    def client(self) -> Client:
+        """Another one of this switch, which programs it; the caller closes it."""
+        return Client(self.star.p4runtime, self.star.device, election_id=self.next_election_id(), times=PATIENT)
 
     def _loaded(self) -> tuple[P4RuntimeSwitch, LeasePool]:
-        with contextlib.closing(
-            Client(self.star.p4runtime, self.star.device, election_id=self.next_election_id())
-        ) as client:
+        with contextlib.closing(self.client()) as client:
             client.wait_ready()
             client.load(self.program)
-        switch = self.controller(self.next_election_id())
+        target = self.star.target(self.hosts)
+        switch = P4RuntimeSwitch(target, election_id=self.next_election_id(), times=PATIENT)
         switch.wait_ready()
         assert switch.reconcile([]).reloaded
         return switch, LeasePool(self.program.slots)

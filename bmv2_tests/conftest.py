@@ -2,32 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import functools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from wiresum_lab.absent import leave_one_for_each_reason
 
 if TYPE_CHECKING:
     from bmv2_tests.bmv2_harness import Bmv2Harness
     from bmv2_tests.tna_interpreter.switch import Switch
     from bmv2_tests.tofino_model.model_switch import ModelSwitch
 
+FOLDER = Path(__file__).parent
 MODEL_TIMEOUT_S = 3600
 """Time limit of a test on the vendor's model of a Tofino; the first one compiles the program."""
 
 
-@pytest.fixture(scope="session")
-def bmv2() -> None:
-    """Skips where bmv2 cannot run, with the reason and what to install."""
+@functools.cache
+def bmv2_absent() -> str:
     from wiresum_lab.namespaces.bmv2 import bmv2_missing
     from wiresum_lab.namespaces.star import StarError, check_prerequisites
 
     try:
         check_prerequisites()
     except StarError as error:
-        pytest.skip(f"not tested on bmv2: {error}")
-    if missing := bmv2_missing():
-        pytest.skip(f"not tested on bmv2: {missing}")
+        return f"not run on bmv2: {error}"
+    return f"not run on bmv2: {missing}" if (missing := bmv2_missing()) else ""
+
+
+@functools.cache
+def model_absent(generation: int) -> str:
+    from bmv2_tests.tofino_model.model_switch import missing
+
+    return f"not run on the model of Tofino {generation}: {absent}" if (absent := missing(generation)) else ""
+
+
+@functools.cache
+def p4c_absent() -> str:
+    from wiresum.compiled.compile_program import COMPILER, INSTALL
+
+    return "" if shutil.which(COMPILER) else f"not compiled: {COMPILER} is not on PATH: {INSTALL}"
+
+
+@functools.cache
+def p4testgen_absent() -> str:
+    from bmv2_tests import testgen
+
+    return f"without new cases: {absent}" if (absent := testgen.missing()) else ""
+
+
+CHECKS = {"bmv2": bmv2_absent, "p4c": p4c_absent, "further": p4testgen_absent}
+"""By fixture, why the tests that use it cannot run here."""
+
+
+def why_not(item: pytest.Item) -> str:
+    uses = getattr(item, "fixturenames", ()) if item.path.is_relative_to(FOLDER) else ()
+    if "tofino_generation" in uses:
+        return model_absent(item.callspec.params["tofino_generation"])
+    return next((absent for fixture, check in CHECKS.items() if fixture in uses and (absent := check())), "")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if "tofino_generation" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.nightly)
+        item.add_marker(pytest.mark.timeout(MODEL_TIMEOUT_S))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    leave_one_for_each_reason(items, why_not)
+
+
+@pytest.fixture(scope="session")
+def bmv2() -> None:
+    """A test that uses this is skipped where bmv2 cannot run."""
+
+
+@pytest.fixture(scope="session")
+def p4c() -> None:
+    """A test that uses this is skipped where p4c is not installed."""
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["tofino1", "tofino2"])
@@ -45,22 +102,11 @@ def switch(generation: int) -> Switch:
     return Switch(MAIN, generation=generation)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "tofino_generation" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.timeout(MODEL_TIMEOUT_S))
-
-
 @pytest.fixture(scope="session", params=[1, 2], ids=["tofino1", "tofino2"])
 def tofino_generation(request: pytest.FixtureRequest) -> int:
-    """Skips where the vendor's model or the compiler is missing, and names it."""
-    from bmv2_tests.tofino_model.model_switch import missing
-
-    generation = int(request.param)
-    if absent := missing(generation):
-        pytest.skip(f"not tested on the model of Tofino {generation}: {absent}")
-    return generation
+    """A test that uses this is skipped where the vendor's model or the compiler is missing."""
+    number: int = request.param
+    return number
 
 
 @pytest.fixture(scope="session")
@@ -72,16 +118,6 @@ def tofino_model(tofino_generation: int) -> Iterator[ModelSwitch]:
     switch = ModelSwitch(tofino_generation, assembled.program(tofino_generation))
     yield switch
     switch.close()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Reports all skips by the fixture above under one line, so that pytest shows them as one."""
-    report = yield
-    fixtures = {"bmv2", "tofino_generation"} & set(getattr(item, "fixturenames", ()))
-    if report.skipped and fixtures and isinstance(report.longrepr, tuple):
-        report.longrepr = (__file__, 1, report.longrepr[2])
-    return report
 
 
 @pytest.fixture(scope="module")

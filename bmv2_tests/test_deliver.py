@@ -10,15 +10,6 @@ from wiresum.join.constants import FLOOD_GROUP
 from wiresum_lab.doubles.workers import QUESTION
 
 
-def test_each_worker_gets_one_copy_even_if_several_share_a_port(harness: Bmv2Harness) -> None:
-    with harness.job(32) as job:
-        for worker in range(31):
-            job.send(job.packet(worker))
-        outcome = job.send(job.packet(31))
-        assert sorted((c.port, c.address) for c in outcome.copies) == sorted((h.port, h.address) for h in job.hosts)
-        assert len({copy.datagram for copy in outcome.copies}) == 1
-
-
 def test_a_receiver_without_an_entry_gets_no_copy_and_the_others_do(harness: Bmv2Harness) -> None:
     """This happens while a job is being removed."""
     with harness.job(3) as job:

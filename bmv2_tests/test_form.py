@@ -9,70 +9,15 @@ from dataclasses import replace
 import pytest
 from scapy.layers.inet import IP, UDP, IPOption_NOP
 from scapy.layers.l2 import Ether
-from scapy.packet import Padding
 
 from bmv2_tests.bmv2_harness import Bmv2Harness
-from bmv2_tests.frames import internet_checksum
-from wiresum_lab.doubles.workers import DATA, EMPTY, META, QUESTION, Packet
+from wiresum_lab.doubles.workers import DATA, EMPTY, QUESTION, Packet
 
-FULL = 24 + 4 * 64
 BATCH = 24
 """bmv2 has room for them on the way to one port."""
 OF_OTHERS = 4 + 4 + 1 + 13 + 8 + 32 + 12
 """Bits by which a packet becomes other traffic: IPv4's version, header length, fragment and protocol, the destination,
 and the upper bits of its port."""
-
-
-@pytest.mark.parametrize("kind", [DATA, EMPTY, META, QUESTION])
-@pytest.mark.parametrize("length", [0, 1, 23, 24, 25, 26, 28, 276, 278, FULL - 1, FULL, FULL + 1, FULL + 4])
-def test_each_kind_has_one_valid_length(harness: Bmv2Harness, kind: int, length: int) -> None:
-    right = FULL if kind == DATA else 24
-    with harness.job(2) as job:
-        datagram = job.packet(kind=kind).to_bytes().ljust(length, b"\1")[:length]
-        frame = harness.own_frame(job.hosts[0], payload=datagram)
-        accepted = "resent" if kind == QUESTION else "admitted"
-        assert job.send_frame(0, frame).reason == (accepted if length == right else "malformed")
-
-
-@pytest.mark.parametrize("missing", [1, 4, 100, 255, 256, 257, 280, 287])
-def test_a_truncated_frame_is_malformed(harness: Bmv2Harness, missing: int) -> None:
-    with harness.job(2) as job:
-        frame = bytes(job.frame(job.packet()))
-        assert len(frame) == 14 + 20 + 8 + FULL
-        outcome = job.send_frame(0, frame[:-missing])
-        assert not outcome.copies
-        # A frame that ends within Ethernet, IPv4 or UDP is not of this protocol, and is counted as other traffic.
-        assert outcome.reasons == ({"malformed": 1} if len(frame) - missing >= 42 else {})
-
-
-def test_a_packet_with_a_wrong_ipv4_checksum_is_malformed(harness: Bmv2Harness) -> None:
-    with harness.job(1) as job:
-        frame = job.frame(job.packet())
-        frame[IP].chksum = 0x1234
-        outcome = job.send_frame(0, frame)
-        assert outcome.reason == "malformed"
-        assert not outcome.copies
-
-
-@pytest.mark.parametrize("kind", [DATA, EMPTY, META, QUESTION])
-def test_a_packet_with_a_wrong_udp_checksum_is_malformed(harness: Bmv2Harness, kind: int) -> None:
-    with harness.job(1) as job:
-        frame = job.frame(job.packet(kind=kind))
-        frame[UDP].chksum = 0x1234
-        outcome = job.send_frame(0, frame)
-        assert (outcome.reason, outcome.copies) == ("malformed", ())
-
-
-@pytest.mark.parametrize("kind", [DATA, EMPTY, META])
-def test_what_a_host_leaves_to_its_device_is_malformed(harness: Bmv2Harness, kind: int) -> None:
-    """With transmit offload on, a checksum of the pseudo-header alone stands in the frame: `ethtool -K eth0 tx off`."""
-    with harness.job(1) as job:
-        frame = job.frame(job.packet(kind=kind))
-        whole = bytes(frame)
-        pseudo_header = whole[26:34] + b"\0\x11" + whole[38:40]
-        frame[UDP].chksum = ~internet_checksum(pseudo_header) & 0xFFFF
-        outcome = job.send_frame(0, frame)
-        assert (outcome.reason, outcome.copies) == ("malformed", ())
 
 
 def test_a_checksum_that_comes_out_as_zero_is_taken_in_its_other_form(harness: Bmv2Harness) -> None:
@@ -126,14 +71,6 @@ def _flipped(frame: bytes, bit: int) -> bytes:
     changed = bytearray(frame)
     changed[bit // 8] ^= 0x80 >> bit % 8
     return bytes(changed)
-
-
-def test_ethernet_padding_is_not_part_of_the_packet(harness: Bmv2Harness) -> None:
-    with harness.job(1) as job:
-        frame = job.frame(job.packet(kind=META)) / Padding(bytes(20))
-        outcome = job.send_frame(0, frame)
-        assert outcome.reason == "admitted"
-        assert [len(copy.frame) for copy in outcome.copies] == [14 + 20 + 8 + 24]
 
 
 @pytest.mark.parametrize("change", [{"options": [IPOption_NOP()] * 4}, {"flags": "MF"}, {"frag": 1}])

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import finsy as fy
 import pytest
 
-from bmv2_tests import lose
 from bmv2_tests.bmv2_harness import Bmv2Harness, Job
 from wiresum_lab.doubles.workers import META, QUESTION
 
 ROUNDS = 400
+CHANCES = 1 << 16
 
 
 @contextlib.contextmanager
 def losing(harness: Bmv2Harness, fraction: float, **match: int) -> Iterator[None]:
-    entry = lose.entry(fraction, **match)
+    """Loses a random `fraction`, above 0, of the copies of RESULTs that match `egress_port`, `job`, `receiver` (the
+    worker's index) and `round`; omitted fields match anything."""
+    action = fy.Action("lose_copies", chance=round(fraction * CHANCES) - 1)
+    entry = fy.P4TableEntry("lose", match=fy.Match(match), action=action, priority=1)
     harness.switch.tables.insert("a fault", [entry])
     try:
         yield

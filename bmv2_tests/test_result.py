@@ -8,38 +8,6 @@ from scapy.layers.l2 import Ether
 
 from bmv2_tests.bmv2_harness import WORKER_PORT, Bmv2Harness
 from wiresum.join.constants import SWITCH_PORT
-from wiresum_lab.doubles.workers import DATA, EMPTY, META, QUESTION
-
-
-@pytest.mark.parametrize(("kind", "payload_bytes"), [(DATA, 280), (EMPTY, 280), (META, 24), (QUESTION, 24)])
-def test_lengths_match_the_payload(harness: Bmv2Harness, kind: int, payload_bytes: int) -> None:
-    with harness.job(1) as job:
-        (copy,) = job.send(job.packet(kind=kind)).copies
-        frame = Ether(copy.frame)
-        assert len(copy.frame) == 14 + 20 + 8 + payload_bytes
-        assert frame[IP].len == 20 + 8 + payload_bytes
-        assert frame[UDP].len == 8 + payload_bytes
-
-
-def test_each_copy_is_addressed_to_its_receiver(harness: Bmv2Harness) -> None:
-    with harness.job(5) as job:
-        for worker in range(4):
-            job.send(job.packet(worker))
-        outcome = job.send(job.packet(4))
-        for host in job.hosts:
-            (copy,) = (copy for copy in outcome.copies if copy.address == host.address)
-            frame = Ether(copy.frame)
-            assert copy.port == host.port
-            assert (frame.src, frame.dst) == (harness.star.mac, host.mac)
-            assert frame[IP].src == harness.star.address
-
-
-@pytest.mark.parametrize("thread", range(0, 16, 5))
-def test_ports_are_those_of_the_thread(harness: Bmv2Harness, thread: int) -> None:
-    with harness.job(1, threads=16, slots=16) as job:
-        (copy,) = job.send(job.packet(slot=thread), thread=thread).copies
-        frame = Ether(copy.frame)
-        assert (frame[UDP].sport, frame[UDP].dport) == (SWITCH_PORT + thread, WORKER_PORT + thread)
 
 
 def test_a_job_with_a_port_offset_uses_only_those_ports_of_the_switch(harness: Bmv2Harness) -> None:
@@ -79,22 +47,3 @@ def test_header_fields_chosen_by_the_sender_are_replaced(harness: Bmv2Harness) -
         assert (result[IP].ttl, result[IP].id, str(result[IP].flags)) == (64, 0, "DF")
         assert result[UDP].sport == SWITCH_PORT
         assert result[UDP].chksum != 0
-
-
-@pytest.mark.parametrize("kind", [DATA, EMPTY])
-def test_the_answer_to_a_question_equals_the_answer_to_its_contribution(harness: Bmv2Harness, kind: int) -> None:
-    with harness.job(2) as job:
-        job.send(job.packet(0, kind=kind))
-        job.send(job.packet(1, kind=kind))
-        (again,) = job.send(job.packet(0, kind=kind)).copies
-        (answer,) = job.send(job.packet(0, kind=QUESTION)).copies
-        assert answer.frame == again.frame
-
-
-def test_a_resent_result_equals_the_multicast_one(harness: Bmv2Harness) -> None:
-    with harness.job(2) as job:
-        job.send(job.packet(0))
-        completing = job.packet(1)
-        (first,) = (copy for copy in job.send(completing).copies if copy.address == job.hosts[1].address)
-        (again,) = job.send(completing).copies
-        assert again.frame == first.frame

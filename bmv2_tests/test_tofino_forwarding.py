@@ -95,22 +95,6 @@ def test_frames_of_other_protocols_pass_unchanged(network: TofinoNetwork, ether_
     assert [(copy.port, copy.frame) for copy in network.send(2, frame)] == [(1, frame)]
 
 
-@pytest.mark.parametrize("length", [42, 65, 66, 321])
-def test_a_truncated_contribution_is_malformed(network: TofinoNetwork, length: int) -> None:
-    frame = network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack()
-    assert network.send(network.port(MEMBERS[0]), frame[:length]) == []
-    assert network.packets() == {"malformed": 1}
-
-
-def test_a_contribution_with_a_wrong_ipv4_checksum_is_refused(network: TofinoNetwork) -> None:
-    frame = bytearray(network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack())
-    frame[14 + 8] ^= 1  # the TTL
-    assert network.send(network.port(MEMBERS[0]), bytes(frame)) == []
-    assert network.packets() == {"malformed": 1}
-    complete(network)
-    assert network.results(JOB.number) == 1
-
-
 def test_a_frame_of_others_keeps_a_wrong_ipv4_checksum(network: TofinoNetwork) -> None:
     network.switch.groups[FLOOD_GROUP] = [(1, 0)]
     frame = bytearray(UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello").pack())

@@ -19,7 +19,7 @@ Described = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def bmv2() -> Any:
+def v1model() -> Any:
     """The P4Info of the bmv2 program."""
     protobuf = pytest.importorskip("google.protobuf.text_format", reason="needs: pip install '.[controller]'")
     messages = pytest.importorskip("finsy.proto", reason="needs: pip install '.[controller]'")
@@ -58,8 +58,8 @@ def program_tables(program: Program) -> Described:
     }
 
 
-def test_tables_match_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
-    expected, found = p4info_tables(bmv2), program_tables(tofino)
+def test_tables_match_those_of_bmv2(tofino: Program, v1model: Any) -> None:
+    expected, found = p4info_tables(v1model), program_tables(tofino)
     assert expected.keys() == found.keys()
     for name, table in expected.items():
         table["actions"] = {action.rpartition(".")[2] for action in table["actions"]}
@@ -68,10 +68,10 @@ def test_tables_match_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
         assert found[name] == table, name
 
 
-def test_actions_match_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
+def test_actions_match_those_of_bmv2(tofino: Program, v1model: Any) -> None:
     expected = {
         action.preamble.name: (action.preamble.id, [(p.name, p.bitwidth) for p in action.params])
-        for action in bmv2.actions
+        for action in v1model.actions
         if action.preamble.id & HASHED == 0
     }
     found = {
@@ -83,6 +83,6 @@ def test_actions_match_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
     assert found == expected
 
 
-def test_counters_match_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
-    expected = {counter.preamble.name: (counter.preamble.id, counter.size) for counter in bmv2.counters}
+def test_counters_match_those_of_bmv2(tofino: Program, v1model: Any) -> None:
+    expected = {counter.preamble.name: (counter.preamble.id, counter.size) for counter in v1model.counters}
     assert {name: (counter.number, counter.size) for name, counter in tofino.counters.items()} == expected

@@ -8,7 +8,6 @@ how many datagrams were sent, so that the test need not wait to see that nothing
 from __future__ import annotations
 
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -22,7 +21,9 @@ from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, count, d
 from wiresum.join.constants import STRAY_ROW
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch, SwitchStats
-from wiresum_lab.processes import PATIENCE_S
+from wiresum_lab.doubles.p4runtime_proxy import PATIENT
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 STRANGER = "127.0.1.1"
 SLOTS = 4096
@@ -89,13 +90,11 @@ class Workers:
 
 
 def stats_after_one_more_packet(switch: SoftwareSwitch, before: SwitchStats) -> SwitchStats:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+    def counted() -> SwitchStats | None:
         now = switch.stats()
-        if sum(now.packets.values()) > sum(before.packets.values()):
-            return now
-        time.sleep(0.0002)
-    raise AssertionError("the switch has not counted the packet")
+        return now if sum(now.packets.values()) > sum(before.packets.values()) else None
+
+    return wait_until(counted, "the switch has counted the packet")
 
 
 def play(step: Step, switch: SoftwareSwitch, workers: Workers, where: str) -> None:
@@ -149,7 +148,7 @@ class Programmed:
             address="127.0.0.1",
             port=self.switch.endpoint.port,
         )
-        self.driver = cleanup.enter_context(closing(P4RuntimeSwitch(target, election_id=2)))
+        self.driver = cleanup.enter_context(closing(P4RuntimeSwitch(target, election_id=2, times=PATIENT)))
         self.driver.wait_ready()
         self.driver.reconcile([])
         self._slots_used = 0

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -209,6 +209,12 @@ class Scenario:
 def load_all(folder: Path = FOLDER, *, without: Collection[str] = ()) -> tuple[Scenario, ...]:
     """All scenarios of all files, by file name and line, except for those that need one of the features `without`.
     Raises `VectorError` if there is none, or two have the same name."""
+    return tuple(scenario for scenario in _of_folder(folder) if not scenario.needs & set(without))
+
+
+@cache
+def _of_folder(folder: Path) -> tuple[Scenario, ...]:
+    """Read once for the many modules whose tests they are."""
     scenarios = [scenario for path in sorted(folder.glob("*.txt")) for scenario in load(path)]
     if not scenarios:
         raise VectorError(f"{folder}: no scenario: vectors are *.txt files here")
@@ -218,7 +224,7 @@ def load_all(folder: Path = FOLDER, *, without: Collection[str] = ()) -> tuple[S
             place = f"{scenario.path}:{scenario.line}"
             raise VectorError(f"{place}: {first.path.name}:{first.line} has a scenario {scenario.name} too")
         seen[scenario.name] = scenario
-    return tuple(scenario for scenario in scenarios if not scenario.needs & set(without))
+    return tuple(scenarios)
 
 
 def load(path: Path) -> tuple[Scenario, ...]:

@@ -78,15 +78,22 @@ def play(step: Step, harness: Bmv2Harness, hosts: dict[Member, Host], rows: list
         return miscounted
     if step.expectation.verdict is Verdict.PASS:
         return "" if all(content == frame for _, content in came) else f"not only the frame itself came out: {came}"
-    copies = [harness.as_copy(port, content) for port, content in came]
-    got = sorted((copy.port, copy.address, copy.thread, copy.datagram.hex(" ", 4)) for copy in copies)
+    got = sorted(received(harness, port, content) for port, content in came)
     receivers = [hosts[member] for member in step.expectation.receivers]
-    datagram = step.expectation.datagram.hex(" ", 4)
-    wanted = sorted((host.port, host.address, step.thread, datagram) for host in receivers)
+    rest = (SWITCH_PORT + step.thread, WORKER_PORT + step.thread, step.expectation.datagram.hex(" ", 4))
+    wanted = sorted((host.port, host.mac, host.address, *rest) for host in receivers)
     if len(got) != len(wanted):
         return f"{len(got)} packets came out, and not {len(wanted)}"
     wrong = [f"{one} came out, and not {other}" for one, other in zip(got, wanted, strict=True) if one != other]
     return wrong[0] if wrong else ""
+
+
+def received(harness: Bmv2Harness, port: int, content: bytes) -> tuple[int, str, str, int, int, str]:
+    """Where a frame goes, and what it carries."""
+    harness.as_copy(port, content)
+    frame = frames.UdpFrame.unpack(content)
+    target = (frame.target.mac.hex(":"), str(frame.target.address))
+    return (port, *target, frame.source_port, frame.target_port, frame.payload.hex(" ", 4))
 
 
 def counted(harness: Bmv2Harness, rows: list[int]) -> Counter[str]:

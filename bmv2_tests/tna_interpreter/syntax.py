@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from lark import Lark, Token, Tree
@@ -37,8 +37,9 @@ def _parser() -> Lark:
     return Lark((FOLDER / "grammar.lark").read_text(), parser="lalr", propagate_positions=True, maybe_placeholders=True)
 
 
+@lru_cache(maxsize=2)
 def parse(text: str) -> Node:
-    """Raises `P4Error` with the place of a syntax error."""
+    """The tree is shared, and no program changes it. Raises `P4Error` with the place of a syntax error."""
     try:
         return _parser().parse(text)
     except UnexpectedInput as error:

@@ -3,16 +3,12 @@ meanwhile."""
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from wiresum_lab import processes
-
-PATIENCE_S = 90.0
-wait_until = functools.partial(processes.wait_until, patience_s=PATIENCE_S)
+from wiresum_lab.processes import wait_until
 
 
 def now() -> float:

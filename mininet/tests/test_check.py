@@ -45,7 +45,7 @@ def test_the_exercise_is_the_programs_own_table_without_five_rows() -> None:
     assert exercise[:at] + left_out + exercise[at + 1 :] == solution
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_exercise_fails_and_shows_the_expected_output(tools: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main([str(EXERCISE), "sums", "questions"]) == 1
     output = capsys.readouterr().out
@@ -58,7 +58,7 @@ def test_the_solution_passes(tools: None, capsys: pytest.CaptureFixture[str]) ->
     assert "Every packet is answered as the protocol says." in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_wrong_row_is_found(tools: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = SOLUTION.read_text().replace(
         "(1, 1, 1, 1, _, 1, 1, 1, _, _, _) : resend();", "(1, 1, 1, 1, _, 1, 1, 1, _, _, _) : complete();"

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import pty
-import select
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 from wiresum_mininet import __main__ as program
 from wiresum_mininet import topology
 
-from .leftovers import PATIENCE_S, namespaces_of, now, wait_until, wait_until_empty
+from .leftovers import namespaces_of, now, wait_until_empty
+from .terminal import Terminal
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -134,7 +135,7 @@ def test_nothing_remains_of_a_killed_script_that_uses_the_classes(
     wait_until_empty(inside, started_before=at)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_networks_need_two_folders(mininet_here: None, tmp_path: Path) -> None:
     commands = tmp_path / "commands"
     commands.write_text("sh sleep 1000\n")
@@ -158,40 +159,17 @@ def test_two_networks_need_two_folders(mininet_here: None, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_the_prompt_opens_on_a_terminal_and_exit_ends_it(mininet_here: None, tmp_path: Path) -> None:
-    controlling, terminal = pty.openpty()
     command = [sys.executable, "-m", "wiresum_mininet", "--switch", "software", "--output", str(tmp_path)]
-    process = subprocess.Popen(
-        command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True, env=os.environ
-    )
-    os.close(terminal)
-    try:
-        assert "the controller runs at 10.0.0.100:43487" in until(controlling, "mininet> ")
-        os.write(controlling, b"pingall\n")
-        assert "0% dropped (20/20 received)" in until(controlling, "mininet> ")
-        os.write(controlling, b"h1 echo $RANK of $WORLD_SIZE at $WIRESUM_SWITCH\n")
-        assert "0 of 4 at 10.0.0.100:43487" in until(controlling, "mininet> ")
-        os.write(controlling, b"sum 1000\n")
-        assert "in 1000 elements, once: right everywhere" in until(controlling, "mininet> ")
-        os.write(controlling, b"exit\n")
-        until(controlling, "*** Done")
-        assert process.wait(PATIENCE_S) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(controlling)
+    with contextlib.closing(Terminal(command, tmp_path)) as terminal:
+        assert "the controller runs at 10.0.0.100:43487" in terminal.until_prompt()
+        assert "0% dropped (20/20 received)" in terminal.type("pingall")
+        assert "0 of 4 at 10.0.0.100:43487" in terminal.type("h1 echo $RANK of $WORLD_SIZE at $WIRESUM_SWITCH")
+        assert "in 1000 elements, once: right everywhere" in terminal.type("sum 1000")
+        assert "*** Done" in terminal.type("exit")
+        assert terminal.process.wait(PATIENCE_S) == 0
 
 
-def until(terminal: int, text: str) -> str:
-    """Reads a terminal until it has shown this text; gives its output."""
-    shown, give_up_at = "", time.monotonic() + PATIENCE_S
-    while text not in shown:
-        assert time.monotonic() < give_up_at, shown
-        if select.select([terminal], [], [], 1.0)[0]:
-            shown += os.read(terminal, 65536).decode(errors="replace")
-    return shown
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_training_gives_tables_a_picture_and_the_same_bits_as_on_loopback(mininet_here: None, tmp_path: Path) -> None:
     """The network has two racks with one worker each."""
     document = json.loads((topology.FOLDER / "racks" / "topology.json").read_text())
@@ -201,7 +179,7 @@ def test_a_training_gives_tables_a_picture_and_the_same_bits_as_on_loopback(mini
     (tmp_path / "small.json").write_text(json.dumps(document))
     network = ("--topology", str(tmp_path / "small.json"), "--gloo", "--no-captures")
     started = start(tmp_path, "train", "--epochs", "1", "--width", "2", *network)
-    output, _ = started.process.communicate(timeout=200)
+    output, _ = started.process.communicate(timeout=4 * PATIENCE_S)
     assert started.process.returncode == 0, output
     assert "bit for bit the same" in output
     found = json.loads((tmp_path / "run.json").read_text())
@@ -219,7 +197,7 @@ def test_a_training_gives_tables_a_picture_and_the_same_bits_as_on_loopback(mini
 
 def run(*arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "wiresum_mininet", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 

@@ -1,19 +1,16 @@
 """Types every command of docs/mininet.md and compares its output with the page, except for numbers. Needs bmv2.
 
-The waits of `sh sleep` are shortened; the command after one is repeated until it gives the output on the page.
+`sh sleep` is left out: the command after it is repeated until it gives the output on the page.
 """
 
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
 import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,12 +18,14 @@ from typing import NamedTuple
 import pytest
 
 from wiresum_lab.pages import blocks
+from wiresum_lab.patience import TimedOutError
+from wiresum_lab.processes import wait_until
+
+from .terminal import PROMPT, QUIET_S_MAX, Terminal
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "mininet.md"
-PROMPT = "mininet> "
 SLEEP = "sh sleep "
-PATIENCE_S = 400.0
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -70,38 +69,6 @@ def assert_shown(command: Command, shown: str) -> None:
         at = matching[0] + 1
 
 
-class Terminal:
-    """`make mininet` on a terminal."""
-
-    def __init__(self, arguments: list[str], folder: Path) -> None:
-        self._ours, theirs = pty.openpty()
-        environment = os.environ | {"TERM": "dumb", "COLUMNS": "400"}
-        self._process = subprocess.Popen(
-            arguments, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-        )
-        os.close(theirs)
-
-    def until_prompt(self) -> str:
-        shown, give_up_at = "", time.monotonic() + PATIENCE_S
-        while not shown.endswith(PROMPT):
-            assert time.monotonic() < give_up_at, shown
-            if select.select([self._ours], [], [], 1.0)[0]:
-                try:
-                    shown += os.read(self._ours, 65536).decode(errors="replace")
-                except OSError:  # the program has ended
-                    break
-        return shown
-
-    def type(self, text: str) -> str:
-        os.write(self._ours, f"{text}\n".encode())
-        return self.until_prompt()
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(PATIENCE_S)
-        os.close(self._ours)
-
-
 @pytest.fixture
 def folder(mininet_here: None, tmp_path: Path) -> Path:
     """A folder with the needed parts of the repository, and a `build` and a home of its own."""
@@ -123,14 +90,16 @@ def terminals() -> Iterator[list[Terminal]]:
 
 
 def assert_comes(command: Command, terminal: Terminal) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while True:
+    def comes() -> bool:
         try:
-            return assert_shown(command, terminal.type(command.text))
-        except AssertionError:
-            if time.monotonic() > give_up_at:
-                raise
-            time.sleep(1.0)
+            assert_shown(command, terminal.type(command.text))
+        except AssertionError as error:
+            latest.append(str(error))
+            return False
+        return True
+
+    latest: list[str] = []
+    wait_until(comes, command.text, error=lambda text: TimedOutError(f"{text}\n{latest[-1]}"))
 
 
 def made(text: str) -> list[str] | None:
@@ -152,7 +121,7 @@ def in_shell(text: str, folder: Path) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=QUIET_S_MAX,
         check=False,
     )
     return done.stdout + done.stderr
@@ -162,8 +131,8 @@ def play(typed: list[Command], folder: Path, terminals: list[Terminal], *more: s
     """`more`: options of `make mininet` that the page does not have."""
     for before, command, after in zip([None, *typed[:-1]], typed, [*typed[1:], None], strict=True):
         if command.text.startswith(SLEEP):
-            time.sleep(1.0)
-        elif before is not None and before.text.startswith(SLEEP):
+            continue
+        if before is not None and before.text.startswith(SLEEP):
             assert_comes(command, terminals[-1])
         elif command.prompt == PROMPT:
             assert_shown(command, terminals[-1].type(command.text))
@@ -174,14 +143,14 @@ def play(typed: list[Command], folder: Path, terminals: list[Terminal], *more: s
             assert_shown(command, in_shell(command.text, folder))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_command_prints_the_output_on_the_page(folder: Path, terminals: list[Terminal]) -> None:
     typed = commands()
     assert len(typed) > 30
     play(typed, folder, terminals)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_job_goes_on_at_the_second_switch_as_the_page_says(
     kind: str, tmp_path: Path, terminals: list[Terminal]
 ) -> None:

@@ -33,7 +33,6 @@ from wiresum_mininet.topology import AGGREGATE, Shape, SwitchPlan
 THRIFT_PORT = 9090
 OFFLOADS = ("tx", "tso", "gso", "gro", "sg")
 COIN_PREFERENCE, DOWN_PREFERENCE = 2, 3
-CARRIER_S_MAX = 30.0
 DROP_ALL = f"1,6 0 0 {BPF_DROP}"
 """A filter program of one instruction, which returns."""
 
@@ -93,7 +92,7 @@ class PortIntf(TCIntf):  # type: ignore[misc]
 
     def await_carrier(self) -> None:
         """Returns when packets pass: the kernel learns up to a second late that the other end is up, too."""
-        wait_until(lambda: "state UP" in self.cmd("ip link show", self.name), f"{self.name} was up", CARRIER_S_MAX)
+        wait_until(lambda: "state UP" in self.cmd("ip link show", self.name), f"{self.name} was up")
 
     def lose(self, fraction: float) -> None:
         """Loses this fraction of the packets that leave here. (Packet sockets such as bmv2's get frames before

@@ -11,6 +11,7 @@ import pytest
 
 from wiresum.compiled import compile_program as p4_compile
 from wiresum.compiled.compile_program import TOFINO_COMPILER
+from wiresum.controller.p4runtime.sizes import ours, parse, sizes_of
 
 STAGES_MAX = {"tofino": 12, "tofino2": 20}
 SELECTS_MIN = 5
@@ -37,6 +38,7 @@ def test_the_program_fits_the_chip_and_has_the_tables_of_bmv2(target: str, tmp_p
     assert counters(p4info.read_text()) == counters(bmv2)
     assert bfrt_identifiers(bfrt.read_text()) == identifiers(bmv2)
     assert bfrt_counters(bfrt.read_text()) == counters(bmv2)
+    assert sizes_of(parse(p4info.read_text()), target) == sizes_of(ours(), "bmv2")
 
 
 def ingress_stages(assembly: str) -> int:

@@ -7,11 +7,16 @@ program.device_config     # bytes for SetForwardingPipelineConfig
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
+import re
 from dataclasses import dataclass
 from importlib import resources
 
 __all__ = ["Program", "load"]
+
+DIGEST_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,19 @@ class Program:
     job_rows: int
     """Rows of the counters; row 0 is for packets of no job."""
 
+    @functools.cached_property
+    def version(self) -> str:
+        """As its P4Info says: of the wire protocol and of the tables (p4src/common/sizes.p4)."""
+        found = re.search(r'^pkg_info \{[^}]*\bversion: "([^"]*)"', self.p4info, re.MULTILINE)
+        return found[1] if found else ""
 
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of its P4Info: tells two builds of one version apart."""
+        return hashlib.sha256(self.p4info.encode()).hexdigest()[:DIGEST_DIGITS]
+
+
+@functools.cache
 def load(target: str) -> Program:
     """The program for "v1model". `FileNotFoundError` if there is none for the target."""
     folder = resources.files(__package__)
