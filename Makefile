@@ -4,7 +4,8 @@
 #   PYTHON=python3   the interpreter it is made from
 #   PYTHONS=...      the interpreters that wheels are built for, and tested with
 #   ARGS=...         arguments for the demos, mininet, scale and bench
-#   JOBS=...         how many compilers and tests run at once
+#   JOBS=...         how many compilers and C++ tests run at once
+#   TEST_WORKERS=... how many files of Python tests run at once
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -102,11 +103,12 @@ bench-gpu: $(ready)-demo  ##! test and measure tensors on this machine's GPU; TO
 # ---- tests ---------------------------------------------------------------------------------------------------------
 
 # run_ctest BUILD,OPTIONS: says how many tests passed, and shows those that did not. A run that hangs is ended, and says
-# which tests had not.
-CTEST_SECONDS ?= 1200
+# which tests had not. TEST_PATIENCE makes every time-out as many times longer as this machine is slower than a quiet one.
+patience = $$($(PYTHON) lab/wiresum_lab/slowness.py $(1))
 define run_ctest
 @echo "ctest: $(1) $(2)"
-@timeout --kill-after 10 $(CTEST_SECONDS) ctest --test-dir $(1) --no-tests=error --timeout 120 $(2) --output-on-failure \
+@timeout --kill-after 10 $(call patience,1200) ctest --test-dir $(1) --no-tests=error --timeout $(call patience,180) $(2) \
+  --output-on-failure \
   >$(1)/ctest.log 2>&1 || { grep -v -E '( Passed |^ +Start )' $(1)/ctest.log; \
   awk '/^ +Start +[0-9]+:/ { split($$2, n, ":"); began[n[1]] = $$0 } / Test +#[0-9]+:/ { match($$0, /#[0-9]+/); \
   delete began[substr($$0, RSTART + 1, RLENGTH - 1)] } END { for (id in began) print "did not end:" began[id] }' \
@@ -114,42 +116,73 @@ define run_ctest
 @grep -E 'tests passed' $(1)/ctest.log || echo 'none is here'
 endef
 
-.PHONY: test test-all test-cpp test-python test-quick test-slow sanitize asan tsan fuzz fuzz-short soak
+# The tiers: CONTRIBUTING.md. Each has all that the one before has, and no test is in none.
+.PHONY: test test-all test-nightly test-cpp test-cpp-slow test-cpp-nightly test-python test-quick test-slow times build-dev
+.PHONY: sanitize asan asan-all tsan tsan-all fuzz fuzz-short soak
 test: test-cpp test-quick  ##! run what tells whether something is broken, in minutes
 
-test-all: test sanitize fuzz-short test-slow  ##! run all tests: these, slow ones, sanitizers, short fuzz runs
+test-all: test-cpp-slow sanitize fuzz-short test-slow  ##! run what decides about a change: with slow tests, sanitizers, short fuzz runs
 
-test-cpp: $(ready)-dev  ##! run the C++ tests
+# At its end it writes down what it has seen, so that `make test-all` knows what has changed since.
+test-nightly: lint-tidy-all test-cpp-nightly asan-all tsan-all fuzz soak test-python soak-cluster deb wheels test-wheels  ##! run all there is, for hours
+	$(py) -m wiresum_lab.suite.proofs
+
+build-dev: $(ready)-dev
 	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
 	cmake --build --preset dev
-	$(call run_ctest,build/dev,--label-exclude slow)
+
+test-cpp: build-dev  ##! run the C++ tests, but slow ones
+	$(call run_ctest,build/dev,--label-exclude 'slow|nightly')
+
+test-cpp-slow: build-dev
+	$(call run_ctest,build/dev,--label-exclude nightly)
+
+test-cpp-nightly: build-dev
+	$(call run_ctest,build/dev)
 
 # They mostly wait: one file more at a time than there are compilers. So NumPy needs no threads of its own.
-test-python test-quick test-slow: export OPENBLAS_NUM_THREADS = 1
-pytest = $(py) -m pytest --numprocesses $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
-test-python: test-cpp  ##! run all Python tests, or those of PYTEST_ARGS='-k join'
+TEST_WORKERS ?= $(shell echo $$(($(JOBS) + 1)))
+test-python test-quick test-slow times: export OPENBLAS_NUM_THREADS = 1
+pytest = $(py) -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+test-python: build-dev  ##! run all Python tests, or those of PYTEST_ARGS='-k join'
 	$(pytest)
 
-test-quick: test-cpp
-	$(pytest) -m 'not slow'
+test-quick: build-dev
+	$(pytest) -m 'not slow and not nightly'
 
-test-slow: test-cpp
-	$(call run_ctest,build/dev,--label-regex slow --no-tests=ignore)
-	$(pytest) -m slow
+test-slow: build-dev
+	$(pytest) -m 'not nightly or unproved'
 
-# C++ tests and simulation under ASan + UBSan, those with threads under TSan.
+times: build-dev  ##! measure the tests of PYTEST_ARGS, or all, for lab/tests/times.toml; the machine must be quiet
+	$(pytest) --write-times
+
+# What is pure, and the simulation, under ASan + UBSan; what has threads under TSan. `make asan-all` runs everything
+# under ASan + UBSan.
 sanitize: asan tsan
+
+pure_tests := $(addprefix host_agent/tests/,numeric/numeric_test worker/worker_test schedule/schedule_test sim/sim_test \
+  wire/packet_test transport/ethernet/ethernet_test) $(addprefix soft_switch/tests/,dataplane_test vectors_test)
+run_side_by_side = printf '$(1)/%s\n' $(2) | xargs -P $(JOBS) -I{} timeout $(call patience,1200) {} --gtest_brief=1
 
 # Python is not built with a sanitizer, so what the simulation's module needs of it is loaded first. What Python itself
 # leaves behind is no leak of ours.
 runtime = $(shell $(or $(CXX),c++) -print-file-name=$(1))
 asan: $(ready)-dev
 	cmake --preset asan -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
+	cmake --build --preset asan --target wiresum_sim $(notdir $(pure_tests))
+	$(call run_side_by_side,build/asan,$(pure_tests))
+	$(simulate_under_asan) $(ASAN_SEEDS)
+
+asan-all: $(ready)-dev
+	cmake --preset asan -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
 	cmake --build --preset asan
 	$(call run_ctest,build/asan)
+	$(simulate_under_asan) $(ASAN_SEEDS)
+
+simulate_under_asan = \
 	LD_PRELOAD='$(call runtime,libasan.so) $(call runtime,libubsan.so) $(call runtime,libstdc++.so)' \
 	  ASAN_OPTIONS=detect_leaks=0 WIRESUM_SIM=$(CURDIR)/build/asan/host_agent/tests/sim \
-	  $(py) -m pytest --numprocesses 2 --capture sys host_agent/tests/sim --seeds $(ASAN_SEEDS)
+	  $(py) -m pytest --numprocesses $(JOBS) --capture sys host_agent/tests/sim --seeds
 
 # The longest first: they run side by side.
 threaded_tests := $(if $(wildcard /usr/include/xdp/xsk.h),host_agent/tests/transport/xdp/xdp_test)
@@ -158,13 +191,19 @@ threaded_tests += host_agent/tests/stress/stress_test host_agent/tests/engine/en
 tsan: $(ready)-dev
 	cmake --preset tsan >/dev/null
 	cmake --build --preset tsan --target $(notdir $(threaded_tests))
-	printf 'build/tsan/%s\n' $(threaded_tests) | xargs -P $(JOBS) -I{} env {} --gtest_brief=1
+	$(call run_side_by_side,build/tsan,$(threaded_tests))
+
+# All C++ tests, whether they have threads or not.
+tsan-all: $(ready)-dev
+	cmake --preset tsan >/dev/null
+	cmake --build --preset tsan
+	$(call run_ctest,build/tsan)
 
 fuzz: $(ready)-dev  ##! fuzz parser and state machines, FUZZ_SECONDS=300 each
 	.ci/fuzz $(FUZZ_SECONDS)
 
 fuzz-short: $(ready)-dev
-	.ci/fuzz 10
+	.ci/fuzz 5
 
 soak: $(ready)-dev  ##! run the simulation with SOAK_SEEDS=10000 seeds
 	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
@@ -179,7 +218,7 @@ soak-cluster: $(ready)-dev  ##! train under faults and attacks for SOAK_SECONDS=
 
 # ---- the code itself -----------------------------------------------------------------------------------------------
 
-.PHONY: lint lint-python lint-types lint-imports lint-cpp lint-tidy lint-proto lint-constants lint-p4 lint-shell format proto constants p4
+.PHONY: lint lint-python lint-types lint-imports lint-cpp lint-tidy lint-tidy-all lint-proto lint-constants lint-p4 lint-shell format proto constants p4
 lint: lint-python lint-types lint-imports lint-proto lint-constants lint-p4 lint-cpp lint-tidy lint-shell  ##! check style, types, layers and C++
 
 lint-python: $(ready)-dev
@@ -202,12 +241,15 @@ lint-p4:
 	$(PYTHON) p4src/wiresum/compiled/compile_program.py --check
 
 lint-cpp: $(ready)-dev
-	$(VENV)/bin/clang-format --dry-run -Werror $(cpp)
+	@echo "clang-format: $(words $(cpp)) files"
+	@$(VENV)/bin/clang-format --dry-run -Werror $(cpp)
 
 lint-tidy: $(ready)-dev
-	cmake --preset tidy -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
-	$(py) $(VENV)/bin/run-clang-tidy.py -quiet -j $(JOBS) -p build/tidy -clang-tidy-binary $(VENV)/bin/clang-tidy -extra-arg=-Wno-unknown-warning-option \
-	  '$(CURDIR)/(host_agent|soft_switch)/src/(?!bindings)'
+	$(py) -m wiresum_lab.tidy --jobs $(JOBS)
+
+# Those that are known to be clean, too.
+lint-tidy-all: $(ready)-dev
+	$(py) -m wiresum_lab.tidy --jobs $(JOBS) --all
 
 lint-shell:
 	@if command -v shellcheck >/dev/null; then shellcheck $(scripts); else echo "shellcheck is not here: scripts not checked"; fi
@@ -215,7 +257,8 @@ lint-shell:
 format: $(ready)-dev  ##! format Python and C++
 	$(VENV)/bin/ruff check --quiet --fix-only .
 	$(VENV)/bin/ruff format --quiet .
-	$(VENV)/bin/clang-format -i $(cpp)
+	@echo "clang-format: $(words $(cpp)) files"
+	@$(VENV)/bin/clang-format -i $(cpp)
 
 # Generates the Python messages from join.proto.
 proto: $(ready)-dev
