@@ -11,8 +11,9 @@ from finsy.proto import p4i
 from google.protobuf import text_format
 
 from wiresum import join
+from wiresum.controller import JoinServer
 from wiresum.controller.driver import REASONS
-from wiresum.controller.metrics import ReportCollector
+from wiresum.controller.metrics import CertificateCollector, LoopCollector, ReportCollector
 from wiresum.switch.metrics import DataplaneCollector
 from wiresum.switch.software_switch import SoftwareSwitch
 
@@ -65,11 +66,17 @@ def test_the_drop_reasons_are_documented_in_order() -> None:
 
 def test_every_metric_is_documented() -> None:
     page = (DOCS / "operations.md").read_text()
-    job = join.JobReport(packets={"stale": 1})
+    worker = join.WorkerReport(state="attending", certificate_expires_at=1.0)
+    job = join.JobReport(packets={"stale": 1}, workers=[worker])
     switch = join.SwitchReport(stray_packets={"unknown": 1})
     report = join.Report(jobs=[job], switches=[switch], service=join.ServiceReport(refusals={"not_found": 1}))
     with contextlib.closing(SoftwareSwitch(port=0, threads=1)) as device:
-        families = [*ReportCollector(lambda: report).collect(), *DataplaneCollector(device.stats).collect()]
+        server = JoinServer(device)
+        collectors = (
+            ReportCollector(lambda: report), DataplaneCollector(device.stats), LoopCollector(server),
+            CertificateCollector({"service": Path("/nowhere")}),
+        )  # fmt: skip
+        families = [family for collector in collectors for family in collector.collect()]
     names = {sample.name for family in families for sample in family.samples}
     assert len(names) > 20
     assert {name for name in names if f"`{name}" not in page} == set()
