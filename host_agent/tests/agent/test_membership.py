@@ -24,9 +24,11 @@ from wiresum.agent.errors import (
     JoinError,
     SwitchUnreachableError,
     WiresumError,
+    WorkerLeftError,
     WorkerLostError,
 )
 from wiresum.agent.membership import Membership
+from wiresum.agent.statistics import TrafficStats
 from wiresum.agent.world import WORLD, World
 from wiresum.controller import Endpoint, JoinServer, Limits
 from wiresum_lab.doubles.controller import Client, RecordingDriver
@@ -445,6 +447,17 @@ def test_a_worker_that_cannot_move_hears_that_its_service_was_started_anew(servi
     (error,) = job.await_errors()
     assert isinstance(error, SwitchUnreachableError)
     assert "was started anew" in str(error)
+
+
+def test_results_that_are_on_their_way_when_another_worker_leaves_come_first(
+    network: Network, service: Service, start: Start
+) -> None:
+    job = start(service.endpoint, [DataPath(), DataPath()])
+    last_at = network.now() + Limits().leave_grace_ms / 1000 + 2.0
+    job.members[0]._traffic = lambda: TrafficStats(results=int(20 * min(network.now(), last_at)))
+    job.members[1].leave()
+    network.wait_until(lambda: job.paths[0].errors, "it hears that the other one has left")
+    assert isinstance(job.paths[0].errors[0], WorkerLeftError) and last_at <= network.now() < last_at + 1.0
 
 
 @pytest.mark.parametrize("how", ["refused", "silence"])

@@ -63,6 +63,8 @@ ABORT_S_MAX = 30.0
 THREAD_END_S_MAX = 0.5
 DIAGNOSE_S_MAX = 1.0
 BEGIN_S_MAX = 5.0
+LOOK_S, STILL_LOOKS, LOOKS_MAX = 0.01, 10, 500
+"""For results, after another worker has left: how often, how many without a new one end it, and how many there are."""
 ATTEMPT_BYTES = 16
 _LEFT = messages.JobEnded(cause=messages.JobEnded.WORKER_LEFT)
 NO_ROUND = 0
@@ -462,7 +464,19 @@ class Membership:
         if ended.cause == messages.JobEnded.SWITCH_LOST:
             return _End(error, ended.reason)
         self._note_over()
+        if ended.cause == messages.JobEnded.WORKER_LEFT:
+            self._await_last_results()
         return _End(error)
+
+    def _await_last_results(self) -> None:
+        """Those of collectives that the worker which has left took part in come all the same, and this process may have
+        stood still since they were sent. It may do so again, so looks count, and not seconds."""
+        results, still = self._traffic().results, 0
+        for _ in range(LOOKS_MAX):
+            if still == STILL_LOOKS or self._clock.wait(self._leaving, LOOK_S):
+                return
+            before, results = results, self._traffic().results
+            still = still + 1 if results == before else 0
 
     def _why_forgotten(self) -> WiresumError:
         return error_of_forgotten(self._job_name, self.where, self.own_stop(), self.grant.rank, self._address)
