@@ -24,7 +24,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 import wiresum.torch
+from wiresum.agent import membership
+from wiresum.torch import waits
 from wiresum.torch.backend import WiresumBackend, backend_of
+from wiresum_lab.patience import PATIENCE_S
 
 
 def world() -> Any:
@@ -60,6 +63,7 @@ def main(
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     torch.set_num_threads(1)
+    wait_long()
     if setup["prepare"]:
         importlib.import_module(setup["prepare"]).load()
     rank, size, regroups = setup["rank"], setup["size"], setup["regroups"]
@@ -72,6 +76,11 @@ def main(
     if dist.is_initialized():
         dist.destroy_process_group()
     sys.stdout.flush()
+
+
+def wait_long() -> None:
+    """Other ranks, the store and the service may stand still when one of them should say why something failed."""
+    waits.CAUSE_S = waits.CALLS_S = waits.DEPARTURE_S = waits.DRAIN_S = membership.LEAVE_S_MAX = PATIENCE_S / 4
 
 
 def regroup(setup: dict[str, Any], turn: int, function: Any) -> Any:

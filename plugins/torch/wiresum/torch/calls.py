@@ -19,13 +19,13 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import DistError
 
 from wiresum.agent.polling import sleep_until
+from wiresum.torch import waits
 
 if TYPE_CHECKING:
     from wiresum.agent.session import Operation
 
 KEPT = 4096
 """How many of the newest calls are kept. A worker that has made more since says so."""
-ANSWERS_S_MAX = 2.0
 NOTE_S_MAX = 0.2
 """A call is noted just after its submission, maybe by a thread that the system has put aside meanwhile."""
 POLL_S = 0.01
@@ -106,7 +106,7 @@ class CallLog:
 
     def compare(self, number: int | None) -> str:
         """What each worker called as number `number`, in words; if that is None, another worker must publish it. ""
-        without an answer. Waits for the others for ANSWERS_S_MAX at most, once."""
+        without an answer. Waits for the others for waits.CALLS_S at most, once."""
         if self._compared is None:
             try:
                 self._compared = self._compare(number)
@@ -115,7 +115,7 @@ class CallLog:
         return self._compared
 
     def _compare(self, number: int | None) -> str:
-        deadline = self._clock() + ANSWERS_S_MAX
+        deadline = self._clock() + waits.CALLS_S
         if number is not None:
             # Workers may notice at different numbers; all report the same one.
             self._store.compare_set("diverged", "", f"{number}")

@@ -26,19 +26,18 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError, WorkerLeftError
 from wiresum.agent.polling import sleep_until
 from wiresum.join import hosts
+from wiresum.torch import waits
 from wiresum.torch.accelerators import refuse_capture, synchronize
 from wiresum.torch.calls import Call, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.names import installed_name
-from wiresum.torch.network import DRAIN_TIMEOUT_S, Network
+from wiresum.torch.network import Network
 from wiresum.torch.plan import Tensors, copy_back, divide, in_place, through_gloo
 from wiresum.torch.work import GlooWork, NetworkWork
 
 log = logging.getLogger("wiresum")
 
 POINT_TO_POINT = ("send", "recv")
-CAUSE_TIMEOUT_S = 5.0
-"""How long to wait for the service to say who was lost, after Gloo found a connection broken."""
 END_AFTER_S = 1.0
 """When a group's Gloo ends that its last holder must not end."""
 BREAK_TIMEOUT = timedelta(milliseconds=1)
@@ -228,7 +227,7 @@ class Gloo:
         def is_over() -> bool:
             return not pending() or (self.network is not None and self.network.session.failure is not None)
 
-        sleep_until(is_over, time.monotonic() + DRAIN_TIMEOUT_S)
+        sleep_until(is_over, time.monotonic() + waits.DRAIN_S)
         return pending()
 
     def break_connections(self) -> None:
@@ -312,7 +311,7 @@ class Gloo:
 
     def _await_end(self, check: NetworkWork) -> None:
         """After a time-out, which ends the check, too: then the session has the cause, which says who lags."""
-        deadline = time.monotonic() + CAUSE_TIMEOUT_S
+        deadline = time.monotonic() + waits.CAUSE_S
         while not check.is_completed() and time.monotonic() < deadline:
             time.sleep(0.01)
 
@@ -329,7 +328,7 @@ class Gloo:
             session = network.session
             if call.check is not None and limit_s == call.said.timeout_s:
                 self._await_end(call.check)
-            deadline = time.monotonic() + (CAUSE_TIMEOUT_S if limit_s is None else 0)
+            deadline = time.monotonic() + (waits.CAUSE_S if limit_s is None else 0)
             while session.failure is None and time.monotonic() < deadline:
                 time.sleep(0.01)
             left = network.left

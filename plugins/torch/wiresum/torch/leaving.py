@@ -12,8 +12,6 @@ import threading
 
 from torch._C._distributed_c10d import Store
 
-ANSWER_S_MAX = 2.0
-
 
 class Departures:
     """A thread asks the store: a caller that waits for a key blocks all other requests, perhaps for long."""
@@ -30,7 +28,7 @@ class Departures:
         with contextlib.suppress(RuntimeError):  # the store's host has left
             self._store.set(str(self._rank), str(finished))
 
-    def finished_by(self, rank: int, wait_s: float = ANSWER_S_MAX) -> int | None:
+    def finished_by(self, rank: int, wait_s: float) -> int | None:
         """For the first worker that left. 0 if it did not say; None if the store has not answered yet."""
         with self._lock:
             if not self._asked:

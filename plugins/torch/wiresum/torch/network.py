@@ -27,7 +27,7 @@ from wiresum.agent.errors import (
 from wiresum.agent.periodic import Periodic
 from wiresum.agent.polling import sleep_until
 from wiresum.agent.session import FLOATING, Form, Operation, Scaling, Session
-from wiresum.torch import flight_recorder, rows
+from wiresum.torch import flight_recorder, rows, waits
 from wiresum.torch import plan as plans
 from wiresum.torch.accelerators import (
     Piece,
@@ -41,15 +41,12 @@ from wiresum.torch.accelerators import (
 from wiresum.torch.attendant import Attendant
 from wiresum.torch.calls import Call, CallLog, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
-from wiresum.torch.leaving import ANSWER_S_MAX, Departures
+from wiresum.torch.leaving import Departures
 from wiresum.torch.order import SubmissionOrder
 from wiresum.torch.pieces import cut
 from wiresum.torch.plan import CollectivePlan, Tensors, device_of, divide
 from wiresum.torch.statistics import Way
 from wiresum.torch.work import GlooWork, NetworkWork, stay_on
-
-DRAIN_TIMEOUT_S = 5.0
-"""How long destroy_process_group waits for works that nobody has waited for."""
 
 LEFT_S_MIN = 0.001
 """The time-out of a piece whose turn came when the call's time was nearly over."""
@@ -358,9 +355,9 @@ class Network:
         if self.left is None:
             self._require_everybody()
 
-    def lacks_for_gloo(self, number: int, left: WorkerLeftError, wait_s: float = ANSWER_S_MAX) -> bool:
+    def lacks_for_gloo(self, number: int, left: WorkerLeftError, wait_s: float | None = None) -> bool:
         """Whether this collective of Gloo needs the worker that has left. False as long as that is unknown."""
-        finished = self._departures.finished_by(left.rank, wait_s)
+        finished = self._departures.finished_by(left.rank, waits.DEPARTURE_S if wait_s is None else wait_s)
         return finished is not None and number >= finished
 
     def _require_everybody(self) -> None:
@@ -397,9 +394,9 @@ class Network:
     def drain(self) -> None:
         """Waits a moment for pending works."""
         if self.direct is not None:
-            self.direct.drain(timedelta(seconds=DRAIN_TIMEOUT_S))
-        self._order.drain(DRAIN_TIMEOUT_S)
-        self._attendant.drain(DRAIN_TIMEOUT_S)
+            self.direct.drain(timedelta(seconds=waits.DRAIN_S))
+        self._order.drain(waits.DRAIN_S)
+        self._attendant.drain(waits.DRAIN_S)
 
     def say_finished(self, gloo_pending: int | None) -> None:
         """Publishes how many of Gloo's collectives this worker has finished: those before `gloo_pending`, or all."""
