@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 ABSENCE_SAID_AFTER_S = 2.0
 FALLBACK_S = 5.0
 """Longer than a controller takes to start. A switch is silent too while another worker does not send."""
+LOOK_S, STILL_LOOKS, LOOKS_MAX = 0.01, 10, 500
+"""For last results: the pause between two looks, how many without a new one end it, and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,18 @@ class Silence:
             self.unanswered += traffic.packets_sent - self._traffic.packets_sent
         self._traffic = traffic
         return self._clock() - self._since
+
+
+def await_last_results(traffic: Callable[[], TrafficStats], pause: Callable[[float], bool]) -> None:
+    """Those of collectives that a worker which has left took part in come all the same, and this process may have stood
+    still since they were sent. It may do so again, so looks count, and not seconds. `pause` waits for so many, and
+    returns whether this worker leaves, too."""
+    results, still = traffic().results, 0
+    for _ in range(LOOKS_MAX):
+        if still == STILL_LOOKS or pause(LOOK_S):
+            return
+        before, results = results, traffic().results
+        still = still + 1 if results == before else 0
 
 
 class Absence:

@@ -31,16 +31,11 @@ from typing import Any, NamedTuple
 
 from wiresum import join as messages
 from wiresum.agent import lifetime
-from wiresum.agent.absence import Absence, Patience, Silence
+from wiresum.agent.absence import Absence, Patience, Silence, await_last_results
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of, error_of_forgotten
-from wiresum.agent.errors import (
-    JoinError,
-    SessionClosedError,
-    SwitchUnreachableError,
-    WiresumError,
-)
+from wiresum.agent.errors import JoinError, SessionClosedError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption, ask_until_granted, with_address
 from wiresum.agent.moves import Halt, Move, Moves
 from wiresum.agent.multicast import GroupWatch
@@ -63,8 +58,6 @@ ABORT_S_MAX = 30.0
 THREAD_END_S_MAX = 0.5
 DIAGNOSE_S_MAX = 1.0
 BEGIN_S_MAX = 5.0
-LOOK_S, STILL_LOOKS, LOOKS_MAX = 0.01, 10, 500
-"""For results, after another worker has left: how often, how many without a new one end it, and how many there are."""
 ATTEMPT_BYTES = 16
 _LEFT = messages.JobEnded(cause=messages.JobEnded.WORKER_LEFT)
 NO_ROUND = 0
@@ -465,18 +458,8 @@ class Membership:
             return _End(error, ended.reason)
         self._note_over()
         if ended.cause == messages.JobEnded.WORKER_LEFT:
-            self._await_last_results()
+            await_last_results(self._traffic, lambda pause_s: self._clock.wait(self._leaving, pause_s))
         return _End(error)
-
-    def _await_last_results(self) -> None:
-        """Those of collectives that the worker which has left took part in come all the same, and this process may have
-        stood still since they were sent. It may do so again, so looks count, and not seconds."""
-        results, still = self._traffic().results, 0
-        for _ in range(LOOKS_MAX):
-            if still == STILL_LOOKS or self._clock.wait(self._leaving, LOOK_S):
-                return
-            before, results = results, self._traffic().results
-            still = still + 1 if results == before else 0
 
     def _why_forgotten(self) -> WiresumError:
         return error_of_forgotten(self._job_name, self.where, self.own_stop(), self.grant.rank, self._address)
