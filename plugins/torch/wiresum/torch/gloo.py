@@ -33,13 +33,13 @@ from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_er
 from wiresum.torch.names import installed_name
 from wiresum.torch.network import Network
 from wiresum.torch.plan import Tensors, copy_back, divide, in_place, through_gloo
-from wiresum.torch.work import GlooWork, NetworkWork
+from wiresum.torch.work import Callbacks, GlooWork, NetworkWork
 
 log = logging.getLogger("wiresum")
 
 POINT_TO_POINT = ("send", "recv")
-END_AFTER_S = 1.0
-"""When a group's Gloo ends that its last holder must not end."""
+LAST_LOOKS, LAST_LOOK_S = 5, 0.01
+"""How often a thread of Gloo's may have the interpreter's lock, and drop a callback that has ended."""
 BREAK_TIMEOUT = timedelta(milliseconds=1)
 BREAK_TAG, PROBE_TAG = 0x7FFFFFFF, 0x7FFFFFFE
 """No user's receive has these tags."""
@@ -86,19 +86,21 @@ class Gloo:
         self._failure: Exception | None = None
         self._under_way: dict[GlooWork, None] = {}
         """Collectives, the oldest first, until they are settled, or found complete at the next call."""
+        self._callbacks = Callbacks()
 
     def __del__(self) -> None:
         """The end of PyTorch's object waits for Gloo's threads, and these may need the interpreter's lock. So it may be
-        dropped last neither by one of them, since they run callbacks of works, nor by C++ that has the lock: DDP's
-        reducer, which holds a group without the C++ part by itself. Then another thread ends it, a moment later."""
+        dropped last neither by one of them, since they run callbacks of works, nor by C++ that has the lock, as DDP's
+        reducer may, which holds a group without the C++ part by itself, as long as they have anything to do. Then
+        another thread keeps it until that is done."""
         is_ours = not isinstance(self.backend, PlainGloo)
         is_gloos_thread = isinstance(threading.current_thread(), threading._DummyThread)  # it is none of Python's
         if sys.is_finalizing() or (is_ours and not is_gloos_thread):
             return
         held = [self.__dict__.pop(name, None) for name in ("_group", "backend")]
-        end = threading.Timer(END_AFTER_S, held.clear)
-        end.daemon = False  # else it could be in the middle of that when Python ends
-        end.start()
+        arguments = (held, list(self._under_way), self._callbacks)
+        # No daemon, which could be in the middle of that when Python ends.
+        threading.Thread(target=_drop, args=arguments, name="wiresum-gloo-end", daemon=False).start()
 
     @property
     def calls(self) -> int:
@@ -156,6 +158,7 @@ class Gloo:
             timeout_s=call.said.timeout_s,
             began=began if call.is_collective else None,
             forget=lambda settled: self._under_way.pop(settled, None),
+            callbacks=self._callbacks,
         )
         if call.is_collective:
             for earlier in list(self._under_way):  # that nobody waits for
@@ -342,6 +345,16 @@ class Gloo:
                 session.abort(text)
         self._failure = _caused((dist.DistBackendError if limit_s is None else WiresumTimeoutError)(text), error)
         return self._failure
+
+
+def _drop(held: list[Any], works: list[GlooWork], callbacks: Callbacks) -> None:
+    """Once Gloo's threads have nothing left to do in Python, or after waits.DRAIN_S."""
+    deadline = time.monotonic() + waits.DRAIN_S
+    sleep_until(lambda: all(work.is_completed() for work in works) and callbacks.have_ended(), deadline)
+    for _ in range(LAST_LOOKS):
+        time.sleep(LAST_LOOK_S)
+    works.clear()
+    held.clear()
 
 
 class PlainGloo(ProcessGroupGloo):

@@ -214,6 +214,26 @@ class NetworkWork(_Work):
         return None
 
 
+class Callbacks:
+    """Those of works that Gloo's threads run."""
+
+    def __init__(self) -> None:
+        self._waiting, self._lock = 0, threading.Lock()
+
+    def begin(self) -> None:
+        """One waits for its work."""
+        with self._lock:
+            self._waiting += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._waiting -= 1
+
+    def have_ended(self) -> bool:
+        with self._lock:
+            return self._waiting == 0
+
+
 class GlooWork(_Work):
     """A collective that Gloo runs. Adds what Gloo lacks (AVG), and explains its failures."""
 
@@ -229,15 +249,17 @@ class GlooWork(_Work):
         timeout_s: float,
         began: float | None,
         forget: Callable[[GlooWork], object],
+        callbacks: Callbacks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The steps of `finish` are taken in wait(), or by Gloo's thread if nobody waits. `explain` gets Gloo's error,
         and the limit in seconds if it is a time-out: `timeout_s` after `began`, or after the start of the wait if that
         is None. `late` makes the error of a wait that took so many seconds, and was too short. `confirm` is
         called when Gloo is done, and returns the error if that is worth nothing. `forget` is called when the work is
-        settled."""
+        settled. `callbacks`: of all works of the same Gloo."""
         super().__init__(result, finish)
         self._inner = inner
+        self._callbacks = callbacks or Callbacks()
         self._forget = forget
         self._explain = explain
         self._late = late
@@ -285,14 +307,19 @@ class GlooWork(_Work):
             if threading.get_ident() != caller:  # which it is if Gloo was done already
                 stay_on(next((tensor.device for tensor in self._result if not tensor.is_cpu), None))
             try:
-                future.value()
-            except Exception as error:
-                self._settle(error)
-            else:
-                self._settle(None)
-            callback(self._result, self._error)
+                try:
+                    future.value()
+                except Exception as error:
+                    self._settle(error)
+                else:
+                    self._settle(None)
+                callback(self._result, self._error)
+            finally:
+                self._callbacks.end()
 
-        self._inner.get_future().add_done_callback(settled)
+        future = self._inner.get_future()
+        self._callbacks.begin()
+        future.add_done_callback(settled)
 
     def _settle(
         self, error: Exception | None, waits_since: float = math.inf, wait_timeout: timedelta = NO_TIMEOUT
