@@ -297,9 +297,11 @@ def test_the_others_get_an_error_that_names_a_dead_rank(launch: Callable[..., Cl
 
 
 @runs_in("launch", 3)
-def test_a_failed_negotiation_at_one_rank_ends_it_at_all(rank: int, size: int) -> None:
+def test_a_failed_negotiation_at_one_rank_ends_it_at_all(rank: int, size: int, tmp_path: Path) -> None:
     horovod_ranks.begin(rank, size)
     hvd.barrier()
+    (tmp_path / str(rank)).touch()
+    await_marks(tmp_path, size)
     if rank == 1:  # stands for a bug of the coordinator
 
         def exchange(*_: object) -> None:

@@ -49,19 +49,23 @@ def uses_collectives(rank: int, size: int) -> None:
     dist.barrier()
 
 
-def hangs(rank: int, size: int, folder: str, marks: Path) -> bool:
-    """Whether this worker's time was over first: it ends the job for the others."""
+def hangs(rank: int, size: int, folder: str, marks: Path) -> None:
+    """Rank 0's time is over when rank 1's call is under way, too."""
     uses_collectives(rank, size)
-    (marks / str(rank)).touch()
-    await_marks(marks, size)
     if rank == ABSENT:
+        (marks / str(rank)).touch()
         path = Path(folder, f"{PREFIX}{rank}")
         wait_until(path.exists, "the flight record of the worker that calls nothing is written")
-        return False
-    world().set_timeout(datetime.timedelta(seconds=1))
-    with pytest.raises(RuntimeError) as raised:
-        dist.all_reduce(torch.ones(4, 5))
-    return isinstance(raised.value, wiresum.torch.WiresumTimeoutError)
+    elif rank == 0:
+        await_marks(marks, size - 1)
+        world().set_timeout(datetime.timedelta(seconds=1))
+        with pytest.raises(wiresum.torch.WiresumTimeoutError):
+            dist.all_reduce(torch.ones(4, 5))
+    else:
+        work = dist.all_reduce(torch.ones(4, 5), async_op=True)
+        (marks / str(rank)).touch()
+        with pytest.raises(RuntimeError):
+            work.wait()
 
 
 def analysed(folder: Path, *arguments: str) -> str:
@@ -85,7 +89,7 @@ def test_the_analyser_names_the_rank_that_is_missing_and_the_collective(
 ) -> None:
     folder = tmp_path / "records"
     variables = {"TORCH_FR_BUFFER_SIZE": "100", "TORCH_FR_DUMP_TEMP_FILE": str(folder / PREFIX)}
-    assert any(make_cluster(SIZE, variables=variables).run(hangs, str(folder), marks))
+    make_cluster(SIZE, variables=variables).run(hangs, str(folder), marks)
     said = analysed(folder)
     assert said.count("Not all ranks joining collective") == 1, said
     assert "missing ranks: {2}" in said and "collective: gloo:all_reduce" in said, said

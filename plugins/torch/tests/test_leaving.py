@@ -210,10 +210,12 @@ def test_a_collective_that_the_leaving_rank_took_part_in_completes(trio: Cluster
     assert trio.run(gathers_late) == [[0.0, 1.0, 2.0], [], []]
 
 
-def has_groups(rank: int, size: int) -> list[float]:
+def has_groups(rank: int, size: int, marks: Path) -> list[float]:
     small, whole = dist.new_group([0, 1]), dist.new_group([0, 1, 2])
     dist.all_reduce(torch.ones(10), group=whole)
+    (marks / str(rank)).touch()
     if rank == 2:
+        await_marks(marks, size)
         dist.destroy_process_group()
         return []
     await_leave_is_known()
@@ -227,8 +229,8 @@ def has_groups(rank: int, size: int) -> list[float]:
     return [float(tensor.mean()), float(double.mean())]
 
 
-def test_groups_without_the_rank_that_left_go_on_and_new_ones_can_be_made(trio: Cluster) -> None:
-    assert trio.run(has_groups) == [[4.0, 2.0], [4.0, 2.0], []]
+def test_groups_without_the_rank_that_left_go_on_and_new_ones_can_be_made(trio: Cluster, marks: Path) -> None:
+    assert trio.run(has_groups, marks) == [[4.0, 2.0], [4.0, 2.0], []]
 
 
 HOST_LEAVES = """
@@ -237,9 +239,12 @@ port, rank = sys.argv[1], int(sys.argv[2])
 dist.init_process_group("wiresum", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=3)
 double = torch.ones(1000, dtype=torch.float64)
 dist.all_reduce(double)
+store = dist.distributed_c10d._get_default_store()
 if rank == 0:
+    store.wait(["1 has summed", "2 has summed"])
     dist.destroy_process_group()
     sys.exit()
+store.set(f"{rank} has summed", "")
 for call in (lambda: dist.all_reduce(double), lambda: dist.all_reduce(double.float())):
     try:
         call()
@@ -271,8 +276,10 @@ def test_the_rank_that_hosts_the_store_may_leave(service: str) -> None:
     assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(said)
 
 
-def leaves_second(rank: int, size: int) -> None:
+def leaves_second(rank: int, size: int, marks: Path) -> None:
     dist.barrier()
+    (marks / str(rank)).touch()
+    await_marks(marks, size)
     if rank == 3:
         await_leave_is_known()  # of rank 2
     if rank >= 2:
@@ -285,5 +292,7 @@ def leaves_second(rank: int, size: int) -> None:
     talk(rank)
 
 
-def test_a_second_leave_fails_only_the_calls_that_need_that_rank(make_cluster: MakeCluster, service: str) -> None:
-    make_cluster(4, variables={"WIRESUM_SWITCH": service}).run(leaves_second)
+def test_a_second_leave_fails_only_the_calls_that_need_that_rank(
+    make_cluster: MakeCluster, service: str, marks: Path
+) -> None:
+    make_cluster(4, variables={"WIRESUM_SWITCH": service}).run(leaves_second, marks)
