@@ -1,5 +1,5 @@
 """The switch that rank 0 starts where no other serves: a real child, at a real port. What workers do there is tested in
-plugins/torch/tests/test_fallback.py."""
+controller/tests/controller/laboratory/test_fallback.py."""
 
 from __future__ import annotations
 

@@ -137,6 +137,16 @@ def test_why_a_data_path_has_failed_is_said_in_words(
     assert type(error) is kind and says in str(error)
 
 
+def test_who_waits_in_vain_is_told_of_a_multicast_group_that_is_silent(membership: JobMembership) -> None:
+    assert membership._aggregators is not None
+    silent = list(membership._aggregators)[1].membership
+    silent.group_is_silent = True  # type: ignore[misc]
+    silent.grant.results_group.address = "239.192.0.0"
+    causes = Causes(membership._aggregators, "job")
+    said = str(causes.of_status("timed-out", 0, [TrafficStats()] * 2, greeted=True))
+    assert said.count("the multicast group 239.192.0.0: does the network carry that from it to this worker") == 1
+
+
 @pytest.mark.parametrize(("greeted", "cause"), [("0", SwitchUnreachableError), ("1", CollectiveTimeoutError)])
 def test_a_heartbeat_may_see_before_the_session_that_nothing_came_back(
     membership: JobMembership, greeted: str, cause: type[WiresumError]

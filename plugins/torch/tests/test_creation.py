@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from wiresum.torch import creation
 from wiresum.torch.backend import backend_of
 from wiresum.torch.network import Network
 from wiresum_lab.processes import wait_until
-from wiresum_lab.ranks.cluster import runs_in
+from wiresum_lab.ranks.cluster import Cluster, runs_in
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +85,26 @@ def test_no_member_has_its_group_before_all_are_connected(rank: int, size: int, 
     dist.init_process_group("wiresum", init_method=f"file://{tmp_path}/store", rank=rank, world_size=size)
     assert connected.exists()
     dist.destroy_process_group()
+
+
+def joins_with_another_list(rank: int, size: int, folder: str) -> str:
+    if rank == 1:
+        os.environ["WIRESUM_SWITCH"] += "+127.0.0.1:1"
+    try:
+        dist.init_process_group("wiresum", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    except Exception as error:
+        return str(error)
+    return "joined"
+
+
+def test_a_worker_with_another_number_of_aggregators_gets_an_error(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster(2, grouped=False)
+    cluster.start(joins_with_another_list, str(tmp_path))
+    (said,) = cluster.collect(ranks=[1])
+    assert "names 2 aggregators at rank 1 and 1 at rank 0" in said
+    cluster.kill(0)  # it waits for rank 1
 
 
 @runs_in("make_cluster", 2, grouped=False)

@@ -180,16 +180,6 @@ def test_a_subgroup_that_the_switch_has_no_slots_for_uses_gloo_at_all_members(
     assert not any("no room at the switch" in cluster.log(rank) for rank in (1, 2))
 
 
-def by_environment(rank: int, size: int) -> str:
-    tensor = torch.ones(2)
-    dist.all_reduce(tensor)
-    return wiresum.torch.stats().job
-
-
-def test_the_job_may_be_named_by_the_environment(make_cluster: Callable[..., Cluster]) -> None:
-    assert make_cluster(2, variables={"WIRESUM_JOB": "named"}).run(by_environment) == ["named", "named"]
-
-
 def falls_back(rank: int, size: int) -> list[str]:
     """The log messages of a group in which some calls fall back to Gloo."""
     said: list[str] = []

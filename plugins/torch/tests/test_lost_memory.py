@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllreduceOptions
 
 from wiresum_lab.ranks.cluster import runs_in
-from wiresum_lab.ranks.cluster_worker import world
 
 Made = Callable[[int, Any], torch.Tensor]
 """Makes a tensor of so many elements without memory, on a device."""
@@ -128,21 +125,3 @@ def test_tensors_without_elements_need_no_memory(rank: int, size: int) -> None:
     sums = [torch.ones(3), empty]
     dist.all_reduce_coalesced(sums)
     assert sums[0].tolist() == [size] * 3
-
-
-def loses_memory(rank: int, size: int) -> str:
-    """The calls that once gave the other worker a wrong sum."""
-    options = AllreduceOptions()
-    options.timeout = datetime.timedelta(seconds=2)
-    tensor = torch.full((5000,), rank + 1.0)
-    if rank == 0:
-        tensor.untyped_storage().resize_(0)
-    try:
-        world().allreduce([tensor], options).wait()
-    except Exception as error:
-        return type(error).__name__
-    return f"no error, and {tensor[0].item()}"
-
-
-def test_other_workers_get_an_error_and_no_sum_without_it(new_pair: Any) -> None:
-    assert new_pair.run(loses_memory) == ["ValueError", "WiresumTimeoutError"]

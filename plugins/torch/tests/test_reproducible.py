@@ -122,36 +122,6 @@ def test_any_order_gives_the_bits_of_the_definition(
         assert same_bits(result, expected), (result, expected)
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.integers(0, 2**32), st.integers(1, 20), st.sampled_from([1, 2, None]))
-def test_any_split_gives_the_same_bits(seed: int, count: int, words: int | None) -> None:
-    """Of parts over several blocks, with scales that move the windows; as workers would do it."""
-    random = np.random.default_rng(seed)
-    elements = int(random.integers(1, 700))
-    scales = 10.0 ** random.integers(-20, 20, (count, 3)).repeat(BLOCK, axis=1)[:, :elements]
-    parts = (random.standard_normal((count, elements)) * scales).astype(np.float32)
-    expected = mean_of(parts, words)
-    sums = DigitSums(count, words or 0)
-    owners = random.integers(0, random.integers(1, 5), count)
-    blocks = -(-elements // BLOCK)
-    workers = []
-    for owner in set(owners):
-        extents = np.zeros((2, blocks), np.uint8)
-        lanes = np.empty(sums.lanes(elements), np.int32)
-        for part in parts[owners == owner]:
-            assert not sums.add(part, extents[0], extents[1], lanes)
-        workers.append((extents, lanes))
-    agreed = np.maximum.reduce([extents for extents, _ in workers])
-    total = np.zeros(sums.packed(agreed[0], agreed[1], elements), np.int32)
-    for extents, lanes in workers:
-        words_of_one = np.empty_like(total)
-        sums.pack(agreed[0], agreed[1], extents[0], extents[1], lanes, elements, words_of_one)
-        total += words_of_one
-    result = np.empty(elements, np.float32)
-    sums.join(agreed[0], agreed[1], total, np.empty(0, np.int32), count, result)
-    assert same_bits(result, expected)
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("words", [1, 2, None])
 def test_the_callers_floating_point_mode_does_not_change_bits(mode: str, words: int | None) -> None:

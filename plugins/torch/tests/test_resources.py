@@ -6,7 +6,7 @@ import contextlib
 import gc
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import wiresum.torch
 from wiresum_lab.patience import PATIENCE_S
-from wiresum_lab.processes import SwitchProcess, wait_until
+from wiresum_lab.processes import wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
 
 GLOO_THREAD = "pt_gloo_runloop"
@@ -143,26 +143,3 @@ def test_the_groups_of_a_process_share_its_threads(make_cluster: Callable[..., C
     cluster = make_cluster(2, variables={"WIRESUM_SLOTS": "32"})
     once = {"wiresum-awake": 1, "wiresum-looks": 1}
     assert cluster.run(has_groups, 10) == [{**once, "wiresum-membership": 11}] * 2
-
-
-def sums_in_each(groups: Sequence[dist.ProcessGroup]) -> list[bool]:
-    """Whether the network does it, for each group."""
-    for group in groups:
-        tensor = torch.full((1000,), float(dist.get_rank(group)))
-        dist.all_reduce(tensor, group=group)
-        size = dist.get_world_size(group)
-        assert (tensor == size * (size - 1) / 2).all()
-    return [bool(wiresum.torch.stats(group).job) for group in groups]
-
-
-def has_fifty_groups(rank: int, size: int) -> list[bool]:
-    return sums_in_each([dist.new_group() for _ in range(50)])
-
-
-@pytest.mark.nightly
-def test_fifty_groups_have_room_at_a_switch(
-    own_switch: Callable[..., SwitchProcess], make_cluster: Callable[..., Cluster]
-) -> None:
-    cluster = make_cluster(2, at=own_switch())
-    assert cluster.run(has_fifty_groups) == [[True] * 50] * 2
-    assert not any("no room" in cluster.log(rank) for rank in range(2))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import gc
+import os
+from unittest import mock
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import wiresum.torch
+from wiresum.agent.session import Session
+from wiresum.agent.statistics import Moved
 from wiresum.torch.work import NetworkWork
 from wiresum_lab.processes import wait_until
 from wiresum_lab.ranks.cluster import runs_in
@@ -155,7 +159,10 @@ def test_statistics_count_network_and_gloo_calls(rank: int, size: int) -> None:
     assert after.collectives_gloo["all_reduce"] - before.collectives_gloo["all_reduce"] == 1
     assert before.network is not None and after.network is not None
     assert after.network.bytes_sent - before.network.bytes_sent > 400_000
-    assert after.job
+    assert after.job and after.service == os.environ["WIRESUM_SWITCH"] and after.moved is None
+    moved = Moved(1.5, "its switch is gone")
+    with mock.patch.object(Session, "moved", moved):
+        assert wiresum.torch.stats().moved is moved
 
 
 @runs_in("pair")
