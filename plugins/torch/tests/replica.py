@@ -15,6 +15,7 @@ import torchft
 from wiresum.torch.torchft import ProcessGroupWiresum
 
 LENGTH = 10_000
+WORKERS = 3
 
 
 def main() -> None:
@@ -32,10 +33,13 @@ def main() -> None:
         replica_id=f"{options.name}_",
         init_sync=False,  # else in the first step one alone would add something, and count as all
     )
+    size = 0
     while manager.current_step() < options.until:
         manager.start_quorum()
         manager.wait_quorum()
-        time.sleep(0.02)  # most of a step's time, so that a kill mostly comes before this worker has added its part
+        # Most of a step's time, so that a kill mostly comes before this worker has added its part. Without one of them
+        # the steps take so long that it comes before the last.
+        time.sleep(0.02 if size == WORKERS else 0.2)
         tensor = torch.full((LENGTH,), 4.0**options.name)
         manager.allreduce(tensor).wait()
         size = manager.num_participants()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import re
@@ -30,6 +31,8 @@ from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "lost_worker.py"
+PIPE_BYTES = 4096
+"""The smallest: fewer lines than the example has steps."""
 STEPS = 6
 """With each number of workers."""
 MakeCluster = Callable[..., Cluster]
@@ -254,12 +257,12 @@ def test_without_its_cpp_part_a_group_says_what_shrinking_needs(rank: int, size:
 
 
 def start_example(switch: SwitchProcess, size: int, store: TCPStore | None) -> list[subprocess.Popen[str]]:
-    """Without a `store` rank 0 has one, as without torchrun."""
+    """Without a `store` rank 0 has one, as without torchrun. All go on only as far as what rank 0 says is read."""
     variables = {"WORLD_SIZE": str(size), "WIRESUM_SWITCH": switch.endpoint}
     more = ["--store", f"127.0.0.1:{store.port}"] if store is not None else []
     if store is None:
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}
-    return [
+    processes = [
         subprocess.Popen(
             [sys.executable, str(EXAMPLE), "--until", "400", *more],
             env=environment(variables | {"RANK": str(rank)}),
@@ -269,6 +272,9 @@ def start_example(switch: SwitchProcess, size: int, store: TCPStore | None) -> l
         )
         for rank in range(size)
     ]
+    assert processes[0].stdout is not None
+    fcntl.fcntl(processes[0].stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return processes
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> str:

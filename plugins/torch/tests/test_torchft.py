@@ -57,7 +57,7 @@ def loses_one_and_gets_it_back(replicas: Replicas, names: list[str]) -> None:
 @pytest.mark.timeout(7 * PATIENCE_S)
 @pytest.mark.usefixtures("compiled")
 def test_the_example_ends_with_the_same_weights_everywhere(switch: SwitchProcess, tmp_path: Path) -> None:
-    program = [str(EXAMPLE), "--until", "800", "--pause", "0.02"]
+    program = [str(EXAMPLE), "--until", "800", "--pause", "0.1"]  # longer than a worker takes to start
     with Replicas(program, tmp_path, switch.endpoint, lighthouse=HEARTBEAT) as replicas:
         loses_one_and_gets_it_back(replicas, ["a", "b", "c"])
         weights = [replicas.programs[name].said().splitlines()[-1] for name in "abc"]
