@@ -209,7 +209,7 @@ def test_sums_on_an_accelerator_do_not_go_direct(rank: int, size: int) -> None:
     assert direct.calls == before
     network = implementation().network
     assert network is not None
-    network._order.drain(20)  # its thread may not have ended the step yet
+    network._order.drain(PATIENCE_S)  # its thread may not have ended the step yet
     dist.all_reduce(torch.ones(10))
     dist.all_reduce(torch.ones(WHOLE_BYTES_MAX // 4))
     assert direct.calls == before + 2

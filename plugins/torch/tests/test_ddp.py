@@ -16,6 +16,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.ranks.cluster import Cluster, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation
 
@@ -239,7 +240,7 @@ def test_a_forked_child_may_drop_a_collective_whatever_a_thread_of_the_parent_ho
         def hold() -> None:
             with implementation().network._attendant.changed:
                 held.set()
-                forked.wait(20)
+                forked.wait(PATIENCE_S)
 
         holder = threading.Thread(target=hold)
         holder.start()
@@ -248,7 +249,7 @@ def test_a_forked_child_may_drop_a_collective_whatever_a_thread_of_the_parent_ho
         process.start()
         forked.set()
         holder.join()
-        process.join(20)
+        process.join(PATIENCE_S)
         exit_code = process.exitcode
         process.kill()
         for peer in range(1, size):
@@ -270,8 +271,8 @@ def test_a_collective_in_a_forked_child_is_an_error(rank: int, size: int) -> Non
 
     process = context.Process(target=in_child)
     process.start()
-    assert parent.poll(20) and "forked" in parent.recv()
-    process.join(20)
+    assert parent.poll(PATIENCE_S) and "forked" in parent.recv()
+    process.join(PATIENCE_S)
     assert process.exitcode == 0
     tensor = torch.ones(10)
     dist.all_reduce(tensor)
