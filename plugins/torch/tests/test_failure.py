@@ -106,7 +106,7 @@ def waits_in_all_ways(rank: int, size: int, marks: Path) -> None:
 
 
 def test_a_killed_worker_is_named_by_every_call_of_every_other(
-    make_cluster: MakeCluster, hasty_service: str, marks: Path
+    hasty_service: str, make_cluster: MakeCluster, marks: Path
 ) -> None:
     cluster = make_cluster(3, variables={"WIRESUM_SWITCH": hasty_service})
     cluster.start(waits_in_all_ways, marks)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 import wiresum.torch
 from wiresum.agent.errors import WorkerLostError
 from wiresum.torch import creation
-from wiresum_lab.patience import FACTOR, PATIENCE_S
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import SwitchProcess, unused_port, wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation
@@ -232,7 +233,9 @@ def shrinks_while_another_dies(rank: int, size: int) -> tuple[str, int]:
             os.kill(os.getpid(), signal.SIGKILL)
 
         creation.make_gloo = die
-    os.environ["WIRESUM_JOIN_TIMEOUT"] = str(5 * FACTOR)  # so long Gloo waits for the lost one
+    make = creation.make_gloo
+    creation.make_gloo = lambda store, rank, size, _, *more: make(store, rank, size, timedelta(seconds=1), *more)
+    os.environ["WIRESUM_JOIN_TIMEOUT"] = str(PATIENCE_S / 4)
     with pytest.raises(dist.DistBackendError) as caught:
         dist.shrink_group([2])
     cause = caught.value.__cause__
@@ -240,7 +243,7 @@ def shrinks_while_another_dies(rank: int, size: int) -> tuple[str, int]:
     return str(caught.value), cause.rank
 
 
-def test_a_worker_that_is_lost_while_the_others_shrink_is_named(make_cluster: MakeCluster, hasty_service: str) -> None:
+def test_a_worker_that_is_lost_while_the_others_shrink_is_named(hasty_service: str, make_cluster: MakeCluster) -> None:
     cluster = make_cluster(3, variables={"WIRESUM_SWITCH": hasty_service})
     cluster.start(shrinks_while_another_dies)
     text, lost = cluster.collect(ranks=[0])[0]

@@ -26,10 +26,11 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 from wiresum.agent import fallback
 from wiresum.agent.config import AUTO, OFF, AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
+from wiresum.agent.polling import sleep_until
 from wiresum.agent.session import Session
 from wiresum.join import Admission, name_problem
 from wiresum.join.constants import JOB_NAME_BYTES_MAX
-from wiresum.torch import extension
+from wiresum.torch import extension, waits
 from wiresum.torch.backend import WiresumBackend
 from wiresum.torch.calls import KEPT
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
@@ -159,10 +160,12 @@ def _make_backend(
         return backend, native
     except BaseException as error:
         if session is not None:
+            if isinstance(error, RuntimeError):  # Gloo's, which does not say who was lost
+                sleep_until(lambda: session.failure is not None, time.monotonic() + waits.CAUSE_S)
             failure = session.failure
             session.abort(f"rank {rank} joined, but could not set up its process group: {error}")
             session.close()
-            if failure is not None and isinstance(error, RuntimeError):  # Gloo's, which does not say who was lost
+            if failure is not None and isinstance(error, RuntimeError):
                 raise as_torch_error(failure) from failure
         raise
 
