@@ -27,9 +27,7 @@ class Harness:
         self.traffic = NO_TRAFFIC
         self.cut_off = ""
         patience = Patience(reattach_s, lost_s, lost_after_s, unanswered_s or reattach_s)
-        self.absence = Absence(
-            "the switch at x", patience, lambda: self.traffic, lambda: self.cut_off, lambda: self.now
-        )
+        self.absence = Absence("the switch at x", patience, lambda: self.traffic, lambda: self.cut_off, self.now)
 
     def wait(self, seconds: int, *, sent: int = 0, received: int = 0) -> WiresumError | None:
         """Lets seconds pass, in each of which the worker sends and receives so much; returns the error that ends the
@@ -38,7 +36,7 @@ class Harness:
             self.now += 1
             packets, bytes_ = self.traffic.packets_sent + sent, self.traffic.bytes_received + received
             self.traffic = TrafficStats(packets_sent=packets, bytes_received=bytes_)
-            if (error := self.absence.error()) is not None:
+            if (error := self.absence.error(self.now)) is not None:
                 return error
         return None
 
@@ -67,7 +65,7 @@ def test_a_frozen_service_is_given_up_later_than_a_stopped_one() -> None:
 def test_any_sign_of_the_service_restarts_the_time() -> None:
     harness = Harness(reattach_s=3)
     assert harness.wait(29) is None
-    harness.absence.hear("x")
+    harness.absence.hear("x", harness.now)
     assert harness.wait(29) is None
 
 
@@ -108,10 +106,10 @@ def test_it_does_if_the_job_can_go_on_at_a_fallback() -> None:
     harness = Harness(unanswered_s=FALLBACK_S)
     harness.absence.cause = REFUSED
     assert harness.wait(100) is None, "an idle worker has not asked it anything"
-    harness.absence.hear("x")
+    harness.absence.hear("x", harness.now)
     assert harness.wait(100, sent=1) is not None
     assert harness.now == 100 + FALLBACK_S
-    assert harness.absence.left_s == 600 - FALLBACK_S
+    assert harness.absence.left_s(harness.now) == 600 - FALLBACK_S
 
 
 WAY = """

@@ -17,6 +17,7 @@ import grpc
 import pytest
 
 from wiresum import join as messages
+from wiresum.agent import life
 from wiresum.agent import membership as module
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import (
@@ -236,7 +237,7 @@ def test_a_worker_whose_certificate_was_revoked_is_refused_when_it_reconnects(
 ) -> None:
     """A connected worker learns of it by the end of its job; this one was disconnected at that time."""
     member = attend(join(config_of(server.port)))
-    wait_until(lambda: member.membership._events > 0, "the first heartbeat was answered")
+    wait_until(lambda: member.membership.heard > 0, "the first heartbeat was answered")
     monkeypatch.setattr(server._security.interceptor, "_is_revoked", lambda _serial: True)
     member.membership._hang_up()
     error = member.wait_ended()
@@ -290,7 +291,7 @@ def test_a_process_that_an_exception_ends_tells_the_others(server: JoinServer, a
 
 
 def test_a_killed_process_is_lost(server: JoinServer, attend: Callable[..., Member]) -> None:
-    member, _, _, _ = run_worker(server, "while not membership._events: pass\nos._exit(3)", attend)
+    member, _, _, _ = run_worker(server, "while not membership.heard: pass\nos._exit(3)", attend)
     error = member.wait_ended()
     assert isinstance(error, WorkerLostError)
     assert error.rank == 1
@@ -317,8 +318,8 @@ pid = os.fork()
 if pid == 0:
     sys.exit(0)  # runs what is registered for the exit of the interpreter
 assert os.waitpid(pid, 0)[1] == 0
-events = membership._events
-wait_until(lambda: membership._events >= events + 3, "three more heartbeats are answered")
+events = membership.heard
+wait_until(lambda: membership.heard >= events + 3, "three more heartbeats are answered")
 print("alive", flush=True)
 membership.leave()
 """
@@ -423,7 +424,7 @@ def test_a_worker_that_cannot_move_gives_up_a_service_that_it_does_not_reach_and
     assert ("refused" in str(first)) == (how == "refused")
     (said,) = [text for text in caplog.messages if "the job goes on without it" in text]
     assert "has not answered for 2 s" in said or how == "silence"
-    least_s, late_s = (5, 1) if how == "refused" else (8, module.SILENCE_S_MAX)  # it looks between two connections
+    least_s, late_s = (5, 1) if how == "refused" else (8, life.SILENCE_S_MAX)  # it looks between two connections
     assert least_s <= network.now() - cut_at < least_s + late_s
 
 
@@ -466,7 +467,7 @@ def test_leave_is_bounded_if_the_service_is_gone(network: Network, service: Serv
     job.hosts[0].cut(how)
     left_at = network.now()
     job.members[0].leave()
-    assert network.now() - left_at <= 2 * module.LEAVE_S_MAX + module.THREAD_END_S_MAX
+    assert network.now() - left_at <= 2 * life.LEAVE_S_MAX + module.THREAD_END_S_MAX
     assert job.paths[0].errors == []
 
 
@@ -476,7 +477,7 @@ def test_a_connection_that_is_silent_is_made_anew(network: Network, start: Start
     job = start(service.endpoint, [DataPath()])
     stream = job.hosts[0].calls[-1]
     job.hosts[0].loses_packets = True
-    network.sleep(module.SILENCE_S_MAX - 0.5)
+    network.sleep(life.SILENCE_S_MAX - 0.5)
     assert not stream.is_over
     network.sleep(1.0)
     assert stream.is_over

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from wiresum import join as messages
 from wiresum.controller import Limits
 from wiresum.controller.jobs.positions import Role
 from wiresum_lab.doubles.resuming import SLOTS, DataPath, Start
@@ -73,23 +72,10 @@ def test_a_worker_that_cannot_move_hears_as_before_that_its_switch_was_started_a
 def test_a_data_path_that_cannot_move_ends_the_job_for_all(service: Service, start: Start, where: str) -> None:
     job = start(service.endpoint, [DataPath(), DataPath()])
 
-    def fail(*_: object) -> bytes:
-        raise ValueError("slot 3 has nothing to repeat")
-
-    setattr(job.members[0]._moves, f"_{where}", fail)
+    job.paths[0].fails[where] = ValueError("slot 3 has nothing to repeat")
     service.running.lose_switch()
     for error in job.await_errors():
         assert "cannot move to another lease: slot 3 has nothing to repeat" in str(error)
-
-
-def test_a_halt_that_is_told_twice_calls_for_no_heartbeat(service: Service, start: Start) -> None:
-    """Each answer to a heartbeat tells it again: so there would be no end of them."""
-    member = start(service.endpoint, [DataPath(), DataPath()]).members[0]
-    event = messages.JobEvent(halt=messages.Halt(move_number=1, reason="a test"))
-    for expected in (True, False):
-        member._beat_now.clear()
-        member._obey(event)
-        assert member._beat_now.is_set() == expected
 
 
 def key_of_next_lease(service: Service) -> int:

@@ -6,14 +6,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from wiresum import join as messages
-from wiresum.agent import lifetime, membership
+from wiresum.agent import life, lifetime, membership
 from wiresum.agent.aggregators import Aggregators
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import (
@@ -22,7 +24,7 @@ from wiresum.agent.errors import (
     WiresumError,
     WorkerLeftError,
 )
-from wiresum.agent.resuming import Resuming
+from wiresum.agent.life import Event
 from wiresum_lab.doubles.resuming import DataPath, FallbackOf, Job, Start
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
 
@@ -61,7 +63,9 @@ def unheard(job: Job, service: Service) -> Callable[[], object]:
 def looking(job: Job, service: Service) -> Callable[[], object]:
     """All have halted, and look for a lease."""
     service.kill()
-    job.network.wait_until(lambda: all(member._resuming for member in job.members), "they look", meanwhile=job.check)
+    job.network.wait_until(
+        lambda: all(member.has_lost_lease for member in job.members), "they look", meanwhile=job.check
+    )
     return service.start
 
 
@@ -171,29 +175,7 @@ def test_an_order_without_any_service_is_given_up_in_time_and_a_warning_says_so(
     job.members[0].abort(REASON)
     job.members[0].leave()
     assert "no service has heard yet that this worker has ended job 'a-job' (the loss is NaN)" in caplog.text
-    assert network.now() - given_at <= membership.ABORT_S_MAX + membership.THREAD_END_S_MAX
-
-
-def test_a_grant_that_comes_after_the_abort_is_used_for_nothing_but_to_tell_it(
-    service: Service, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask = Resuming.ask
-
-    def ask_as_if_there_were_no_order(
-        self: Resuming, request: messages.JoinRequest, grant: messages.JoinReply
-    ) -> messages.JoinReply | None:
-        monkeypatch.setattr(self, "_order", lambda: None)
-        monkeypatch.setattr(self, "_asking", self._telling)
-        return ask(self, request, grant)
-
-    job = start(service.endpoint, [DataPath(), DataPath()])
-    back = looking(job, service)
-    job.members[0].abort(REASON)
-    monkeypatch.setattr(Resuming, "ask", ask_as_if_there_were_no_order)
-    back()
-    for error in job.await_errors():
-        assert isinstance(error, JobAbortedError) and REASON in str(error)
-    assert job.paths[0].moves == []
+    assert network.now() - given_at <= life.ABORT_S_MAX + membership.THREAD_END_S_MAX
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -204,17 +186,13 @@ def test_a_data_path_that_cannot_halt_ends_the_job_for_all(
     job = start(service.endpoint, [DataPath(), DataPath()])
     failing, errors = job.members[1], job.paths[1].errors
 
-    def fail() -> bytes:
-        raise ValueError("a thread has died")
-
     def leave(error: WiresumError) -> None:
         errors.append(error)
         network.start(failing.leave, "test")
-        network.wait_until(lambda: failing._leaves, "it leaves")
 
     if leaves:
         failing._on_ended = leave
-    failing._moves.set_data_path(fail, job.paths[1].move)
+    job.paths[1].fails["halt"] = ValueError("a thread has died")
     service.kill()
     service.start()
     first, second = job.await_errors()
@@ -225,27 +203,29 @@ def test_a_data_path_that_cannot_halt_ends_the_job_for_all(
 @pytest.mark.parametrize("inner", ["abort", "leave"])
 @pytest.mark.parametrize("outer", ["abort", "leave"])
 def test_the_handler_of_a_signal_may_end_the_job_while_its_thread_does(
-    network: Network, service: Service, start: Start, outer: str, inner: str
+    network: Network, service: Service, start: Start, monkeypatch: pytest.MonkeyPatch, outer: str, inner: str
 ) -> None:
     job = start(service.endpoint, [DataPath(), DataPath()])
     member = job.members[0]
-    tell, interrupted = member._tell, [False]
+    wait_for, interrupted = network.wait_for, [False]
 
     def end(how: str) -> None:
+        ends.add(threading.get_ident())
         member.abort(REASON) if how == "abort" else member.leave()
 
-    def tell_interrupted(*what: object) -> bool:
-        if not interrupted[0]:
+    def wait_interrupted(is_true: Callable[[], bool], until: float) -> bool:
+        if threading.get_ident() in ends and not interrupted[0]:
             interrupted[0] = True
             end(inner)
-        return tell(*what)  # type: ignore[arg-type]
+        return wait_for(is_true, until)
 
-    member._tell = tell_interrupted  # type: ignore[method-assign,assignment]
+    ends: set[int] = set()
+    monkeypatch.setattr(network, "wait_for", wait_interrupted)
     began_at = network.now()
     with network.meanwhile(partial(end, outer)):
         network.wait_until(lambda: job.paths[1].errors, "the other one hears it")
     assert interrupted == [True]
-    assert network.now() - began_at < membership.ABORT_S_MAX, "no thread has waited for itself"
+    assert network.now() - began_at < life.ABORT_S_MAX, "no thread has waited for itself"
     assert (REASON in str(job.paths[1].errors[0])) == (outer == "abort")
 
 
@@ -261,8 +241,8 @@ def test_all_jobs_of_a_process_that_ends_look_for_a_service_in_the_same_time(
     monkeypatch.setattr(sys, "last_value", ValueError("a bug"), raising=False)
     began_at = network.now()
     lifetime._end_all()
-    ends_s = membership.LEAVE_S_MAX + membership.THREAD_END_S_MAX
-    assert network.now() - began_at < membership.ABORT_S_MAX + len(jobs) * ends_s
+    ends_s = life.LEAVE_S_MAX + membership.THREAD_END_S_MAX
+    assert network.now() - began_at < life.ABORT_S_MAX + len(jobs) * ends_s
     assert all("ended with ValueError: a bug" in member._abort.order.reason for member in ending if member._abort.order)
 
 
@@ -301,7 +281,7 @@ def test_one_aggregator_that_hears_it_is_enough(network: Network, gone: list[int
             two[1].start()
         network.wait_until(lambda: errors[1], "the other one hears it")
         heard_at = network.now()
-    assert network.now() - heard_at <= 2 * membership.LEAVE_S_MAX + membership.THREAD_END_S_MAX
+    assert network.now() - heard_at <= 2 * life.LEAVE_S_MAX + membership.THREAD_END_S_MAX
     assert isinstance(errors[1][0], JobAbortedError) and REASON in str(errors[1][0])
     second.leave()
 
@@ -316,20 +296,20 @@ def test_one_that_has_said_good_bye_neither_halts_nor_looks_for_a_lease(
     """Though it hears meanwhile that its job is unknown, which may come faster than the answer to what it has said."""
     job = start(service.endpoint, [DataPath(), DataPath()])
     member, path = job.members[0], job.paths[0]
-    tell = member._tell
+    put = member._put
 
-    def tell_slowly(*what: object) -> bool:
-        told = tell(*what)  # type: ignore[arg-type]
-        service.kill()
-        service.start()  # it does not know the job
-        network.sleep(1.0)
-        return told
+    def put_slowly(event: Event, *what: object, **more: Any) -> None:
+        if event is Event.TOLD:
+            service.kill()
+            service.start()  # it does not know the job
+            network.sleep(1.0)
+        put(event, *what, **more)
 
-    member._tell = tell_slowly  # type: ignore[method-assign,assignment]
+    member._put = put_slowly  # type: ignore[method-assign]
     if aborts:
         member.abort(REASON)
     member.leave()
-    assert (path.halted, path.moves, member._resuming) == (0, [], None)
+    assert (path.halted, path.moves, member.has_lost_lease) == (0, [], False)
 
 
 def test_a_session_that_is_being_closed_neither_halts_nor_ends_the_job(
@@ -337,17 +317,11 @@ def test_a_session_that_is_being_closed_neither_halts_nor_ends_the_job(
 ) -> None:
     """Its data path has ended, and its good-bye is still to come."""
     job = start(service.endpoint, [DataPath(), DataPath()])
-    asked: list[bool] = []
-
-    def closed() -> bytes:
-        asked.append(True)
-        raise SessionClosedError("the session was left")
-
-    for member, path in zip(job.members, job.paths, strict=True):
-        member._moves.set_data_path(closed, path.move)
+    for path in job.paths:
+        path.fails["halt"] = SessionClosedError("the session was left")
     service.kill()
     service.start()
-    network.wait_until(lambda: asked, "one was to halt")
+    network.wait_until(lambda: any(path.halted for path in job.paths), "one was to halt")
     job.leave()
     assert [path.errors for path in job.paths] == [[], []]
     assert "looks for another lease" not in caplog.text

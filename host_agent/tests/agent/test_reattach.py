@@ -60,11 +60,11 @@ def test_workers_reattach_to_each_aggregator_separately(network: Network, tmp_pa
         world=Host(network),
     )
     members = [aggregator.membership for aggregator in aggregators]
-    network.wait_until(lambda: all(member._events > 0 for member in members), "it attends")
+    network.wait_until(lambda: all(member.heard > 0 for member in members), "it attends")
     second.kill()
     second.start()
-    before = members[1]._events
-    network.wait_until(lambda: members[1]._events > before, "it is heard again")
+    before = members[1].heard
+    network.wait_until(lambda: members[1].heard > before, "it is heard again")
     assert [member.diagnose().workers[0].peer.rank for member in members] == [0, 0]
     assert errors == []
     aggregators.leave()
@@ -170,7 +170,7 @@ def test_a_worker_with_a_certificate_joins_and_attends(secure_port: int, directo
     errors: list[WiresumError] = []
     member = join(config_at(secure_port, directories["worker"]))
     member.attend(on_ended=errors.append, progress=lambda: 1)
-    wait_until(lambda: bool(member._events or errors), "a heartbeat was answered")
+    wait_until(lambda: bool(member.heard or errors), "a heartbeat was answered")
     member.leave()
     assert errors == []
 

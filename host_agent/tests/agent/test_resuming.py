@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wiresum.agent import absence, resuming
+from wiresum.agent import absence, life, search
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JobAbortedError, SwitchUnreachableError, WorkerLostError
 from wiresum.agent.membership import Membership
@@ -72,13 +72,13 @@ def test_a_service_without_a_switch_that_takes_jobs_keeps_nobody(
     cut_off(job)
     service.kill()
     service.start().running.lose_switch(comes_back=False)
-    network.wait_until(lambda: all(member._resuming for member in job.members), "they look", meanwhile=job.check)
+    network.wait_until(lambda: all(member.has_lost_lease for member in job.members), "they look", meanwhile=job.check)
     for member in job.members:
-        member._control.move_on(member._control.turns, service.endpoint)
+        member._life.services.at = other.endpoint
     back(job)
     back_at = network.now()
     job.await_moves(1)
-    assert network.now() - back_at < resuming.TURN_S
+    assert network.now() - back_at < search.TURN_S
     assert len(other.jobs()) == 1
 
 
@@ -90,9 +90,7 @@ def test_workers_that_wait_at_different_services_meet(network: Network, service:
     service.kill()
     network.wait_until(second.jobs, "a worker waits at the second service", meanwhile=job.check)
     service.start()
-    control = job.members[1]._control
-    while control.endpoint != service.endpoint:
-        control.move_on(control.turns)
+    job.members[1]._life.services.at = second.endpoint
     back(job, 1)
     job.await_moves(1)
 
@@ -149,7 +147,7 @@ def test_a_service_that_refuses_and_then_dies_keeps_no_worker_from_the_next(
     leave = taken(network, service.start())
     back(job)
     for member in job.members:
-        network.wait_until(lambda: member._resuming and member._resuming._turns, "it was refused")  # noqa: B023
+        network.wait_until(lambda: member._life._search and member._life._search._turns, "it was refused")  # noqa: B023
     service.kill()
     second.start()
     job.await_moves(1)
@@ -188,7 +186,7 @@ def test_half_of_the_workers_attend_where_the_service_is_back_with_its_jobs_and_
     assert [each[0] for each in job.await_moves(1)] == [3, 1, 1]
     assert len([each for each in service.jobs() if each.state is State.RUNNING]) == 1
     assert job.members[0].grant.key != key
-    assert job.members[1]._resuming is None
+    assert not job.members[1].has_lost_lease
 
 
 def test_a_service_that_does_not_say_what_to_repeat_ends_the_job(
@@ -272,7 +270,7 @@ def test_positions_that_do_not_go_together_end_the_job(service: Service, start: 
 
 def test_a_data_path_that_cannot_go_on_ends_the_job_for_all(service: Service, start: Start) -> None:
     job = start(service.endpoint, [DataPath(), DataPath()])
-    job.paths[1].fails = "no such socket"
+    job.paths[1].fails["move"] = ValueError("no such socket")
     service.kill()
     service.start()
     first, second = job.await_errors()
@@ -289,7 +287,7 @@ def test_a_worker_that_looks_for_a_lease_leaves_and_aborts_at_once(
     job = start(service.endpoint, [DataPath(), DataPath(), DataPath()])
     cut_off(job, 2)
     service.kill()
-    network.wait_until(lambda: job.members[0]._resuming and job.members[1]._resuming, "they look")
+    network.wait_until(lambda: job.members[0].has_lost_lease and job.members[1].has_lost_lease, "they look")
     if waits:
         service.start()
         network.wait_until(lambda: any(len(each.workers) == 2 for each in service.jobs()), "they wait")
@@ -340,7 +338,7 @@ def test_a_worker_that_comes_late_meets_the_others_at_the_fallback_whatever_each
     back(job, 0)
     came_at = network.now()
     network.wait_until(lambda: all(path.moves for path in job.paths), "they have moved", meanwhile=job.check)
-    assert network.now() - came_at < 3 * resuming.TURN_S
+    assert network.now() - came_at < 3 * search.TURN_S
     leave()
 
 
@@ -365,8 +363,8 @@ def test_the_fallback_is_left_alone_if_the_service_is_back_soon(
 ) -> None:
     job = start(service.endpoint, [DataPath(), DataPath()], fallback)
     service.kill()
-    network.wait_until(lambda: all(member._resuming for member in job.members), "they look", meanwhile=job.check)
-    network.sleep(resuming.FALLBACK_AFTER_S + (-0.3 if soon else 0.3))
+    network.wait_until(lambda: all(member.has_lost_lease for member in job.members), "they look", meanwhile=job.check)
+    network.sleep(life.FALLBACK_AFTER_S + (-0.3 if soon else 0.3))
     service.start()
     job.await_moves(1)
     assert (fallback.opened == 0) == soon
@@ -385,7 +383,7 @@ def test_a_job_whose_switch_is_lost_waits_for_neither_it_nor_its_controller_if_t
     else:
         service.kill()
     assert [each[0] for each in job.await_moves(1)] == [3, 1]
-    assert network.now() - killed_at < absence.FALLBACK_S + 2 * resuming.FALLBACK_AFTER_S
+    assert network.now() - killed_at < absence.FALLBACK_S + 2 * life.FALLBACK_AFTER_S
     assert fallback.service.jobs()[0].state is State.RUNNING
 
 
@@ -397,7 +395,7 @@ def test_a_job_whose_switch_answers_stays_though_its_service_has_lost_the_switch
     for path in job.paths:
         path.answered = True
     service.running.lose_switch(comes_back=False)
-    network.sleep(5 * resuming.FALLBACK_AFTER_S)
+    network.sleep(5 * life.FALLBACK_AFTER_S)
     assert "leaf is lost" in job.members[0].diagnose().moving
     job.check()
     assert [(path.halted, path.moves) for path in job.paths] == [(0, [])] * 2

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -91,6 +92,9 @@ class VirtualClock(Clock):
         if not is_true():
             self._hand_over(_Turn(is_true, until))
         return is_true()
+
+    def take(self, items: queue.SimpleQueue[T], seconds: float) -> T | None:
+        return items.get() if self.wait_for(lambda: not items.empty(), self._now + seconds) else None
 
     def sleep(self, seconds: float) -> None:
         self.wait_for(lambda: False, self._now + seconds)

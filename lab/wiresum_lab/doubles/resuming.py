@@ -27,7 +27,8 @@ class DataPath:
         self.halted = 0
         self.moves: list[tuple[messages.JoinReply, bytes]] = []
         self.errors: list[WiresumError] = []
-        self.fails = ""
+        self.fails: dict[str, Exception] = {}
+        """What it raises: `halt`, or `move`."""
         self.answered = False
         self._packets = 0
 
@@ -38,11 +39,13 @@ class DataPath:
 
     def halt(self) -> bytes:
         self.halted += 1
+        if "halt" in self.fails:
+            raise self.fails["halt"]
         return struct.pack(f">{SLOTS}I", *(self.first + (slot in self.ahead) for slot in range(SLOTS)))
 
     def move(self, grant: messages.JoinReply, roles: bytes) -> None:
-        if self.fails:
-            raise ValueError(self.fails)
+        if "move" in self.fails:
+            raise self.fails["move"]
         self.moves.append((grant, roles))
 
 
@@ -110,9 +113,9 @@ class Job:
 
     def await_heard(self) -> None:
         """By the service that they attend at."""
-        before = [member._events for member in self.members]
+        before = [member.heard for member in self.members]
         self.network.wait_until(
-            lambda: all(member._events > events for member, events in zip(self.members, before, strict=True)),
+            lambda: all(member.heard > events for member, events in zip(self.members, before, strict=True)),
             "all attend",
             meanwhile=self.check,
         )

@@ -49,29 +49,28 @@ class Patience:
 
 
 class Silence:
-    """Of the switch. Used by one thread."""
+    """Of the switch. `now` is in seconds, of any clock."""
 
-    def __init__(self, traffic: Callable[[], TrafficStats], clock: Callable[[], float]) -> None:
-        self._read_traffic, self._clock = traffic, clock
-        self.reset()
+    def __init__(self, traffic: Callable[[], TrafficStats], now: float) -> None:
+        self._read_traffic = traffic
+        self.reset(now)
 
-    def reset(self) -> None:
+    def reset(self, now: float) -> None:
         """It begins now."""
-        self._traffic = self._read_traffic()
-        self._since = self._clock()
+        self._traffic, self._since = self._read_traffic(), now
         self.unanswered = 0
         """Packets that this worker has sent meanwhile."""
 
-    def seconds(self) -> float:
+    def seconds(self, now: float) -> float:
         """How long nothing has come."""
         traffic = self._read_traffic()
         if traffic.bytes_received != self._traffic.bytes_received:
-            self._since = self._clock()
+            self._since = now
             self.unanswered = 0
         else:
             self.unanswered += traffic.packets_sent - self._traffic.packets_sent
         self._traffic = traffic
-        return self._clock() - self._since
+        return now - self._since
 
 
 def await_last_results(traffic: Callable[[], TrafficStats], pause: Callable[[float], bool]) -> None:
@@ -87,7 +86,7 @@ def await_last_results(traffic: Callable[[], TrafficStats], pause: Callable[[flo
 
 
 class Absence:
-    """Used by one thread."""
+    """From what was last heard of the service. `now` is in seconds, of any clock."""
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class Absence:
         patience: Patience,
         traffic: Callable[[], TrafficStats],
         why_cut_off: Callable[[], str],
-        clock: Callable[[], float],
+        now: float,
     ) -> None:
         """`why_cut_off`: what is wrong with this host's own way to the switch, in words; empty if nothing is known."""
         self.cause = ""
@@ -103,22 +102,21 @@ class Absence:
         self._where = where
         self._patience = patience
         self._why_cut_off = why_cut_off
-        self._clock = clock
         self._said = False
-        self._heard_at = clock()
-        self._silence = Silence(traffic, clock)
+        self._heard_at = now
+        self._silence = Silence(traffic, now)
 
-    def hear(self, endpoint: str) -> None:
+    def hear(self, endpoint: str, now: float) -> None:
         """From the service, at this endpoint."""
         if self._said:
             log.warning("the join service answers again, at %s", endpoint)
         self._said = False
-        self._heard_at = self._clock()
-        self._silence.reset()
+        self._heard_at = now
+        self._silence.reset(now)
 
-    def error(self) -> WiresumError | None:
+    def error(self, now: float) -> WiresumError | None:
         """None: it may still come back."""
-        away_s, quiet_s = self._clock() - self._heard_at, self._silence.seconds()
+        away_s, quiet_s = now - self._heard_at, self._silence.seconds(now)
         unanswered = self._silence.unanswered
         refused = "refused" in self.cause or STANDS_BY in self.cause
         patience = self._patience
@@ -143,10 +141,9 @@ class Absence:
         self._say(away_s)
         return None
 
-    @property
-    def left_s(self) -> float:
+    def left_s(self, now: float) -> float:
         """For which the service, if it was killed, may still be started again."""
-        return self._patience.reattach_s - self._silence.seconds()
+        return self._patience.reattach_s - self._silence.seconds(now)
 
     def _say(self, away_s: float) -> None:
         if away_s >= ABSENCE_SAID_AFTER_S and not self._said:

@@ -26,7 +26,7 @@ from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND, Membership
 from wiresum.agent.orders import Abort
-from wiresum.agent.resuming import Fallback
+from wiresum.agent.search import Fallback
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
 from wiresum.agent.world import WORLD, World
@@ -73,7 +73,7 @@ class Aggregators:
         self.ended: WiresumError | None = None
         """Why the job has ended at one of them."""
         self._joined: list[Aggregator] = []
-        self._abort = Abort(world.clock.now)
+        self._abort = Abort()
         self._interruption = interruption
         self._lock = threading.Lock()
         self._on_ended = on_ended

@@ -6,12 +6,18 @@ same threads take turns (wiresum_lab/clocks/for_threads.py).
 
 from __future__ import annotations
 
+import contextlib
+import math
+import queue
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 from wiresum.agent.polling import sleep_until
+
+T = TypeVar("T")
 
 
 class Clock:
@@ -28,6 +34,12 @@ class Clock:
     def wait_for(self, is_true: Callable[[], bool], until: float) -> bool:
         """For what no event tells. Whether it is true."""
         return sleep_until(is_true, until)
+
+    def take(self, items: queue.SimpleQueue[T], seconds: float) -> T | None:
+        """The next one; None if there is none for so long."""
+        with contextlib.suppress(queue.Empty):
+            return items.get(timeout=None if seconds == math.inf else seconds)
+        return None
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

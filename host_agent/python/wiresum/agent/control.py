@@ -65,27 +65,14 @@ class Control:
         assert "+" not in config.switch, "a control channel is one aggregator's"
         self._config, self._world = config, world
         self._lock = threading.RLock()
-        self._turns = 0
         self._closed = False
-        self.further = ""
-        """An endpoint that is not of the configuration, and comes after those; empty: none."""
         self._endpoint = config.control_endpoints[0]
         self._channel = self._open(self._endpoint)
-
-    @property
-    def turns(self) -> int:
-        """How often it has moved on: to be given back to `move_on`."""
-        return self._turns
 
     @property
     def endpoint(self) -> str:
         """The one in use, host:port."""
         return self._endpoint
-
-    @property
-    def endpoints(self) -> tuple[str, ...]:
-        """In the order in which they are tried."""
-        return self._config.control_endpoints + ((self.further,) if self.further else ())
 
     def stub(self) -> join_pb2_grpc.JoinServiceStub:
         with self._lock:
@@ -103,28 +90,23 @@ class Control:
             return False
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
-    def move_on(self, turns: int, to: str = "") -> None:
-        """A fresh connection, to the next endpoint: a standby may have taken over. `to`: to this one. Nothing if
-        another thread has moved on from where the caller was. Raises `CredentialsError`, as the files may have changed
-        since."""
+    def reconnect(self, to: str = "") -> None:
+        """A fresh connection, to this endpoint; empty: to the next one, since a standby may have taken over. Raises
+        `CredentialsError`, as the files may have changed since: then there is none, until it is called again."""
         with self._lock:
-            if self._closed or turns != self._turns:
+            if self._closed:
                 return
-            endpoint = to or self._after(self._endpoint)
-            fresh = self._open(endpoint)
-            used, self._channel, self._endpoint = self._channel, fresh, endpoint
-            self._turns += 1
-        used.close()
+            endpoints = self._config.control_endpoints
+            known = self._endpoint in endpoints
+            after = endpoints[(endpoints.index(self._endpoint) + 1) % len(endpoints)] if known else endpoints[0]
+            self._endpoint = to or after
+            self._channel.close()
+            self._channel = self._open(self._endpoint)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
         self._channel.close()
-
-    def _after(self, endpoint: str) -> str:
-        endpoints = self.endpoints
-        known = endpoint in endpoints
-        return endpoints[(endpoints.index(endpoint) + 1) % len(endpoints)] if known else endpoints[0]
 
     def _open(self, endpoint: str) -> Any:
         return self._world.connect(endpoint, self._config, _CHANNEL_OPTIONS)

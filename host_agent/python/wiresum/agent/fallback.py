@@ -479,10 +479,9 @@ class _Lookout:
         ready = False
         with contextlib.suppress(CredentialsError):  # files are being replaced
             self._control = self._control or Control(self._config, self._world)
-            turns = self._control.turns
             ready = self._control.is_ready(LOOK_S_MAX)
             if not ready:
-                self._control.move_on(turns)
+                self._control.reconnect()
         if not ready:
             self._ready_since = None
             return 0.0

@@ -76,7 +76,6 @@ def ask_until_granted(
     waiting = _Waiting(give_up_at, clock)
     try:
         while True:
-            turns = control.turns
             try:
                 return _ask(control, request, give_up_at - clock.now(), waiting, interruption)
             except grpc.RpcError as error:
@@ -88,7 +87,7 @@ def ask_until_granted(
                 waiting.hear(details(error) if from_service else _unreached(error, config))
             interruption.sleep(pause_s, clock)
             if not from_service and len(config.control_endpoints) > 1:
-                control.move_on(turns)
+                control.reconnect()
     except CredentialsError as error:
         raise JoinError(f"cannot join job '{request.job_name}': {error}", code="UNAUTHENTICATED") from None
     finally:

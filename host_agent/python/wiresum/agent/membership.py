@@ -1,46 +1,42 @@
-"""A worker's membership in a job: the gRPC client of the join service.
+"""A worker's membership in a job at one aggregator: the player of its life (life.py), by gRPC.
 
-Two threads belong to a membership once it attends: ours, which reads what the service says, and one of gRPC's, which
-takes our heartbeats and sends them. All memberships of a process share one that notices if the process was stopped
-(awake.py). All are daemons and all end in `leave`. Nobody has to call that: a process that ends without it says
-good-bye on its way out, or, if an exception ended it, tells the others so.
-
-The service is not needed while a job runs: the packets go to the switch. So a connection to it that breaks, because a
-controller is restarted or a standby takes over, is made again without anybody noticing: a service that was killed
-refuses connections at once, and one whose host has vanished is noticed by the silence after our heartbeats. How long
-that goes on is absence.py's matter.
+One thread owns the machine, and takes what happens from one queue, in which anybody may put something at any time: a
+signal's handler, too. Others wait for the network in its place: one reads what a stream says, and one asks, tells or
+looks at the fallback, while that is to be done; one of gRPC's takes our heartbeats and sends them. All memberships of a
+process share one that notices if the process was stopped (awake.py). All are daemons and all end in `leave`. Nobody
+has to call that: a process that ends without it says good-bye on its way out, or, if an exception ended it, tells the
+others so.
 
 Heartbeats wait while somebody holds the interpreter's lock. That is no loss: gRPC's own threads, which do without the
 lock, answer the service's pings meanwhile, and for the service a worker lives for as long as its connection does.
-
-The service may move the job to another lease: moves.py. A worker whose service is gone, or has lost its job, halts by
-itself, and looks for another lease: resuming.py. It attends at each service, and one that knows it moves the job. At
-one that does not it asks for a place.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
+import queue
 import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from wiresum import join as messages
 from wiresum.agent import lifetime
-from wiresum.agent.absence import Absence, Patience, Silence, await_last_results
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of, error_of_forgotten
-from wiresum.agent.errors import JoinError, SessionClosedError, SwitchUnreachableError, WiresumError
+from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption, ask_until_granted, with_address
-from wiresum.agent.moves import Halt, Move, Moves
+from wiresum.agent.life import ABORT_S_MAX, LEAVE_S_MAX, Event, Halt, Life, Move, Output, Phase, Worker
 from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.orders import Abort
-from wiresum.agent.resuming import FALLBACK_AFTER_S, RESUME_S, Fallback, Resuming, resumed
+from wiresum.agent.search import ATTEMPT_BYTES, NOT_READY, Fallback, Services
 from wiresum.agent.statistics import NO_TRAFFIC, Moved, TrafficStats
 from wiresum.agent.way_out import why_cut_off
 from wiresum.agent.world import WORLD, World
@@ -50,30 +46,33 @@ from wiresum.join.release import software_version
 
 log = logging.getLogger(__name__)
 
-SILENCE_S_MAX = 6.0
-"""After which the connection is made anew, perhaps to a standby: the service is not given up for that."""
-LEAVE_S_MAX = 1.5
-ABORT_S_MAX = 30.0
-"""How long a worker that leaves looks for a service to tell that it has ended the job, from when it did."""
 THREAD_END_S_MAX = 0.5
 DIAGNOSE_S_MAX = 1.0
 BEGIN_S_MAX = 5.0
-ATTEMPT_BYTES = 16
-_LEFT = messages.JobEnded(cause=messages.JobEnded.WORKER_LEFT)
+READY_S_MAX = 1.0
 NO_ROUND = 0
 """Nothing was sent yet: rounds begin at 1."""
+_HEARD = (Phase.TOLD, Phase.PARTING, Phase.OVER, Phase.LEFT, Phase.INERT)
+"""An abort is no news any more."""
 
 
-class _End(NamedTuple):
-    """Of a job at its service."""
+class _Stream:
+    """To a service, from when it is to be opened."""
 
-    error: WiresumError
-    lost: str = ""
-    """It may go on with another lease, since it has lost this one for that reason, a clause; empty: it is over."""
-    go_to: str = ""
-    """The service does not say that it has ended, but there is a better one: its endpoint."""
-    left_s: float = 0.0
-    """For which the service may still come back with the job."""
+    def __init__(self) -> None:
+        self.beats: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
+        self.is_over = False
+        self.call: Any = None
+
+    def hang_up(self) -> None:
+        self.is_over = True
+        self.beats.put(None)
+        if self.call is not None:
+            self.call.cancel()
+
+
+class _TakenBackError(WiresumError):
+    """What was asked is not wanted any more."""
 
 
 class Membership:
@@ -89,49 +88,34 @@ class Membership:
         abort: Abort,
         world: World,
     ) -> None:
-        self.grant = with_address(reply, control)
-        """The newest."""
         self.where = f"the switch at {config.switch}"
         """For people."""
-        self._config = config
-        self._address = request.endpoint.address
-        self._fallback = fallback
-        self._job_name = request.job_name
-        self._request = request
-        self._control = control
-        self._member = _member_of(reply)
-        self._lock = threading.RLock()  # as all of ours: a signal's handler may leave or abort in the midst of either
+        self.moved: Moved | None = None
+        """The newest move to another lease."""
+        target = fallback.target if fallback is not None else ""
+        services = Services(config.control_endpoints, target, control.endpoint)
         self._clock, self._awake = world.clock, world.awake()
-        self._group_watch = GroupWatch(self.grant, self.where)
-        self._leaves = False
-        """`leave` was called ..."""
-        self._leaver: threading.Thread | None = None
-        """... first by this thread."""
-        self._leaving = threading.Event()
-        """There is nothing left to be done but to end the threads."""
-        self._begun = threading.Event()
-        self._left = threading.Event()
+        grant = with_address(reply, control)
+        self._life = Life(request, grant, services, self.where, config.lost_after_s, self._awake.now())
+        self._config, self._job_name = config, request.job_name
+        self._address = request.endpoint.address
+        self._control, self._fallback = control, fallback
+        self._events: queue.SimpleQueue[tuple[_Stream | None, Event, tuple[Any, ...]]] = queue.SimpleQueue()
+        self._lock = threading.RLock()  # a signal's handler may leave in the midst of `attend`
         self._thread: threading.Thread | None = None
-        self._call: Any = None
+        self._player: int | None = None
+        """The thread that owns the machine."""
+        self._stream: _Stream | None = None
+        self._asking = Interruption()
+        self._begun = self._has_left = False
+        self.heard = 0
+        """How often something came from the service over a stream."""
+        self._group_watch = GroupWatch(grant, self.where)
         self._progress: Callable[[], int | None] = lambda: NO_ROUND
-        self._traffic: Callable[[], TrafficStats] = lambda: NO_TRAFFIC
-        self._moves = Moves(request.job_name, self._awake.now)
-        self._resuming: Resuming | None = None
-        self._beat_now = threading.Event()
-        """A heartbeat is due before its time, or there is nobody to send one to."""
-        self._began_at = 0.0
-        """When this stream did."""
-        self._heard_at = 0.0
-        self._events = 0
-        self._ended = False
-        self._given_up = False
-        self._abort = abort
-        self._telling = world.clock.lock()
-        """Of an order: one thread at a time."""
-        self._told_of_abort = self._told_of_leave = False
         self._on_ended: Callable[[WiresumError], None] | None = None
         """Until it was called."""
-        self._inert = False
+        self._abort = abort
+        abort.tell(self._put)
         lifetime.begin(self)
 
     @classmethod
@@ -187,7 +171,7 @@ class Membership:
             raise JoinError(f"cannot join job '{job_name}': {error}", code="UNAUTHENTICATED") from None
         try:
             reply = ask_until_granted(control, config, request, interruption or Interruption(), world.clock)
-            return cls(config, request, control, reply, fallback, abort or Abort(world.clock.now), world)
+            return cls(config, request, control, reply, fallback, abort or Abort(), world)
         except BaseException:
             control.close()
             raise
@@ -208,14 +192,19 @@ class Membership:
         with self._lock:
             if self._thread is not None:
                 raise RuntimeError("this membership attends already")
-            if self._leaves:
+            if self._player is not None:
                 return
-            self._on_ended = on_ended
-            self._progress, self._traffic = progress, traffic
-            self._moves.set_data_path(halt, move)
+            self._on_ended, self._progress = on_ended, progress
             self._awake.watch()
-            self._thread = self._clock.start(self._attend, "wiresum-membership")
-        self._clock.wait(self._begun, BEGIN_S_MAX)  # so that a process that ends at once does not end in between
+            self._put(Event.BEGIN, Worker(traffic, halt, move, self._why_cut_off, self._with_address))
+            self._thread = self._clock.start(self._play, "wiresum-membership")
+        # So that a process that ends at once does not end in between.
+        self._clock.wait_for(lambda: self._begun or self._has_left, self._clock.now() + BEGIN_S_MAX)
+
+    @property
+    def grant(self) -> messages.JoinReply:
+        """The newest."""
+        return self._life.grant
 
     @property
     def service(self) -> str:
@@ -223,9 +212,9 @@ class Membership:
         return self._control.endpoint
 
     @property
-    def moved(self) -> Moved | None:
-        """The newest move to another lease."""
-        return self._moves.newest
+    def has_lost_lease(self) -> bool:
+        """It has halted, and looks for another one."""
+        return self._life.has_lost_lease
 
     @property
     def group_is_silent(self) -> bool:
@@ -238,10 +227,10 @@ class Membership:
 
     def diagnose(self) -> messages.Diagnosis:
         """What the switch has seen of each worker. Raises a `SwitchUnreachableError`."""
-        if self._inert:
+        if self._life.phase is Phase.INERT:
             raise SwitchUnreachableError("this process is a child of the worker, and no member of the job")
         try:
-            return self._control.stub().Diagnose(self._member, timeout=DIAGNOSE_S_MAX)
+            return self._control.stub().Diagnose(self._life.member, timeout=DIAGNOSE_S_MAX)
         except (grpc.RpcError, ValueError) as error:  # ValueError: the channel is closed
             raise SwitchUnreachableError(
                 f"{self.where} does not answer the question who lags ({details(error)})"
@@ -249,383 +238,265 @@ class Membership:
 
     def abort(self, reason: str) -> None:
         """Ends the job for everybody. Does not raise. A service that is away is told when there is one again."""
-        if self._inert or self._leaves or self._ended:
+        life = self._life
+        if life.phase is Phase.INERT:
             return
         self._abort.give(reason)
-        self._heed_order()
-        self._tell_order()
+        if self._thread is not None and self._player != threading.get_ident():
+            # By asking, here and in `leave`: a handler of a signal may do so while its thread does.
+            self._clock.wait_for(lambda: life.phase in _HEARD or life.has_lost_lease, self._clock.now() + LEAVE_S_MAX)
 
     def leave(self) -> None:
         """Says good-bye and ends the threads. Idempotent, bounded, does not raise. After an abort that no service has
         heard it looks for one, for up to ABORT_S_MAX."""
-        if self._inert:
+        if self._life.phase is Phase.INERT:
             return
+        self._put(Event.LEAVE)
         with self._lock:
-            first, self._leaves = not self._leaves, True
-            if first:
-                self._leaver = threading.current_thread()
-        if not first:  # another thread is at it, or was; or this one is, which a signal has interrupted
-            if threading.current_thread() not in (self._thread, self._leaver):
-                self._clock.wait(self._left, ABORT_S_MAX + LEAVE_S_MAX + THREAD_END_S_MAX)
-            return
-        try:
-            give_up_at = self._clock.now() + LEAVE_S_MAX
-            self._heed_order()
-            if not self._tell_order():
-                self._await_told(give_up_at)
-            self._leaving.set()
-            if self._told_of_abort:
-                self._tell_of_leave()
-        finally:
-            self._leaving.set()
-            self._stop_resuming(SessionClosedError("this worker has left the job"))
-            self._hang_up()
-            if self._thread is not None and threading.current_thread() is not self._thread:
+            alone = self._thread is None and self._player is None
+            if alone:
+                self._player = threading.get_ident()
+        if alone:
+            self._play()
+        elif self._player != threading.get_ident():
+            bound_s = ABORT_S_MAX + LEAVE_S_MAX + THREAD_END_S_MAX
+            self._clock.wait_for(lambda: self._has_left, self._clock.now() + bound_s)
+            if self._thread is not None:
                 self._clock.join(self._thread, THREAD_END_S_MAX)
-            self._awake.unwatch()
-            self._control.close()
-            if self._fallback is not None:
-                self._fallback.close()
-            self._left.set()
-            self._progress, self._traffic = lambda: NO_ROUND, lambda: NO_TRAFFIC  # the old ones refer to our owner
-            self._moves.set_data_path(None, None)
-            self._on_ended = None
-            lifetime.end(self)
 
-    # What it has said of the job's end: orders.py.
+    # The player.
 
-    def _order(self) -> messages.JobEnded | None:
-        """What a service has yet to hear."""
-        if self._abort.order is not None:
-            return None if self._told_of_abort else self._abort.order
-        return _LEFT if self._leaves and not self._told_of_leave else None
+    def _put(self, event: Event, *what: Any, stream: _Stream | None = None) -> None:
+        """`stream`: what says so; it does not count if it was hung up."""
+        self._events.put((stream, event, what))
 
-    @property
-    def _is_done(self) -> bool:
-        """This worker does nothing for the job any more, but for telling so."""
-        return self._leaves or self._abort.order is not None
+    def _play(self) -> None:
+        self._player = threading.get_ident()
+        try:
+            while self._life.phase is not Phase.LEFT:
+                self._step()
+        except Exception:
+            log.exception("unexpected error in a worker's life")
+            self._say(WiresumError(f"job '{self._job_name}' has ended: this worker has failed; its log says where"))
+        finally:
+            self._end()
 
-    def _has_to_do(self) -> bool:
-        """At another service, if this one has lost the job."""
-        with self._telling:  # what is being told has its answer
-            return not self._is_done or self._order() is not None
+    def _step(self) -> None:
+        # In a frame of its own: while the thread waits it holds nobody's memory.
+        life, timer = self._life, self._life.next_timer()
+        left_s = math.inf if timer is None else max(0.0, timer[0] - self._awake.now())
+        happened, now = self._clock.take(self._events, left_s), self._awake.now()
+        outputs: list[Output] = []
+        if happened is not None:
+            stream, event, what = happened
+            if stream is None or stream is self._stream:
+                outputs = life.handle(event, now, *what)
+        elif timer is not None and timer[0] <= now:
+            outputs = life.handle(timer[1], now)
+        for do, *which in outputs:
+            getattr(self, f"_{do.name.lower()}")(*which)
 
-    def _heed_order(self) -> None:
-        with self._lock:
-            resuming = self._resuming
-        if resuming is not None:
-            resuming.heed_order()
+    def _help(self, name: str, function: Callable[[], None], *failed: Any, needs_thread: bool = False) -> None:
+        """Runs it in another thread. A process that ends may have no more: then it runs here. `failed`: what happens if
+        it does not say so itself."""
 
-    def _tell_order(self) -> bool:
-        """To the service that is talked to, as a member. Returns whether there is nothing left to tell."""
-        with self._telling:
-            order = self._order()
-            if order is _LEFT:
-                self._tell_of_leave()
-            elif order is not None and self._tell(
-                "Abort", messages.AbortRequest(member=self._member, reason=order.reason)
-            ):
-                self._note_over()
-            return self._order() is None
-
-    def _tell_of_leave(self) -> None:
-        self._told_of_leave = self._tell("Leave", messages.LeaveRequest(member=self._member))
-
-    def _note_over(self) -> None:
-        """A service has ended the job."""
-        self._told_of_abort = self._abort.is_told = True
-
-    def _await_told(self, give_up_at: float) -> None:
-        """While the thread that attends looks for a service that hears the order."""
-        thread = self._thread
-        if thread is None or thread is threading.current_thread() or not lifetime.can_start_threads():
-            return
-        if self._abort.order is not None and not self._abort.is_told and self.grant.workers > 1:
-            give_up_at = self._abort.given_at + min(ABORT_S_MAX, self._config.lost_after_s)
-            log.warning(
-                "no service has heard yet that this worker has ended job '%s' (%s): it looks for one for up to %.0f s",
-                self._job_name, self._abort.order.reason, max(0.0, give_up_at - self._clock.now()),
-            )  # fmt: skip
-        self._clock.wait_for(lambda: not thread.is_alive() or self._order() is None or self._abort.is_told, give_up_at)
-
-    def _tell(self, what: str, request: messages.LeaveRequest | messages.AbortRequest) -> bool:
-        """Whether it was told. Looks for a service that is away for a moment, unless the job is over anyway."""
-        if self._given_up:
-            return False
-        give_up_at = self._clock.now() + LEAVE_S_MAX
-        while (left_s := give_up_at - self._clock.now()) > 0:
-            turns = self._control.turns
+        def run() -> None:
             try:
-                getattr(self._control.stub(), what)(request, timeout=left_s)
-                return True
-            except (grpc.RpcError, ValueError) as error:
-                log.debug("%s was not told of a %s: %s", self.where, what, details(error))
-                pause_s = ask_again_after_s(error)
-            if pause_s is None or self._ended or self._resuming is not None or not self._move_on(turns):
-                return False
-            self._clock.sleep(pause_s)
-        return False
+                function()
+            except Exception:
+                log.exception("unexpected error in a helper of a worker's life (%s)", name)
+                self._put(*failed)
 
-    # Attending.
+        try:
+            self._clock.start(run, f"wiresum-{name}")
+        except RuntimeError:
+            if needs_thread:
+                self._begun = True
+                self._put(*failed)
+            else:
+                run()
+
+    def _end(self) -> None:
+        """It has left."""
+        self._hang_up()
+        self._stop_asking()
+        self._abort.forget(self._put)
+        self._awake.unwatch()
+        self._control.close()
+        self._close_fallback()
+        self._progress, self._on_ended = lambda: NO_ROUND, None  # the old ones refer to our owner
+        lifetime.end(self)
+        self._has_left = True
+
+    # What the machine wants to be done: life.Do.
+
+    def _connect(self, endpoint: str) -> None:
+        try:
+            self._control.reconnect(endpoint)
+        except CredentialsError as error:
+            log.warning("cannot connect to %s again: %s", self.where, error)
 
     def _attend(self) -> None:
-        absence = self._watch_for_absence()
-        ended: WiresumError | None = None
-        while ended is None and not self._leaving.is_set():
-            turns = self._control.turns
-            grant = self.grant
-            end = self._attend_until_broken(absence)
-            if end is not None and not end.lost:
-                ended = end.error
-            elif self._resuming is not None and not (end is not None and end.go_to):
-                ended = self._look_for_lease(end is not None, absence.cause, turns)
-            elif end is not None:
-                ended = self._begin_to_resume(end, turns)
-            elif not self._clock.wait(self._leaving, RETRY_PAUSE_S):
-                self._move_on(turns)
-                if (error := absence.error()) is not None:
-                    end = _End(error, f"{self.where} does not answer", left_s=absence.left_s)
-                    ended = self._begin_to_resume(end, self._control.turns)
-            if self.grant is not grant:
-                absence = self._watch_for_absence()
-        self._ended = True
-        if ended is not None:
-            self._say_ended(ended)
+        stream = self._stream = _Stream()
+        self._help("stream", lambda: self._read(stream), Event.BROKE, "no thread can be started", needs_thread=True)
 
-    def _say_ended(self, error: WiresumError) -> None:
-        """Once, and not to one that leaves."""
+    def _beat(self, *beat: Any) -> None:
+        if self._stream is not None:
+            self._stream.beats.put(beat)
+
+    def _hang_up(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.hang_up()
+
+    def _ask(self, *question: Any) -> None:
+        asking = self._asking = Interruption()
+        self._help("ask", lambda: self._wait_for_place(asking, *question), Event.REFUSED, NOT_READY, "asking failed")
+
+    def _stop_asking(self) -> None:
+        self._asking.interrupt(_TakenBackError())
+
+    def _tell(self, *order: Any) -> None:
+        self._help("tell", lambda: self._deliver(*order), Event.UNTOLD, "telling failed", RETRY_PAUSE_S)
+
+    def _look(self, grant: messages.JoinReply) -> None:
+        self._help("look", lambda: self._look_at_fallback(grant), Event.SERVES_NOT, "")
+
+    def _close_fallback(self) -> None:
+        if self._fallback is not None:
+            self._fallback.close()
+
+    def _gone_on(self, why: str) -> None:
+        self.moved = Moved(time.time(), why)
+        self._group_watch = GroupWatch(self.grant, self.where, self._life.worker.traffic())
+
+    def _say(self, error: WiresumError) -> None:
         on_ended, self._on_ended = self._on_ended, None
-        if on_ended is not None and not self._leaves:
+        if on_ended is not None:
             on_ended(error)
 
-    def _watch_for_absence(self) -> Absence:
-        return Absence(
-            self.where,
-            Patience.of(self.grant, self._config.lost_after_s, has_fallback=self._fallback is not None),
-            self._traffic,
-            lambda: why_cut_off(self._config.transport, self._address, self.grant.switch_endpoint.address),
-            self._awake.now,
-        )
+    def _abort_all(self, reason: str) -> None:
+        self._abort.give(reason)
 
-    def _attend_until_broken(self, absence: Absence) -> _End | None:
-        """Why the job has ended; None if only the stream has."""
-        self._heard_at = self._began_at = self._awake.now()
-        hung_up, silence = threading.Event(), Silence(self._traffic, self._awake.now)
-        if not lifetime.can_start_threads():
-            self._clock.wait(self._leaving, LEAVE_S_MAX)
-            return None
+    def _heard(self) -> None:
+        self._abort.note_heard()
+
+    # What waits for the network, in threads of its own.
+
+    def _read(self, stream: _Stream) -> None:
         try:
-            call = self._call = self._control.stub().Attend(self._heartbeats(hung_up))
-        except ValueError:  # `leave` has closed the channel
-            return None
+            call = stream.call = self._control.stub().Attend(self._heartbeats(stream))
+        except ValueError:  # the channel is closed
+            self._put(Event.BROKE, "the connection was closed", stream=stream)
+            return
         finally:
-            self._begun.set()
-        try:
-            for event in call:
-                self._heard_at = self._awake.now()
-                self._events += 1
-                absence.hear(self._control.endpoint)
-                if event.HasField("ended"):
-                    return self._hear_end(event.ended)
-                if self._is_done:
-                    self._tell_order()
-                    continue
-                self._obey(event)
-                if event.pulse.lost and self._fallback is not None and self._moves.halted is None:
-                    self._halt_if_unanswered(silence, event.pulse.lost)
-                if (end := self._stands_still()) is not None:
-                    return end
-        except grpc.RpcError as error:
-            if code_of(error) == "NOT_FOUND":
-                return _End(self._why_forgotten(), f"{self.where} does not know it any more")
-            if code_of(error) == "UNAUTHENTICATED" and is_from_service(error):
-                text = f"{self.where} lets this worker of job '{self._job_name}' not go on: {details(error)}"
-                return _End(JoinError(text, code="UNAUTHENTICATED"))
-            absence.cause = details(error)
-            log.debug("the stream to %s broke: %s", self._control.endpoint, absence.cause)
-        finally:
-            hung_up.set()
-            self._beat_now.set()
+            self._begun = True
+        if stream.is_over:
             call.cancel()
+        try:
+            for said in call:
+                self.heard += 1
+                if said.HasField("ended"):
+                    self._put(*self._end_of(said.ended), stream=stream)
+                    return
+                happened = Event.HALT if said.HasField("halt") else Event.MOVE if said.HasField("move") else Event.PULSE
+                self._put(happened, getattr(said, happened.name.lower()), stream=stream)
+            self._put(Event.BROKE, "it ended the stream", stream=stream)
+        except grpc.RpcError as error:
+            log.debug("the stream to %s broke: %s", self._control.endpoint, details(error))
+            self._put(*self._why_broken(error), stream=stream)
+        finally:
+            stream.hang_up()
             call.with_traceback(None)  # the error that it raises is the call itself, which this frame refers to
-        return None
 
-    def _hear_end(self, ended: messages.JobEnded) -> _End:
+    def _end_of(self, ended: messages.JobEnded) -> tuple[Any, ...]:
         if stop := self.own_stop():
             ended.reason += f"; {stop}"
         error = error_of(ended, self._job_name, self.where)
-        if ended.cause == messages.JobEnded.SWITCH_LOST:
-            return _End(error, ended.reason)
-        self._note_over()
-        if ended.cause == messages.JobEnded.WORKER_LEFT:
-            await_last_results(self._traffic, lambda pause_s: self._clock.wait(self._leaving, pause_s))
-        return _End(error)
+        return (Event.LOST, error, ended.reason) if ended.cause == ended.SWITCH_LOST else (Event.ENDED, error)
 
-    def _why_forgotten(self) -> WiresumError:
-        return error_of_forgotten(self._job_name, self.where, self.own_stop(), self.grant.rank, self._address)
+    def _why_broken(self, error: Any) -> tuple[Any, ...]:
+        if code_of(error) == "NOT_FOUND":
+            return Event.LOST, *self._forgotten()
+        if code_of(error) == "UNAUTHENTICATED" and is_from_service(error):
+            text = f"{self.where} lets this worker of job '{self._job_name}' not go on: {details(error)}"
+            return Event.BARRED, JoinError(text, code="UNAUTHENTICATED")
+        return Event.BROKE, details(error)
 
-    def _heartbeats(self, hung_up: threading.Event) -> Iterator[messages.Heartbeat]:
-        """Runs in gRPC's thread. Also the one who notices that the service has fallen silent."""
-        silence_s_max = min(SILENCE_S_MAX, self.grant.heartbeat_lost_ms / 1000)
-        while not (hung_up.is_set() or self._leaving.is_set()):
-            round_newest = NO_ROUND if self._is_done else self._progress()
+    def _forgotten(self) -> tuple[WiresumError, str]:
+        error = error_of_forgotten(self._job_name, self.where, self.own_stop(), self.grant.rank, self._address)
+        return error, f"{self.where} does not know it any more"
+
+    def _heartbeats(self, stream: _Stream) -> Iterator[messages.Heartbeat]:
+        """Runs in gRPC's thread."""
+        while (beat := self._newest(stream)) is not None:
+            member, halted, counts = beat
+            round_newest = self._progress() if counts else NO_ROUND
             if round_newest is None:
-                self._hang_up()
+                stream.hang_up()
                 return
-            self._beat_now.clear()
-            yield messages.Heartbeat(
-                member=self._member,
-                round_newest=round_newest & 0xFFFFFFFF,
-                halted=None if self._is_done else self._moves.halted,
-            )
-            self._group_watch.look(self._traffic)
-            self._clock.wait(self._beat_now, self.grant.heartbeat_interval_ms / 1000)
-            if self._awake.now() - self._heard_at > silence_s_max:
-                log.info("%s has been silent for %.1f s: a fresh connection is made", self.where, silence_s_max)
-                self._hang_up()
-                return
-        # To end here would tell the service that we close our side, and it would take that for a loss before it has
-        # our Leave: the stream ends when it is cancelled.
-        self._clock.wait(hung_up, LEAVE_S_MAX + THREAD_END_S_MAX)
+            yield messages.Heartbeat(member=member, round_newest=round_newest & 0xFFFFFFFF, halted=halted)
+            self._group_watch.look(self._life.worker.traffic)
 
-    # Moving.
+    def _newest(self, stream: _Stream) -> tuple[Any, ...] | None:
+        """The next heartbeat that is due; None: the stream is over. To end sooner would tell the service that we close
+        our side, and it would take that for a loss before it has our Leave."""
+        beat = self._clock.take(stream.beats, math.inf)
+        while beat is not None and not stream.beats.empty():  # this worker was slow to say its round
+            beat = stream.beats.get()
+        return beat
 
-    def _obey(self, event: messages.JobEvent) -> None:
-        """What the service tells this worker to do."""
-        if event.HasField("halt"):
-            self._try_to_move(lambda: self._halt_for(event.halt))
-        elif event.HasField("move"):
-            self._try_to_move(lambda: self._move_to(event.move))
-
-    def _try_to_move(self, step: Callable[[], None]) -> None:
-        """A job that cannot ends for all, unless this worker has ended or left it anyway."""
+    def _wait_for_place(
+        self, interruption: Interruption, request: messages.JoinRequest, within_s: float, if_ready: bool
+    ) -> None:
+        endpoint = self._control.endpoint
+        if if_ready and not self._control.is_ready(READY_S_MAX):
+            self._put(Event.REFUSED, NOT_READY, f"the service at {endpoint} has no switch that takes jobs")
+            return
+        here = replace(self._config, switch=endpoint, join_timeout_s=within_s)
         try:
-            step()
-        except SessionClosedError:
-            log.debug("this worker leaves, and does not move")
-        except Exception as error:
-            if self._is_done:
-                return
-            log.exception("the job cannot move")
-            text = f"the job cannot move to another lease: {error}"
-            self._abort.give(text)  # before: who hears that it has ended may leave at once
-            self._say_ended(WiresumError(f"job '{self._job_name}' has ended: {text}"))
-            self.abort(text)
+            reply = ask_until_granted(self._control, here, request, interruption, self._clock)
+        except JoinError as error:
+            self._put(Event.REFUSED, error.code, str(error))
+        except _TakenBackError:
+            self._put(Event.REFUSED, NOT_READY, "it was taken back")
+        except WiresumError as error:
+            self._put(Event.ENDED, error)
+        else:
+            self._put(Event.GRANTED, reply)
 
-    def _halt_for(self, halt: messages.Halt) -> None:
-        if self._moves.halt_for(halt):  # else each answer to a heartbeat would call for the next one
-            self._beat_now.set()
-
-    def _move_to(self, move: messages.Move) -> None:
-        if self._moves.is_expected(move):
-            self._go_on_at(move.grant, move.roles, move.move_number)
-
-    def _go_on_at(self, reply: messages.JoinReply, roles: bytes, move_number: int) -> None:
-        """Raises a ValueError for a lease that is not like the one before."""
-        grant, before = with_address(reply, self._control), self.grant
-        self._member = _member_of(grant)
-        grant.members_secret = before.members_secret  # of the job, which has used it
-        self._moves.go_on(grant, roles, before, move_number)
-        self.grant = grant
-        self._group_watch = GroupWatch(grant, self.where, self._traffic())
-        self._resuming = None
-        self._beat_now.set()
-        if self._fallback is not None and self._control.endpoint != self._fallback.target:
-            self._control.further = ""
-            self._fallback.close()
-        endpoint = grant.switch_endpoint
-        log.warning("job '%s' goes on at %s, %s:%d", self._job_name, grant.switch_name, endpoint.address, endpoint.port)
-
-    # Looking for another lease.
-
-    def _begin_to_resume(self, end: _End, turns: int) -> WiresumError | None:
-        """Returns why it does not."""
-        if not self._moves.can_halt or not self._has_to_do():
-            self._given_up = True
-            return end.error
-        if not self._is_done and self._moves.halted is None:
-            self._halt_unasked(end.lost)
-        halted = self._moves.halted
-        if halted is None and not self._is_done:  # the session is being closed
-            self._clock.wait(self._leaving, RETRY_PAUSE_S)
-            return None
-        self._request.resumed.CopyFrom(resumed(self.grant, halted.positions if halted else b"", end.lost))
-        with self._lock:
-            if self._resuming is None:
-                within_s = max(end.left_s, min(RESUME_S, self._config.lost_after_s))
-                awake, clock = self._awake.now, self._clock
-                self._resuming = Resuming(
-                    self._control, self._config, end.error, within_s, self._fallback, self._order, awake, clock
-                )
-        self._control.further = end.go_to  # the fallback has just proved that it is the one, or has to again
-        self._move_on(turns, end.go_to or self._control.endpoints[0])
-        return None
-
-    def _halt_unasked(self, why: str) -> None:
-        def halt() -> None:
-            self._moves.halt_unasked(why)
-            self._beat_now.set()
-
-        self._try_to_move(halt)
-
-    def _halt_if_unanswered(self, silence: Silence, why: str) -> None:
-        """The service says that the switch is lost, and so it seems. A job that halts can go on at the fallback."""
-        if silence.seconds() >= FALLBACK_AFTER_S and silence.unanswered:
-            self._halt_unasked(why)
-
-    def _stands_still(self) -> _End | None:
-        """The service has a job that has halted, and no lease for it, while the fallback serves."""
-        fallback, halted_at = self._fallback, max(self._moves.halted_at, self._began_at)
-        if fallback is None or self._moves.halted is None or self._control.endpoint == fallback.target:
-            return None
-        if self._awake.now() - halted_at < FALLBACK_AFTER_S:
-            return None
-        fallback.open(self.grant)
-        if not fallback.serves():
-            return None
-        error = SwitchUnreachableError(f"job '{self._job_name}' has ended: {self.where} has no lease for it any more")
-        return _End(error, f"{self.where} has no lease for it", fallback.target)
-
-    def _look_for_lease(self, answered: bool, cause: str, turns: int) -> WiresumError | None:
-        """At the service that is talked to; `answered`: it does, but does not have the job. Returns why there is none
-        at all, or why the job is over."""
-        resuming = self._resuming
-        assert resuming is not None, "it has no lease"
-        if not self._has_to_do():
-            return resuming.lost
-        if answered and (reply := resuming.ask(self._request, self.grant)) is not None:
-            if not self._is_done:
-                self._try_to_move(lambda: self._go_on_at(reply, reply.roles, 0))
-            else:  # the order came too late for that question, and now there is a service where it is a member
-                self._member, self._resuming = _member_of(reply), None
-                self._tell_order()
-            return None
-        if resuming.over is not None:
-            self._note_over()
-        if (over := resuming.look(self.grant, cause)) is not None:
-            self._given_up = True
-        elif not self._clock.wait(self._leaving, RETRY_PAUSE_S):
-            self._move_on(turns, resuming.next if answered else "")
-        return over
-
-    def _stop_resuming(self, why: WiresumError) -> None:
-        with self._lock:
-            resuming = self._resuming
-        if resuming is not None:
-            resuming.stop(why)
-
-    def _move_on(self, turns: int, to: str = "") -> bool:
-        """To a fresh connection. False: not with what the TLS directory holds now."""
+    def _deliver(self, member: messages.Member, order: messages.JobEnded) -> None:
+        stub = self._control.stub()
         try:
-            self._control.move_on(turns, to)
-        except CredentialsError as error:
-            log.warning("cannot connect to %s again: %s", self.where, error)
-            return False
-        return True
+            if order.cause == messages.JobEnded.WORKER_LEFT:
+                stub.Leave(messages.LeaveRequest(member=member), timeout=LEAVE_S_MAX)
+            else:
+                stub.Abort(messages.AbortRequest(member=member, reason=order.reason), timeout=LEAVE_S_MAX)
+        except (grpc.RpcError, ValueError) as error:
+            log.debug("%s was not told of an order: %s", self.where, details(error))
+            pause_s = ask_again_after_s(error)
+            if pause_s is None and is_from_service(error):
+                self._put(Event.UNKNOWN, *self._forgotten())
+            else:
+                self._put(Event.UNTOLD, details(error), pause_s or RETRY_PAUSE_S)
+        else:
+            self._put(Event.TOLD)
 
-    def _hang_up(self) -> None:
-        if self._call is not None:
-            self._call.cancel()
+    def _look_at_fallback(self, grant: messages.JoinReply) -> None:
+        assert self._fallback is not None
+        self._fallback.open(grant)
+        if self._fallback.serves():
+            self._put(Event.SERVES)
+        else:
+            self._put(Event.SERVES_NOT, self._fallback.trouble)
+
+    # What the machine asks at once.
+
+    def _why_cut_off(self, grant: messages.JoinReply) -> str:
+        return why_cut_off(self._config.transport, self._address, grant.switch_endpoint.address)
+
+    def _with_address(self, grant: messages.JoinReply) -> messages.JoinReply:
+        return with_address(grant, self._control)
 
     # The process's end, and its children.
 
@@ -636,12 +507,7 @@ class Membership:
             self.abort(f"its program ended with {type(error).__name__}: {error}")
 
     def after_fork_in_child(self) -> None:
-        self._inert = self._leaves = True
-        self._leaving = threading.Event()  # the lock inside the old one may be held by a thread that is not here
-        self._leaving.set()
+        self._events = queue.SimpleQueue()  # the lock inside the old one may be held by a thread that is not here
         self._lock = threading.RLock()
-        lifetime.keep_for_ever(self._control, self._call)
-
-
-def _member_of(grant: messages.JoinReply) -> messages.Member:
-    return messages.Member(job=grant.job, worker=grant.worker, token=grant.token, switch_name=grant.switch_name)
+        self._life.handle(Event.FORKED, 0.0)
+        lifetime.keep_for_ever(self._control, self._stream)

@@ -1,36 +1,45 @@
-"""What a worker has said of its job's end: that the job is over for all, or that this worker leaves it.
-
-An order holds for the job, not for a lease or a service. If no service hears it at once, the next one may not know the
-job: it was started anew, or is a standby, or the fallback. So the order is told to whichever of the job's services is
-next: as a member where the job is known, and otherwise in place of asking for another lease (resuming.py). From the
-order on the worker does nothing else for the job: it neither halts, nor moves, nor goes on.
-"""
+"""That a worker ends its job for all, as its memberships at all aggregators share it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
+from wiresum.agent.life import Event
 from wiresum.join import JobEnded
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 
 
 class Abort:
-    """That a worker ends its job for all. Its memberships at all aggregators share this: all workers are at each of
-    them, so it is enough that one has heard it. Any thread may call any method."""
+    """All workers are at each aggregator, so it is enough that one has heard it. Any thread may call any method."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = threading.RLock()
+        self._members: list[Callable[..., None]] = []
         self.order: JobEnded | None = None
         """None: it has not been given."""
-        self.given_at = 0.0
-        self.is_told = False
-        """A service has heard it, or has ended the job for another reason."""
+
+    def tell(self, member: Callable[..., None]) -> None:
+        """Calls `member` with each event, and what `life.Event` says goes with it: now, if it has been before."""
+        with self._lock:
+            self._members.append(member)
+            if self.order is not None:
+                member(Event.ABORT, self.order)
+
+    def forget(self, member: Callable[..., None]) -> None:
+        with self._lock:
+            self._members = [other for other in self._members if other != member]
 
     def give(self, reason: str) -> None:
         """The first reason is the cause of those after it."""
         with self._lock:
             if self.order is None:
-                self.given_at = self._clock()
                 self.order = JobEnded(cause=JobEnded.ABORTED_BY_WORKER, reason=reason[:REASON_CHARACTERS_MAX])
+                for member in self._members:
+                    member(Event.ABORT, self.order)
+
+    def note_heard(self) -> None:
+        """A service has heard it, or has ended the job for another reason."""
+        with self._lock:
+            for member in self._members:
+                member(Event.ELSEWHERE)

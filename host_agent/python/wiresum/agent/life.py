@@ -1,0 +1,735 @@
+"""A worker's life in its job, at one aggregator, as a state machine: `TABLE` says all of it.
+
+The machine has no thread, no clock and no connection. It is told what happens, and when, by `handle`, and returns what
+is to be done, as values: membership.py does that, in production as in virtual time. What it asks its worker to do (to
+halt, and to go on) is done at once.
+
+A worker attends at a service: it sends heartbeats over a stream, and hears what the service says. The service is not
+needed while the job runs, so a stream that breaks is opened again, at the next service, for as long as absence.py says.
+The service may move the job to another lease (docs/protocol.md, section 9): it tells the worker to halt, and each
+heartbeat says where the data path stands still, until the move of the same number says where to go on. What a service
+tells twice is done once. A worker that has lost its lease halts by itself, *unasked*, and looks for another one
+(search.py): it attends at each service, and one that knows it moves the job; one that does not is asked for a place.
+It stays halted, at the same positions, until then; and a service gives a lease only when it has the positions of all
+workers. So whatever each of them does meanwhile, no sum can be wrong.
+
+An order is what the worker has said of its job's end: that the job is over for all (abort), or that it leaves. An order
+holds for the job, not for a lease or a service. If no service hears it at once, the next one may not know the job: it
+was started anew, or is a standby, or the fallback. So it is told to whichever of the job's services is next: as a
+member where the job is known, and otherwise in place of asking for a lease. From its order on the worker does nothing
+else for the job: it neither halts, nor moves, nor goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from wiresum import join as messages
+from wiresum.agent.absence import Absence, Patience, Silence
+from wiresum.agent.control import RETRY_PAUSE_S
+from wiresum.agent.diagnosis import error_of
+from wiresum.agent.errors import SessionClosedError, SwitchUnreachableError, WiresumError
+from wiresum.agent.search import NOT_READY, Search, Services, resumed
+from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
+
+log = logging.getLogger(__name__)
+
+
+class Phase(Enum):
+    JOINED = "it has a lease, and does not attend yet"
+    ATTENDING = "a stream is open to a service where it is a member"
+    AWAY = "the stream broke: a pause"
+    SEEKING = "its lease is lost; a stream is open to a service that may know it"
+    ASKING = "its lease is lost, and that service does not know it: asked for a place"
+    RESTING = "its lease is lost: a pause before the next service"
+    OVER = "the job is over, or was given up"
+    RECALLING = "it has an order: it takes back what it has asked"
+    TELLING = "it has an order: a service is told, where it is a member"
+    CONVEYING = "it has an order: a service is told that does not know it"
+    UNTOLD = "it has an order that no service has heard: a pause before the next one"
+    TOLD = "a service has heard its abort, and will say that the job is over"
+    PARTING = "a service has heard its abort, and is told that it leaves"
+    LEFT = "it has left"
+    INERT = "this process is a forked child, and no member"
+
+
+class Event(Enum):
+    BEGIN = auto()
+    """The worker has a data path: `Worker`."""
+    # The stream says, or ends by: each of the last four.
+    PULSE = auto()
+    HALT = auto()
+    MOVE = auto()
+    ENDED = auto()
+    """The job is over, also in answer to a question: the error."""
+    LOST = auto()
+    """The service does not know the worker, or the job has lost its switch there: the error, and why, a clause."""
+    BARRED = auto()
+    BROKE = auto()
+    """With the cause, as gRPC says it."""
+    # The answers to what was asked and told.
+    GRANTED = auto()
+    REFUSED = auto()
+    """With the code and the text."""
+    TOLD = auto()
+    UNTOLD = auto()
+    """The service was not reached, or has no time: the cause, and after how many seconds to tell again."""
+    UNKNOWN = auto()
+    """The service does not know the worker: as LOST."""
+    SERVES = auto()
+    """The fallback has proved that it takes this job."""
+    SERVES_NOT = auto()
+    """With why what listens there was not believed to be it, a sentence; empty: nothing does."""
+    # Timers.
+    BEAT = auto()
+    SILENCE = auto()
+    """Nothing came over the stream for too long."""
+    RETRY = auto()
+    LOOK = auto()
+    """At the fallback."""
+    ENDING = auto()
+    """The service that has heard the abort does not say that the job is over."""
+    GIVE_UP = auto()
+    """The worker leaves, and has looked long enough for a service that hears its order."""
+    # The worker and its process.
+    ABORT = auto()
+    """With the order."""
+    LEAVE = auto()
+    ELSEWHERE = auto()
+    """A service of another aggregator has heard the abort."""
+    FORKED = auto()
+
+
+SILENCE_S_MAX = 6.0
+"""After which the stream is opened anew, perhaps at a standby: the service is not given up for that."""
+FALLBACK_AFTER_S = 1.0
+"""After so long without a lease the fallback is started."""
+RESUME_S = 30.0
+"""How long a worker looks for a lease, at most, unless WIRESUM_LOST_AFTER is shorter: as long as a service keeps a job
+that no switch takes. For a service that may come back with the job, as long as its grant says, if that is longer."""
+LEAVE_S_MAX = 1.5
+ABORT_S_MAX = 30.0
+"""How long a worker that leaves looks for a service to tell that it has ended the job, from when it did."""
+
+TIMERS = {
+    Event.RETRY: RETRY_PAUSE_S,
+    Event.LOOK: FALLBACK_AFTER_S,
+    Event.ENDING: LEAVE_S_MAX,
+    Event.GIVE_UP: LEAVE_S_MAX,
+}
+"""Seconds, where the grant does not say them. A timer runs while `TABLE` has something for it to do: a phase in which
+it cannot run out ends it."""
+
+IMPOSSIBLE, NOTHING = "-", "."
+_GOES_ON = """
+            JOINED  ATTENDING  AWAY    SEEKING     ASKING      RESTING     OVER
+BEGIN       attend  -          -       -           -           -           .
+PULSE       -       hear       -       hear        -           -           -
+HALT        -       halt       -       halt        -           -           -
+MOVE        -       move       -       move        -           -           -
+ENDED       -       end        -       end         end         -           -
+LOST        -       lose       -       ask         -           -           -
+BARRED      -       finish     -       finish      -           -           -
+BROKE       -       pause      -       rest        -           -           -
+GRANTED     -       -          -       -           resume      -           -
+REFUSED     -       -          -       -           refused     -           -
+TOLD        -       -          -       -           -           -           .
+UNTOLD      -       -          -       -           -           -           .
+UNKNOWN     -       -          -       -           -           -           .
+SERVES      -       fall_back  .       fall_back   further     further     .
+SERVES_NOT  -       look_again .       look_again  look_again  look_again  .
+BEAT        -       beat       -       beat        -           -           -
+SILENCE     -       silent     -       silent      -           -           -
+RETRY       -       -          again   -           -           seek        -
+LOOK        -       look       -       look        look        look        -
+ENDING      -       -          -       -           -           -           -
+GIVE_UP     -       -          -       -           -           -           -
+ABORT       abort   abort      abort   abort       recall      abort       note
+LEAVE       leave   leave      leave   leave       recall      leave       go
+ELSEWHERE   -       -          -       -           -           -           .
+FORKED      fork    fork       fork    fork        fork        fork        fork
+"""
+_HAS_ORDER = """
+            RECALLING   TELLING     CONVEYING   UNTOLD      TOLD      PARTING  LEFT  INERT
+BEGIN       -           .           .           .           .         .        .     .
+PULSE       -           alive       -           -           .         .        .     .
+HALT        -           alive       -           -           .         .        .     .
+MOVE        -           alive       -           -           .         .        .     .
+ENDED       end         end         end         -           end       .        .     .
+LOST        -           .           -           -           end_told  .        .     .
+BARRED      -           .           -           -           end_told  .        .     .
+BROKE       -           .           -           -           end_told  .        .     .
+GRANTED     tell_there  -           tell_there  -           -         -        .     .
+REFUSED     convey      -           refused     -           -         -        .     .
+TOLD        -           told        -           -           -         go       .     .
+UNTOLD      -           untold      -           -           -         go       .     .
+UNKNOWN     -           unknown     -           -           -         go       .     .
+SERVES      further     further     further     further     .         .        .     .
+SERVES_NOT  look_again  look_again  look_again  look_again  .         .        .     .
+BEAT        -           beat        -           -           beat      beat     -     -
+SILENCE     -           -           -           -           -         -        -     -
+RETRY       -           -           -           tell_next   -         -        -     -
+LOOK        look        look        look        look        -         -        -     -
+ENDING      -           -           -           -           end_told  -        -     -
+GIVE_UP     go          go          go          go          -         go       -     -
+ABORT       .           .           .           .           .         .        .     .
+LEAVE       leave_too   leave_too   leave_too   leave_too   part      .        .     .
+ELSEWHERE   elsewhere   elsewhere   elsewhere   elsewhere   .         .        .     .
+FORKED      fork        fork        fork        fork        fork      fork     fork  .
+"""
+FOLLOWS = {
+    "attend": {Phase.ATTENDING},
+    "hear halt move": {Phase.ATTENDING, Phase.SEEKING, Phase.TELLING},
+    "alive beat look look_again further note": set(),
+    "lose": {Phase.SEEKING, Phase.AWAY, Phase.OVER, Phase.TELLING},
+    "again": {Phase.ATTENDING, Phase.SEEKING, Phase.AWAY, Phase.OVER, Phase.TELLING},
+    "pause": {Phase.AWAY},
+    "fall_back": {Phase.SEEKING},
+    "ask": {Phase.ASKING, Phase.RESTING, Phase.OVER},
+    "resume": {Phase.ATTENDING, Phase.SEEKING, Phase.TELLING},
+    "rest": {Phase.RESTING, Phase.OVER},
+    "silent": {Phase.AWAY, Phase.RESTING, Phase.OVER},
+    "seek": {Phase.SEEKING},
+    "abort leave": {Phase.TELLING},
+    "recall": {Phase.RECALLING},
+    "convey unknown": {Phase.CONVEYING, Phase.UNTOLD, Phase.OVER, Phase.LEFT},
+    "refused": {Phase.RESTING, Phase.UNTOLD, Phase.OVER, Phase.LEFT},
+    "untold": {Phase.UNTOLD, Phase.OVER, Phase.LEFT},
+    "tell_next": {Phase.TELLING, Phase.OVER, Phase.LEFT},
+    "tell_there": {Phase.TELLING},
+    "told": {Phase.TOLD, Phase.PARTING, Phase.LEFT},
+    "part": {Phase.PARTING},
+    "end finish end_told": {Phase.OVER, Phase.LEFT},
+    "leave_too elsewhere": {Phase.LEFT},
+    "go": {Phase.LEFT},
+    "fork": {Phase.INERT},
+}
+"""The phases that may follow, besides the same one, by what `TABLE` says is done."""
+
+
+def _parsed(*grids: str) -> dict[Phase, dict[Event, str]]:
+    """Every cell is written, or this fails."""
+    table: dict[Phase, dict[Event, str]] = {}
+    for grid in grids:
+        head, *rows = (line.split() for line in grid.strip().splitlines())
+        assert [row[0] for row in rows] == [event.name for event in Event]
+        for index, name in enumerate(head):
+            table[Phase[name]] = {Event[row[0]]: row[1:][index] for row in rows}
+    assert list(table) == list(Phase)
+    return table
+
+
+TABLE = _parsed(_GOES_ON, _HAS_ORDER)
+"""By phase and event: what is done, a method of `Life`. `.`: nothing. `-`: the event cannot come then."""
+_FOLLOWS = {name: phases for names, phases in FOLLOWS.items() for name in names.split()}
+
+
+class Do(Enum):
+    """What is to be done."""
+
+    CONNECT = auto()
+    """Anew, to the service at this endpoint."""
+    ATTEND = auto()
+    """By a stream; there is no other one."""
+    BEAT = auto()
+    """A heartbeat: as which member, halted where, and does it say the worker's newest round?"""
+    HANG_UP = auto()
+    """What the stream says is of no interest any more, if there is one."""
+    ASK = auto()
+    """This, waiting for so many seconds; and only if the service has a switch that takes jobs?"""
+    STOP_ASKING = auto()
+    TELL = auto()
+    """As this member, this order."""
+    LOOK = auto()
+    """At the fallback: start it for a job with this lease, if that is this process's part, and see if it serves."""
+    CLOSE_FALLBACK = auto()
+    GONE_ON = auto()
+    """At another lease, since the last one was lost for this reason."""
+    SAY = auto()
+    """To the worker: its job is over, by this error."""
+    ABORT_ALL = auto()
+    """At all aggregators, for this reason."""
+    HEARD = auto()
+    """A service has heard the abort, or has ended the job for another reason."""
+
+
+Output = tuple[Any, ...]
+"""A `Do`, and what it says is with it."""
+Halt = Callable[[], bytes]
+"""Stops the data path where it is, and returns its positions, as in join.proto. Idempotent, and bounded in time."""
+Move = Callable[[messages.JoinReply, bytes], None]
+"""Lets it go on at another lease, with the roles of join.proto. Raises a ValueError for what cannot be."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a life asks of its worker."""
+
+    traffic: Callable[[], TrafficStats] = lambda: NO_TRAFFIC
+    """What went to and came from the switch."""
+    halt: Halt | None = None
+    """None: it cannot."""
+    move: Move | None = None
+    why_cut_off: Callable[[messages.JoinReply], str] = lambda _: ""
+    """What is wrong with this host's own way to the switch of a lease, in words; empty if nothing is known."""
+    with_address: Callable[[messages.JoinReply], messages.JoinReply] = lambda grant: grant
+    """The lease with an address of its switch. Raises a `JoinError`."""
+
+
+_KEPT = ("slots", "threads", "lanes", "workers", "rank")
+"""Of a lease, by the one after it."""
+_LEFT = messages.JobEnded(cause=messages.JobEnded.WORKER_LEFT)
+
+
+class Life:
+    """`now` is in seconds in which this process ran, of any clock. Used by one thread; others may read."""
+
+    def __init__(
+        self, request: messages.JoinRequest, grant: messages.JoinReply, services: Services, where: str,
+        lost_after_s: float, now: float,
+    ) -> None:  # fmt: skip
+        """`request` is what was granted. `where`: the services, for people. `lost_after_s`: WIRESUM_LOST_AFTER."""
+        self.phase = Phase.JOINED
+        self.grant = grant
+        """The newest."""
+        self.member = member_of(grant)
+        self.services = services
+        self.halted: messages.Halted | None = None
+        """What heartbeats say; None: the data path goes on."""
+        self.worker = Worker()
+        self._request, self._where, self._lost_after_s = request, where, lost_after_s
+        self._number = 0
+        """Of the newest move that was completed."""
+        self._why = ""
+        """It has halted."""
+        self._search: Search | None = None
+        """Its lease is lost."""
+        self._order: messages.JobEnded | None = None
+        self._ordered_at = 0.0
+        self._leaves = self._heard_elsewhere = self._warned = False
+        self._now = now
+        self._opened_at = 0.0
+        """The newest stream ..."""
+        self._heard = False
+        """... and whether something came over it."""
+        self._timers: dict[Event, float] = {}
+        self._outputs: list[Output] = []
+        self._watch()
+
+    # For the player.
+
+    def handle(self, event: Event, now: float, *what: Any) -> list[Output]:
+        """What is to be done, in this order. `what`: as `Event` says."""
+        self._now, self._outputs = now, []
+        done = TABLE[self.phase][event]
+        assert done != IMPOSSIBLE, f"{event.name} cannot come while {self.phase.value}"
+        self._timers.pop(event, None)
+        if done != NOTHING:
+            after = getattr(self, f"_{done}")(*what)
+            assert after is self.phase or after in _FOLLOWS[done], f"{done} leads from {self.phase} to {after}"
+            self.phase = after
+            if after is Phase.LEFT:
+                self.worker = Worker()  # the old one refers to our owner, and so does what watches its traffic
+                self._watch()
+            self._timers = {timer: at for timer, at in self._timers.items() if TABLE[after][timer] != IMPOSSIBLE}
+        return self._outputs
+
+    @property
+    def has_lost_lease(self) -> bool:
+        """It looks for another one, or at least for a service that hears its order."""
+        return self._search is not None
+
+    def next_timer(self) -> tuple[float, Event] | None:
+        """When which one runs out; None: none runs."""
+        return min(((at, timer) for timer, at in self._timers.items()), key=lambda each: each[0], default=None)
+
+    def _do(self, *output: Any) -> None:
+        self._outputs.append(output)
+
+    def _start(self, timer: Event, seconds: float | None = None) -> None:
+        self._timers[timer] = self._now + (TIMERS[timer] if seconds is None else seconds)
+
+    # Attending.
+
+    def _attend(self, worker: Worker) -> Phase:
+        self.worker = worker
+        self._watch()
+        return self._open(Phase.ATTENDING)
+
+    def _watch(self) -> None:
+        """From now on the service of this lease may be absent."""
+        grant = self.grant
+        patience = Patience.of(grant, self._lost_after_s, has_fallback=bool(self.services.fallback))
+        worker = self.worker
+        self._absence = Absence(self._where, patience, worker.traffic, lambda: worker.why_cut_off(grant), self._now)
+        self._silence = Silence(worker.traffic, self._now)
+
+    def _open(self, phase: Phase) -> Phase:
+        self._opened_at, self._heard = self._now, False
+        self._silence = Silence(self.worker.traffic, self._now)
+        self._do(Do.ATTEND)
+        self._beat()
+        self._start(Event.SILENCE, self._silence_s_max)
+        if self.halted is not None and self.services.fallback and Event.LOOK not in self._timers:
+            self._start(Event.LOOK)
+        return phase
+
+    @property
+    def _silence_s_max(self) -> float:
+        return min(SILENCE_S_MAX, self.grant.heartbeat_lost_ms / 1000)
+
+    def _beat(self) -> Phase:
+        done = self._order is not None
+        self._do(Do.BEAT, self.member, None if done else self.halted, not done)
+        self._start(Event.BEAT, self.grant.heartbeat_interval_ms / 1000)
+        return self.phase
+
+    def _alive(self, *_: object) -> Phase:
+        self._absence.hear(self.services.at, self._now)
+        self._heard = True
+        self._start(Event.SILENCE, self._silence_s_max)
+        return self.phase
+
+    def _hear(self, pulse: messages.Pulse) -> Phase:
+        """The service may say that the switch is lost. If so it seems, a job that has halted can go on at the
+        fallback."""
+        self._alive()
+        if not pulse.lost or not self.services.fallback or self.halted is not None:
+            return self.phase
+        if self._silence.seconds(self._now) < FALLBACK_AFTER_S or not self._silence.unanswered:
+            return self.phase
+        return self._halt_unasked(pulse.lost) or self._say_halted()
+
+    def _pause(self, cause: str) -> Phase:
+        self._absence.cause = cause
+        self._start(Event.RETRY)
+        return Phase.AWAY
+
+    def _silent(self) -> Phase:
+        log.info("%s has been silent for %.1f s: a fresh connection is made", self._where, self._silence_s_max)
+        self._do(Do.HANG_UP)
+        cause = f"silence for {self._silence_s_max:.1f} s"
+        return self._pause(cause) if self._search is None else self._rest(cause)
+
+    def _again(self) -> Phase:
+        if (error := self._absence.error(self._now)) is not None:
+            return self._lose(error, f"{self._where} does not answer", self._absence.left_s(self._now))
+        self._connect(self.services.after)
+        return self._open(Phase.ATTENDING)
+
+    def _connect(self, endpoint: str) -> None:
+        self.services.at = endpoint
+        self._do(Do.CONNECT, endpoint)
+
+    # Moving.
+
+    def _halt(self, halt: messages.Halt) -> Phase:
+        self._alive()
+        if halt.move_number <= (self._number if self.halted is None else self.halted.move_number):
+            return self.phase
+        if self.halted is None:
+            log.warning("job '%s' moves to another lease, since %s", self._request.job_name, halt.reason)
+            self._why = halt.reason
+        return self._stand_still(halt.move_number) or self._say_halted()
+
+    def _halt_unasked(self, why: str) -> Phase | None:
+        """Where that leads, if not to what was to come next."""
+        if (after := self._stand_still(self._number, unasked=True)) is None and self.halted is not None:
+            log.warning("job '%s' looks for another lease, since %s", self._request.job_name, why)
+            self._why = why
+        return after
+
+    def _stand_still(self, number: int, *, unasked: bool = False) -> Phase | None:
+        """It does not if the session is being closed."""
+        try:
+            if self.worker.halt is None:
+                raise RuntimeError("the service tells a worker to halt that did not say it can")
+            positions = self.worker.halt()
+        except SessionClosedError:
+            log.debug("this worker leaves, and does not halt")
+            return None
+        except Exception as error:
+            return self._fail(error)
+        self.halted = messages.Halted(move_number=number, positions=positions, unasked=unasked)
+        return None
+
+    def _say_halted(self) -> Phase:
+        """At once. What is told twice calls for no heartbeat, or there would be no end of them."""
+        if self.halted is not None and self.services.fallback:
+            self._start(Event.LOOK)
+        return self._beat()
+
+    def _move(self, move: messages.Move) -> Phase:
+        self._alive()
+        halted = self.halted
+        if halted is None or halted.unasked or move.move_number != halted.move_number:
+            return self.phase
+        if (after := self._go_on(move.grant, move.roles, move.move_number)) is None:
+            self._beat()
+        return after or Phase.ATTENDING
+
+    def _resume(self, reply: messages.JoinReply) -> Phase:
+        """At a lease that it has asked for."""
+        after = self._go_on(reply, reply.roles, 0)
+        return self._open(after or Phase.ATTENDING) if after in (None, Phase.SEEKING) else after
+
+    def _go_on(self, reply: messages.JoinReply, roles: bytes, number: int) -> Phase | None:
+        """`number` is the move's, 0 for a lease that was asked for. Returns where that leads if it does not go on."""
+        before = self.grant
+        try:
+            grant = self.worker.with_address(reply)
+            self.member = member_of(grant)
+            grant.members_secret = before.members_secret  # of the job, which has used it
+            for name in _KEPT:
+                if getattr(grant, name) != getattr(before, name):
+                    raise ValueError(f"{name} would be {getattr(grant, name)}, and must be {getattr(before, name)}")
+            if len(roles) != grant.slots:
+                raise ValueError(f"{len(roles)} roles were given for {grant.slots} slots")
+            assert self.worker.move is not None, "it has halted"
+            self.worker.move(grant, roles)
+        except SessionClosedError:
+            log.debug("this worker leaves, and does not move")
+            return self.phase if self._search is None else Phase.SEEKING
+        except Exception as error:
+            return self._fail(error)
+        self.grant, self._number, self.halted, self._search = grant, number, None, None
+        self._timers.pop(Event.LOOK, None)
+        self._watch()
+        self._do(Do.GONE_ON, self._why)
+        if self.services.fallback and self.services.at != self.services.fallback:
+            self.services.further = ""
+            self._do(Do.CLOSE_FALLBACK)
+        endpoint, name = grant.switch_endpoint, self._request.job_name
+        log.warning("job '%s' goes on at %s, %s:%d", name, grant.switch_name, endpoint.address, endpoint.port)
+        return None
+
+    def _fail(self, error: Exception) -> Phase:
+        """A job that cannot move ends for all."""
+        log.error("the job cannot move", exc_info=error)
+        text = f"the job cannot move to another lease: {error}"
+        self._do(Do.ABORT_ALL, text)
+        self._do(Do.SAY, WiresumError(f"job '{self._request.job_name}' has ended: {text}"))
+        return self._abort(messages.JobEnded(cause=messages.JobEnded.ABORTED_BY_WORKER, reason=text))
+
+    # Looking for another lease.
+
+    def _lose(self, error: WiresumError, why: str, left_s: float = 0.0, go_to: str = "") -> Phase:
+        """`left_s`: for which the service may still come back with the job. `go_to`: a better one, its endpoint."""
+        if self.worker.halt is None:
+            return self._finish(error)
+        if self.halted is None and (after := self._halt_unasked(why)) is not None:
+            return after
+        if self.halted is None:  # the session is being closed
+            self._do(Do.HANG_UP)
+            return self._pause(self._absence.cause)
+        self._begin_search(error, why, left_s)
+        self.services.further = go_to  # the fallback has just proved that it is the one, or has to again
+        return self._seek(go_to or self.services.own[0])
+
+    def _begin_search(self, error: WiresumError, why: str, left_s: float = 0.0) -> None:
+        if self._search is None:
+            positions = self.halted.positions if self.halted else b""
+            within_s = max(left_s, min(RESUME_S, self._lost_after_s))
+            lease = resumed(self.grant, positions, why)
+            self._search = Search(self.services, error, lease, self._now, within_s)
+            if self.services.fallback:
+                self._start(Event.LOOK)
+
+    def _seek(self, endpoint: str = "") -> Phase:
+        assert self._search is not None, "its lease is lost"
+        self._do(Do.HANG_UP)
+        self._connect(endpoint or self._search.next())
+        return self._open(Phase.SEEKING)
+
+    def _ask(self, *_: object) -> Phase:
+        """The service that is talked to, which does not know this worker."""
+        assert self._search is not None, "its lease is lost"
+        self._do(Do.HANG_UP)
+        question = self._search.question(self._request, self.grant, self._order, self._now)
+        if question is None:
+            return self._rest()
+        self._do(Do.ASK, *question, self.services.are_several)
+        return Phase.ASKING if self._order is None else Phase.CONVEYING
+
+    def _refused(self, code: str, why: str) -> Phase:
+        assert self._search is not None, "its lease is lost"
+        self._search.refused(code, why)
+        return self._rest()
+
+    def _rest(self, cause: str = "") -> Phase:
+        assert self._search is not None, "its lease is lost"
+        self._search.note(cause)
+        if (error := self._search.over(self._now)) is not None:
+            return self._finish(error)
+        self._start(Event.RETRY)
+        return Phase.RESTING if self._order is None else self._wait()
+
+    def _look(self) -> Phase:
+        self._do(Do.LOOK, self.grant)
+        return self.phase
+
+    def _look_again(self, trouble: str = "") -> Phase:
+        if trouble and self._search is not None:
+            self._search.refused(NOT_READY, trouble)
+        if self._search is not None or self.halted is not None:
+            self._start(Event.LOOK, RETRY_PAUSE_S)
+        return self.phase
+
+    def _further(self) -> Phase:
+        """The fallback serves: it comes after the job's own services."""
+        if self._search is not None:
+            self.services.further = self.services.fallback
+        return self._look_again()
+
+    def _fall_back(self) -> Phase:
+        """The fallback serves, and a stream is open. Does the service there keep a job that has halted, and has no
+        lease for it? It has had its time."""
+        keeps = self._heard and self._now - self._opened_at >= FALLBACK_AFTER_S
+        if self.halted is None or not keeps or self.services.at == self.services.fallback:
+            return self._further()
+        error = f"job '{self._request.job_name}' has ended: {self._where} has no lease for it any more"
+        why = f"{self._where} has no lease for it"
+        return self._lose(SwitchUnreachableError(error), why, go_to=self.services.fallback)
+
+    # Orders.
+
+    def _abort(self, order: messages.JobEnded) -> Phase:
+        self._order, self._ordered_at = order, self._now
+        return self._tell()
+
+    def _leave(self) -> Phase:
+        self._leaves = True
+        self._start(Event.GIVE_UP)
+        return self._abort(_LEFT)
+
+    def _recall(self, order: messages.JobEnded | None = None) -> Phase:
+        """With an abort, or without: it leaves."""
+        self._do(Do.STOP_ASKING)
+        self._order, self._ordered_at = order or _LEFT, self._now
+        if order is None:
+            self._leaves = True
+            self._start(Event.GIVE_UP)
+        return Phase.RECALLING
+
+    def _tell(self) -> Phase:
+        if self._search is None:
+            self._timers.pop(Event.LOOK, None)
+        assert self._order is not None
+        self._do(Do.TELL, self.member, self._order)
+        return Phase.TELLING
+
+    def _tell_there(self, reply: messages.JoinReply) -> Phase:
+        """The order came too late for that question, and now there is a service where this worker is a member."""
+        self.member, self._search = member_of(reply), None
+        return self._tell()
+
+    def _convey(self, *_: object) -> Phase:
+        """What was asked before is taken back, and the service is told the order instead."""
+        return self._ask()
+
+    def _unknown(self, error: WiresumError, why: str) -> Phase:
+        if self.worker.halt is None:
+            return self._finish(error)
+        self._begin_search(error, why)
+        return self._ask()
+
+    def _untold(self, cause: str, after_s: float) -> Phase:
+        self._do(Do.HANG_UP)
+        self._absence.cause = cause
+        if self._search is not None:
+            return self._rest(cause)
+        self._start(Event.RETRY, after_s)
+        return self._wait()
+
+    def _tell_next(self) -> Phase:
+        if self._search is not None:
+            self._connect(self._search.next())
+        elif (error := self._absence.error(self._now)) is None:
+            self._connect(self.services.after)
+        elif self.worker.halt is None:
+            return self._finish(error)
+        else:
+            self._begin_search(error, f"{self._where} does not answer", self._absence.left_s(self._now))
+            self._connect(self.services.own[0])
+        return self._tell()
+
+    def _wait(self) -> Phase:
+        """For the next service; it says so if the worker leaves, and waits longer than for a good-bye."""
+        assert self._order is not None
+        if self._leaves and self._order is not _LEFT and not self._warned and self.grant.workers > 1:
+            self._warned = True
+            log.warning(
+                "no service has heard yet that this worker has ended job '%s' (%s): it looks for one for up to %.0f s",
+                self._request.job_name, self._order.reason, max(0.0, self._timers[Event.GIVE_UP] - self._now),
+            )  # fmt: skip
+        return Phase.UNTOLD
+
+    def _leave_too(self) -> Phase:
+        """With an order that no service has heard yet."""
+        if not self._leaves:
+            self._leaves = True
+            self._start(Event.GIVE_UP)
+            if self._order is not _LEFT and not self._heard_elsewhere and self.grant.workers > 1:
+                self._timers[Event.GIVE_UP] = self._ordered_at + min(ABORT_S_MAX, self._lost_after_s)
+            if self.phase is Phase.UNTOLD:
+                self._wait()
+        return self.phase
+
+    def _elsewhere(self) -> Phase:
+        self._heard_elsewhere = True
+        return self._go() if self._leaves else self.phase
+
+    def _told(self) -> Phase:
+        if self._order is _LEFT:
+            return self._go()
+        self._do(Do.HEARD)
+        if self._leaves:
+            return self._part()
+        self._start(Event.ENDING)
+        return Phase.TOLD
+
+    def _part(self) -> Phase:
+        self._leaves = True
+        self._start(Event.GIVE_UP)
+        self._do(Do.TELL, self.member, _LEFT)
+        return Phase.PARTING
+
+    # The end.
+
+    def _note(self, _: object) -> Phase:
+        """The job is over here, which is as good as having told of an abort."""
+        self._do(Do.HEARD)
+        return self.phase
+
+    def _end(self, error: WiresumError) -> Phase:
+        """As a service says."""
+        if self._order is not None and self._order is not _LEFT:
+            self._do(Do.HEARD)
+        return self._finish(error)
+
+    def _end_told(self, *_: object) -> Phase:
+        """It does not say so, but has heard the abort."""
+        assert self._order is not None
+        ended = messages.JobEnded(cause=self._order.cause, reason=f"this worker ended the job: {self._order.reason}")
+        return self._finish(error_of(ended, self._request.job_name, self._where))
+
+    def _finish(self, error: WiresumError) -> Phase:
+        self._do(Do.HANG_UP)
+        if not self._leaves:
+            self._do(Do.SAY, error)
+        return Phase.LEFT if self._leaves else Phase.OVER
+
+    def _go(self, *_: object) -> Phase:
+        self._do(Do.HANG_UP)
+        return Phase.LEFT
+
+    def _fork(self) -> Phase:
+        return Phase.INERT
+
+
+def member_of(grant: messages.JoinReply) -> messages.Member:
+    return messages.Member(job=grant.job, worker=grant.worker, token=grant.token, switch_name=grant.switch_name)

@@ -1,0 +1,171 @@
+"""Where a worker that has lost its lease looks for another one: docs/protocol.md, section 7.
+
+It asks its services one after the other, in their order, and the fallback last. One that knows the job moves it. One
+that does not is asked for a place, if it has a switch that takes jobs. After `TURN_S` the worker begins at the first
+one again, so that all meet at the first that can take the job, whatever each of them found before. But a service may
+take jobs, and yet have no place for this one. So after some turns the worker asks only the fallback for a place, and
+the others whether they know the job. Without a fallback it leaves out those that have had their turns, until all have;
+then each has one turn more, so that workers that are at different services meet after all.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from wiresum import join as messages
+from wiresum.agent.errors import WiresumError
+from wiresum.join import Admission
+from wiresum.join.constants import REASON_CHARACTERS_MAX
+from wiresum.join.served import job_id
+
+TURN_S = 2.0
+"""How long it waits for a place at one service, if there are others to ask."""
+TURN_S_MIN = 0.1
+TURNS_OF_ONE = 2
+"""Of a service, before the next one is asked. Where there is a fallback, of all others together; there it waits for
+twice as long."""
+ATTEMPT_BYTES = 16
+NOT_READY = "NOT_READY"
+"""In place of a code: the service has no switch that takes jobs, and was not asked for a place."""
+_AGAIN = ("DEADLINE_EXCEEDED", "ABORTED", "ALREADY_EXISTS", "UNAVAILABLE")
+"""Refusals that asking again may help against, as join.proto lists them."""
+
+
+class Fallback(Protocol):
+    """A switch that the job's workers start for themselves: fallback.py."""
+
+    @property
+    def target(self) -> str:
+        """Where its service is, host:port; empty: there is none."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why what listens there was not believed to be the fallback, a sentence; empty if that is not so."""
+        ...
+
+    def open(self, grant: messages.JoinReply) -> None:
+        """Starts it, if that is this process's part, for a job with such a lease. Idempotent, and quick; also to be
+        called again after `close`."""
+        ...
+
+    def serves(self) -> bool:
+        """Does it take this job? Bounded in time: a second or two."""
+        ...
+
+    def close(self) -> None:
+        """Ends what this process has started: the job goes on elsewhere, or is over. Idempotent."""
+        ...
+
+
+class Services:
+    """Where a worker's job may be served: its own services, in their order, and the fallback after them."""
+
+    def __init__(self, own: Sequence[str], fallback: str, at: str) -> None:
+        """All are endpoints, host:port. `fallback`: empty if the job can have none. `at`: where the job began."""
+        self.own, self.fallback = tuple(own), fallback
+        self.at = at
+        """The one that is talked to."""
+        self.further = ""
+        """The fallback, from when it has proved that it serves until the job goes on elsewhere."""
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return self.own + ((self.further,) if self.further else ())
+
+    @property
+    def after(self) -> str:
+        """The next one."""
+        return self.all[(self.all.index(self.at) + 1) % len(self.all)] if self.at in self.all else self.own[0]
+
+    @property
+    def are_several(self) -> bool:
+        return len(self.all) > 1 or bool(self.fallback)
+
+
+class Search:
+    """From when a worker has lost its lease until it has another one. `now` is in seconds, of any clock."""
+
+    def __init__(
+        self, services: Services, lost: WiresumError, resumed: messages.Resumed, now: float, within_s: float
+    ) -> None:
+        """`lost`: what the job ends with if there is no other lease."""
+        self._services, self._lost, self._resumed = services, lost, resumed
+        self._began_at, self._within_s = now, within_s
+        self._attempt = secrets.token_hex(ATTEMPT_BYTES)
+        self._why = ""
+        self._final = False
+        self._turns: Counter[str] = Counter()
+        """By endpoint: how often it was asked for a place, and had none."""
+        self._turns_of_one = TURNS_OF_ONE
+        self._next = ""
+
+    def question(
+        self, request: messages.JoinRequest, grant: messages.JoinReply, order: messages.JobEnded | None, now: float
+    ) -> tuple[messages.JoinRequest, float] | None:
+        """What to ask the service that does not know the job: for a place, or to hear the order; and how many seconds
+        to wait. `request`: the worker's first. `grant`: the lease that was lost. None: ask nothing."""
+        services, turn_s = self._services, TURN_S
+        if services.fallback and self._turns.total() >= TURNS_OF_ONE:
+            if services.at != services.fallback:
+                return None
+            turn_s = 2 * TURN_S
+        left_s = self._began_at + self._within_s - now
+        asked = messages.JoinRequest()
+        asked.CopyFrom(request)
+        asked.attempt, asked.admission = self._attempt, Admission.QUEUE
+        asked.threads_max, asked.lanes_max, asked.slots = grant.threads, grant.lanes, grant.slots
+        asked.resumed.CopyFrom(self._resumed)
+        if order is not None:
+            asked.resumed.ended.CopyFrom(order)
+        return asked, max(TURN_S_MIN, min(turn_s, left_s) if services.are_several else left_s)
+
+    def refused(self, code: str, why: str) -> None:
+        """The service that was asked has no place now. `code`: of the `JoinError`, or NOT_READY."""
+        self._why = why
+        if code != NOT_READY:
+            self._turns[self._services.at] += 1
+            self._final = code not in _AGAIN and not self._services.are_several
+            self._next = self._first_to_ask() if code in _AGAIN else ""
+
+    def _first_to_ask(self) -> str:
+        endpoints = self._services.all
+        if self._services.fallback:
+            return endpoints[0]
+        if min(self._turns[endpoint] for endpoint in endpoints) >= self._turns_of_one:
+            self._turns.clear()
+            self._turns_of_one += 1
+        return next(each for each in endpoints if self._turns[each] < self._turns_of_one)
+
+    def next(self) -> str:
+        """The endpoint to go to from this one."""
+        after, self._next = self._next or self._services.after, ""
+        return after
+
+    def note(self, cause: str) -> None:
+        """Why a service could not be talked to: said if there is nothing better."""
+        self._why = self._why or cause
+
+    def over(self, now: float) -> WiresumError | None:
+        """The error, if it has looked for long enough."""
+        if not self._final and now < self._began_at + self._within_s:
+            return None
+        more = f"For {now - self._began_at:.0f} s this worker has looked for another lease, and got none"
+        self._lost.args = (f"{self._lost}. {more}: {self._why}",)
+        return self._lost
+
+
+def resumed(grant: messages.JoinReply, positions: bytes, reason: str) -> messages.Resumed:
+    """What a service is told of the lease that was lost."""
+    printable = "".join(character if character.isprintable() else " " for character in reason)
+    return messages.Resumed(
+        slots=grant.slots,
+        threads=grant.threads,
+        lanes=grant.lanes,
+        positions=positions,
+        reason=printable[:REASON_CHARACTERS_MAX],
+        job_id=job_id(grant.members_secret),
+    )

@@ -1,0 +1,596 @@
+"""A worker's life, cell by cell: what follows each event in each phase, and what is to be done then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wiresum import join as messages
+from wiresum.agent import life as module
+from wiresum.agent.errors import JobAbortedError, SessionClosedError, SwitchUnreachableError, WiresumError
+from wiresum.agent.life import IMPOSSIBLE, TABLE, Do, Event, Life, Phase, Worker
+from wiresum.agent.search import NOT_READY, Services
+from wiresum.agent.statistics import TrafficStats
+
+FIRST, SECOND, FALLBACK = "first:1", "second:1", "fallback:1"
+SLOTS = 4
+POSITIONS = bytes(range(4 * SLOTS))
+REASON = "the loss is NaN"
+ABORTED = messages.JobEnded(cause=messages.JobEnded.ABORTED_BY_WORKER, reason=REASON)
+LEFT = messages.JobEnded(cause=messages.JobEnded.WORKER_LEFT)
+
+
+def lease(key: int = 1, **changed: Any) -> messages.JoinReply:
+    fields = {"slots": SLOTS, "threads": 1, "lanes": 8, "workers": 2, "rank": 1, "job": key, "worker": 1} | changed
+    times = {"heartbeat_interval_ms": 500, "heartbeat_lost_ms": 30_000, "reattach_ms": 600_000}
+    return messages.JoinReply(key=key, token="t", roles=bytes(SLOTS), members_secret=b"s", **fields, **times)
+
+
+class Scene:
+    """A life, its worker, and what it had to do at each step."""
+
+    def __init__(self, fallback: str = FALLBACK, own: tuple[str, ...] = (FIRST, SECOND), **grant: Any) -> None:
+        self.now = 100.0
+        self.sent = self.received = self.halts = 0
+        self.keys: list[int] = []
+        self.halt_fails: Exception | None = None
+        self.move_fails: Exception | None = None
+        request = messages.JoinRequest(job_name="a-job", rank=1)
+        services = Services(own, fallback, own[0])
+        self.life = Life(request, lease(**grant), services, "the switch at x", 120.0, self.now)
+        self.done: list[tuple[Any, ...]] = []
+
+    def worker(self) -> Worker:
+        return Worker(lambda: TrafficStats(packets_sent=self.sent, bytes_received=self.received), self.halt, self.move)
+
+    def halt(self) -> bytes:
+        if self.halt_fails is not None:
+            raise self.halt_fails
+        self.halts += 1
+        return POSITIONS
+
+    def move(self, grant: messages.JoinReply, roles: bytes) -> None:
+        if self.move_fails is not None:
+            raise self.move_fails
+        assert roles == bytes(SLOTS)
+        self.keys.append(grant.key)
+
+    def let(self, event: Event, *what: Any) -> Scene:
+        """It happens; without `what` as `said` gives it."""
+        self.done = self.life.handle(event, self.now, *(what or self.said(event)))
+        return self
+
+    def said(self, event: Event) -> tuple[Any, ...]:
+        anew = SwitchUnreachableError("it was started anew"), "it does not know it any more"
+        over = (JobAbortedError("somebody else"),)
+        return {
+            Event.BEGIN: (self.worker(),),
+            Event.PULSE: (messages.Pulse(),),
+            Event.HALT: (messages.Halt(move_number=1, reason="a switch is drained"),),
+            Event.MOVE: (messages.Move(move_number=1, grant=lease(5), roles=bytes(SLOTS)),),
+            Event.ENDED: over,
+            Event.BARRED: over,
+            Event.LOST: anew,
+            Event.UNKNOWN: anew,
+            Event.BROKE: ("connection refused",),
+            Event.GRANTED: (lease(6),),
+            Event.REFUSED: ("DEADLINE_EXCEEDED", "rank 0 is missing"),
+            Event.UNTOLD: ("connection refused", 0.2),
+            Event.SERVES_NOT: ("",),
+            Event.ABORT: (ABORTED,),
+        }.get(event, ())
+
+    @property
+    def names(self) -> list[str]:
+        return [output[0].name for output in self.done]
+
+    def what(self, do: Do) -> tuple[Any, ...]:
+        (found,) = [output[1:] for output in self.done if output[0] is do]
+        return tuple(found)
+
+    @property
+    def timers(self) -> set[Event]:
+        return set(self.life._timers)
+
+
+ROUTES = {
+    Phase.JOINED: "",
+    Phase.ATTENDING: "BEGIN",
+    Phase.AWAY: "BEGIN BROKE",
+    Phase.SEEKING: "BEGIN LOST",
+    Phase.ASKING: "BEGIN LOST LOST",
+    Phase.RESTING: "BEGIN LOST BROKE",
+    Phase.OVER: "BEGIN ENDED",
+    Phase.RECALLING: "BEGIN LOST LOST ABORT",
+    Phase.TELLING: "BEGIN ABORT",
+    Phase.CONVEYING: "BEGIN ABORT UNKNOWN",
+    Phase.UNTOLD: "BEGIN ABORT UNTOLD",
+    Phase.TOLD: "BEGIN ABORT TOLD",
+    Phase.PARTING: "BEGIN ABORT TOLD LEAVE",
+    Phase.LEFT: "BEGIN LEAVE TOLD",
+    Phase.INERT: "FORKED",
+}
+ROWS = """
+JOINED      BEGIN       > ATTENDING  ATTEND BEAT
+JOINED      ABORT       > TELLING    TELL
+JOINED      LEAVE       > TELLING    TELL
+ATTENDING   PULSE       > ATTENDING
+ATTENDING   HALT        > ATTENDING  BEAT
+ATTENDING   MOVE        > ATTENDING
+ATTENDING   ENDED       > OVER       HANG_UP SAY
+ATTENDING   LOST        > SEEKING    HANG_UP CONNECT ATTEND BEAT
+ATTENDING   BARRED      > OVER       HANG_UP SAY
+ATTENDING   BROKE       > AWAY
+ATTENDING   SERVES      > ATTENDING
+ATTENDING   SERVES_NOT  > ATTENDING
+ATTENDING   BEAT        > ATTENDING  BEAT
+ATTENDING   SILENCE     > AWAY       HANG_UP
+ATTENDING   LOOK        > ATTENDING  LOOK
+ATTENDING   ABORT       > TELLING    TELL
+ATTENDING   LEAVE       > TELLING    TELL
+AWAY        RETRY       > ATTENDING  CONNECT ATTEND BEAT
+AWAY        ABORT       > TELLING    TELL
+AWAY        LEAVE       > TELLING    TELL
+SEEKING     PULSE       > SEEKING
+SEEKING     HALT        > SEEKING    BEAT
+SEEKING     MOVE        > SEEKING
+SEEKING     ENDED       > OVER       HANG_UP SAY
+SEEKING     LOST        > ASKING     HANG_UP ASK
+SEEKING     BARRED      > OVER       HANG_UP SAY
+SEEKING     BROKE       > RESTING
+SEEKING     SERVES      > SEEKING
+SEEKING     SERVES_NOT  > SEEKING
+SEEKING     BEAT        > SEEKING    BEAT
+SEEKING     SILENCE     > RESTING    HANG_UP
+SEEKING     LOOK        > SEEKING    LOOK
+SEEKING     ABORT       > TELLING    TELL
+SEEKING     LEAVE       > TELLING    TELL
+ASKING      ENDED       > OVER       HANG_UP SAY
+ASKING      GRANTED     > ATTENDING  GONE_ON CLOSE_FALLBACK ATTEND BEAT
+ASKING      REFUSED     > RESTING
+ASKING      SERVES      > ASKING
+ASKING      SERVES_NOT  > ASKING
+ASKING      LOOK        > ASKING     LOOK
+ASKING      ABORT       > RECALLING  STOP_ASKING
+ASKING      LEAVE       > RECALLING  STOP_ASKING
+RESTING     SERVES      > RESTING
+RESTING     SERVES_NOT  > RESTING
+RESTING     RETRY       > SEEKING    HANG_UP CONNECT ATTEND BEAT
+RESTING     LOOK        > RESTING    LOOK
+RESTING     ABORT       > TELLING    TELL
+RESTING     LEAVE       > TELLING    TELL
+OVER        ABORT       > OVER       HEARD
+OVER        LEAVE       > LEFT       HANG_UP
+RECALLING   ENDED       > OVER       HEARD HANG_UP SAY
+RECALLING   GRANTED     > TELLING    TELL
+RECALLING   REFUSED     > CONVEYING  HANG_UP ASK
+RECALLING   SERVES      > RECALLING
+RECALLING   SERVES_NOT  > RECALLING
+RECALLING   LOOK        > RECALLING  LOOK
+RECALLING   GIVE_UP     > LEFT       HANG_UP
+RECALLING   LEAVE       > RECALLING
+RECALLING   ELSEWHERE   > RECALLING
+TELLING     PULSE       > TELLING
+TELLING     HALT        > TELLING
+TELLING     MOVE        > TELLING
+TELLING     ENDED       > OVER       HEARD HANG_UP SAY
+TELLING     TOLD        > TOLD       HEARD
+TELLING     UNTOLD      > UNTOLD     HANG_UP
+TELLING     UNKNOWN     > CONVEYING  HANG_UP ASK
+TELLING     SERVES      > TELLING
+TELLING     SERVES_NOT  > TELLING
+TELLING     BEAT        > TELLING    BEAT
+TELLING     LOOK        > TELLING    LOOK
+TELLING     GIVE_UP     > LEFT       HANG_UP
+TELLING     LEAVE       > TELLING
+TELLING     ELSEWHERE   > TELLING
+CONVEYING   ENDED       > OVER       HEARD HANG_UP SAY
+CONVEYING   GRANTED     > TELLING    TELL
+CONVEYING   REFUSED     > UNTOLD
+CONVEYING   SERVES      > CONVEYING
+CONVEYING   SERVES_NOT  > CONVEYING
+CONVEYING   LOOK        > CONVEYING  LOOK
+CONVEYING   GIVE_UP     > LEFT       HANG_UP
+CONVEYING   LEAVE       > CONVEYING
+CONVEYING   ELSEWHERE   > CONVEYING
+UNTOLD      SERVES      > UNTOLD
+UNTOLD      SERVES_NOT  > UNTOLD
+UNTOLD      RETRY       > TELLING    CONNECT TELL
+UNTOLD      LOOK        > UNTOLD     LOOK
+UNTOLD      GIVE_UP     > LEFT       HANG_UP
+UNTOLD      LEAVE       > UNTOLD
+UNTOLD      ELSEWHERE   > UNTOLD
+TOLD        ENDED       > OVER       HEARD HANG_UP SAY
+TOLD        LOST        > OVER       HANG_UP SAY
+TOLD        BARRED      > OVER       HANG_UP SAY
+TOLD        BROKE       > OVER       HANG_UP SAY
+TOLD        BEAT        > TOLD       BEAT
+TOLD        ENDING      > OVER       HANG_UP SAY
+TOLD        LEAVE       > PARTING    TELL
+PARTING     TOLD        > LEFT       HANG_UP
+PARTING     UNTOLD      > LEFT       HANG_UP
+PARTING     UNKNOWN     > LEFT       HANG_UP
+PARTING     BEAT        > PARTING    BEAT
+PARTING     GIVE_UP     > LEFT       HANG_UP
+"""
+"""Phase, event, the phase after it, and what is to be done, in this order."""
+IGNORED = {
+    Phase.AWAY: "SERVES SERVES_NOT",
+    Phase.OVER: "BEGIN TOLD UNTOLD UNKNOWN SERVES SERVES_NOT ELSEWHERE",
+    Phase.RECALLING: "ABORT",
+    Phase.TELLING: "BEGIN LOST BARRED BROKE ABORT",
+    Phase.CONVEYING: "BEGIN ABORT",
+    Phase.UNTOLD: "BEGIN ABORT",
+    Phase.TOLD: "BEGIN PULSE HALT MOVE SERVES SERVES_NOT ABORT ELSEWHERE",
+    Phase.PARTING: "BEGIN PULSE HALT MOVE ENDED LOST BARRED BROKE SERVES SERVES_NOT ABORT LEAVE ELSEWHERE",
+    Phase.LEFT: "BEGIN PULSE HALT MOVE ENDED LOST BARRED BROKE GRANTED REFUSED TOLD UNTOLD UNKNOWN SERVES SERVES_NOT "
+    "ABORT LEAVE ELSEWHERE",
+    Phase.INERT: "BEGIN PULSE HALT MOVE ENDED LOST BARRED BROKE GRANTED REFUSED TOLD UNTOLD UNKNOWN SERVES SERVES_NOT "
+    "ABORT LEAVE ELSEWHERE FORKED",
+}
+"""Events that change nothing. All that is neither here nor in `ROWS` cannot come, but for a fork."""
+
+
+def at(phase: Phase, **scene: Any) -> Scene:
+    made = Scene(**scene)
+    for name in ROUTES[phase].split():
+        made.let(Event[name])
+    assert made.life.phase is phase
+    return made
+
+
+CELLS = [
+    (Phase[words[0]], Event[words[1]], Phase[words[3]], words[4:])
+    for words in (line.split() for line in ROWS.strip().splitlines())
+]
+QUIET = [(phase, Event[name]) for phase, names in IGNORED.items() for name in names.split()]
+
+
+@pytest.mark.parametrize(("phase", "event", "after", "outputs"), CELLS, ids=lambda each: getattr(each, "name", ""))
+def test_what_follows(phase: Phase, event: Event, after: Phase, outputs: list[str]) -> None:
+    scene = at(phase).let(event)
+    assert (scene.life.phase, scene.names) == (after, outputs)
+
+
+@pytest.mark.parametrize(("phase", "event"), QUIET, ids=lambda each: each.name)
+def test_what_changes_nothing(phase: Phase, event: Event) -> None:
+    scene = at(phase)
+    before = dict(scene.life._timers)
+    scene.let(event)
+    assert (scene.life.phase, scene.names, scene.life._timers) == (phase, [], before)
+
+
+@pytest.mark.parametrize("phase", Phase, ids=lambda each: each.name)
+def test_what_cannot_come_is_a_bug_of_ours(phase: Phase) -> None:
+    known = {row[:2] for row in CELLS} | set(QUIET)
+    for event in Event:
+        if (phase, event) in known or event is Event.FORKED:
+            assert TABLE[phase][event] != IMPOSSIBLE
+        else:
+            scene = at(phase)
+            with pytest.raises(AssertionError, match=f"{event.name} cannot come while"):
+                scene.let(event)
+
+
+@pytest.mark.parametrize("phase", Phase, ids=lambda each: each.name)
+def test_a_forked_child_is_no_member(phase: Phase) -> None:
+    scene = at(phase).let(Event.FORKED)
+    assert (scene.life.phase, scene.names, scene.timers) == (Phase.INERT, [], set())
+
+
+TIMERS = {
+    Phase.ATTENDING: "BEAT SILENCE",
+    Phase.AWAY: "RETRY",
+    Phase.SEEKING: "BEAT SILENCE LOOK",
+    Phase.ASKING: "LOOK",
+    Phase.RESTING: "RETRY LOOK",
+    Phase.RECALLING: "LOOK",
+    Phase.TELLING: "BEAT",
+    Phase.CONVEYING: "LOOK",
+    Phase.UNTOLD: "RETRY",
+    Phase.TOLD: "BEAT ENDING",
+    Phase.PARTING: "BEAT GIVE_UP",
+}
+
+
+@pytest.mark.parametrize("phase", Phase, ids=lambda each: each.name)
+def test_which_timers_run(phase: Phase) -> None:
+    assert at(phase).timers == {Event[name] for name in TIMERS.get(phase, "").split()}
+
+
+LEAVING = (Phase.RECALLING, Phase.TELLING, Phase.CONVEYING, Phase.UNTOLD)
+
+
+@pytest.mark.parametrize("phase", LEAVING, ids=lambda each: each.name)
+def test_one_that_leaves_after_its_abort_looks_for_a_service_for_so_long_but_says_nothing_more(phase: Phase) -> None:
+    scene = at(phase)
+    scene.now += 10.0
+    scene.let(Event.LEAVE)
+    until = 100.0 + module.ABORT_S_MAX
+    assert scene.life._timers[Event.GIVE_UP] == until
+    scene.now += 1.0
+    assert scene.let(Event.LEAVE).life._timers[Event.GIVE_UP] == until, "the first one counts"
+    assert scene.let(Event.ELSEWHERE).life.phase is Phase.LEFT, "another aggregator is enough"
+
+
+@pytest.mark.parametrize("phase", LEAVING, ids=lambda each: each.name)
+def test_it_waits_no_longer_than_for_a_good_bye_if_nobody_else_need_hear_it(phase: Phase) -> None:
+    for scene in (at(phase, workers=1), at(phase).let(Event.ELSEWHERE)):
+        scene.let(Event.LEAVE)
+        assert scene.life._timers[Event.GIVE_UP] == scene.now + module.LEAVE_S_MAX
+
+
+@pytest.mark.parametrize("phase", [Phase.TELLING, Phase.CONVEYING], ids=lambda each: each.name)
+def test_the_end_is_not_said_to_one_that_leaves(phase: Phase) -> None:
+    scene = at(phase).let(Event.LEAVE).let(Event.ENDED)
+    assert (scene.life.phase, scene.names) == (Phase.LEFT, ["HEARD", "HANG_UP"])
+
+
+def test_a_good_bye_is_told_as_the_abort_is() -> None:
+    scene = at(Phase.ATTENDING).let(Event.LEAVE)
+    assert scene.what(Do.TELL) == (scene.life.member, LEFT)
+    assert scene.life._timers[Event.GIVE_UP] == scene.now + module.LEAVE_S_MAX
+    scene.let(Event.UNKNOWN)
+    request, _, if_ready = scene.what(Do.ASK)
+    assert request.resumed.ended == LEFT and if_ready
+    assert at(Phase.ATTENDING).let(Event.LEAVE).let(Event.TOLD).names == ["HANG_UP"]
+
+
+def test_an_abort_is_told_to_a_service_that_does_not_know_the_job_in_place_of_asking_for_a_lease() -> None:
+    scene = at(Phase.CONVEYING)
+    request, within_s, _ = scene.what(Do.ASK)
+    assert request.resumed.ended == ABORTED and request.resumed.positions == b"" and scene.halts == 0
+    assert within_s == 2.0
+    told = scene.let(Event.GRANTED).what(Do.TELL)
+    assert told == (messages.Member(job=6, worker=1, token="t"), ABORTED) and scene.keys == []
+
+
+def test_one_that_has_told_its_abort_and_leaves_says_good_bye() -> None:
+    scene = at(Phase.TELLING).let(Event.LEAVE).let(Event.TOLD)
+    assert (scene.life.phase, scene.names) == (Phase.PARTING, ["HEARD", "TELL"])
+    assert scene.what(Do.TELL)[1] == LEFT
+
+
+def test_one_whose_service_does_not_say_that_its_job_is_over_says_so_itself() -> None:
+    (error,) = at(Phase.TOLD).let(Event.ENDING).what(Do.SAY)
+    assert isinstance(error, JobAbortedError) and f"ended the job: {REASON}" in str(error)
+
+
+def test_heartbeats_of_one_with_an_order_say_nothing() -> None:
+    scene = at(Phase.ATTENDING).let(Event.HALT)
+    assert scene.what(Do.BEAT)[1:] == (messages.Halted(move_number=1, positions=POSITIONS), True)
+    assert scene.let(Event.ABORT).let(Event.BEAT).what(Do.BEAT)[1:] == (None, False)
+
+
+# Moves.
+
+
+def halt(number: int) -> messages.Halt:
+    return messages.Halt(move_number=number, reason="a switch is drained")
+
+
+def move(number: int, key: int = 5, roles: bytes = bytes(SLOTS), **changed: Any) -> messages.Move:
+    return messages.Move(move_number=number, grant=lease(key, **changed), roles=roles)
+
+
+def test_a_move_from_its_halt_to_its_end() -> None:
+    scene = at(Phase.ATTENDING).let(Event.HALT, halt(1)).let(Event.MOVE, move(1))
+    assert scene.names == ["GONE_ON", "CLOSE_FALLBACK", "BEAT"]
+    assert scene.what(Do.GONE_ON) == ("a switch is drained",)
+    assert scene.life.halted is None and scene.keys == [5] and scene.life.grant.members_secret == b"s"
+    assert scene.what(Do.BEAT)[0] == messages.Member(job=5, worker=1, token="t")
+
+
+def test_what_is_told_twice_is_done_once() -> None:
+    scene = at(Phase.ATTENDING).let(Event.HALT, halt(3))
+    assert scene.let(Event.HALT, halt(3)).names == [], "else each answer to a heartbeat would call for the next one"
+    scene.let(Event.MOVE, move(3))
+    assert scene.let(Event.MOVE, move(3)).names == []
+    assert scene.let(Event.HALT, halt(3)).names == [] and scene.life.halted is None and scene.halts == 1
+
+
+def test_a_service_that_gives_a_move_up_halts_for_another_one() -> None:
+    scene = at(Phase.ATTENDING).let(Event.HALT, halt(1)).let(Event.HALT, halt(2))
+    assert scene.let(Event.HALT, halt(1)).names == [] and scene.let(Event.MOVE, move(1)).names == []
+    assert "GONE_ON" in scene.let(Event.MOVE, move(2)).names
+
+
+def test_one_that_halted_by_itself_is_moved_after_a_halt_alone() -> None:
+    scene = at(Phase.ATTENDING).let(Event.HALT, halt(1)).let(Event.MOVE, move(1)).let(Event.LOST)
+    assert scene.what(Do.BEAT)[1] == messages.Halted(move_number=1, positions=POSITIONS, unasked=True)
+    assert scene.let(Event.MOVE, move(1)).names == [], "the one before, told again"
+    assert scene.let(Event.HALT, halt(1)).names == []
+    scene.let(Event.HALT, halt(2)).let(Event.MOVE, move(2, key=7))
+    assert scene.life.phase is Phase.ATTENDING and scene.keys == [5, 7] and not scene.life.has_lost_lease
+    assert scene.what(Do.GONE_ON) == ("it does not know it any more",)
+
+
+def test_a_lease_that_was_asked_for_begins_the_numbers_anew() -> None:
+    scene = at(Phase.ATTENDING).let(Event.HALT, halt(9)).let(Event.LOST).let(Event.LOST).let(Event.GRANTED)
+    assert scene.life.phase is Phase.ATTENDING and scene.keys == [6]
+    assert scene.let(Event.HALT, halt(1)).names == ["BEAT"]
+
+
+BAD = [{name: 16} for name in ("slots", "threads", "lanes", "workers", "rank")]
+
+
+@pytest.mark.parametrize("changed", BAD, ids="".join)
+def test_a_lease_of_another_kind_ends_the_job(changed: dict[str, int]) -> None:
+    scene = at(Phase.ATTENDING).let(Event.HALT).let(Event.MOVE, move(1, **changed))
+    (reason,) = scene.what(Do.ABORT_ALL)
+    assert f"{''.join(changed)} would be 16, and must be" in reason and scene.keys == []
+    assert (scene.life.phase, scene.names) == (Phase.TELLING, ["ABORT_ALL", "SAY", "TELL"])
+
+
+def test_roles_are_one_for_each_slot() -> None:
+    scene = at(Phase.ATTENDING).let(Event.HALT).let(Event.MOVE, move(1, roles=bytes(3)))
+    assert "3 roles were given for 4 slots" in scene.what(Do.ABORT_ALL)[0] and scene.keys == []
+
+
+def test_a_service_that_halts_a_worker_which_cannot_ends_the_job() -> None:
+    scene = Scene().let(Event.BEGIN, Worker()).let(Event.HALT)
+    assert "did not say it can" in scene.what(Do.ABORT_ALL)[0] and scene.life.phase is Phase.TELLING
+
+
+@pytest.mark.parametrize("event", [Event.LOST, Event.UNKNOWN], ids=lambda each: each.name)
+def test_one_that_cannot_move_looks_for_no_lease(event: Event) -> None:
+    scene = Scene().let(Event.BEGIN, Worker())
+    if event is Event.UNKNOWN:
+        scene.let(Event.ABORT)
+    scene.let(event)
+    assert (scene.life.phase, scene.names) == (Phase.OVER, ["HANG_UP", "SAY"])
+    assert "started anew" in str(scene.what(Do.SAY)[0])
+
+
+FAILING = [(Phase.ATTENDING, Event.HALT), (Phase.SEEKING, Event.HALT), (Phase.ATTENDING, Event.LOST)]
+
+
+@pytest.mark.parametrize(("phase", "event"), FAILING, ids=lambda each: each.name)
+def test_a_data_path_that_cannot_halt_ends_the_job(phase: Phase, event: Event) -> None:
+    scene = at(phase)
+    scene.halt_fails = ValueError("a thread has died")
+    scene.let(event)
+    assert (scene.life.phase, scene.names) == (Phase.TELLING, ["ABORT_ALL", "SAY", "TELL"])
+    assert scene.what(Do.ABORT_ALL) == ("the job cannot move to another lease: a thread has died",)
+
+
+def test_a_data_path_that_cannot_go_on_ends_the_job() -> None:
+    scene = at(Phase.ASKING)
+    scene.move_fails = ValueError("no such socket")
+    assert (scene.let(Event.GRANTED).life.phase, scene.names) == (Phase.TELLING, ["ABORT_ALL", "SAY", "TELL"])
+    assert scene.what(Do.TELL)[0] == messages.Member(job=6, worker=1, token="t"), "it is a member there"
+
+
+def test_a_session_that_is_being_closed_neither_halts_nor_moves() -> None:
+    scene = at(Phase.ATTENDING)
+    scene.halt_fails = SessionClosedError("the session was left")
+    assert (scene.let(Event.LOST).life.phase, scene.names) == (Phase.AWAY, ["HANG_UP"])
+    scene = at(Phase.ASKING)
+    scene.move_fails = SessionClosedError("the session was left")
+    assert (scene.let(Event.GRANTED).life.phase, scene.names) == (Phase.SEEKING, ["ATTEND", "BEAT"])
+
+
+# Where it looks.
+
+
+def test_a_service_that_is_gone_is_given_up_in_time_and_the_job_looks_elsewhere() -> None:
+    scene = at(Phase.AWAY)
+    scene.now += 599.0
+    assert scene.let(Event.RETRY).life.phase is Phase.ATTENDING
+    scene.let(Event.BROKE)
+    scene.now += 2.0
+    assert (scene.let(Event.RETRY).life.phase, scene.what(Do.CONNECT)) == (Phase.SEEKING, (FIRST,))
+    scene = at(Phase.UNTOLD)
+    scene.now += 601.0
+    assert scene.let(Event.RETRY).what(Do.CONNECT) == (FIRST,) and scene.life.has_lost_lease and scene.halts == 0
+
+
+def test_services_are_tried_in_turn() -> None:
+    scene = at(Phase.AWAY)
+    assert scene.let(Event.RETRY).what(Do.CONNECT) == (SECOND,)
+    assert scene.let(Event.BROKE).let(Event.RETRY).what(Do.CONNECT) == (FIRST,)
+    scene = at(Phase.RESTING)
+    assert scene.let(Event.RETRY).what(Do.CONNECT) == (SECOND,)
+    scene.let(Event.BROKE).let(Event.SERVES).let(Event.RETRY)
+    assert scene.what(Do.CONNECT) == (FALLBACK,)
+    assert scene.let(Event.LOST).let(Event.REFUSED).let(Event.RETRY).what(Do.CONNECT) == (FIRST,)
+    scene = at(Phase.UNTOLD)
+    assert scene.let(Event.RETRY).what(Do.CONNECT) == (SECOND,)
+
+
+def test_the_search_ends_in_time_and_says_why() -> None:
+    for phase, event in ((Phase.SEEKING, Event.BROKE), (Phase.SEEKING, Event.SILENCE), (Phase.ASKING, Event.REFUSED)):
+        scene = at(phase)
+        scene.now += module.RESUME_S - 0.1
+        assert scene.let(event).life.phase is Phase.RESTING
+        scene = at(phase)
+        scene.now += module.RESUME_S
+        assert (scene.let(event).life.phase, scene.names[-1]) == (Phase.OVER, "SAY")
+        assert "For 30 s this worker has looked for another lease, and got none: " in str(scene.what(Do.SAY)[0])
+
+
+def test_a_refusal_for_good_ends_the_search_where_there_is_nobody_else() -> None:
+    for own, phase in (((FIRST,), Phase.OVER), ((FIRST, SECOND), Phase.RESTING)):
+        scene = at(Phase.ASKING, own=own, fallback="")
+        assert scene.let(Event.REFUSED, "PERMISSION_DENIED", "another key").life.phase is phase
+
+
+def test_after_some_turns_only_the_fallback_is_asked() -> None:
+    scene = at(Phase.ASKING)
+    scene.let(Event.REFUSED).let(Event.RETRY).let(Event.LOST).let(Event.REFUSED).let(Event.RETRY)
+    assert (scene.let(Event.LOST).life.phase, scene.names) == (Phase.RESTING, ["HANG_UP"])
+    scene.let(Event.SERVES).let(Event.RETRY)
+    while scene.life.services.at != FALLBACK:
+        scene.let(Event.BROKE).let(Event.RETRY)
+    assert scene.let(Event.LOST).what(Do.ASK)[1] == 4.0
+
+
+def test_a_service_without_a_switch_has_had_no_turn() -> None:
+    scene = at(Phase.ASKING)
+    for _ in range(5):
+        scene.let(Event.REFUSED, NOT_READY, "it has no switch").let(Event.RETRY).let(Event.LOST)
+        assert scene.life.phase is Phase.ASKING
+
+
+def test_the_fallback_is_looked_for_after_a_while_and_again() -> None:
+    scene = at(Phase.SEEKING)
+    assert scene.life._timers[Event.LOOK] == scene.now + module.FALLBACK_AFTER_S
+    scene.let(Event.LOOK)
+    assert Event.LOOK not in scene.timers, "it is being looked for"
+    assert Event.LOOK in scene.let(Event.SERVES_NOT).timers
+    assert Event.LOOK not in at(Phase.SEEKING, fallback="").timers
+    scene.let(Event.SERVES_NOT, "what listens there is not it")
+    scene.now += module.RESUME_S
+    assert "what listens there is not it" in str(scene.let(Event.BROKE).what(Do.SAY)[0])
+
+
+@pytest.mark.parametrize("phase", [Phase.ATTENDING, Phase.SEEKING], ids=lambda each: each.name)
+def test_a_job_that_stands_still_goes_to_the_fallback_if_that_serves(phase: Phase) -> None:
+    scene = at(phase).let(Event.PULSE)
+    if phase is Phase.ATTENDING:
+        assert scene.let(Event.SERVES).life.phase is phase, "it does not stand still"
+        scene.let(Event.HALT)
+    scene.now += module.FALLBACK_AFTER_S / 2
+    assert scene.let(Event.SERVES).life.phase is phase, "the service has had no time"
+    scene.now += module.FALLBACK_AFTER_S / 2
+    assert (scene.let(Event.SERVES).life.phase, scene.what(Do.CONNECT)) == (Phase.SEEKING, (FALLBACK,))
+    scene.let(Event.PULSE)
+    scene.now += module.FALLBACK_AFTER_S
+    assert scene.let(Event.SERVES).names == [], "it is there"
+
+
+def test_a_fallback_stays_open_while_the_job_is_there_and_closes_when_it_goes_on_elsewhere() -> None:
+    scene = at(Phase.RESTING).let(Event.SERVES)
+    while scene.life.services.at != FALLBACK:
+        scene.let(Event.RETRY).let(Event.BROKE)
+    scene.let(Event.RETRY)
+    scene.life.services.at = FALLBACK
+    assert "CLOSE_FALLBACK" not in scene.let(Event.LOST).let(Event.GRANTED).names
+    assert scene.life.services.all == (FIRST, SECOND, FALLBACK)
+    assert "CLOSE_FALLBACK" in scene.let(Event.LOST).let(Event.LOST).let(Event.GRANTED).names
+    assert scene.life.services.all == (FIRST, SECOND)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_job_whose_service_says_that_the_switch_is_lost_halts_if_so_it_seems(*, answers: bool) -> None:
+    scene = at(Phase.ATTENDING)
+    scene.now, scene.sent, scene.received = scene.now + module.FALLBACK_AFTER_S, 3, int(answers)
+    scene.let(Event.PULSE, messages.Pulse(lost="leaf is lost"))
+    assert (scene.halts, scene.names) == ((0, []) if answers else (1, ["BEAT"]))
+    idle = at(Phase.ATTENDING)
+    idle.now += module.FALLBACK_AFTER_S
+    assert idle.let(Event.PULSE, messages.Pulse(lost="leaf is lost")).names == [], "it has asked nothing"
+
+
+def test_what_is_heard_keeps_the_stream() -> None:
+    for phase, event in ((Phase.ATTENDING, Event.PULSE), (Phase.SEEKING, Event.HALT), (Phase.ATTENDING, Event.MOVE)):
+        scene = at(phase)
+        scene.now += 3.0
+        assert scene.let(event).life._timers[Event.SILENCE] == scene.now + module.SILENCE_S_MAX
+
+
+def test_an_end_that_somebody_says_is_heard_everywhere() -> None:
+    """As good as having told of an abort that comes later, or came too late."""
+    assert at(Phase.OVER).let(Event.ABORT).names == ["HEARD"]
+    assert isinstance(at(Phase.ATTENDING).let(Event.ENDED).what(Do.SAY)[0], WiresumError)
