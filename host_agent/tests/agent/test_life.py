@@ -105,6 +105,7 @@ ROUTES = {
     Phase.RECALLING: "BEGIN LOST LOST ABORT",
     Phase.TELLING: "BEGIN ABORT",
     Phase.CONVEYING: "BEGIN ABORT UNKNOWN",
+    Phase.SPREADING: "BEGIN ABORT UNKNOWN ENDED",
     Phase.UNTOLD: "BEGIN ABORT UNTOLD",
     Phase.TOLD: "BEGIN ABORT TOLD",
     Phase.PARTING: "BEGIN ABORT TOLD LEAVE",
@@ -185,7 +186,7 @@ TELLING     LOOK        > TELLING    LOOK
 TELLING     GIVE_UP     > LEFT       HANG_UP
 TELLING     LEAVE       > TELLING
 TELLING     ELSEWHERE   > TELLING
-CONVEYING   ENDED       > OVER       HEARD HANG_UP SAY
+CONVEYING   ENDED       > SPREADING  HEARD CONNECT TELL
 CONVEYING   GRANTED     > TELLING    TELL
 CONVEYING   REFUSED     > UNTOLD
 CONVEYING   SERVES      > CONVEYING
@@ -194,6 +195,11 @@ CONVEYING   LOOK        > CONVEYING  LOOK
 CONVEYING   GIVE_UP     > LEFT       HANG_UP
 CONVEYING   LEAVE       > CONVEYING
 CONVEYING   ELSEWHERE   > CONVEYING
+SPREADING   TOLD        > OVER       HANG_UP SAY
+SPREADING   UNTOLD      > OVER       HANG_UP SAY
+SPREADING   UNKNOWN     > OVER       HANG_UP SAY
+SPREADING   GIVE_UP     > LEFT       HANG_UP
+SPREADING   LEAVE       > SPREADING
 UNTOLD      SERVES      > UNTOLD
 UNTOLD      SERVES_NOT  > UNTOLD
 UNTOLD      RETRY       > TELLING    CONNECT TELL
@@ -221,6 +227,7 @@ IGNORED = {
     Phase.RECALLING: "ABORT",
     Phase.TELLING: "BEGIN LOST BARRED BROKE ABORT",
     Phase.CONVEYING: "BEGIN ABORT",
+    Phase.SPREADING: "BEGIN SERVES SERVES_NOT ABORT ELSEWHERE",
     Phase.UNTOLD: "BEGIN ABORT",
     Phase.TOLD: "BEGIN PULSE HALT MOVE SERVES SERVES_NOT ABORT ELSEWHERE",
     Phase.PARTING: "BEGIN PULSE HALT MOVE ENDED LOST BARRED BROKE SERVES SERVES_NOT ABORT LEAVE ELSEWHERE",
@@ -316,15 +323,23 @@ def test_one_that_leaves_after_its_abort_looks_for_a_service_for_so_long_but_say
 
 @pytest.mark.parametrize("phase", LEAVING, ids=lambda each: each.name)
 def test_it_waits_no_longer_than_for_a_good_bye_if_nobody_else_need_hear_it(phase: Phase) -> None:
-    for scene in (at(phase, workers=1), at(phase).let(Event.ELSEWHERE)):
+    for scene in (at(phase, workers=1), at(phase).let(Event.ELSEWHERE), at(Phase.SPREADING)):
         scene.let(Event.LEAVE)
         assert scene.life._timers[Event.GIVE_UP] == scene.now + module.LEAVE_S_MAX
 
 
-@pytest.mark.parametrize("phase", [Phase.TELLING, Phase.CONVEYING], ids=lambda each: each.name)
-def test_the_end_is_not_said_to_one_that_leaves(phase: Phase) -> None:
-    scene = at(phase).let(Event.LEAVE).let(Event.ENDED)
+def test_the_end_is_not_said_to_one_that_leaves() -> None:
+    scene = at(Phase.TELLING).let(Event.LEAVE).let(Event.ENDED)
     assert (scene.life.phase, scene.names) == (Phase.LEFT, ["HEARD", "HANG_UP"])
+    scene = at(Phase.SPREADING).let(Event.LEAVE).let(Event.UNKNOWN)
+    assert (scene.life.phase, scene.names) == (Phase.LEFT, ["HANG_UP"])
+
+
+def test_an_order_that_a_service_heard_which_did_not_know_the_job_is_told_where_the_others_may_be() -> None:
+    scene = at(Phase.CONVEYING).let(Event.SERVES).let(Event.ENDED)
+    assert scene.what(Do.CONNECT) == (SECOND,) and scene.what(Do.TELL) == (scene.life.member, ABORTED)
+    assert scene.let(Event.UNTOLD).what(Do.CONNECT) == (FALLBACK,) and scene.names == ["CONNECT", "TELL"]
+    assert str(scene.let(Event.UNKNOWN).what(Do.SAY)[0]) == "somebody else"
 
 
 def test_a_good_bye_is_told_as_the_abort_is() -> None:

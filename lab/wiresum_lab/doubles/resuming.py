@@ -76,7 +76,7 @@ class Job:
         self, network: Network, switch: str, paths: list[DataPath], fallback: FallbackOf | None = None, **fields: object
     ) -> None:
         """`fields`: of the configuration; `can_move` is the workers'."""
-        self.network, self.paths, self._fallback = network, paths, fallback
+        self.network, self.paths, self.fallback = network, paths, fallback
         self._can_move = bool(fields.pop("can_move", True))
         self.config = AgentConfig(switch=switch, **({"join_timeout_s": JOIN_TIMEOUT_S, "slots": SLOTS} | fields))  # type: ignore[arg-type]
         self.hosts = [Host(network) for _ in paths]
@@ -97,7 +97,7 @@ class Job:
             threads_max=2,
             lanes_max=100,
             can_move=self._can_move,
-            fallback=self._fallback,
+            fallback=self.fallback,
             world=self.hosts[rank],
         )
 

@@ -165,10 +165,7 @@ class Channel:
 
     def stream_stream(self, path: str, **_: object) -> Callable[..., Call]:
         def attend(beats: Iterator[messages.Heartbeat]) -> Call:
-            call = self._begin(path, math.inf, lambda service, call: service.take_stream(beats, call))
-            if self._host.cut_off == "silence":
-                self._host.network.start(lambda: deque(beats, maxlen=0), "heartbeats that are lost")
-            return call
+            return self._begin(path, math.inf, lambda service, call: service.take_stream(beats, call))
 
         return attend
 
@@ -180,15 +177,24 @@ class Channel:
         self._calls = [other for other in self._calls if not other.is_over] + [call]
         host.calls = [other for other in host.calls if not other.is_over] + [call]
         network.sleep(LATENCY_S)
-        service = network.services.get(self._endpoint)
         if host.cut_off == "silence":
-            pass
-        elif host.cut_off or service is None:
+            network.start(functools.partial(self._reach_late, call, serve), "a call that is sent again")
+        else:
+            self._reach(call, serve)
+        return call
+
+    def _reach_late(self, call: Call, serve: Callable[[Running, Call], None]) -> None:
+        """As TCP does, which sends again what was lost."""
+        self._host.network.wait_for(lambda: call.is_over or self._host.cut_off != "silence", math.inf)
+        self._reach(call, serve)
+
+    def _reach(self, call: Call, serve: Callable[[Running, Call], None]) -> None:
+        service = self._host.network.services.get(self._endpoint)
+        if self._host.cut_off or service is None:
             text = f"failed to connect to all addresses; last error: {self._endpoint}: Connection refused"
             call.end("UNAVAILABLE", text)
         elif not call.is_over:
             serve(service, call)
-        return call
 
 
 class Service:
@@ -202,6 +208,10 @@ class Service:
         self.endpoint = f"127.0.0.1:{next(network.ports)}"
         self._network, self._limits, self._state = network, limits, state
         self._store: Store | None = None
+
+    @property
+    def keeps_state(self) -> bool:
+        return self._state is not None
 
     @property
     def running(self) -> Running:
@@ -271,9 +281,14 @@ class Running(JobsHarness):
         with self._now():
             self.jobs.switch_changed(lost.name, "it was killed", self.now)
         if comes_back:
-            self.reloaded = True
-            with self._now():
-                self.jobs.switch_changed(lost.name, "", self.now)
+            self.find_switch()
+
+    def find_switch(self) -> None:
+        """It is there again, without what it held."""
+        (lost,) = self.switches
+        self.reloaded = True
+        with self._now():
+            self.jobs.switch_changed(lost.name, "", self.now)
 
     @contextlib.contextmanager
     def _now(self) -> Iterator[None]:

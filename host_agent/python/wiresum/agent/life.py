@@ -50,6 +50,7 @@ class Phase(Enum):
     RECALLING = "it has an order: it takes back what it has asked"
     TELLING = "it has an order: a service is told, where it is a member"
     CONVEYING = "it has an order: a service is told that does not know it"
+    SPREADING = "a service that did not know it has heard its order; the others are told, where it is a member"
     UNTOLD = "it has an order that no service has heard: a pause before the next one"
     TOLD = "a service has heard its abort, and will say that the job is over"
     PARTING = "a service has heard its abort, and is told that it leaves"
@@ -154,32 +155,32 @@ ELSEWHERE   -       -          -       -           -           -           .
 FORKED      fork    fork       fork    fork        fork        fork        fork
 """
 _HAS_ORDER = """
-            RECALLING   TELLING     CONVEYING   UNTOLD      TOLD      PARTING  LEFT  INERT
-BEGIN       -           .           .           .           .         .        .     .
-PULSE       -           alive       -           -           .         .        .     .
-HALT        -           alive       -           -           .         .        .     .
-MOVE        -           alive       -           -           .         .        .     .
-ENDED       end         end         end         -           end       .        .     .
-LOST        -           .           -           -           end_told  .        .     .
-BARRED      -           .           -           -           end_told  .        .     .
-BROKE       -           .           -           -           end_told  .        .     .
-GRANTED     tell_there  -           tell_there  -           -         -        .     .
-REFUSED     convey      -           refused     -           -         -        .     .
-TOLD        -           told        -           -           -         go       .     .
-UNTOLD      -           untold      -           -           -         go       .     .
-UNKNOWN     -           unknown     -           -           -         go       .     .
-SERVES      further     further     further     further     .         .        .     .
-SERVES_NOT  look_again  look_again  look_again  look_again  .         .        .     .
-BEAT        -           beat        -           -           beat      beat     -     -
-SILENCE     -           -           -           -           -         -        -     -
-RETRY       -           -           -           tell_next   -         -        -     -
-LOOK        look        look        look        look        -         -        -     -
-ENDING      -           -           -           -           end_told  -        -     -
-GIVE_UP     go          go          go          go          -         go       -     -
-ABORT       .           .           .           .           .         .        .     .
-LEAVE       leave_too   leave_too   leave_too   leave_too   part      .        .     .
-ELSEWHERE   elsewhere   elsewhere   elsewhere   elsewhere   .         .        .     .
-FORKED      fork        fork        fork        fork        fork      fork     fork  .
+            RECALLING   TELLING     CONVEYING   SPREADING   UNTOLD      TOLD      PARTING  LEFT  INERT
+BEGIN       -           .           .           .           .           .         .        .     .
+PULSE       -           alive       -           -           -           .         .        .     .
+HALT        -           alive       -           -           -           .         .        .     .
+MOVE        -           alive       -           -           -           .         .        .     .
+ENDED       end         end         conveyed    -           -           end       .        .     .
+LOST        -           .           -           -           -           end_told  .        .     .
+BARRED      -           .           -           -           -           end_told  .        .     .
+BROKE       -           .           -           -           -           end_told  .        .     .
+GRANTED     tell_there  -           tell_there  -           -           -         -        .     .
+REFUSED     convey      -           refused     -           -           -         -        .     .
+TOLD        -           told        -           spread_all  -           -         go       .     .
+UNTOLD      -           untold      -           spread      -           -         go       .     .
+UNKNOWN     -           unknown     -           spread      -           -         go       .     .
+SERVES      further     further     further     .           further     .         .        .     .
+SERVES_NOT  look_again  look_again  look_again  .           look_again  .         .        .     .
+BEAT        -           beat        -           -           -           beat      beat     -     -
+SILENCE     -           -           -           -           -           -         -        -     -
+RETRY       -           -           -           -           tell_next   -         -        -     -
+LOOK        look        look        look        -           look        -         -        -     -
+ENDING      -           -           -           -           -           end_told  -        -     -
+GIVE_UP     go          go          go          go          go          -         go       -     -
+ABORT       .           .           .           .           .           .         .        .     .
+LEAVE       leave_too   leave_too   leave_too   leave_too   leave_too   part      .        .     .
+ELSEWHERE   elsewhere   elsewhere   elsewhere   .           elsewhere   .         .        .     .
+FORKED      fork        fork        fork        fork        fork        fork      fork     fork  .
 """
 FOLLOWS = {
     "attend": {Phase.ATTENDING},
@@ -201,6 +202,8 @@ FOLLOWS = {
     "untold": {Phase.UNTOLD, Phase.OVER, Phase.LEFT},
     "tell_next": {Phase.TELLING, Phase.OVER, Phase.LEFT},
     "tell_there": {Phase.TELLING},
+    "conveyed": {Phase.SPREADING, Phase.OVER, Phase.LEFT},
+    "spread spread_all": {Phase.OVER, Phase.LEFT},
     "told": {Phase.TOLD, Phase.PARTING, Phase.LEFT},
     "part": {Phase.PARTING},
     "end finish end_told": {Phase.OVER, Phase.LEFT},
@@ -310,6 +313,9 @@ class Life:
         """Its lease is lost."""
         self._order: messages.JobEnded | None = None
         self._ordered_at = 0.0
+        self._error: WiresumError = WiresumError("its order was told")
+        self._others: list[str] = []
+        """What it ends with, and whom it has yet to tell."""
         self._leaves = self._heard_elsewhere = self._warned = False
         self._now = now
         self._opened_at = 0.0
@@ -637,6 +643,24 @@ class Life:
         self._begin_search(error, why)
         return self._ask()
 
+    def _conveyed(self, error: WiresumError) -> Phase:
+        """A service that did not know this worker has heard the order: but others of the job may be where it was."""
+        self._error, self._others = error, [each for each in self.services.all if each != self.services.at]
+        if self._order is not _LEFT:
+            self._do(Do.HEARD)
+        return self._spread()
+
+    def _spread(self, *_: object) -> Phase:
+        if not self._others:
+            return self._finish(self._error)
+        self._connect(self._others.pop(0))
+        self._tell()
+        return Phase.SPREADING
+
+    def _spread_all(self) -> Phase:
+        """It was a member there, so that all others are."""
+        return self._finish(self._error)
+
     def _untold(self, cause: str, after_s: float) -> Phase:
         self._do(Do.HANG_UP)
         self._absence.cause = cause
@@ -673,7 +697,8 @@ class Life:
         if not self._leaves:
             self._leaves = True
             self._start(Event.GIVE_UP)
-            if self._order is not _LEFT and not self._heard_elsewhere and self.grant.workers > 1:
+            heard = self._heard_elsewhere or self.phase is Phase.SPREADING
+            if self._order is not _LEFT and not heard and self.grant.workers > 1:
                 self._timers[Event.GIVE_UP] = self._ordered_at + min(ABORT_S_MAX, self._lost_after_s)
             if self.phase is Phase.UNTOLD:
                 self._wait()
