@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from wiresum import join as messages
-from wiresum.agent import life as module
+from wiresum.agent import life_table as module
 from wiresum.agent.errors import JobAbortedError, SessionClosedError, SwitchUnreachableError, WiresumError
-from wiresum.agent.life import IMPOSSIBLE, TABLE, Do, Event, Life, Phase, Worker
+from wiresum.agent.life import Life, Worker
+from wiresum.agent.life_table import IMPOSSIBLE, TABLE, Do, Event, Phase
 from wiresum.agent.search import NOT_READY, Services
 from wiresum.agent.statistics import TrafficStats
 
@@ -108,7 +109,6 @@ ROUTES = {
     Phase.SPREADING: "BEGIN ABORT UNKNOWN ENDED",
     Phase.UNTOLD: "BEGIN ABORT UNTOLD",
     Phase.TOLD: "BEGIN ABORT TOLD",
-    Phase.PARTING: "BEGIN ABORT TOLD LEAVE",
     Phase.LEFT: "BEGIN LEAVE TOLD",
     Phase.INERT: "FORKED",
 }
@@ -213,12 +213,7 @@ TOLD        BARRED      > OVER       HANG_UP SAY
 TOLD        BROKE       > OVER       HANG_UP SAY
 TOLD        BEAT        > TOLD       BEAT
 TOLD        ENDING      > OVER       HANG_UP SAY
-TOLD        LEAVE       > PARTING    TELL
-PARTING     TOLD        > LEFT       HANG_UP
-PARTING     UNTOLD      > LEFT       HANG_UP
-PARTING     UNKNOWN     > LEFT       HANG_UP
-PARTING     BEAT        > PARTING    BEAT
-PARTING     GIVE_UP     > LEFT       HANG_UP
+TOLD        LEAVE       > LEFT       HANG_UP
 """
 """Phase, event, the phase after it, and what is to be done, in this order."""
 IGNORED = {
@@ -230,7 +225,6 @@ IGNORED = {
     Phase.SPREADING: "BEGIN SERVES SERVES_NOT ABORT ELSEWHERE",
     Phase.UNTOLD: "BEGIN ABORT",
     Phase.TOLD: "BEGIN PULSE HALT MOVE SERVES SERVES_NOT ABORT ELSEWHERE",
-    Phase.PARTING: "BEGIN PULSE HALT MOVE ENDED LOST BARRED BROKE SERVES SERVES_NOT ABORT LEAVE ELSEWHERE",
     Phase.LEFT: "BEGIN PULSE HALT MOVE ENDED LOST BARRED BROKE GRANTED REFUSED TOLD UNTOLD UNKNOWN SERVES SERVES_NOT "
     "ABORT LEAVE ELSEWHERE",
     Phase.INERT: "BEGIN PULSE HALT MOVE ENDED LOST BARRED BROKE GRANTED REFUSED TOLD UNTOLD UNKNOWN SERVES SERVES_NOT "
@@ -297,7 +291,6 @@ TIMERS = {
     Phase.CONVEYING: "LOOK",
     Phase.UNTOLD: "RETRY",
     Phase.TOLD: "BEAT ENDING",
-    Phase.PARTING: "BEAT GIVE_UP",
 }
 
 
@@ -361,10 +354,9 @@ def test_an_abort_is_told_to_a_service_that_does_not_know_the_job_in_place_of_as
     assert told == (messages.Member(job=6, worker=1, token="t"), ABORTED) and scene.keys == []
 
 
-def test_one_that_has_told_its_abort_and_leaves_says_good_bye() -> None:
+def test_one_that_has_told_its_abort_and_leaves_hangs_up() -> None:
     scene = at(Phase.TELLING).let(Event.LEAVE).let(Event.TOLD)
-    assert (scene.life.phase, scene.names) == (Phase.PARTING, ["HEARD", "TELL"])
-    assert scene.what(Do.TELL)[1] == LEFT
+    assert (scene.life.phase, scene.names) == (Phase.LEFT, ["HEARD", "HANG_UP"])
 
 
 def test_one_whose_service_does_not_say_that_its_job_is_over_says_so_itself() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from wiresum import join as messages
 from wiresum.agent.errors import JobAbortedError, WiresumError
-from wiresum.agent.life import ABORT_S_MAX, LEAVE_S_MAX, RESUME_S
+from wiresum.agent.life_table import ABORT_S_MAX, LEAVE_S_MAX, RESUME_S
 from wiresum.agent.membership import Membership
 from wiresum.agent.statistics import TrafficStats
 from wiresum.controller.jobs.positions import roles

@@ -17,7 +17,7 @@ import grpc
 import pytest
 
 from wiresum import join as messages
-from wiresum.agent import life
+from wiresum.agent import life_table
 from wiresum.agent import membership as module
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import (
@@ -424,7 +424,7 @@ def test_a_worker_that_cannot_move_gives_up_a_service_that_it_does_not_reach_and
     assert ("refused" in str(first)) == (how == "refused")
     (said,) = [text for text in caplog.messages if "the job goes on without it" in text]
     assert "has not answered for 2 s" in said or how == "silence"
-    least_s, late_s = (5, 1) if how == "refused" else (8, life.SILENCE_S_MAX)  # it looks between two connections
+    least_s, late_s = (5, 1) if how == "refused" else (8, life_table.SILENCE_S_MAX)  # it looks between two connections
     assert least_s <= network.now() - cut_at < least_s + late_s
 
 
@@ -467,7 +467,7 @@ def test_leave_is_bounded_if_the_service_is_gone(network: Network, service: Serv
     job.hosts[0].cut(how)
     left_at = network.now()
     job.members[0].leave()
-    assert network.now() - left_at <= 2 * life.LEAVE_S_MAX + module.THREAD_END_S_MAX
+    assert network.now() - left_at <= 2 * life_table.LEAVE_S_MAX + module.THREAD_END_S_MAX
     assert job.paths[0].errors == []
 
 
@@ -477,7 +477,7 @@ def test_a_connection_that_is_silent_is_made_anew(network: Network, start: Start
     job = start(service.endpoint, [DataPath()])
     stream = job.hosts[0].calls[-1]
     job.hosts[0].loses_packets = True
-    network.sleep(life.SILENCE_S_MAX - 0.5)
+    network.sleep(life_table.SILENCE_S_MAX - 0.5)
     assert not stream.is_over
     network.sleep(1.0)
     assert stream.is_over

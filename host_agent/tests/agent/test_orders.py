@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from wiresum import join as messages
-from wiresum.agent import life, lifetime, membership
+from wiresum.agent import life_table, lifetime, membership
 from wiresum.agent.aggregators import Aggregators
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import (
@@ -24,7 +24,7 @@ from wiresum.agent.errors import (
     WiresumError,
     WorkerLeftError,
 )
-from wiresum.agent.life import Event
+from wiresum.agent.life_table import Event
 from wiresum_lab.doubles.resuming import DataPath, FallbackOf, Job, Start
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
 
@@ -175,7 +175,7 @@ def test_an_order_without_any_service_is_given_up_in_time_and_a_warning_says_so(
     job.members[0].abort(REASON)
     job.members[0].leave()
     assert "no service has heard yet that this worker has ended job 'a-job' (the loss is NaN)" in caplog.text
-    assert network.now() - given_at <= life.ABORT_S_MAX + membership.THREAD_END_S_MAX
+    assert network.now() - given_at <= life_table.ABORT_S_MAX + membership.THREAD_END_S_MAX
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -225,7 +225,7 @@ def test_the_handler_of_a_signal_may_end_the_job_while_its_thread_does(
     with network.meanwhile(partial(end, outer)):
         network.wait_until(lambda: job.paths[1].errors, "the other one hears it")
     assert interrupted == [True]
-    assert network.now() - began_at < life.ABORT_S_MAX, "no thread has waited for itself"
+    assert network.now() - began_at < life_table.ABORT_S_MAX, "no thread has waited for itself"
     assert (REASON in str(job.paths[1].errors[0])) == (outer == "abort")
 
 
@@ -241,8 +241,8 @@ def test_all_jobs_of_a_process_that_ends_look_for_a_service_in_the_same_time(
     monkeypatch.setattr(sys, "last_value", ValueError("a bug"), raising=False)
     began_at = network.now()
     lifetime._end_all()
-    ends_s = life.LEAVE_S_MAX + membership.THREAD_END_S_MAX
-    assert network.now() - began_at < life.ABORT_S_MAX + len(jobs) * ends_s
+    ends_s = life_table.LEAVE_S_MAX + membership.THREAD_END_S_MAX
+    assert network.now() - began_at < life_table.ABORT_S_MAX + len(jobs) * ends_s
     assert all("ended with ValueError: a bug" in member._abort.order.reason for member in ending if member._abort.order)
 
 
@@ -281,7 +281,7 @@ def test_one_aggregator_that_hears_it_is_enough(network: Network, gone: list[int
             two[1].start()
         network.wait_until(lambda: errors[1], "the other one hears it")
         heard_at = network.now()
-    assert network.now() - heard_at <= 2 * life.LEAVE_S_MAX + membership.THREAD_END_S_MAX
+    assert network.now() - heard_at <= 2 * life_table.LEAVE_S_MAX + membership.THREAD_END_S_MAX
     assert isinstance(errors[1][0], JobAbortedError) and REASON in str(errors[1][0])
     second.leave()
 

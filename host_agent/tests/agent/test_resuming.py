@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wiresum.agent import absence, life, search
+from wiresum.agent import absence, life_table, search
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JobAbortedError, SwitchUnreachableError, WorkerLostError
 from wiresum.agent.membership import Membership
@@ -364,7 +364,7 @@ def test_the_fallback_is_left_alone_if_the_service_is_back_soon(
     job = start(service.endpoint, [DataPath(), DataPath()], fallback)
     service.kill()
     network.wait_until(lambda: all(member.has_lost_lease for member in job.members), "they look", meanwhile=job.check)
-    network.sleep(life.FALLBACK_AFTER_S + (-0.3 if soon else 0.3))
+    network.sleep(life_table.FALLBACK_AFTER_S + (-0.3 if soon else 0.3))
     service.start()
     job.await_moves(1)
     assert (fallback.opened == 0) == soon
@@ -383,7 +383,7 @@ def test_a_job_whose_switch_is_lost_waits_for_neither_it_nor_its_controller_if_t
     else:
         service.kill()
     assert [each[0] for each in job.await_moves(1)] == [3, 1]
-    assert network.now() - killed_at < absence.FALLBACK_S + 2 * life.FALLBACK_AFTER_S
+    assert network.now() - killed_at < absence.FALLBACK_S + 2 * life_table.FALLBACK_AFTER_S
     assert fallback.service.jobs()[0].state is State.RUNNING
 
 
@@ -395,7 +395,7 @@ def test_a_job_whose_switch_answers_stays_though_its_service_has_lost_the_switch
     for path in job.paths:
         path.answered = True
     service.running.lose_switch(comes_back=False)
-    network.sleep(5 * life.FALLBACK_AFTER_S)
+    network.sleep(5 * life_table.FALLBACK_AFTER_S)
     assert "leaf is lost" in job.members[0].diagnose().moving
     job.check()
     assert [(path.halted, path.moves) for path in job.paths] == [(0, [])] * 2

@@ -1,4 +1,4 @@
-"""A worker's life in its job, at one aggregator, as a state machine: `TABLE` says all of it.
+"""A worker's life in its job, at one aggregator, as a state machine: life_table.py says all of it.
 
 The machine has no thread, no clock and no connection. It is told what happens, and when, by `handle`, and returns what
 is to be done, as values: membership.py does that, in production as in virtual time. What it asks its worker to do (to
@@ -25,7 +25,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any
 
 from wiresum import join as messages
@@ -33,232 +32,24 @@ from wiresum.agent.absence import Absence, Patience, Silence
 from wiresum.agent.control import RETRY_PAUSE_S
 from wiresum.agent.diagnosis import error_of
 from wiresum.agent.errors import SessionClosedError, SwitchUnreachableError, WiresumError
+from wiresum.agent.life_table import (
+    ABORT_S_MAX,
+    FALLBACK_AFTER_S,
+    FOLLOWS,
+    IMPOSSIBLE,
+    NOTHING,
+    RESUME_S,
+    SILENCE_S_MAX,
+    TABLE,
+    TIMERS,
+    Do,
+    Event,
+    Phase,
+)
 from wiresum.agent.search import NOT_READY, Search, Services, resumed
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 
 log = logging.getLogger(__name__)
-
-
-class Phase(Enum):
-    JOINED = "it has a lease, and does not attend yet"
-    ATTENDING = "a stream is open to a service where it is a member"
-    AWAY = "the stream broke: a pause"
-    SEEKING = "its lease is lost; a stream is open to a service that may know it"
-    ASKING = "its lease is lost, and that service does not know it: asked for a place"
-    RESTING = "its lease is lost: a pause before the next service"
-    OVER = "the job is over, or was given up"
-    RECALLING = "it has an order: it takes back what it has asked"
-    TELLING = "it has an order: a service is told, where it is a member"
-    CONVEYING = "it has an order: a service is told that does not know it"
-    SPREADING = "a service that did not know it has heard its order; the others are told, where it is a member"
-    UNTOLD = "it has an order that no service has heard: a pause before the next one"
-    TOLD = "a service has heard its abort, and will say that the job is over"
-    PARTING = "a service has heard its abort, and is told that it leaves"
-    LEFT = "it has left"
-    INERT = "this process is a forked child, and no member"
-
-
-class Event(Enum):
-    BEGIN = auto()
-    """The worker has a data path: `Worker`."""
-    # The stream says, or ends by: each of the last four.
-    PULSE = auto()
-    HALT = auto()
-    MOVE = auto()
-    ENDED = auto()
-    """The job is over, also in answer to a question: the error."""
-    LOST = auto()
-    """The service does not know the worker, or the job has lost its switch there: the error, and why, a clause."""
-    BARRED = auto()
-    BROKE = auto()
-    """With the cause, as gRPC says it."""
-    # The answers to what was asked and told.
-    GRANTED = auto()
-    REFUSED = auto()
-    """With the code and the text."""
-    TOLD = auto()
-    UNTOLD = auto()
-    """The service was not reached, or has no time: the cause, and after how many seconds to tell again."""
-    UNKNOWN = auto()
-    """The service does not know the worker: as LOST."""
-    SERVES = auto()
-    """The fallback has proved that it takes this job."""
-    SERVES_NOT = auto()
-    """With why what listens there was not believed to be it, a sentence; empty: nothing does."""
-    # Timers.
-    BEAT = auto()
-    SILENCE = auto()
-    """Nothing came over the stream for too long."""
-    RETRY = auto()
-    LOOK = auto()
-    """At the fallback."""
-    ENDING = auto()
-    """The service that has heard the abort does not say that the job is over."""
-    GIVE_UP = auto()
-    """The worker leaves, and has looked long enough for a service that hears its order."""
-    # The worker and its process.
-    ABORT = auto()
-    """With the order."""
-    LEAVE = auto()
-    ELSEWHERE = auto()
-    """A service of another aggregator has heard the abort."""
-    FORKED = auto()
-
-
-SILENCE_S_MAX = 6.0
-"""After which the stream is opened anew, perhaps at a standby: the service is not given up for that."""
-FALLBACK_AFTER_S = 1.0
-"""After so long without a lease the fallback is started."""
-RESUME_S = 30.0
-"""How long a worker looks for a lease, at most, unless WIRESUM_LOST_AFTER is shorter: as long as a service keeps a job
-that no switch takes. For a service that may come back with the job, as long as its grant says, if that is longer."""
-LEAVE_S_MAX = 1.5
-ABORT_S_MAX = 30.0
-"""How long a worker that leaves looks for a service to tell that it has ended the job, from when it did."""
-
-TIMERS = {
-    Event.RETRY: RETRY_PAUSE_S,
-    Event.LOOK: FALLBACK_AFTER_S,
-    Event.ENDING: LEAVE_S_MAX,
-    Event.GIVE_UP: LEAVE_S_MAX,
-}
-"""Seconds, where the grant does not say them. A timer runs while `TABLE` has something for it to do: a phase in which
-it cannot run out ends it."""
-
-IMPOSSIBLE, NOTHING = "-", "."
-_GOES_ON = """
-            JOINED  ATTENDING  AWAY    SEEKING     ASKING      RESTING     OVER
-BEGIN       attend  -          -       -           -           -           .
-PULSE       -       hear       -       hear        -           -           -
-HALT        -       halt       -       halt        -           -           -
-MOVE        -       move       -       move        -           -           -
-ENDED       -       end        -       end         end         -           -
-LOST        -       lose       -       ask         -           -           -
-BARRED      -       finish     -       finish      -           -           -
-BROKE       -       pause      -       rest        -           -           -
-GRANTED     -       -          -       -           resume      -           -
-REFUSED     -       -          -       -           refused     -           -
-TOLD        -       -          -       -           -           -           .
-UNTOLD      -       -          -       -           -           -           .
-UNKNOWN     -       -          -       -           -           -           .
-SERVES      -       fall_back  .       fall_back   further     further     .
-SERVES_NOT  -       look_again .       look_again  look_again  look_again  .
-BEAT        -       beat       -       beat        -           -           -
-SILENCE     -       silent     -       silent      -           -           -
-RETRY       -       -          again   -           -           seek        -
-LOOK        -       look       -       look        look        look        -
-ENDING      -       -          -       -           -           -           -
-GIVE_UP     -       -          -       -           -           -           -
-ABORT       abort   abort      abort   abort       recall      abort       note
-LEAVE       leave   leave      leave   leave       recall      leave       go
-ELSEWHERE   -       -          -       -           -           -           .
-FORKED      fork    fork       fork    fork        fork        fork        fork
-"""
-_HAS_ORDER = """
-            RECALLING   TELLING     CONVEYING   SPREADING   UNTOLD      TOLD      PARTING  LEFT  INERT
-BEGIN       -           .           .           .           .           .         .        .     .
-PULSE       -           alive       -           -           -           .         .        .     .
-HALT        -           alive       -           -           -           .         .        .     .
-MOVE        -           alive       -           -           -           .         .        .     .
-ENDED       end         end         conveyed    -           -           end       .        .     .
-LOST        -           .           -           -           -           end_told  .        .     .
-BARRED      -           .           -           -           -           end_told  .        .     .
-BROKE       -           .           -           -           -           end_told  .        .     .
-GRANTED     tell_there  -           tell_there  -           -           -         -        .     .
-REFUSED     convey      -           refused     -           -           -         -        .     .
-TOLD        -           told        -           spread_all  -           -         go       .     .
-UNTOLD      -           untold      -           spread      -           -         go       .     .
-UNKNOWN     -           unknown     -           spread      -           -         go       .     .
-SERVES      further     further     further     .           further     .         .        .     .
-SERVES_NOT  look_again  look_again  look_again  .           look_again  .         .        .     .
-BEAT        -           beat        -           -           -           beat      beat     -     -
-SILENCE     -           -           -           -           -           -         -        -     -
-RETRY       -           -           -           -           tell_next   -         -        -     -
-LOOK        look        look        look        -           look        -         -        -     -
-ENDING      -           -           -           -           -           end_told  -        -     -
-GIVE_UP     go          go          go          go          go          -         go       -     -
-ABORT       .           .           .           .           .           .         .        .     .
-LEAVE       leave_too   leave_too   leave_too   leave_too   leave_too   part      .        .     .
-ELSEWHERE   elsewhere   elsewhere   elsewhere   .           elsewhere   .         .        .     .
-FORKED      fork        fork        fork        fork        fork        fork      fork     fork  .
-"""
-FOLLOWS = {
-    "attend": {Phase.ATTENDING},
-    "hear halt move": {Phase.ATTENDING, Phase.SEEKING, Phase.TELLING},
-    "alive beat look look_again further note": set(),
-    "lose": {Phase.SEEKING, Phase.AWAY, Phase.OVER, Phase.TELLING},
-    "again": {Phase.ATTENDING, Phase.SEEKING, Phase.AWAY, Phase.OVER, Phase.TELLING},
-    "pause": {Phase.AWAY},
-    "fall_back": {Phase.SEEKING},
-    "ask": {Phase.ASKING, Phase.RESTING, Phase.OVER},
-    "resume": {Phase.ATTENDING, Phase.SEEKING, Phase.TELLING},
-    "rest": {Phase.RESTING, Phase.OVER},
-    "silent": {Phase.AWAY, Phase.RESTING, Phase.OVER},
-    "seek": {Phase.SEEKING},
-    "abort leave": {Phase.TELLING},
-    "recall": {Phase.RECALLING},
-    "convey unknown": {Phase.CONVEYING, Phase.UNTOLD, Phase.OVER, Phase.LEFT},
-    "refused": {Phase.RESTING, Phase.UNTOLD, Phase.OVER, Phase.LEFT},
-    "untold": {Phase.UNTOLD, Phase.OVER, Phase.LEFT},
-    "tell_next": {Phase.TELLING, Phase.OVER, Phase.LEFT},
-    "tell_there": {Phase.TELLING},
-    "conveyed": {Phase.SPREADING, Phase.OVER, Phase.LEFT},
-    "spread spread_all": {Phase.OVER, Phase.LEFT},
-    "told": {Phase.TOLD, Phase.PARTING, Phase.LEFT},
-    "part": {Phase.PARTING},
-    "end finish end_told": {Phase.OVER, Phase.LEFT},
-    "leave_too elsewhere": {Phase.LEFT},
-    "go": {Phase.LEFT},
-    "fork": {Phase.INERT},
-}
-"""The phases that may follow, besides the same one, by what `TABLE` says is done."""
-
-
-def _parsed(*grids: str) -> dict[Phase, dict[Event, str]]:
-    """Every cell is written, or this fails."""
-    table: dict[Phase, dict[Event, str]] = {}
-    for grid in grids:
-        head, *rows = (line.split() for line in grid.strip().splitlines())
-        assert [row[0] for row in rows] == [event.name for event in Event]
-        for index, name in enumerate(head):
-            table[Phase[name]] = {Event[row[0]]: row[1:][index] for row in rows}
-    assert list(table) == list(Phase)
-    return table
-
-
-TABLE = _parsed(_GOES_ON, _HAS_ORDER)
-"""By phase and event: what is done, a method of `Life`. `.`: nothing. `-`: the event cannot come then."""
-_FOLLOWS = {name: phases for names, phases in FOLLOWS.items() for name in names.split()}
-
-
-class Do(Enum):
-    """What is to be done."""
-
-    CONNECT = auto()
-    """Anew, to the service at this endpoint."""
-    ATTEND = auto()
-    """By a stream; there is no other one."""
-    BEAT = auto()
-    """A heartbeat: as which member, halted where, and does it say the worker's newest round?"""
-    HANG_UP = auto()
-    """What the stream says is of no interest any more, if there is one."""
-    ASK = auto()
-    """This, waiting for so many seconds; and only if the service has a switch that takes jobs?"""
-    STOP_ASKING = auto()
-    TELL = auto()
-    """As this member, this order."""
-    LOOK = auto()
-    """At the fallback: start it for a job with this lease, if that is this process's part, and see if it serves."""
-    CLOSE_FALLBACK = auto()
-    GONE_ON = auto()
-    """At another lease, since the last one was lost for this reason."""
-    SAY = auto()
-    """To the worker: its job is over, by this error."""
-    ABORT_ALL = auto()
-    """At all aggregators, for this reason."""
-    HEARD = auto()
-    """A service has heard the abort, or has ended the job for another reason."""
-
 
 Output = tuple[Any, ...]
 """A `Do`, and what it says is with it."""
@@ -336,7 +127,7 @@ class Life:
         self._timers.pop(event, None)
         if done != NOTHING:
             after = getattr(self, f"_{done}")(*what)
-            assert after is self.phase or after in _FOLLOWS[done], f"{done} leads from {self.phase} to {after}"
+            assert after is self.phase or after in FOLLOWS[done], f"{done} leads from {self.phase} to {after}"
             self.phase = after
             if after is Phase.LEFT:
                 self.worker = Worker()  # the old one refers to our owner, and so does what watches its traffic
@@ -712,16 +503,10 @@ class Life:
         if self._order is _LEFT:
             return self._go()
         self._do(Do.HEARD)
-        if self._leaves:
-            return self._part()
+        if self._leaves:  # its hanging up says so
+            return self._go()
         self._start(Event.ENDING)
         return Phase.TOLD
-
-    def _part(self) -> Phase:
-        self._leaves = True
-        self._start(Event.GIVE_UP)
-        self._do(Do.TELL, self.member, _LEFT)
-        return Phase.PARTING
 
     # The end.
 

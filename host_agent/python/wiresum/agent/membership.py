@@ -33,7 +33,8 @@ from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, cod
 from wiresum.agent.diagnosis import error_of, error_of_forgotten
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption, ask_until_granted, with_address
-from wiresum.agent.life import ABORT_S_MAX, LEAVE_S_MAX, Event, Halt, Life, Move, Output, Phase, Worker
+from wiresum.agent.life import Halt, Life, Move, Output, Worker
+from wiresum.agent.life_table import ABORT_S_MAX, LEAVE_S_MAX, Event, Phase
 from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.orders import Abort
 from wiresum.agent.search import ATTEMPT_BYTES, NOT_READY, Fallback, Services
@@ -52,7 +53,7 @@ BEGIN_S_MAX = 5.0
 READY_S_MAX = 1.0
 NO_ROUND = 0
 """Nothing was sent yet: rounds begin at 1."""
-_HEARD = (Phase.TOLD, Phase.PARTING, Phase.OVER, Phase.LEFT, Phase.INERT)
+_HEARD = (Phase.TOLD, Phase.OVER, Phase.LEFT, Phase.INERT)
 """An abort is no news any more."""
 
 
@@ -328,7 +329,7 @@ class Membership:
         lifetime.end(self)
         self._has_left = True
 
-    # What the machine wants to be done: life.Do.
+    # What the machine wants to be done: life_table.Do.
 
     def _connect(self, endpoint: str) -> None:
         try:

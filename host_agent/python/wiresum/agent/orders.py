@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from wiresum.agent.life import Event
+from wiresum.agent.life_table import Event
 from wiresum.join import JobEnded
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 
@@ -20,7 +20,7 @@ class Abort:
         """None: it has not been given."""
 
     def tell(self, member: Callable[..., None]) -> None:
-        """Calls `member` with each event, and what `life.Event` says goes with it: now, if it has been before."""
+        """Calls `member` with each event, and what `life_table.Event` says goes with it: now, if it has been before."""
         with self._lock:
             self._members.append(member)
             if self.order is not None:
