@@ -208,7 +208,7 @@ fuzz-short: $(ready)-dev
 soak: $(ready)-dev  ##! run the simulation with SOAK_SEEDS=10000 seeds
 	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
 	cmake --build --preset dev --target wiresum_sim
-	$(py) -m pytest host_agent/tests/sim --seeds $(SOAK_SEEDS) --maxfail 10
+	$(py) -m pytest host_agent/tests/sim host_agent/tests/agent/test_lives.py --seeds $(SOAK_SEEDS) --maxfail 10
 
 SOAK_SECONDS ?= 3600
 

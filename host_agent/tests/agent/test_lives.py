@@ -103,7 +103,8 @@ class World:
         self.mild = chance.random() < 0.6
         reattach_ms = chance.choice([300, 5000, 20_000])
         self.limits = dataclasses.replace(
-            LIMITS, reattach_ms=reattach_ms, reattach_with_state_ms=reattach_ms,
+            LIMITS,
+            heartbeat_interval_ms=300, reattach_ms=reattach_ms, reattach_with_state_ms=reattach_ms,
             connection_lost_ms=60_000 if self.mild else 1000, heartbeat_lost_ms=60_000 if self.mild else 10_000,
         )  # fmt: skip
         self.services = [
@@ -233,7 +234,7 @@ class World:
             faults = [self._fault] * self.chance.choice([1, 1, 2, 3, 4])
             self.network.run(self._end, *faults)
             self._heal()
-            self.network.sleep(SETTLE_S)
+            self.network.sleep(STEP_S if self.mild else SETTLE_S)
             patience_s = max(self.limits.reattach_ms, self.limits.heartbeat_lost_ms) / 1000 + RESUME_S
             bound_s = self.network.now() + patience_s + MARGIN_S
             assert self.network.wait_for(self._is_settled, bound_s), f"neither over nor going on: {self._state()}"
@@ -268,7 +269,7 @@ class World:
     def _check(self) -> None:
         if self._go_on():
             before = self.rounds.passed
-            self.network.sleep(10.0)
+            self.network.sleep(5.0)
             assert self._go_on() and self.rounds.passed > before, f"it goes on, and stays so: {self._state()}"
             return
         errors = [error for path in self.paths for error in path.errors]
