@@ -472,6 +472,7 @@ def test_a_data_path_that_cannot_go_on_ends_the_job() -> None:
 def test_a_session_that_is_being_closed_neither_halts_nor_moves() -> None:
     scene = at(Phase.ATTENDING)
     scene.halt_fails = SessionClosedError("the session was left")
+    assert scene.let(Event.HALT).names == [], "no heartbeat is due"
     assert (scene.let(Event.LOST).life.phase, scene.names) == (Phase.AWAY, ["HANG_UP"])
     scene = at(Phase.ASKING)
     scene.move_fails = SessionClosedError("the session was left")

@@ -100,8 +100,11 @@ class Control:
             known = self._endpoint in endpoints
             after = endpoints[(endpoints.index(self._endpoint) + 1) % len(endpoints)] if known else endpoints[0]
             self._endpoint = to or after
-            self._channel.close()
-            self._channel = self._open(self._endpoint)
+            used = self._channel
+            try:
+                self._channel = self._open(self._endpoint)
+            finally:
+                used.close()
 
     def close(self) -> None:
         with self._lock:

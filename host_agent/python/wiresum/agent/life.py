@@ -48,6 +48,7 @@ from wiresum.agent.life_table import (
 )
 from wiresum.agent.search import NOT_READY, Search, Services, resumed
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
+from wiresum.join.constants import REASON_CHARACTERS_MAX
 
 log = logging.getLogger(__name__)
 
@@ -258,7 +259,7 @@ class Life:
         """At once. What is told twice calls for no heartbeat, or there would be no end of them."""
         if self.halted is not None and self.services.fallback:
             self._start(Event.LOOK)
-        return self._beat()
+        return self._beat() if self.halted is not None else self.phase
 
     def _move(self, move: messages.Move) -> Phase:
         self._alive()
@@ -310,7 +311,7 @@ class Life:
         text = f"the job cannot move to another lease: {error}"
         self._do(Do.ABORT_ALL, text)
         self._do(Do.SAY, WiresumError(f"job '{self._request.job_name}' has ended: {text}"))
-        return self._abort(messages.JobEnded(cause=messages.JobEnded.ABORTED_BY_WORKER, reason=text))
+        return self._give(aborted(text))
 
     # Looking for another lease.
 
@@ -394,22 +395,17 @@ class Life:
 
     # Orders.
 
-    def _abort(self, order: messages.JobEnded) -> Phase:
-        self._order, self._ordered_at = order, self._now
-        return self._tell()
-
-    def _leave(self) -> Phase:
-        self._leaves = True
-        self._start(Event.GIVE_UP)
-        return self._abort(_LEFT)
-
-    def _recall(self, order: messages.JobEnded | None = None) -> Phase:
-        """With an abort, or without: it leaves."""
-        self._do(Do.STOP_ASKING)
+    def _give(self, order: messages.JobEnded | None = None) -> Phase:
+        """An abort, or without one: it leaves."""
         self._order, self._ordered_at = order or _LEFT, self._now
         if order is None:
             self._leaves = True
             self._start(Event.GIVE_UP)
+        return self._tell()
+
+    def _recall(self, order: messages.JobEnded | None = None) -> Phase:
+        self._give(order)
+        self._outputs = [(Do.STOP_ASKING,)]  # the order is told when what was asked has its answer
         return Phase.RECALLING
 
     def _tell(self) -> Phase:
@@ -423,10 +419,6 @@ class Life:
         """The order came too late for that question, and now there is a service where this worker is a member."""
         self.member, self._search = member_of(reply), None
         return self._tell()
-
-    def _convey(self, *_: object) -> Phase:
-        """What was asked before is taken back, and the service is told the order instead."""
-        return self._ask()
 
     def _unknown(self, error: WiresumError, why: str) -> Phase:
         if self.worker.halt is None:
@@ -447,10 +439,6 @@ class Life:
         self._connect(self._others.pop(0))
         self._tell()
         return Phase.SPREADING
-
-    def _spread_all(self) -> Phase:
-        """It was a member there, so that all others are."""
-        return self._finish(self._error)
 
     def _untold(self, cause: str, after_s: float) -> Phase:
         self._do(Do.HANG_UP)
@@ -539,6 +527,10 @@ class Life:
 
     def _fork(self) -> Phase:
         return Phase.INERT
+
+
+def aborted(reason: str) -> messages.JobEnded:
+    return messages.JobEnded(cause=messages.JobEnded.ABORTED_BY_WORKER, reason=reason[:REASON_CHARACTERS_MAX])
 
 
 def member_of(grant: messages.JoinReply) -> messages.Member:

@@ -121,8 +121,8 @@ RETRY       -       -          again   -           -           seek        -
 LOOK        -       look       -       look        look        look        -
 ENDING      -       -          -       -           -           -           -
 GIVE_UP     -       -          -       -           -           -           -
-ABORT       abort   abort      abort   abort       recall      abort       note
-LEAVE       leave   leave      leave   leave       recall      leave       go
+ABORT       give    give       give    give        recall      give        note
+LEAVE       give    give       give    give        recall      give        go
 ELSEWHERE   -       -          -       -           -           -           .
 FORKED      fork    fork       fork    fork        fork        fork        fork
 """
@@ -137,8 +137,8 @@ LOST        -           .           -           -           -           end_told
 BARRED      -           .           -           -           -           end_told  .     .
 BROKE       -           .           -           -           -           end_told  .     .
 GRANTED     tell_there  -           tell_there  -           -           -         .     .
-REFUSED     convey      -           refused     -           -           -         .     .
-TOLD        -           told        -           spread_all  -           -         .     .
+REFUSED     ask         -           refused     -           -           -         .     .
+TOLD        -           told        -           spread      -           -         .     .
 UNTOLD      -           untold      -           spread      -           -         .     .
 UNKNOWN     -           unknown     -           spread      -           -         .     .
 SERVES      further     further     further     .           further     .         .     .
@@ -162,20 +162,19 @@ _FOLLOWS = {
     "again": {Phase.ATTENDING, Phase.SEEKING, Phase.AWAY, Phase.OVER, Phase.TELLING},
     "pause": {Phase.AWAY},
     "fall_back": {Phase.SEEKING},
-    "ask": {Phase.ASKING, Phase.RESTING, Phase.OVER},
+    "ask unknown": {Phase.ASKING, Phase.RESTING, Phase.CONVEYING, Phase.UNTOLD, Phase.OVER, Phase.LEFT},
     "resume": {Phase.ATTENDING, Phase.SEEKING, Phase.TELLING},
     "rest": {Phase.RESTING, Phase.OVER},
     "silent": {Phase.AWAY, Phase.RESTING, Phase.OVER},
     "seek": {Phase.SEEKING},
-    "abort leave": {Phase.TELLING},
+    "give": {Phase.TELLING},
     "recall": {Phase.RECALLING},
-    "convey unknown": {Phase.CONVEYING, Phase.UNTOLD, Phase.OVER, Phase.LEFT},
     "refused": {Phase.RESTING, Phase.UNTOLD, Phase.OVER, Phase.LEFT},
     "untold": {Phase.UNTOLD, Phase.OVER, Phase.LEFT},
     "tell_next": {Phase.TELLING, Phase.OVER, Phase.LEFT},
     "tell_there": {Phase.TELLING},
     "conveyed": {Phase.SPREADING, Phase.OVER, Phase.LEFT},
-    "spread spread_all": {Phase.OVER, Phase.LEFT},
+    "spread": {Phase.OVER, Phase.LEFT},
     "told": {Phase.TOLD, Phase.LEFT},
     "end finish end_told": {Phase.OVER, Phase.LEFT},
     "leave_too elsewhere": {Phase.LEFT},

@@ -53,6 +53,7 @@ BEGIN_S_MAX = 5.0
 READY_S_MAX = 1.0
 NO_ROUND = 0
 """Nothing was sent yet: rounds begin at 1."""
+_BEGINS = (Phase.JOINED, Phase.ATTENDING)
 _HEARD = (Phase.TOLD, Phase.OVER, Phase.LEFT, Phase.INERT)
 """An abort is no news any more."""
 
@@ -200,7 +201,7 @@ class Membership:
             self._put(Event.BEGIN, Worker(traffic, halt, move, self._why_cut_off, self._with_address))
             self._thread = self._clock.start(self._play, "wiresum-membership")
         # So that a process that ends at once does not end in between.
-        self._clock.wait_for(lambda: self._begun or self._has_left, self._clock.now() + BEGIN_S_MAX)
+        self._clock.wait_for(lambda: self._begun or self._life.phase not in _BEGINS, self._clock.now() + BEGIN_S_MAX)
 
     @property
     def grant(self) -> messages.JoinReply:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from wiresum.agent.life import aborted
 from wiresum.agent.life_table import Event
 from wiresum.join import JobEnded
-from wiresum.join.constants import REASON_CHARACTERS_MAX
 
 
 class Abort:
@@ -34,7 +34,7 @@ class Abort:
         """The first reason is the cause of those after it."""
         with self._lock:
             if self.order is None:
-                self.order = JobEnded(cause=JobEnded.ABORTED_BY_WORKER, reason=reason[:REASON_CHARACTERS_MAX])
+                self.order = aborted(reason)
                 for member in self._members:
                     member(Event.ABORT, self.order)
 
