@@ -541,6 +541,28 @@ def test_a_service_without_a_switch_has_had_no_turn() -> None:
         assert scene.life.phase is Phase.ASKING
 
 
+LOST = [Phase.SEEKING, Phase.ASKING, Phase.RESTING, Phase.RECALLING, Phase.CONVEYING]
+
+
+@pytest.mark.parametrize("phase", LOST, ids=lambda each: each.name)
+def test_a_fallback_that_serves_comes_after_the_services(phase: Phase) -> None:
+    scene = at(phase).let(Event.LOOK)
+    assert scene.let(Event.SERVES_NOT).life.services.all == (FIRST, SECOND)
+    assert scene.let(Event.LOOK).let(Event.SERVES).life.services.all == (FIRST, SECOND, FALLBACK)
+    assert scene.life._timers[Event.LOOK] == scene.now + module.RETRY_PAUSE_S, "it may end"
+
+
+@pytest.mark.parametrize("route", ["REFUSED", "REFUSED RETRY"])
+def test_it_does_so_for_one_with_an_order_that_has_lost_its_lease(route: str) -> None:
+    scene = at(Phase.CONVEYING).let(Event.LOOK)
+    for name in route.split():
+        scene.let(Event[name])
+    assert scene.life.phase in (Phase.UNTOLD, Phase.TELLING)
+    assert Event.LOOK in scene.let(Event.SERVES_NOT).timers
+    assert scene.let(Event.SERVES).life.services.all == (FIRST, SECOND, FALLBACK)
+    assert at(Phase.TELLING).let(Event.SERVES).life.services.all == (FIRST, SECOND), "its lease is not lost"
+
+
 def test_the_fallback_is_looked_for_after_a_while_and_again() -> None:
     scene = at(Phase.SEEKING)
     assert scene.life._timers[Event.LOOK] == scene.now + module.FALLBACK_AFTER_S
@@ -596,6 +618,24 @@ def test_what_is_heard_keeps_the_stream() -> None:
         scene = at(phase)
         scene.now += 3.0
         assert scene.let(event).life._timers[Event.SILENCE] == scene.now + module.SILENCE_S_MAX
+
+
+@pytest.mark.parametrize("event", [Event.PULSE, Event.HALT, Event.MOVE], ids=lambda each: each.name)
+def test_what_a_service_says_while_it_is_told_an_order_counts_as_heard(event: Event) -> None:
+    scene = at(Phase.TELLING)
+    scene.now += 300.0
+    scene.let(event).let(Event.UNTOLD)
+    scene.now += 400.0
+    assert scene.let(Event.RETRY).life.has_lost_lease is False
+    scene.let(Event.UNTOLD)
+    scene.now += 201.0
+    assert scene.let(Event.RETRY).life.has_lost_lease
+
+
+def test_a_job_that_has_halted_looks_at_the_fallback_again_and_again() -> None:
+    scene = at(Phase.ATTENDING).let(Event.HALT).let(Event.LOOK)
+    assert Event.LOOK in scene.let(Event.SERVES_NOT).timers
+    assert Event.LOOK not in scene.let(Event.MOVE).let(Event.SERVES_NOT).timers, "it has gone on"
 
 
 def test_an_end_that_somebody_says_is_heard_everywhere() -> None:

@@ -68,16 +68,6 @@ def test_a_worker_that_cannot_move_hears_as_before_that_its_switch_was_started_a
         assert "was started anew, and what it had summed is lost" in str(error)
 
 
-@pytest.mark.parametrize("where", ["halt", "move"])
-def test_a_data_path_that_cannot_move_ends_the_job_for_all(service: Service, start: Start, where: str) -> None:
-    job = start(service.endpoint, [DataPath(), DataPath()])
-
-    job.paths[0].fails[where] = ValueError("slot 3 has nothing to repeat")
-    service.running.lose_switch()
-    for error in job.await_errors():
-        assert "cannot move to another lease: slot 3 has nothing to repeat" in str(error)
-
-
 def key_of_next_lease(service: Service) -> int:
     """0: there is none."""
     (job,) = service.jobs()

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from wiresum.agent.errors import (
     WorkerLeftError,
 )
 from wiresum.agent.life_table import Event
-from wiresum_lab.doubles.resuming import DataPath, FallbackOf, Job, Start
+from wiresum_lab.doubles.resuming import DataPath, Job, Start
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
 
 REASON = "the loss is NaN"
@@ -107,20 +106,6 @@ def test_all_hear_who_has_ended_the_job_and_why(
     assert when not in (attending, away, unheard) or job.paths[1].halted == 0, "it does nothing else from then on"
 
 
-@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "leaves"])
-def test_it_is_told_to_a_service_that_has_its_state_on_disk(
-    network: Network, start: Start, tmp_path: Path, *, leaves: bool
-) -> None:
-    service = Service(network, state=tmp_path / "state").start()
-    job = start(service.endpoint, [DataPath(), DataPath()])
-    back = away(job, service)
-    job.members[0].abort(REASON)
-    with network.meanwhile(job.members[0].leave) if leaves else contextlib.nullcontext():
-        network.sleep(1.0)
-        back()
-        all_hear(job, JobAbortedError, REASON, but=0 if leaves else None)
-
-
 def test_it_is_told_to_a_standby_that_does_not_know_the_job(network: Network, service: Service, start: Start) -> None:
     standby = Service(network)
     job = start(f"{service.endpoint},{standby.endpoint}", [DataPath(), DataPath()])
@@ -130,18 +115,6 @@ def test_it_is_told_to_a_standby_that_does_not_know_the_job(network: Network, se
         network.sleep(1.0)
         standby.start()
         all_hear(job, JobAbortedError, REASON, but=0)
-
-
-@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "leaves"])
-def test_it_is_told_at_the_fallback_that_is_just_being_started(
-    network: Network, service: Service, start: Start, fallback: FallbackOf, *, leaves: bool
-) -> None:
-    job = start(service.endpoint, [DataPath(), DataPath(), DataPath()], fallback)
-    service.kill()
-    network.wait_until(lambda: fallback.opened, "somebody starts it", meanwhile=job.check)
-    job.members[2].abort(REASON)
-    with network.meanwhile(job.members[2].leave) if leaves else contextlib.nullcontext():
-        all_hear(job, JobAbortedError, REASON, but=2 if leaves else None)
 
 
 def test_who_leaves_while_others_wait_for_it_is_named(service: Service, start: Start) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from wiresum.agent import absence, life_table, search
 from wiresum.agent.config import AgentConfig
-from wiresum.agent.errors import JobAbortedError, SwitchUnreachableError, WorkerLostError
+from wiresum.agent.errors import SwitchUnreachableError
 from wiresum.agent.membership import Membership
 from wiresum.controller.jobs import asking
 from wiresum.controller.jobs.job import State
@@ -45,13 +45,6 @@ def test_a_job_goes_on_at_its_service_that_was_started_anew_again_and_again(
     (goes_on,) = service.jobs()
     assert (goes_on.name, goes_on.state, goes_on.slots) == ("a-job", State.RUNNING, SLOTS)
     assert (goes_on.threads, goes_on.lanes) == (2, 100)
-
-
-def test_a_job_goes_on_at_a_service_that_was_stopped_in_an_orderly_way(service: Service, start: Start) -> None:
-    job = start(service.endpoint, [DataPath(), DataPath()])
-    service.stop()
-    service.start()
-    assert job.await_moves(1) == [bytes(SLOTS)] * 2
 
 
 def test_it_goes_on_at_the_next_endpoint_if_the_first_stays_away(
@@ -266,17 +259,6 @@ def test_positions_that_do_not_go_together_end_the_job(service: Service, start: 
     for error in job.await_errors():
         assert "more than one round apart" in str(error)
     assert [path.moves for path in job.paths] == [[], []]
-
-
-def test_a_data_path_that_cannot_go_on_ends_the_job_for_all(service: Service, start: Start) -> None:
-    job = start(service.endpoint, [DataPath(), DataPath()])
-    job.paths[1].fails["move"] = ValueError("no such socket")
-    service.kill()
-    service.start()
-    first, second = job.await_errors()
-    assert "no such socket" in str(second)
-    assert isinstance(first, JobAbortedError | WorkerLostError)
-    assert "no such socket" in str(first)
 
 
 @pytest.mark.parametrize("waits", [False, True])

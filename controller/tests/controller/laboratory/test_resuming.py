@@ -6,7 +6,6 @@ With `-s` each test prints how long a sum has taken at most.
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -106,23 +105,3 @@ def test_jobs_go_on_at_a_switch_that_is_killed_and_started_again(switch: Switch,
     print(f"{pause_s:.1f} s without a switch: the longest sum took {max(map(slowest_s, jobs)):.2f} s")  # noqa: T201 - for people
     for job in jobs:
         job.finish()
-
-
-@pytest.mark.nightly
-def test_a_job_goes_on_at_a_switch_that_is_killed_while_it_comes_back(switch: Switch, start: Start) -> None:
-    job = start("night", 3, WIRESUM_THREADS="2")
-    for pause_s in (0.0, 0.1, 0.2, 0.3, 0.4):
-        switch.restart()
-        time.sleep(pause_s)
-    job.goes_on()
-    job.finish()
-
-
-@pytest.mark.nightly
-def test_a_killed_worker_is_named_though_the_switch_is_killed_with_it(switch: Switch, start: Start) -> None:
-    job = start("night", 3, WIRESUM_LOST_AFTER="5")
-    job.programs[1].kill()
-    switch.restart()
-    for rank in (0, 2):
-        error = job.error(rank)  # names the other one, too, if that has given up before
-        assert re.search(r"\branks? (0, )?1\b", error), error
