@@ -219,6 +219,27 @@ def test_all_jobs_of_a_process_that_ends_look_for_a_service_in_the_same_time(
     assert all("ended with ValueError: a bug" in member._abort.order.reason for member in ending if member._abort.order)
 
 
+@pytest.mark.parametrize("order", ["abort", "leave"])
+def test_a_process_that_can_start_no_thread_any_more_tells_what_it_has_to(
+    network: Network, service: Service, start: Start, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """As it ends, from Python 3.12 on."""
+    job = start(service.endpoint, [DataPath(), DataPath()])
+    begin = network.start
+
+    def start_none(target: Callable[[], object], name: str) -> threading.Thread:
+        if name.startswith("wiresum-"):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        return begin(target, name)
+
+    monkeypatch.setattr(network, "start", start_none)
+    if order == "abort":
+        job.members[0].abort(REASON)
+    job.members[0].leave()
+    network.wait_until(lambda: job.paths[1].errors, "the other one hears it")
+    assert (REASON in str(job.paths[1].errors[0])) == (order == "abort")
+
+
 # At several aggregators.
 
 

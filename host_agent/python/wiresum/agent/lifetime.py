@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 import weakref
 from typing import Protocol
 
@@ -39,16 +38,6 @@ def end(one: Mortal) -> None:
 def keep_for_ever(*things: object) -> None:
     """Of gRPC, in a child."""
     _inherited.append(things)
-
-
-def can_start_threads() -> bool:
-    """From Python 3.12 on a process that ends can not, and gRPC would for ever wait for the end of one that it did not
-    start."""
-    try:
-        threading.Thread(target=bool, name="wiresum-probe", daemon=True).start()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _end_all() -> None:

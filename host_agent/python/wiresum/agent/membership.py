@@ -298,9 +298,9 @@ class Membership:
         for do, *which in outputs:
             getattr(self, f"_{do.name.lower()}")(*which)
 
-    def _help(self, name: str, function: Callable[[], None], *failed: Any, needs_thread: bool = False) -> None:
-        """Runs it in another thread. A process that ends may have no more: then it runs here. `failed`: what happens if
-        it does not say so itself."""
+    def _help(self, name: str, function: Callable[[], None], *failed: Any) -> None:
+        """Runs it in another thread. A process that ends may have no more (from Python 3.12 on): then what needs one of
+        gRPC's, too, has failed, and a call runs here. `failed`: what happens if it does not say so itself."""
 
         def run() -> None:
             try:
@@ -312,11 +312,10 @@ class Membership:
         try:
             self._clock.start(run, f"wiresum-{name}")
         except RuntimeError:
-            if needs_thread:
-                self._begun = True
-                self._put(*failed)
-            else:
+            if name in ("tell", "look"):
                 run()
+            else:
+                self._put(*failed)
 
     def _end(self) -> None:
         """It has left."""
@@ -340,7 +339,7 @@ class Membership:
 
     def _attend(self) -> None:
         stream = self._stream = _Stream()
-        self._help("stream", lambda: self._read(stream), Event.BROKE, "no thread can be started", needs_thread=True)
+        self._help("stream", lambda: self._read(stream), Event.BROKE, "no thread can be started")
 
     def _beat(self, *beat: Any) -> None:
         if self._stream is not None:
