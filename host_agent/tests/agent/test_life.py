@@ -23,9 +23,12 @@ LEFT = messages.JobEnded(cause=messages.JobEnded.WORKER_LEFT)
 
 
 def lease(key: int = 1, **changed: Any) -> messages.JoinReply:
-    fields = {"slots": SLOTS, "threads": 1, "lanes": 8, "workers": 2, "rank": 1, "job": key, "worker": 1} | changed
-    times = {"heartbeat_interval_ms": 500, "heartbeat_lost_ms": 30_000, "reattach_ms": 600_000}
-    return messages.JoinReply(key=key, token="t", roles=bytes(SLOTS), members_secret=b"s", **fields, **times)
+    fields: dict[str, Any] = {
+        "slots": SLOTS, "threads": 1, "lanes": 8, "workers": 2, "rank": 1, "job": key, "worker": 1,
+        "heartbeat_interval_ms": 500, "heartbeat_lost_ms": 30_000, "reattach_ms": 600_000,
+        "members_secret": b"of lease %d" % key,
+    }  # fmt: skip
+    return messages.JoinReply(key=key, token="t", roles=bytes(SLOTS), **fields | changed)
 
 
 class Scene:
@@ -314,6 +317,18 @@ def test_one_that_leaves_after_its_abort_looks_for_a_service_for_so_long_but_say
     assert scene.let(Event.ELSEWHERE).life.phase is Phase.LEFT, "another aggregator is enough"
 
 
+@pytest.mark.parametrize(("workers", "said"), [(1, 0), (2, 1)])
+def test_it_says_once_that_it_waits(caplog: pytest.LogCaptureFixture, workers: int, said: int) -> None:
+    scene = at(Phase.UNTOLD, workers=workers).let(Event.LEAVE)
+    assert caplog.text.count("it looks for one for up to 30 s") == said
+    scene.let(Event.RETRY).let(Event.UNTOLD)
+    assert caplog.text.count("it looks for one") == said
+    caplog.clear()
+    at(Phase.TELLING, workers=2).let(Event.LEAVE)
+    at(Phase.ATTENDING).let(Event.LEAVE).let(Event.UNTOLD)
+    assert "it looks for one" not in caplog.text
+
+
 @pytest.mark.parametrize("phase", LEAVING, ids=lambda each: each.name)
 def test_it_waits_no_longer_than_for_a_good_bye_if_nobody_else_need_hear_it(phase: Phase) -> None:
     for scene in (at(phase, workers=1), at(phase).let(Event.ELSEWHERE), at(Phase.SPREADING)):
@@ -335,7 +350,10 @@ def test_an_order_that_a_service_heard_which_did_not_know_the_job_is_told_where_
     assert str(scene.let(Event.UNKNOWN).what(Do.SAY)[0]) == "somebody else"
 
 
-def test_a_good_bye_is_told_as_the_abort_is() -> None:
+def test_a_good_bye_is_told_as_the_abort_is_but_nobody_else_need_hear_it() -> None:
+    scene = at(Phase.ATTENDING).let(Event.LEAVE).let(Event.ENDED)
+    assert (scene.life.phase, scene.names) == (Phase.LEFT, ["HANG_UP"])
+    assert scene.life.worker == Worker(), "the worker's memory is not held"
     scene = at(Phase.ATTENDING).let(Event.LEAVE)
     assert scene.what(Do.TELL) == (scene.life.member, LEFT)
     assert scene.life._timers[Event.GIVE_UP] == scene.now + module.LEAVE_S_MAX
@@ -385,7 +403,7 @@ def test_a_move_from_its_halt_to_its_end() -> None:
     scene = at(Phase.ATTENDING).let(Event.HALT, halt(1)).let(Event.MOVE, move(1))
     assert scene.names == ["GONE_ON", "CLOSE_FALLBACK", "BEAT"]
     assert scene.what(Do.GONE_ON) == ("a switch is drained",)
-    assert scene.life.halted is None and scene.keys == [5] and scene.life.grant.members_secret == b"s"
+    assert scene.life.halted is None and scene.keys == [5] and scene.life.grant.members_secret == b"of lease 1"
     assert scene.what(Do.BEAT)[0] == messages.Member(job=5, worker=1, token="t")
 
 
@@ -411,6 +429,17 @@ def test_one_that_halted_by_itself_is_moved_after_a_halt_alone() -> None:
     scene.let(Event.HALT, halt(2)).let(Event.MOVE, move(2, key=7))
     assert scene.life.phase is Phase.ATTENDING and scene.keys == [5, 7] and not scene.life.has_lost_lease
     assert scene.what(Do.GONE_ON) == ("it does not know it any more",)
+
+
+def test_one_that_has_halted_for_a_move_does_not_halt_again_when_its_lease_is_lost() -> None:
+    scene = at(Phase.ATTENDING).let(Event.HALT).let(Event.LOST)
+    assert scene.halts == 1 and scene.what(Do.BEAT)[1] == messages.Halted(move_number=1, positions=POSITIONS)
+
+
+def test_the_times_are_those_of_the_newest_lease() -> None:
+    scene = at(Phase.ATTENDING).let(Event.HALT).let(Event.MOVE, move(1, reattach_ms=300)).let(Event.BROKE)
+    scene.now += 1.0
+    assert scene.let(Event.RETRY).life.phase is Phase.SEEKING
 
 
 def test_a_lease_that_was_asked_for_begins_the_numbers_anew() -> None:
@@ -494,6 +523,16 @@ def test_a_service_that_is_gone_is_given_up_in_time_and_the_job_looks_elsewhere(
     assert scene.let(Event.RETRY).what(Do.CONNECT) == (FIRST,) and scene.life.has_lost_lease and scene.halts == 0
 
 
+@pytest.mark.parametrize(("cause", "gone"), [("connection refused", True), ("it timed out", False)])
+def test_a_service_that_refuses_is_given_up_sooner_than_one_that_is_silent(cause: str, *, gone: bool) -> None:
+    scene = at(Phase.ATTENDING, reattach_ms=300).let(Event.BROKE, cause)
+    scene.now += 1.0
+    assert scene.let(Event.RETRY).life.has_lost_lease == gone
+    scene = at(Phase.TELLING, reattach_ms=300).let(Event.UNTOLD, cause, 0.2)
+    scene.now += 1.0
+    assert scene.let(Event.RETRY).life.has_lost_lease == gone
+
+
 def test_services_are_tried_in_turn() -> None:
     scene = at(Phase.AWAY)
     assert scene.let(Event.RETRY).what(Do.CONNECT) == (SECOND,)
@@ -505,6 +544,8 @@ def test_services_are_tried_in_turn() -> None:
     assert scene.let(Event.LOST).let(Event.REFUSED).let(Event.RETRY).what(Do.CONNECT) == (FIRST,)
     scene = at(Phase.UNTOLD)
     assert scene.let(Event.RETRY).what(Do.CONNECT) == (SECOND,)
+    scene = at(Phase.CONVEYING).let(Event.REFUSED, "PERMISSION_DENIED", "").let(Event.RETRY)
+    assert scene.what(Do.CONNECT) == (SECOND,)
 
 
 def test_the_search_ends_in_time_and_says_why() -> None:
@@ -515,7 +556,8 @@ def test_the_search_ends_in_time_and_says_why() -> None:
         scene = at(phase)
         scene.now += module.RESUME_S
         assert (scene.let(event).life.phase, scene.names[-1]) == (Phase.OVER, "SAY")
-        assert "For 30 s this worker has looked for another lease, and got none: " in str(scene.what(Do.SAY)[0])
+        why = {Event.BROKE: "connection refused", Event.SILENCE: "silence for 6.0 s"}.get(event, "rank 0 is missing")
+        assert f"For 30 s this worker has looked for another lease, and got none: {why}" in str(scene.what(Do.SAY)[0])
 
 
 def test_a_refusal_for_good_ends_the_search_where_there_is_nobody_else() -> None:
@@ -578,9 +620,19 @@ def test_the_fallback_is_looked_for_after_a_while_and_again() -> None:
 @pytest.mark.parametrize("phase", [Phase.ATTENDING, Phase.SEEKING], ids=lambda each: each.name)
 def test_a_job_that_stands_still_goes_to_the_fallback_if_that_serves(phase: Phase) -> None:
     scene = at(phase).let(Event.PULSE)
+    scene.now += module.FALLBACK_AFTER_S
     if phase is Phase.ATTENDING:
         assert scene.let(Event.SERVES).life.phase is phase, "it does not stand still"
-        scene.let(Event.HALT)
+        assert scene.let(Event.HALT).timers == {Event.BEAT, Event.SILENCE, Event.LOOK}
+        scene.let(Event.BROKE).let(Event.RETRY)
+        assert Event.LOOK in scene.timers
+    else:
+        scene.let(Event.BROKE).let(Event.RETRY)
+    scene.now += module.FALLBACK_AFTER_S
+    assert scene.let(Event.SERVES).life.phase is phase, "the service has said nothing"
+    scene.let(Event.BROKE)
+    scene.life.services.at = SECOND if phase is Phase.ATTENDING else FALLBACK
+    scene.let(Event.RETRY).let(Event.PULSE)
     scene.now += module.FALLBACK_AFTER_S / 2
     assert scene.let(Event.SERVES).life.phase is phase, "the service has had no time"
     scene.now += module.FALLBACK_AFTER_S / 2
@@ -588,6 +640,28 @@ def test_a_job_that_stands_still_goes_to_the_fallback_if_that_serves(phase: Phas
     scene.let(Event.PULSE)
     scene.now += module.FALLBACK_AFTER_S
     assert scene.let(Event.SERVES).names == [], "it is there"
+
+
+def test_a_job_without_a_fallback_does_nothing_for_it() -> None:
+    scene = at(Phase.ATTENDING, fallback="")
+    scene.now, scene.sent = scene.now + module.FALLBACK_AFTER_S, 3
+    assert scene.let(Event.PULSE, messages.Pulse(lost="leaf is lost")).names == []
+    assert scene.let(Event.HALT).timers == {Event.BEAT, Event.SILENCE}
+    assert scene.let(Event.BROKE).let(Event.RETRY).timers == {Event.BEAT, Event.SILENCE}
+    assert scene.let(Event.MOVE).names == ["GONE_ON", "BEAT"]
+
+
+def test_one_with_an_order_that_has_its_lease_looks_for_no_fallback() -> None:
+    assert Event.LOOK not in at(Phase.ATTENDING).let(Event.HALT).let(Event.ABORT).timers
+
+
+def test_a_fallback_that_the_job_has_left_is_not_gone_back_to_without_a_proof() -> None:
+    scene = at(Phase.ATTENDING)
+    scene.life.services.further = FALLBACK
+    scene.let(Event.HALT).let(Event.MOVE)
+    assert scene.life.services.all == (FIRST, SECOND)
+    scene.life.services.further = FALLBACK
+    assert scene.let(Event.LOST).life.services.all == (FIRST, SECOND)
 
 
 def test_a_fallback_stays_open_while_the_job_is_there_and_closes_when_it_goes_on_elsewhere() -> None:
@@ -608,6 +682,17 @@ def test_a_job_whose_service_says_that_the_switch_is_lost_halts_if_so_it_seems(*
     scene.now, scene.sent, scene.received = scene.now + module.FALLBACK_AFTER_S, 3, int(answers)
     scene.let(Event.PULSE, messages.Pulse(lost="leaf is lost"))
     assert (scene.halts, scene.names) == ((0, []) if answers else (1, ["BEAT"]))
+    scene.now += module.FALLBACK_AFTER_S
+    scene.sent += 3
+    scene.let(Event.PULSE, messages.Pulse(lost="leaf is lost"))
+    assert scene.halts <= 1 or answers, "it has halted"
+    late = at(Phase.ATTENDING)
+    late.sent = 3
+    late.let(Event.BROKE).let(Event.RETRY)
+    late.now += module.FALLBACK_AFTER_S
+    assert late.let(Event.PULSE, messages.Pulse(lost="leaf is lost")).halts == 0, "that was before this stream"
+    late.sent += 1
+    assert late.let(Event.PULSE).halts == 0, "nothing is lost"
     idle = at(Phase.ATTENDING)
     idle.now += module.FALLBACK_AFTER_S
     assert idle.let(Event.PULSE, messages.Pulse(lost="leaf is lost")).names == [], "it has asked nothing"

@@ -477,7 +477,7 @@ class Life:
             self._leaves = True
             self._start(Event.GIVE_UP)
             heard = self._heard_elsewhere or self.phase is Phase.SPREADING
-            if self._order is not _LEFT and not heard and self.grant.workers > 1:
+            if not heard and self.grant.workers > 1:  # an abort: whoever gave a good-bye leaves already
                 self._timers[Event.GIVE_UP] = self._ordered_at + min(ABORT_S_MAX, self._lost_after_s)
             if self.phase is Phase.UNTOLD:
                 self._wait()
