@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,6 +124,20 @@ def test_who_leaves_while_others_wait_for_it_is_named(service: Service, start: S
     job.members[0].leave()
     late()
     all_hear(job, WorkerLeftError, "has left the job", but=0)
+
+
+def test_who_leaves_while_the_others_have_halted_by_themselves_is_named(
+    network: Network, start: Start, tmp_path: Path
+) -> None:
+    """The service comes back with the job, and hears first that a worker leaves."""
+    service = Service(network, state=tmp_path / "state").start()
+    job = start(service.endpoint, [DataPath(), DataPath()])
+    job.hosts[0].cut("refused")
+    back = looking(job, service)
+    back()
+    job.members[1].leave()
+    job.hosts[0].cut("")
+    all_hear(job, WorkerLeftError, "has left the job", but=1)
 
 
 def test_a_job_of_that_name_can_begin_when_all_have_heard(service: Service, start: Start) -> None:

@@ -88,14 +88,12 @@ class Call(grpc.RpcError):  # type: ignore[misc]
         return self
 
     def _has_news(self) -> bool:
-        if self._host.loses_packets:
-            self.events.clear()
-        return bool(self.events) or self.is_over
+        return self.is_over or (bool(self.events) and not self._host.loses_packets)
 
     def __next__(self) -> Any:
         if not self._network.wait_for(self._has_news, self._deadline):
             self.end("DEADLINE_EXCEEDED", "Deadline Exceeded")
-        if self.events and self._code != "CANCELLED":
+        if self.events and not self._host.loses_packets and self._code != "CANCELLED":
             self._network.sleep(LATENCY_S)
             return self.events.popleft()
         if self._code == "OK":
@@ -115,7 +113,7 @@ class Host(World):
         """How each call to a service ends: "refused", as if it were gone, or "silence", as if its packets were lost."""
         self.calls: list[Call] = []
         self.loses_packets = False
-        """Nothing is heard on connections that there are."""
+        """Nothing is heard on connections that there are, until TCP sends it again."""
 
     def awake(self) -> AwakeClock:
         return _NeverStopped(self.network.now)
