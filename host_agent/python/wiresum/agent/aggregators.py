@@ -40,7 +40,7 @@ returns the first. Before the job is joined, since joining says where they are."
 
 class Moving(Protocol):
     """Halts the data path to the aggregator of that index, where the job has so many slots, and moves it: as in
-    membership.py."""
+    life.py."""
 
     def halt(self, aggregator: int, slots: int) -> bytes: ...
 

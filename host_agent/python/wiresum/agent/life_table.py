@@ -190,6 +190,7 @@ def _parsed(*grids: str) -> dict[Phase, dict[Event, str]]:
     for grid in grids:
         head, *rows = (line.split() for line in grid.strip().splitlines())
         assert [row[0] for row in rows] == [event.name for event in Event]
+        assert all(len(row) == 1 + len(head) for row in rows)
         for index, name in enumerate(head):
             table[Phase[name]] = {Event[row[0]]: row[1:][index] for row in rows}
     assert list(table) == list(Phase)

@@ -64,13 +64,18 @@ class _Stream:
     def __init__(self) -> None:
         self.beats: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
         self.is_over = False
-        self.call: Any = None
+        self._call: Any = None
+
+    def begin(self, call: Any) -> None:
+        self._call = call
+        if self.is_over:
+            call.cancel()
 
     def hang_up(self) -> None:
         self.is_over = True
         self.beats.put(None)
-        if self.call is not None:
-            self.call.cancel()
+        if self._call is not None:
+            self._call.cancel()
 
 
 class _TakenBackError(WiresumError):
@@ -298,7 +303,7 @@ class Membership:
         for do, *which in outputs:
             getattr(self, f"_{do.name.lower()}")(*which)
 
-    def _help(self, name: str, function: Callable[[], None], *failed: Any) -> None:
+    def _help(self, name: str, function: Callable[[], None], *failed: Any, stream: _Stream | None = None) -> None:
         """Runs it in another thread. A process that ends may have no more (from Python 3.12 on): then what needs one of
         gRPC's, too, has failed, and a call runs here. `failed`: what happens if it does not say so itself."""
 
@@ -307,7 +312,7 @@ class Membership:
                 function()
             except Exception:
                 log.exception("unexpected error in a helper of a worker's life (%s)", name)
-                self._put(*failed)
+                self._put(*failed, stream=stream)
 
         try:
             self._clock.start(run, f"wiresum-{name}")
@@ -315,7 +320,7 @@ class Membership:
             if name in ("tell", "look"):
                 run()
             else:
-                self._put(*failed)
+                self._put(*failed, stream=stream)
 
     def _end(self) -> None:
         """It has left."""
@@ -339,7 +344,7 @@ class Membership:
 
     def _attend(self) -> None:
         stream = self._stream = _Stream()
-        self._help("stream", lambda: self._read(stream), Event.BROKE, "no thread can be started")
+        self._help("stream", lambda: self._read(stream), Event.BROKE, "no thread can be started", stream=stream)
 
     def _beat(self, *beat: Any) -> None:
         if self._stream is not None:
@@ -385,15 +390,16 @@ class Membership:
     # What waits for the network, in threads of its own.
 
     def _read(self, stream: _Stream) -> None:
+        if stream.is_over:
+            return
         try:
-            call = stream.call = self._control.stub().Attend(self._heartbeats(stream))
+            call = self._control.stub().Attend(self._heartbeats(stream))
+            stream.begin(call)
         except ValueError:  # the channel is closed
             self._put(Event.BROKE, "the connection was closed", stream=stream)
             return
         finally:
             self._begun = True
-        if stream.is_over:
-            call.cancel()
         try:
             for said in call:
                 self.heard += 1
