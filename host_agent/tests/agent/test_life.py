@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -66,7 +67,14 @@ def test_an_order_that_a_service_heard_which_did_not_know_the_job_is_told_where_
 def test_a_good_bye_is_told_as_the_abort_is_but_nobody_else_need_hear_it() -> None:
     scene = at(Phase.ATTENDING).let(Event.LEAVE).let(Event.ENDED)
     assert (scene.life.phase, scene.names) == (Phase.LEFT, ["HANG_UP"])
-    assert scene.life.worker == Worker(), "the worker's memory is not held"
+
+
+def test_one_that_has_left_holds_nothing_of_its_worker() -> None:
+    scene, owner = Scene(), Scene()
+    held = weakref.ref(owner)
+    scene.let(Event.BEGIN, owner.worker()).let(Event.LEAVE).let(Event.TOLD)
+    del owner
+    assert held() is None
     scene = at(Phase.ATTENDING).let(Event.LEAVE)
     assert scene.what(Do.TELL) == (scene.life.member, LEFT)
     assert scene.life._timers[Event.GIVE_UP] == scene.now + module.LEAVE_S_MAX
@@ -214,7 +222,7 @@ def test_a_data_path_that_cannot_go_on_ends_the_job() -> None:
 def test_a_session_that_is_being_closed_neither_halts_nor_moves() -> None:
     scene = at(Phase.ATTENDING)
     scene.halt_fails = SessionClosedError("the session was left")
-    assert scene.let(Event.HALT).names == [], "no heartbeat is due"
+    assert scene.let(Event.HALT).names == [] and Event.LOOK not in scene.timers, "no heartbeat is due"
     assert (scene.let(Event.LOST).life.phase, scene.names) == (Phase.AWAY, ["HANG_UP"])
     scene = at(Phase.ASKING)
     scene.move_fails = SessionClosedError("the session was left")
@@ -244,6 +252,18 @@ def test_a_service_that_refuses_is_given_up_sooner_than_one_that_is_silent(cause
     scene = at(Phase.TELLING, reattach_ms=300).let(Event.UNTOLD, cause, 0.2)
     scene.now += 1.0
     assert scene.let(Event.RETRY).life.has_lost_lease == gone
+
+
+def test_a_job_goes_on_without_its_service_while_the_switch_sends_results() -> None:
+    scene = at(Phase.AWAY)
+    scene.now, scene.received = scene.now + 700.0, 1
+    assert scene.let(Event.RETRY).life.phase is Phase.ATTENDING
+
+
+def test_the_first_cause_is_said() -> None:
+    scene = at(Phase.SEEKING).let(Event.BROKE, "the first").let(Event.SERVES_NOT).let(Event.RETRY)
+    scene.now += module.RESUME_S
+    assert str(scene.let(Event.BROKE, "the second").what(Do.SAY)[0]).endswith("the first")
 
 
 def test_services_are_tried_in_turn() -> None:
@@ -324,6 +344,8 @@ def test_the_fallback_is_looked_for_after_a_while_and_again() -> None:
     scene.let(Event.LOOK)
     assert Event.LOOK not in scene.timers, "it is being looked for"
     assert Event.LOOK in scene.let(Event.SERVES_NOT).timers
+    due = scene.life._timers[Event.LOOK]
+    assert scene.let(Event.BROKE).let(Event.RETRY).life._timers[Event.LOOK] == due, "another service changes nothing"
     assert Event.LOOK not in at(Phase.SEEKING, fallback="").timers
     scene.let(Event.SERVES_NOT, "what listens there is not it")
     scene.now += module.RESUME_S
@@ -432,7 +454,7 @@ def test_what_a_service_says_while_it_is_told_an_order_counts_as_heard(event: Ev
 
 def test_a_job_that_has_halted_looks_at_the_fallback_again_and_again() -> None:
     scene = at(Phase.ATTENDING).let(Event.HALT).let(Event.LOOK)
-    assert Event.LOOK in scene.let(Event.SERVES_NOT).timers
+    assert Event.LOOK in scene.let(Event.SERVES_NOT, "what listens there is not it").timers
     assert Event.LOOK not in scene.let(Event.MOVE).let(Event.SERVES_NOT).timers, "it has gone on"
 
 
