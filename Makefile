@@ -205,7 +205,7 @@ fuzz: $(ready)-dev  ##! fuzz parser and state machines, FUZZ_SECONDS=300 each
 fuzz-short: $(ready)-dev
 	.ci/fuzz 5
 
-soak: $(ready)-dev  ##! run the simulation with SOAK_SEEDS=10000 seeds
+soak: $(ready)-dev  ##! run the simulation, and the lives of whole jobs, with SOAK_SEEDS=10000 seeds
 	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
 	cmake --build --preset dev --target wiresum_sim
 	$(py) -m pytest host_agent/tests/sim host_agent/tests/agent/test_lives.py --seeds $(SOAK_SEEDS) --maxfail 10
