@@ -36,7 +36,6 @@ SETTLE_S = 20.0
 MARGIN_S = 75.0
 """In a world that is not mild: until a service ends a job that has no lease, or whose workers do not come back."""
 REASON, BUG = "the loss is NaN", "a thread has died"
-BLOCK = 100
 
 
 class Rounds:
@@ -259,9 +258,6 @@ class World:
         for service in self.services:
             self._start(service)
 
-    def _over(self) -> list[bool]:
-        return [bool(path.errors or path.over) for path in self.paths]
-
     def _is_settled(self) -> bool:
         return all(bool(path.errors or "leave" in path.over) for path in self.paths) or self._go_on()
 
@@ -298,14 +294,10 @@ class World:
             assert said in str(error) or (self.is_forgotten and "looked for another lease" in str(error)), errors
 
 
-def live(seed: int, folder: Path) -> None:
-    world = World(seed, folder)
+def test_all_workers_of_a_job_end_or_go_on_whatever_fails(life_seed: int, tmp_path: Path) -> None:
+    world = World(life_seed, tmp_path)
     try:
         world.run()
-    except BaseException as error:
-        error.add_note(f"repeat it: --seed {seed}\n" + "\n".join(world.said)) if hasattr(error, "add_note") else None
+    except BaseException:
+        print(f"repeat it: --seed {life_seed}", *world.said, sep="\n")  # noqa: T201 - for people
         raise
-
-
-def test_all_workers_of_a_job_end_or_go_on_whatever_fails(life_seed: int, tmp_path: Path) -> None:
-    live(life_seed, tmp_path)
