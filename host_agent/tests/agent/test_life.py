@@ -323,6 +323,7 @@ LOST = [Phase.SEEKING, Phase.ASKING, Phase.RESTING, Phase.RECALLING, Phase.CONVE
 def test_a_fallback_that_serves_comes_after_the_services(phase: Phase) -> None:
     scene = at(phase).let(Event.LOOK)
     assert scene.let(Event.SERVES_NOT).life.services.all == (FIRST, SECOND)
+    assert scene.life._timers[Event.LOOK] == scene.now + module.RETRY_PAUSE_S
     assert scene.let(Event.LOOK).let(Event.SERVES).life.services.all == (FIRST, SECOND, FALLBACK)
     assert scene.life._timers[Event.LOOK] == scene.now + module.RETRY_PAUSE_S, "it may end"
 
