@@ -7,7 +7,7 @@ another one. An *order* is what it has said of its job's end.
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import Enum
 
 from wiresum.agent.control import RETRY_PAUSE_S
 
@@ -31,50 +31,37 @@ class Phase(Enum):
 
 
 class Event(Enum):
-    BEGIN = auto()
-    """The worker has a data path: `Worker`."""
+    """What happens, and what is said with it."""
+
+    BEGIN = "the worker has a data path: `Worker`"
     # The stream says, or ends by: each of the last four.
-    PULSE = auto()
-    HALT = auto()
-    MOVE = auto()
-    ENDED = auto()
-    """The job is over, also in answer to a question: the error."""
-    LOST = auto()
-    """The service does not know the worker, or the job has lost its switch there: the error, and why, a clause."""
-    BARRED = auto()
-    BROKE = auto()
-    """With the cause, as gRPC says it."""
+    PULSE = "the answer to a heartbeat: join.Pulse"
+    HALT = "stand still: join.Halt"
+    MOVE = "go on at another lease: join.Move"
+    ENDED = "the job is over, also in answer to a question: the error"
+    LOST = "the service does not know the worker, or the job has lost its switch there: the error, and why, a clause"
+    BARRED = "the service lets this worker not go on: the error"
+    BROKE = "the connection did: the cause, as gRPC says it"
     # The answers to what was asked and told.
-    GRANTED = auto()
-    REFUSED = auto()
-    """With the code and the text."""
-    TOLD = auto()
-    UNTOLD = auto()
-    """The service was not reached, or has no time: the cause, and after how many seconds to tell again."""
-    UNKNOWN = auto()
-    """The service does not know the worker: as LOST."""
-    SERVES = auto()
-    """The fallback has proved that it takes this job."""
-    SERVES_NOT = auto()
-    """With why what listens there was not believed to be it, a sentence; empty: nothing does."""
+    GRANTED = "a lease: join.JoinReply"
+    REFUSED = "no lease: the code, and the text"
+    TOLD = "the service has heard the order"
+    UNTOLD = "it was not reached, or has no time: the cause, and after how many seconds to tell again"
+    UNKNOWN = "it does not know the worker: as LOST"
+    SERVES = "the fallback has proved that it takes this job"
+    SERVES_NOT = "it has not: why what listens there was not believed, a sentence; empty: nothing does"
     # Timers.
-    BEAT = auto()
-    SILENCE = auto()
-    """Nothing came over the stream for too long."""
-    RETRY = auto()
-    LOOK = auto()
-    """At the fallback."""
-    ENDING = auto()
-    """The service that has heard the abort does not say that the job is over."""
-    GIVE_UP = auto()
-    """The worker leaves, and has looked long enough for a service that hears its order."""
+    BEAT = "a heartbeat is due"
+    SILENCE = "nothing came over the stream for too long"
+    RETRY = "the pause is over"
+    LOOK = "at the fallback"
+    ENDING = "the service that has heard the abort does not say that the job is over"
+    GIVE_UP = "the worker leaves, and has looked long enough for a service that hears its order"
     # The worker and its process.
-    ABORT = auto()
-    """With the order."""
-    LEAVE = auto()
-    ELSEWHERE = auto()
-    """A service of another aggregator has heard the abort."""
-    FORKED = auto()
+    ABORT = "the order"
+    LEAVE = "the worker does"
+    ELSEWHERE = "a service of another aggregator has heard the abort"
+    FORKED = "this is the child"
 
 
 SILENCE_S_MAX = 6.0
@@ -203,29 +190,18 @@ FOLLOWS = {name: phases for names, phases in _FOLLOWS.items() for name in names.
 
 
 class Do(Enum):
-    """What is to be done."""
+    """What is to be done, and with what."""
 
-    CONNECT = auto()
-    """Anew, to the service at this endpoint."""
-    ATTEND = auto()
-    """By a stream; there is no other one."""
-    BEAT = auto()
-    """A heartbeat: as which member, halted where, and does it say the worker's newest round?"""
-    HANG_UP = auto()
-    """What the stream says is of no interest any more, if there is one."""
-    ASK = auto()
-    """This, waiting for so many seconds; and only if the service has a switch that takes jobs?"""
-    STOP_ASKING = auto()
-    TELL = auto()
-    """As this member, this order."""
-    LOOK = auto()
-    """At the fallback: start it for a job with this lease, if that is this process's part, and see if it serves."""
-    CLOSE_FALLBACK = auto()
-    GONE_ON = auto()
-    """At another lease, since the last one was lost for this reason."""
-    SAY = auto()
-    """To the worker: its job is over, by this error."""
-    ABORT_ALL = auto()
-    """At all aggregators, for this reason."""
-    HEARD = auto()
-    """A service has heard the abort, or has ended the job for another reason."""
+    CONNECT = "anew, to the service at this endpoint"
+    ATTEND = "by a stream; there is no other one"
+    BEAT = "a heartbeat: as which member, halted where, and does it say the worker's newest round?"
+    HANG_UP = "what the stream says is of no interest any more, if there is one"
+    ASK = "this, waiting for so many seconds; and only if the service has a switch that takes jobs?"
+    STOP_ASKING = "and say that it was refused"
+    TELL = "as this member, this order"
+    LOOK = "at the fallback: start it for a job with this lease, if that is this process's part; does it serve?"
+    CLOSE_FALLBACK = "the job goes on elsewhere"
+    GONE_ON = "at another lease, since the last one was lost for this reason"
+    SAY = "to the worker: its job is over, by this error"
+    ABORT_ALL = "at all aggregators, for this reason"
+    HEARD = "a service has heard the abort, or has ended the job for another reason"
