@@ -348,6 +348,7 @@ class World:
             job, halted = worker.job, self.halted.get(worker.token)
             if job.state is State.RUNNING and worker.broken_at is None:
                 waits = job.moved is not None and worker.rank in job.moved.roles
+                waits = waits or job.left_first is not None  # for its end, since one has left
                 assert (halted is None and self.leases[worker.token] == job.key) or waits, worker
             if halted is not None and job.has_begun:
                 assert halted.move_number <= job.move_number or worker.rank in job.may_be_halted, worker
