@@ -64,7 +64,7 @@ def looking(job: Job, service: Service) -> Callable[[], object]:
     """All have halted, and look for a lease."""
     service.kill()
     job.network.wait_until(
-        lambda: all(member.has_lost_lease for member in job.members), "they look", meanwhile=job.check
+        lambda: all(member._life.has_lost_lease for member in job.members), "they look", meanwhile=job.check
     )
     return service.start
 
@@ -318,7 +318,7 @@ def test_one_that_has_said_good_bye_neither_halts_nor_looks_for_a_lease(
     if aborts:
         member.abort(REASON)
     member.leave()
-    assert (path.halted, path.moves, member.has_lost_lease) == (0, [], False)
+    assert (path.halted, path.moves, member._life.has_lost_lease) == (0, [], False)
 
 
 def test_a_session_that_is_being_closed_neither_halts_nor_ends_the_job(

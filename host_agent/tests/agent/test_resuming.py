@@ -65,7 +65,9 @@ def test_a_service_without_a_switch_that_takes_jobs_keeps_nobody(
     cut_off(job)
     service.kill()
     service.start().running.lose_switch(comes_back=False)
-    network.wait_until(lambda: all(member.has_lost_lease for member in job.members), "they look", meanwhile=job.check)
+    network.wait_until(
+        lambda: all(member._life.has_lost_lease for member in job.members), "they look", meanwhile=job.check
+    )
     for member in job.members:
         member._life.services.at = other.endpoint
     back(job)
@@ -179,7 +181,7 @@ def test_half_of_the_workers_attend_where_the_service_is_back_with_its_jobs_and_
     assert [each[0] for each in job.await_moves(1)] == [3, 1, 1]
     assert len([each for each in service.jobs() if each.state is State.RUNNING]) == 1
     assert job.members[0].grant.key != key
-    assert not job.members[1].has_lost_lease
+    assert not job.members[1]._life.has_lost_lease
 
 
 def test_a_service_that_does_not_say_what_to_repeat_ends_the_job(
@@ -269,7 +271,7 @@ def test_a_worker_that_looks_for_a_lease_leaves_and_aborts_at_once(
     job = start(service.endpoint, [DataPath(), DataPath(), DataPath()])
     cut_off(job, 2)
     service.kill()
-    network.wait_until(lambda: job.members[0].has_lost_lease and job.members[1].has_lost_lease, "they look")
+    network.wait_until(lambda: job.members[0]._life.has_lost_lease and job.members[1]._life.has_lost_lease, "they look")
     if waits:
         service.start()
         network.wait_until(lambda: any(len(each.workers) == 2 for each in service.jobs()), "they wait")
@@ -345,7 +347,9 @@ def test_the_fallback_is_left_alone_if_the_service_is_back_soon(
 ) -> None:
     job = start(service.endpoint, [DataPath(), DataPath()], fallback)
     service.kill()
-    network.wait_until(lambda: all(member.has_lost_lease for member in job.members), "they look", meanwhile=job.check)
+    network.wait_until(
+        lambda: all(member._life.has_lost_lease for member in job.members), "they look", meanwhile=job.check
+    )
     network.sleep(life_table.FALLBACK_AFTER_S + (-0.3 if soon else 0.3))
     service.start()
     job.await_moves(1)

@@ -219,11 +219,6 @@ class Membership:
         return self._control.endpoint
 
     @property
-    def has_lost_lease(self) -> bool:
-        """It has halted, and looks for another one."""
-        return self._life.has_lost_lease
-
-    @property
     def group_is_silent(self) -> bool:
         """Does nothing come by the multicast group that the switch sends results to?"""
         return self._group_watch.silent
