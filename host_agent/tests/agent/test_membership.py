@@ -12,6 +12,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -455,7 +456,8 @@ def test_results_that_are_on_their_way_when_another_worker_leaves_come_first(
 ) -> None:
     job = start(service.endpoint, [DataPath(), DataPath()])
     last_at = network.now() + Limits().leave_grace_ms / 1000 + 2.0
-    job.members[0]._traffic = lambda: TrafficStats(results=int(20 * min(network.now(), last_at)))
+    life = job.members[0]._life
+    life.worker = replace(life.worker, traffic=lambda: TrafficStats(results=int(20 * min(network.now(), last_at))))
     job.members[1].leave()
     network.wait_until(lambda: job.paths[0].errors, "it hears that the other one has left")
     assert isinstance(job.paths[0].errors[0], WorkerLeftError) and last_at <= network.now() < last_at + 1.0

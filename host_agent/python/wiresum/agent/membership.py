@@ -28,6 +28,7 @@ from typing import Any
 
 from wiresum import join as messages
 from wiresum.agent import lifetime
+from wiresum.agent.absence import await_last_results
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of, error_of_forgotten
@@ -399,6 +400,8 @@ class Membership:
             for said in call:
                 self.heard += 1
                 if said.HasField("ended"):
+                    if said.ended.cause == messages.JobEnded.WORKER_LEFT:
+                        await_last_results(self._life.worker.traffic, lambda pause_s: self._over_in(stream, pause_s))
                     self._put(*self._end_of(said.ended), stream=stream)
                     return
                 happened = Event.HALT if said.HasField("halt") else Event.MOVE if said.HasField("move") else Event.PULSE
@@ -410,6 +413,9 @@ class Membership:
         finally:
             stream.hang_up()
             call.with_traceback(None)  # the error that it raises is the call itself, which this frame refers to
+
+    def _over_in(self, stream: _Stream, seconds: float) -> bool:
+        return self._clock.wait_for(lambda: stream.is_over, self._clock.now() + seconds)
 
     def _end_of(self, ended: messages.JobEnded) -> tuple[Any, ...]:
         if stop := self.own_stop():
