@@ -31,7 +31,7 @@ from bmv2_tests.frames import Host as FrameHost
 from bmv2_tests.frames import UdpFrame
 from wiresum.controller import REASONS, Endpoint, JobCounters, JobEntry
 from wiresum.controller.driver import Uplink
-from wiresum.controller.jobs.leases import LeasePool
+from wiresum.controller.jobs.slot_pool import SlotPool
 from wiresum.controller.p4runtime import STANDBY_ID, Client, Host, P4RuntimeSwitch, Pipeline, device_config
 from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.p4runtime_proxy import PATIENT
@@ -130,7 +130,7 @@ class Bmv2Harness:
         """Another one of this switch, which programs it; the caller closes it."""
         return Client(self.star.p4runtime, self.star.device, election_id=self.next_election_id(), times=PATIENT)
 
-    def _loaded(self) -> tuple[P4RuntimeSwitch, LeasePool]:
+    def _loaded(self) -> tuple[P4RuntimeSwitch, SlotPool]:
         with contextlib.closing(self.client()) as client:
             client.wait_ready()
             client.load(self.program)
@@ -138,7 +138,7 @@ class Bmv2Harness:
         switch = P4RuntimeSwitch(target, election_id=self.next_election_id(), times=PATIENT)
         switch.wait_ready()
         assert switch.reconcile([]).reloaded
-        return switch, LeasePool(self.program.slots)
+        return switch, SlotPool(self.program.slots)
 
     @contextlib.contextmanager
     def job(

@@ -48,10 +48,10 @@ class Sender:
 
     def __init__(self, granted: Worker, network: Cluster, words: Sequence[int]) -> None:
         """`words`: its contribution to each round, the same in all lanes."""
-        self.job, self.key, self.number = granted.job.number, granted.job.key, granted.number
+        self.job, self.key, self.number = granted.job.lease.number, granted.job.lease.key, granted.number
         self.host, self.place, self.gateway = network.at(granted.endpoint.address)
         self.port = granted.endpoint.port
-        self.switch_port = SWITCH_PORT + granted.job.port_offset
+        self.switch_port = SWITCH_PORT + granted.job.lease.port_offset
         self._words = words
         self.sums: list[int] = []
         """The results so far, by round."""
@@ -157,7 +157,7 @@ class Cluster:
                     job_name=name, rank=rank, world_size=len(addresses), endpoint=endpoint, threads_max=1, slots=16
                 )
             )
-        assert asked[0].job.nodes, f"{name} was refused"
+        assert asked[0].job.lease.nodes, f"{name} was refused"
         for worker in asked:
             self.harness.jobs.attend(member(worker), self.harness.now)
         self._carry_out()
@@ -171,12 +171,12 @@ class Cluster:
     def tree(self, name: str) -> dict[str, str]:
         """The parent of each node of a job, the root first."""
         (job,) = (job for job in self.harness.jobs.all() if job.name == name)
-        return {node.branch.switch_name: node.branch.parent for node in job.nodes.values()}
+        return {node.branch.switch_name: node.branch.parent for node in job.lease.nodes.values()}
 
     def entry(self, name: str, node: str) -> JobEntry:
         """A node's entry of a job."""
         (job,) = (job for job in self.harness.jobs.all() if job.name == name)
-        entry = job.nodes[node].entry
+        entry = job.lease.nodes[node].entry
         assert entry is not None
         return entry
 

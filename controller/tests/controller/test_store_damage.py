@@ -128,7 +128,7 @@ class Controller(JobsHarness):
 
     def sum(self, workers: list[Worker], value: int) -> None:
         """Complete rounds in every slot, and then an incomplete one."""
-        entry = workers[0].job.root.entry
+        entry = workers[0].job.lease.root.entry
         assert entry is not None
         made = Job(self._site.device, entry, self._site.sockets)
         for number in (1, 2, 3):
@@ -303,7 +303,7 @@ def test_a_job_that_ended_after_the_state_was_copied_ends_at_once_with_a_reason(
     first = Controller(site, takeover.folder, takeover.used)
     run_until(first, "running")
     shutil.copytree(takeover.folder, tmp_path / "running")
-    for worker in list(first.jobs.all()[0].workers.values()):
+    for worker in list(first.jobs.all()[0].members.workers.values()):
         first.leave(worker)
     first.close()
     replace(takeover.folder, tmp_path / "running")
@@ -414,12 +414,12 @@ def test_a_job_that_a_restored_backup_and_the_switch_know_goes_on(site: Site, tm
     with contextlib.closing(Controller(site, saved.folder, used)) as after:
         (job,) = after.jobs.all()
         assert (job.name, job.state, after.jobs.history.page(None).jobs[0].name) == ("first", State.RUNNING, "before")
-        assert job.root.entry is not None
-        made = Job(site.device, job.root.entry, site.sockets)
+        assert job.lease.root.entry is not None
+        made = Job(site.device, job.lease.root.entry, site.sockets)
         made.send(made.packet(1, 4, (35,) * LANES))  # the first worker has sent its part before
         for worker in range(2):
             assert made.receive(worker).words == (42,) * LANES, "what the switch had summed is still there"
-        for left in list(job.workers.values()):
+        for left in list(job.members.workers.values()):
             after.leave(left)
         after.wait(UNHEARD_S)
         run_a_job(after, "next", 9)

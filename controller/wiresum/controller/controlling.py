@@ -162,7 +162,7 @@ def on_disk(config: Config) -> OnDisk:
 
     def take(record: JobRecord) -> Job:
         job = job_of(record, now=0.0, unix_offset=0.0)
-        if not has_form(job.nodes, parents):
+        if not has_form(job.lease.nodes, parents):
             raise ValueError("the configuration has not its switches any more, or has them below other ones")
         return job
 
@@ -172,8 +172,8 @@ def on_disk(config: Config) -> OnDisk:
         for job in set_aside.restore(state.jobs, state.set_aside, take):
             if job.state is not State.RUNNING:
                 continue
-            settle_entries(job, endpoints.__getitem__)
-            for name, node in job.nodes.items():
+            settle_entries(job.lease, endpoints.__getitem__)
+            for name, node in job.lease.nodes.items():
                 if node.entry is not None:
                     found[name].append(node.entry)
         return OnDisk(found, store.keys().identity, set_aside.report())

@@ -71,7 +71,7 @@ def test_a_worker_that_cannot_move_hears_as_before_that_its_switch_was_started_a
 def key_of_next_lease(service: Service) -> int:
     """0: there is none."""
     (job,) = service.jobs()
-    lease = job.moving.lease if job.moving is not None else None
+    lease = job.move.lease if job.move is not None else None
     return 0 if lease is None else lease.key
 
 

@@ -24,9 +24,9 @@ from wiresum.controller.jobs.outputs import (
     Admit,
     Count,
     Evict,
+    GoOn,
     Grant,
     Halt,
-    Move,
     Output,
     Reconcile,
     Refuse,
@@ -70,7 +70,7 @@ def switch(
 
 def member(worker: Worker) -> messages.Member:
     return messages.Member(
-        job=worker.job.number, worker=worker.number, token=worker.token, switch_name=worker.switch_name
+        job=worker.job.lease.number, worker=worker.number, token=worker.token, switch_name=worker.switch_name
     )
 
 
@@ -117,7 +117,7 @@ class JobsHarness:
 
     @property
     def slots_free(self) -> int:
-        return sum(each.leases.slots_free for each in self.switches)
+        return sum(each.pool.slots_free for each in self.switches)
 
     def settle(self) -> None:
         """Carries out the outputs, as switches would that answer at once."""
@@ -128,7 +128,7 @@ class JobsHarness:
             for _ in range(len(outputs)):
                 output = outputs.popleft()
                 self.done.append(output)
-                if self.switch_answers or isinstance(output, Halt | Move):
+                if self.switch_answers or isinstance(output, Halt | GoOn):
                     self.answer(output)
             outputs.extend(self.jobs.take_outputs())
 
@@ -146,15 +146,15 @@ class JobsHarness:
             case Reconcile():
                 reloaded, self.reloaded = self.reloaded, False
                 self.jobs.reconciled(output, Reconciled(reloaded=reloaded), self.now)
-            case Halt(worker, event) | Move(worker, event) if worker.token not in self.deaf:
+            case Halt(worker, event) | GoOn(worker, event) if worker.token not in self.deaf:
                 self.obey(worker, event)
 
     def obey(self, worker: Worker, event: messages.JobEvent) -> None:
         """As a worker does that is told this."""
         if event.HasField("halt"):
             ahead = self.ahead.get(worker.rank, set())
-            rounds = [7 + (slot in ahead) for slot in range(worker.job.slots)]
-            positions = struct.pack(f">{worker.job.slots}I", *rounds)
+            rounds = [7 + (slot in ahead) for slot in range(worker.job.lease.slots)]
+            positions = struct.pack(f">{worker.job.lease.slots}I", *rounds)
             halted = messages.Halted(move_number=event.halt.move_number, positions=positions)
             self.halted[worker.token] = halted
         else:

@@ -9,7 +9,7 @@ from wiresum.controller.driver import Endpoint, SwitchSizes
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Worker
-from wiresum.controller.jobs.outputs import Admit, Halt, Move, Tell
+from wiresum.controller.jobs.outputs import Admit, GoOn, Halt, Tell
 from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.controller import JobsHarness, member, switch
 
@@ -34,7 +34,7 @@ def in_the_way(made: JobsHarness, name: str, slots: int) -> Worker:
     made.jobs.drain("first", resume=False)
     (worker,) = made.ask_all(1, job_name=name, slots=slots)
     made.jobs.drain("first", resume=True)
-    assert worker.job.switch_name == "second"
+    assert worker.job.lease.switch_name == "second"
     made.jobs.attend(member(worker), made.now)
     return worker
 
@@ -67,7 +67,7 @@ def being_admitted() -> tuple[JobsHarness, list[Worker], Admit]:
 
 
 def moves(made: JobsHarness) -> list[join.Move]:
-    return [output.event.move for output in made.outputs(Move)]
+    return [output.event.move for output in made.outputs(GoOn)]
 
 
 def halts(made: JobsHarness) -> list[tuple[int, int]]:

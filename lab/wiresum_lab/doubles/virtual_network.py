@@ -375,10 +375,14 @@ class Running(JobsHarness):
                     answer = messages.AbortReply()
                 elif name == "Diagnose":
                     job = self.jobs.find(request).job
+                    workers = job.members.world_size
                     counted = JobCounters(
-                        packets={}, results=0, tensor_last=range(job.world_size), contributions=[5] * job.world_size
+                        packets={},
+                        results=0,
+                        tensor_last=range(workers),
+                        contributions=[5] * workers,
                     )
-                    by_name = dict.fromkeys(job.nodes, counted)
+                    by_name = dict.fromkeys(job.lease.nodes, counted)
                     answer = report.diagnosis(job, by_name, self.now, self.jobs.moving)
         except Refusal as refusal:
             return call.refuse(refusal)
@@ -401,7 +405,7 @@ class Running(JobsHarness):
                 call.events.append(messages.JobEvent(ended=ended))
                 call.end()
                 self.jobs.told(worker, self.now)
-            case outputs.Halt(worker, event) | outputs.Move(worker, event):
+            case outputs.Halt(worker, event) | outputs.GoOn(worker, event):
                 if worker in self._streams:
                     self._streams[worker].events.append(event)
             case outputs.Close(worker) if worker in self._streams:

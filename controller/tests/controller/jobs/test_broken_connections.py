@@ -39,6 +39,6 @@ def test_a_worker_whose_packets_come_is_not_lost_though_its_connection_alone_bro
     harness.wait(1, beating=workers)
     harness.break_streams(workers[1])
     for step in range(20):
-        harness.contributions[workers[0].job.number] = [0, step]
+        harness.contributions[workers[0].job.lease.number] = [0, step]
         harness.wait(0.25, beating=workers[:1])
     assert harness.outputs(Tell) == []

@@ -47,11 +47,11 @@ def test_a_switch_that_comes_back_is_reconciled_with_the_running_jobs() -> None:
     harness.abort(ended[0], "done")
     for worker in ended:
         harness.jobs.told(worker, harness.now)
-    harness.jobs.evict_failed("leaf", ended[0].job.number, harness.now)
+    harness.jobs.evict_failed("leaf", ended[0].job.lease.number, harness.now)
     harness.switch_answers = True
     harness.change("leaf", "")
     (reconcile,) = harness.outputs(Reconcile)
-    assert reconcile.entries == (running[0].job.root.entry,)
+    assert reconcile.entries == (running[0].job.lease.root.entry,)
     assert [job.name for job in harness.jobs.all()] == ["running"], "the reconciliation has removed the other one"
 
 
@@ -98,11 +98,11 @@ def test_the_name_of_a_job_at_a_switch_of_another_release_is_free_once_its_worke
     harness.jobs.reconcile_failed("left", OutdatedError("it has another program"), harness.now)
     for worker in workers:
         harness.leave(worker)
-    harness.jobs.evict_failed("left", workers[0].job.number, harness.now)
+    harness.jobs.evict_failed("left", workers[0].job.lease.number, harness.now)
     harness.wait(0.3)
     harness.switch_answers = True
     again = harness.ask(world_size=1, slots=64)
-    assert (again.job.state, again.job.switch_name) == (State.RUNNING, "right")
+    assert (again.job.state, again.job.lease.switch_name) == (State.RUNNING, "right")
 
 
 def test_joins_fail_as_unavailable_if_the_switch_is_lost_during_admission() -> None:
@@ -110,7 +110,7 @@ def test_joins_fail_as_unavailable_if_the_switch_is_lost_during_admission() -> N
     harness.switch_answers = False
     worker = harness.ask()
     harness.change("leaf", "no answer")
-    harness.jobs.refused("leaf", worker.job.number, "broken pipe", harness.now)
+    harness.jobs.refused("leaf", worker.job.lease.number, "broken pipe", harness.now)
     harness.settle()
     code, text = harness.refused(worker)
     assert code == "UNAVAILABLE"
@@ -120,17 +120,17 @@ def test_joins_fail_as_unavailable_if_the_switch_is_lost_during_admission() -> N
 def test_the_name_of_a_job_at_a_lost_switch_is_free_once_its_workers_know() -> None:
     harness = JobsHarness(switches=[switch("left", SwitchSizes(64, 360, 8)), switch("right", SwitchSizes(64, 360, 8))])
     workers = harness.running(slots=64)
-    assert workers[0].job.switch_name == "left"
+    assert workers[0].job.lease.switch_name == "left"
     harness.change("left", "no answer")
     harness.switch_answers = False
     harness.wait(31, beating=workers)
     for worker in workers:
         harness.jobs.told(worker, harness.now)
-    harness.jobs.evict_failed("left", workers[0].job.number, harness.now)
+    harness.jobs.evict_failed("left", workers[0].job.lease.number, harness.now)
     harness.switch_answers = True
     again = harness.ask(world_size=1, slots=64)
-    assert (again.job.state, again.job.switch_name) == (State.RUNNING, "right")
+    assert (again.job.state, again.job.lease.switch_name) == (State.RUNNING, "right")
     assert harness.slots_free == 0, "the lost switch may still run the first job"
     harness.change("left", "")
-    assert [job.switch_name for job in harness.jobs.all()] == ["right"]
+    assert [job.lease.switch_name for job in harness.jobs.all()] == ["right"]
     assert harness.slots_free == 64

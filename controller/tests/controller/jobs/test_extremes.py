@@ -112,7 +112,15 @@ class World:
     def note(self, worker: Worker) -> None:
         job = worker.job
         self.member = member(worker)
-        self.numbers = [job.move_number, job.number, job.slots, job.world_size, job.threads, job.lanes, worker.number]
+        self.numbers = [
+            job.move_number,
+            job.lease.number,
+            job.lease.slots,
+            job.members.world_size,
+            job.lease.threads,
+            job.lease.lanes,
+            worker.number,
+        ]
 
     def check(self) -> None:
         """The service reports all, and what it has written down can be read and said."""
@@ -161,7 +169,7 @@ def looks_for_a_place(world: World) -> None:
 def moving(world: World, deaf: Sequence[int] = (0, 1, 2)) -> None:
     workers = world.run()
     world.made.deaf = {workers[rank].token for rank in deaf}
-    restart(world.made, workers[0].job.switch_name)
+    restart(world.made, workers[0].job.lease.switch_name)
     world.note(workers[1])
 
 
@@ -172,12 +180,12 @@ def one_is_to_halt(world: World) -> None:
 def moved(world: World) -> None:
     """And the second worker has not heard of it."""
     moving(world, deaf=[1])
-    (job,) = (job for job in world.made.jobs.all() if job.moves is None)
+    (job,) = world.made.jobs.all()
     halted = join.Halted(move_number=job.move_number, positions=positions(slots=SLOTS))
-    world.made.jobs.beat(job.workers[1], 1, world.made.now, halted)
+    world.made.jobs.beat(job.members.workers[1], 1, world.made.now, halted)
     world.made.settle()
-    assert job.moved is not None
-    world.note(job.workers[1])
+    assert job.members.going_on is not None
+    world.note(job.members.workers[1])
 
 
 def ending(world: World) -> None:
@@ -339,16 +347,18 @@ def test_a_walk_of_a_worker_that_says_extremes_leaves_what_can_be_taken_over(see
     chance, world = random.Random(seed), World()
     world.run()
     for _ in range(60):
-        jobs = [job for job in world.made.jobs.all() if job.moves is None]
+        jobs = world.made.jobs.all()
         if not jobs:
             world.run()
             continue
         (job,) = jobs
         number = chance.choice([0, 1, job.move_number, job.move_number, job.move_number + 1, MOVE_NUMBER_MAX])
-        halted = join.Halted(move_number=number, positions=positions(slots=job.slots), unasked=chance.random() < 0.4)
-        world.note(job.workers[1])
+        halted = join.Halted(
+            move_number=number, positions=positions(slots=job.lease.slots), unasked=chance.random() < 0.4
+        )
+        world.note(job.members.workers[1])
         for rank in chance.sample(range(3), 2):
-            heartbeat = join.Heartbeat(member=member(job.workers[rank]), round_newest=chance.randrange(1 << 32))
+            heartbeat = join.Heartbeat(member=member(job.members.workers[rank]), round_newest=chance.randrange(1 << 32))
             if chance.random() < 0.5:
                 heartbeat.halted.CopyFrom(halted)
             say(world, "Attend", heartbeat)

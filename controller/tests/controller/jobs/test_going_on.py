@@ -183,7 +183,7 @@ def test_it_counts_among_its_tenants_jobs() -> None:
     made.running(1, job_name="other", tenant="poor")
     (worker, _) = go_on(made, [resumed()] * 2, tenant="poor")
     assert worker.job.state is State.QUEUED
-    assert "quota" in made.jobs.waiting.why(worker.job)
+    assert "quota" in made.jobs.waiting.why(worker.job.lease)
 
 
 # Over, while no service heard it.
@@ -386,7 +386,7 @@ def test_workers_that_would_go_on_with_a_job_that_an_operator_has_ended_hear_so(
 
 
 def halt_by_itself(made: JobsHarness, worker: Worker, number: int = 0) -> None:
-    said = join.Halted(move_number=number, positions=positions(slots=worker.job.slots), unasked=True)
+    said = join.Halted(move_number=number, positions=positions(slots=worker.job.lease.slots), unasked=True)
     made.halted[worker.token] = said
     made.beat(worker)
     made.settle()
@@ -395,12 +395,12 @@ def halt_by_itself(made: JobsHarness, worker: Worker, number: int = 0) -> None:
 def test_a_worker_that_has_halted_by_itself_has_its_job_moved() -> None:
     made = JobsHarness(SIZES)
     workers = running(made)
-    key = workers[0].job.key
+    key = workers[0].job.lease.key
     halt_by_itself(made, workers[1])
     made.wait(1, beating=workers)
     job = workers[0].job
-    assert (job.state, job.moving, job.moved, made.halted) == (State.RUNNING, None, None, {})
-    assert job.key != key
+    assert (job.state, job.move, job.members.going_on, made.halted) == (State.RUNNING, None, None, {})
+    assert job.lease.key != key
     assert sorted(halts(made)) == [(0, 1), (1, 1), (2, 1)]
     assert made.jobs.moving.count[Cause.INTERRUPTED] == 1
     halt_by_itself(made, workers[2], number=1)
@@ -445,8 +445,8 @@ ROOM_FOR_TWO = Limits(
 
 def held(made: JobsHarness, seen: set[Job]) -> int:
     """In all jobs that there are, and in those that were `seen`, which are remembered for a while."""
-    seen |= {*made.jobs.all(), *made.jobs.roster.members._gone_jobs}
-    return sum(len(worker.positions) + len(worker.roles) for job in seen for worker in job.workers.values())
+    seen |= {*made.jobs.all(), *made.jobs.roster.tokens._gone_jobs}
+    return sum(len(worker.positions) + len(worker.roles) for job in seen for worker in job.members.workers.values())
 
 
 def some_of(made: JobsHarness, name: str, tenant: str = "", count: int = 31) -> list[Worker]:
@@ -570,7 +570,7 @@ def test_a_job_that_waits_to_move_moves_at_once_when_its_switch_is_lost() -> Non
     halt_by_itself(made, workers[0])
     made.wait(1, beating=workers)
     assert numbers(workers) == 0
-    made.change(workers[0].job.switch_name, "it is gone")
+    made.change(workers[0].job.lease.switch_name, "it is gone")
     made.wait(2, beating=workers)
     assert (numbers(workers), made.halted, ends(made)) == (1, {}, set())
 

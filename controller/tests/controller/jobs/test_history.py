@@ -9,7 +9,7 @@ import pytest
 
 from wiresum import join
 from wiresum.controller.jobs.history import ENDED_MAX, History
-from wiresum.controller.jobs.job import Asker, Job
+from wiresum.controller.jobs.job import Asker, Job, Members, Terms
 from wiresum.controller.jobs.outputs import Forget, Save
 from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import JobsHarness, join_request
@@ -78,7 +78,7 @@ def flooded(tenants: list[str], ended_max: int) -> tuple[History, list[Save | Fo
     outputs: list[Save | Forget] = []
     history = History(outputs.append, 0.0, ended_max=ended_max)
     for index, tenant in enumerate(tenants):
-        job = Job(f"job-{index}", 0, 1, created_at=0.0, tenant=tenant, asker=Asker("somebody"))
+        job = Job(f"job-{index}", 0.0, Terms(asker=Asker("somebody")), Members(1), tenant)
         history.note_ended(job, join.JobEnded(reason="all workers have left"), 1.0)
     return history, outputs
 
@@ -97,7 +97,7 @@ def test_its_size_is_bounded_and_a_tenant_with_many_jobs_displaces_only_its_own(
 @pytest.mark.parametrize("character", ["x", "ä", "\N{GRINNING FACE}"])
 def test_long_texts_are_truncated_however_many_bytes_a_character_has(character: str) -> None:
     history, _ = flooded([], ended_max=ENDED_MAX)
-    job = Job("a", 0, 1, created_at=0.0, asker=Asker(5000 * character))
+    job = Job("a", 0.0, Terms(asker=Asker(5000 * character)), Members(1))
     history.note_given_up(job, 5000 * character, 1.0)
     (record,) = history.page(None).jobs
     assert {*record.reason, *record.caller} == {character}
@@ -109,7 +109,7 @@ def noted(history: History, tenant: str, count: int, reason_bytes: int) -> list[
     """The names of jobs that have ended, the newest first."""
     names = [f"{tenant}-{index}" for index in range(count)]
     for name in names:
-        history.note_given_up(Job(name, 0, 1, created_at=0.0, tenant=tenant), "r" * reason_bytes, 1.0)
+        history.note_given_up(Job(name, 0.0, Terms(), Members(1), tenant), "r" * reason_bytes, 1.0)
     return names[::-1]
 
 
@@ -178,7 +178,9 @@ def test_a_certificate_is_remembered_over_a_restart_and_updated_on_reconnection(
         store.begin()
         before = JobsHarness(store=store)
         (worker,) = before.running(1)
-        member = join.Member(job=worker.job.number, worker=0, token=worker.token, switch_name=worker.job.switch_name)
+        member = join.Member(
+            job=worker.job.lease.number, worker=0, token=worker.token, switch_name=worker.job.lease.switch_name
+        )
         before.jobs.attend(member, before.now, Asker(certificate="ab12"))
         before.wait(0.2, beating=[worker])
         after = JobsHarness(store=store)
@@ -219,7 +221,7 @@ def test_who_asks_for_what_there_is_not_costs_little(job_name: str, page: int, t
 def test_pages_by_name_and_tenant_have_what_is_kept_after_a_flood() -> None:
     history = History(lambda _: None, 0.0, ended_max=50)
     for number in range(200):
-        job = Job(f"job-{number % 3}", 0, 1, created_at=0.0, tenant=f"tenant-{number % 2}")
+        job = Job(f"job-{number % 3}", 0.0, Terms(), Members(1), f"tenant-{number % 2}")
         history.note_given_up(job, str(number), 1.0)
     kept = [int(record.reason) for record in history.page(None).jobs]
     assert kept == list(range(199, 149, -1))

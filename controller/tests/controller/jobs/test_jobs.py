@@ -81,7 +81,7 @@ def test_a_job_number_is_reused_only_after_all_others() -> None:
     numbers = []
     for _ in range(8):
         (worker,) = harness.running(world_size=1)
-        numbers.append(worker.job.number)
+        numbers.append(worker.job.lease.number)
         harness.leave(worker)
     assert numbers == [1, 2, 3, 0, 1, 2, 3, 0]
 
@@ -244,7 +244,7 @@ def test_the_lease_stays_taken_until_the_switch_has_evicted_the_job() -> None:
     harness = JobsHarness()
     workers = harness.running(world_size=1)
     harness.switch_answers = False
-    number = workers[0].job.number
+    number = workers[0].job.lease.number
     harness.leave(workers[0])
     harness.wait(20)
     assert harness.slots_free == 4096 - 256
@@ -257,7 +257,7 @@ def test_a_failed_eviction_is_retried_a_second_later() -> None:
     workers = harness.running(world_size=1)
     harness.switch_answers = False
     harness.leave(workers[0])
-    harness.jobs.evict_failed("leaf", workers[0].job.number, harness.now)
+    harness.jobs.evict_failed("leaf", workers[0].job.lease.number, harness.now)
     harness.wait(0.8)
     assert len(harness.outputs(Evict)) == 1
     harness.switch_answers = True
@@ -334,7 +334,7 @@ def test_a_refusal_by_the_switch_reaches_all_workers_and_frees_everything() -> N
     harness = JobsHarness()
     harness.switch_answers = False
     workers = [harness.ask(rank=rank, world_size=2) for rank in range(2)]
-    harness.jobs.refused("leaf", workers[0].job.number, "table full", harness.now)
+    harness.jobs.refused("leaf", workers[0].job.lease.number, "table full", harness.now)
     harness.switch_answers = True
     harness.settle()
     assert [(r.refusal.code, "table full" in r.refusal.text) for r in harness.outputs(Refuse)] == [
@@ -348,7 +348,7 @@ def test_a_worker_that_goes_away_during_admission_ends_the_job_before_it_begins(
     harness = JobsHarness()
     harness.switch_answers = False
     workers = [harness.ask(rank=rank, world_size=2) for rank in range(2)]
-    number = workers[0].job.number
+    number = workers[0].job.lease.number
     harness.jobs.hung_up(workers[0], workers[0].call, harness.now)
     harness.wait(10.2)
     harness.jobs.admitted("leaf", number, harness.now)

@@ -9,19 +9,37 @@ import itertools
 import json
 import random
 import struct
+import sys
 from collections.abc import Callable, Mapping
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from wiresum import join
 from wiresum.controller.driver import DriverError, Endpoint, Reconciled, SwitchSizes
+from wiresum.controller.jobs import tree
 from wiresum.controller.jobs.cluster import Switch
-from wiresum.controller.jobs.job import TRANSITIONS, Event, Job, Presence, State, Worker
+from wiresum.controller.jobs.job import (
+    LEASE_FOLLOWING,
+    TRANSITIONS,
+    Event,
+    GoingOn,
+    Job,
+    Lease,
+    LeaseState,
+    Members,
+    Move,
+    Presence,
+    State,
+    Watch,
+    Worker,
+)
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Halt, Move, Output, Reconcile, RefuseForGood
+from wiresum.controller.jobs.outputs import Admit, Count, Evict, GoOn, Grant, Halt, Output, Reconcile, RefuseForGood
 from wiresum.controller.jobs.refusal import Refusal
-from wiresum.controller.jobs.tree import FOLLOWING, Node, Phase
+from wiresum.controller.jobs.tree import Node, Phase
 from wiresum.controller.resources import JOBS, SLOTS
 from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
@@ -35,6 +53,15 @@ LIMITS = Limits(slots_least=8, slots_default=16, overtaken_max=2, join_timeout_m
 NAMES = ("a", "b", "c", "d", "e", "f")
 MOVES = ("a", "b", "c", "d")
 """Their workers can."""
+LEASE_STATES = {
+    State.FORMING: LeaseState.WANTED,
+    State.QUEUED: LeaseState.WANTED,
+    State.ADMITTING: LeaseState.ADMITTING,
+    State.RUNNING: LeaseState.HELD,
+    State.MOVING: LeaseState.RELEASED,
+    State.ENDING: LeaseState.RELEASED,
+}
+"""Of what a job has."""
 STEPS = 400
 SEEDS = range(5)
 
@@ -81,11 +108,11 @@ class World:
         """Answers as switches and workers do; some cannot be reached, and some take time."""
         if isinstance(output, Grant):
             self.leases[output.worker.token] = output.reply.key
-            goes_on = output.worker.job.shape is not None and not output.worker.stream
+            goes_on = output.worker.job.terms.shape is not None and not output.worker.stream
             assert len(output.reply.roles) == (output.reply.slots if goes_on else 0)
             self.gone_on += goes_on
         self.refused_for_good += isinstance(output, RefuseForGood)
-        if isinstance(output, Halt | Move) and output.worker.broken_at is None:
+        if isinstance(output, Halt | GoOn) and output.worker.broken_at is None:
             self.tell(output)
         if not isinstance(output, Admit | Count | Evict | Reconcile):
             return
@@ -95,13 +122,13 @@ class World:
         else:
             self.answer_now(output)
 
-    def tell(self, output: Halt | Move) -> None:
+    def tell(self, output: Halt | GoOn) -> None:
         """Or else the stream breaks, and the worker hears of it later."""
         worker = output.worker
         if self.chance.random() < 0.2:
             self.harness.break_streams(worker)
             return
-        if isinstance(output, Move):
+        if isinstance(output, GoOn):
             assert self.halted[worker.token].move_number == output.event.move.move_number, "it answered this halt"
             self.leases[worker.token] = output.event.move.grant.key
             self.move_numbers[worker.token] = output.event.move.move_number
@@ -138,11 +165,11 @@ class World:
         entry, told = output.entry, self.keys.setdefault(output.entry.key, set())
         assert output.switch_name not in told, "a key is used once"
         told.add(output.switch_name)
-        (job,) = (job for job in self.harness.jobs.cluster.holders() if job.key == entry.key)
-        node = job.nodes[output.switch_name]
+        (lease,) = (lease for lease in self.harness.jobs.cluster.holders() if lease.key == entry.key)
+        node = lease.nodes[output.switch_name]
         if entry.uplink is not None:
-            above = job.nodes[node.branch.parent]
-            if job.state is State.ENDING:
+            above = lease.nodes[node.branch.parent]
+            if lease.state is LeaseState.RELEASED:
                 return  # it was told before the one above was started anew, and is being told to forget it
             assert above.phase is Phase.HOLDING, "no switch sends its sums to one that does not know the job"
             assert above.entry is not None
@@ -150,16 +177,15 @@ class World:
             assert above.entry.port_offset == entry.port_offset
             assert above.entry.endpoints[entry.uplink.worker] == (own.address, own.port + entry.port_offset)
             assert entry.uplink.parent == (parent.address, parent.port + entry.port_offset)
-        assert [entry.endpoints[w.number] for w in job.workers.values() if w.switch_name == output.switch_name] == [
-            w.endpoint for w in job.workers.values() if w.switch_name == output.switch_name
-        ]
+        workers = [lease.job.members.workers[rank] for rank in node.branch.ranks]
+        assert list(entry.endpoints[: len(workers)]) == [worker.endpoint for worker in workers]
 
     def contributions(self) -> list[int]:
         return [0, 0] if self.quiet else [self.chance.randrange(2) for _ in range(2)]
 
     def workers(self, *presences: Presence) -> list[Worker]:
         jobs = self.harness.jobs.all()
-        return [worker for job in jobs for worker in job.workers.values() if worker.presence in presences]
+        return [worker for job in jobs for worker in job.members.workers.values() if worker.presence in presences]
 
     def steps(self) -> Mapping[Callable[[], None], int]:
         """The possible operations, with their weights."""
@@ -198,7 +224,7 @@ class World:
         if workers:
             worker = self.chance.choice(workers)
             number = self.move_numbers.get(worker.token, 0)
-            said = struct.pack(f">{worker.job.slots}I", *[7] * worker.job.slots)
+            said = struct.pack(f">{worker.job.lease.slots}I", *[7] * worker.job.lease.slots)
             self.halted[worker.token] = join.Halted(move_number=number, positions=said, unasked=True)
             self.halted_alone += 1
             self.harness.beat(worker)
@@ -300,25 +326,27 @@ class World:
 
     def each_slot_and_number_has_one_job(self) -> None:
         for each in self.harness.switches:
-            leases = [job.nodes[each.name].lease for job in each.numbered.values()]
-            slots = [slot for lease in leases if lease for slot in range(lease.base, lease.base + lease.count)]
+            taken = [lease.nodes[each.name].slots for lease in each.numbered.values()]
+            slots = [slot for some in taken if some for slot in range(some.base, some.base + some.count)]
             assert len(slots) == len(set(slots))
-            assert each.leases.slots_free == SIZES.slots - len(slots)
-            assert all(job.number == number for number, job in each.numbered.items())
+            assert each.pool.slots_free == SIZES.slots - len(slots)
+            assert all(lease.number == number for number, lease in each.numbered.items())
             for tenant in {job.tenant for job in self.harness.jobs.all()} | {"nobody"}:
-                nodes = [job.nodes[each.name] for job in each.numbered.values() if job.tenant == tenant]
+                nodes = [lease.nodes[each.name] for lease in each.numbered.values() if lease.job.tenant == tenant]
                 has = each.taken_by(tenant)
-                assert (has.of(JOBS), has.of(SLOTS)) == (len(nodes), sum(n.lease.count for n in nodes if n.lease))
+                assert (has.of(JOBS), has.of(SLOTS)) == (len(nodes), sum(n.slots.count for n in nodes if n.slots))
 
     def jobs_are_consistent_with_their_states(self) -> None:
         jobs = self.harness.jobs
         for job in jobs.all():
-            held = [each.name for each in self.harness.switches if job in each.numbered.values()]
-            assert set(held) == job.nodes.keys(), job
+            nodes = job.lease.nodes
+            held = [each.name for each in self.harness.switches if job.lease in each.numbered.values()]
+            assert set(held) == nodes.keys(), job
             assert bool(held) == (job.state is State.ADMITTING or job.has_begun or job.state is State.ENDING), job
-            assert {node.phase for node in job.nodes.values()} == {Phase.HOLDING} or job.state is not State.RUNNING, job
-            assert all(node.lease.count == job.slots for node in job.nodes.values() if node.lease), job
-            assert bool(jobs.waiting.position(job)) == (job.state is State.QUEUED), job
+            assert {node.phase for node in nodes.values()} == {Phase.HOLDING} or job.state is not State.RUNNING, job
+            assert all(node.slots.count == job.lease.slots for node in nodes.values() if node.slots), job
+            assert job.lease.state is LEASE_STATES[job.state], job
+            assert bool(jobs.waiting.position(job.lease)) == (job.state is State.QUEUED), job
 
     def running_jobs_are_on_disk(self) -> None:
         on_disk = {
@@ -330,28 +358,30 @@ class World:
             )
             for record in self.store.load().jobs
         }
-        jobs = [
-            job
-            for job in self.harness.jobs.cluster.holders()
-            if job.state is not State.ADMITTING and not (job.moves is not None and job.state is State.RUNNING)
-        ]
-        leases = [
-            [n.lease and {"base": n.lease.base, "count": n.lease.count} for n in job.nodes.values()] for job in jobs
+        holders = [
+            lease
+            for lease in self.harness.jobs.cluster.holders()
+            if lease.state is not LeaseState.ADMITTING and (lease.is_current or lease.state is LeaseState.RELEASED)
         ]
         assert on_disk == {
-            (job.switch_name, job.number, job.state.value, str(of_job))
-            for job, of_job in zip(jobs, leases, strict=True)
+            (
+                lease.switch_name,
+                lease.number,
+                (lease.job.state if lease.is_current else State.ENDING).value,
+                str([n.slots and {"base": n.slots.base, "count": n.slots.count} for n in lease.nodes.values()]),
+            )
+            for lease in holders
         }
 
     def workers_are_where_their_job_is(self) -> None:
         for worker in self.workers(Presence.ATTENDING):
             job, halted = worker.job, self.halted.get(worker.token)
             if job.state is State.RUNNING and worker.broken_at is None:
-                waits = job.moved is not None and worker.rank in job.moved.roles
-                waits = waits or job.left_first is not None  # for its end, since one has left
-                assert (halted is None and self.leases[worker.token] == job.key) or waits, worker
+                waits = job.members.going_on is not None and worker.rank in job.members.going_on.roles
+                waits = waits or job.members.left_first is not None  # for its end, since one has left
+                assert (halted is None and self.leases[worker.token] == job.lease.key) or waits, worker
             if halted is not None and job.has_begun:
-                assert halted.move_number <= job.move_number or worker.rank in job.may_be_halted, worker
+                assert halted.move_number <= job.move_number or worker.rank in job.members.may_be_halted, worker
 
     def finish(self) -> None:
         """Checks that all resources are free again once all workers are gone and all switches are back."""
@@ -389,23 +419,43 @@ def run(folder: Path, seed: int) -> World:
         return world
 
 
+def note_steps(monkeypatch: pytest.MonkeyPatch, kind: type[Any], steps: set[tuple[Enum, Enum]]) -> None:
+    def note(changed: Any, after: Enum) -> None:
+        steps.add((changed.phase if kind is Node else changed.state, after))
+        step(changed, after)
+
+    step = kind.step
+    monkeypatch.setattr(kind, "step", note)
+
+
+def note_writers(monkeypatch: pytest.MonkeyPatch, *kinds: type) -> dict[tuple[str, str], set[str]]:
+    """By class and field: the modules that write it, besides the class's own, and what reads it from disk."""
+    writers: dict[tuple[str, str], set[str]] = {}
+
+    def write(written: Any, name: str, value: object) -> None:
+        module = sys._getframe(1).f_globals["__name__"]
+        if module not in (type(written).__module__, "wiresum.controller.jobs.records"):
+            writers.setdefault((type(written).__name__, name), set()).add(module)
+        object.__setattr__(written, name, value)
+
+    for kind in kinds:
+        monkeypatch.setattr(kind, "__setattr__", write)
+    return writers
+
+
 def test_nothing_is_lost_leaked_or_assigned_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: set[tuple[State, Event]] = set()
-    move = Job.move
+    step = Job.step
 
     def note(job: Job, event: Event, why: str = "") -> None:
         passed.add((job.state, event))
-        move(job, event, why)
+        step(job, event, why)
 
-    monkeypatch.setattr(Job, "move", note)
-    phases: set[tuple[Phase, Phase]] = set()
-    change = Node.move
-
-    def note_phase(node: Node, phase: Phase) -> None:
-        phases.add((node.phase, phase))
-        change(node, phase)
-
-    monkeypatch.setattr(Node, "move", note_phase)
+    monkeypatch.setattr(Job, "step", note)
+    phases: set[tuple[Enum, Enum]] = set()
+    for kind in (Node, Lease):
+        note_steps(monkeypatch, kind, phases)
+    writers = note_writers(monkeypatch, Job, Lease, Members, GoingOn, Move, Watch)
     worlds = []
     for seed in SEEDS:
         print(f"seed {seed}")  # noqa: T201 - shown if it fails
@@ -413,6 +463,8 @@ def test_nothing_is_lost_leaked_or_assigned_twice(tmp_path: Path, monkeypatch: p
     counts = [(w.moved, w.halted_alone, w.gone_on, w.refused_for_good) for w in worlds]
     assert min(map(sum, zip(*counts, strict=True))) > 0
     assert passed == set(TRANSITIONS), "every operation has happened"
-    possible = {(before, after) for before, afters in FOLLOWING.items() for after in afters}
+    assert [several for several in writers.items() if len(several[1]) > 1] == [], "a field has one writer"
+    all_phases = [*tree.FOLLOWING.items(), *LEASE_FOLLOWING.items()]
+    possible = {(before, after) for before, afters in all_phases for after in afters}
     rare = {(Phase.HOLDING, Phase.FORGOTTEN), (Phase.LEASED, Phase.FORGOTTEN)}
     assert phases | rare == possible, "test_trees.py covers the rare ones"

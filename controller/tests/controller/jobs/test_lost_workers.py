@@ -43,7 +43,7 @@ def test_a_worker_without_heartbeats_is_kept_while_its_connection_lasts() -> Non
 def test_a_worker_whose_packets_reach_the_switch_is_kept() -> None:
     harness = JobsHarness()
     workers = harness.running()
-    counts = harness.contributions[workers[0].job.number] = [0, 0, 0]
+    counts = harness.contributions[workers[0].job.lease.number] = [0, 0, 0]
     harness.break_streams(workers[0])
     for _ in range(600):
         counts[0] += 3
@@ -171,7 +171,7 @@ def test_a_broken_connection_is_a_loss_only_after_the_switch_counts_no_packets(s
     """On bad links the switch answers late, and its first answer proves nothing: earlier packets may be in it."""
     harness = JobsHarness()
     workers = harness.running(world_size=2)
-    number = workers[0].job.number
+    number = workers[0].job.lease.number
     harness.switch_answers = False
     harness.break_streams(workers[1])
     harness.wait(4, beating=workers[:1])

@@ -10,7 +10,7 @@ from wiresum import join
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.job import State, Worker
 from wiresum.controller.jobs.moving import MOVE_NUMBER_MAX
-from wiresum.controller.jobs.outputs import Admit, Evict, Halt, Move, Save
+from wiresum.controller.jobs.outputs import Admit, Evict, GoOn, Halt, Save
 from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import JobsHarness, member
 from wiresum_lab.doubles.moving import (
@@ -102,7 +102,7 @@ def test_a_service_that_is_killed_at_any_point_lets_the_next_one_go_on(
     numbers = {halted.move_number for halted in said.values()} | {
         output.event.halt.move_number for output in before.outputs(Halt)
     }
-    keys = {admit.entry.key for admit in before.outputs(Admit)} | {workers[0].job.key}
+    keys = {admit.entry.key for admit in before.outputs(Admit)} | {workers[0].job.lease.key}
     store.begin()
     after = JobsHarness(switches=two(), store=store, now=7.0)
     after.halted = said
@@ -110,12 +110,12 @@ def test_a_service_that_is_killed_at_any_point_lets_the_next_one_go_on(
     restored = comes_back(after, workers)
     after.wait(5, beating=restored)
     (job,) = after.jobs.all()
-    assert (job.state, job.switch_name, job.moving, job.moved) == (State.RUNNING, "second", None, None)
+    assert (job.state, job.lease.switch_name, job.move, job.members.going_on) == (State.RUNNING, "second", None, None)
     assert after.halted == {}
     if point is not all_told:
-        assert job.key not in keys
+        assert job.lease.key not in keys
         assert min(move.move_number for move in moves(after)) > max(numbers, default=0)
-    assert after.slots_free == 1024 - job.slots
+    assert after.slots_free == 1024 - job.lease.slots
     assert len(store.load().jobs) == 1
     after.wait(60, beating=restored)
     assert ends(after) == set()
@@ -180,7 +180,7 @@ def test_a_lease_at_a_lost_switch_is_remembered_after_the_job_has_moved(store: S
     after = JobsHarness(switches=two(), store=store)
     restored = comes_back(after, workers)
     after.wait(40, beating=restored)
-    assert [job.switch_name for job in after.jobs.all()] == ["second"]
+    assert [job.lease.switch_name for job in after.jobs.all()] == ["second"]
     assert (ends(after), len(store.load().jobs), after.slots_free) == (set(), 1, 1024 - 256)
 
 
@@ -223,13 +223,13 @@ def test_moves_are_written_down_before_anybody_hears_of_them(store: Store) -> No
     made = JobsHarness(SIZES, store=store)
     running(made)
     restart(made, "leaf")
-    order = [output for output in made.done if isinstance(output, Save | Halt | Move | Evict | Admit)]
+    order = [output for output in made.done if isinstance(output, Save | Halt | GoOn | Evict | Admit)]
     kinds = [type(output) for output in order]
     assert kinds.index(Save) < kinds.index(Halt)
     states = [output.record.state for output in order if isinstance(output, Save)]  # type: ignore[union-attr]
     assert states[0] == "moving"
     last = max(n for n, output in enumerate(order) if isinstance(output, Save) and output.record.state == "running")  # type: ignore[union-attr]
-    assert last < kinds.index(Move)
+    assert last < kinds.index(GoOn)
 
 
 def test_a_service_that_is_stopped_keeps_jobs_that_move_for_the_next_one(store: Store) -> None:

@@ -11,7 +11,7 @@ from wiresum.controller.driver import Reconciled
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits
-from wiresum.controller.jobs.outputs import Admit, Grant, Move
+from wiresum.controller.jobs.outputs import Admit, GoOn, Grant
 from wiresum_lab.doubles.controller import JobsHarness, member
 from wiresum_lab.doubles.moving import (
     SIZES,
@@ -155,7 +155,7 @@ def test_a_job_that_a_worker_leaves_before_another_switch_has_it_stays() -> None
     made.settle()
     made.wait(2, beating=[workers[0], workers[2]])
     assert (workers[0].job.state, halts(made), ends(made)) == (State.RUNNING, [], set())
-    assert made.switches[1].leases.slots_free == 512
+    assert made.switches[1].pool.slots_free == 512
 
 
 def test_a_service_that_stood_still_gives_its_workers_time_to_halt_and_to_go_on() -> None:
@@ -205,7 +205,7 @@ def test_a_worker_that_was_cut_off_hears_of_the_move_when_it_comes_back() -> Non
     made.jobs.attend(before, made.now)
     made.settle()
     assert halts(made) == [(0, 1), (1, 1), (2, 1), (1, 1)]
-    assert [output.worker.rank for output in made.outputs(Move)] == [0, 1, 2]
+    assert [output.worker.rank for output in made.outputs(GoOn)] == [0, 1, 2]
     # The same once it has halted: the stream breaks before it is told to move.
     made.jobs.drain("first", resume=True)
     made.jobs.drain("second", resume=False)
@@ -216,16 +216,16 @@ def test_a_worker_that_was_cut_off_hears_of_the_move_when_it_comes_back() -> Non
     made.settle()
     assert workers[1].job.state is State.RUNNING
     made.wait(2, beating=workers)
-    assert len(made.outputs(Move)) == 6, "once on each stream"
+    assert len(made.outputs(GoOn)) == 6, "once on each stream"
     assert "it has moved, and waits for rank 1" in said_of(made)
     made.deaf.clear()
     made.jobs.broken(workers[1], workers[1].stream, made.now)
     made.jobs.attend(before, made.now)
     made.beat(workers[1])
     made.settle()
-    assert [output.worker.rank for output in made.outputs(Move)][6:] == [1]
+    assert [output.worker.rank for output in made.outputs(GoOn)][6:] == [1]
     made.wait(60, beating=workers)
-    assert (ends(made), workers[1].job.moved) == (set(), None)
+    assert (ends(made), workers[1].job.members.going_on) == (set(), None)
 
 
 def test_a_worker_that_says_after_the_move_that_it_has_halted_is_named() -> None:
@@ -246,7 +246,7 @@ def test_a_worker_that_has_gone_on_is_not_told_again() -> None:
     made.jobs.attend(member(workers[0]), made.now)
     made.jobs.beat(workers[0], 1, made.now, join.Halted(move_number=1, positions=bytes(4 * 256)))
     made.settle()
-    assert [output.worker.rank for output in made.outputs(Move)] == [0, 1, 2]
+    assert [output.worker.rank for output in made.outputs(GoOn)] == [0, 1, 2]
 
 
 def test_a_switch_that_does_not_take_the_job_is_asked_again_and_the_job_runs_on() -> None:
@@ -255,11 +255,11 @@ def test_a_switch_that_does_not_take_the_job_is_asked_again_and_the_job_runs_on(
     made.jobs.refused("second", admit.entry.job, "table admit is full", made.now)
     made.settle()
     assert "second did not take it: table admit is full" in said_of(made)
-    assert (halts(made), workers[0].job.switch_name) == ([], "first")
+    assert (halts(made), workers[0].job.lease.switch_name) == ([], "first")
     made.wait(0.8, beating=workers)
     assert len(made.outputs(Admit)) == 1, "not at once"
     made.wait(0.5, beating=workers)
-    assert workers[0].job.switch_name == "second"
+    assert workers[0].job.lease.switch_name == "second"
     assert made.outputs(Admit)[1].entry.key != admit.entry.key
     assert made.slots_free == 1024 - 256
 
@@ -276,7 +276,7 @@ def test_a_next_lease_whose_switch_is_started_anew_before_the_move_is_replaced()
     made.wait(1.2, beating=workers)
     made.obey(workers[1], join.JobEvent(halt=join.Halt(move_number=1)))
     made.settle()
-    assert (workers[0].job.state, workers[0].job.switch_name, ends(made)) == (State.RUNNING, "second", set())
+    assert (workers[0].job.state, workers[0].job.lease.switch_name, ends(made)) == (State.RUNNING, "second", set())
     assert len({admit.entry.key for admit in made.outputs(Admit)}) == 2
     assert {move.grant.key for move in moves(made)} == {made.outputs(Admit)[-1].entry.key}
 

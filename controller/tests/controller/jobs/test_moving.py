@@ -8,10 +8,10 @@ from wiresum import join
 from wiresum.controller.driver import Reconciled, SwitchSizes
 from wiresum.controller.jobs import moving, report
 from wiresum.controller.jobs.cluster import Switch
-from wiresum.controller.jobs.job import Cause, State, Worker
+from wiresum.controller.jobs.job import Cause, LeaseState, State, Worker
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Halt, Move, Reconcile
+from wiresum.controller.jobs.outputs import Admit, Evict, GoOn, Grant, Halt, Reconcile
 from wiresum.controller.jobs.positions import Role
 from wiresum.controller.store import Store
 from wiresum.join.constants import SWITCH_PORT
@@ -35,19 +35,19 @@ def test_a_job_goes_on_at_a_switch_that_was_started_anew() -> None:
     made = JobsHarness(SIZES)
     workers = running(made, slots=512)
     job = workers[0].job
-    key, secret = job.key, {worker.token for worker in workers}
+    key, secret = job.lease.key, {worker.token for worker in workers}
     restart(made, "leaf")
     assert halts(made) == [(0, 1), (1, 1), (2, 1)]
     (admit,) = made.outputs(Admit)
     assert admit.entry.key not in (0, key)
     for worker, move in zip(workers, moves(made), strict=True):
         assert move.move_number == 1
-        assert move.grant.key == admit.entry.key == job.key
+        assert move.grant.key == admit.entry.key == job.lease.key
         assert (move.grant.job, move.grant.slots) == (admit.entry.job, 512)
         assert (move.grant.worker, move.grant.token) == (worker.rank, worker.token)
         assert move.roles == bytes(512)
     assert {worker.token for worker in workers} == secret
-    assert (job.state, job.moving, job.moved) == (State.RUNNING, None, None)
+    assert (job.state, job.move, job.members.going_on) == (State.RUNNING, None, None)
     assert made.jobs.all() == [job], "the lease that it had is free"
     made.wait(60, beating=workers)
     assert ends(made) == set()
@@ -81,8 +81,8 @@ def test_what_a_job_has_at_its_new_switch_is_what_that_was_told() -> None:
     made.jobs.drain("first", resume=False)
     made.wait(0.3, beating=workers)
     entry = made.outputs(Admit)[-1].entry
-    assert job.root.entry == entry
-    assert job.keys_reserved == job.root.entry.keys_reserved == entry.keys_reserved > 1000
+    assert job.lease.root.entry == entry
+    assert job.lease.keys_reserved == job.lease.root.entry.keys_reserved == entry.keys_reserved > 1000
     assert entry.port_offset == 4, "the other job has the first ports"
     assert moves(made)[0].grant.switch_endpoint.port == SWITCH_PORT + 4
 
@@ -93,7 +93,7 @@ def test_all_jobs_of_a_full_switch_that_was_started_anew_get_their_slots_back() 
     waits = made.ask(job_name="waits", slots=64)
     restart(made, "leaf")
     made.wait(0.5)
-    assert [(job.state, job.slots, job.move_number) for job in jobs] == [
+    assert [(job.state, job.lease.slots, job.move_number) for job in jobs] == [
         (State.RUNNING, slots, 1) for slots in (128, 256, 64, 64)
     ]
     assert waits.job.state is State.QUEUED, "jobs that run come before those that wait"
@@ -133,21 +133,21 @@ def test_a_job_whose_rounds_stand_still_moves_from_a_lost_switch_to_another() ->
     made = JobsHarness(switches=two())
     workers = running(made)
     job, other = workers[0].job, "second"
-    assert job.switch_name == "first"
+    assert job.lease.switch_name == "first"
     made.change("first", "no answer")
     made.wait(0.8, beating=workers)
     assert made.outputs(Admit) == []
     made.wait(0.4, beating=workers)
-    assert job.switch_name == other
-    assert made.outputs(Admit)[0].entry.key == job.key
+    assert job.lease.switch_name == other
+    assert made.outputs(Admit)[0].entry.key == job.lease.key
     assert [move.grant.switch_name for move in moves(made)] == [other] * 3
     assert moves(made)[0].grant.switch_endpoint.address == "10.0.0.2"
     assert made.jobs.moving.count == {Cause.SWITCH_LOST: 1}
-    (old,) = (each for each in made.jobs.all() if each is not job)
-    assert (old.state, old.switch_name) == (State.ENDING, "first"), "the switch may still have its slots"
-    assert made.switches[0].leases.slots_free == 512 - job.slots
+    (old,) = made.jobs.roster.released
+    assert (old.state, old.switch_name) == (LeaseState.RELEASED, "first"), "the switch may still have its slots"
+    assert made.switches[0].pool.slots_free == 512 - job.lease.slots
     made.change("first", "")
-    assert made.switches[0].leases.slots_free == 512
+    assert made.switches[0].pool.slots_free == 512
     assert made.jobs.all() == [job]
 
 
@@ -157,9 +157,9 @@ def test_workers_hear_of_a_move_only_when_another_switch_has_the_job() -> None:
     made.switch_answers = True
     made.jobs.admitted("second", admit.entry.job, made.now)
     made.settle()
-    assert workers[0].job.switch_name == "second"
-    kinds = [type(output) for output in made.done if isinstance(output, Admit | Halt | Move)]
-    assert kinds == [Admit, Halt, Halt, Halt, Move, Move, Move]
+    assert workers[0].job.lease.switch_name == "second"
+    kinds = [type(output) for output in made.done if isinstance(output, Admit | Halt | GoOn)]
+    assert kinds == [Admit, Halt, Halt, Halt, GoOn, GoOn, GoOn]
 
 
 def test_a_job_whose_rounds_move_keeps_its_lease() -> None:
@@ -188,14 +188,14 @@ def test_a_job_stays_if_its_switch_comes_back_before_there_is_a_place() -> None:
     other = in_the_way(made, "other", 64)
     made.change("first", "no answer")
     made.wait(5, beating=workers)
-    assert made.jobs.waiting.position(job.moving.lease) == 1  # type: ignore[union-attr, arg-type]
+    assert made.jobs.waiting.position(job.move.lease) == 1  # type: ignore[union-attr, arg-type]
     made.change("first", "")
     made.wait(0.2, beating=workers)
-    assert (job.moving, halts(made)) == (None, [])
+    assert (job.move, halts(made)) == (None, [])
     assert made.jobs.waiting.crowded is False
     made.leave(other)
     made.wait(30, beating=workers)
-    assert (job.switch_name, ends(made)) == ("first", set())
+    assert (job.lease.switch_name, ends(made)) == ("first", set())
 
 
 def test_a_job_that_another_switch_is_just_being_told_of_moves_though_its_cause_is_gone() -> None:
@@ -205,7 +205,7 @@ def test_a_job_that_another_switch_is_just_being_told_of_moves_though_its_cause_
     made.switch_answers = True
     made.jobs.admitted("second", admit.entry.job, made.now)
     made.settle()
-    assert (workers[0].job.switch_name, workers[0].job.state) == ("second", State.RUNNING)
+    assert (workers[0].job.lease.switch_name, workers[0].job.state) == ("second", State.RUNNING)
 
 
 def test_a_job_that_no_other_switch_takes_ends_and_hears_why() -> None:
@@ -233,7 +233,7 @@ def test_a_job_that_no_other_switch_takes_ends_and_hears_why() -> None:
 def test_a_switch_that_cannot_carry_the_lease_as_it_is_is_no_place(second: SwitchSizes, why: str) -> None:
     made = JobsHarness(switches=[*two(second=second)])
     workers = running(made, slots=256)
-    assert workers[0].job.switch_name == "first"
+    assert workers[0].job.lease.switch_name == "first"
     made.jobs.drain("first", resume=False)
     made.wait(60, beating=workers)
     assert (halts(made), ends(made)) == ([], set())
@@ -256,29 +256,33 @@ def test_a_wider_switch_gives_a_job_no_more_threads_than_it_has() -> None:
     made = JobsHarness(switches=two(first=SwitchSizes(512, 360, 8, threads_max=2)))
     made.jobs.drain("second", resume=False)
     workers = running(made, threads_max=8)
-    assert workers[0].job.threads == 2
+    assert workers[0].job.lease.threads == 2
     made.jobs.drain("second", resume=True)
     made.jobs.drain("first", resume=False)
     made.wait(0.3, beating=workers)
-    assert (workers[0].job.switch_name, workers[0].job.threads, moves(made)[0].grant.threads) == ("second", 2, 2)
+    assert (workers[0].job.lease.switch_name, workers[0].job.lease.threads, moves(made)[0].grant.threads) == (
+        "second",
+        2,
+        2,
+    )
 
 
 def test_a_drained_switch_is_left_as_places_are_found_and_a_job_without_one_stays() -> None:
     made = JobsHarness(switches=two(second=SwitchSizes(slots=256, lanes_max=360, jobs_max=8)))
     jobs = [running(made, name, slots=256)[0].job for name in ("a", "b")]
-    workers = [worker for job in jobs for worker in job.workers.values()]
-    assert {job.switch_name for job in jobs} == {"first"}
+    workers = [worker for job in jobs for worker in job.members.workers.values()]
+    assert {job.lease.switch_name for job in jobs} == {"first"}
     made.jobs.drain("first", resume=False)
     made.wait(0.3, beating=workers)
-    assert [job.switch_name for job in jobs] == ["second", "first"]
+    assert [job.lease.switch_name for job in jobs] == ["second", "first"]
     made.wait(300, beating=workers)
     assert ends(made) == set()
     assert made.jobs.moving.count == {Cause.SWITCH_DRAINED: 1}
-    for worker in jobs[0].workers.values():
+    for worker in jobs[0].members.workers.values():
         made.leave(worker)
-    made.wait(0.3, beating=list(jobs[1].workers.values()))
-    assert jobs[1].switch_name == "second"
-    assert made.switches[0].leases.slots_free == 512
+    made.wait(0.3, beating=list(jobs[1].members.workers.values()))
+    assert jobs[1].lease.switch_name == "second"
+    assert made.switches[0].pool.slots_free == 512
 
 
 def test_jobs_that_wait_for_a_drained_one_to_find_a_place_are_not_held_up() -> None:
@@ -286,10 +290,10 @@ def test_jobs_that_wait_for_a_drained_one_to_find_a_place_are_not_held_up() -> N
     large, other = running(made, "large", slots=256), in_the_way(made, "small", 128)
     made.jobs.drain("first", resume=False)
     made.wait(5, beating=[*large, other])
-    assert made.jobs.waiting.position(large[0].job.moving.lease) == 1  # type: ignore[union-attr, arg-type]
+    assert made.jobs.waiting.position(large[0].job.move.lease) == 1  # type: ignore[union-attr, arg-type]
     assert not made.jobs.waiting.crowded, "idle jobs need not end for it"
     next_one = made.ask(job_name="next", slots=64)
-    assert (next_one.job.state, next_one.job.switch_name) == (State.RUNNING, "second")
+    assert (next_one.job.state, next_one.job.lease.switch_name) == (State.RUNNING, "second")
 
 
 def test_what_a_job_that_stands_still_waits_for_is_kept_for_it() -> None:
@@ -302,7 +306,7 @@ def test_what_a_job_that_stands_still_waits_for_is_kept_for_it() -> None:
     for other in others:
         made.leave(other)
         made.wait(0.1, beating=workers)
-    assert (workers[0].job.switch_name, waits.job.state) == ("second", State.QUEUED)
+    assert (workers[0].job.lease.switch_name, waits.job.state) == ("second", State.QUEUED)
 
 
 def test_a_move_needs_no_quota_besides_the_job_s_own() -> None:
@@ -310,7 +314,7 @@ def test_a_move_needs_no_quota_besides_the_job_s_own() -> None:
     workers = running(made, tenant="poor", slots=256)
     made.jobs.drain("first", resume=False)
     made.wait(0.3, beating=workers)
-    assert workers[0].job.switch_name == "second"
+    assert workers[0].job.lease.switch_name == "second"
 
 
 def test_a_job_that_was_created_for_a_switch_stays_within_it(store: Store) -> None:
@@ -323,7 +327,7 @@ def test_a_job_that_was_created_for_a_switch_stays_within_it(store: Store) -> No
     after = JobsHarness(switches=two(), store=store)
     restored = after.jobs.attend(member(worker), after.now)
     after.wait(5, beating=[restored])
-    assert (restored.job.switch_name, halts(after)) == ("first", [])
+    assert (restored.job.lease.switch_name, halts(after)) == ("first", [])
 
 
 # Trees.
@@ -343,7 +347,7 @@ def over_the_tree(made: JobsHarness) -> list[Worker]:
         endpoint = join.Endpoint(address=address, port=5000)
         made.ask(rank=rank, world_size=2, can_move=True, endpoint=endpoint)
     workers = [grant.worker for grant in made.outputs(Grant)]
-    assert list(workers[0].job.nodes) == ["spine", "left", "right"]
+    assert list(workers[0].job.lease.nodes) == ["spine", "left", "right"]
     for worker in workers:
         made.jobs.attend(member(worker), made.now)
     made.settle()
@@ -358,10 +362,10 @@ def test_a_job_moves_with_all_its_switches_when_one_of_them_was_started_anew(los
     restart(made, lost)
     made.wait(0.3, beating=workers)
     job = workers[0].job
-    assert (job.state, list(job.nodes), job.move_number) == (State.RUNNING, ["spine", "left", "right"], 1)
+    assert (job.state, list(job.lease.nodes), job.move_number) == (State.RUNNING, ["spine", "left", "right"], 1)
     assert {evict.switch_name for evict in made.outputs(Evict)} == {"spine", "left", "right"}
     assert [admit.switch_name for admit in made.outputs(Admit)] == ["spine", "left", "right"], "the root is told first"
-    assert {admit.entry.key for admit in made.outputs(Admit)} == {job.key}
+    assert {admit.entry.key for admit in made.outputs(Admit)} == {job.lease.key}
 
 
 def test_a_job_moves_from_a_tree_to_a_single_switch_and_back() -> None:
@@ -371,14 +375,14 @@ def test_a_job_moves_from_a_tree_to_a_single_switch_and_back() -> None:
     made.change("right", "no answer")
     made.wait(1.5, beating=workers)
     job = workers[0].job
-    assert list(job.nodes) == ["flat"]
+    assert list(job.lease.nodes) == ["flat"]
     assert [(move.grant.switch_name, move.grant.worker) for move in moves(made)] == [("flat", 0), ("flat", 1)]
     made.change("right", "")
     made.jobs.drain("flat", resume=False)
     made.wait(0.3, beating=workers)
-    assert list(job.nodes) == ["spine", "left", "right"]
+    assert list(job.lease.nodes) == ["spine", "left", "right"]
     assert [(move.grant.switch_name, move.grant.worker) for move in moves(made)[2:]] == [("left", 0), ("right", 0)]
-    assert made.slots_free == 4 * 512 - 3 * job.slots
+    assert made.slots_free == 4 * 512 - 3 * job.lease.slots
 
 
 # What is repeated.

@@ -8,7 +8,7 @@ from wiresum import join
 from wiresum.controller.driver import SwitchSizes
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.cluster import Switch
-from wiresum.controller.jobs.job import State, Wants, Worker
+from wiresum.controller.jobs.job import LeaseState, State, Wants, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Grant
 from wiresum.controller.resources import Amounts, JobShape
@@ -38,7 +38,7 @@ def racks() -> list[Switch]:
 
 
 def places(*workers: Worker) -> list[str]:
-    return [worker.job.switch_name for worker in workers]
+    return [worker.job.lease.switch_name for worker in workers]
 
 
 def test_a_quota_of_worker_threads_lets_a_job_wait_until_others_have_ended() -> None:
@@ -53,7 +53,7 @@ def test_a_quota_of_worker_threads_lets_a_job_wait_until_others_have_ended() -> 
         State.RUNNING,
         State.RUNNING,
     ]
-    assert second[0].job.wants is Wants.QUOTA
+    assert second[0].job.lease.wants is Wants.QUOTA
     harness.wait(1.5)
     assert harness.said(second[0]).endswith(
         "the quota of tenant 'vision' is used up (any number of jobs, any number of slots and 20 worker threads): "
@@ -151,7 +151,7 @@ def test_operators_may_set_any_priority_and_workers_only_what_their_tenant_may()
     assert harness.ask(job_name="humble", tenant="vision", priority=-5).job.state is State.RUNNING
     token = harness.create(job_name="urgent", tenant="vision", priority=7)
     harness.ask(job_name="urgent", tenant="vision", job_token=token, priority=7)
-    assert [grant.worker.job.priority for grant in harness.outputs(Grant)] == [-5, 7]
+    assert [grant.worker.job.terms.priority for grant in harness.outputs(Grant)] == [-5, 7]
 
 
 # At each switch.
@@ -160,7 +160,9 @@ def test_operators_may_set_any_priority_and_workers_only_what_their_tenant_may()
 def halt(made: JobsHarness, workers: list[Worker]) -> None:
     """By themselves, each a job."""
     for worker in workers:
-        said = join.Halted(move_number=worker.job.move_number, positions=bytes(4 * worker.job.slots), unasked=True)
+        said = join.Halted(
+            move_number=worker.job.move_number, positions=bytes(4 * worker.job.lease.slots), unasked=True
+        )
         made.jobs.beat(worker, 1, made.now, said)
         made.settle()
     made.wait(0.5, beating=workers)
@@ -170,9 +172,9 @@ def test_a_tenant_takes_its_part_of_each_switch_and_no_more() -> None:
     harness = JobsHarness(switches=pair(slots=64), quotas=HALF)
     first, second = (harness.ask(job_name=f"greedy-{n}", tenant="greedy", slots=64) for n in range(2))
     assert sorted(places(first, second)) == ["left", "right"]
-    assert (first.job.slots, second.job.slots) == (32, 32)
+    assert (first.job.lease.slots, second.job.lease.slots) == (32, 32)
     third = harness.ask(job_name="greedy-2", tenant="greedy", slots=16)
-    assert (third.job.state, third.job.wants) == (State.QUEUED, Wants.QUOTA)
+    assert (third.job.state, third.job.lease.wants) == (State.QUEUED, Wants.QUOTA)
     harness.wait(1.5)
     assert harness.said(third).endswith(
         "the quota of tenant 'greedy' is used up (any number of jobs, any number of slots and 50% of each switch): "
@@ -180,9 +182,9 @@ def test_a_tenant_takes_its_part_of_each_switch_and_no_more() -> None:
         "one tenant may have 50% of right, 32 slots; its jobs have 32"
     )
     honest = harness.ask_all(2, job_name="honest", tenant="honest", slots=32)
-    assert honest[0].job.slots == 32
+    assert honest[0].job.lease.slots == 32
     harness.leave(first)
-    assert (third.job.state, third.job.switch_name) == (State.RUNNING, first.job.switch_name)
+    assert (third.job.state, third.job.lease.switch_name) == (State.RUNNING, first.job.lease.switch_name)
 
 
 @pytest.mark.parametrize(("sizes", "jobs"), [({"jobs_max": 4}, 4), ({"admit": 8}, 4), ({"jobs_max": 4, "admit": 4}, 2)])
@@ -195,13 +197,15 @@ def test_job_numbers_and_table_entries_of_each_switch_count_as_slots_do(sizes: d
 
     first = [ask("greedy", n) for n in range(jobs + 1)]
     assert [worker.job.state for worker in first] == [State.RUNNING] * jobs + [State.QUEUED]
-    assert first[-1].job.wants is Wants.QUOTA
+    assert first[-1].job.lease.wants is Wants.QUOTA
     assert [ask("honest", n).job.state for n in range(jobs)] == [State.RUNNING] * jobs
 
 
 def test_a_job_gets_what_its_tenants_part_leaves_it() -> None:
     harness = JobsHarness(switches=pair(slots=64)[:1], quotas=HALF)
-    slots = {wanted: harness.ask(job_name=f"of-{wanted}", tenant="ours", slots=wanted).job.slots for wanted in (16, 64)}
+    slots = {
+        wanted: harness.ask(job_name=f"of-{wanted}", tenant="ours", slots=wanted).job.lease.slots for wanted in (16, 64)
+    }
     assert slots == {16: 16, 64: 16}
 
 
@@ -227,9 +231,9 @@ def test_a_job_counts_at_each_switch_of_its_tree() -> None:
         ][-1]
 
     both = ask("both", "left", "right", tenant="greedy")
-    assert (both.job.slots, sorted(both.job.nodes)) == (32, ["left", "right", "spine"])
-    assert [ask(leaf, leaf, tenant="greedy").job.wants for leaf in RACKS] == [Wants.QUOTA, Wants.QUOTA]
-    assert ask("theirs", "left", "right", tenant="honest").job.slots == 32
+    assert (both.job.lease.slots, sorted(both.job.lease.nodes)) == (32, ["left", "right", "spine"])
+    assert [ask(leaf, leaf, tenant="greedy").job.lease.wants for leaf in RACKS] == [Wants.QUOTA, Wants.QUOTA]
+    assert ask("theirs", "left", "right", tenant="honest").job.lease.slots == 32
 
 
 def test_a_job_that_needs_more_than_a_tenants_part_of_every_switch_is_refused() -> None:
@@ -253,10 +257,10 @@ def test_a_switch_is_not_kept_for_a_job_whose_tenant_has_its_part_of_it() -> Non
     assert places(at_left, *honest) == ["left", "right", "left", "right"]
     harness.leave(honest[1])
     waits = harness.ask(job_name="greedy-2", tenant="greedy", slots=32)
-    assert waits.job.wants is Wants.ROOM, "right has none"
+    assert waits.job.lease.wants is Wants.ROOM, "right has none"
     for n in range(6):
         other = harness.ask(job_name=f"other-{n}", tenant="other", slots=32)
-        assert (other.job.state, other.job.switch_name) == (State.RUNNING, "left")
+        assert (other.job.state, other.job.lease.switch_name) == (State.RUNNING, "left")
         harness.leave(other)
 
 
@@ -288,18 +292,18 @@ def test_one_that_waits_for_its_own_switch_holds_up_none_that_must_leave_another
     made = JobsHarness(switches=switches, quotas=HALF)
     ours = [running(made, name, 1, tenant="ours", slots=32)[0] for name in ("a", "b", "c")]
     assert sorted(places(*ours)) == ["left", "right", "spare"]
-    at_left, at_right, _ = sorted(ours, key=lambda worker: worker.job.switch_name)
+    at_left, at_right, _ = sorted(ours, key=lambda worker: worker.job.lease.switch_name)
     for name in ("left", "right"):
         made.create(job_name=name, world_size=1, slots=32, switch_name=name)
         made.ask(job_name=name, job_token=made.jobs.reservations.get(name).job_token)  # type: ignore[union-attr]
     made.switch_answers = False
     made.jobs.beat(at_left, 1, made.now, join.Halted(unasked=True))
     made.settle()
-    assert at_left.job.moving.lease.wants is Wants.ROOM  # type: ignore[union-attr]
+    assert at_left.job.move.lease.wants is Wants.ROOM  # type: ignore[union-attr]
     made.jobs.drain("right", resume=False)
     made.wait(0.5, beating=ours)
-    lease = at_right.job.moving.lease  # type: ignore[union-attr]
-    assert (lease.state, lease.switch_name) == (State.ADMITTING, "spare")  # type: ignore[union-attr]
+    lease = at_right.job.move.lease  # type: ignore[union-attr]
+    assert (lease.state, lease.switch_name) == (LeaseState.ADMITTING, "spare")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("jobs", [4, 40])

@@ -32,12 +32,12 @@ def test_a_running_job_goes_on_after_a_restart_and_its_workers_come_back(store: 
     before.wait(6, beating=workers, round_newest=1000)
     after = JobsHarness(store=store, now=7.0)
     (reconcile,) = after.outputs(Reconcile)
-    assert reconcile.entries == (workers[0].job.root.entry,)
+    assert reconcile.entries == (workers[0].job.lease.root.entry,)
     again = after.jobs.attend(member(workers[0]), after.now)
     assert again.token == workers[0].token
     assert after.ask(rank=1, world_size=3, attempt="mine").token == workers[1].token, "its grant may have been lost"
     (grant,) = after.outputs(Grant)
-    assert grant.reply.key == workers[0].job.key
+    assert grant.reply.key == workers[0].job.lease.key
     after.jobs.attend(member(workers[2]), after.now)
     after.jobs.attend(member(workers[1]), after.now)
     restored = [after.jobs.find(member(worker)) for worker in workers]
@@ -65,7 +65,7 @@ def test_a_worker_that_does_not_come_back_after_a_restart_is_lost(store: Store) 
     after = JobsHarness(store=store)
     for worker in workers[:2]:
         after.jobs.attend(member(worker), after.now)
-    beating = [after.jobs.find(member(workers[0])).job.workers[rank] for rank in (0, 1)]
+    beating = [after.jobs.find(member(workers[0])).job.members.workers[rank] for rank in (0, 1)]
     after.wait(29, beating=beating)
     assert after.outputs(Tell) == []
     after.wait(2, beating=beating)
@@ -160,7 +160,7 @@ def test_a_running_job_keeps_its_key_over_a_restart(store: Store) -> None:
     (worker,) = JobsHarness(store=store).running(world_size=1, key=42)
     after = JobsHarness(store=store)
     (reconcile,) = after.outputs(Reconcile)
-    assert [entry.key for entry in reconcile.entries] == [worker.job.key]
+    assert [entry.key for entry in reconcile.entries] == [worker.job.lease.key]
     assert after.refusal_of(lambda: after.ask(key=43))[0] == "PERMISSION_DENIED", (
         "a key that the workers brought is remembered too"
     )
@@ -188,7 +188,7 @@ def test_a_crash_between_drawing_a_key_and_using_it_never_repeats_the_key(store:
     worker = before.jobs.ask(join_request(), before.now)
     outputs = before.jobs.take_outputs()
     (admit,) = (output for output in outputs if isinstance(output, Admit))
-    assert worker.job.key == admit.entry.key
+    assert worker.job.lease.key == admit.entry.key
     if written:
         store.write(output for output in outputs if isinstance(output, Write))
     after = JobsHarness(store=store)

@@ -21,7 +21,7 @@ def test_a_created_job_can_only_be_joined_with_its_token() -> None:
     assert harness.refusal_of(lambda: harness.ask(world_size=3, job_token=token))[0] == "FAILED_PRECONDITION"
     workers = harness.ask_all(2, job_token=token)
     assert [grant.reply.slots for grant in harness.outputs(Grant)] == [64, 64]
-    assert (workers[0].job.tenant, workers[0].job.priority) == ("vision", 7)
+    assert (workers[0].job.tenant, workers[0].job.terms.priority) == ("vision", 7)
     assert harness.refusal_of(lambda: harness.ask(world_size=2, job_token="guess"))[0] == "PERMISSION_DENIED"
     for worker in workers:
         harness.leave(worker)

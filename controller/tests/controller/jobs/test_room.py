@@ -13,7 +13,7 @@ import pytest
 from wiresum import join
 from wiresum.controller.driver import SwitchSizes
 from wiresum.controller.jobs.cluster import Switch
-from wiresum.controller.jobs.job import Job, State, Wants, Worker
+from wiresum.controller.jobs.job import Job, Members, State, Terms, Wants, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.room import Room
@@ -43,9 +43,9 @@ def at(address: str, rank: int = 0) -> join.Endpoint:
 def test_a_job_that_finds_no_room_in_one_switch_gets_it_in_another() -> None:
     harness = JobsHarness(switches=[p4_switch("left", admit=64), p4_switch("right")])
     workers = [harness.ask_all(4, job_name=f"job-{n}", slots=16, threads_max=16)[0] for n in range(3)]
-    assert [worker.job.switch_name for worker in workers] == ["right", "right", "right"], "it has room for most"
+    assert [worker.job.lease.switch_name for worker in workers] == ["right", "right", "right"], "it has room for most"
     one = harness.ask_all(2, job_name="small", slots=4096, threads_max=1)[0]
-    assert one.job.switch_name == "left", "there are more slots there"
+    assert one.job.lease.switch_name == "left", "there are more slots there"
 
 
 def test_a_job_waits_for_a_table_and_begins_when_another_has_ended() -> None:
@@ -53,7 +53,7 @@ def test_a_job_waits_for_a_table_and_begins_when_another_has_ended() -> None:
     first = harness.ask_all(4, job_name="first", tenant="vision", slots=16, threads_max=16)
     harness.ask_all(2, job_name="secret", tenant="sound", slots=16, threads_max=4)
     waits = harness.ask_all(4, job_name="waits", tenant="vision", slots=16, threads_max=8)
-    assert (waits[0].job.state, waits[0].job.wants) == (State.QUEUED, Wants.ROOM)
+    assert (waits[0].job.state, waits[0].job.lease.wants) == (State.QUEUED, Wants.ROOM)
     harness.wait(1.5)
     assert harness.said(waits[0]) == (
         "job 'waits' is number 1 of 1 in the queue for slots: table admit of leaf has room for 100 entries; 72 are "
@@ -163,19 +163,19 @@ def test_fewer_slots_mean_fewer_threads_and_fewer_entries() -> None:
     harness = JobsHarness(switches=[p4_switch(slots=32, admit=24)], limits=Limits(slots_least=8))
     harness.ask(job_name="first", world_size=1, slots=16, threads_max=16)
     second = harness.ask(job_name="second", world_size=1, slots=8, threads_max=16)
-    assert (second.job.state, second.job.slots, second.job.threads) == (State.RUNNING, 8, 8)
+    assert (second.job.state, second.job.lease.slots, second.job.lease.threads) == (State.RUNNING, 8, 8)
     assert harness.switches[0].taken()["admit"] == 24
 
 
 def test_room_refuses_what_it_has_not_and_changes_nothing() -> None:
-    room, job = Room(Amounts({"admit": 4})), Job("a-job", 0, 1, created_at=0.0)
+    room, lease = Room(Amounts({"admit": 4})), Job("a-job", 0.0, Terms(), Members(1)).lease
     with pytest.raises(ValueError, match="no room in deliver of leaf"):
-        room.take(job, "leaf", Amounts({"admit": 4, "deliver": 1}))
-    room.take(job, "leaf", Amounts({"admit": 4}))
+        room.take(lease, "leaf", Amounts({"admit": 4, "deliver": 1}))
+    room.take(lease, "leaf", Amounts({"admit": 4}))
     with pytest.raises(ValueError, match="no room in admit of other"):
-        room.take(job, "other", Amounts({"admit": 1}))
-    assert room.jobs_with("admit") == {job: 4}
-    room.give_back(job, "leaf")
+        room.take(lease, "other", Amounts({"admit": 1}))
+    assert room.leases_with("admit") == {lease: 4}
+    room.give_back(lease, "leaf")
     assert room.taken.of("admit") == 0
 
 
@@ -211,7 +211,7 @@ def test_placement_never_goes_beyond_any_resource(seed: int) -> None:
                 continue
             seen[workers[0].job.state] += 1
         elif running := [job for job in harness.jobs.all() if job.state is State.RUNNING]:
-            for worker in chance.choice(running).workers.values():
+            for worker in chance.choice(running).members.workers.values():
                 harness.jobs.attend(member(worker), harness.now)
                 harness.leave(worker)
         harness.wait(0.3)
@@ -230,7 +230,7 @@ def check(there: Switch, switches: list[Switch]) -> None:
     """Adds up anew what the jobs have there, from what the switch is told of each."""
     pipes = [other for other in switches if (other.part_of or other.name) == (there.part_of or there.name)]
     used: Counter[str] = Counter()
-    for node in (job.nodes[pipe.name] for pipe in pipes for job in pipe.numbered.values()):
+    for node in (lease.nodes[pipe.name] for pipe in pipes for lease in pipe.numbered.values()):
         if node.entry is not None:
             assert node.entry.shape == shape_at(node.branch, node.entry.threads)
             used.update(P4(node.entry.shape))

@@ -101,7 +101,7 @@ def test_the_slots_of_a_record_set_aside_are_given_away_when_its_switch_has_forg
 def test_a_job_goes_on_when_the_configuration_has_its_switch_again(store: Store) -> None:
     before = JobsHarness(switches=[switch("left", SIZES), switch("right", SIZES)], store=store)
     workers = before.running()
-    name = workers[0].job.switch_name
+    name = workers[0].job.lease.switch_name
     (other,) = {"left", "right"} - {name}
     store.begin()
     without = JobsHarness(switches=[switch(other, SIZES)], store=store)
@@ -113,7 +113,7 @@ def test_a_job_goes_on_when_the_configuration_has_its_switch_again(store: Store)
     assert len(store.load().jobs) == 1
     for worker in workers:
         after.jobs.attend(member(worker), after.now)
-    after.wait(2, beating=list(after.jobs.all()[0].workers.values()))
+    after.wait(2, beating=list(after.jobs.all()[0].members.workers.values()))
     assert after.outputs(Tell) == []
 
 
@@ -124,7 +124,7 @@ def test_a_job_of_a_host_that_is_no_longer_configured_disturbs_no_other(store: S
     after = JobsHarness(store=store, switches=[switch(addresses=["10.0.0.8"])])
     assert [job.name for job in after.jobs.all()] == ["stays"]
     (reconcile,) = after.outputs(Reconcile)
-    assert reconcile.entries == (worker.job.root.entry,)
+    assert reconcile.entries == (worker.job.lease.root.entry,)
     assert "no host with the address 10.0.0.9" in set_aside(after)["gone"]
 
 
@@ -260,7 +260,7 @@ def test_a_job_that_cannot_be_reported_hides_no_other(store: Store) -> None:
     made = JobsHarness(SIZES, store=store)
     running(made, "good")
     running(made, "bad")
-    numbers = {job.name: job.number for job in made.jobs.all()}
+    numbers = {job.name: job.lease.number for job in made.jobs.all()}
     counters = {numbers["good"]: JobCounters(results=7), numbers["bad"]: JobCounters(results=-1)}
     found = report.report(made.jobs, {"leaf": (JobCounters(packets={"unknown": 1 << 64}), counters)}, made.now)
     said = {job.name: (job.state, job.results, job.waiting) for job in found.jobs}

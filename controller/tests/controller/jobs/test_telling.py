@@ -25,7 +25,7 @@ def test_joins_fail_as_unavailable_if_another_controller_used_keys_at_the_switch
     assert "another controller has programmed leaf meanwhile, and may have used its key" in text
     (again,) = harness.ask_all(1)
     assert again.job.state is State.RUNNING
-    assert again.job.keys_reserved > entry.keys_reserved
+    assert again.job.lease.keys_reserved > entry.keys_reserved
 
 
 def test_an_entry_that_somebody_removed_is_restored_and_the_job_runs_on() -> None:
@@ -33,5 +33,5 @@ def test_an_entry_that_somebody_removed_is_restored_and_the_job_runs_on() -> Non
     (worker,) = harness.running(1)
     harness.change("leaf", "")
     asked = harness.outputs(Reconcile)[-1]
-    harness.jobs.reconciled(asked, Reconciled(added=frozenset({worker.job.number})), harness.now)
+    harness.jobs.reconciled(asked, Reconciled(added=frozenset({worker.job.lease.number})), harness.now)
     assert worker.job.state is State.RUNNING

@@ -67,16 +67,20 @@ def run_at(made: JobsHarness, leaves: list[str], **fields: object) -> list[Worke
 def test_a_job_in_one_rack_uses_one_switch() -> None:
     made = harness()
     workers = ask_at(made, ["leaf1", "leaf1"])
-    assert list(workers[0].job.nodes) == ["leaf1"]
+    assert list(workers[0].job.lease.nodes) == ["leaf1"]
     (admit,) = made.outputs(Admit)
     assert (admit.switch_name, admit.entry.uplink, admit.entry.workers) == ("leaf1", None, 2)
 
 
 def test_a_job_gets_the_smallest_tree_that_covers_its_hosts() -> None:
     made = harness()
-    assert list(ask_at(made, ["leaf1", "leaf2"], job_name="a", slots=16)[0].job.nodes) == ["spine", "leaf1", "leaf2"]
-    assert list(ask_at(made, ["leaf2", "leaf3"], job_name="b", slots=16)[0].job.nodes) == ["leaf2", "leaf3"]
-    assert list(ask_at(made, ["leaf1", "leaf3"], job_name="c", slots=16)[0].job.nodes) == [
+    assert list(ask_at(made, ["leaf1", "leaf2"], job_name="a", slots=16)[0].job.lease.nodes) == [
+        "spine",
+        "leaf1",
+        "leaf2",
+    ]
+    assert list(ask_at(made, ["leaf2", "leaf3"], job_name="b", slots=16)[0].job.lease.nodes) == ["leaf2", "leaf3"]
+    assert list(ask_at(made, ["leaf1", "leaf3"], job_name="c", slots=16)[0].job.lease.nodes) == [
         "spine",
         "leaf1",
         "leaf2",
@@ -127,7 +131,7 @@ def test_admission_goes_from_the_root_down_and_eviction_from_the_leaves_up() -> 
     made = harness()
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf3"])
-    number = workers[0].job.number
+    number = workers[0].job.lease.number
     told: list[list[str]] = []
     for names in (["spine"], ["leaf1", "leaf2"], ["leaf3"]):
         told.append([output.switch_name for output in made.outputs(Admit)])
@@ -160,7 +164,7 @@ def test_a_refusal_by_one_switch_evicts_the_job_from_the_others() -> None:
     made = harness()
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf2"])
-    number = workers[0].job.number
+    number = workers[0].job.lease.number
     made.jobs.admitted("spine", number, made.now)
     made.jobs.admitted("leaf1", number, made.now)
     made.switch_answers = True
@@ -181,7 +185,7 @@ def test_switches_that_were_not_told_of_a_job_get_no_eviction() -> None:
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf2"])
     made.switch_answers = True
-    made.jobs.refused("spine", workers[0].job.number, "no", made.now)
+    made.jobs.refused("spine", workers[0].job.lease.number, "no", made.now)
     made.settle()
     assert [output.switch_name for output in made.outputs(Evict)] == ["spine"]
     assert (made.jobs.all(), made.slots_free) == ([], 4 * SIZES.slots)
@@ -196,7 +200,7 @@ def test_a_lost_leaf_ends_its_jobs_and_their_slots_are_free_elsewhere() -> None:
     (told, *_) = made.outputs(Tell)
     assert told.ended.cause == join.JobEnded.SWITCH_LOST
     assert "leaf2 is lost: no answer, and for 30 s the job has made no progress" in told.ended.reason
-    number = workers[0].job.number
+    number = workers[0].job.lease.number
     for worker in workers:
         made.jobs.told(worker, made.now)
     made.jobs.evict_failed("leaf2", number, made.now)
@@ -204,13 +208,13 @@ def test_a_lost_leaf_ends_its_jobs_and_their_slots_are_free_elsewhere() -> None:
     made.settle()
     made.jobs.evicted("spine", number, made.now)
     made.settle()
-    free = {each.name: each.leases.slots_free for each in made.switches}
+    free = {each.name: each.pool.slots_free for each in made.switches}
     assert free == {"spine": 64, "leaf1": 64, "leaf2": 0, "leaf3": 64}, "the lost switch may still run the job"
     assert made.jobs.all() == [workers[0].job]
     made.switch_answers = True
     (again,) = ask_at(made, ["leaf1"], slots=64)
     assert (again.job.state, again.job.name) == (State.RUNNING, workers[0].job.name), "the name is free"
-    assert again.job.number != number, "and the number is not"
+    assert again.job.lease.number != number, "and the number is not"
     made.change("leaf2", "")
     assert made.jobs.all() == [again.job]
     assert all(number not in each.numbered for each in made.switches)
@@ -234,7 +238,7 @@ def test_a_switch_that_comes_back_before_its_turn_in_an_admission_is_told_once()
     made = harness()
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf2"])
-    number = workers[0].job.number
+    number = workers[0].job.lease.number
     made.change("leaf2", "no answer")
     made.change("leaf2", "")
     assert made.outputs(Reconcile)[-1].entries == ()
@@ -248,7 +252,7 @@ def test_a_switch_that_comes_back_before_its_turn_in_an_admission_is_told_once()
 def test_a_switch_reconciled_without_a_job_before_its_turn_needs_no_eviction() -> None:
     made = harness()
     workers = run_at(made, ["leaf1", "leaf2"], slots=64)
-    number = workers[0].job.number
+    number = workers[0].job.lease.number
     made.switch_answers = False
     for worker in workers:
         made.leave(worker)
@@ -256,7 +260,7 @@ def test_a_switch_reconciled_without_a_job_before_its_turn_needs_no_eviction() -
     made.change("spine", "no answer")
     made.change("spine", "")
     made.jobs.reconciled(made.outputs(Reconcile)[-1], Reconciled(), made.now)
-    free = {each.name: each.leases.slots_free for each in made.switches}
+    free = {each.name: each.pool.slots_free for each in made.switches}
     assert (free["spine"], free["leaf1"], free["leaf2"]) == (64, 0, 0)
     for name in ("leaf1", "leaf2"):
         made.jobs.evicted(name, number, made.now)
@@ -267,7 +271,7 @@ def test_a_switch_reconciled_without_a_job_before_its_turn_needs_no_eviction() -
 def test_a_workers_own_switch_tells_whether_its_packets_come() -> None:
     made = harness()
     workers = run_at(made, ["leaf1", "leaf2", "leaf2"])
-    counts = made.contributions[workers[0].job.number] = [0, 7]
+    counts = made.contributions[workers[0].job.lease.number] = [0, 7]
     made.change("leaf1", "no answer")  # so nobody knows whether packets of rank 0 come
     made.wait(3, beating=workers[:1])
     made.break_streams(*workers[1:])
@@ -326,14 +330,14 @@ def test_a_job_waits_until_all_its_switches_have_slots_and_a_common_number() -> 
     ask_at(made, ["leaf1"], job_name="a", slots=16)
     ask_at(made, ["leaf2"], job_name="b1", slots=16)
     b2 = ask_at(made, ["leaf2"], job_name="b2", slots=16)
-    made.leave(made.jobs.all()[1].workers[0])
-    assert [(job.name, job.number) for job in made.jobs.all()] == [("a", 1), ("b2", 0)]
+    made.leave(made.jobs.all()[1].members.workers[0])
+    assert [(job.name, job.lease.number) for job in made.jobs.all()] == [("a", 1), ("b2", 0)]
     both = ask_at(made, ["leaf1", "leaf2"], job_name="both", slots=16)
     assert both[0].job.state is State.QUEUED
     made.wait(2)
     assert made.said(both[0]).endswith("no number of a job is free at all of spine, leaf1 and leaf2")
     made.leave(b2[0])
-    assert (both[0].job.state, both[0].job.number) == (State.RUNNING, 0)
+    assert (both[0].job.state, both[0].job.lease.number) == (State.RUNNING, 0)
 
 
 def test_a_waiting_job_is_told_the_reason_for_each_switch() -> None:
@@ -350,8 +354,8 @@ def test_a_waiting_job_is_told_the_reason_for_each_switch() -> None:
 def test_a_lease_is_as_large_as_the_fullest_switch_allows() -> None:
     made = harness(racks(spine=SwitchSizes(32, 96, 8, threads_max=2)))
     job = ask_at(made, ["leaf1", "leaf2"], slots=64)[0].job
-    assert (job.slots, job.lanes, job.threads) == (32, 96, 2)
-    assert ask_at(made, ["leaf1"], slots=64, job_name="one")[0].job.slots == 32
+    assert (job.lease.slots, job.lease.lanes, job.lease.threads) == (32, 96, 2)
+    assert ask_at(made, ["leaf1"], slots=64, job_name="one")[0].job.lease.slots == 32
 
 
 def test_a_job_over_racks_is_overtaken_a_bounded_number_of_times() -> None:
@@ -362,7 +366,7 @@ def test_a_job_over_racks_is_overtaken_a_bounded_number_of_times() -> None:
     later = [ask_at(made, ["leaf2"], job_name=f"later{index}")[0] for index in range(4)]
     made.leave(later[0])
     made.leave(later[1])
-    assert both[0].job.overtaken == 2
+    assert both[0].job.lease.overtaken == 2
     assert [worker.job.state for worker in later[2:]] == [State.QUEUED, State.QUEUED], (
         "leaf2's slots are kept for the job"
     )
@@ -375,7 +379,7 @@ def test_a_job_over_racks_is_overtaken_a_bounded_number_of_times() -> None:
 def test_a_quota_counts_slots_at_each_switch() -> None:
     made = harness(quotas=[Quota("vision", slots=48), Quota("poor", slots=2)], limits=Limits(slots_least=8))
     both = ask_at(made, ["leaf1", "leaf2"], slots=64, tenant="vision")
-    assert both[0].job.slots == 16, "48 slots over three switches"
+    assert both[0].job.lease.slots == 16, "48 slots over three switches"
     more = ask_at(made, ["leaf3"], slots=8, tenant="vision", job_name="more")
     assert more[0].job.state is State.QUEUED
     poor = ask_at(made, ["leaf1", "leaf2"], tenant="poor", job_name="poor")
@@ -392,7 +396,7 @@ def test_a_created_job_can_be_restricted_to_a_subtree() -> None:
         in made.refusal_of(lambda: made.ask(world_size=2, endpoint=address_at("leaf1", 0), job_token=token))[1]
     )
     workers = ask_at(made, ["leaf2", "leaf3"], job_token=token)
-    assert list(workers[0].job.nodes) == ["leaf2", "leaf3"]
+    assert list(workers[0].job.lease.nodes) == ["leaf2", "leaf3"]
 
 
 def test_jobs_over_trees_survive_a_restart(tmp_path: Path) -> None:
@@ -402,15 +406,19 @@ def test_jobs_over_trees_survive_a_restart(tmp_path: Path) -> None:
         store.begin()
         after = harness(store=store)
         (job,) = after.jobs.all()
-        assert list(job.nodes) == list(before.nodes)
-        for name, node in job.nodes.items():
-            assert (node.entry, node.phase) == (before.nodes[name].entry, Phase.HOLDING)
-        assert [(w.switch_name, w.number) for w in job.workers.values()] == [("leaf3", 0), ("leaf1", 0), ("leaf2", 0)]
+        assert list(job.lease.nodes) == list(before.lease.nodes)
+        for name, node in job.lease.nodes.items():
+            assert (node.entry, node.phase) == (before.lease.nodes[name].entry, Phase.HOLDING)
+        assert [(w.switch_name, w.number) for w in job.members.workers.values()] == [
+            ("leaf3", 0),
+            ("leaf1", 0),
+            ("leaf2", 0),
+        ]
         entries = {reconcile.switch_name: reconcile.entries for reconcile in after.outputs(Reconcile)}
-        assert entries == {name: (before.nodes[name].entry,) for name in before.nodes}
-        for worker in job.workers.values():
+        assert entries == {name: (before.lease.nodes[name].entry,) for name in before.lease.nodes}
+        for worker in job.members.workers.values():
             after.jobs.attend(member(worker), after.now)
-        for worker in job.workers.values():
+        for worker in job.members.workers.values():
             after.leave(worker)
         assert (after.jobs.all(), after.slots_free) == ([], 4 * SIZES.slots)
         assert store.load().jobs == []
@@ -431,7 +439,7 @@ def test_slots_freed_at_one_switch_are_not_claimed_again_after_a_restart(tmp_pat
         found = {job.name: job for job in after.jobs.all()}
         assert found.keys() == {"other"}, "leaf2 is back, and no longer holds the first job"
         assert after.slots_free == 3 * SIZES.slots
-        assert found["other"].root.lease is not None
+        assert found["other"].lease.root.slots is not None
 
 
 def without(made: JobsHarness, name: str):  # type: ignore[no-untyped-def]
@@ -495,7 +503,7 @@ def test_a_report_says_which_switch_lags_behind_its_siblings() -> None:
     }
     stray = JobCounters()
     found = report.report(
-        made.jobs, {name: (stray, {job.number: of_job}) for name, of_job in counted.items()}, made.now
+        made.jobs, {name: (stray, {job.lease.number: of_job}) for name, of_job in counted.items()}, made.now
     )
     (of_job,) = found.jobs
     assert [(n.switch_name, n.parent, n.workers) for n in of_job.switches] == [
@@ -527,9 +535,11 @@ def test_pipes_have_slots_and_numbers_of_their_own() -> None:
     made = harness(pipes())
     both = run_at(made, ["leaf1", "leaf2"], job_name="both", slots=32)
     ones = [run_at(made, [leaf], job_name=leaf, slots=32)[0] for leaf in ("leaf1", "leaf2")]
-    assert list(both[0].job.nodes) == ["tofino/0", "tofino/1"]
-    assert ones[0].job.number == ones[1].job.number != both[0].job.number
-    entries = {admit.switch_name: admit.entry for admit in made.outputs(Admit) if admit.entry.job == both[0].job.number}
+    assert list(both[0].job.lease.nodes) == ["tofino/0", "tofino/1"]
+    assert ones[0].job.lease.number == ones[1].job.lease.number != both[0].job.lease.number
+    entries = {
+        admit.switch_name: admit.entry for admit in made.outputs(Admit) if admit.entry.job == both[0].job.lease.number
+    }
     assert (entries["tofino/0"].below, entries["tofino/1"].below) == (("tofino/1",), ())
 
 
@@ -561,9 +571,9 @@ def test_a_job_can_be_created_at_a_switch_of_several_pipes() -> None:
     made = harness([*pipes(), switch("other", SIZES)])
     token = made.create(switch_name="tofino", world_size=2, slots=16)
     both = ask_at(made, ["leaf1", "leaf2"], job_token=token)
-    assert list(both[0].job.nodes) == ["tofino/0", "tofino/1"]
+    assert list(both[0].job.lease.nodes) == ["tofino/0", "tofino/1"]
     token = made.create(switch_name="tofino/1", job_name="lower")
-    assert ask_at(made, ["leaf2"], job_name="lower", job_token=token)[0].job.switch_name == "tofino/1"
+    assert ask_at(made, ["leaf2"], job_name="lower", job_token=token)[0].job.lease.switch_name == "tofino/1"
     assert (
         "100 slots are more than a switch here has, 64"
         in made.refusal_of(lambda: made.create(switch_name="tofino", job_name="large", slots=100))[1]

@@ -9,7 +9,8 @@ import pytest
 
 from wiresum import join
 from wiresum.controller.driver import SwitchSizes
-from wiresum.controller.jobs.job import Asker, Job, State, Wants, Worker
+from wiresum.controller.jobs.cluster import Grounds
+from wiresum.controller.jobs.job import Asker, Lease, State, Wants, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Grant, Refuse, Wait
 from wiresum.controller.jobs.report import report
@@ -39,7 +40,7 @@ def test_a_smaller_job_takes_slots_that_a_larger_one_cannot_use() -> None:
     harness.ask(job_name="running", slots=64)
     large, small = harness.ask(job_name="large", slots=64), harness.ask(job_name="small", slots=16)
     assert (large.job.state, small.job.state) == (State.QUEUED, State.RUNNING)
-    assert large.job.overtaken == 1
+    assert large.job.lease.overtaken == 1
 
 
 def test_a_large_job_is_overtaken_a_bounded_number_of_times() -> None:
@@ -54,7 +55,7 @@ def test_a_large_job_is_overtaken_a_bounded_number_of_times() -> None:
         small += [newcomer] if newcomer.job.state is State.RUNNING else []
     assert large.job.state is State.RUNNING
     assert n == 4 + 4, "four overtook it, and then the four running jobs had to end"
-    assert harness.switches[0].leases.slots_free == 0
+    assert harness.switches[0].pool.slots_free == 0
 
 
 def test_of_jobs_that_ask_alike_one_is_tried_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,19 +64,19 @@ def test_of_jobs_that_ask_alike_one_is_tried_in_each_round(monkeypatch: pytest.M
     queued = [harness.ask(job_name=f"queued-{n}", slots=64) for n in range(100)]
     other = harness.ask(job_name="other", slots=64, tenant="another")
     tried: list[str] = []
-    place = harness.jobs.waiting._place
+    find = harness.jobs.waiting._find_place
 
-    def place_and_count(job: Job, kept: Set[str]) -> bool:
-        tried.append(job.name)
-        return place(job, kept)
+    def find_and_count(lease: Lease, kept: Set[str]) -> Grounds | Wants:
+        tried.append(lease.job.name)
+        return find(lease, kept)
 
-    monkeypatch.setattr(harness.jobs.waiting, "_place", place_and_count)
+    monkeypatch.setattr(harness.jobs.waiting, "_find_place", find_and_count)
     newcomer = harness.ask(job_name="newcomer", slots=64)
     assert tried == ["queued-0", "other"]
     tried.clear()
     harness.leave(running)
     assert tried == ["queued-0", "queued-1", "other"], "who asks alike is tried again after a job got slots"
-    assert {worker.job.wants for worker in (*queued[1:], other, newcomer)} == {Wants.ROOM}
+    assert {worker.job.lease.wants for worker in (*queued[1:], other, newcomer)} == {Wants.ROOM}
     harness.wait(2)
     assert "number 101 of 101" in harness.said(newcomer)
 
@@ -87,7 +88,7 @@ def test_a_job_that_asks_alike_is_tried_when_the_first_lacks_a_worker() -> None:
     harness.jobs.hung_up(first, first.call, harness.now)
     harness.leave(running)
     assert (first.job.state, second.job.state) == (State.QUEUED, State.RUNNING)
-    assert first.job.wants is Wants.WORKER
+    assert first.job.lease.wants is Wants.WORKER
 
 
 def test_slots_kept_for_a_job_are_free_again_when_it_gives_up() -> None:
@@ -95,7 +96,7 @@ def test_slots_kept_for_a_job_are_free_again_when_it_gives_up() -> None:
     harness.ask(job_name="running", slots=16)
     harness.ask(job_name="large", slots=64, timeout_ms=2000)
     small = harness.ask(job_name="small", slots=16)
-    assert small.job.wants is Wants.TURN
+    assert small.job.lease.wants is Wants.TURN
     harness.wait(1.5)
     assert "slots are kept for jobs before it" in harness.said(small)
     harness.wait(1)
@@ -108,7 +109,7 @@ def test_a_job_that_waits_only_for_its_quota_blocks_no_other() -> None:
     first = harness.ask(job_name="first", slots=16, tenant="vision")
     second = harness.ask(job_name="second", slots=16, tenant="vision", priority=9)
     others = [harness.ask(job_name=f"other-{n}", slots=16) for n in range(3)]
-    assert second.job.wants is Wants.QUOTA
+    assert second.job.lease.wants is Wants.QUOTA
     assert {other.job.state for other in others} == {State.RUNNING}
     harness.leave(first)
     assert second.job.state is State.RUNNING
@@ -124,7 +125,7 @@ def test_a_quota_of_slots_reduces_the_grant_or_queues_the_job() -> None:
     assert "the quota of tenant 'vision' is used up (any number of jobs and 100 slots)" in harness.said(third)
     harness.leave(second)
     assert third.job.state is State.RUNNING
-    assert first.job.slots == 64
+    assert first.job.lease.slots == 64
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_a_job_goes_to_the_switch_of_its_hosts_with_most_free_slots() -> None:
     def place(name: str, *addresses: str) -> str:
         for rank, address in enumerate(addresses):
             worker = harness.ask(job_name=name, rank=rank, world_size=len(addresses), endpoint=_endpoint(address))
-        return worker.job.switch_name
+        return worker.job.lease.switch_name
 
     assert place("only-left", "10.0.0.1", "10.0.0.2") == "left"
     assert place("either-and-right-is-empty", "10.0.0.2") == "right"
@@ -268,17 +269,20 @@ def test_workers_without_a_common_switch_are_told_where_they_are() -> None:
 def test_job_numbers_are_counted_at_each_switch() -> None:
     harness = JobsHarness(switches=[switch("left", addresses=("10.0.0.1",)), switch("right", addresses=("10.0.0.3",))])
     workers = [harness.ask(job_name=address, endpoint=_endpoint(address)) for address in ("10.0.0.1", "10.0.0.3")]
-    assert [(worker.job.switch_name, worker.job.number) for worker in workers] == [("left", 1), ("right", 1)]
+    assert [(worker.job.lease.switch_name, worker.job.lease.number) for worker in workers] == [
+        ("left", 1),
+        ("right", 1),
+    ]
     harness.leave(workers[1])
     assert [job.name for job in harness.jobs.all()] == ["10.0.0.1"]
 
 
 def test_a_drained_switch_takes_no_new_jobs_and_others_do() -> None:
     harness = JobsHarness(switches=[switch("left", SIXTY_FOUR), switch("right", SIXTY_FOUR)], limits=PATIENT)
-    assert harness.ask(job_name="runs-on-left", slots=64).job.switch_name == "left"
+    assert harness.ask(job_name="runs-on-left", slots=64).job.lease.switch_name == "left"
     assert harness.jobs.drain("left", resume=False) == 1
     first, second = harness.ask(job_name="first", slots=64), harness.ask(job_name="second", slots=64)
-    assert first.job.switch_name == "right"
+    assert first.job.lease.switch_name == "right"
     harness.wait(1.5)
     assert "left takes no new jobs, since an operator drains it; no 64 slots" in harness.said(second)
     harness.jobs.drain("right", resume=False)
@@ -286,7 +290,7 @@ def test_a_drained_switch_takes_no_new_jobs_and_others_do() -> None:
     assert second.job.state is State.QUEUED
     harness.jobs.drain("right", resume=True)
     harness.settle()
-    assert second.job.switch_name == "right"
+    assert second.job.lease.switch_name == "right"
     assert harness.refusal_of(lambda: harness.jobs.drain("middle", resume=False))[0] == "NOT_FOUND"
     assert harness.refusal_of(lambda: harness.jobs.drain("", resume=False))[0] == "NOT_FOUND"
 
@@ -326,12 +330,12 @@ def test_queued_jobs_are_bounded_for_each_host_and_others_get_their_places() -> 
 def test_an_idle_lease_is_revoked_only_when_others_wait() -> None:
     harness = JobsHarness(SwitchSizes(slots=16, lanes_max=64, jobs_max=8), Limits(idle_ms_max=80_000))
     (idle,) = harness.running(world_size=1, job_name="idle", slots=16)
-    harness.contributions[idle.job.number] = [0]
+    harness.contributions[idle.job.lease.number] = [0]
     harness.wait(300, beating=[idle])
     assert idle.job.state is State.RUNNING, "nobody needs the slots"
     waiting = harness.ask(job_name="waits", slots=16, timeout_ms=1_000_000)
     for count in range(1, 20):
-        harness.results[idle.job.number] = count
+        harness.results[idle.job.lease.number] = count
         harness.wait(15, beating=[idle])
     assert idle.job.state is State.RUNNING, "the job makes progress, if slowly"
     for round_newest in range(100):
@@ -347,7 +351,7 @@ def test_an_idle_lease_is_revoked_only_when_others_wait() -> None:
 
 
 def slots_of(worker: Worker) -> int:
-    return worker.job.slots if worker.job.state is State.RUNNING else 0
+    return worker.job.lease.slots if worker.job.state is State.RUNNING else 0
 
 
 def test_further_jobs_take_less_as_the_switch_fills_and_leave_a_quarter_of_it() -> None:
@@ -358,7 +362,7 @@ def test_further_jobs_take_less_as_the_switch_fills_and_leave_a_quarter_of_it() 
         granted.append(slots)
     assert granted == sorted(granted, reverse=True) and (granted[0], granted[-1]) == (64, 16)
     assert len(granted) > 100
-    assert harness.switches[0].leases.slots_free == 1024
+    assert harness.switches[0].pool.slots_free == 1024
     code, text = harness.refused(further)
     assert code == "RESOURCE_EXHAUSTED"
     assert "no 16 slots in a row are free at leaf, where 1024 of 4096 are (one in 4 is kept for other programs)" in text
@@ -407,9 +411,14 @@ def test_a_queue_of_jobs_that_all_ask_otherwise_is_not_tried_again_for_each_call
         for bits in range(4, 12)
     ]
     harness.wait(0.1)
-    tried: list[Job] = []
-    place = WaitingRoom._place
-    monkeypatch.setattr(WaitingRoom, "_place", lambda self, job, kept: tried.append(job) or place(self, job, kept))  # type: ignore[func-returns-value]
+    tried: list[Lease] = []
+    find = WaitingRoom._find_place
+
+    def find_and_note(room: WaitingRoom, lease: Lease, kept: Set[str]) -> Grounds | Wants:
+        tried.append(lease)
+        return find(room, lease, kept)
+
+    monkeypatch.setattr(WaitingRoom, "_find_place", find_and_note)
     for _ in range(20):
         harness.ask(job_name="1-4", slots=16, threads_max=1, endpoint=full, attempt="mine")
     assert len(tried) <= FRUITLESS_MAX + len(queued)

@@ -26,7 +26,7 @@ from wiresum.agent.control import ask_again_after_s
 from wiresum.cli.service import Service
 from wiresum.controller import JobEntry, JoinServer, Limits, SwitchSizes
 from wiresum.controller.jobs import keys
-from wiresum.controller.jobs.job import Job
+from wiresum.controller.jobs.job import Job, Members, Terms
 from wiresum.controller.service.effects import Times
 from wiresum.controller.store import Store
 from wiresum_lab.clocks.by_hand import FrozenClock
@@ -65,7 +65,7 @@ def test_ended_jobs_come_in_pages_and_a_command_gets_them_all(server: JoinServer
     assert server._operators is not None
     names = [f"job-{number}" for number in range(60)]
     for name in names:
-        server._operators._jobs.history.note_given_up(Job(name, 0, 1, created_at=0.0), "r" * 1000, 1.0)
+        server._operators._jobs.history.note_given_up(Job(name, 0.0, Terms(), Members(1)), "r" * 1000, 1.0)
     first = client.operator.ListEnded(join.ListEndedRequest(), timeout=PATIENCE_S)
     assert first.ByteSize() < 1.1 * join.PAGE_BYTES_MAX
     assert first.next_page

@@ -7,7 +7,7 @@ import itertools
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint
-from wiresum.controller.jobs.job import Asker, Job, Presence, Shape, State, Worker, same_secret
+from wiresum.controller.jobs.job import Asker, Job, Members, Presence, Shape, State, Terms, Worker, same_secret
 from wiresum.controller.jobs.positions import roles_of
 from wiresum.controller.jobs.records import Reservation
 from wiresum.controller.jobs.refusal import Refusal
@@ -18,32 +18,29 @@ VALUES_SAID_MAX = 3
 
 def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | None, now: float) -> Job:
     """The job of its first worker, on the terms of its reservation if it has one."""
-    terms = reservation or request
-    job = Job(
-        request.job_name,
-        request.key,
-        terms.world_size,
-        created_at=now,
-        tenant=terms.tenant,
-        priority=terms.priority,
+    said = reservation or request
+    terms = Terms(
+        key_agreed=request.key,
+        priority=said.priority,
         reserved=reservation is not None,
         slots_reserved=reservation.slots if reservation else 0,
+        job_token=said.job_token,
         within=reservation.switch_name if reservation else "",
-        job_token=terms.job_token,
         asker=asker,
         shape=_shape(request),
         resumed_id=request.resumed.job_id,
     )
+    job = Job(request.job_name, now, terms, Members(said.world_size), said.tenant)
     if reservation is None:
         return job
     check_tenant(job, request, asker)
     _check_token(job, request)
     _check_priority(job, request, "its operator")
-    if request.world_size != job.world_size:
+    if request.world_size != job.members.world_size:
         raise Refusal(
             "FAILED_PRECONDITION",
-            f"{job} was created for {job.world_size} workers, but this worker says {request.world_size}: start as "
-            f"many as it was created for, or choose another name (WIRESUM_JOB)",
+            f"{job} was created for {job.members.world_size} workers, but this worker says {request.world_size}: start "
+            f"as many as it was created for, or choose another name (WIRESUM_JOB)",
         )
     return job
 
@@ -74,21 +71,21 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
 def holder_asking_again(job: Job, request: join.JoinRequest) -> Worker | None:
     """The worker that has this rank already, if it is the one that asks."""
     check_secrets(job, request)
-    holder = job.workers.get(request.rank)
+    holder = job.members.workers.get(request.rank)
     if holder is None or not holder.is_attempt(request.attempt) or holder.endpoint != _endpoint(request):
         return None
     return holder
 
 
 def check_not_ending(job: Job) -> None:
-    left = [worker for worker in job.workers.values() if worker.presence is Presence.LEFT]
+    left = [worker for worker in job.members.workers.values() if worker.presence is Presence.LEFT]
     if job.state is State.ENDING or left:
         why = job.ended.reason if job.ended else f"{left[0]} has left already"
         raise Refusal("UNAVAILABLE", f"the job before, also named {job.name!r}, is just ending ({why}): wait a moment")
 
 
 def check_secrets(job: Job, request: join.JoinRequest) -> None:
-    if request.key != job.key_agreed:
+    if request.key != job.terms.key_agreed:
         raise Refusal(
             "PERMISSION_DENIED",
             f"the key is not that of {job}: set WIRESUM_KEY to the same value at all workers, or at none",
@@ -101,19 +98,19 @@ def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
     if job.state is State.ADMITTING or job.has_begun:
         raise Refusal(
             "ALREADY_EXISTS",
-            f"{job} is complete, all {job.world_size} workers have joined: choose another name (WIRESUM_JOB), or wait "
-            f"until it ends",
+            f"{job} is complete, all {job.members.world_size} workers have joined: choose another name (WIRESUM_JOB), "
+            f"or wait until it ends",
         )
-    first = next(iter(job.workers.values()))
-    if request.world_size != job.world_size:
+    first = next(iter(job.members.workers.values()))
+    if request.world_size != job.members.world_size:
         raise Refusal(
             "FAILED_PRECONDITION",
-            f"{job} is one of {job.world_size} workers, says {first}, but this worker says {request.world_size}: start "
-            f"all with the same world size, or choose another name (WIRESUM_JOB)",
+            f"{job} is one of {job.members.world_size} workers, says {first}, but this worker says "
+            f"{request.world_size}: start all with the same world size, or choose another name (WIRESUM_JOB)",
         )
     _check_goes_on_alike(job, request, first)
     _check_priority(job, request, str(first))
-    holder = job.workers.get(request.rank)
+    holder = job.members.workers.get(request.rank)
     if holder is not None and holder.away_since is None:
         raise Refusal(
             "ALREADY_EXISTS",
@@ -125,7 +122,7 @@ def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
 
 def check_whole(job: Job) -> None:
     """Do the workers go together? Asked when all are there, so that all hear the text."""
-    workers = [job.workers[rank] for rank in sorted(job.workers)]
+    workers = [job.members.workers[rank] for rank in sorted(job.members.workers)]
     said = []
     for name in sorted({name for worker in workers for name in worker.agreed}):
         by_value: dict[str, Worker] = {}
@@ -145,9 +142,9 @@ def check_whole(job: Job) -> None:
 def settle_roles(job: Job) -> None:
     """Sets what each worker repeats first, of a job that goes on. It is asked once, when the job has its slots: to
     compare the positions takes long, and would be of no use to a job that gets none. Raises a `Refusal`."""
-    if job.shape is None:
+    if job.terms.shape is None:
         return
-    workers = [job.workers[rank] for rank in range(job.world_size)]
+    workers = [job.members.workers[rank] for rank in range(job.members.world_size)]
     try:
         found = roles_of([worker.positions for worker in workers])
     except ValueError as error:
@@ -163,13 +160,13 @@ def _shape(request: join.JoinRequest) -> Shape | None:
 
 def _check_goes_on_alike(job: Job, request: join.JoinRequest, first: Worker) -> None:
     shape = _shape(request)
-    if shape == job.shape and is_same(job, request):
+    if shape == job.terms.shape and is_same(job, request):
         return
-    if shape is None or job.shape is None or not is_same(job, request):
+    if shape is None or job.terms.shape is None or not is_same(job, request):
         apart = f"goes on with another job than {first}"
         if shape is None:
             apart = f"begins a job that {first} goes on with"
-        elif job.shape is None:
+        elif job.terms.shape is None:
             apart = f"goes on with a job that {first} begins"
         raise Refusal(
             "FAILED_PRECONDITION",
@@ -178,23 +175,23 @@ def _check_goes_on_alike(job: Job, request: join.JoinRequest, first: Worker) -> 
         )
     raise Refusal(
         "FAILED_PRECONDITION",
-        f"rank {request.rank} had another lease ({shape}) than {first} ({job.shape}), and cannot go "
+        f"rank {request.rank} had another lease ({shape}) than {first} ({job.terms.shape}), and cannot go "
         f"on with the same job: start it again",
     )
 
 
 def is_same(job: Job, request: join.JoinRequest) -> bool:
     """Does the worker go on with this very job? Or both begin one."""
-    return hmac.compare_digest(job.resumed_id, request.resumed.job_id)
+    return hmac.compare_digest(job.terms.resumed_id, request.resumed.job_id)
 
 
 def _check_token(job: Job, request: join.JoinRequest) -> None:
-    if not same_secret(job.job_token, request.job_token):
+    if not same_secret(job.terms.job_token, request.job_token):
         raise Refusal(
             "PERMISSION_DENIED",
             f"{job} can be joined with its token alone: set WIRESUM_JOB_TOKEN to what the operator was given who "
             f"created it, at all workers"
-            if job.job_token
+            if job.terms.job_token
             else f"{job} has no token, but this worker shows one: set WIRESUM_JOB_TOKEN at all workers, or at none",
         )
 
@@ -205,7 +202,7 @@ def check_tenant(job: Job, request: join.JoinRequest, asker: Asker) -> None:
     job, which belongs to another tenant."""
     if request.tenant == job.tenant:
         return
-    if job.reserved and (not request.tenant or (asker.own_account and not job.tenant)):
+    if job.terms.reserved and (not request.tenant or (asker.own_account and not job.tenant)):
         return
     if asker.own_account:
         raise Refusal(
@@ -222,18 +219,18 @@ def check_tenant(job: Job, request: join.JoinRequest, asker: Asker) -> None:
 
 
 def _check_priority(job: Job, request: join.JoinRequest, sayer: str) -> None:
-    priority = job.priority if job.reserved else request.priority
-    if priority != job.priority:
+    priority = job.terms.priority if job.terms.reserved else request.priority
+    if priority != job.terms.priority:
         raise Refusal(
             "FAILED_PRECONDITION",
-            f"{job} has priority {job.priority}, says {sayer}, but this worker says {priority}: start all with the "
-            f"same WIRESUM_PRIORITY",
+            f"{job} has priority {job.terms.priority}, says {sayer}, but this worker says {priority}: start all with "
+            f"the same WIRESUM_PRIORITY",
         )
 
 
 def _check_ports_apart(job: Job, request: join.JoinRequest) -> None:
     first, last = request.endpoint.port, request.endpoint.port + request.threads_max - 1
-    for other in job.workers.values():
+    for other in job.members.workers.values():
         other_last = other.endpoint.port + other.threads_max - 1
         overlap = request.endpoint.address == other.endpoint.address and first <= other_last
         if overlap and other.endpoint.port <= last and other.rank != request.rank:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from wiresum.controller.driver import DriverError, Endpoint, OutdatedError, SwitchSizes, Versions
-from wiresum.controller.jobs.job import Job, State, Wants, Worker
-from wiresum.controller.jobs.leases import Lease, LeasePool, power_of_two_within
+from wiresum.controller.jobs.job import Lease, LeaseState, Wants, Worker
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.room import KEPT_PART, Room, Tally
+from wiresum.controller.jobs.slot_pool import SlotPool, SlotRange, power_of_two_within
 from wiresum.controller.jobs.tree import Branch, Node, Offer, Phase, Tree, has_form, in_words, names, shape_at
 from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts, JobShape, in_units, shortage
 from wiresum.controller.topology import above
@@ -48,11 +48,11 @@ class Switch:
     unready: DriverError | None = None
     """Why it does not hold what it should although it can be reached; None: nothing has failed."""
     reconcile_again_at: float | None = None
-    numbered: dict[int, Job] = field(default_factory=dict)
-    """Jobs by number. A number is free when all switches of the job's tree have forgotten it."""
+    numbered: dict[int, Lease] = field(default_factory=dict)
+    """Leases by number. A number is free when all switches of the lease have forgotten it."""
 
     def __post_init__(self) -> None:
-        self.leases = LeasePool(self.sizes.slots)
+        self.pool = SlotPool(self.sizes.slots)
         self.room = Room(self.sizes.tables)
         self.tally = Tally()
         """Of slots and job numbers."""
@@ -78,49 +78,49 @@ class Switch:
         """It has just come in reach, or failed to hold what it should, which is to be tried again then."""
         self.reconciled, self.unready, self.reconcile_again_at = False, failure, again_at
 
-    def held(self) -> dict[Job, Node]:
-        """The jobs that go on, and that the switch has been told of."""
-        nodes = {job: job.nodes[self.name] for job in self.numbered.values()}
+    def held(self) -> dict[Lease, Node]:
+        """What is not released, and the switch has been told of."""
+        nodes = {lease: lease.nodes[self.name] for lease in self.numbered.values()}
         return {
-            job: node
-            for job, node in nodes.items()
-            if job.state in (State.ADMITTING, State.RUNNING) and node.phase in (Phase.ADMITTING, Phase.HOLDING)
+            lease: node
+            for lease, node in nodes.items()
+            if lease.state is not LeaseState.RELEASED and node.phase in (Phase.ADMITTING, Phase.HOLDING)
         }
 
-    def hold(self, job: Job) -> None:
-        """With its number, and the slots that it has been leased."""
-        assert job.number not in self.numbered, f"{job.number} is free at {self.name}"
-        self.numbered[job.number] = job
-        lease = job.nodes[self.name].lease
-        self.tally.add(job.tenant, Amounts({SLOTS: lease.count if lease is not None else 0, JOBS: 1}))
+    def hold(self, lease: Lease) -> None:
+        """With its number, and the slots that it has been given."""
+        assert lease.number not in self.numbered, f"{lease.number} is free at {self.name}"
+        self.numbered[lease.number] = lease
+        slots = lease.nodes[self.name].slots
+        self.tally.add(lease.job.tenant, Amounts({SLOTS: slots.count if slots is not None else 0, JOBS: 1}))
 
-    def free_number(self, job: Job) -> None:
+    def free_number(self, lease: Lease) -> None:
         """Of one that has no slots here any more."""
-        del self.numbered[job.number]
-        self.tally.take_away(job.tenant, Amounts({JOBS: 1}))
+        del self.numbered[lease.number]
+        self.tally.take_away(lease.job.tenant, Amounts({JOBS: 1}))
 
     def taken(self) -> Amounts:
         """How much the jobs have of everything; of tables, the jobs of all pipes."""
-        slots = self.sizes.slots - self.leases.slots_free
+        slots = self.sizes.slots - self.pool.slots_free
         return Amounts({SLOTS: slots, JOBS: len(self.numbered)}) + self.room.taken
 
     def taken_by(self, tenant: str) -> Amounts:
         """The same of this tenant's jobs."""
         return self.tally.of(tenant) + self.room.tally.of(tenant)
 
-    def jobs_with_slots(self) -> dict[Job, int]:
+    def leases_with_slots(self) -> dict[Lease, int]:
         """How many slots each has here."""
-        leases = {job: job.nodes[self.name].lease for job in self.numbered.values()}
-        return {job: lease.count for job, lease in leases.items() if lease is not None}
+        slots = {lease: lease.nodes[self.name].slots for lease in self.numbered.values()}
+        return {lease: taken.count for lease, taken in slots.items() if taken is not None}
 
     def slots_spare(self, *, further: bool) -> int:
         """How many of the free ones a job may have."""
-        return max(0, self.leases.slots_free - (self.sizes.slots // KEPT_PART if further else 0))
+        return max(0, self.pool.slots_free - (self.sizes.slots // KEPT_PART if further else 0))
 
     def run_max(self, *, further: bool) -> int:
         """The longest lease that a job could have now; 0: none."""
         spare = self.slots_spare(further=further)
-        return min(self.leases.run_max, power_of_two_within(spare)) if spare else 0
+        return min(self.pool.run_max, power_of_two_within(spare)) if spare else 0
 
     def numbers_spare(self, *, further: bool) -> int:
         """How many more jobs could get a number."""
@@ -136,8 +136,8 @@ class Switch:
         if self.numbers_spare(further=further) <= 0:
             return f"{self.name} has all the jobs that it can hold, {self.sizes.jobs_max}{_but(further)}"
         if self.run_max(further=further) < least:
-            free = f"{self.leases.slots_free} of {self.leases.slots_total} are{_but(further)}"
-            holders = _holders(self.jobs_with_slots(), tenant)
+            free = f"{self.pool.slots_free} of {self.pool.slots_total} are{_but(further)}"
+            holders = _holders(self.leases_with_slots(), tenant)
             return f"no {least} slots in a row are free at {self.name}, where {free}: {holders}"
         return ""
 
@@ -146,13 +146,13 @@ def _but(further: bool) -> str:
     return f" (one in {KEPT_PART} is kept for other programs)" if further else ""
 
 
-def _holders(counts: Mapping[Job, int], tenant: str) -> str:
-    """`counts`: how much each job has of something. Names only jobs of this tenant."""
-    own = {job: count for job, count in counts.items() if job.tenant == tenant}
-    named = sorted(own, key=lambda job: (-own[job], job.name))[:HOLDERS_NAMED_MAX]
-    texts = [f"{job} has {own[job]}" for job in named]
+def _holders(counts: Mapping[Lease, int], tenant: str) -> str:
+    """`counts`: how much each lease has of something. Names only jobs of this tenant."""
+    own = {lease: count for lease, count in counts.items() if lease.job.tenant == tenant}
+    named = sorted(own, key=lambda lease: (-own[lease], lease.job.name))[:HOLDERS_NAMED_MAX]
+    texts = [f"{lease} has {own[lease]}" for lease in named]
     if more := len(own) - len(named):
-        texts.append(f"{more} more of the same tenant have {sum(own.values()) - sum(own[job] for job in named)}")
+        texts.append(f"{more} more of the same tenant have {sum(own.values()) - sum(own[lease] for lease in named)}")
     if others := len(counts) - len(own):
         have = f"job{'s' * (others != 1)} of other tenants ha{'ve' if others != 1 else 's'}"
         texts.append(f"{others} {have} {sum(counts.values()) - sum(own.values())}")
@@ -161,11 +161,11 @@ def _holders(counts: Mapping[Job, int], tenant: str) -> str:
 
 @dataclass(frozen=True)
 class Grounds:
-    """What a job gets."""
+    """What a lease gets."""
 
     tree: Tree
-    leases: tuple[Lease, ...]
-    """At each switch of the tree, of one size."""
+    slots: tuple[SlotRange, ...]
+    """At each switch of the tree, equally many."""
     number: int
     """Free at all of them."""
     threads: int
@@ -229,17 +229,18 @@ class Cluster:
         tops = {switch_name, *(switch.name for switch in self.named(switch_name))}
         return frozenset(name for name, way in self._ways.items() if tops & {*way}) | {switch_name}
 
-    def trees(self, job: Job) -> list[Tree]:
-        """The smallest part of each tree that covers all the job's workers, even with too many of them at a switch."""
-        tops = dict.fromkeys(self._ways[name][-1] for name in self.switches if name in job.candidates)
-        return [self._cover(job.workers.values(), top) for top in tops]
+    def trees(self, workers: Collection[Worker], candidates: Set[str]) -> list[Tree]:
+        """The smallest part of each tree of the `candidates` that covers all the workers, even with too many of them at
+        a switch."""
+        tops = dict.fromkeys(self._ways[name][-1] for name in self.switches if name in candidates)
+        return [self._cover(workers, top) for top in tops]
 
     def of(self, tree: Tree) -> list[Switch]:
         return [self.switches[name] for name in names(tree)]
 
-    def holders(self) -> list[Job]:
-        """All jobs that have slots, each once."""
-        return list(dict.fromkeys(job for switch in self.switches.values() for job in switch.numbered.values()))
+    def holders(self) -> list[Lease]:
+        """All that have slots, each once."""
+        return list(dict.fromkeys(lease for switch in self.switches.values() for lease in switch.numbered.values()))
 
     def jobs_of(self, tenant: str) -> int:
         """How many jobs of this tenant have slots. One that has several switches counts at each."""
@@ -257,72 +258,60 @@ class Cluster:
             return Wants.TURN
         return Wants.ROOM if usable else Wants.SWITCH
 
-    def take_again(self, job: Job) -> None:
-        """What a job had before a restart. Raises `ValueError`, and changes nothing, if it cannot have it any more."""
-        if absent := [name for name in job.nodes if name not in self.switches]:
+    def take_again(self, lease: Lease) -> None:
+        """What it had before a restart. Raises `ValueError`, and changes nothing, if it cannot have it any more."""
+        if absent := [name for name in lease.nodes if name not in self.switches]:
             raise ValueError(f"there is no switch {in_words(absent)} any more")
-        if not has_form(job.nodes, self._parents):
+        if not has_form(lease.nodes, self._parents):
             raise ValueError("the configuration has its switches below other ones now")
-        for name in job.nodes:
+        for name in lease.nodes:
             sizes = self.switches[name].sizes
-            if job.number >= sizes.jobs_max or job.lanes > sizes.lanes_max:
-                raise ValueError(f"{name} has no job number {job.number}, or no packets of {job.lanes} words, any more")
-            if job.port_offset + job.threads > sizes.threads_max:
-                raise ValueError(f"{name} has no {job.threads} ports from the {job.port_offset}th any more")
-        strangers = {
-            job.workers[rank].endpoint.address
-            for name, node in job.nodes.items()
+            if lease.number >= sizes.jobs_max or lease.lanes > sizes.lanes_max:
+                raise ValueError(
+                    f"{name} has no job number {lease.number}, or no packets of {lease.lanes} words, any more"
+                )
+            if lease.port_offset + lease.threads > sizes.threads_max:
+                raise ValueError(f"{name} has no {lease.threads} ports from the {lease.port_offset}th any more")
+        addresses = {
+            (name, lease.job.members.workers[rank].endpoint.address)
+            for name, node in lease.nodes.items()
             for rank in node.branch.ranks
-            if not self.switches[name].reaches(job.workers[rank].endpoint.address)
         }
+        strangers = {address for name, address in addresses if not self.switches[name].reaches(address)}
         if strangers:
             raise ValueError(
                 f"the configuration has no host with the address {', '.join(sorted(strangers))} there any more"
             )
         with contextlib.ExitStack() as undo:
-            for name, node in job.nodes.items():
-                if node.lease is not None:
+            for name, node in lease.nodes.items():
+                if node.slots is not None:
                     switch = self.switches[name]
-                    switch.leases.take_again(node.lease)
-                    undo.callback(switch.leases.give_back, node.lease)
-                    switch.room.take(job, name, self._need(node.branch, job.threads))
-                    undo.callback(switch.room.give_back, job, name)
-            if any(job.number in self.switches[name].numbered for name in job.nodes):
-                raise ValueError(f"another job has its number, {job.number}")
+                    switch.pool.take_again(node.slots)
+                    undo.callback(switch.pool.give_back, node.slots)
+                    switch.room.take(lease, name, self._need(node.branch, lease.threads))
+                    undo.callback(switch.room.give_back, lease, name)
+            if any(lease.number in self.switches[name].numbered for name in lease.nodes):
+                raise ValueError(f"another job has its number, {lease.number}")
             undo.pop_all()
-        for name in job.nodes:
-            self.switches[name].hold(job)
+        for name in lease.nodes:
+            self.switches[name].hold(lease)
 
-    def hold(self, job: Job) -> None:
-        """A job that was placed takes its number, and its room in the tables, at all its switches."""
-        for name, node in job.nodes.items():
+    def hold(self, lease: Lease) -> None:
+        """One that was placed takes its number, and its room in the tables, at all its switches."""
+        for name, node in lease.nodes.items():
             switch = self.switches[name]
-            switch.hold(job)
-            switch.number_next = (job.number + 1) % switch.sizes.jobs_max  # in turn: it is long before one comes again
-            switch.room.take(job, name, self._need(node.branch, job.threads))
+            switch.hold(lease)
+            switch.number_next = (lease.number + 1) % switch.sizes.jobs_max  # in turn: long before it comes again
+            switch.room.take(lease, name, self._need(node.branch, lease.threads))
 
-    def exchange(self, job: Job, lease: Job) -> None:
-        """Each gets what the other has: number, key and switches. They have equally many slots, threads and lanes."""
-        assert (job.slots, job.threads, job.lanes) == (lease.slots, lease.threads, lease.lanes), "a move changes none"
-        job.number, lease.number = lease.number, job.number
-        job.key, lease.key = lease.key, job.key
-        job.keys_reserved, lease.keys_reserved = lease.keys_reserved, job.keys_reserved
-        job.port_offset, lease.port_offset = lease.port_offset, job.port_offset
-        job.nodes, lease.nodes = lease.nodes, job.nodes
-        switches = [(self.switches[name], each) for each in (job, lease) for name in each.nodes]
-        for switch, each in switches:
-            switch.numbered[each.number] = each
-        for room in {switch.room for switch, _ in switches}:
-            room.exchange(job, lease)
-
-    def give_back(self, job: Job, node: Node) -> None:
-        """What the job has at this switch, but its number."""
-        assert node.lease is not None
+    def give_back(self, lease: Lease, node: Node) -> None:
+        """What it has at this switch, but its number."""
+        assert node.slots is not None
         switch = self.switches[node.branch.switch_name]
-        switch.leases.give_back(node.lease)
-        switch.tally.take_away(job.tenant, Amounts({SLOTS: node.lease.count}))
-        switch.room.give_back(job, switch.name)
-        node.lease = node.entry = None
+        switch.pool.give_back(node.slots)
+        switch.tally.take_away(lease.job.tenant, Amounts({SLOTS: node.slots.count}))
+        switch.room.give_back(lease, switch.name)
+        node.slots = node.entry = None
 
     def obstacle(self, offer: Offer, tenant: str) -> str:
         """Why these switches do not take a job, for a worker of this tenant; empty if they do."""
@@ -335,7 +324,7 @@ class Cluster:
             for room, (name, need) in self._needs(offer, self._slots(offer)).items():
                 if lacking := room.lacks(need, further=further):
                     short = shortage(lacking, name, *(a.of(lacking) for a in (room.total, room.taken, need)))
-                    found.append(f"{short}{_but(further)}: {_holders(room.jobs_with(lacking), tenant)}")
+                    found.append(f"{short}{_but(further)}: {_holders(room.leases_with(lacking), tenant)}")
         return ", and ".join(found)
 
     def never(self, offer: Offer) -> str:
@@ -408,7 +397,7 @@ class Cluster:
         needs = self._needs(offer, self._slots(offer)).items()
         switches = self.of(offer.tree)
         jobs_more = [
-            *(switch.leases.slots_free / offer.wish.most for switch in switches),
+            *(switch.pool.slots_free / offer.wish.most for switch in switches),
             *(switch.sizes.jobs_max - len(switch.numbered) for switch in switches),
             *((room.total - room.taken).of(name) / n for room, (_, need) in needs for name, n in need.items() if n),
         ]
@@ -451,8 +440,8 @@ class Cluster:
     def _take(self, offer: Offer) -> Grounds:
         switches = self.of(offer.tree)
         count = self._slots(offer)
-        leases = tuple(switch.leases.take(count) for switch in switches)
+        slots = tuple(switch.pool.take(count) for switch in switches)
         number = self._free_number(switches)
         assert number is not None, "there is room"
         threads = self.threads(offer, count)
-        return Grounds(offer.tree, tuple(lease for lease in leases if lease is not None), number, threads)
+        return Grounds(offer.tree, tuple(each for each in slots if each is not None), number, threads)

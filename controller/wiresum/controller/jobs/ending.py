@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from wiresum import join
 from wiresum.controller.jobs import outputs
 from wiresum.controller.jobs.cluster import Cluster
 from wiresum.controller.jobs.history import History
-from wiresum.controller.jobs.job import Event, Job, Presence, State, Worker
+from wiresum.controller.jobs.job import Event, Job, Lease, LeaseState, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.over import ORDERED, Over
 from wiresum.controller.jobs.refusal import Refusal
@@ -17,6 +18,8 @@ from wiresum.controller.jobs.saving import Saving
 from wiresum.controller.jobs.telling import Telling
 from wiresum.controller.jobs.tree import Phase
 from wiresum.controller.jobs.waiting import WaitingRoom
+
+log = logging.getLogger(__name__)
 
 
 class Ending:
@@ -31,27 +34,23 @@ class Ending:
         over: Over,
         limits: Limits,
         emit: Callable[[outputs.Output], None],
-        drop: Callable[[Job, float], None],
     ) -> None:
-        """`drop`: a job that ends does not move any more."""
         self._roster, self._cluster, self._waiting, self._telling = roster, cluster, waiting, telling
         self._saving, self._history, self._over, self._limits = saving, history, over, limits
-        self._emit, self._drop = emit, drop
+        self._emit = emit
 
     def give_up(self, job: Job, refusal: Refusal, now: float) -> None:
         """Of a job that forms or waits for slots."""
-        self._waiting.remove(job)
-        job.move(Event.GIVEN_UP, refusal.text)
+        self._waiting.remove(job.lease)
+        job.step(Event.GIVEN_UP, refusal.text)
         self._refuse_waiting(job, refusal)
         self._history.note_given_up(job, refusal.text, now)
         self._roster.forget(job)
-        self._waiting.serve()  # what was kept for it is free
 
     def stop(self, job: Job, ended: join.JobEnded, now: float) -> None:
         """Whether or not it has begun."""
-        if job.state in (State.FORMING, State.QUEUED):
-            job.ended = ended
-            self._over.note(job.name, job.tenant, job.resumed_id, ended, now)
+        if job.waits:
+            self._note_end(job, ended, now)
             self.give_up(job, Refusal("ABORTED", f"{job} did not begin, since {ended.reason}"), now)
         elif job.state is not State.ENDING:
             self.end(job, ended, now)
@@ -59,12 +58,11 @@ class Ending:
     def end(self, job: Job, ended: join.JobEnded, now: float, refusal: Refusal | None = None) -> None:
         """Of a job that has slots. `refusal`: to those who wait for a grant, if the usual one does not do."""
         has_begun = job.has_begun
-        self._drop(job, now)
-        job.move(Event.ENDED, ended.reason)
-        job.ended = ended
-        self._over.note(job.name, job.tenant, job.resumed_id, ended, now)
-        job.drained_at = now + self._limits.drain_ms_max / 1000
-        self._saving.save(job)
+        if job.move is not None and job.move.lease is not None:
+            self.release(job.move.lease, "the job has ended", now)
+        job.step(Event.ENDED, ended.reason)
+        self._note_end(job, ended, now)
+        self._saving.save(job.lease)
         code = "UNAVAILABLE" if ended.cause == join.JobEnded.SWITCH_LOST else "ABORTED"  # the first: ask again
         refusal = refusal or Refusal(code, f"{job} ended before it began: {ended.reason}")
         if has_begun:
@@ -73,46 +71,62 @@ class Ending:
             self._history.note_given_up(job, refusal.text, now)
         self._refuse_waiting(job, refusal)
         # A worker whose grant is not on disk yet hears this instead; one that has its grant has no Join any more.
-        for worker in job.workers.values():
+        for worker in job.members.workers.values():
             if worker.presence is Presence.GRANTED:
                 self._refuse(worker, refusal)
-        for worker in job.workers.values():
+        for worker in job.members.workers.values():
             if worker.presence is Presence.ATTENDING:
                 self._emit(outputs.Tell(worker, ended))
-        self._telling.evict(job)
+        self._telling.release(job.lease)
 
-    def clear(self, lease: Job, now: float) -> None:
-        """Of a lease that no job has: it is free when its switches have forgotten it."""
-        self._roster.add(lease)
+    def release(self, lease: Lease, why: str, now: float) -> None:
+        """Of one that a job was to move to, or has moved from."""
+        log.info("%s is released: %s", lease, why)
+        if lease.state is LeaseState.WANTED:
+            self._waiting.remove(lease)
+            return
+        self._roster.released[lease] = None
+        self._saving.save(lease)
+        self._telling.release(lease)
         self.clear_if_done(lease, now)
 
-    def clear_if_done(self, job: Job, now: float) -> None:
-        """Frees what the switches have forgotten, and forgets a job that has nothing any more."""
-        if job.state is State.MOVING and self._telling.give_back(job):
-            self._saving.save(job)
-            self._waiting.serve()
-        settled = all(w.told or w.presence in (Presence.LEFT, Presence.LOST) for w in job.workers.values())
-        if job.state is not State.ENDING or not (settled or now >= job.drained_at):
+    def clear_if_done(self, lease: Lease, now: float) -> None:
+        """Frees what its switches have forgotten, and forgets a lease that has nothing any more, with its job if that
+        ends. One that moves keeps its number, by which it is on disk."""
+        job, moves = lease.job, lease.is_current and lease.job.state is State.MOVING
+        if lease.is_current and not (moves or (job.state is State.ENDING and self._have_heard(job, now))):
             return
-        held_up = [name for name, node in job.nodes.items() if node.phase is not Phase.FORGOTTEN]
-        if any(self._cluster.switches[name].why_unusable() for name in held_up):
+        left = [name for name, node in lease.nodes.items() if node.phase is not Phase.FORGOTTEN]
+        if lease.is_current and not moves and any(self._cluster.switches[name].why_unusable() for name in left):
             self._roster.release_name(job)  # that may take long, and the job may begin elsewhere meanwhile
-        changed = self._telling.give_back(job)
-        if self._telling.has_given_back(job):
-            job.move(Event.CLEARED)
-            for worker in job.workers.values():
+        changed = self._telling.give_back(lease)
+        if left or moves:
+            if changed:
+                self._saving.save(lease)
+                self._waiting.due = True
+            return
+        self._telling.free_number(lease)
+        self._saving.forget(lease)
+        self._waiting.due = True
+        if lease.is_current:
+            job.step(Event.CLEARED)
+            for worker in job.members.workers.values():
                 self._emit(outputs.Close(worker))
             self._roster.forget(job)
-            if job.moves is None:
-                self._roster.members.note_gone(job)
-            self._saving.forget(job)
-            self._waiting.serve()
-        elif changed:
-            self._saving.save(job)
-            self._waiting.serve()
+            self._roster.tokens.note_gone(job)
+        else:
+            del self._roster.released[lease]
+
+    def _have_heard(self, job: Job, now: float) -> bool:
+        """Its workers, that it has ended: all that are there, or those that could."""
+        return job.members.have_heard() or now >= job.ended_at + self._limits.drain_ms_max / 1000
+
+    def _note_end(self, job: Job, ended: join.JobEnded, now: float) -> None:
+        job.ended, job.ended_at = ended, now
+        self._over.note(job.name, job.tenant, job.terms.resumed_id, ended, now)
 
     def _refuse_waiting(self, job: Job, refusal: Refusal) -> None:
-        for worker in job.workers.values():
+        for worker in job.members.workers.values():
             if worker.presence is Presence.WAITING:
                 worker.presence = Presence.LOST
                 self._refuse(worker, refusal)
@@ -120,7 +134,7 @@ class Ending:
     def _refuse(self, worker: Worker, refusal: Refusal) -> None:
         """One that would go on with a job after a loss would ask again. It does not if somebody has ended the job."""
         job, ended = worker.job, worker.job.ended
-        if job.shape is not None and ended is not None and ended.cause in ORDERED:
+        if job.terms.shape is not None and ended is not None and ended.cause in ORDERED:
             self._emit(outputs.RefuseForGood(worker, ended))
         else:
             self._emit(outputs.Refuse(worker, refusal))

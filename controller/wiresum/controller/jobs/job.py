@@ -1,5 +1,7 @@
-"""A job and its workers as data, and the states of a job: `TRANSITIONS` has every way from one to another. Pure.
+"""A job as data: its workers, what it has at switches, and a move under way. `TRANSITIONS` and `LEASE_FOLLOWING` have
+every way from one state to another. Pure.
 
+A job:
 forming    workers are asking; no switch knows of it yet
 queued     all have asked; it waits for slots
 admitting  slots are leased, and their switches are being told
@@ -7,6 +9,12 @@ running    all have their grants
 moving     its workers halt, its switches are told to forget it, and it waits for another lease (moving.py)
 ending     its switches are told to forget it, and its workers why it ended
 gone       the name, the number and the leases are free
+
+A lease, of which a job has one all its life, unless it moves: then it waits for the next, and what it had is released:
+wanted     the job forms, or the lease waits in the queue (waiting.py)
+admitting  it has its slots, and its switches are being told
+held       all its switches have it
+released   its switches are told to forget it; what they have forgotten is free
 """
 
 from __future__ import annotations
@@ -82,16 +90,6 @@ class Presence(enum.Enum):
     ATTENDING = "attending"
     LEFT = "left"
     LOST = "lost"
-
-
-class Wants(enum.Enum):
-    """What a job in the queue waits for."""
-
-    ROOM = "slots, a job number, or room in the tables, at all switches of a tree that covers its hosts"
-    TURN = "a job that has waited longer"
-    WORKER = "one of its workers, whose connection broke, to ask again"
-    SWITCH = "switches that take jobs"
-    QUOTA = "other jobs of its tenant to end"
 
 
 @dataclass(eq=False)
@@ -177,12 +175,12 @@ class Worker:
     def hang_up(self, now: float) -> None:
         """Its Join broke off. It says its positions again if it asks again."""
         self.away_since = now
-        if self.job.state in (State.FORMING, State.QUEUED):
+        if self.job.waits:
             self.positions = self.roles = b""
 
     def come_back(self, positions: bytes) -> None:
         self.away_since = None
-        shape = self.job.shape
+        shape = self.job.terms.shape
         if not self.positions and shape is not None and len(positions) == shape.slots * POSITION_BYTES:
             self.positions = positions
 
@@ -191,76 +189,9 @@ class Worker:
         return bool(self.attempt) and same_secret(self.attempt, attempt)
 
 
-@dataclass(frozen=True)
-class Asker:
-    """Who calls Join, as far as the service knows."""
-
-    name: str = ""
-    """For operators: the certificate's name, and the address."""
-    address: str = ""
-    """Empty: this host."""
-    certificate: str = ""
-    """Its serial."""
-    holder: str = ""
-    """The name in it."""
-    own_account: bool = False
-    """The certificate names no tenant, and so is one by its own name."""
-
-
-NOBODY = Asker()
-
-
-class Shape(NamedTuple):
-    """Of a lease that a job goes on at: as of the one that it had."""
-
-    slots: int
-    threads: int
-    lanes: int
-
-    def __str__(self) -> str:
-        return f"{self.slots} slots, {self.threads} threads, packets of {self.lanes} words"
-
-
-class Cause(enum.Enum):
-    SWITCH_LOST = "switch_lost"
-    SWITCH_RESTARTED = "switch_restarted"
-    SWITCH_DRAINED = "switch_drained"
-    INTERRUPTED = "interrupted"
-    """The service before has ended in the middle of a move, or a worker has halted because it had lost the service."""
-
-
 @dataclass(eq=False)
-class Move:
-    """From its cause until the workers are told their new lease."""
-
-    cause: Cause
-    reason: str
-    """A clause for people."""
-    since: float
-    lease: Job | None = None
-    """The job's next lease: in the queue, being admitted, or there, as its state says; None: it is not asked for."""
-    obstacle: str = ""
-    """Why there is no such lease."""
-    again_at: float = 0.0
-    """When another one may be asked for."""
-    halting_since: float = 0.0
-    """Since when they are to halt ..."""
-    told_at: float = 0.0
-    """... and when they were told so: once that was on disk."""
-    positions: dict[int, bytes] = field(default_factory=dict)
-    """By rank, of those that have halted, as they say them."""
-
-    def forgive(self, stalled: float) -> None:
-        """The service stood still for so many seconds."""
-        self.since += stalled
-        self.again_at += stalled
-        self.halting_since += stalled
-        self.told_at += stalled
-
-
-@dataclass(eq=False)
-class Moved:
-    """From then until all workers have gone on."""
+class GoingOn:
+    """From when a job has moved until all its workers have gone on."""
 
     at: float
     roles: dict[int, bytes]
@@ -270,110 +201,18 @@ class Moved:
 
 
 @dataclass(eq=False)
-class Job:
-    name: str
-    key_agreed: int = field(repr=False)
-    """A secret that its workers share (WIRESUM_KEY); 0: none. Not the packets' key: a user may use it for every job,
-    and a switch must not see a key twice."""
+class Members:
+    """Of one job."""
+
     world_size: int
-    created_at: float
-    tenant: str = ""
-    priority: int = 0
-    reserved: bool = False
-    """An operator created it, and set its terms."""
-    slots_reserved: int = 0
-    """0: the operator did not say."""
-    job_token: str = field(default="", repr=False)
-    """Workers must show it; empty: they need not."""
-    asker: Asker = NOBODY
-    """Its first worker."""
-    within: str = ""
-    """An operator created it for this switch, or those below it; empty: for any."""
-    candidates: frozenset[str] = frozenset()
-    """Names of the switches that all its workers hang on, or below."""
-    complete_by: float = math.inf
-    """When it gives up if a worker is still missing."""
-    offers: tuple[Offer, ...] = ()
-    """Where it may get slots, once all its workers have asked: at most one in each tree of the configuration."""
-    unfit: tuple[str, ...] = ()
-    """Of a lease: why other trees can never have it."""
-    shape: Shape | None = None
-    """Its workers have halted, and go on once it has such a lease; None: any lease will do, as the job begins there."""
-    resumed_id: bytes = field(default=b"", repr=False)
-    """Of a job that goes on: as its workers say; they prove with it that it is theirs."""
-    kind: int = 0
-    """Jobs of one kind lack the same: waiting.py."""
-    state: State = State.FORMING
     workers: dict[int, Worker] = field(default_factory=dict)
-    ticket: int = 0
-    """Orders jobs of the same priority in the queue."""
-    overtaken: int = 0
-    """How many later jobs got slots that it might have used."""
-    wants: Wants = Wants.ROOM
-    """Why it has no slots yet."""
-    waiting_said_at: float | None = None
-    nodes: dict[str, Node] = field(default_factory=dict)
-    """Its switches by name, the root first, once it has slots."""
-    number: int = 0
-    """At all its switches, until the last one has forgotten it."""
-    key: int = field(default=0, repr=False)
-    """Of its packets; drawn when it gets its slots."""
-    keys_reserved: int = 0
-    """How many keys of the sequence were reserved then; 0: it was restored."""
-    slots: int = 0
-    """At each of its switches; 0: it has none yet."""
-    threads: int = 0
-    port_offset: int = 0
-    """At all of its switches: thread t talks to their port `port_offset + t`."""
-    lanes: int = 0
-    progress_at: float = 0.0
-    """When a worker's rounds last moved, which takes a packet of every worker."""
-    active_at: float | None = None
-    """When its root was last seen to have summed something."""
-    results: int | None = None
-    """The root's newest count."""
-    count_asked_at: float = 0.0
-    move_number: int = 0
-    """Of its newest move; 0: it has never moved."""
-    moving: Move | None = None
-    """It moves, or looks for a place to move to."""
-    moved: Moved | None = None
-    """It has moved, and not all of its workers have gone on."""
-    waits_to_move_since: float | None = None
-    """A worker has halted by itself, and moves of its tenant's jobs have been asked for too often (asked_moves.py)."""
-    moves: Job | None = None
-    """This is no job, but the next lease of that one, or, once it has moved, the lease that it had."""
-    restored: bool = False
-    """It ran before the service was started."""
-    may_be_halted: set[int] = field(default_factory=set)
-    """Ranks that the service before may have told to halt, and that have not said anything yet."""
-    attend_s_max: float = 0.0
-    """How long a granted worker may take to its first heartbeat."""
-    unsaved: bool = False
-    """A worker has left, or has another certificate, and that is not on disk yet."""
-    tick_fails: bool = False
-    """A bug keeps it from being watched."""
-    ended: join.JobEnded | None = None
-    drained_at: float = 0.0
+    """By rank: those that have asked."""
     left_first: Worker | None = None
     left_at: float = 0.0
-
-    def __str__(self) -> str:
-        return f"job {self.name!r}" if self.moves is None else f"a lease of job {self.name!r}"
-
-    @property
-    def root(self) -> Node:
-        """Of a job that has slots."""
-        return next(iter(self.nodes.values()))
-
-    @property
-    def switch_name(self) -> str:
-        """The root's; empty: it has no slots."""
-        return next(iter(self.nodes), "")
-
-    def where(self) -> str:
-        """Its switches, in words."""
-        return in_words(self.nodes)
+    may_be_halted: set[int] = field(default_factory=set)
+    """Ranks that the service before may have told to halt, and that have not said anything yet."""
+    going_on: GoingOn | None = None
+    """The job has moved, and not all of them have gone on."""
 
     def missing(self, *, without: Worker | None = None) -> str:
         """Which ranks have not asked; `without` counts as one."""
@@ -399,26 +238,316 @@ class Job:
                 return False
         return True
 
+    def all_left(self) -> bool:
+        return all(worker.presence is Presence.LEFT for worker in self.workers.values())
+
+    def have_heard(self) -> bool:
+        """That the job has ended: all that are still there."""
+        return all(worker.told or worker.presence in (Presence.LEFT, Presence.LOST) for worker in self.workers.values())
+
+    def note_left(self, worker: Worker, now: float) -> None:
+        worker.presence = Presence.LEFT
+        if self.left_first is None:
+            self.left_first, self.left_at = worker, now
+
+    def forget_positions(self) -> None:
+        """They are remembered for a while longer than what they said."""
+        self.going_on = None
+        for worker in self.workers.values():
+            worker.positions = worker.roles = b""
+
+    def forgive(self, stalled: float, now: float) -> None:
+        """The service stood still for so many seconds: nobody was silent meanwhile."""
+        self.left_at += stalled
+        if self.going_on is not None:
+            self.going_on.at += stalled
+        for worker in self.workers.values():
+            worker.heard_at += stalled
+            worker.counted_at += stalled
+            worker.deadline += stalled
+            if worker.broken_at is not None:
+                worker.broken_at, worker.broken_in_silence = now, True
+            if worker.away_since is not None:
+                worker.away_since += stalled
+
+
+class Shape(NamedTuple):
+    """Of a lease that a job goes on at: as of the one that it had."""
+
+    slots: int
+    threads: int
+    lanes: int
+
+    def __str__(self) -> str:
+        return f"{self.slots} slots, {self.threads} threads, packets of {self.lanes} words"
+
+
+class Wants(enum.Enum):
+    """What a lease in the queue waits for."""
+
+    ROOM = "slots, a job number, or room in the tables, at all switches of a tree that covers its hosts"
+    TURN = "a job that has waited longer"
+    WORKER = "one of its workers, whose connection broke, to ask again"
+    SWITCH = "switches that take jobs"
+    QUOTA = "other jobs of its tenant to end"
+
+
+class LeaseState(enum.Enum):
+    WANTED = "wanted"
+    ADMITTING = "admitting"
+    HELD = "held"
+    RELEASED = "released"
+
+
+LEASE_FOLLOWING: Mapping[LeaseState, frozenset[LeaseState]] = {
+    LeaseState.WANTED: frozenset({LeaseState.ADMITTING}),
+    LeaseState.ADMITTING: frozenset({LeaseState.HELD, LeaseState.RELEASED}),
+    LeaseState.HELD: frozenset({LeaseState.RELEASED}),
+    LeaseState.RELEASED: frozenset(),
+}
+
+
+@dataclass(eq=False)
+class Lease:
+    """Compared by identity."""
+
+    job: Job = field(repr=False)
+    shape: Shape | None = None
+    """The job has halted, and goes on once it has such a lease; None: any will do, as the job begins there."""
+    state: LeaseState = LeaseState.WANTED
+    offers: tuple[Offer, ...] = ()
+    """Where it may get slots: at most one in each tree of the configuration."""
+    unfit: tuple[str, ...] = ()
+    """Of one to move to: why other trees can never have it."""
+    kind: int = 0
+    """Leases of one kind lack the same: waiting.py."""
+    ticket: int = 0
+    """Orders jobs of the same priority in the queue."""
+    overtaken: int = 0
+    """How many later ones got slots that it might have used."""
+    wants: Wants = Wants.ROOM
+    """Why it has no slots yet."""
+    nodes: dict[str, Node] = field(default_factory=dict)
+    """Its switches by name, the root first, once it has slots."""
+    number: int = 0
+    """At all its switches, until the last one has forgotten it."""
+    key: int = field(default=0, repr=False)
+    """Of its packets; drawn when it gets its slots."""
+    keys_reserved: int = 0
+    """How many keys of the sequence were reserved then; 0: it was restored."""
+    slots: int = 0
+    """At each of its switches; 0: it has none yet."""
+    threads: int = 0
+    port_offset: int = 0
+    """At all of its switches: thread t talks to their port `port_offset + t`."""
+    lanes: int = 0
+
+    def __str__(self) -> str:
+        return str(self.job) if self.is_current else f"a lease of {self.job}"
+
+    @property
+    def is_current(self) -> bool:
+        """Is it what its job has? If not, the job is to move to it, or does not use it any more."""
+        return self.job.lease is self
+
+    @property
+    def root(self) -> Node:
+        """Of one that has slots."""
+        return next(iter(self.nodes.values()))
+
+    @property
+    def switch_name(self) -> str:
+        """The root's; empty: it has no slots."""
+        return next(iter(self.nodes), "")
+
+    def where(self) -> str:
+        """Its switches, in words."""
+        return in_words(self.nodes)
+
+    def step(self, state: LeaseState) -> None:
+        assert state in LEASE_FOLLOWING[self.state], f"{self} is {self.state.value}: {state.value}"
+        self.state = state
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Who calls Join, as far as the service knows."""
+
+    name: str = ""
+    """For operators: the certificate's name, and the address."""
+    address: str = ""
+    """Empty: this host."""
+    certificate: str = ""
+    """Its serial."""
+    holder: str = ""
+    """The name in it."""
+    own_account: bool = False
+    """The certificate names no tenant, and so is one by its own name."""
+    expires_at: float = 0.0
+    """When the certificate does, in Unix time; 0: unknown, or there is none."""
+
+
+NOBODY = Asker()
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What its first worker, or its operator, has said of a job."""
+
+    key_agreed: int = field(default=0, repr=False)
+    """A secret that its workers share (WIRESUM_KEY); 0: none. Not the packets' key: a user may use it for every job,
+    and a switch must not see a key twice."""
+    priority: int = 0
+    reserved: bool = False
+    """An operator created it, and set its terms."""
+    slots_reserved: int = 0
+    """0: the operator did not say."""
+    job_token: str = field(default="", repr=False)
+    """Workers must show it; empty: they need not."""
+    within: str = ""
+    """An operator created it for this switch, or those below it; empty: for any."""
+    asker: Asker = NOBODY
+    """Its first worker."""
+    shape: Shape | None = None
+    """Its workers have halted elsewhere, and go on here with such a lease; None: it begins here."""
+    resumed_id: bytes = field(default=b"", repr=False)
+    """Of a job that goes on: as its workers say; they prove with it that it is theirs."""
+
+
+class Cause(enum.Enum):
+    SWITCH_LOST = "switch_lost"
+    SWITCH_RESTARTED = "switch_restarted"
+    SWITCH_DRAINED = "switch_drained"
+    INTERRUPTED = "interrupted"
+    """The service before has ended in the middle of a move, or a worker has halted because it had lost the service."""
+
+
+@dataclass(eq=False)
+class Move:
+    """A move under way, from its cause until the workers are told their new lease."""
+
+    cause: Cause
+    reason: str
+    """A clause for people."""
+    since: float
+    lease: Lease | None = None
+    """The job's next one: in the queue, being admitted, or there, as its state says; None: it is not asked for."""
+    obstacle: str = ""
+    """Why there is no such lease."""
+    again_at: float = 0.0
+    """When another one may be asked for."""
+    halting_since: float = 0.0
+    """Since when they are to halt ..."""
+    told_at: float = 0.0
+    """... and when they were told so: once that was on disk."""
+    positions: dict[int, bytes] = field(default_factory=dict)
+    """By rank, of those that have halted, as they say them."""
+
+    def forgive(self, stalled: float) -> None:
+        """The service stood still for so many seconds."""
+        self.since += stalled
+        self.again_at += stalled
+        self.halting_since += stalled
+        self.told_at += stalled
+
+
+@dataclass(eq=False)
+class Watch:
+    """When a job that runs was last seen to do something."""
+
+    progress_at: float = 0.0
+    """When a worker's rounds last moved, which takes a packet of every worker."""
+    active_at: float | None = None
+    """When its root was last seen to have summed something."""
+    results: int | None = None
+    """The root's newest count."""
+    count_asked_at: float = 0.0
+    attend_s_max: float = 0.0
+    """How long a granted worker may take to its first heartbeat."""
+    restored: bool = False
+    """It ran before the service was started."""
+
+    def note_progress(self, now: float) -> None:
+        self.progress_at = now
+
+    def forgive(self, stalled: float) -> None:
+        self.progress_at += stalled
+        if self.active_at is not None:
+            self.active_at += stalled
+
+
+@dataclass(eq=False)
+class Job:
+    """Each field has one writer, a module of this package, besides the methods here; so have those of its parts."""
+
+    name: str
+    created_at: float
+    terms: Terms
+    members: Members
+    tenant: str = ""
+    candidates: frozenset[str] = frozenset()
+    """Names of the switches that all its workers hang on, or below."""
+    complete_by: float = math.inf
+    """When it gives up if a worker is still missing."""
+    state: State = State.FORMING
+    lease: Lease = field(init=False)
+    """What it has, or waits for."""
+    waiting_said_at: float | None = None
+    move_number: int = 0
+    """Of its newest move; 0: it has never moved."""
+    move: Move | None = None
+    """It moves, or looks for a place to move to."""
+    waits_to_move_since: float | None = None
+    """A worker has halted by itself, and moves of its tenant's jobs have been asked for too often (asked_moves.py)."""
+    watch: Watch = field(default_factory=Watch)
+    unsaved: bool = False
+    """A worker has left, or has another certificate, and that is not on disk yet."""
+    tick_fails: bool = False
+    """A bug keeps it from being watched."""
+    ended: join.JobEnded | None = None
+    ended_at: float = 0.0
+    """Since when its workers may hear that, from this service."""
+
+    def __post_init__(self) -> None:
+        self.lease = Lease(self, self.terms.shape)
+
+    def __str__(self) -> str:
+        return f"job {self.name!r}"
+
+    @property
+    def waits(self) -> bool:
+        """For workers or slots."""
+        return self.state in (State.FORMING, State.QUEUED)
+
     @property
     def has_begun(self) -> bool:
         """Its workers have their grants, and it has not ended."""
         return self.state in (State.RUNNING, State.MOVING)
 
-    def all_left(self) -> bool:
-        return all(worker.presence is Presence.LEFT for worker in self.workers.values())
-
     @property
     def positions_bytes(self) -> int:
         """What its workers say before it goes on, and are told: so much at most."""
-        return self.world_size * self.shape.slots * (POSITION_BYTES + ROLE_BYTES) if self.shape is not None else 0
+        shape = self.terms.shape
+        return self.members.world_size * shape.slots * (POSITION_BYTES + ROLE_BYTES) if shape is not None else 0
 
-    def move(self, event: Event, why: str = "") -> None:
+    def step(self, event: Event, why: str = "") -> None:
         assert (self.state, event) in TRANSITIONS, f"{self} is {self.state.value}: {event.value}"
         self.state = TRANSITIONS[self.state, event]
-        if self.state in (State.ENDING, State.GONE):  # its workers are remembered for a while
-            for worker in self.workers.values():
-                worker.positions = worker.roles = b""
+        if self.state in (State.ENDING, State.GONE):
+            self.move = None
+            self.members.forget_positions()
         log.info("%s is %s: %s", self, self.state.value, why or event.value)
+
+    def forgive(self, stalled: float, now: float) -> None:
+        """The service stood still for so many seconds: no deadline passed meanwhile."""
+        self.complete_by += stalled
+        self.ended_at += stalled
+        if self.waits_to_move_since is not None:
+            self.waits_to_move_since += stalled
+        if self.move is not None:
+            self.move.forgive(stalled)
+        self.watch.forgive(stalled)
+        self.members.forgive(stalled, now)
 
 
 def _runs(numbers: Sequence[int]) -> str:

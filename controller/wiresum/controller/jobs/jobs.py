@@ -2,10 +2,14 @@
 
 The owner of a `Jobs` tells it what happened (a request came, a stream broke, a switch answered, time passed) and when,
 in seconds of a monotonic clock. Then it carries out what `take_outputs` gives, in order. The states of a job are in
-job.py, who gets slots next in waiting.py, where in cluster.py, how a job moves in moving.py, and how it ends in
-ending.py.
+job.py, those of what it has at switches in lease.py, who gets slots next in waiting.py, where in cluster.py, how a job
+moves in moving.py, and how it ends in ending.py.
 
-A lease returns to its pool only when its switch has forgotten the job and every worker has left, was lost, or has been
+Calls go one way: from here to moving.py, to ending.py, and to what is told, written and queued. None of these calls
+back, so nothing of a job changes behind the back of a caller that is changing it. What one job leaves to others, as
+slots that are free, is a mark (`WaitingRoom.due`) until the event has been dealt with.
+
+Slots return to their pool only when the switch has forgotten the lease and every worker has left, was lost, or has been
 told; the last for a bounded time, since a worker may not be listening. What the job leaves in the cells means nothing
 to the next one, which has another key (keys.py). A job may have several switches (tree.py); telling.py tells them.
 """
@@ -18,11 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 from wiresum import join
 from wiresum.controller.driver import DriverError, Reconciled
 from wiresum.controller.jobs import asking, lost_workers, outputs
-from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch
+from wiresum.controller.jobs.cluster import Cluster, Switch
 from wiresum.controller.jobs.ending import Ending
-from wiresum.controller.jobs.granting import reply_to, settle, settle_entries
+from wiresum.controller.jobs.granting import number_workers, reply_to, settle, settle_entries
 from wiresum.controller.jobs.history import History
-from wiresum.controller.jobs.job import NOBODY, Asker, Cause, Event, Job, Presence, State, Worker
+from wiresum.controller.jobs.job import NOBODY, Asker, Cause, Event, Job, Lease, Presence, State, Worker
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.moving import Moving
@@ -34,7 +38,6 @@ from wiresum.controller.jobs.reservations import Reservations
 from wiresum.controller.jobs.roster import Roster
 from wiresum.controller.jobs.saving import Saving
 from wiresum.controller.jobs.set_aside import RecordsSetAside
-from wiresum.controller.jobs.stall import forgive
 from wiresum.controller.jobs.telling import Telling
 from wiresum.controller.jobs.waiting import WaitingRoom
 from wiresum.join.constants import REASON_CHARACTERS_MAX
@@ -59,7 +62,7 @@ class Jobs:
         self.cluster = Cluster(switches)
         self._keys = keys
         self.quotas = Quotas(quotas)
-        self.waiting = WaitingRoom(self.cluster, self.quotas, self.limits, self._give)
+        self.waiting = WaitingRoom(self.cluster, self.quotas, self.limits)
         self._outputs: list[outputs.Output] = []
         emit = self._outputs.append
         self._telling = Telling(self.cluster, self.limits, emit)
@@ -79,7 +82,6 @@ class Jobs:
             self._over,
             self.limits,
             emit,
-            lambda job, now: self.moving.drop(job, now),  # noqa: PLW0108 - it is made below
         )
         self.moving = Moving(
             self.cluster, self.waiting, self._telling, keys, self.limits, emit, self._saving, self.ending
@@ -96,6 +98,8 @@ class Jobs:
         return len(self.roster)
 
     def take_outputs(self) -> list[outputs.Output]:
+        """What is to be carried out since it was called last. First, slots that are free are given to who waits."""
+        self._serve()
         taken = list(self._outputs)
         self._outputs.clear()
         return taken
@@ -123,10 +127,10 @@ class Jobs:
                 return holder
         job = self._enter(job, request, asker, now)
         worker = asking.new_worker(job, request, asker, now, deadline)
-        replaced = job.workers.get(worker.rank)
+        replaced = job.members.workers.get(worker.rank)
         if replaced is not None:
             replaced.presence = Presence.LOST
-        job.workers[worker.rank] = worker
+        job.members.workers[worker.rank] = worker
         self._queue_if_whole(job, now)
         return worker
 
@@ -144,8 +148,10 @@ class Jobs:
         worker.stream += 1
         worker.heard_at = worker.attended_at = now
         worker.away_since = worker.broken_at = None
+        worker.certificate_expires_at = asker.expires_at
         if asker.certificate != worker.certificate:
-            worker.certificate, worker.holder, worker.job.unsaved = asker.certificate, asker.holder, True
+            worker.certificate, worker.holder = asker.certificate, asker.holder
+            self._saving.save_soon(worker.job)
         if worker.job.has_begun:
             worker.presence = Presence.ATTENDING
             worker.positions = worker.roles = b""  # it has its grant
@@ -159,7 +165,7 @@ class Jobs:
         worker.contributions = None
         if round_newest != worker.round_newest:
             worker.round_newest = round_newest
-            worker.job.progress_at = now
+            worker.job.watch.note_progress(now)
         if halted is None:
             self.moving.goes_on(worker)
         else:
@@ -176,25 +182,23 @@ class Jobs:
             worker.broken_in_silence = resumed or now - worker.heard_at > self.limits.suspect_ms / 1000
         else:  # it hung up on an ended job, as it should
             worker.presence = Presence.LOST
-            self.ending.clear_if_done(worker.job, now)
+            self.ending.clear_if_done(worker.job.lease, now)
 
     def told(self, worker: Worker, now: float) -> None:
         """The worker has been sent its `Tell`."""
         worker.told = True
-        self.ending.clear_if_done(worker.job, now)
+        self.ending.clear_if_done(worker.job.lease, now)
 
     def leave(self, request: join.LeaveRequest, now: float) -> None:
         worker = self._find_to_order(request.member)
         job = worker.job
-        worker.presence = Presence.LEFT
+        job.members.note_left(worker, now)
         self._outputs.append(outputs.Close(worker))
-        if job.left_first is None:
-            job.left_first, job.left_at = worker, now
-        if job.has_begun and job.all_left():
+        if job.has_begun and job.members.all_left():
             self.ending.end(job, join.JobEnded(reason="all workers have left"), now)
         else:
-            job.unsaved = True
-        self.ending.clear_if_done(job, now)
+            self._saving.save_soon(job)
+        self.ending.clear_if_done(job.lease, now)
 
     def abort(self, request: join.AbortRequest, now: float) -> None:
         worker = self._find_to_order(request.member)
@@ -229,14 +233,16 @@ class Jobs:
         """Returns how many jobs the switch has. Raises a `Refusal` if there is no such switch."""
         switches = self.cluster.drain(switch_name, resume=resume)
         self._outputs.extend(outputs.SaveDraining(switch.name, switch.draining) for switch in switches)
-        self.waiting.serve()
-        return len({job for switch in switches for job in switch.jobs_with_slots()})
+        self.waiting.due = True
+        return len({lease for switch in switches for lease in switch.leases_with_slots()})
 
     def expel(self, is_revoked: Callable[[str], bool], now: float) -> None:
         """Ends the jobs of workers whose certificates, by their serials, are revoked."""
         there = (Presence.WAITING, Presence.GRANTED, Presence.ATTENDING)
         for job in self.roster.all():
-            worker = next((w for w in job.workers.values() if w.presence in there and is_revoked(w.certificate)), None)
+            worker = next(
+                (w for w in job.members.workers.values() if w.presence in there and is_revoked(w.certificate)), None
+            )
             if worker is not None:
                 text = f"{worker} may not go on: its certificate was revoked"
                 log.warning("%s: %s", job, text)
@@ -253,9 +259,9 @@ class Jobs:
         switch.trouble = trouble
         switch.note_unready()
         if not trouble:
-            for job in switch.held():  # it was cut off: workers get time to be heard
-                job.progress_at = now
-                if job.moving is not None:  # it looked for another place, and may not need it now
+            for job in [lease.job for lease in switch.held() if lease.is_current]:
+                job.watch.note_progress(now)  # it was cut off: workers get time to be heard
+                if job.move is not None:  # it looked for another place, and may not need it now
                     self.moving.look(job, now)
             self._telling.reconcile(switch)
 
@@ -263,8 +269,9 @@ class Jobs:
         self, switch_name: str, number: int, contributions: Sequence[int], now: float, results: int = 0
     ) -> None:
         """What the switch has counted for a job: packets by contributor, and sums. Empty if it could not say."""
-        if job := self._telling.numbered(switch_name, number):
-            lost_workers.note_counted(job, job.nodes[switch_name], contributions, results, now)
+        lease = self._telling.numbered(switch_name, number)
+        if lease is not None and lease.is_current:
+            lost_workers.note_counted(lease.job, lease.nodes[switch_name], contributions, results, now)
 
     def reconciled(self, asked: outputs.Reconcile, found: Reconciled, now: float) -> None:
         """The switch holds what it was asked to, unless it has lost its cells and with them its jobs."""
@@ -272,22 +279,23 @@ class Jobs:
         self._note_keys(switch, found.keys_reserved)
         if found.reloaded and asked.entries:
             reason = f"{switch.name} was started anew, and what it had summed is lost"
-            for job in switch.held():
-                self._lose(job, reason, now, Cause.SWITCH_RESTARTED)
+            for lease in switch.held():
+                self._lose(lease, reason, now, Cause.SWITCH_RESTARTED)
             self._telling.reconcile(switch)
             return
         switch.reconciled, switch.unready = not switch.trouble, None
-        for job in self._telling.reconciled(asked):
-            self.ending.clear_if_done(job, now)
-        for job, reason in self._telling.strangers(asked, found):
-            log.error("%s cannot go on: %s", job, reason)
-            self._lose(job, reason, now)
-        self.waiting.serve()
+        for lease in self._telling.reconciled(asked):
+            self.ending.clear_if_done(lease, now)
+        for lease, reason in self._telling.strangers(asked, found):
+            log.error("%s cannot go on: %s", lease, reason)
+            self._lose(lease, reason, now)
+        self.waiting.due = True
 
-    def _lose(self, job: Job, reason: str, now: float, cause: Cause | None = None) -> None:
-        """A switch has lost what it had of a job. `cause`: for which it may move."""
-        if job.moves is not None:
-            self.moving.abandon(job, reason, now)
+    def _lose(self, lease: Lease, reason: str, now: float, cause: Cause | None = None) -> None:
+        """A switch has lost what it had of it. `cause`: for which the job may move."""
+        job = lease.job
+        if not lease.is_current:
+            self.moving.abandon(lease, reason, now)
         elif cause is None or not self.moving.must_move(job, cause, reason, now):
             self.ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
 
@@ -296,11 +304,11 @@ class Jobs:
         self.cluster.switches[switch_name].note_unready(failure, now + self.limits.evict_retry_ms / 1000)
 
     def admitted(self, switch_name: str, number: int, now: float) -> None:
-        job = self._telling.admitted(switch_name, number)
-        if job is not None and job.moves is not None:
-            self.moving.admitted(job, now)
-        elif job is not None:
-            self._begin(job, now)
+        lease = self._telling.admitted(switch_name, number)
+        if lease is not None and lease.is_current:
+            self._begin(lease.job, now)
+        elif lease is not None:
+            self.moving.admitted(lease, now)
 
     def _begin(self, job: Job, now: float) -> None:
         try:
@@ -308,26 +316,28 @@ class Jobs:
         except Refusal as refusal:
             self.ending.end(job, join.JobEnded(reason=refusal.text), now, refusal)
             return
-        job.move(Event.ADMITTED)
-        job.attend_s_max = self.limits.attend_ms_max / 1000
-        job.progress_at = now
-        for worker in job.workers.values():
+        job.step(Event.ADMITTED)
+        job.watch.attend_s_max = self.limits.attend_ms_max / 1000
+        job.watch.note_progress(now)
+        workers = job.members.workers.values()
+        for worker in workers:
             worker.presence = Presence.GRANTED
             worker.heard_at = now
-        self.roster.members.add(job)
-        self._saving.save(job)
+        self.roster.tokens.add(job)
+        self._saving.save(job.lease)
         self.reservations.forget(job.name)
-        for worker in job.workers.values():
+        for worker in workers:
             self._grant(worker)
 
     def refused(self, switch_name: str, number: int, text: str, now: float) -> None:
         """The switch did not take the job, or could not be asked; it may hold part of it."""
-        job = self._telling.refused(switch_name, number)
-        if job is None:
+        lease = self._telling.refused(switch_name, number)
+        if lease is None:
             return
-        if job.moves is not None:
-            self.moving.abandon(job, f"{switch_name} did not take it: {text}", now)
+        if not lease.is_current:
+            self.moving.abandon(lease, f"{switch_name} did not take it: {text}", now)
             return
+        job = lease.job
         if trouble := self.cluster.switches[switch_name].trouble:
             refusal = Refusal("UNAVAILABLE", f"{switch_name} was lost when it was given {job}: {trouble}")
         else:
@@ -335,19 +345,18 @@ class Jobs:
         self.ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text), now, refusal)
 
     def evicted(self, switch_name: str, number: int, now: float) -> None:
-        job = self._telling.evicted(switch_name, number)
-        if job is not None:
-            self.ending.clear_if_done(job, now)
+        lease = self._telling.evicted(switch_name, number)
+        if lease is not None:
+            self.ending.clear_if_done(lease, now)
 
     def evict_failed(self, switch_name: str, number: int, now: float) -> None:
         self._telling.evict_failed(switch_name, number, now)
 
     def hold_up(self, why: str) -> None:
         """From now on no job gets slots, since the state cannot be written; empty: they do again."""
-        self.waiting.held_up = why
-        self.waiting.serve()
+        self.waiting.held_up, self.waiting.due = why, True
 
-    def waits_for_disk(self, output: outputs.Grant | outputs.Halt | outputs.Move, now: float) -> None:
+    def waits_for_disk(self, output: outputs.Grant | outputs.Halt | outputs.GoOn, now: float) -> None:
         """What it follows from is not on disk yet, so the worker is not late."""
         if not isinstance(output, outputs.Halt):
             output.worker.heard_at = now
@@ -361,21 +370,32 @@ class Jobs:
         self._ticked_at = now
         if stalled > self.limits.stall_ms_max / 1000:
             self._resumed_at = now
-            forgive(stalled, now, self.roster.all(), self.cluster.switches.values())
+            self._forgive(stalled, now)
         self.waiting.tick()
+        self._serve()
         for job in self.roster.all():
             self._tick_alone(job, now)
+        for lease in list(self.roster.released):
+            self._telling.try_again(lease, now)
         for switch in self.cluster.switches.values():
             again_at = switch.reconcile_again_at
             if again_at is not None and now >= again_at and not switch.trouble and not switch.reconciled:
                 self._telling.reconcile(switch)
         self.reservations.tick(now, self.roster.named)
 
+    def _forgive(self, stalled: float, now: float) -> None:
+        """The service stood still: nobody was silent meanwhile, and no deadline passed."""
+        log.warning("this service was stopped for %.1f s, which it does not count against workers", stalled)
+        for switch in self.cluster.switches.values():
+            switch.trouble_since += stalled
+        for job in self.roster.all():
+            job.forgive(stalled, now)
+
     def close(self, reason: str, now: float, *, keep_jobs: bool = False) -> None:
         """No job can form any more. Those that run end, unless they are kept for the next controller."""
         self._closing = self.waiting.held_up = f"{reason}: start it again, and the worker will find it"
         for job in self.roster.all():
-            if job.state in (State.FORMING, State.QUEUED):
+            if job.waits:
                 self.ending.give_up(job, Refusal("UNAVAILABLE", self._closing), now)
             elif (job.state is State.ADMITTING or job.has_begun) and not keep_jobs:
                 self.ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
@@ -397,7 +417,7 @@ class Jobs:
 
         def take(record: JobRecord) -> Job:
             job = job_of(record, now, self._unix_offset)
-            self.cluster.take_again(job)
+            self.cluster.take_again(job.lease)
             return job
 
         for job in self.set_aside.restore(state.jobs, state.set_aside, take):
@@ -408,15 +428,15 @@ class Jobs:
                 self.ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=state.past), now)
 
     def _restore_job(self, job: Job, now: float) -> None:
-        settle_entries(job, lambda name: self.cluster.switches[name].endpoint)
-        job.attend_s_max = self.limits.reattend_ms_max / 1000
+        settle_entries(job.lease, lambda name: self.cluster.switches[name].endpoint)
+        number_workers(job)
+        job.watch.attend_s_max = self.limits.reattend_ms_max / 1000
         self.roster.add(job)
-        self.roster.members.add(job)
+        self.roster.tokens.add(job)
         if job.state is not State.ENDING or job.name not in self.roster.named:
             self.roster.named[job.name] = job
         if job.state is State.ENDING:
-            job.drained_at = now + self.limits.drain_ms_max / 1000
-            self._telling.evict(job)
+            self._telling.release(job.lease)
         else:
             self.moving.restore(job, now)
 
@@ -424,7 +444,7 @@ class Jobs:
 
     def find(self, member: join.Member, *, gone: bool = False) -> Worker:
         """`gone`: also one of a job that is over. Raises a `Refusal` if it is not a member."""
-        worker = self.roster.members.find(member, gone=gone)
+        worker = self.roster.tokens.find(member, gone=gone)
         if worker is None:
             raise _not_a_member()
         return worker
@@ -439,14 +459,15 @@ class Jobs:
         if job is None:
             reservation = self.reservations.get(request.job_name)
             job = asking.new_job(request, asker, reservation, now)
-            waiting = [other for other in self.roster.all() if other.state in (State.FORMING, State.QUEUED)]
+            waiting = [other for other in self.roster.all() if other.waits]
             self.waiting.check_can_form(job, waiting)
             self._keys.check_left(len(waiting))
+            job.complete_by = now + self.quotas.of(job.tenant).forming_ms_max / 1000
             job.candidates = self.waiting.candidates(job, request.endpoint.address)
             self.roster.add(job)
             self.roster.named[job.name] = job
-            goes_on = f", and goes on here, since {request.resumed.reason}" if job.shape is not None else ""
-            log.info("%s of %d workers forms, for %s%s", job, job.world_size, asker.name or "this host", goes_on)
+            goes_on = f", and goes on here, since {request.resumed.reason}" if job.terms.shape is not None else ""
+            log.info("%s of %d workers forms, for %s%s", job, request.world_size, asker.name or "this host", goes_on)
         else:
             asking.check_fits(job, request, asker)
             job.candidates = self.waiting.candidates(job, request.endpoint.address)
@@ -467,26 +488,26 @@ class Jobs:
         self._queue_if_whole(worker.job, now)
 
     def _queue_if_whole(self, job: Job, now: float) -> None:
-        if job.state not in (State.FORMING, State.QUEUED) or not job.is_whole():
+        if not job.waits or not job.members.is_whole():
             return
         try:
             asking.check_whole(job)
-            self.waiting.look_for_offers(job)
+            self.waiting.look_for_offers(job.lease, job.candidates)
         except Refusal as refusal:
             self.ending.give_up(job, refusal, now)
             return
         if job.state is State.FORMING:
-            job.move(Event.COMPLETED)
-            self.waiting.add(job)
-        if job.state is State.QUEUED:
-            self.waiting.serve()
+            job.step(Event.COMPLETED)
+            self.waiting.add(job.lease)
+        self.waiting.due = True
+        self._serve()
         self._give_up_if_not_to_wait(job, now)
 
     def _give_up_if_not_to_wait(self, job: Job, now: float) -> None:
         """Of a job that was tried, and got no slots."""
-        if job.state is not State.QUEUED or self.waiting.due:
+        if job.state is not State.QUEUED or not self.waiting.has_tried(job.lease):
             return
-        if any(worker.admission != join.Admission.QUEUE for worker in job.workers.values()):
+        if any(worker.admission != join.Admission.QUEUE for worker in job.members.workers.values()):
             text = f"{self.waiting.what(job).reason}; its workers do without it"
             self.ending.give_up(job, Refusal("RESOURCE_EXHAUSTED", text), now)
 
@@ -503,7 +524,7 @@ class Jobs:
             asking.check_secrets(own, request)
         job = own or asking.new_job(request, asker, None, now)
         worker = asking.new_worker(job, request, asker, now, now)
-        worker.presence = Presence.LOST
+        worker.presence, worker.positions = Presence.LOST, b""
         if ended is None:
             is_left = resumed.ended.cause == join.JobEnded.WORKER_LEFT
             ended = lost_workers.left(worker) if is_left else lost_workers.aborted(worker, resumed.ended.reason)
@@ -530,12 +551,16 @@ class Jobs:
             log.error("%s", self.past)
         self._keys.skip(reserved)
 
-    def _give(self, job: Job, grounds: Grounds) -> None:
-        if self._keys.must_reserve:
-            self._outputs.append(outputs.SaveKeys(self._keys.reserve()))
-        settle(job, self.cluster, grounds, self._keys)
-        job.move(Event.LEASED)
-        self._telling.admit(job)
+    def _serve(self) -> None:
+        """Those in the queue get the slots that are free."""
+        for lease, grounds in self.waiting.serve():
+            if self._keys.must_reserve:
+                self._outputs.append(outputs.SaveKeys(self._keys.reserve()))
+            settle(lease, self.cluster, grounds, self._keys)
+            if lease.is_current:
+                number_workers(lease.job)
+                lease.job.step(Event.LEASED)
+            self._telling.admit(lease)
 
     def _grant(self, worker: Worker) -> None:
         switch = self.cluster.switches[worker.switch_name]
@@ -559,26 +584,22 @@ class Jobs:
             case lost_workers.End(ended, refusal):
                 if ended.cause == join.JobEnded.WORKER_LOST:
                     log.warning("%s: %s", job, ended.reason)
-                    job.workers[ended.worker.rank].presence = Presence.LOST
+                    job.members.workers[ended.worker.rank].presence = Presence.LOST
                 elif ended.cause == join.JobEnded.SWITCH_LOST and (why := self.moving.why_not(job)):
                     ended.reason += f". No other switch could take it: {why}"
                 self.ending.end(job, ended, now, refusal)
         if job.has_begun:
             self.moving.look(job, now)
         if job.unsaved and job.has_begun:
-            self._saving.save(job)
-        crowded = self.waiting.crowded
-        if not crowded:
-            job.active_at, job.results = now, None
-        for node in lost_workers.to_count(job, self.limits, now, crowded=crowded):
-            node.counting, job.count_asked_at = True, now
-            self._outputs.append(outputs.Count(node.branch.switch_name, job.number))
+            self._saving.save(job.lease)
+        for node in lost_workers.ask_to_count(job, self.limits, now, crowded=self.waiting.crowded):
+            self._outputs.append(outputs.Count(node.branch.switch_name, job.lease.number))
         self._give_up_if_not_to_wait(job, now)
-        if job.state in (State.FORMING, State.QUEUED, State.ADMITTING):
+        if job.waits or job.state is State.ADMITTING:
             self._outputs.extend(self.waiting.news(job, now))
         elif job.state in (State.MOVING, State.ENDING):
-            self._telling.try_again(job, now)
-            self.ending.clear_if_done(job, now)
+            self._telling.try_again(job.lease, now)
+            self.ending.clear_if_done(job.lease, now)
 
 
 def _not_a_member() -> Refusal:

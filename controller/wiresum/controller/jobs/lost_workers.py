@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from wiresum import join
 from wiresum.controller.jobs.cluster import Switch
-from wiresum.controller.jobs.job import Job, Presence, State, Worker
+from wiresum.controller.jobs.job import Job, LeaseState, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Node, Phase, in_words
@@ -61,7 +61,7 @@ def look(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -
                 or _silent(job, switches, limits, now)
                 or _away(job, limits, now)
                 or _left(job, limits, now)
-                or _lost_switch(job, (switches[name] for name in job.nodes), limits, now)
+                or _lost_switch(job, (switches[name] for name in job.lease.nodes), limits, now)
                 or _idle(job, limits, now)
             )
         case State.MOVING:
@@ -79,27 +79,31 @@ def look(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -
 def _late(job: Job, limits: Limits, now: float) -> Refusal | None:
     away = _away_worker(job, limits, now)
     if away is not None:
-        text = f"{away} went away before {job} began; missing now: {job.missing(without=away)}"
+        text = f"{away} went away before {job} began; missing now: {job.members.missing(without=away)}"
         return Refusal("ABORTED", f"{text}. Look at why it stopped, and start all workers again")
     if job.state is State.FORMING and now >= job.complete_by:
         waited_s = job.complete_by - job.created_at
         text = f"{job} was not complete after {waited_s:.0f} s, the longest that jobs of its tenant may form"
-        why = f"{job.missing()} did not come" if not job.is_complete() else "some of its workers came and went"
+        why = (
+            f"{job.members.missing()} did not come"
+            if not job.members.is_complete()
+            else "some of its workers came and went"
+        )
         configured = "forming_s in the controller's configuration, under [[tenant]]"
         return Refusal("DEADLINE_EXCEEDED", f"{text}: {why}. Look at why, or wait longer ({configured})")
-    if now < min(worker.deadline for worker in job.workers.values()):
+    if now < min(worker.deadline for worker in job.members.workers.values()):
         return None
     longer = "wait longer (WIRESUM_JOIN_TIMEOUT)"
     if job.state is State.QUEUED:
         text = f"{job} got no slots in time; `wiresum jobs` shows who has them"
         return Refusal("DEADLINE_EXCEEDED", f"{text}. Try again when another job has ended, or {longer}")
-    text = f"{job} was not complete in time: {job.missing()} did not come"
+    text = f"{job} was not complete in time: {job.members.missing()} did not come"
     return Refusal("DEADLINE_EXCEEDED", f"{text}. Look at why, or {longer}")
 
 
 def _away_worker(job: Job, limits: Limits, now: float) -> Worker | None:
     """One whose Join broke off, and that has not asked again in time."""
-    for worker in job.workers.values():
+    for worker in job.members.workers.values():
         if worker.away_since is not None and now >= worker.away_since + limits.ask_again_ms_max / 1000:
             return worker
     return None
@@ -111,40 +115,45 @@ def _away(job: Job, limits: Limits, now: float) -> End | None:
 
 
 def _slow_switch(job: Job, now: float) -> End | None:
-    if now < min(worker.deadline for worker in job.workers.values()):
+    if now < min(worker.deadline for worker in job.members.workers.values()):
         return None
-    slow = [name for name, node in job.nodes.items() if node.phase is Phase.ADMITTING]
+    slow = [name for name, node in job.lease.nodes.items() if node.phase is Phase.ADMITTING]
     text = f"{in_words(slow)} did not answer in time when {job} was to be installed there"
     refusal = Refusal("DEADLINE_EXCEEDED", f"{text}. Look at its log")
     return End(join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text), refusal)
 
 
-def to_count(job: Job, limits: Limits, now: float, *, crowded: bool) -> list[Node]:
-    """Which switches to ask for their counters: those of silent workers, and, where others wait for slots, the root,
-    which shows whether the job is idle."""
+def ask_to_count(job: Job, limits: Limits, now: float, *, crowded: bool) -> list[Node]:
+    """Which switches are asked for their counters now: those of silent workers, and, where others wait for slots, the
+    root, which shows whether the job is idle."""
+    if not crowded:
+        job.watch.active_at, job.watch.results = now, None
     if job.state is not State.RUNNING:
         return []
-    asked_s = now - job.count_asked_at
+    asked_s = now - job.watch.count_asked_at
     wanted: set[str] = set()
     if crowded and limits.idle_ms_max and asked_s >= limits.idle_ms_max / IDLE_LOOKS / 1000:
-        wanted.add(job.switch_name)
-    suspects = [worker for worker in job.workers.values() if _is_suspect(worker, limits, now)]
+        wanted.add(job.lease.switch_name)
+    suspects = [worker for worker in job.members.workers.values() if _is_suspect(worker, limits, now)]
     if suspects and asked_s >= min(_patience(worker, limits).counted_ms for worker in suspects) / 1000:
         wanted |= {worker.switch_name for worker in suspects}
         if crowded:
-            wanted.add(job.switch_name)
-    return [node for name, node in job.nodes.items() if name in wanted and not node.counting]
+            wanted.add(job.lease.switch_name)
+    asked = [node for name, node in job.lease.nodes.items() if name in wanted and not node.counting]
+    for node in asked:
+        node.counting, job.watch.count_asked_at = True, now
+    return asked
 
 
 def note_counted(job: Job, node: Node, contributions: Sequence[int], results: int, now: float) -> None:
     """What a switch of the job has counted: packets by contributor, and sums. Empty if it could not say."""
     node.counting = False
-    if node is job.root:
-        if not contributions or results != job.results:
-            job.active_at = now
-        job.results = results if contributions else None
+    if node is job.lease.root:
+        if not contributions or results != job.watch.results:
+            job.watch.active_at = now
+        job.watch.results = results if contributions else None
     for rank, count in zip(node.branch.ranks, contributions, strict=False):
-        worker = job.workers[rank]
+        worker = job.members.workers[rank]
         if worker.contributions != count:
             if worker.contributions is not None:
                 worker.counted_at = now
@@ -181,17 +190,17 @@ def _broke_alone(worker: Worker) -> bool:
         and not worker.broken_in_silence
         and any(
             other.presence is Presence.ATTENDING and other.broken_at is None and other.attended_at < broken_at
-            for other in worker.job.workers.values()
+            for other in worker.job.members.workers.values()
         )
     )
 
 
 def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> End | None:
     """A switch that cannot be asked is no witness that nothing comes: then `_lost_switch` decides."""
-    for worker in job.workers.values():
-        if switches[worker.switch_name].trouble or job.nodes[worker.switch_name].counting:
+    for worker in job.members.workers.values():
+        if switches[worker.switch_name].trouble or job.lease.nodes[worker.switch_name].counting:
             continue
-        silent_s = now - max(worker.heard_at, worker.counted_at, job.progress_at)
+        silent_s = now - max(worker.heard_at, worker.counted_at, job.watch.progress_at)
         nowhere = f"and for {silent_s:.1f} s no packet of it came to {worker.switch_name} either"
         if worker.presence is Presence.ATTENDING and worker.broken_at is not None:
             gone_s, patience = min(now - worker.broken_at, silent_s), _patience(worker, limits)
@@ -202,8 +211,8 @@ def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float
             if gone and silent_s > limits.heartbeat_lost_ms / 1000:
                 how = "no heartbeat of it came, its connection to the service broke"
                 return _lost(worker, f"was lost: {how}, {nowhere}")
-        if worker.presence is Presence.GRANTED and silent_s > job.attend_s_max:
-            what = "the service was started again" if job.restored else "it was admitted"
+        if worker.presence is Presence.GRANTED and silent_s > job.watch.attend_s_max:
+            what = "the service was started again" if job.watch.restored else "it was admitted"
             return _lost(worker, f"was lost: {what}, but it sent no heartbeat, {nowhere}")
     return None
 
@@ -216,8 +225,8 @@ def _is_witnessed(worker: Worker, patience: _Patience) -> bool:
 
 def _left(job: Job, limits: Limits, now: float) -> End | None:
     """No collective can complete without the one that left."""
-    gone = job.left_first
-    if gone is None or now < job.left_at + limits.leave_grace_ms / 1000:
+    gone = job.members.left_first
+    if gone is None or now < job.members.left_at + limits.leave_grace_ms / 1000:
         return None
     return End(left(gone))
 
@@ -227,8 +236,8 @@ def _lost_switch(job: Job, switches: Iterable[Switch], limits: Limits, now: floa
     switch = min((s for s in switches if s.trouble), key=lambda s: s.trouble_since, default=None)
     if switch is None:
         return None
-    still_s = now - max(switch.trouble_since, job.progress_at)
-    unheard_s = now - max(worker.heard_at for worker in job.workers.values())
+    still_s = now - max(switch.trouble_since, job.watch.progress_at)
+    unheard_s = now - max(worker.heard_at for worker in job.members.workers.values())
     if unheard_s > limits.suspect_ms / 1000:
         if min(still_s, unheard_s) <= limits.deaf_ms_max / 1000:
             return None
@@ -238,13 +247,13 @@ def _lost_switch(job: Job, switches: Iterable[Switch], limits: Limits, now: floa
         return None
     reason = f"{switch.name} is lost: {switch.trouble}, and for {still_s:.0f} s the job has made no progress"
     # Perhaps it is one of them that the job waits for, and the switch, which would know, cannot say so.
-    if suspects := [str(worker) for worker in job.workers.values() if _is_suspect(worker, limits, now)]:
+    if suspects := [str(worker) for worker in job.members.workers.values() if _is_suspect(worker, limits, now)]:
         reason += f"; of {' and '.join(suspects)} nothing has been heard either"
     return _ended(join.JobEnded.SWITCH_LOST, reason)
 
 
 def _dead_while_moving(job: Job, limits: Limits, now: float) -> End | None:
-    for worker in job.workers.values():
+    for worker in job.members.workers.values():
         gone_s = now - worker.broken_at if worker.broken_at is not None else 0.0
         if gone_s > limits.connection_lost_ms / 1000 and _broke_alone(worker):
             how = "its connection to the service broke, so its process has probably died"
@@ -254,16 +263,16 @@ def _dead_while_moving(job: Job, limits: Limits, now: float) -> End | None:
 
 def _is_cut_off(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> bool:
     """Is the service itself, as it seems: are a switch and all workers of the job out of its reach?"""
-    unheard_s = now - max(worker.heard_at for worker in job.workers.values())
-    return unheard_s > limits.suspect_ms / 1000 and any(switches[name].trouble for name in job.nodes)
+    unheard_s = now - max(worker.heard_at for worker in job.members.workers.values())
+    return unheard_s > limits.suspect_ms / 1000 and any(switches[name].trouble for name in job.lease.nodes)
 
 
 def _unhalted(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> End | None:
-    move = job.moving
+    move = job.move
     assert move is not None, "it moves"
     waited_s = now - move.told_at
     cut_off = _is_cut_off(job, switches, limits, now)
-    for rank, worker in job.workers.items():
+    for rank, worker in job.members.workers.items():
         stands = worker.presence is Presence.ATTENDING and worker.broken_at is None
         silent = stands and now - worker.heard_at > limits.suspect_ms / 1000
         most_ms = limits.deaf_ms_max if cut_off or silent else limits.heartbeat_lost_ms
@@ -274,11 +283,11 @@ def _unhalted(job: Job, switches: Mapping[str, Switch], limits: Limits, now: flo
 
 
 def _without_lease(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> End | None:
-    move = job.moving
+    move = job.move
     assert move is not None, "it moves"
     waited_s = now - move.halting_since
     most_ms = limits.deaf_ms_max if _is_cut_off(job, switches, limits, now) else limits.switch_lost_ms_max
-    there = move.lease is not None and move.lease.state is State.RUNNING
+    there = move.lease is not None and move.lease.state is LeaseState.HELD
     if there or waited_s <= most_ms / 1000:
         return None
     return _ended(join.JobEnded.SWITCH_LOST, f"{move.reason}, and for {waited_s:.0f} s no switch has taken the job")
@@ -286,19 +295,19 @@ def _without_lease(job: Job, switches: Mapping[str, Switch], limits: Limits, now
 
 def _not_gone_on(job: Job, limits: Limits, now: float) -> End | None:
     """One that says so: without heartbeats it counts as any other that is silent."""
-    moved = job.moved
-    if moved is None or now - moved.at <= limits.heartbeat_lost_ms / 1000:
+    going_on = job.members.going_on
+    if going_on is None or now - going_on.at <= limits.heartbeat_lost_ms / 1000:
         return None
-    late = (job.workers[rank] for rank in moved.roles)
+    late = (job.members.workers[rank] for rank in going_on.roles)
     worker = next((worker for worker in late if now - worker.heard_at <= limits.suspect_ms / 1000), None)
     if worker is None:
         return None
-    return _lost(worker, f"was lost: for {now - moved.at:.0f} s it has not gone on after the job has moved")
+    return _lost(worker, f"was lost: for {now - going_on.at:.0f} s it has not gone on after the job has moved")
 
 
 def _idle(job: Job, limits: Limits, now: float) -> End | None:
     """`active_at` is now for as long as nobody waits for slots."""
-    idle_s = now - job.active_at if job.active_at is not None else 0.0
+    idle_s = now - job.watch.active_at if job.watch.active_at is not None else 0.0
     if not limits.idle_ms_max or idle_s <= limits.idle_ms_max / 1000:
         return None
     reason = (

@@ -6,13 +6,13 @@ is lost; this is what the service does.
 
 1. There is a cause. A switch is lost, and the job's rounds have stood still since; or an operator drains it; or it was
    started again and has lost its cells; or the service before has ended in the middle of a move.
-2. The next lease is asked for. It is a `Job` of its own in the same queue, admitted by the same code, with as many
-   slots, threads and lanes; only workers it has none. Where the present lease may still serve (a lost or drained
-   switch), the job runs on meanwhile, and stays if there is no place. Where it does not, step 3 comes at once.
+2. The next lease is asked for. It is in the same queue as those of other jobs, and admitted by the same code, with as
+   many slots, threads and lanes as the job has. Where the present lease may still serve (a lost or drained switch), the
+   job runs on meanwhile, and stays if there is no place. Where it does not, step 3 comes at once.
 3. The job is MOVING: that and the move's number are on disk, its workers are told to halt, and its switches to forget
    it, which frees its slots.
-4. When the next lease is there and all have halted, the job and its lease exchange what they have: number, key, slots.
-   Both are on disk before a worker hears of it. The old lease ends as a job does whose workers have all gone.
+4. When the next lease is there and all have halted, it is what the job has, and the one before is released. Both are
+   on disk before a worker hears of it.
 5. A worker that still says it has halted is told again on its next stream, until all have gone on.
 
 A service that is killed leaves on disk a job that runs, or one that moves. The next one begins a new move, with a
@@ -27,7 +27,6 @@ Every phase has a bound: lost_workers.py.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections import Counter
@@ -37,12 +36,23 @@ from wiresum import join
 from wiresum.controller.jobs.asked_moves import AskedMoves
 from wiresum.controller.jobs.cluster import Cluster
 from wiresum.controller.jobs.ending import Ending
-from wiresum.controller.jobs.granting import reply_to, settle_entries
-from wiresum.controller.jobs.job import Cause, Event, Job, Move, Moved, Presence, Shape, State, Worker, draw_token
+from wiresum.controller.jobs.granting import number_workers, reply_to
+from wiresum.controller.jobs.job import (
+    Cause,
+    Event,
+    GoingOn,
+    Job,
+    Lease,
+    LeaseState,
+    Move,
+    Presence,
+    Shape,
+    State,
+    Worker,
+)
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits
-from wiresum.controller.jobs.outputs import Halt, Output
-from wiresum.controller.jobs.outputs import Move as TellMove
+from wiresum.controller.jobs.outputs import GoOn, Halt, Output
 from wiresum.controller.jobs.positions import POSITION_BYTES, POSITIONS_MAX, roles_of
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.saving import Saving
@@ -87,10 +97,10 @@ class Moving:
                 self._stay(job, now)
                 return
             cause, reason = found
-            if job.moving is None:
+            if job.move is None:
                 log.info("%s looks for another place, since %s", job, reason)
-                job.moving = Move(cause, reason, now)
-            job.moving.cause, job.moving.reason = cause, reason
+                job.move = Move(cause, reason, now)
+            job.move.cause, job.move.reason = cause, reason
         self._seek(job, now)
 
     def must_move(self, job: Job, cause: Cause, reason: str, now: float) -> bool:
@@ -99,37 +109,31 @@ class Moving:
             return True  # it has no use for that lease anyway
         if job.state is not State.RUNNING or not can_move(job):
             return False
-        if job.moving is None or job.moving.lease is None:
-            job.moving = Move(cause, reason, now)
-        job.moving.cause, job.moving.reason = cause, reason
+        if job.move is None or job.move.lease is None:
+            job.move = Move(cause, reason, now)
+        job.move.cause, job.move.reason = cause, reason
         self._begin(job, now)
         return True
 
     def restore(self, job: Job, now: float) -> None:
         """After a restart of the service. Its switches are reconciled without a job that moves."""
-        job.may_be_halted = set(job.workers)
+        job.members.may_be_halted = set(job.members.workers)
         if job.state is State.MOVING:
             reason = "the service was started again while it moved"
             if job.move_number >= MOVE_NUMBER_MAX:
                 reason += ", and no number is left for another move"
                 return self._ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
-            job.moving = Move(Cause.INTERRUPTED, reason, now)
-            self._tell_to_halt(job, now)
+            job.move = Move(Cause.INTERRUPTED, reason, now)
+            self._tell_to_halt(job, job.move, now)
         return None
 
-    def drop(self, job: Job, now: float) -> None:
-        """The job ends."""
-        if job.moving is not None and job.moving.lease is not None:
-            self._dismiss(job.moving.lease, "the job has ended", now)
-        job.moving = job.moved = None
-
     def _cause(self, job: Job) -> tuple[Cause, str] | None:
-        switches = [self._cluster.switches[name] for name in job.nodes]
+        switches = [self._cluster.switches[name] for name in job.lease.nodes]
         if lost := [switch for switch in switches if switch.trouble]:
             switch = min(lost, key=lambda switch: switch.trouble_since)
-            heard_at = max(worker.heard_at for worker in job.workers.values())
+            heard_at = max(worker.heard_at for worker in job.members.workers.values())
             # A silence says nothing: perhaps the service is cut off from all of them, and their rounds move.
-            still_s = heard_at - max(switch.trouble_since, job.progress_at)
+            still_s = heard_at - max(switch.trouble_since, job.watch.progress_at)
             if still_s >= self._limits.move_after_ms / 1000:
                 return Cause.SWITCH_LOST, f"{switch.name} is lost ({switch.trouble})"
         if drained := [switch.name for switch in switches if switch.draining]:
@@ -138,98 +142,82 @@ class Moving:
 
     def _stay(self, job: Job, now: float) -> None:
         """Of a job that runs. A lease that is just being admitted will be used: that is a matter of a moment."""
-        lease = job.moving.lease if job.moving is not None else None
-        if lease is not None and lease.state is not State.QUEUED:
+        lease = job.move.lease if job.move is not None else None
+        if lease is not None and lease.state is not LeaseState.WANTED:
             return
         if lease is not None:
-            self._dismiss(lease, "the job stays where it is", now)
-        job.moving = None
+            self._ending.release(lease, "the job stays where it is", now)
+        job.move = None
 
     def _seek(self, job: Job, now: float) -> None:
-        move = job.moving
+        move = job.move
         assert move is not None, "there is a cause"
         if move.lease is not None or now < move.again_at:
             return
+        lease = Lease(job, Shape(job.lease.slots, job.lease.threads, job.lease.lanes))
         try:
             self._keys.check_left(self._limits.waiting_max + len(self._waiting))
-            lease = _next_lease(job, self._cluster, now)
-            self._waiting.look_for_offers(lease)
+            self._waiting.look_for_offers(lease, _candidates(job, self._cluster))
         except Refusal as refusal:
             move.obstacle, move.again_at = refusal.text, math.inf  # that does not change while this service runs
             return
+        log.info("%s is asked for, since %s", lease, move.reason)
         move.lease = lease
-        lease.move(Event.COMPLETED, f"the job is to move, since {move.reason}")
         self._waiting.add(lease)
-        self._waiting.serve()
 
     # The next lease.
 
-    def admitted(self, lease: Job, now: float) -> None:
+    def admitted(self, lease: Lease, now: float) -> None:
         """All its switches have it."""
-        job = lease.moves
-        assert job is not None and job.moving is not None and job.moving.lease is lease, "a job has one next lease"
-        lease.move(Event.ADMITTED)
+        job, move = lease.job, _move_to(lease)
         if job.state is State.RUNNING:
             if not can_move(job):  # one of its workers has left meanwhile
                 self.abandon(lease, "the job stays where it is", now)
                 return
             self._begin(job, now)
-        self._go_if_ready(job, now)
+        self._go_if_ready(job, move, now)
 
-    def abandon(self, lease: Job, why: str, now: float) -> None:
+    def abandon(self, lease: Lease, why: str, now: float) -> None:
         """A switch did not take it, or has lost it."""
-        job = lease.moves
-        assert job is not None and job.moving is not None and job.moving.lease is lease, "a job has one next lease"
-        job.moving.lease, job.moving.obstacle = None, why
-        job.moving.again_at = now + self._limits.evict_retry_ms / 1000
-        self._dismiss(lease, why, now)
-
-    def _dismiss(self, lease: Job, why: str, now: float) -> None:
-        if lease.state is State.QUEUED:
-            self._waiting.remove(lease)
-            lease.move(Event.GIVEN_UP, why)
-            return
-        lease.move(Event.ENDED, why)
-        lease.ended = join.JobEnded(reason=why)
-        self._saving.save(lease)
-        self._telling.evict(lease)
-        self._ending.clear(lease, now)
+        move = _move_to(lease)
+        move.lease, move.obstacle = None, why
+        move.again_at = now + self._limits.evict_retry_ms / 1000
+        self._ending.release(lease, why, now)
 
     # The workers.
 
     def _begin(self, job: Job, now: float) -> None:
-        move = job.moving
+        move = job.move
         assert move is not None, "there is a cause"
-        job.move(Event.MOVES, move.reason)
+        job.step(Event.MOVES, move.reason)
         job.waits_to_move_since = None
-        self._tell_to_halt(job, now)
-        self._telling.evict(job)
+        self._tell_to_halt(job, move, now)
+        self._telling.release(job.lease)
         self._seek(job, now)
 
-    def _tell_to_halt(self, job: Job, now: float) -> None:
-        assert job.moving is not None, "it moves"
+    def _tell_to_halt(self, job: Job, move: Move, now: float) -> None:
         assert job.move_number < MOVE_NUMBER_MAX, "it could not move otherwise"
         job.move_number += 1
-        job.moving.halting_since = job.moving.told_at = now
-        self._saving.save(job)
-        for worker in job.workers.values():
+        move.halting_since = move.told_at = now
+        self._saving.save(job.lease)
+        for worker in job.members.workers.values():
             self.remind(worker)
 
     def remind(self, worker: Worker) -> None:
         """Tells it to halt, if its job moves; to be called when it has opened a stream."""
         job = worker.job
-        if job.state is State.MOVING and job.moving is not None and worker.presence is Presence.ATTENDING:
-            halt = join.Halt(move_number=job.move_number, reason=job.moving.reason)
+        if job.state is State.MOVING and job.move is not None and worker.presence is Presence.ATTENDING:
+            halt = join.Halt(move_number=job.move_number, reason=job.move.reason)
             self._emit(Halt(worker, join.JobEvent(halt=halt)))
 
     def goes_on(self, worker: Worker) -> None:
         """It has said that it has not halted."""
-        worker.job.may_be_halted.discard(worker.rank)
-        moved = worker.job.moved
-        if moved is not None and worker.job.state is State.RUNNING:
-            moved.roles.pop(worker.rank, None)
-            if not moved.roles:
-                worker.job.moved = None
+        members = worker.job.members
+        members.may_be_halted.discard(worker.rank)
+        if members.going_on is not None and worker.job.state is State.RUNNING:
+            members.going_on.roles.pop(worker.rank, None)
+            if not members.going_on.roles:
+                members.going_on = None
 
     def halted(self, worker: Worker, said: join.Halted, now: float) -> None:
         """It has said that it has halted, and where."""
@@ -240,19 +228,19 @@ class Moving:
             self._end_for(worker, f"says that it has halted, which it was not told to (move {number})", now)
         elif said.unasked:
             self._halted_by_itself(worker, now)
-        elif job.state is State.RUNNING and job.moved is None:
+        elif job.state is State.RUNNING and job.members.going_on is None:
             self._halted_before(worker, now)
         elif job.state is State.RUNNING:
-            self._tell_move(worker)
+            self._tell_to_go_on(worker)
         else:
             self._note_positions(worker, said.positions, now)
 
     def _halted_before(self, worker: Worker, now: float) -> None:
         """The job has moved, as the service before knew, and this worker has not heard of it."""
         job = worker.job
-        if worker.rank not in job.may_be_halted:
+        if worker.rank not in job.members.may_be_halted:
             return self._end_for(worker, "says that it has halted, which it was not told to", now)
-        job.may_be_halted.discard(worker.rank)
+        job.members.may_be_halted.discard(worker.rank)
         if not self.must_move(job, Cause.INTERRUPTED, "the service was started again while it moved", now):
             self._end_for(worker, "had halted for a move, and the job cannot move any more", now)
         return None
@@ -260,12 +248,12 @@ class Moving:
     def _halted_by_itself(self, worker: Worker, now: float) -> None:
         """It took the service, or its switch, for lost. If its job moves already, it has yet to hear that."""
         job = worker.job
-        if job.state is not State.RUNNING or job.left_first is not None:  # without that one it ends, and names it
+        if job.state is not State.RUNNING or job.members.left_first is not None:  # without that one it ends, and names it
             return
         self.goes_on(worker)  # from the move before
         cause, reason = Cause.INTERRUPTED, f"{worker} had lost the service, and halted"
-        if job.moving is not None:  # it looks for another place anyway
-            cause, reason = job.moving.cause, job.moving.reason
+        if job.move is not None:  # it looks for another place anyway
+            cause, reason = job.move.cause, job.move.reason
         elif can_move(job) and self._is_beyond_budget(worker, now):
             return
         job.waits_to_move_since = None
@@ -292,15 +280,14 @@ class Moving:
         return True
 
     def _note_positions(self, worker: Worker, positions: bytes, now: float) -> None:
-        job = worker.job
-        assert job.moving is not None, "it moves"
-        if len(positions) != POSITION_BYTES * job.slots:
-            said = f"has halted, and says {len(positions)} bytes of positions for {job.slots} slots"
+        job, move = worker.job, worker.job.move
+        assert move is not None, "it moves"
+        if len(positions) != POSITION_BYTES * job.lease.slots:
+            said = f"has halted, and says {len(positions)} bytes of positions for {job.lease.slots} slots"
             return self._end_for(worker, said, now)
-        if job.moving.positions.setdefault(worker.rank, positions) != positions:
+        if move.positions.setdefault(worker.rank, positions) != positions:
             return self._end_for(worker, "has halted, and then says other positions", now)
-        self._go_if_ready(job, now)
-        return None
+        return self._go_if_ready(job, move, now)
 
     def _end_for(self, worker: Worker, what: str, now: float) -> None:
         ended = join.JobEnded(
@@ -312,123 +299,118 @@ class Moving:
 
     # The exchange.
 
-    def _go_if_ready(self, job: Job, now: float) -> None:
-        move = job.moving
-        assert move is not None, "it moves"
-        lease = move.lease
-        if lease is None or lease.state is not State.RUNNING or len(move.positions) < job.world_size:
+    def _go_if_ready(self, job: Job, move: Move, now: float) -> None:
+        lease, before, members = move.lease, job.lease, job.members
+        if lease is None or lease.state is not LeaseState.HELD or len(move.positions) < members.world_size:
             return
         try:
-            found = roles_of([move.positions[rank] for rank in range(job.world_size)])
+            found = roles_of([move.positions[rank] for rank in range(members.world_size)])
         except ValueError as error:
             ended = join.JobEnded(cause=join.JobEnded.ABORTED_BY_WORKER, reason=f"{job} cannot move: {error}")
             self._ending.end(job, ended, now)
             return
-        self._cluster.exchange(job, lease)
-        settle_entries(job, lambda name: self._cluster.switches[name].endpoint)
-        job.move(Event.MOVED, f"it has moved to {job.where()}, since {move.reason}")
-        job.moving, job.moved = None, Moved(now, dict(enumerate(found)))
-        job.progress_at = now
-        job.may_be_halted.clear()
+        assert lease.shape == (lease.slots, lease.threads, lease.lanes), "a move changes none of these"
+        job.lease = lease
+        number_workers(job)
+        job.step(Event.MOVED, f"it has moved to {lease.where()}, since {move.reason}")
+        job.move, members.going_on = None, GoingOn(now, dict(enumerate(found)))
+        job.watch.note_progress(now)
+        members.may_be_halted.clear()
         self.count[move.cause] += 1
-        self._saving.save(job)
-        self._dismiss(lease, "the job has moved to another one", now)
-        for worker in job.workers.values():
+        self._saving.save(job.lease)
+        self._ending.release(before, "the job has moved to another one", now)
+        for worker in members.workers.values():
             if worker.presence is Presence.ATTENDING:
-                self._tell_move(worker)
+                self._tell_to_go_on(worker)
 
-    def _tell_move(self, worker: Worker) -> None:
+    def _tell_to_go_on(self, worker: Worker) -> None:
         """Once on each stream."""
-        job = worker.job
-        moved = job.moved
-        assert moved is not None, "not all have gone on"
-        if worker.rank not in moved.roles or moved.told_on.get(worker.rank) == worker.stream:
+        job, going_on = worker.job, worker.job.members.going_on
+        assert going_on is not None, "not all have gone on"
+        if worker.rank not in going_on.roles or going_on.told_on.get(worker.rank) == worker.stream:
             return
-        moved.told_on[worker.rank] = worker.stream
+        going_on.told_on[worker.rank] = worker.stream
         grant = reply_to(worker, self._cluster.switches[worker.switch_name], self._limits)
-        move = join.Move(move_number=job.move_number, grant=grant, roles=moved.roles[worker.rank])
-        self._emit(TellMove(worker, join.JobEvent(move=move)))
+        move = join.Move(move_number=job.move_number, grant=grant, roles=going_on.roles[worker.rank])
+        self._emit(GoOn(worker, join.JobEvent(move=move)))
 
     def waits(self, worker: Worker, now: float) -> None:
         """What it is told is not on disk yet, so the worker is not late."""
-        if worker.job.moved is not None:
-            worker.job.moved.at = now
-        if worker.job.moving is not None:
-            worker.job.moving.told_at = now
+        job = worker.job
+        if job.members.going_on is not None:
+            job.members.going_on.at = now
+        if job.move is not None:
+            job.move.told_at = now
 
     # What people hear.
 
     def describe(self, job: Job, now: float) -> str:
         """That a job moves, why, and what it waits for; empty: it does not."""
-        if job.moving is not None:
-            since = f"since {job.moving.reason}, {now - job.moving.since:.0f} s ago"
+        move, members = job.move, job.members
+        if move is not None:
+            since = f"since {move.reason}, {now - move.since:.0f} s ago"
             if job.state is State.RUNNING:
                 return f"it moves when another place can take it, {since}: {self.why_not(job)}"
-            return f"it moves, {since}, and waits for {' and '.join(self._waits_for(job))}"
+            return f"it moves, {since}, and waits for {' and '.join(self._waits_for(job, move))}"
         if job.waits_to_move_since is not None:
             return f"it waits to move, for {now - job.waits_to_move_since:.0f} s: {BEYOND_BUDGET}"
-        if job.moved is not None:
-            return f"it has moved, and waits for {_named([job.workers[r] for r in job.moved.roles])} to go on"
+        if members.going_on is not None:
+            late = [members.workers[rank] for rank in members.going_on.roles]
+            return f"it has moved, and waits for {_named(late)} to go on"
         return ""
 
     def lost(self, job: Job) -> str:
         """That the switch of a job which runs is lost, and no other can take it, a clause; empty: it is not so."""
-        move = job.moving
+        move = job.move
         if job.state is not State.RUNNING or move is None or move.cause is not Cause.SWITCH_LOST:
             return ""
-        if move.lease is not None and move.lease.state is not State.QUEUED:
+        if move.lease is not None and move.lease.state is not LeaseState.WANTED:
             return ""
         return f"{move.reason}, and no other can take it: {self.why_not(job)}"
 
     def why_not(self, job: Job) -> str:
         """Why a job that looks for another lease has none."""
-        move = job.moving
+        move = job.move
         if move is None:
             return ""
         if move.lease is None:
             return move.obstacle
-        return self._waiting.why(move.lease) if move.lease.state is State.QUEUED else "its switches are being told"
+        return self._waiting.why(move.lease) if move.lease.state is LeaseState.WANTED else "its switches are being told"
 
-    def _waits_for(self, job: Job) -> Iterator[str]:
-        assert job.moving is not None, "it moves"
-        if unhalted := [worker for rank, worker in sorted(job.workers.items()) if rank not in job.moving.positions]:
+    def _waits_for(self, job: Job, move: Move) -> Iterator[str]:
+        workers = sorted(job.members.workers.items())
+        if unhalted := [worker for rank, worker in workers if rank not in move.positions]:
             yield f"{_named(unhalted)} to halt"
-        if job.moving.lease is None or job.moving.lease.state is not State.RUNNING:
+        if move.lease is None or move.lease.state is not LeaseState.HELD:
             yield f"another lease ({self.why_not(job)})"
 
 
 def can_move(job: Job) -> bool:
     """Can all its workers, and are they still there? And is there a number for one more move?"""
     return (
-        job.left_first is None
+        job.members.left_first is None
         and job.move_number < MOVE_NUMBER_MAX
-        and job.world_size * job.slots <= POSITIONS_MAX
-        and all(worker.can_move for worker in job.workers.values())
+        and job.members.world_size * job.lease.slots <= POSITIONS_MAX
+        and all(worker.can_move for worker in job.members.workers.values())
     )
 
 
-def _next_lease(job: Job, cluster: Cluster, now: float) -> Job:
-    """It asks for what the job has, with copies of its workers, which nobody is. Raises a `Refusal`."""
-    lease = Job(job.name, 0, job.world_size, created_at=now, tenant=job.tenant, priority=job.priority, moves=job)
-    lease.shape = Shape(job.slots, job.threads, job.lanes)
-    lease.workers = {
-        rank: dataclasses.replace(
-            worker,
-            job=lease,
-            token=draw_token(),
-            presence=Presence.LOST,
-            away_since=None,
-            admission=join.Admission.QUEUE,
-        )
-        for rank, worker in job.workers.items()
-    }
-    addresses = {worker.endpoint.address for worker in job.workers.values()}
-    lease.candidates = frozenset.intersection(*map(cluster.at_or_above, addresses))
-    if job.within:
-        lease.candidates &= cluster.within(job.within)
-    if not lease.candidates:
+def _candidates(job: Job, cluster: Cluster) -> frozenset[str]:
+    """The switches that all its workers hang on, or below, now. Raises a `Refusal` if there is none."""
+    addresses = {worker.endpoint.address for worker in job.members.workers.values()}
+    found = frozenset.intersection(*map(cluster.at_or_above, addresses))
+    if job.terms.within:
+        found &= cluster.within(job.terms.within)
+    if not found:
         raise Refusal("FAILED_PRECONDITION", "the configuration has no switch any more that all its workers are at")
-    return lease
+    return found
+
+
+def _move_to(lease: Lease) -> Move:
+    """The one that its job is in, or looks for."""
+    move = lease.job.move
+    assert move is not None and move.lease is lease, "a job has one next lease"
+    return move
 
 
 def _named(workers: list[Worker]) -> str:

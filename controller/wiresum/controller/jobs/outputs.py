@@ -1,7 +1,7 @@
 """What `Jobs` wants done, to be carried out in order.
 
 A `Write` must be on disk before any later output takes effect. If the disk fails, two kinds of outputs still wait for
-it: a `Grant`, `Halt` or `Move`, which must not be forgotten, and what switches are told after a `SaveKeys`, since a key
+it: a `Grant`, `Halt` or `GoOn`, which must not be forgotten, and what switches are told after a `SaveKeys`, since a key
 must be recorded before it is used. The others do not wait, above all not the end of a job.
 """
 
@@ -67,7 +67,7 @@ class Halt:
 
 
 @dataclass(frozen=True)
-class Move:
+class GoOn:
     """Send this on the worker's Attend stream, if there is one."""
 
     worker: Worker
@@ -152,4 +152,4 @@ class SaveDraining:
 
 
 Write = Save | Forget | SaveKeys | CheckServing | SaveDraining
-Output = Wait | Grant | Refuse | RefuseForGood | Tell | Halt | Move | Close | Admit | Evict | Count | Reconcile | Write
+Output = Wait | Grant | Refuse | RefuseForGood | Tell | Halt | GoOn | Close | Admit | Evict | Count | Reconcile | Write

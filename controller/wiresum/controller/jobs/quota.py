@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from wiresum.controller.jobs.job import Job
+from wiresum.controller.jobs.job import Job, Lease
 from wiresum.controller.jobs.limits import Quota, counted
 from wiresum.controller.jobs.refusal import Refusal
 
@@ -84,12 +84,12 @@ class Quotas:
                 f"configuration, under [[tenant]])",
             )
 
-    def allowance(self, tenant: str, holders: Callable[[], Iterable[Job]]) -> Allowance:
-        """`holders`: all jobs that have slots."""
+    def allowance(self, tenant: str, holders: Callable[[], Iterable[Lease]]) -> Allowance:
+        """`holders`: all leases that have slots."""
         quota = self.of(tenant)
         if quota.jobs is None and quota.slots is None and quota.worker_threads is None:
             return Allowance(None, None, None)
-        has = used(job for job in holders() if job.tenant == tenant)
+        has = used(lease for lease in holders() if lease.job.tenant == tenant)
         return Allowance(
             jobs=None if quota.jobs is None else quota.jobs - has.jobs,
             slots=None if quota.slots is None else quota.slots - has.slots,
@@ -97,11 +97,11 @@ class Quotas:
         )
 
 
-def used(holders: Iterable[Job]) -> Used:
-    """`holders`: a tenant's jobs that have slots."""
-    jobs = list(holders)
-    leases = [node.lease for job in jobs for node in job.nodes.values() if node.lease is not None]
-    return Used(len(jobs), sum(lease.count for lease in leases), sum(job.world_size * job.threads for job in jobs))
+def used(holders: Iterable[Lease]) -> Used:
+    """`holders`: a tenant's leases that have slots."""
+    leases = list(holders)
+    taken = [node.slots.count for lease in leases for node in lease.nodes.values() if node.slots is not None]
+    return Used(len(leases), sum(taken), sum(lease.job.members.world_size * lease.threads for lease in leases))
 
 
 def whose_quota(tenant: str) -> str:

@@ -17,8 +17,19 @@ from google.protobuf.message import DecodeError
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint
-from wiresum.controller.jobs.job import Job, Presence, State, Worker
-from wiresum.controller.jobs.leases import Lease
+from wiresum.controller.jobs.job import (
+    Job,
+    Lease,
+    LeaseState,
+    Members,
+    Presence,
+    State,
+    Terms,
+    Watch,
+    Worker,
+    draw_token,
+)
+from wiresum.controller.jobs.slot_pool import SlotRange
 from wiresum.controller.jobs.tree import Branch, Node, Phase
 from wiresum.join.constants import (
     JOB_WORKERS_MAX,
@@ -76,7 +87,7 @@ class Reservation:
         """Raises a `ValueError` or `TypeError` for what is not as it was written."""
         numbers = {name: _JOB_NUMBERS[name] for name in ("world_size", "priority")} | {"slots": (0, LEASE_SLOTS_MAX)}
         texts = ("job_name", "tenant", "switch_name", "job_token")
-        if problem := next(_out_of_bounds("", self, numbers, texts), ""):
+        if problem := next(_out_of_bounds("", vars(self), numbers, texts), ""):
             raise ValueError(problem)
         if not (math.isfinite(self.created_at) and math.isfinite(self.keep_until)):
             raise ValueError(f"it is kept from {self.created_at} to {self.keep_until}")
@@ -108,21 +119,13 @@ class StoredState:
     """The sequence of the jobs' keys is lost."""
 
 
-_JOB_FIELDS = (
-    "key_agreed",
-    "key",
-    "world_size",
-    "tenant",
-    "priority",
-    "reserved",
-    "job_token",
-    "threads",
-    "port_offset",
-    "lanes",
-)
-"""What is written of a job as it is."""
-_LATER_JOB_FIELDS = {"move_number": 0, "within": ""}
-"""The same, with what a record of an earlier release means, which does not have it."""
+NOT_USED = "the job has another lease, or ended with one"
+"""Why a lease that is released ends, as far as its record says."""
+_TERMS_FIELDS = ("key_agreed", "priority", "reserved", "job_token", "within")
+_LEASE_FIELDS = ("key", "threads", "port_offset", "lanes", "slots")
+"""What is written of a job's terms, and of its lease, as it is."""
+_OF_EARLIER_RELEASES = {"move_number": 0, "within": ""}
+"""What a record means that does not say so."""
 _WORKER_FIELDS = (
     "threads_max",
     "lanes_max",
@@ -163,69 +166,85 @@ class RecordError(ValueError):
     """A record makes no sense: the text says which."""
 
 
-def record_of(job: Job, unix_offset: float) -> JobRecord:
-    """Of a job that has slots."""
-    problem = next(_problems(job), "")
-    assert not problem, f"{job} cannot be written down: {problem}"
+def record_of(lease: Lease, unix_offset: float) -> JobRecord:
+    """Of a lease that has slots, with its job. One that no job has any more reads as a job that has ended, and whose
+    workers are gone."""
+    job, state, ended = lease.job, lease.job.state, lease.job.ended
+    workers = [job.members.workers[rank] for rank in range(job.members.world_size)]
+    if not lease.is_current:
+        state, ended = State.ENDING, join.JobEnded(reason=NOT_USED)
+        workers = [dataclasses.replace(worker, token=draw_token(), presence=Presence.LOST) for worker in workers]
     body: dict[str, Any] = {
-        **{name: getattr(job, name) for name in (*_JOB_FIELDS, *_LATER_JOB_FIELDS)},
+        **{name: getattr(job.terms, name) for name in _TERMS_FIELDS},
+        **{name: getattr(lease, name) for name in _LEASE_FIELDS},
+        "world_size": job.members.world_size,
+        "tenant": job.tenant,
+        "move_number": job.move_number,
         "created_at": job.created_at + unix_offset,
-        "nodes": [_of_node(node) for node in job.nodes.values()],
-        "slots": job.slots,
-        "ended": base64.b64encode(job.ended.SerializeToString()).decode() if job.ended else None,
-        "workers": [_of_worker(job.workers[rank]) for rank in range(job.world_size)],
+        "nodes": [_of_node(node) for node in lease.nodes.values()],
+        "ended": base64.b64encode(ended.SerializeToString()).decode() if ended else None,
+        "workers": [_of_worker(worker) for worker in workers],
     }
-    return JobRecord(job.switch_name, job.number, job.name, job.state.value, json.dumps(body))
+    problem = next(_problems(lease, body, state), "")
+    assert not problem, f"{lease} cannot be written down: {problem}"
+    return JobRecord(lease.switch_name, lease.number, job.name, state.value, json.dumps(body))
 
 
 def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
     """The job as it was, without its entries (granting.settle_entries). Raises `RecordError`."""
     try:
-        body = json.loads(record.body)
+        body = {**_OF_EARLIER_RELEASES, **json.loads(record.body)}
         nodes = [_node_of(fields) for fields in body["nodes"]]
         job = Job(
             record.name,
-            **{name: body[name] for name in _JOB_FIELDS},
-            **{name: body.get(name, meant) for name, meant in _LATER_JOB_FIELDS.items()},
-            created_at=body["created_at"] - unix_offset,
+            body["created_at"] - unix_offset,
+            Terms(**{name: body[name] for name in _TERMS_FIELDS}),
+            Members(body["world_size"]),
+            body["tenant"],
             state=State(record.state),
+            move_number=body["move_number"],
+            watch=Watch(progress_at=now, restored=True),
+            ended=None if body["ended"] is None else join.JobEnded.FromString(base64.b64decode(body["ended"])),
+            ended_at=now,
+        )
+        job.lease = Lease(
+            job,
+            state=LeaseState.HELD if job.state is State.RUNNING else LeaseState.RELEASED,
             nodes={node.branch.switch_name: node for node in nodes},
             number=record.number,
-            slots=body["slots"],
-            progress_at=now,
-            restored=True,
-            ended=None if body["ended"] is None else join.JobEnded.FromString(base64.b64decode(body["ended"])),
+            **{name: body[name] for name in _LEASE_FIELDS},
         )
-        job.workers = {rank: _worker_of(job, rank, fields, now) for rank, fields in enumerate(body["workers"])}
-        job.left_first = next((w for w in job.workers.values() if w.presence is Presence.LEFT), None)
-        job.left_at = now
-        if problem := next(_problems(job), ""):
+        job.members.workers = {rank: _worker_of(job, rank, fields, now) for rank, fields in enumerate(body["workers"])}
+        for worker in job.members.workers.values():
+            if worker.presence is Presence.LEFT:
+                job.members.note_left(worker, now)
+        if problem := next(_problems(job.lease, body, job.state), ""):
             raise ValueError(problem)
-        if job.switch_name != record.switch_name:
-            raise ValueError(f"its root is {job.switch_name}")
+        if job.lease.switch_name != record.switch_name:
+            raise ValueError(f"its root is {job.lease.switch_name}")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, DecodeError) as error:
         where = f"job {record.name!r}, number {record.number!r} at {record.switch_name!r}"
         raise RecordError(f"what is written down of {where} makes no sense ({error!r})") from error
     return job
 
 
-def _problems(job: Job) -> Iterator[str]:
-    """Why a job that has slots cannot be as it is, or can be said to nobody."""
-    yield from _out_of_bounds("", job, _JOB_NUMBERS, _JOB_TEXTS)
+def _problems(lease: Lease, body: Mapping[str, Any], state: State) -> Iterator[str]:
+    """Why a job that has slots cannot be as its record says, or can be said to nobody."""
+    job, workers, runs_on = lease.job, lease.job.members.workers, body["ended"] is None
+    said = {**body, "name": job.name, "number": lease.number}
+    yield from _out_of_bounds("", said, _JOB_NUMBERS, _JOB_TEXTS)
     if not math.isfinite(job.created_at):
         yield f"created_at is {job.created_at}"
-    if job.slots % job.threads or job.port_offset + job.threads > THREADS_MAX:
-        yield f"it has {job.slots} slots and {job.threads} threads from port {job.port_offset}"
-    if job.state not in (State.RUNNING, State.MOVING, State.ENDING) or (job.ended is None) == (
-        job.state is State.ENDING
-    ):
-        yield f"it is {job.state.value}, and has {'not ' * (job.ended is None)}ended"
-    if len(job.workers) != job.world_size:
-        yield f"it has {len(job.workers)} workers of {job.world_size}"
-    for worker in job.workers.values():
-        yield from _out_of_bounds(f"rank {worker.rank}: ", worker, _WORKER_NUMBERS, _WORKER_TEXTS)
-        yield from _problems_of_endpoint(worker)
-    yield from _problems_of_tree(job)
+    if lease.slots % lease.threads or lease.port_offset + lease.threads > THREADS_MAX:
+        yield f"it has {lease.slots} slots and {lease.threads} threads from port {lease.port_offset}"
+    if state not in (State.RUNNING, State.MOVING, State.ENDING) or runs_on == (state is State.ENDING):
+        yield f"it is {state.value}, and has {'not ' * runs_on}ended"
+    if len(workers) != job.members.world_size:
+        yield f"it has {len(workers)} workers of {job.members.world_size}"
+    for rank, fields in enumerate(body["workers"]):
+        yield from _out_of_bounds(f"rank {rank}: ", fields, _WORKER_NUMBERS, _WORKER_TEXTS)
+        yield from _problems_of_endpoint(workers[rank])
+    yield from _problems_of_tree(lease, state)
 
 
 def _problems_of_endpoint(worker: Worker) -> Iterator[str]:
@@ -240,36 +259,40 @@ def _problems_of_endpoint(worker: Worker) -> Iterator[str]:
 
 
 def _out_of_bounds(
-    whose: str, has: object, numbers: Mapping[str, tuple[int, int]], texts: tuple[str, ...]
+    whose: str, has: Mapping[str, Any], numbers: Mapping[str, tuple[int, int]], texts: tuple[str, ...]
 ) -> Iterator[str]:
     for name, (least, most) in numbers.items():
-        value = getattr(has, name)
+        value = has[name]
         if type(value) is not int or not least <= value <= most:
             yield f"{whose}{name} is {value!r}, and must be {least} to {most}"
     for name in texts:
-        value = getattr(has, name)
+        value = has[name]
         if type(value) is not str:
             yield f"{whose}{name} is {value!r}, and must be a text"
         value.encode()  # raises a ValueError for half a character
 
 
-def _problems_of_tree(job: Job) -> Iterator[str]:
+def _problems_of_tree(lease: Lease, state: State) -> Iterator[str]:
     """Each switch comes after the one above it, and each worker hangs on one."""
     above: dict[str, Branch] = {}
-    for name, node in job.nodes.items():
+    for name, node in lease.nodes.items():
         branch = node.branch
         if type(name) is not str or (branch.parent != "" if not above else name not in _below(above, branch.parent)):
             yield f"{name!r} does not hang where its tree has it"
         if not 1 <= branch.contributors <= branch.contributors_max:
             yield f"{branch.contributors} are too few or too many at {name}"
-        if node.lease is not None and (type(node.lease.base) is not int or node.lease.count != job.slots):
-            yield f"its lease at {name} is {node.lease}"
-        if node.lease is None and job.state is State.RUNNING:
-            yield f"it has no lease at {name}"
+        if node.slots is not None and (type(node.slots.base) is not int or node.slots.count != lease.slots):
+            yield f"its slots at {name} are {node.slots}"
+        if node.slots is None and state is State.RUNNING:
+            yield f"it has no slots at {name}"
         above[name] = branch
     hanging = sorted(rank for branch in above.values() for rank in branch.ranks)
     below = [name for branch in above.values() for name in branch.below]
-    if hanging != list(range(job.world_size)) or len(below) != len(above) - 1 or not above.keys() >= set(below):
+    if (
+        hanging != list(range(lease.job.members.world_size))
+        or len(below) != len(above) - 1
+        or not above.keys() >= set(below)
+    ):
         yield "its switches and its workers do not belong together"
 
 
@@ -284,15 +307,15 @@ def _of_node(node: Node) -> dict[str, Any]:
         "parent": branch.parent,
         "ranks": branch.ranks,
         "below": branch.below,
-        "lease": dataclasses.asdict(node.lease) if node.lease is not None else None,
+        "lease": dataclasses.asdict(node.slots) if node.slots is not None else None,
     }
 
 
 def _node_of(fields: dict[str, Any]) -> Node:
     """A switch that has given its slots back has forgotten the job."""
     branch = Branch(fields["switch_name"], fields["parent"], tuple(fields["ranks"]), tuple(fields["below"]))
-    lease = None if fields["lease"] is None else Lease(**fields["lease"])
-    return Node(branch, lease, Phase.FORGOTTEN if lease is None else Phase.HOLDING, presumed=lease is not None)
+    slots = None if fields["lease"] is None else SlotRange(**fields["lease"])
+    return Node(branch, slots, Phase.FORGOTTEN if slots is None else Phase.HOLDING, presumed=slots is not None)
 
 
 def _of_worker(worker: Worker) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 
 from wiresum import join
-from wiresum.controller.jobs.leases import is_power_of_two
 from wiresum.controller.jobs.positions import POSITION_BYTES, POSITIONS_MAX
+from wiresum.controller.jobs.slot_pool import is_power_of_two
 from wiresum.join import addresses
 from wiresum.join.constants import (
     JOB_TOKEN_BYTES_MAX,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from wiresum import compiled, join
 from wiresum.controller.driver import JobCounters, SwitchDriver
 from wiresum.controller.jobs.cluster import Switch
-from wiresum.controller.jobs.job import Job, Presence, State, Worker
+from wiresum.controller.jobs.job import Job, Lease, Presence, State, Worker
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.moving import Moving
 from wiresum.controller.jobs.quota import used
@@ -26,8 +26,8 @@ Counted = Mapping[str, tuple[JobCounters, Mapping[int, JobCounters]]]
 
 def diagnosis(job: Job, counted: Mapping[str, JobCounters], now: float, moving: Moving) -> join.Diagnosis:
     """`counted`: by switch, of those that answer."""
-    answer = join.Diagnosis(switches=_nodes(job, counted), moving=moving.describe(job, now))
-    for _, worker in sorted(job.workers.items()):
+    answer = join.Diagnosis(switches=_nodes(job.lease, counted), moving=moving.describe(job, now))
+    for _, worker in sorted(job.members.workers.items()):
         counters = counted.get(worker.switch_name)
         answer.workers.add(
             peer=worker.peer(),
@@ -45,7 +45,9 @@ def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
     """Without the service's age and refusals."""
     answer = join.Report(service=about_service("active"))
     all_jobs = jobs.all()
-    answer.jobs.extend(_job_or_why_not(jobs, job, _of_job(job, counted), now) for job in all_jobs)
+    answer.jobs.extend(_job_or_why_not(jobs, job.lease, _of_lease(job.lease, counted), now) for job in all_jobs)
+    for lease in jobs.roster.released:
+        answer.jobs.append(_job_or_why_not(jobs, lease, _of_lease(lease, counted), now))
     named = {job.name for job in all_jobs}
     answer.jobs.extend(
         _created(reservation, jobs.reservations.age_s(reservation, now))
@@ -64,7 +66,7 @@ def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
 def _tenant(jobs: Jobs, tenant: str) -> join.TenantReport:
     quota = jobs.quotas.of(tenant)
     its_jobs = [job for job in jobs.all() if job.tenant == tenant]
-    has = used(job for job in its_jobs if job.nodes)
+    has = used(lease for lease in jobs.cluster.holders() if lease.job.tenant == tenant)
     return join.TenantReport(
         name=tenant,
         jobs=has.jobs,
@@ -73,7 +75,7 @@ def _tenant(jobs: Jobs, tenant: str) -> join.TenantReport:
         slots_max=quota.slots,
         worker_threads=has.worker_threads,
         worker_threads_max=quota.worker_threads,
-        waiting_jobs=sum(job.state in (State.FORMING, State.QUEUED) for job in its_jobs),
+        waiting_jobs=sum(job.waits for job in its_jobs),
         waiting_jobs_max=quota.waiting_jobs,
         forming_seconds_max=quota.forming_ms_max / 1000,
         priority_max=quota.priority_max,
@@ -88,25 +90,30 @@ def _tenant(jobs: Jobs, tenant: str) -> join.TenantReport:
     )
 
 
-def _of_job(job: Job, counted: Counted) -> dict[str, JobCounters]:
-    """By switch, of those that answer and have the job."""
-    answers = {name: counted[name][1].get(job.number) for name in _told(job) if name in counted}
+def _of_lease(lease: Lease, counted: Counted) -> dict[str, JobCounters]:
+    """By switch, of those that answer and have it."""
+    answers = {name: counted[name][1].get(lease.number) for name in _told(lease) if name in counted}
     return {name: counters for name, counters in answers.items() if counters is not None}
 
 
-def _told(job: Job) -> list[str]:
-    """Switches that have been told of the job."""
-    return [name for name, node in job.nodes.items() if node.phase is not Phase.LEASED]
+def _told(lease: Lease) -> list[str]:
+    """Switches that have been told of it."""
+    return [name for name, node in lease.nodes.items() if node.phase is not Phase.LEASED]
 
 
-def _job_or_why_not(jobs: Jobs, job: Job, counted: Mapping[str, JobCounters], now: float) -> join.JobReport:
-    """A job that no message can say, for instance since its switch has counted nonsense, hides no other one."""
+def _job_or_why_not(jobs: Jobs, lease: Lease, counted: Mapping[str, JobCounters], now: float) -> join.JobReport:
+    """What no message can say, for instance since its switch has counted nonsense, hides no other one. A lease that no
+    job has is there as long as it takes slots."""
+    job, state = lease.job, lease.job.state if lease.is_current else State.ENDING
     try:
-        return _job(jobs, job, counted, now)
+        answer = _lease(lease, state, counted, now)
+        if lease.is_current:
+            _add_job(answer, jobs, job, counted, now)
     except (ValueError, TypeError, OverflowError) as error:
-        log.error("%s cannot be reported: %s", job, error)
+        log.error("%s cannot be reported: %s", lease, error)
         why = f"it cannot be reported: {error}"
-        return join.JobReport(name=job.name, tenant=job.tenant, state=job.state.value, waiting=why, uncounted=True)
+        return join.JobReport(name=job.name, tenant=job.tenant, state=state.value, waiting=why, uncounted=True)
+    return answer
 
 
 def _switch_or_silent(switch: Switch, counted: Counted) -> join.SwitchReport:
@@ -119,34 +126,37 @@ def _switch_or_silent(switch: Switch, counted: Counted) -> join.SwitchReport:
         return _switch(switch, JobCounters(), silent=True)
 
 
-def _job(jobs: Jobs, job: Job, counted: Mapping[str, JobCounters], now: float) -> join.JobReport:
-    counters = counted.get(job.switch_name, JobCounters())
-    waits = job.state in (State.FORMING, State.QUEUED, State.ADMITTING)
-    root_lease = job.root.lease if job.nodes else None
+def _lease(lease: Lease, state: State, counted: Mapping[str, JobCounters], now: float) -> join.JobReport:
+    job, root_slots = lease.job, lease.root.slots if lease.nodes else None
     return join.JobReport(
-        job=job.number,
+        job=lease.number,
         name=job.name,
-        world_size=job.world_size,
-        joined=len(job.workers),
-        slot_base=root_lease.base if root_lease else 0,
-        slots=job.slots,
-        state=job.state.value,
+        world_size=job.members.world_size,
+        slot_base=root_slots.base if root_slots else 0,
+        slots=lease.slots,
+        state=state.value,
         packets=_packets(counted.values()),
-        results=counters.results,
+        results=counted.get(lease.switch_name, JobCounters()).results,
         age_seconds=max(0.0, now - job.created_at),
-        switch_name=job.switch_name,
+        switch_name=lease.switch_name,
         tenant=job.tenant,
-        priority=job.priority,
-        caller=job.asker.name,
-        queue_position=jobs.waiting.position(job),
-        waiting=_waiting(jobs, job, now) if waits else jobs.moving.describe(job, now),
-        moves=job.move_number,
-        lanes=job.lanes,
-        threads=job.threads,
-        workers=[_worker(job.workers[rank], counted, now) for rank in sorted(job.workers)],
-        uncounted=any(name not in counted for name in _told(job)),
-        switches=_nodes(job, counted),
+        priority=job.terms.priority,
+        caller=job.terms.asker.name,
+        lanes=lease.lanes,
+        threads=lease.threads,
+        uncounted=any(name not in counted for name in _told(lease)),
+        switches=_nodes(lease, counted),
     )
+
+
+def _add_job(answer: join.JobReport, jobs: Jobs, job: Job, counted: Mapping[str, JobCounters], now: float) -> None:
+    """Besides its lease."""
+    waits = job.waits or job.state is State.ADMITTING
+    answer.joined = len(job.members.workers)
+    answer.queue_position = jobs.waiting.position(job.lease)
+    answer.waiting = _waiting(jobs, job, now) if waits else jobs.moving.describe(job, now)
+    answer.moves = job.move_number
+    answer.workers.extend(_worker(worker, counted, now) for _, worker in sorted(job.members.workers.items()))
 
 
 def _waiting(jobs: Jobs, job: Job, now: float) -> str:
@@ -176,17 +186,17 @@ def _worker(worker: Worker, counted: Mapping[str, JobCounters], now: float) -> j
     )
 
 
-def _nodes(job: Job, counted: Mapping[str, JobCounters]) -> Iterator[join.NodeReport]:
-    """The switches of a job, the root first."""
-    for name, node in job.nodes.items():
+def _nodes(lease: Lease, counted: Mapping[str, JobCounters]) -> Iterator[join.NodeReport]:
+    """Its switches, the root first."""
+    for name, node in lease.nodes.items():
         counters, contributions = counted.get(name), 0
         if parent := node.branch.parent:
-            contributions = _contributions(counted.get(parent), job.nodes[parent].branch.number_of(name))
+            contributions = _contributions(counted.get(parent), lease.nodes[parent].branch.number_of(name))
         yield join.NodeReport(
             switch_name=name,
             parent=parent,
             workers=len(node.branch.ranks),
-            slot_base=node.lease.base if node.lease else 0,
+            slot_base=node.slots.base if node.slots else 0,
             phase=node.phase.value,
             packets=dict(counters.packets) if counters else {},
             results=counters.results if counters else 0,
@@ -215,9 +225,9 @@ def _switch(switch: Switch, stray: JobCounters, *, silent: bool) -> join.SwitchR
         state = "slow" if state == "ready" else state
     answer = about_switch(switch, state, trouble)
     answer.uncounted = silent
-    answer.slots_free = switch.leases.slots_free
+    answer.slots_free = switch.pool.slots_free
     answer.room_taken.update(switch.taken())
-    answer.jobs = len(switch.jobs_with_slots())
+    answer.jobs = len(switch.leases_with_slots())
     answer.stray_packets.update(stray.packets)
     return answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from wiresum.controller.jobs.job import Job
+from wiresum.controller.jobs.job import Lease
 from wiresum.controller.resources import NOTHING, Amounts
 
 KEPT_PART = 4
@@ -37,28 +37,23 @@ class Room:
     def __init__(self, total: Amounts) -> None:
         self.total = total
         self.taken = Amounts(dict.fromkeys(total, 0))
-        self._takers: dict[tuple[Job, str], Amounts] = {}
-        """By job and name of the switch or pipe."""
+        self._takers: dict[tuple[Lease, str], Amounts] = {}
+        """By lease and name of the switch or pipe."""
         self.tally = Tally()
 
-    def take(self, job: Job, switch_name: str, need: Amounts) -> None:
+    def take(self, lease: Lease, switch_name: str, need: Amounts) -> None:
         """Raises `ValueError`, and changes nothing, if there is no room."""
-        assert (job, switch_name) not in self._takers, f"{job} has its room at {switch_name}"
+        assert (lease, switch_name) not in self._takers, f"{lease} has its room at {switch_name}"
         if lacking := self.lacks(need):
             raise ValueError(f"there is no room in {lacking} of {switch_name}")
-        self._takers[job, switch_name] = need
+        self._takers[lease, switch_name] = need
         self.taken += need
-        self.tally.add(job.tenant, need)
+        self.tally.add(lease.job.tenant, need)
 
-    def give_back(self, job: Job, switch_name: str) -> None:
-        need = self._takers.pop((job, switch_name))
+    def give_back(self, lease: Lease, switch_name: str) -> None:
+        need = self._takers.pop((lease, switch_name))
         self.taken -= need
-        self.tally.take_away(job.tenant, need)
-
-    def exchange(self, one: Job, other: Job) -> None:
-        """Each gets what the other has. They are of one tenant."""
-        new = {one: other, other: one}
-        self._takers = {(new.get(job, job), name): need for (job, name), need in self._takers.items()}
+        self.tally.take_away(lease.job.tenant, need)
 
     def lacks(self, need: Amounts, *, further: bool = False) -> str:
         """The first resource that is too short for this besides what is taken, and, for a `further` job, kept; empty:
@@ -66,9 +61,9 @@ class Room:
         kept = Amounts({name: count // KEPT_PART for name, count in self.total.items()}) if further else NOTHING
         return need.beyond(self.total - self.taken - kept)
 
-    def jobs_with(self, resource: str) -> dict[Job, int]:
+    def leases_with(self, resource: str) -> dict[Lease, int]:
         """How much each has of it."""
-        counts: Counter[Job] = Counter()
-        for (job, _), need in self._takers.items():
-            counts[job] += need.of(resource)
-        return {job: count for job, count in counts.items() if count}
+        counts: Counter[Lease] = Counter()
+        for (lease, _), need in self._takers.items():
+            counts[lease] += need.of(resource)
+        return {lease: count for lease, count in counts.items() if count}

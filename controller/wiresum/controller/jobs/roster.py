@@ -1,27 +1,29 @@
-"""The jobs that there are, and their names and workers. Pure."""
+"""The jobs that there are, their names and workers, and the leases that no job has any more. Pure."""
 
 from __future__ import annotations
 
-from wiresum.controller.jobs.job import Job
-from wiresum.controller.jobs.members import Members
+from wiresum.controller.jobs.job import Job, Lease
+from wiresum.controller.jobs.tokens import Tokens
 
 
 class Roster:
     def __init__(self) -> None:
         self._jobs: dict[Job, None] = {}
-        """The oldest first, with leases that are over."""
+        """The oldest first."""
         self.named: dict[str, Job] = {}
         """Those that still hold their name."""
-        self.members = Members()
+        self.tokens = Tokens()
+        self.released: dict[Lease, None] = {}
+        """Of jobs that have moved to another one, or did not: their switches have yet to forget them."""
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._jobs) + len(self.released)
 
     def all(self) -> list[Job]:
         return list(self._jobs)
 
     def add(self, job: Job) -> None:
-        """Without its name and its workers. No error if it is there."""
+        """Without its name and its workers."""
         self._jobs[job] = None
 
     def release_name(self, job: Job) -> None:
@@ -31,5 +33,5 @@ class Roster:
 
     def forget(self, job: Job) -> None:
         self.release_name(job)
-        self.members.forget(job)
+        self.tokens.forget(job)
         del self._jobs[job]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wiresum.controller.jobs.job import Job
+from wiresum.controller.jobs.job import Job, Lease
 from wiresum.controller.jobs.outputs import Forget, Save
 from wiresum.controller.jobs.records import JobRecord, record_of
 
@@ -13,10 +13,14 @@ class Saving:
     def __init__(self, emit: Callable[[Save | Forget], None], unix_offset: float) -> None:
         self._emit, self._unix_offset = emit, unix_offset
 
-    def save(self, job: Job) -> None:
-        """Of a job that has slots."""
-        self._emit(Save(record_of(job, self._unix_offset)))
-        job.unsaved = False
+    def save(self, lease: Lease) -> None:
+        """Of a job that has slots, with the job; or one that is released, and that no job has."""
+        self._emit(Save(record_of(lease, self._unix_offset)))
+        lease.job.unsaved &= not lease.is_current
 
-    def forget(self, job: Job) -> None:
-        self._emit(Forget(JobRecord(job.switch_name, job.number, job.name, job.state.value, "")))
+    def save_soon(self, job: Job) -> None:
+        """At the next tick."""
+        job.unsaved = True
+
+    def forget(self, lease: Lease) -> None:
+        self._emit(Forget(JobRecord(lease.switch_name, lease.number, lease.job.name, lease.job.state.value, "")))

@@ -1,7 +1,7 @@
-"""What switches are told of jobs, in which order, and what follows from their answers. Pure.
+"""What switches are told of leases, in which order, and what follows from their answers. Pure.
 
-A job's slots at a switch are free when that switch has forgotten the job, so a switch out of reach keeps no slots of
-others. The job's number is free when all its switches have forgotten it. tree.py has the phases.
+The slots of a lease at a switch are free when that switch has forgotten it, so a switch out of reach keeps no slots of
+others. Its number is free when all its switches have forgotten it. tree.py has the phases.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from wiresum.controller.driver import Reconciled
 from wiresum.controller.jobs.cluster import Cluster, Switch
-from wiresum.controller.jobs.job import Job, State
+from wiresum.controller.jobs.job import Lease, LeaseState
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.outputs import Admit, Evict, Output, Reconcile
 from wiresum.controller.jobs.tree import Node, Phase, to_admit, to_evict
@@ -20,87 +20,92 @@ class Telling:
     def __init__(self, cluster: Cluster, limits: Limits, emit: Callable[[Output], None]) -> None:
         self._cluster, self._limits, self._emit = cluster, limits, emit
 
-    def numbered(self, switch_name: str, number: int) -> Job | None:
+    def numbered(self, switch_name: str, number: int) -> Lease | None:
         return self._cluster.switches[switch_name].numbered.get(number)
 
-    def admit(self, job: Job) -> None:
+    def admit(self, lease: Lease) -> None:
         """Its switches are told, the root first."""
-        for node in to_admit(job.nodes):
-            node.move(Phase.ADMITTING)
+        for node in to_admit(lease.nodes):
+            node.step(Phase.ADMITTING)
             assert node.entry is not None, "it is settled what the switch is told"
             self._emit(Admit(node.branch.switch_name, node.entry))
 
-    def admitted(self, switch_name: str, number: int) -> Job | None:
-        """A switch has a job. Returns the job if all its switches have it now."""
+    def admitted(self, switch_name: str, number: int) -> Lease | None:
+        """A switch has a lease, which is returned if all its switches have it now."""
         found = self._find(switch_name, number, Phase.ADMITTING)
         if found is None:
-            return None  # it ended meanwhile, and is being evicted
-        job, node = found
-        node.move(Phase.HOLDING)
-        self.admit(job)
-        return job if all(node.phase is Phase.HOLDING for node in job.nodes.values()) else None
+            return None  # it was released meanwhile, and the switch is told to forget it
+        lease, node = found
+        node.step(Phase.HOLDING)
+        self.admit(lease)
+        if any(node.phase is not Phase.HOLDING for node in lease.nodes.values()):
+            return None
+        lease.step(LeaseState.HELD)
+        return lease
 
-    def refused(self, switch_name: str, number: int) -> Job | None:
-        """A switch did not take a job, but may hold part of it. Returns the job if it has not ended meanwhile."""
+    def refused(self, switch_name: str, number: int) -> Lease | None:
+        """A switch did not take a lease, but may hold part of it. Returns it if it was not released meanwhile."""
         found = self._find(switch_name, number, Phase.ADMITTING)
-        return found[0] if found is not None and found[0].state is State.ADMITTING else None
+        return found[0] if found is not None and found[0].state is LeaseState.ADMITTING else None
 
-    def evict(self, job: Job) -> None:
-        """Its switches are told to forget it, the leaves first."""
-        for node in job.nodes.values():
+    def release(self, lease: Lease) -> None:
+        """Its switches are told to forget it, the leaves first. No error if they are being told."""
+        if lease.state is not LeaseState.RELEASED:
+            lease.step(LeaseState.RELEASED)
+        for node in lease.nodes.values():
             if node.phase is Phase.LEASED:
-                node.move(Phase.FORGOTTEN)
-        for node in to_evict(job.nodes):
-            node.move(Phase.EVICTING)
-            self._emit(Evict(node.branch.switch_name, job.number))
+                node.step(Phase.FORGOTTEN)
+        for node in to_evict(lease.nodes):
+            node.step(Phase.EVICTING)
+            self._emit(Evict(node.branch.switch_name, lease.number))
 
-    def evicted(self, switch_name: str, number: int) -> Job | None:
-        """A switch has forgotten a job, which is returned."""
+    def evicted(self, switch_name: str, number: int) -> Lease | None:
+        """A switch has forgotten a lease, which is returned."""
         found = self._find(switch_name, number, Phase.EVICTING)
         if found is None:
             return None
-        job, node = found
-        node.move(Phase.FORGOTTEN)
-        self.evict(job)
-        return job
+        lease, node = found
+        node.step(Phase.FORGOTTEN)
+        self.release(lease)
+        return lease
 
     def evict_failed(self, switch_name: str, number: int, now: float) -> None:
-        """Tried again. The lease stays taken, since the switch may still write to its slots."""
+        """Tried again. The slots stay taken, since the switch may still write to them."""
         found = self._find(switch_name, number, Phase.EVICTING)
         if found is not None:
-            job, node = found
+            lease, node = found
             node.evict_again_at = now + self._limits.evict_retry_ms / 1000
-            self.evict(job)
+            self.release(lease)
 
-    def try_again(self, job: Job, now: float) -> None:
-        """To be called now and then, for a job that ends or moves."""
-        for node in job.nodes.values():
+    def try_again(self, lease: Lease, now: float) -> None:
+        """To be called now and then, for one that is released."""
+        for node in lease.nodes.values():
             if node.evict_again_at is not None and now >= node.evict_again_at:
                 node.evict_again_at = None
-                self._emit(Evict(node.branch.switch_name, job.number))
+                self._emit(Evict(node.branch.switch_name, lease.number))
 
     def reconcile(self, switch: Switch) -> None:
         switch.reconcile_again_at = None
         entries = tuple(node.entry for node in switch.held().values() if node.entry is not None)
         self._emit(Reconcile(switch.name, entries))
 
-    def reconciled(self, asked: Reconcile) -> list[Job]:
-        """A switch holds exactly what it was asked to. Returns the jobs that it has forgotten, without those whose
-        eviction it has yet to answer."""
+    def reconciled(self, asked: Reconcile) -> list[Lease]:
+        """A switch holds exactly what it was asked to. Returns what it has forgotten, without that whose eviction it
+        has yet to answer."""
         switch = self._cluster.switches[asked.switch_name]
         kept = {entry.job for entry in asked.entries}
         forgotten = []
-        for number, job in switch.numbered.items():
-            node = job.nodes[switch.name]
+        for number, lease in switch.numbered.items():
+            node = lease.nodes[switch.name]
             is_idle = node.phase is Phase.HOLDING or node.evict_again_at is not None
-            if job.state in (State.MOVING, State.ENDING) and number not in kept and is_idle:
-                node.move(Phase.FORGOTTEN)
-                self.evict(job)
-                forgotten.append(job)
+            if lease.state is LeaseState.RELEASED and number not in kept and is_idle:
+                node.step(Phase.FORGOTTEN)
+                self.release(lease)
+                forgotten.append(lease)
         return forgotten
 
-    def strangers(self, asked: Reconcile, found: Reconciled) -> list[tuple[Job, str]]:
-        """The jobs that a switch was asked to hold and that cannot go on there, each with the reason.
+    def strangers(self, asked: Reconcile, found: Reconciled) -> list[tuple[Lease, str]]:
+        """What a switch was asked to hold and cannot go on there, each with the reason.
 
         A job is stored when all its switches have it, and as ended before any is told to forget it. So if the disk says
         that it runs and the switch holds nothing of it, it has ended since. The key of one that was being admitted may
@@ -109,36 +114,32 @@ class Telling:
         name = asked.switch_name
         result = []
         for entry in asked.entries:
-            job = self.numbered(name, entry.job)
-            if job is None or job.key != entry.key or job.state not in (State.ADMITTING, State.RUNNING):
+            lease = self.numbered(name, entry.job)
+            if lease is None or lease.key != entry.key or lease.state is LeaseState.RELEASED:
                 continue
-            presumed, job.nodes[name].presumed = job.nodes[name].presumed, False
+            presumed, lease.nodes[name].presumed = lease.nodes[name].presumed, False
             if entry.job not in found.added:
                 continue
             if presumed:
-                result.append((job, f"{name} does not hold it: it ended after the controller's state was written"))
+                result.append((lease, f"{name} does not hold it: it ended after the controller's state was written"))
             elif 0 < entry.keys_reserved <= found.keys_reserved:
-                result.append((job, f"another controller has programmed {name} meanwhile, and may have used its key"))
+                result.append((lease, f"another controller has programmed {name} meanwhile, and may have used its key"))
         return result
 
-    def give_back(self, job: Job) -> bool:
-        """Frees the slots at switches that have forgotten the job, with the last ones its number if it ends. Were there
-        any?"""
-        nodes = [node for node in job.nodes.values() if node.phase is Phase.FORGOTTEN and node.lease is not None]
+    def give_back(self, lease: Lease) -> bool:
+        """Frees the slots at switches that have forgotten it. Were there any?"""
+        nodes = [node for node in lease.nodes.values() if node.phase is Phase.FORGOTTEN and node.slots is not None]
         for node in nodes:
-            self._cluster.give_back(job, node)
-        if job.state is State.ENDING and self.has_given_back(job):
-            for name in job.nodes:
-                self._cluster.switches[name].free_number(job)
+            self._cluster.give_back(lease, node)
         return bool(nodes)
 
-    @staticmethod
-    def has_given_back(job: Job) -> bool:
-        """Does no switch have slots for it any more?"""
-        return all(node.lease is None for node in job.nodes.values())
+    def free_number(self, lease: Lease) -> None:
+        """Of one that has no slots any more."""
+        for name in lease.nodes:
+            self._cluster.switches[name].free_number(lease)
 
-    def _find(self, switch_name: str, number: int, phase: Phase) -> tuple[Job, Node] | None:
-        job = self.numbered(switch_name, number)
-        if job is None or job.nodes[switch_name].phase is not phase:
+    def _find(self, switch_name: str, number: int, phase: Phase) -> tuple[Lease, Node] | None:
+        lease = self.numbered(switch_name, number)
+        if lease is None or lease.nodes[switch_name].phase is not phase:
             return None
-        return job, job.nodes[switch_name]
+        return lease, lease.nodes[switch_name]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wiresum.controller.driver import JobEntry
-from wiresum.controller.jobs.leases import Lease, power_of_two_within
+from wiresum.controller.jobs.slot_pool import SlotRange, power_of_two_within
 from wiresum.controller.resources import JobShape
 from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
@@ -105,11 +105,11 @@ class Node:
     """A switch of one job's tree. Compared by identity."""
 
     branch: Branch
-    lease: Lease | None
+    slots: SlotRange | None
     """None: given back."""
     phase: Phase = Phase.LEASED
     entry: JobEntry | None = None
-    """What it is told; None: the lease is given back."""
+    """What it is told; None: the slots are given back."""
     evict_again_at: float | None = None
     """An eviction failed, and is tried again then."""
     counting: bool = False
@@ -117,7 +117,7 @@ class Node:
     presumed: bool = False
     """The disk says that the switch has the job, and the switch has not been read since."""
 
-    def move(self, phase: Phase) -> None:
+    def step(self, phase: Phase) -> None:
         assert phase in FOLLOWING[self.phase], f"{self.branch.switch_name} is {self.phase.value}: {phase.value}"
         self.phase = phase
         self.evict_again_at = None

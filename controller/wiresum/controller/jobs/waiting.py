@@ -1,4 +1,4 @@
-"""The jobs that have no slots yet: which may form, where, which gets slots next, and what their workers hear. Pure.
+"""Leases that have no slots yet: which jobs may form, where, who gets slots next, and what workers hear. Pure.
 
 Jobs that move (moving.py) come first, then the larger priority, then the job that has waited longer. A job that finds
 no room does not stop those behind it: they may need less, or another switch. But each job that gets slots which an
@@ -15,11 +15,11 @@ one that runs on, at a drained switch, nothing ever.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from wiresum import join
 from wiresum.controller.jobs.cluster import Cluster, Grounds
-from wiresum.controller.jobs.job import Cause, Job, Presence, State, Wants
+from wiresum.controller.jobs.job import Cause, Job, Lease, LeaseState, Presence, State, Wants
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.outputs import Wait
 from wiresum.controller.jobs.quota import Quotas, used, whose_quota
@@ -41,21 +41,20 @@ left for such jobs: a program may have many."""
 
 
 class WaitingRoom:
-    def __init__(self, cluster: Cluster, quotas: Quotas, limits: Limits, give: Callable[[Job, Grounds], None]) -> None:
-        """`give`: called when a job has its slots."""
-        self._cluster, self._quotas, self._limits, self._give = cluster, quotas, limits, give
-        self._queue: list[Job] = []
+    def __init__(self, cluster: Cluster, quotas: Quotas, limits: Limits) -> None:
+        self._cluster, self._quotas, self._limits = cluster, quotas, limits
+        self._queue: list[Lease] = []
         """The next one first."""
         self._tickets = 0
         self._kinds: dict[tuple[str, tuple[Offer, ...], frozenset[str]], int] = {}
-        """By tenant, offers and, of a job that moves, the switches that it has: jobs of one kind lack the same."""
+        """By tenant, offers and, of a job that moves, the switches that it has: leases of one kind lack the same."""
         self._kinds_seen = 0
         self._allowed: dict[int, list[Offer]] = {}
         """By kind: those of its offers that its tenant's quota had room for when it was last tried."""
         self._fruitless = 0
         """How many kinds got nothing since the last tick."""
         self.due = False
-        """Jobs may get slots, and are to be tried at the next tick."""
+        """One may get what it did not get before: `serve` tries them."""
         self.held_up = ""
         """Why no job gets slots now; empty: they do."""
 
@@ -64,15 +63,14 @@ class WaitingRoom:
         return len(self._queue)
 
     def check_can_form(self, job: Job, waiting: Sequence[Job]) -> None:
-        """Sets how long it may form. Raises a `Refusal` if it could never run, or if too many jobs form or wait.
-        `waiting`: all of those."""
-        self._quotas.check_possible(job.tenant, worker_threads=job.world_size)
-        if not job.reserved:
-            self._quotas.check_priority(job.tenant, job.priority)
-        self._cluster.check_size(job.world_size)
+        """Raises a `Refusal` if it could never run, or if too many jobs form or wait. `waiting`: all of those."""
+        self._quotas.check_possible(job.tenant, worker_threads=job.members.world_size)
+        if not job.terms.reserved:
+            self._quotas.check_priority(job.tenant, job.terms.priority)
+        self._cluster.check_size(job.members.world_size)
         self._quotas.check_waiting(job, waiting)
-        address = counted_as(job.asker.address)
-        here = sum(bool(address) and counted_as(other.asker.address) == address for other in waiting)
+        address = counted_as(job.terms.asker.address)
+        here = sum(bool(address) and counted_as(other.terms.asker.address) == address for other in waiting)
         if here >= self._limits.waiting_per_host_max:
             raise Refusal(
                 "RESOURCE_EXHAUSTED",
@@ -86,9 +84,7 @@ class WaitingRoom:
                 f"{len(waiting)} jobs form or wait for slots, and no more can: start {job} again when some of them "
                 f"have begun (`wiresum jobs` lists them)",
             )
-
         self._check_positions(job, waiting)
-        job.complete_by = job.created_at + self._quotas.of(job.tenant).forming_ms_max / 1000
 
     def _check_positions(self, job: Job, waiting: Sequence[Job]) -> None:
         """Raises a `Refusal` if there is no room for those of a job that goes on. That is decided for all its workers
@@ -118,15 +114,14 @@ class WaitingRoom:
                 f"set WIRESUM_ADDRESS to one that is there",
             )
         reaching = self._cluster.at_or_above(address)
-        if job.within and not job.candidates:
-            job.candidates = self._cluster.within(job.within)
-        shared = reaching & job.candidates if job.candidates else reaching
+        before = job.candidates or (self._cluster.within(job.terms.within) if job.terms.within else reaching)
+        shared = reaching & before
         if not shared:
             raise Refusal(
                 "FAILED_PRECONDITION",
                 f"the workers of {job} must all be at one switch, or at switches of one tree: this one, with the "
                 f"address {address}, is at {', '.join(sorted(found))}, and the job can only be at "
-                f"{', '.join(sorted(job.candidates))}{self._cable_hint(found, job.candidates)}",
+                f"{', '.join(sorted(before))}{self._cable_hint(found, before)}",
             )
         return shared
 
@@ -139,28 +134,30 @@ class WaitingRoom:
         both = in_words(sorted(ones & others))
         return f". Both are pipes of {both}: a cable and `cables` would join them (docs/tofino.md, Pipes)"
 
-    def look_for_offers(self, job: Job) -> None:
-        """Sets where a complete job can get slots. Raises a `Refusal` if that is nowhere."""
-        trees = self._cluster.trees(job)
+    def look_for_offers(self, lease: Lease, candidates: Set[str]) -> None:
+        """Sets where it can get slots, of a job whose workers are all there. `candidates`: where they hang on, or
+        below. Raises a `Refusal` if that is nowhere."""
+        trees = self._cluster.trees(lease.job.members.workers.values(), candidates)
         fitting = [tree for tree in trees if _overfull(tree) is None]
         if not fitting:
-            raise Refusal("FAILED_PRECONDITION", _too_many_at(job, trees[0]))
-        problems = {tree: self._never(job, tree) for tree in fitting}
+            raise Refusal("FAILED_PRECONDITION", _too_many_at(lease, trees[0]))
+        problems = {tree: self._never(lease, tree) for tree in fitting}
         if all(problems.values()):
             raise Refusal("RESOURCE_EXHAUSTED", problems[min(problems, key=len)])
-        job.offers = tuple(self._offer(job, tree) for tree in fitting if not problems[tree])
-        job.unfit = tuple(filter(None, problems.values())) if job.moves is not None else ()
+        lease.offers = tuple(self._offer(lease, tree) for tree in fitting if not problems[tree])
+        lease.unfit = () if lease.is_current else tuple(filter(None, problems.values()))
         if len(self._kinds) >= KINDS_MAX:
             self._kinds.clear()
         self._kinds_seen += 1
-        has = frozenset(job.moves.nodes if job.moves is not None else ())
-        job.kind = self._kinds.setdefault((job.tenant, job.offers, has), self._kinds_seen)
+        has = frozenset(() if lease.is_current else lease.job.lease.nodes)
+        lease.kind = self._kinds.setdefault((lease.job.tenant, lease.offers, has), self._kinds_seen)
 
-    def _never(self, job: Job, tree: Tree) -> str:
-        """Why it can never run at these switches, though they have bits for all its workers; empty: it can."""
-        if job.moves is not None:
-            return self._unlike(job, tree) or self._cluster.never(self._offer(job, tree))
-        if unlike := self._unlike(job, tree):
+    def _never(self, lease: Lease, tree: Tree) -> str:
+        """Why it can never be at these switches, though they have bits for all its workers; empty: it can."""
+        job = lease.job
+        if not lease.is_current:
+            return self._unlike(lease, tree) or self._cluster.never(self._offer(lease, tree))
+        if unlike := self._unlike(lease, tree):
             return f"{job} cannot go on here: {unlike}"
         quota = self._quotas.of(job.tenant)
         if quota.slots is not None and quota.slots < len(tree):
@@ -168,95 +165,100 @@ class WaitingRoom:
                 f"{job} needs slots at each of {len(tree)} switches, and its tenant's quota is {quota.slots} slots: "
                 f"the controller's configuration says so, under [[tenant]]"
             )
-        offer = self._offer(job, tree)
+        offer = self._offer(lease, tree)
         if isinstance(beyond := self._cluster.within_part(offer, quota.switch_percent, None), str):
             return f"{job} can never run here: {beyond} (switch_percent in the controller's configuration, [[tenant]])"
-        threads = self._cluster.threads(offer, offer.wish.most)
-        if quota.worker_threads is not None and job.world_size * threads > quota.worker_threads:
+        threads, workers = self._cluster.threads(offer, offer.wish.most), job.members.world_size
+        if quota.worker_threads is not None and workers * threads > quota.worker_threads:
             return (
-                f"{job} has {job.world_size} workers with {threads} threads each, and its tenant's quota is "
+                f"{job} has {workers} workers with {threads} threads each, and its tenant's quota is "
                 f"{quota.worker_threads} worker threads: give them fewer (WIRESUM_THREADS), or raise worker_threads in "
                 f"the controller's configuration, under [[tenant]]"
             )
         never = self._cluster.never(offer)
         return f"{job} can never run here: {never}. Give its workers fewer threads (WIRESUM_THREADS)" if never else ""
 
-    def _unlike(self, job: Job, tree: Tree) -> str:
+    def _unlike(self, lease: Lease, tree: Tree) -> str:
         """What a job that goes on cannot have there as it had it; empty: it can have all."""
-        shape = job.shape
+        shape = lease.shape
         if shape is None:
             return ""
         where, switches = in_words(names(tree)), self._cluster.of(tree)
         there = min(switch.sizes.slots for switch in switches)
         if there < shape.slots:
             return f"it has {shape.slots} slots, and {where} could give it {there} at most"
-        threads = self._cluster.threads(self._offer(job, tree), shape.slots)
+        threads = self._cluster.threads(self._offer(lease, tree), shape.slots)
         if threads != shape.threads:
             return f"it has {shape.threads} threads, and would have {threads} at {where}"
-        lanes = min(*(switch.sizes.lanes_max for switch in switches), *(w.lanes_max for w in job.workers.values()))
+        workers = lease.job.members.workers.values()
+        lanes = min(*(switch.sizes.lanes_max for switch in switches), *(w.lanes_max for w in workers))
         return (
             f"its packets have {shape.lanes} words, and would have {lanes} at {where}" if lanes != shape.lanes else ""
         )
 
-    def add(self, job: Job) -> None:
+    def add(self, lease: Lease) -> None:
         self._tickets += 1
-        job.ticket = self._tickets
-        self._queue.append(job)
-        self._queue.sort(key=lambda waiting: (waiting.moves is None, -waiting.priority, waiting.ticket))
+        lease.ticket = self._tickets
+        self._queue.append(lease)
+        self._queue.sort(key=lambda waiting: (waiting.is_current, -waiting.job.terms.priority, waiting.ticket))
+        self.due = True
 
-    def remove(self, job: Job) -> None:
-        """No error if it is not in the queue."""
-        if job in self._queue:
-            self._queue.remove(job)
-
-    def serve(self) -> None:
-        """To be called whenever a job may get what it did not get before."""
-        if self.held_up:
-            return
-        if self._fruitless >= FRUITLESS_MAX:
+    def remove(self, lease: Lease) -> None:
+        """What was kept for it is free. No error if it is not in the queue."""
+        if lease in self._queue:
+            self._queue.remove(lease)
             self.due = True
+
+    def serve(self) -> Iterator[tuple[Lease, Grounds]]:
+        """Those that get slots now. Each must have taken them (granting.settle) before the next one is asked for."""
+        if self.held_up or not self.due or self._fruitless >= FRUITLESS_MAX:
             return
+        self.due = False
         kept: set[str] = set()
         self._allowed.clear()
-        passed: dict[int, list[Job]] = {}
+        passed: dict[int, list[Lease]] = {}
         """By kind."""
         found_nothing: dict[int, Wants] = {}
-        """Since a job got slots last: of each kind only the first is tried, however long the queue is."""
-        for job in list(self._queue):
+        """Since slots were given last: of each kind only the first is tried, however long the queue is."""
+        for lease in list(self._queue):
             changed = []
-            if job.kind in found_nothing and job.is_whole():
-                job.wants = found_nothing[job.kind]
-            elif self._place(job, kept):
-                self._queue.remove(job)
+            if lease.kind in found_nothing and _is_whole(lease):
+                lease.wants = found_nothing[lease.kind]
+            elif isinstance(found := self._find_place(lease, kept), Grounds):
+                self._queue.remove(lease)
+                yield lease, found
                 found_nothing.clear()
-                changed = self._overtaken_by(job, passed.values())
-            elif job.wants is not Wants.WORKER:
-                found_nothing[job.kind] = job.wants
-                self._fruitless += 1
-            if job.state is State.QUEUED and job.wants in (Wants.ROOM, Wants.TURN):
-                passed.setdefault(job.kind, []).append(job)
-                changed = [job]
+                changed = self._overtaken_by(lease, passed.values())
+            else:
+                lease.wants = found
+                if found is not Wants.WORKER:
+                    found_nothing[lease.kind] = found
+                    self._fruitless += 1
+            if lease.state is LeaseState.WANTED and lease.wants in (Wants.ROOM, Wants.TURN):
+                passed.setdefault(lease.kind, []).append(lease)
+                changed = [lease]
             for waits in changed:
                 if waits.overtaken >= self._overtaken_max(waits):
                     kept |= self._rivals(waits)
 
+    def has_tried(self, lease: Lease) -> bool:
+        """Is it in the queue, and would get nothing now?"""
+        return lease.state is LeaseState.WANTED and bool(self.held_up or not self.due)
+
     def tick(self) -> None:
         self._fruitless = 0
-        if self.due:
-            self.due = False
-            self.serve()
 
-    def _overtaken_max(self, job: Job) -> float:
-        moves = job.moves
-        if moves is None:
+    def _overtaken_max(self, lease: Lease) -> float:
+        if lease.is_current:
             return self._limits.overtaken_max
-        assert moves.moving is not None, "it moves"
-        runs_on = moves.state is State.RUNNING and moves.moving.cause is Cause.SWITCH_DRAINED
+        job = lease.job
+        assert job.move is not None, "it moves"
+        runs_on = job.state is State.RUNNING and job.move.cause is Cause.SWITCH_DRAINED
         return math.inf if runs_on else 0
 
-    def _overtaken_by(self, job: Job, passed: Iterable[Sequence[Job]]) -> list[Job]:
+    def _overtaken_by(self, lease: Lease, passed: Iterable[Sequence[Lease]]) -> list[Lease]:
         """Those before it that might have used what it has got. `passed`: all that wait for room, by kind."""
-        overtaken = [each for alike in passed if not self._rivals(alike[0]).isdisjoint(job.nodes) for each in alike]
+        overtaken = [each for alike in passed if not self._rivals(alike[0]).isdisjoint(lease.nodes) for each in alike]
         for each in overtaken:
             each.overtaken += 1
         return overtaken
@@ -264,11 +266,11 @@ class WaitingRoom:
     @property
     def crowded(self) -> bool:
         """Does anybody wait for slots, besides jobs that have some and move?"""
-        return bool(self._queue) and self._queue[-1].moves is None
+        return bool(self._queue) and self._queue[-1].is_current
 
-    def position(self, job: Job) -> int:
+    def position(self, lease: Lease) -> int:
         """In the queue, from 1; 0: it is not there."""
-        return self._queue.index(job) + 1 if job in self._queue else 0
+        return self._queue.index(lease) + 1 if lease in self._queue else 0
 
     def news(self, job: Job, now: float) -> Iterator[Wait]:
         """What each worker of a job that waits has not heard yet, at most every `waiting_said_ms`."""
@@ -278,7 +280,7 @@ class WaitingRoom:
             return
         job.waiting_said_at = now
         waiting = self.what(job)
-        for worker in job.workers.values():
+        for worker in job.members.workers.values():
             if worker.presence is Presence.WAITING and worker.heard_waiting != waiting.reason:
                 worker.heard_waiting = waiting.reason
                 yield Wait(worker, waiting)
@@ -286,60 +288,54 @@ class WaitingRoom:
     def what(self, job: Job) -> join.Waiting:
         """What a job waits for, for people."""
         if job.state is State.FORMING:
-            away = [str(worker) for worker in job.workers.values() if worker.away_since is not None]
-            if job.is_complete():
+            away = [str(worker) for worker in job.members.workers.values() if worker.away_since is not None]
+            if job.members.is_complete():
                 return join.Waiting(reason=f"{job} waits for {', '.join(away)} to ask again, whose connection broke")
-            return join.Waiting(reason=f"{job} is not complete: waiting for {job.missing()}")
-        position = self.position(job)
+            return join.Waiting(reason=f"{job} is not complete: waiting for {job.members.missing()}")
+        position = self.position(job.lease)
         if job.state is not State.QUEUED or not position:
-            told = "which is being told" if len(job.nodes) == 1 else "which are being told"
-            return join.Waiting(reason=f"{job} has its slots at {job.where()}, {told}")
+            told = "which is being told" if len(job.lease.nodes) == 1 else "which are being told"
+            return join.Waiting(reason=f"{job} has its slots at {job.lease.where()}, {told}")
         place = f"{job} is number {position} of {len(self._queue)} in the queue for slots"
-        return join.Waiting(reason=f"{place}: {self.why(job)}", queue_position=position)
+        return join.Waiting(reason=f"{place}: {self.why(job.lease)}", queue_position=position)
 
-    def why(self, job: Job) -> str:
-        """Why a job in the queue has no slots yet."""
+    def why(self, lease: Lease) -> str:
+        """Why one in the queue has no slots yet."""
         if self.held_up:
             return self.held_up
-        quota = self._quotas.of(job.tenant)
-        match job.wants:
+        tenant = lease.job.tenant
+        match lease.wants:
             case Wants.WORKER:
                 return "one of its workers has lost its connection, and may ask again"
             case Wants.QUOTA:
-                has = used(other for other in self._cluster.holders() if other.tenant == job.tenant)
-                beyond = (self._within_part(offer, job.tenant) for offer in job.offers)
+                has = used(other for other in self._cluster.holders() if other.job.tenant == tenant)
+                beyond = (self._within_part(offer, tenant) for offer in lease.offers)
                 return (
-                    f"the quota of {whose_quota(job.tenant)} is used up ({quota.describe()}): taken are "
+                    f"the quota of {whose_quota(tenant)} is used up ({self._quotas.of(tenant).describe()}): taken are "
                     f"{has.describe()}{''.join(f'; {why}' for why in beyond if isinstance(why, str))}"
                 )
             case Wants.TURN:
                 return "slots are kept for jobs before it, which have been overtaken often enough"
             case _:
-                obstacles = [self._obstacle(offer, job) for offer in job.offers]
-                return "; ".join(filter(None, [*obstacles, *job.unfit])) or "it is its turn"
+                obstacles = [self._obstacle(offer, lease) for offer in lease.offers]
+                return "; ".join(filter(None, [*obstacles, *lease.unfit])) or "it is its turn"
 
-    def _obstacle(self, offer: Offer, job: Job) -> str:
-        beyond = self._within_part(offer, job.tenant) if job.moves is None else offer
-        return beyond if isinstance(beyond, str) else self._cluster.obstacle(offer, job.tenant)
+    def _obstacle(self, offer: Offer, lease: Lease) -> str:
+        tenant = lease.job.tenant
+        beyond = self._within_part(offer, tenant) if lease.is_current else offer
+        return beyond if isinstance(beyond, str) else self._cluster.obstacle(offer, tenant)
 
-    def _place(self, job: Job, kept: Set[str]) -> bool:
-        found = self._find_place(job, kept)
-        if isinstance(found, Wants):
-            job.wants = found
-            return False
-        self._give(job, found)
-        return True
-
-    def _find_place(self, job: Job, kept: Set[str]) -> Grounds | Wants:
-        if not job.is_whole():
+    def _find_place(self, lease: Lease, kept: Set[str]) -> Grounds | Wants:
+        job = lease.job
+        if not lease.is_current:  # its quota has room for it
+            return self._place_to_move_to(lease, kept)
+        if not job.members.is_whole():
             return Wants.WORKER
-        if job.moves is not None:  # its quota has room for it
-            return self._place_to_move_to(job, job.moves, kept)
         allowance = self._quotas.allowance(job.tenant, self._cluster.holders)
         if allowance.jobs is not None and allowance.jobs < 1:
             return Wants.QUOTA
-        offers = self._allowed[job.kind] = []
-        for full in job.offers:
+        offers = self._allowed[lease.kind] = []
+        for full in lease.offers:
             offer = self._within_part(full, job.tenant)
             if isinstance(offer, str):
                 continue
@@ -348,20 +344,21 @@ class WaitingRoom:
                 if share < offer.wish.least:
                     continue
                 offer = offer._replace(wish=offer.wish.within(share))
-            worker_threads = job.world_size * self._cluster.threads(offer, offer.wish.most)
+            worker_threads = job.members.world_size * self._cluster.threads(offer, offer.wish.most)
             if allowance.worker_threads is None or worker_threads <= allowance.worker_threads:
                 offers.append(offer)
         return self._cluster.place(offers, kept) if offers else Wants.QUOTA
 
-    def _place_to_move_to(self, lease: Job, job: Job, kept: Set[str]) -> Grounds | Wants:
+    def _place_to_move_to(self, lease: Lease, kept: Set[str]) -> Grounds | Wants:
         """One that has lost a switch goes on wherever there is room. Where its switches are in order, its workers have
         halted by themselves: then it takes no more of another switch than its tenant may have there."""
         offers = self._allowed[lease.kind] = list(lease.offers)
-        if all(self._cluster.switches[name].is_usable() for name in job.nodes):
+        has, tenant = lease.job.lease.nodes, lease.job.tenant
+        if all(self._cluster.switches[name].is_usable() for name in has):
             offers[:] = [
                 offer
                 for offer in offers
-                if job.nodes.keys() >= {*names(offer.tree)} or not isinstance(self._within_part(offer, job.tenant), str)
+                if has.keys() >= {*names(offer.tree)} or not isinstance(self._within_part(offer, tenant), str)
             ]
         return self._cluster.place(offers, kept) if offers else Wants.QUOTA
 
@@ -369,23 +366,25 @@ class WaitingRoom:
         """What the tenant may have of it now, of each switch, or why nothing."""
         return self._cluster.within_part(offer, self._quotas.of(tenant).switch_percent, tenant)
 
-    def _rivals(self, job: Job) -> set[str]:
+    def _rivals(self, lease: Lease) -> set[str]:
         """The switches where later jobs may take what this one waits for: no others are ever kept for it."""
-        offers = self._allowed.get(job.kind, job.offers)
+        offers = self._allowed.get(lease.kind, lease.offers)
         return {name for offer in offers for name in self._cluster.rivals(offer)}
 
-    def _offer(self, job: Job, tree: Tree) -> Offer:
-        if job.shape is not None:
-            return Offer(tree, Wish(job.shape.slots, job.shape.slots), job.shape.threads)
-        threads_max = min(worker.threads_max for worker in job.workers.values())
-        return Offer(tree, self._wish(job, tree), threads_max, job.further)
+    def _offer(self, lease: Lease, tree: Tree) -> Offer:
+        if lease.shape is not None:
+            return Offer(tree, Wish(lease.shape.slots, lease.shape.slots), lease.shape.threads)
+        members = lease.job.members
+        threads_max = min(worker.threads_max for worker in members.workers.values())
+        return Offer(tree, self._wish(lease.job, tree), threads_max, members.further)
 
     def _wish(self, job: Job, tree: Tree) -> Wish:
-        wanted = min((w.slots_wanted for w in job.workers.values() if w.slots_wanted), default=job.slots_reserved)
+        said = (worker.slots_wanted for worker in job.members.workers.values() if worker.slots_wanted)
+        wanted = min(said, default=job.terms.slots_reserved)
         switches = self._cluster.of(tree)
         there = min(switch.sizes.slots for switch in switches)
         usual, least = self._limits.slots_default, self._limits.slots_least
-        if job.further:
+        if job.members.further:
             spare = min(switch.slots_spare(further=True) for switch in switches)
             usual = min(usual, max(least, spare // FURTHER_PART))
         wish = Wish(wanted or usual, least).within(min(there, LEASE_SLOTS_MAX))
@@ -394,12 +393,17 @@ class WaitingRoom:
         return wish if quota.slots is None else wish.within(quota.slots // len(tree))
 
 
+def _is_whole(lease: Lease) -> bool:
+    """Do the workers of its job wait? Those of a job that moves are there."""
+    return not lease.is_current or lease.job.members.is_whole()
+
+
 def _overfull(tree: Tree) -> Branch | None:
     """A switch with more contributors than it has bits for."""
     return next((branch for branch in tree if branch.contributors > branch.contributors_max), None)
 
 
-def _too_many_at(job: Job, tree: Tree) -> str:
+def _too_many_at(lease: Lease, tree: Tree) -> str:
     branch = _overfull(tree)
     assert branch is not None
     name, workers = branch.switch_name, len(branch.ranks)
@@ -410,6 +414,6 @@ def _too_many_at(job: Job, tree: Tree) -> str:
     if branch.below:
         why += f", and {in_words(branch.below)} below it count among them"
     return (
-        f"{job} has {workers} workers on hosts of {name}, and at most {room} can be there: {why}. Start fewer on these "
-        f"hosts, and the others on hosts of another switch of the tree (docs/cluster.md, Racks)"
+        f"{lease} has {workers} workers on hosts of {name}, and at most {room} can be there: {why}. Start fewer on "
+        f"these hosts, and the others on hosts of another switch of the tree (docs/cluster.md, Racks)"
     )

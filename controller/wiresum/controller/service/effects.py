@@ -353,7 +353,7 @@ class Effects:
                     output.say(self.trouble)
                 case outputs.Admit() | outputs.Evict() | outputs.Reconcile() if behind_keys:
                     kept.append(output)
-                case outputs.Grant() | outputs.Move() | outputs.Halt():
+                case outputs.Grant() | outputs.GoOn() | outputs.Halt():
                     self._jobs.waits_for_disk(output, self._clock())
                     kept.append(output)
                 case _ if isinstance(output, outputs.Write):
@@ -375,7 +375,7 @@ class Effects:
             case outputs.Tell(worker, ended):
                 if worker in self._streams:
                     self._streams[worker].end(ended)
-            case outputs.Halt(worker, event) | outputs.Move(worker, event):
+            case outputs.Halt(worker, event) | outputs.GoOn(worker, event):
                 if worker in self._streams:
                     self._streams[worker].order(event)
             case outputs.Close(worker):

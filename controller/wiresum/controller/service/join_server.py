@@ -215,7 +215,7 @@ class JoinServer(ServerThread):
         effects.carry_out()
         give_up_at = time.monotonic() + self._grace_s
         while time.monotonic() < give_up_at and not effects.deposed:
-            if effects.idle and (len(jobs) == 0 or (keep and all(job.has_begun for job in jobs.all()))):
+            if effects.idle and len(jobs) == (sum(job.has_begun for job in jobs.all()) if keep else 0):
                 return
             await asyncio.sleep(0.01)
 

@@ -16,7 +16,7 @@ import grpc.aio
 
 from wiresum import join
 from wiresum.controller.jobs import report
-from wiresum.controller.jobs.job import Asker, Presence, Worker
+from wiresum.controller.jobs.job import Asker, Worker
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.refusal import Refusal, check_join, data_address
 from wiresum.controller.security.caller import caller
@@ -50,8 +50,6 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
         # What the workers of a thousand jobs say while they wait for the others is memory: the job has what it needs.
         context.keep(_short(request))
         del request
-        if worker.presence is Presence.LOST:
-            worker.positions = b""  # it is no member, and hears why
         call, mailbox = worker.call, self._effects.open_join(worker)
         self._effects.carry_out()
         answered = False
@@ -75,13 +73,12 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
             if first is grpc.aio.EOF:
                 raise Refusal("INVALID_ARGUMENT", "an Attend stream must begin with a heartbeat")
             worker = self._jobs.attend(first.member, self._clock(), _asker())
-            worker.certificate_expires_at = caller().expires_at
         except Refusal as refusal:
             await refuse(context, self._effects, refusal)
         mailbox = self._effects.open_stream(worker)
         stream = worker.stream
         self._hear(worker, mailbox, first)
-        member = join.Member(job=worker.job.number, worker=worker.number, switch_name=worker.switch_name)
+        member = join.Member(job=worker.job.lease.number, worker=worker.number, switch_name=worker.switch_name)
         context.keep(join.Heartbeat(member=member))
         del first
         reader = asyncio.create_task(self._read(worker, mailbox, context))
@@ -104,10 +101,10 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
 
     async def Diagnose(self, request: join.Member, context: Any) -> join.Diagnosis:  # noqa: N802
         job = await found(context, self._effects, lambda: self._jobs.find(request).job)
-        names = list(job.nodes)
-        answers = await asyncio.gather(*(self._effects.counters(name, [job.number]) for name in names))
+        names = list(job.lease.nodes)
+        answers = await asyncio.gather(*(self._effects.counters(name, [job.lease.number]) for name in names))
         counted = {
-            name: answer[1][job.number] for name, answer in zip(names, answers, strict=True) if answer is not None
+            name: answer[1][job.lease.number] for name, answer in zip(names, answers, strict=True) if answer is not None
         }
         return report.diagnosis(job, counted, self._clock(), self._jobs.moving)
 
@@ -165,4 +162,5 @@ def _asker() -> Asker:
         of_this_call.serial,
         of_this_call.name,
         own_account=of_this_call.has_own_account,
+        expires_at=of_this_call.expires_at,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from wiresum.controller.driver import SwitchSizes
 from wiresum.controller.jobs.job import State
-from wiresum.controller.jobs.members import GONE_MAX
 from wiresum.controller.jobs.outputs import Tell
+from wiresum.controller.jobs.tokens import GONE_MAX
 from wiresum_lab.doubles.controller import JobsHarness, member
 
 
@@ -18,7 +18,7 @@ def test_a_worker_that_reconnects_after_the_end_is_told_the_reason() -> None:
     harness.wait(10)
     assert workers[0].job.state is State.GONE
     others = harness.running(job_name="next", world_size=2)
-    assert others[0].job.number == workers[0].job.number
+    assert others[0].job.lease.number == workers[0].job.lease.number
     before = len(harness.outputs(Tell))
     harness.jobs.attend(member(workers[0]), harness.now)
     harness.settle()
@@ -28,7 +28,7 @@ def test_a_worker_that_reconnects_after_the_end_is_told_the_reason() -> None:
     harness.jobs.told(workers[0], harness.now)
     harness.jobs.broken(workers[0], workers[0].stream, harness.now)
     assert [job.name for job in harness.jobs.all()] == ["next"]
-    assert harness.slots_free == 4096 - others[0].job.slots
+    assert harness.slots_free == 4096 - others[0].job.lease.slots
 
 
 def test_a_wrong_token_is_told_nothing_of_an_ended_job() -> None:

@@ -1,6 +1,6 @@
-"""Which slots of the switch belong to which job.
+"""Which slots of the switch are free.
 
-A buddy allocator: a lease is a run of slots whose length is a power of two and whose start is a multiple of its length.
+A buddy allocator: it gives runs of slots whose length is a power of two and whose start is a multiple of its length.
 Runs that come back merge again. Of the free runs that fit, the lowest of the shortest is split. Pure.
 """
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, eq=False)
-class Lease:
+class SlotRange:
     """Slots `[base, base + count)`. Give it back to the pool that it came from, once. Compared by identity, since the
-    same slots may be leased again."""
+    same slots may be taken again."""
 
     base: int
     count: int
 
 
-class LeasePool:
+class SlotPool:
     """The slots of one switch."""
 
     def __init__(self, slots: int) -> None:
         if slots < 1:
-            raise ValueError(f"a switch with {slots} slots has nothing to lease")
+            raise ValueError(f"a switch with {slots} slots has nothing to give")
         self.slots_total = slots
         self._free: dict[int, set[int]] = {}  # length of a run -> where such runs start
-        self._taken: dict[int, Lease] = {}  # by base
+        self._taken: dict[int, SlotRange] = {}  # by base
         self.slots_free = slots
         base = 0
         while base < slots:  # at most once for each bit of `slots`: its binary digits, the largest first
@@ -36,37 +36,37 @@ class LeasePool:
 
     @property
     def run_max(self) -> int:
-        """The longest lease that could be had now; 0 if all is taken."""
+        """The longest run that could be had now; 0 if all is taken."""
         return max((count for count, bases in self._free.items() if bases), default=0)
 
-    def take(self, count: int) -> Lease | None:
-        """A lease of `count` slots, a power of two; None if no free run is that long."""
+    def take(self, count: int) -> SlotRange | None:
+        """`count` slots, a power of two; None if no free run is that long."""
         _check_power_of_two(count)
         run = min((run for run, bases in self._free.items() if run >= count and bases), default=0)
         if not run:
             return None
         base = min(self._free[run])
         self._take_out(run, base, count, base)
-        lease = Lease(base, count)
-        self._taken[base] = lease
-        return lease
+        taken = SlotRange(base, count)
+        self._taken[base] = taken
+        return taken
 
-    def take_again(self, lease: Lease) -> None:
-        """A lease from before a restart. Raises `ValueError` if its slots are not free."""
-        _check_power_of_two(lease.count)
+    def take_again(self, taken: SlotRange) -> None:
+        """What was taken before a restart. Raises `ValueError` if its slots are not free."""
+        _check_power_of_two(taken.count)
         for run, bases in self._free.items():
-            base = lease.base & ~(run - 1)
-            if run >= lease.count and lease.base % lease.count == 0 and base in bases:
-                self._take_out(run, base, lease.count, lease.base)
-                self._taken[lease.base] = lease
+            base = taken.base & ~(run - 1)
+            if run >= taken.count and taken.base % taken.count == 0 and base in bases:
+                self._take_out(run, base, taken.count, taken.base)
+                self._taken[taken.base] = taken
                 return
-        raise ValueError(f"slots {lease.base}..{lease.base + lease.count - 1} are no free run of {self.slots_total}")
+        raise ValueError(f"slots {taken.base}..{taken.base + taken.count - 1} are no free run of {self.slots_total}")
 
-    def give_back(self, lease: Lease) -> None:
-        if self._taken.get(lease.base) is not lease:
-            raise ValueError(f"slots {lease.base}..{lease.base + lease.count - 1} are not leased by this lease")
-        del self._taken[lease.base]
-        base, count = lease.base, lease.count
+    def give_back(self, taken: SlotRange) -> None:
+        if self._taken.get(taken.base) is not taken:
+            raise ValueError(f"slots {taken.base}..{taken.base + taken.count - 1} are not taken as these")
+        del self._taken[taken.base]
+        base, count = taken.base, taken.count
         self.slots_free += count
         while (base ^ count) in self._free.get(count, ()):  # the other half of the pair is free too
             self._free[count].remove(base ^ count)
@@ -89,7 +89,7 @@ class LeasePool:
 
 def _check_power_of_two(count: int) -> None:
     if not is_power_of_two(count):
-        raise ValueError(f"a lease of {count} slots: it must be a power of two")
+        raise ValueError(f"{count} slots: it must be a power of two")
 
 
 def is_power_of_two(count: int) -> bool:

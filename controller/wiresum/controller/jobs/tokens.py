@@ -17,7 +17,7 @@ GONE_MAX = 256
 kept across a restart."""
 
 
-class Members:
+class Tokens:
     def __init__(self) -> None:
         self._there: dict[bytes, Worker] = {}
         self._gone: dict[bytes, Worker] = {}
@@ -25,19 +25,19 @@ class Members:
 
     def add(self, job: Job) -> None:
         """All workers of the job."""
-        self._there.update((_digest(worker.token), worker) for worker in job.workers.values())
+        self._there.update((_digest(worker.token), worker) for worker in job.members.workers.values())
 
     def forget(self, job: Job) -> None:
         """No error if it was not added."""
-        for worker in job.workers.values():
+        for worker in job.members.workers.values():
             self._there.pop(_digest(worker.token), None)
 
     def note_gone(self, job: Job) -> None:
         """It is over, and its workers may come back to hear why."""
         self._gone_jobs.append(job)
-        self._gone.update((_digest(worker.token), worker) for worker in job.workers.values())
+        self._gone.update((_digest(worker.token), worker) for worker in job.members.workers.values())
         while len(self._gone_jobs) > GONE_MAX:
-            for worker in self._gone_jobs.popleft().workers.values():
+            for worker in self._gone_jobs.popleft().members.workers.values():
                 del self._gone[_digest(worker.token)]
 
     def find(self, member: join.Member, *, gone: bool = False) -> Worker | None:
