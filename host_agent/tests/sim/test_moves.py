@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from wiresum.controller.jobs.positions import Role, roles
+from wiresum.controller.jobs.positions import Role
+from wiresum_lab.doubles.moving import roles
 from wiresum_lab.simulation import sim
 
 from .scenarios import MS, Scenario, make_scenario, replay

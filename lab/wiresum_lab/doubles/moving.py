@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint, SwitchSizes
@@ -10,6 +11,7 @@ from wiresum.controller.jobs import report
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.outputs import Admit, GoOn, Halt, Tell
+from wiresum.controller.jobs.positions import roles_of
 from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.controller import JobsHarness, member, switch
 
@@ -87,6 +89,11 @@ def end_of(made: JobsHarness) -> join.JobEnded:
 def positions(*rounds: int, slots: int = 16) -> bytes:
     """As a worker says them: of the first slots, and 7 of the others."""
     return struct.pack(f">{slots}I", *rounds, *[7] * (slots - len(rounds)))
+
+
+def roles(said: Sequence[Sequence[int]]) -> list[bytes]:
+    """By worker: what each repeats first, from its positions as numbers."""
+    return roles_of([struct.pack(f">{len(mine)}I", *mine) for mine in said])
 
 
 def said_of(made: JobsHarness) -> str:

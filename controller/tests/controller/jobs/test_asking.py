@@ -179,12 +179,3 @@ def test_a_setting_that_only_one_worker_names_is_not_compared() -> None:
     harness.ask(rank=1, world_size=3)
     harness.ask(rank=2, world_size=3, agreed={"WIRESUM_BITS": "32", "WIRESUM_OF_LATER": "1"})
     assert len(harness.outputs(Grant)) == 3
-
-
-def test_a_worker_that_takes_its_own_place_again_may_have_other_settings() -> None:
-    harness = JobsHarness()
-    old = harness.ask(rank=0, world_size=2, attempt="old", agreed={"WIRESUM_BITS": "32"})
-    harness.jobs.hung_up(old, old.call, harness.now)
-    harness.ask(rank=0, world_size=2, attempt="new", agreed={"WIRESUM_BITS": "16"})
-    harness.ask(rank=1, world_size=2, agreed={"WIRESUM_BITS": "16"})
-    assert len(harness.outputs(Grant)) == 2

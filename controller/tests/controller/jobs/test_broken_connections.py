@@ -31,14 +31,3 @@ def test_after_a_proxy_was_away_no_worker_is_lost_before_the_others_had_time_to_
     harness.wait(0.8, beating=workers[:1])
     (tell,) = harness.outputs(Tell)
     assert tell.worker is workers[0] and tell.ended.worker.rank == 1
-
-
-def test_a_worker_whose_packets_come_is_not_lost_though_its_connection_alone_broke() -> None:
-    harness = JobsHarness()
-    workers = harness.running(world_size=2)
-    harness.wait(1, beating=workers)
-    harness.break_streams(workers[1])
-    for step in range(20):
-        harness.contributions[workers[0].job.lease.number] = [0, step]
-        harness.wait(0.25, beating=workers[:1])
-    assert harness.outputs(Tell) == []

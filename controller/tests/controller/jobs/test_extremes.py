@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -338,33 +337,4 @@ def test_any_integer_in_any_state_leaves_what_can_be_reported_and_taken_over(
         say(world, method, message)
         world.restart()
         world.made.wait(0.2)
-        world.check()
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_a_walk_of_a_worker_that_says_extremes_leaves_what_can_be_taken_over(seed: int) -> None:
-    """It does what it is told now and then, so it gets further than with one message."""
-    chance, world = random.Random(seed), World()
-    world.run()
-    for _ in range(60):
-        jobs = world.made.jobs.all()
-        if not jobs:
-            world.run()
-            continue
-        (job,) = jobs
-        number = chance.choice([0, 1, job.move_number, job.move_number, job.move_number + 1, MOVE_NUMBER_MAX])
-        halted = join.Halted(
-            move_number=number, positions=positions(slots=job.lease.slots), unasked=chance.random() < 0.4
-        )
-        world.note(job.members.workers[1])
-        for rank in chance.sample(range(3), 2):
-            heartbeat = join.Heartbeat(member=member(job.members.workers[rank]), round_newest=chance.randrange(1 << 32))
-            if chance.random() < 0.5:
-                heartbeat.halted.CopyFrom(halted)
-            say(world, "Attend", heartbeat)
-        if chance.random() < 0.2:
-            world.restart()
-        if chance.random() < 0.1:
-            restart(world.made, "first")
-        world.made.wait(0.3)
         world.check()

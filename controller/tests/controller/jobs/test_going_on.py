@@ -11,13 +11,13 @@ from wiresum.controller.driver import SwitchSizes
 from wiresum.controller.jobs import asking as asking_module
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.job import Cause, Job, State, Worker
-from wiresum.controller.jobs.limits import Limits, Quota
+from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.outputs import Grant, Refuse, RefuseForGood
 from wiresum.controller.jobs.positions import POSITIONS_MAX, roles_of
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 from wiresum_lab.doubles.controller import JobsHarness, member
-from wiresum_lab.doubles.moving import SIZES, end_of, ends, halting, halts, moves, positions, restart, running, two
+from wiresum_lab.doubles.moving import SIZES, end_of, ends, halting, halts, moves, positions, running, two
 
 SHAPE = {"slots": 16, "threads": 2, "lanes": 90}
 FIRST, SECOND = b"the first job 16", b"the second of 16"
@@ -156,13 +156,6 @@ def test_what_makes_no_sense_is_refused(said: join.Resumed, fields: dict[str, ob
     assert made.jobs.all() == []
 
 
-def test_one_that_had_no_such_lease_keeps_nobody_from_slots() -> None:
-    made = JobsHarness(SIZES)
-    made.refusal_of(lambda: made.ask(**asking(0, resumed(slots=3, positions=bytes(12)), 1)))
-    assert made.jobs.all() == []
-    made.running(1, job_name="other")
-
-
 def test_a_job_that_goes_on_comes_before_no_other() -> None:
     """Any tenant's workers could say that theirs does."""
     made = JobsHarness(SwitchSizes(slots=32, lanes_max=360, jobs_max=8))
@@ -176,14 +169,6 @@ def test_a_job_that_goes_on_comes_before_no_other() -> None:
     made.leave(begins)
     made.leave(later)
     assert goes_on[0].job.state is State.RUNNING
-
-
-def test_it_counts_among_its_tenants_jobs() -> None:
-    made = JobsHarness(SIZES, quotas=[Quota("poor", jobs=1)])
-    made.running(1, job_name="other", tenant="poor")
-    (worker, _) = go_on(made, [resumed()] * 2, tenant="poor")
-    assert worker.job.state is State.QUEUED
-    assert "quota" in made.jobs.waiting.why(worker.job.lease)
 
 
 # Over, while no service heard it.
@@ -229,29 +214,12 @@ def test_all_hear_that_one_of_them_has_ended_the_job_also_those_who_ask_later(
     assert text in record.reason
 
 
-def test_the_first_order_is_the_cause() -> None:
-    made = JobsHarness(SIZES)
-    made.ask(**asking(1, ended(reason="first")))
-    made.ask(**asking(0, ended(reason="second")))
-    assert all("rank 1 (" in reason and "first" in reason for _, reason in ends_heard(made))
-
-
 def test_one_that_waits_and_then_ends_the_job_asks_again_with_that() -> None:
     made = JobsHarness(SIZES)
     made.ask(**asking(0, resumed(), attempt="x"))
     made.ask(**asking(0, ended(), attempt="x"))
     made.ask(**asking(1, resumed()))
     assert [rank for rank, _ in ends_heard(made)] == [0, 1]
-
-
-def test_a_job_that_waits_for_slots_is_over_at_once() -> None:
-    made = JobsHarness(SwitchSizes(slots=16, lanes_max=360, jobs_max=8))
-    made.running(1, job_name="holder", slots=16)
-    go_on(made, [resumed()] * 2, attempt="x")
-    made.ask(**asking(1, ended(), attempt="x"))
-    assert sorted(rank for rank, _ in ends_heard(made)) == [0, 1]
-    made.wait(0.2)
-    assert [job.name for job in made.jobs.all()] == ["holder"]
 
 
 @pytest.mark.parametrize("admitted", [False, True])
@@ -269,14 +237,6 @@ def test_one_whose_grant_is_on_its_way_ends_the_job_for_all(admitted: bool) -> N
         assert "NaN" in end_of(made).reason
     made.wait(6)
     assert (made.jobs.all(), made.slots_free) == ([], 512)
-
-
-def test_one_that_did_not_hear_its_answer_hears_it_again() -> None:
-    made = JobsHarness(SIZES)
-    made.ask(**asking(1, ended()))
-    for _ in range(2):
-        made.ask(**asking(0, resumed(), 2, attempt="x"))
-    assert [rank for rank, _ in ends_heard(made)] == [1, 0, 0]
 
 
 @pytest.mark.parametrize("next_job", ["none", "begins", "goes on"])
@@ -326,21 +286,6 @@ def test_workers_of_two_jobs_of_one_name_and_shape_do_not_go_on_together(older: 
         assert code == "FAILED_PRECONDITION"
         assert "rank 1 goes on with another job than rank 0 (127.0.0.1, " in text
         assert "these are two jobs named 'a-job'" in text
-
-
-def test_an_order_is_heard_by_workers_that_hold_the_job_s_lease_also_from_one_that_asks_anew() -> None:
-    """It has asked once, and gave that up."""
-    made = JobsHarness(SIZES)
-    first, second = go_on(made, [resumed()] * 2)
-    for worker in (first, second):
-        made.jobs.attend(member(worker), made.now)
-    made.done.clear()
-    made.ask(**asking(1, ended(), attempt="another"))
-    assert first.job.state is State.ENDING
-    assert "NaN" in end_of(made).reason
-    made.done.clear()
-    made.ask(**asking(0, resumed(), attempt="another"))
-    assert "NaN" in ends_heard(made)[0][1]
 
 
 def test_only_one_with_the_job_s_key_ends_it() -> None:
@@ -424,14 +369,6 @@ def test_a_job_that_cannot_move_ends_when_a_worker_has_halted() -> None:
     workers = made.running(2)
     halt_by_itself(made, workers[1])
     assert "had halted since it lost the service, and the job cannot move" in end_of(made).reason
-
-
-@pytest.mark.parametrize("number", [1, 5])
-def test_the_number_of_a_move_that_never_was_ends_the_job(number: int) -> None:
-    made = JobsHarness(SIZES)
-    workers = running(made)
-    halt_by_itself(made, workers[1], number)
-    assert "says that it has halted, which it was not told to" in end_of(made).reason
 
 
 # Memory.
@@ -573,15 +510,6 @@ def test_a_job_that_waits_to_move_moves_at_once_when_its_switch_is_lost() -> Non
     made.change(workers[0].job.lease.switch_name, "it is gone")
     made.wait(2, beating=workers)
     assert (numbers(workers), made.halted, ends(made)) == (1, {}, set())
-
-
-def test_moves_for_the_sake_of_a_switch_are_not_counted() -> None:
-    made = JobsHarness(SIZES, Limits(moves_asked_least=0, moves_asked_per_job=0))
-    workers = running(made, slots=16)
-    for _ in range(20):
-        restart(made, "leaf")
-        made.wait(0.3, beating=workers)
-    assert (numbers(workers), ends(made)) == (20, set())
 
 
 def test_a_worker_that_halts_since_its_switch_is_lost_needs_no_budget() -> None:

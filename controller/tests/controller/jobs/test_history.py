@@ -50,16 +50,6 @@ def test_every_end_of_a_job_is_recorded_with_its_reason() -> None:
     assert 29 < record.ended_at - record.created_at < 41
 
 
-def test_it_can_be_filtered_by_tenant_name_and_number() -> None:
-    harness = JobsHarness()
-    for name, tenant in (("a", "vision"), ("b", "speech"), ("a", "vision")):
-        harness.leave(harness.running(1, job_name=name, tenant=tenant)[0])
-    assert found(harness, frozenset({"speech"})) == [("b", "completed")]
-    assert found(harness, frozenset({"nobody"})) == []
-    assert len(harness.jobs.history.page(None, "a").jobs) == 2
-    assert [record.name for record in harness.jobs.history.page(None, count_max=2).jobs] == ["a", "b"]
-
-
 def test_it_survives_a_restart(tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path)) as store:
         store.begin()

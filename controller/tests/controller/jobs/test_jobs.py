@@ -6,16 +6,10 @@ import pytest
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint, SwitchSizes
-from wiresum.controller.jobs.job import TRANSITIONS, Presence, State
+from wiresum.controller.jobs.job import Presence
 from wiresum.controller.jobs.keys import Keys, KeySequence
-from wiresum.controller.jobs.outputs import Admit, Close, Evict, Grant, Refuse, Tell
-from wiresum_lab.doubles.controller import JobsHarness, member
-
-
-def test_every_state_but_gone_can_be_left_and_every_state_can_be_reached() -> None:
-    left = {state for state, _ in TRANSITIONS}
-    assert left == set(State) - {State.GONE}
-    assert set(TRANSITIONS.values()) == set(State) - {State.FORMING}
+from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Refuse, Tell
+from wiresum_lab.doubles.controller import JobsHarness
 
 
 def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
@@ -47,43 +41,6 @@ def test_slots_are_the_smallest_request_rounded_to_a_power_of_two(asked: list[in
     for rank, slots in enumerate(asked):
         harness.ask(rank=rank, world_size=2, slots=slots)
     assert [grant.reply.slots for grant in harness.outputs(Grant)] == [granted, granted]
-
-
-def test_threads_never_exceed_the_slots_or_ports_of_the_switch() -> None:
-    harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=8, threads_max=4))
-    harness.ask(job_name="few-slots", slots=2, threads_max=16)
-    harness.ask(job_name="few-ports", threads_max=16, endpoint=join.Endpoint(address="127.0.0.1", port=9000))
-    assert [grant.reply.threads for grant in harness.outputs(Grant)] == [2, 4]
-
-
-def test_a_crowded_switch_grants_fewer_slots_and_a_full_one_queues_the_job() -> None:
-    harness = JobsHarness(SwitchSizes(slots=256 + 64 + 8, lanes_max=360, jobs_max=8))
-    first, _ = harness.ask(job_name="first"), harness.ask(job_name="second")
-    assert [grant.reply.slots for grant in harness.outputs(Grant)] == [256, 64]
-    third = harness.ask(job_name="third")
-    assert third.job.state is State.QUEUED
-    assert harness.outputs(Refuse) == []
-    harness.leave(first)
-    assert harness.outputs(Grant)[-1].worker is third
-    assert harness.outputs(Grant)[-1].reply.slots == 256
-
-
-def test_a_switch_without_a_free_job_number_queues_the_job() -> None:
-    harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=2))
-    first, _, third = (harness.ask(job_name=name) for name in ("first", "second", "third"))
-    assert third.job.state is State.QUEUED
-    harness.leave(first)
-    assert third.job.state is State.RUNNING
-
-
-def test_a_job_number_is_reused_only_after_all_others() -> None:
-    harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=4))
-    numbers = []
-    for _ in range(8):
-        (worker,) = harness.running(world_size=1)
-        numbers.append(worker.job.lease.number)
-        harness.leave(worker)
-    assert numbers == [1, 2, 3, 0, 1, 2, 3, 0]
 
 
 def ports(harness: JobsHarness) -> list[int]:
@@ -123,20 +80,6 @@ def test_workers_that_bring_a_key_must_bring_the_same_one() -> None:
     assert len(harness.outputs(Grant)) == 2
 
 
-def test_no_two_jobs_have_the_same_key_whatever_their_workers_bring() -> None:
-    harness = JobsHarness()
-    for number in range(200):
-        for worker in harness.ask_all(2, slots=64, key=77 * (number % 2)):
-            if number % 3:
-                harness.leave(worker)
-            else:
-                harness.abort(worker, "enough")
-        harness.wait(6)
-    keys = [admit.entry.key for admit in harness.outputs(Admit)]
-    assert len(keys) == 200
-    assert len(set(keys) - {0, 77}) == 200
-
-
 def test_a_job_is_refused_when_no_key_is_left_and_waiting_jobs_keep_theirs() -> None:
     sequence = KeySequence(bytes(16), bits=4)
     harness = JobsHarness(keys=Keys(sequence, reserved=sequence.length - 3))
@@ -165,14 +108,6 @@ def test_another_world_size_is_refused_and_the_job_keeps_forming() -> None:
     assert "2 workers, says rank 0 (127.0.0.1, process 1000 on 'host-0'), but this worker says 3" in text
     harness.ask(rank=1, world_size=2)
     assert len(harness.outputs(Grant)) == 2
-
-
-def test_a_taken_rank_is_refused_with_the_name_of_its_holder() -> None:
-    harness = JobsHarness()
-    harness.ask(rank=0, world_size=2)
-    code, text = harness.refusal_of(lambda: harness.ask(rank=0, world_size=2))
-    assert code == "ALREADY_EXISTS"
-    assert "rank 0 (127.0.0.1, process 1000 on 'host-0') has that place" in text
 
 
 def test_port_ranges_of_workers_on_one_host_must_not_overlap() -> None:
@@ -240,18 +175,6 @@ def test_a_lost_worker_ends_the_job_and_the_lease_is_freed_once_the_others_know(
     assert harness.slots_free == 4096
 
 
-def test_the_lease_stays_taken_until_the_switch_has_evicted_the_job() -> None:
-    harness = JobsHarness()
-    workers = harness.running(world_size=1)
-    harness.switch_answers = False
-    number = workers[0].job.lease.number
-    harness.leave(workers[0])
-    harness.wait(20)
-    assert harness.slots_free == 4096 - 256
-    harness.jobs.evicted("leaf", number, harness.now)
-    assert harness.slots_free == 4096
-
-
 def test_a_failed_eviction_is_retried_a_second_later() -> None:
     harness = JobsHarness()
     workers = harness.running(world_size=1)
@@ -263,17 +186,6 @@ def test_a_failed_eviction_is_retried_a_second_later() -> None:
     harness.switch_answers = True
     harness.wait(0.4)
     assert len(harness.outputs(Evict)) == 2
-    assert harness.slots_free == 4096
-
-
-def test_a_worker_that_does_not_respond_holds_the_lease_for_a_bounded_time() -> None:
-    harness = JobsHarness()
-    workers = harness.running()
-    harness.break_streams(workers[0])
-    harness.wait(3.2 + 4.8, beating=workers[1:])
-    assert len(harness.jobs) == 1
-    harness.wait(0.4, beating=workers[1:])
-    assert len(harness.jobs) == 0
     assert harness.slots_free == 4096
 
 
@@ -316,32 +228,6 @@ def test_an_abort_names_the_worker_and_its_reason() -> None:
     assert len(told[0].ended.reason) < 2000
     harness.abort(workers[1], "second")
     assert len(harness.outputs(Tell)) == 3, "the first cause stands"
-
-
-def test_the_lease_is_freed_as_soon_as_all_have_left() -> None:
-    harness = JobsHarness()
-    workers = harness.running()
-    for worker in workers:
-        assert len(harness.jobs) == 1
-        harness.leave(worker)
-    assert len(harness.jobs) == 0
-    assert harness.slots_free == 4096
-    assert harness.outputs(Tell) == []
-    assert {close.worker.rank for close in harness.outputs(Close)} == {0, 1, 2}
-
-
-def test_a_refusal_by_the_switch_reaches_all_workers_and_frees_everything() -> None:
-    harness = JobsHarness()
-    harness.switch_answers = False
-    workers = [harness.ask(rank=rank, world_size=2) for rank in range(2)]
-    harness.jobs.refused("leaf", workers[0].job.lease.number, "table full", harness.now)
-    harness.switch_answers = True
-    harness.settle()
-    assert [(r.refusal.code, "table full" in r.refusal.text) for r in harness.outputs(Refuse)] == [
-        ("INTERNAL", True)
-    ] * 2
-    assert len(harness.jobs) == 0
-    assert harness.slots_free == 4096
 
 
 def test_a_worker_that_goes_away_during_admission_ends_the_job_before_it_begins() -> None:
@@ -396,13 +282,6 @@ def test_a_member_is_recognised_by_its_token_alone() -> None:
     assert [worker.presence for worker in workers] == [Presence.ATTENDING] * 3
     elsewhere = join.Member(job=63, worker=2, token=token, switch_name="another switch")
     assert harness.jobs.find(elsewhere) is workers[0], "its job may have moved meanwhile"
-
-
-def test_a_worker_that_has_left_cannot_come_back() -> None:
-    harness = JobsHarness()
-    workers = harness.running()
-    harness.leave(workers[0])
-    assert harness.refusal_of(lambda: harness.jobs.attend(member(workers[0]), harness.now))[0] == "NOT_FOUND"
 
 
 def test_a_closing_service_ends_running_jobs_and_refuses_new_ones() -> None:

@@ -124,26 +124,6 @@ def test_a_service_that_is_killed_at_any_point_lets_the_next_one_go_on(
     assert (after.slots_free, store.load().jobs) == (1024, [])
 
 
-def test_a_service_that_is_killed_while_a_switch_comes_back_lets_the_next_one_go_on(store: Store) -> None:
-    """Its lease is back in the pool, and the switch holds nothing: other jobs may get the slots."""
-    before = JobsHarness(SIZES, store=store)
-    workers = running(before, slots=256)
-    other = running(before, "other", 1, slots=256)[0]
-    before.deaf = {workers[1].token}
-    restart(before, "leaf")
-    assert (workers[0].job.state, other.job.state) == (State.MOVING, State.RUNNING)
-    store.begin()
-    after = JobsHarness(SIZES, store=store, now=3.0)
-    after.halted = dict(before.halted)
-    restored = comes_back(after, [*workers, other])
-    after.wait(0.3, beating=restored)
-    assert {worker.job.state for worker in restored} == {State.RUNNING}
-    assert {worker.job.move_number for worker in restored[:3]} == {2}
-    assert after.slots_free == 0
-    after.wait(10, beating=restored)
-    assert ends(after) == set()
-
-
 NUMBERS_NOBODY_GAVE = (2, 9, MOVE_NUMBER_MAX - 1, MOVE_NUMBER_MAX)
 """To a job that has moved once."""
 
@@ -230,14 +210,3 @@ def test_moves_are_written_down_before_anybody_hears_of_them(store: Store) -> No
     assert states[0] == "moving"
     last = max(n for n, output in enumerate(order) if isinstance(output, Save) and output.record.state == "running")  # type: ignore[union-attr]
     assert last < kinds.index(GoOn)
-
-
-def test_a_service_that_is_stopped_keeps_jobs_that_move_for_the_next_one(store: Store) -> None:
-    before = JobsHarness(SIZES, store=store)
-    workers = running(before)
-    before.deaf = {workers[1].token}
-    restart(before, "leaf")
-    before.jobs.close("it is restarted", before.now, keep_jobs=True)
-    before.settle()
-    assert ends(before) == set()
-    assert [record.state for record in store.load().jobs] == ["moving"]

@@ -59,17 +59,6 @@ def test_positions_that_cannot_be_end_the_job_and_name_the_worker(said: Sequence
     assert (made.jobs.all(), made.slots_free) == ([], 512)
 
 
-@pytest.mark.parametrize("number", [0, 1, 5, (1 << 32) - 1])
-def test_a_worker_that_says_unasked_that_it_has_halted_ends_its_job(number: int) -> None:
-    made = JobsHarness(SIZES)
-    workers = running(made, slots=16)
-    made.jobs.beat(workers[1], 1, made.now, join.Halted(move_number=number, positions=positions()))
-    made.settle()
-    assert "says that it has halted, which it was not told to" in end_of(made).reason
-    assert end_of(made).worker.rank == 1
-    assert made.outputs(Admit) == []
-
-
 def test_what_a_worker_said_before_it_heard_of_a_second_halt_does_not_count() -> None:
     made = JobsHarness(SIZES)
     workers = running(made, slots=16)
@@ -226,17 +215,6 @@ def test_a_worker_that_was_cut_off_hears_of_the_move_when_it_comes_back() -> Non
     assert [output.worker.rank for output in made.outputs(GoOn)][6:] == [1]
     made.wait(60, beating=workers)
     assert (ends(made), workers[1].job.members.going_on) == (set(), None)
-
-
-def test_a_worker_that_says_after_the_move_that_it_has_halted_is_named() -> None:
-    made, workers = halting(deaf=1)
-    made.obey(workers[1], join.JobEvent(halt=join.Halt(move_number=1)))
-    made.settle()
-    made.wait(29, beating=workers)
-    assert ends(made) == set()
-    made.wait(2, beating=workers)
-    assert end_of(made).worker.rank == 1
-    assert "for 30 s it has not gone on after the job has moved" in end_of(made).reason
 
 
 def test_a_worker_that_has_gone_on_is_not_told_again() -> None:

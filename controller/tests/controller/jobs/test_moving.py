@@ -10,8 +10,8 @@ from wiresum.controller.jobs import moving, report
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Cause, LeaseState, State, Worker
 from wiresum.controller.jobs.keys import Keys, KeySequence
-from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.outputs import Admit, Evict, GoOn, Grant, Halt, Reconcile
+from wiresum.controller.jobs.limits import Limits
+from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Reconcile
 from wiresum.controller.jobs.positions import Role
 from wiresum.controller.store import Store
 from wiresum.join.constants import SWITCH_PORT
@@ -121,14 +121,6 @@ def test_a_job_that_has_not_begun_does_not_move() -> None:
     assert made.refused(worker)[0] == "UNAVAILABLE", "it is asked for again"
 
 
-def test_a_job_that_a_worker_has_left_does_not_move() -> None:
-    made = JobsHarness(SIZES)
-    workers = running(made)
-    made.leave(workers[0])
-    restart(made, "leaf")
-    assert end_of(made).cause == join.JobEnded.SWITCH_LOST
-
-
 def test_a_job_whose_rounds_stand_still_moves_from_a_lost_switch_to_another() -> None:
     made = JobsHarness(switches=two())
     workers = running(made)
@@ -149,17 +141,6 @@ def test_a_job_whose_rounds_stand_still_moves_from_a_lost_switch_to_another() ->
     made.change("first", "")
     assert made.switches[0].pool.slots_free == 512
     assert made.jobs.all() == [job]
-
-
-def test_workers_hear_of_a_move_only_when_another_switch_has_the_job() -> None:
-    made, workers, admit = being_admitted()
-    assert halts(made) == []
-    made.switch_answers = True
-    made.jobs.admitted("second", admit.entry.job, made.now)
-    made.settle()
-    assert workers[0].job.lease.switch_name == "second"
-    kinds = [type(output) for output in made.done if isinstance(output, Admit | Halt | GoOn)]
-    assert kinds == [Admit, Halt, Halt, Halt, GoOn, GoOn, GoOn]
 
 
 def test_a_job_whose_rounds_move_keeps_its_lease() -> None:
@@ -206,20 +187,6 @@ def test_a_job_that_another_switch_is_just_being_told_of_moves_though_its_cause_
     made.jobs.admitted("second", admit.entry.job, made.now)
     made.settle()
     assert (workers[0].job.lease.switch_name, workers[0].job.state) == ("second", State.RUNNING)
-
-
-def test_a_job_that_no_other_switch_takes_ends_and_hears_why() -> None:
-    made = JobsHarness(switches=two(second=SwitchSizes(slots=64, lanes_max=360, jobs_max=8)))
-    workers = running(made, slots=256)
-    made.change("first", "no answer")
-    made.wait(29, beating=workers)
-    assert ends(made) == set()
-    made.wait(2, beating=workers)
-    assert end_of(made).cause == join.JobEnded.SWITCH_LOST
-    assert "first is lost: no answer, and for 30 s the job has made no progress. No other switch could take it: " in (
-        end_of(made).reason
-    )
-    assert made.jobs.all()[0].state is State.ENDING
 
 
 @pytest.mark.parametrize(
@@ -307,14 +274,6 @@ def test_what_a_job_that_stands_still_waits_for_is_kept_for_it() -> None:
         made.leave(other)
         made.wait(0.1, beating=workers)
     assert (workers[0].job.lease.switch_name, waits.job.state) == ("second", State.QUEUED)
-
-
-def test_a_move_needs_no_quota_besides_the_job_s_own() -> None:
-    made = JobsHarness(switches=two(), quotas=[Quota("poor", slots=256, jobs=1, worker_threads=12)])
-    workers = running(made, tenant="poor", slots=256)
-    made.jobs.drain("first", resume=False)
-    made.wait(0.3, beating=workers)
-    assert workers[0].job.lease.switch_name == "second"
 
 
 def test_a_job_that_was_created_for_a_switch_stays_within_it(store: Store) -> None:

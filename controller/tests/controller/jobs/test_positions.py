@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from wiresum.controller.jobs import positions
-from wiresum.controller.jobs.positions import ROUNDS, Role, roles
+from wiresum.controller.jobs.positions import ROUNDS, Role
+from wiresum_lab.doubles.moving import roles
 
 NONE, BEHIND, AHEAD, REPEATS = Role
 

@@ -74,17 +74,6 @@ def test_a_worker_that_does_not_come_back_after_a_restart_is_lost(store: Store) 
     assert why in told[0].ended.reason
 
 
-def test_a_job_whose_admission_was_interrupted_is_evicted(store: Store) -> None:
-    before = JobsHarness(store=store)
-    before.switch_answers = False
-    before.ask(attempt="mine")
-    assert store.load().jobs == [], "only the switch knows of it"
-    after = JobsHarness(store=store)
-    assert after.outputs(Reconcile) == [Reconcile("leaf", ())]
-    assert after.slots_free == 4096
-    assert after.ask(attempt="mine").job.state is State.RUNNING
-
-
 def test_a_job_that_was_ending_is_evicted_again_after_a_restart(store: Store) -> None:
     before = JobsHarness(store=store)
     workers = before.running()

@@ -8,7 +8,7 @@ from wiresum import join
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.limits import Quota
 from wiresum.controller.jobs.outputs import Grant, Tell
-from wiresum_lab.doubles.controller import JobsHarness, switch
+from wiresum_lab.doubles.controller import JobsHarness
 
 
 def test_a_created_job_can_only_be_joined_with_its_token() -> None:
@@ -46,14 +46,6 @@ def test_a_created_job_that_nobody_joins_expires() -> None:
     harness.wait(1)
     assert harness.jobs.reservations.all() == []
     assert harness.ask().job.state is State.RUNNING
-
-
-def test_a_created_job_can_be_bound_to_a_switch() -> None:
-    harness = JobsHarness(switches=[switch("left"), switch("right", addresses=("127.0.0.9",))])
-    token = harness.create(switch_name="right")
-    code, text = harness.refusal_of(lambda: harness.ask(job_token=token))
-    assert code == "FAILED_PRECONDITION"
-    assert "at left, and the job can only be at right" in text
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from wiresum import join
 from wiresum.controller.driver import SwitchSizes
 from wiresum.controller.jobs.cluster import Switch
-from wiresum.controller.jobs.job import Job, Members, State, Terms, Wants, Worker
+from wiresum.controller.jobs.job import Job, Members, State, Terms, Wants
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.room import Room
@@ -80,34 +80,6 @@ def test_a_job_that_can_never_fit_is_refused_with_the_resource_and_the_limit(siz
     assert code == "RESOURCE_EXHAUSTED"
     assert f"job 'a-job' can never run here: {short}" in text
     assert len(harness.jobs) == 0
-
-
-def test_every_switch_of_a_tree_is_counted() -> None:
-    switches = [
-        p4_switch("spine", NOBODY),
-        p4_switch("leaf1", ("10.0.1.1",), parent="spine"),
-        p4_switch("leaf2", ("10.0.2.1",), parent="spine", admit_parent_entry=20),
-    ]
-    harness = JobsHarness(switches=switches, limits=PATIENT)
-
-    def start(name: str) -> list[Worker]:
-        places = ("10.0.1.1", "10.0.2.1", "10.0.2.1")
-        fields = {"job_name": name, "world_size": 3, "slots": 16, "threads_max": 16}
-        return [harness.ask(rank=rank, endpoint=at(where, rank), **fields) for rank, where in enumerate(places)]
-
-    first = start("first")
-    assert {s.name: (s.taken()["admit"], s.taken()["admit_parent_entry"], s.taken()[GROUPS]) for s in switches} == {
-        "spine": (2 * 16, 0, 1),
-        "leaf1": (1 * 16, 16, 2),
-        "leaf2": (2 * 16, 16, 2),
-    }
-    second = start("second")
-    assert second[0].job.state is State.QUEUED
-    harness.wait(1.5)
-    assert "table admit_parent_entry of leaf2 has room for 20 entries; 16 are taken" in harness.said(second[0])
-    for worker in first:
-        harness.leave(worker)
-    assert second[0].job.state is State.RUNNING
 
 
 def test_pipes_of_one_switch_share_the_room_in_its_tables() -> None:

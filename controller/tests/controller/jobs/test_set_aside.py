@@ -14,7 +14,7 @@ from wiresum.controller.driver import JobCounters, SwitchSizes
 from wiresum.controller.jobs import lost_workers, report
 from wiresum.controller.jobs import set_aside as set_aside_module
 from wiresum.controller.jobs.job import Job, State
-from wiresum.controller.jobs.outputs import Admit, Reconcile, Save, Tell
+from wiresum.controller.jobs.outputs import Reconcile, Save, Tell
 from wiresum.controller.jobs.records import JobRecord, RecordError, job_of
 from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import JobsHarness, member, switch
@@ -78,24 +78,6 @@ def test_a_record_that_cannot_be_used_is_set_aside_and_the_others_go_on(store: S
     assert (set_aside(after), store.load().set_aside) == ({}, [])
     store.begin()
     assert set_aside(JobsHarness(SIZES, store=store)) == {}
-
-
-def test_the_slots_of_a_record_set_aside_are_given_away_when_its_switch_has_forgotten_it(store: Store) -> None:
-    before = JobsHarness(SIZES, store=store)
-    running(before, "bad")
-    number_too_large(store)
-    store.begin()
-    after = JobsHarness(SIZES, store=store)
-    after.change("leaf", "it is away")
-    after.done.clear()
-    after.switch_answers = False
-    after.ask(slots=512)
-    after.change("leaf", "")
-    assert (after.outputs(Admit), after.outputs(Reconcile)) == ([], [Reconcile("leaf", ())])
-    after.switch_answers = True
-    after.answer(after.outputs(Reconcile)[0])
-    after.settle()
-    assert len(after.outputs(Admit)) == 1
 
 
 def test_a_job_goes_on_when_the_configuration_has_its_switch_again(store: Store) -> None:

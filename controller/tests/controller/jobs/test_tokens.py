@@ -40,20 +40,6 @@ def test_a_wrong_token_is_told_nothing_of_an_ended_job() -> None:
     assert harness.refusal_of(lambda: harness.jobs.attend(stranger, harness.now))[0] == "NOT_FOUND"
 
 
-def test_leases_of_a_job_that_moves_are_not_remembered_instead_of_jobs() -> None:
-    harness = JobsHarness()
-    (first,) = harness.running(world_size=1)
-    harness.leave(first)
-    harness.running(world_size=1, job_name="moves", can_move=True)
-    for _ in range(GONE_MAX):
-        harness.change("leaf", "it was killed")
-        harness.reloaded = True
-        harness.change("leaf", "")
-    harness.jobs.attend(member(first), harness.now)
-    harness.settle()
-    assert harness.outputs(Tell)[-1].worker is first
-
-
 def test_the_number_of_remembered_ended_jobs_is_bounded() -> None:
     harness = JobsHarness()
     workers = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,11 +12,10 @@ from wiresum import join
 from wiresum.controller.driver import Endpoint, JobCounters, Reconciled, SwitchSizes, Uplink
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.cluster import Switch
-from wiresum.controller.jobs.job import Asker, State, Worker
+from wiresum.controller.jobs.job import State, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Reconcile, Save, Tell
-from wiresum.controller.jobs.records import JobRecord, RecordError, StoredState, job_of
-from wiresum.controller.jobs.tree import Phase
+from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Reconcile, Tell
+from wiresum.controller.jobs.records import StoredState
 from wiresum.controller.store import Store
 from wiresum.join.trees import packets_behind
 from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
@@ -62,14 +60,6 @@ def run_at(made: JobsHarness, leaves: list[str], **fields: object) -> list[Worke
         made.jobs.attend(member(worker), made.now)
     made.settle()
     return workers
-
-
-def test_a_job_in_one_rack_uses_one_switch() -> None:
-    made = harness()
-    workers = ask_at(made, ["leaf1", "leaf1"])
-    assert list(workers[0].job.lease.nodes) == ["leaf1"]
-    (admit,) = made.outputs(Admit)
-    assert (admit.switch_name, admit.entry.uplink, admit.entry.workers) == ("leaf1", None, 2)
 
 
 def test_a_job_gets_the_smallest_tree_that_covers_its_hosts() -> None:
@@ -189,35 +179,6 @@ def test_switches_that_were_not_told_of_a_job_get_no_eviction() -> None:
     made.settle()
     assert [output.switch_name for output in made.outputs(Evict)] == ["spine"]
     assert (made.jobs.all(), made.slots_free) == ([], 4 * SIZES.slots)
-
-
-def test_a_lost_leaf_ends_its_jobs_and_their_slots_are_free_elsewhere() -> None:
-    made = harness()
-    workers = run_at(made, ["leaf1", "leaf2"], slots=64)
-    made.change("leaf2", "no answer")
-    made.switch_answers = False
-    made.wait(31, beating=workers)
-    (told, *_) = made.outputs(Tell)
-    assert told.ended.cause == join.JobEnded.SWITCH_LOST
-    assert "leaf2 is lost: no answer, and for 30 s the job has made no progress" in told.ended.reason
-    number = workers[0].job.lease.number
-    for worker in workers:
-        made.jobs.told(worker, made.now)
-    made.jobs.evict_failed("leaf2", number, made.now)
-    made.jobs.evicted("leaf1", number, made.now)
-    made.settle()
-    made.jobs.evicted("spine", number, made.now)
-    made.settle()
-    free = {each.name: each.pool.slots_free for each in made.switches}
-    assert free == {"spine": 64, "leaf1": 64, "leaf2": 0, "leaf3": 64}, "the lost switch may still run the job"
-    assert made.jobs.all() == [workers[0].job]
-    made.switch_answers = True
-    (again,) = ask_at(made, ["leaf1"], slots=64)
-    assert (again.job.state, again.job.name) == (State.RUNNING, workers[0].job.name), "the name is free"
-    assert again.job.lease.number != number, "and the number is not"
-    made.change("leaf2", "")
-    assert made.jobs.all() == [again.job]
-    assert all(number not in each.numbered for each in made.switches)
 
 
 def test_a_restarted_leaf_ends_the_jobs_of_its_tree_and_no_others() -> None:
@@ -399,62 +360,6 @@ def test_a_created_job_can_be_restricted_to_a_subtree() -> None:
     assert list(workers[0].job.lease.nodes) == ["leaf2", "leaf3"]
 
 
-def test_jobs_over_trees_survive_a_restart(tmp_path: Path) -> None:
-    with contextlib.closing(Store(tmp_path)) as store:
-        store.begin()
-        before = run_at(harness(store=store), ["leaf3", "leaf1", "leaf2"], slots=16)[0].job
-        store.begin()
-        after = harness(store=store)
-        (job,) = after.jobs.all()
-        assert list(job.lease.nodes) == list(before.lease.nodes)
-        for name, node in job.lease.nodes.items():
-            assert (node.entry, node.phase) == (before.lease.nodes[name].entry, Phase.HOLDING)
-        assert [(w.switch_name, w.number) for w in job.members.workers.values()] == [
-            ("leaf3", 0),
-            ("leaf1", 0),
-            ("leaf2", 0),
-        ]
-        entries = {reconcile.switch_name: reconcile.entries for reconcile in after.outputs(Reconcile)}
-        assert entries == {name: (before.lease.nodes[name].entry,) for name in before.lease.nodes}
-        for worker in job.members.workers.values():
-            after.jobs.attend(member(worker), after.now)
-        for worker in job.members.workers.values():
-            after.leave(worker)
-        assert (after.jobs.all(), after.slots_free) == ([], 4 * SIZES.slots)
-        assert store.load().jobs == []
-
-
-def test_slots_freed_at_one_switch_are_not_claimed_again_after_a_restart(tmp_path: Path) -> None:
-    with contextlib.closing(Store(tmp_path)) as store:
-        store.begin()
-        made = harness(store=store)
-        workers = run_at(made, ["leaf1", "leaf2"], slots=64)
-        made.change("leaf2", "no answer")
-        made.answer = without(made, "leaf2")  # type: ignore[method-assign]
-        for worker in workers:
-            made.leave(worker)
-        run_at(made, ["leaf1"], job_name="other", slots=64)
-        store.begin()
-        after = harness(store=store)
-        found = {job.name: job for job in after.jobs.all()}
-        assert found.keys() == {"other"}, "leaf2 is back, and no longer holds the first job"
-        assert after.slots_free == 3 * SIZES.slots
-        assert found["other"].lease.root.slots is not None
-
-
-def without(made: JobsHarness, name: str):  # type: ignore[no-untyped-def]
-    """Makes one switch stop answering while the others still do."""
-    answer = made.answer
-
-    def some(output: object) -> None:
-        if getattr(output, "switch_name", "") != name:
-            answer(output)  # type: ignore[arg-type]
-        elif isinstance(output, Evict):
-            made.jobs.evict_failed(name, output.number, made.now)
-
-    return some
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -474,22 +379,6 @@ def test_a_job_is_forgotten_as_a_whole_if_its_tree_has_changed(tmp_path: Path, c
         assert after.jobs.all() == []
         assert after.slots_free == sum(each.sizes.slots for each in after.switches)
         assert {reconcile.entries for reconcile in after.outputs(Reconcile)} == {()}
-
-
-def test_a_record_with_inconsistent_switches_and_workers_is_refused() -> None:
-    made = JobsHarness()
-    (worker,) = made.running(1)
-    record = made.jobs.all() and next(save.record for save in _saves(worker, made))
-    body = json.loads(record.body)
-    for broken in ({**body, "nodes": []}, {**body, "nodes": [{**body["nodes"][0], "ranks": [1]}]}):
-        with pytest.raises(RecordError, match="makes no sense"):
-            job_of(JobRecord(record.switch_name, record.number, record.name, "running", json.dumps(broken)), 0.0, 0.0)
-
-
-def _saves(worker: Worker, made: JobsHarness) -> list[Save]:
-    made.jobs.attend(member(worker), made.now, Asker(certificate="another"))
-    made.wait(0.2)
-    return made.outputs(Save)
 
 
 def test_a_report_says_which_switch_lags_behind_its_siblings() -> None:

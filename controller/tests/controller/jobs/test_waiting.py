@@ -35,14 +35,6 @@ def test_priority_decides_and_then_the_time_of_waiting() -> None:
     assert harness.granted() == ["running", "b", "d", "a", "e", "c"]
 
 
-def test_a_smaller_job_takes_slots_that_a_larger_one_cannot_use() -> None:
-    harness = JobsHarness(SwitchSizes(slots=64 + 16, lanes_max=360, jobs_max=8), PATIENT)
-    harness.ask(job_name="running", slots=64)
-    large, small = harness.ask(job_name="large", slots=64), harness.ask(job_name="small", slots=16)
-    assert (large.job.state, small.job.state) == (State.QUEUED, State.RUNNING)
-    assert large.job.lease.overtaken == 1
-
-
 def test_a_large_job_is_overtaken_a_bounded_number_of_times() -> None:
     harness = JobsHarness(SIXTY_FOUR, Limits(slots_least=64, overtaken_max=4))
     small = [harness.ask(job_name=f"before-{n}", slots=16) for n in range(4)]
@@ -115,19 +107,6 @@ def test_a_job_that_waits_only_for_its_quota_blocks_no_other() -> None:
     assert second.job.state is State.RUNNING
 
 
-def test_a_quota_of_slots_reduces_the_grant_or_queues_the_job() -> None:
-    harness = JobsHarness(quotas=[Quota("vision", slots=100)])
-    first = harness.ask(job_name="first", tenant="vision", slots=256)
-    second = harness.ask(job_name="second", tenant="vision", slots=256)
-    third = harness.ask(job_name="third", tenant="vision", slots=256)
-    assert [grant.reply.slots for grant in harness.outputs(Grant)] == [64, 32]
-    harness.wait(2)
-    assert "the quota of tenant 'vision' is used up (any number of jobs and 100 slots)" in harness.said(third)
-    harness.leave(second)
-    assert third.job.state is State.RUNNING
-    assert first.job.lease.slots == 64
-
-
 @pytest.mark.parametrize(
     ("quota", "fields", "advice"),
     [
@@ -164,15 +143,6 @@ def test_a_waiting_worker_is_told_position_reason_and_holders_of_slots() -> None
     text = "no 64 slots in a row are free at leaf, where 0 of 64 are: job 'holder' has 64"
     assert harness.said(first) == f"job 'first' is number 1 of 2 in the queue for slots: {text}"
     assert harness.said(second) == f"job 'second' is number 2 of 2 in the queue for slots: {text}"
-
-
-def test_job_names_of_other_tenants_are_not_revealed() -> None:
-    harness = JobsHarness(SwitchSizes(slots=64, lanes_max=360, jobs_max=8), PATIENT)
-    for name, tenant in (("merger", "board"), ("layoffs", "board"), ("own", "vision"), ("takeover", "bank")):
-        harness.ask(job_name=name, tenant=tenant, slots=16)
-    waiting = harness.ask(job_name="waits", tenant="vision", slots=64)
-    harness.wait(1.5)
-    assert harness.said(waiting).endswith("0 of 64 are: job 'own' has 16, 3 jobs of other tenants have 48")
 
 
 def test_the_lack_of_a_free_job_number_is_reported() -> None:
@@ -254,57 +224,6 @@ def test_a_job_goes_to_the_switch_of_its_hosts_with_most_free_slots() -> None:
     assert {grant.reply.switch_name for grant in harness.outputs(Grant)} == {"left", "right"}
 
 
-def test_workers_without_a_common_switch_are_told_where_they_are() -> None:
-    harness = JobsHarness(switches=[switch("left", addresses=("10.0.0.1",)), switch("right", addresses=("10.0.0.3",))])
-    harness.ask(rank=0, world_size=2, endpoint=_endpoint("10.0.0.1"))
-    code, text = harness.refusal_of(lambda: harness.ask(rank=1, world_size=2, endpoint=_endpoint("10.0.0.3")))
-    assert code == "FAILED_PRECONDITION"
-    assert "10.0.0.3, is at right, and the job can only be at left" in text
-    code, text = harness.refusal_of(lambda: harness.ask(job_name="new", endpoint=_endpoint("10.0.0.9")))
-    assert code == "FAILED_PRECONDITION"
-    assert "no switch here knows a host with the address 10.0.0.9" in text
-    assert len(harness.jobs) == 1
-
-
-def test_job_numbers_are_counted_at_each_switch() -> None:
-    harness = JobsHarness(switches=[switch("left", addresses=("10.0.0.1",)), switch("right", addresses=("10.0.0.3",))])
-    workers = [harness.ask(job_name=address, endpoint=_endpoint(address)) for address in ("10.0.0.1", "10.0.0.3")]
-    assert [(worker.job.lease.switch_name, worker.job.lease.number) for worker in workers] == [
-        ("left", 1),
-        ("right", 1),
-    ]
-    harness.leave(workers[1])
-    assert [job.name for job in harness.jobs.all()] == ["10.0.0.1"]
-
-
-def test_a_drained_switch_takes_no_new_jobs_and_others_do() -> None:
-    harness = JobsHarness(switches=[switch("left", SIXTY_FOUR), switch("right", SIXTY_FOUR)], limits=PATIENT)
-    assert harness.ask(job_name="runs-on-left", slots=64).job.lease.switch_name == "left"
-    assert harness.jobs.drain("left", resume=False) == 1
-    first, second = harness.ask(job_name="first", slots=64), harness.ask(job_name="second", slots=64)
-    assert first.job.lease.switch_name == "right"
-    harness.wait(1.5)
-    assert "left takes no new jobs, since an operator drains it; no 64 slots" in harness.said(second)
-    harness.jobs.drain("right", resume=False)
-    harness.leave(first)
-    assert second.job.state is State.QUEUED
-    harness.jobs.drain("right", resume=True)
-    harness.settle()
-    assert second.job.lease.switch_name == "right"
-    assert harness.refusal_of(lambda: harness.jobs.drain("middle", resume=False))[0] == "NOT_FOUND"
-    assert harness.refusal_of(lambda: harness.jobs.drain("", resume=False))[0] == "NOT_FOUND"
-
-
-def test_a_switch_in_trouble_takes_no_jobs_until_it_is_back() -> None:
-    harness = JobsHarness()
-    harness.change("leaf", "no answer since noon")
-    waiting = harness.ask()
-    harness.wait(1.5)
-    assert harness.said(waiting).endswith("leaf cannot be used now (no answer since noon)")
-    harness.change("leaf", "")
-    assert waiting.job.state is State.RUNNING
-
-
 def _endpoint(address: str) -> join.Endpoint:
     return join.Endpoint(address=address, port=5000)
 
@@ -367,14 +286,6 @@ def test_further_jobs_take_less_as_the_switch_fills_and_leave_a_quarter_of_it() 
     assert code == "RESOURCE_EXHAUSTED"
     assert "no 16 slots in a row are free at leaf, where 1024 of 4096 are (one in 4 is kept for other programs)" in text
     assert [slots_of(harness.ask(job_name=f"program-{number}")) for number in range(5)] == [256, 256, 256, 256, 0]
-
-
-def test_two_programs_with_a_mesh_of_32_groups_each_fit() -> None:
-    harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=256))
-    for program in ("one", "other"):
-        assert slots_of(harness.ask(job_name=program)) == 256
-        granted = [slots_of(harness.ask(job_name=f"{program}.{number}", admission=FURTHER)) for number in range(32)]
-        assert min(granted) >= 16
 
 
 def test_a_further_job_gets_the_slots_that_it_asks_for_but_not_those_that_are_kept() -> None:

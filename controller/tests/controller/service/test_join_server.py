@@ -24,8 +24,7 @@ import pytest
 from wiresum import join
 from wiresum.agent.control import ask_again_after_s
 from wiresum.cli.service import Service
-from wiresum.controller import JobEntry, JoinServer, Limits, SwitchSizes
-from wiresum.controller.jobs import keys
+from wiresum.controller import JoinServer, Limits, SwitchSizes
 from wiresum.controller.jobs.job import Job, Members, Terms
 from wiresum.controller.service.effects import Times
 from wiresum.controller.store import Store
@@ -417,32 +416,6 @@ def test_a_grant_is_sent_only_after_it_was_stored(driver: RecordingDriver, tmp_p
         server.stop(keep_jobs=True)
         assert [record.state for record in store.load().jobs] == ["running"]
         assert len(driver.admitted) == 1, "the job goes on"
-
-
-def test_no_switch_gets_a_key_that_could_be_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Includes a restart of the service."""
-    monkeypatch.setattr(keys, "BLOCK", 3)
-    again: list[set[int]] = []
-
-    class Switch(RecordingDriver):
-        def admit(self, entry: JobEntry) -> None:
-            with contextlib.closing(Store(tmp_path)) as who_comes_next:
-                left = who_comes_next.keys()
-                left.reserve()
-                again.append({left.draw() for _ in range(keys.BLOCK)} & {entry.key})
-            super().admit(entry)
-
-    driver = Switch()
-    for name in ("first", "second"):
-        with contextlib.closing(Store(tmp_path)) as store:
-            store.begin()
-            server = JoinServer(driver, store=store)
-            with contextlib.closing(Client(server.start("127.0.0.1", 0))) as client:
-                for number in range(8):
-                    client.leave(client.join(job_name=f"{name}-{number}"))
-            server.stop(keep_jobs=True)
-    assert again == [set()] * 16
-    assert len({entry.key for entry in driver.entries}) == 16
 
 
 @pytest.mark.parametrize("times", [Times(count_s_max=0.1)])

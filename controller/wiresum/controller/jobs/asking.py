@@ -55,7 +55,7 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
         slots_wanted=request.slots,
         agreed=dict(request.agreed),
         can_move=request.can_move,
-        positions=b"" if request.resumed.HasField("ended") else request.resumed.positions,
+        positions=request.resumed.positions,
         admission=request.admission,
         host_name=request.host_name,
         process_id=request.process_id,

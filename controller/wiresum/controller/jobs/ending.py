@@ -118,8 +118,10 @@ class Ending:
             del self._roster.released[lease]
 
     def _have_heard(self, job: Job, now: float) -> bool:
-        """Its workers, that it has ended: all that are there, or those that could."""
-        return job.members.have_heard() or now >= job.ended_at + self._limits.drain_ms_max / 1000
+        """Its workers, that it has ended: all that are there, or those that could in time."""
+        workers = job.members.workers.values()
+        all_have = all(worker.told or worker.presence in (Presence.LEFT, Presence.LOST) for worker in workers)
+        return all_have or now >= job.ended_at + self._limits.drain_ms_max / 1000
 
     def _note_end(self, job: Job, ended: join.JobEnded, now: float) -> None:
         job.ended, job.ended_at = ended, now

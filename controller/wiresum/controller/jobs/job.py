@@ -241,10 +241,6 @@ class Members:
     def all_left(self) -> bool:
         return all(worker.presence is Presence.LEFT for worker in self.workers.values())
 
-    def have_heard(self) -> bool:
-        """That the job has ended: all that are still there."""
-        return all(worker.told or worker.presence in (Presence.LEFT, Presence.LOST) for worker in self.workers.values())
-
     def note_left(self, worker: Worker, now: float) -> None:
         worker.presence = Presence.LEFT
         if self.left_first is None:
@@ -255,20 +251,6 @@ class Members:
         self.going_on = None
         for worker in self.workers.values():
             worker.positions = worker.roles = b""
-
-    def forgive(self, stalled: float, now: float) -> None:
-        """The service stood still for so many seconds: nobody was silent meanwhile."""
-        self.left_at += stalled
-        if self.going_on is not None:
-            self.going_on.at += stalled
-        for worker in self.workers.values():
-            worker.heard_at += stalled
-            worker.counted_at += stalled
-            worker.deadline += stalled
-            if worker.broken_at is not None:
-                worker.broken_at, worker.broken_in_silence = now, True
-            if worker.away_since is not None:
-                worker.away_since += stalled
 
 
 class Shape(NamedTuple):
@@ -443,13 +425,6 @@ class Move:
     positions: dict[int, bytes] = field(default_factory=dict)
     """By rank, of those that have halted, as they say them."""
 
-    def forgive(self, stalled: float) -> None:
-        """The service stood still for so many seconds."""
-        self.since += stalled
-        self.again_at += stalled
-        self.halting_since += stalled
-        self.told_at += stalled
-
 
 @dataclass(eq=False)
 class Watch:
@@ -469,11 +444,6 @@ class Watch:
 
     def note_progress(self, now: float) -> None:
         self.progress_at = now
-
-    def forgive(self, stalled: float) -> None:
-        self.progress_at += stalled
-        if self.active_at is not None:
-            self.active_at += stalled
 
 
 @dataclass(eq=False)
@@ -539,15 +509,30 @@ class Job:
         log.info("%s is %s: %s", self, self.state.value, why or event.value)
 
     def forgive(self, stalled: float, now: float) -> None:
-        """The service stood still for so many seconds: no deadline passed meanwhile."""
+        """The service stood still for so many seconds: nobody was silent meanwhile, and no deadline passed."""
         self.complete_by += stalled
         self.ended_at += stalled
+        self.members.left_at += stalled
+        self.watch.progress_at += stalled
+        if self.watch.active_at is not None:
+            self.watch.active_at += stalled
         if self.waits_to_move_since is not None:
             self.waits_to_move_since += stalled
-        if self.move is not None:
-            self.move.forgive(stalled)
-        self.watch.forgive(stalled)
-        self.members.forgive(stalled, now)
+        if self.members.going_on is not None:
+            self.members.going_on.at += stalled
+        if (move := self.move) is not None:
+            move.since += stalled
+            move.again_at += stalled
+            move.halting_since += stalled
+            move.told_at += stalled
+        for worker in self.members.workers.values():
+            worker.heard_at += stalled
+            worker.counted_at += stalled
+            worker.deadline += stalled
+            if worker.broken_at is not None:
+                worker.broken_at, worker.broken_in_silence = now, True
+            if worker.away_since is not None:
+                worker.away_since += stalled
 
 
 def _runs(numbers: Sequence[int]) -> str:

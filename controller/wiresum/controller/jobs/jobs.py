@@ -369,8 +369,12 @@ class Jobs:
         stalled = now - self._ticked_at if self._ticked_at is not None else 0.0
         self._ticked_at = now
         if stalled > self.limits.stall_ms_max / 1000:
+            log.warning("this service was stopped for %.1f s, which it does not count against workers", stalled)
             self._resumed_at = now
-            self._forgive(stalled, now)
+            for switch in self.cluster.switches.values():
+                switch.trouble_since += stalled
+            for job in self.roster.all():
+                job.forgive(stalled, now)
         self.waiting.tick()
         self._serve()
         for job in self.roster.all():
@@ -382,14 +386,6 @@ class Jobs:
             if again_at is not None and now >= again_at and not switch.trouble and not switch.reconciled:
                 self._telling.reconcile(switch)
         self.reservations.tick(now, self.roster.named)
-
-    def _forgive(self, stalled: float, now: float) -> None:
-        """The service stood still: nobody was silent meanwhile, and no deadline passed."""
-        log.warning("this service was stopped for %.1f s, which it does not count against workers", stalled)
-        for switch in self.cluster.switches.values():
-            switch.trouble_since += stalled
-        for job in self.roster.all():
-            job.forgive(stalled, now)
 
     def close(self, reason: str, now: float, *, keep_jobs: bool = False) -> None:
         """No job can form any more. Those that run end, unless they are kept for the next controller."""

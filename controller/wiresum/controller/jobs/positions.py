@@ -7,7 +7,6 @@ lack a RESULT that all others have: one of the others gives it again.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
@@ -33,11 +32,6 @@ class Role(IntEnum):
     """It has the RESULT, and another worker gives it again."""
     REPEATS = 3
     """It has the RESULT, and gives it again."""
-
-
-def roles(positions: Sequence[Sequence[int]]) -> list[bytes]:
-    """The same as `roles_of`, from numbers."""
-    return roles_of([struct.pack(f">{len(mine)}I", *mine) for mine in positions])
 
 
 def roles_of(positions: Sequence[bytes]) -> list[bytes]:

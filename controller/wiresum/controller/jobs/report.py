@@ -45,9 +45,8 @@ def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
     """Without the service's age and refusals."""
     answer = join.Report(service=about_service("active"))
     all_jobs = jobs.all()
-    answer.jobs.extend(_job_or_why_not(jobs, job.lease, _of_lease(job.lease, counted), now) for job in all_jobs)
-    for lease in jobs.roster.released:
-        answer.jobs.append(_job_or_why_not(jobs, lease, _of_lease(lease, counted), now))
+    leases = [*(job.lease for job in all_jobs), *jobs.roster.released]
+    answer.jobs.extend(_job_or_why_not(jobs, lease, _of_lease(lease, counted), now) for lease in leases)
     named = {job.name for job in all_jobs}
     answer.jobs.extend(
         _created(reservation, jobs.reservations.age_s(reservation, now))
