@@ -62,18 +62,6 @@ def test_another_attempt_may_replace_a_worker_that_has_gone_away() -> None:
     assert harness.refusal_of(lambda: harness.ask(rank=0, world_size=2, attempt="old"))[0] == "ALREADY_EXISTS"
 
 
-def test_a_job_does_not_begin_while_one_of_its_workers_is_away() -> None:
-    harness = JobsHarness()
-    away = harness.ask(rank=0, world_size=2, attempt="first")
-    harness.jobs.hung_up(away, away.call, harness.now)
-    there = harness.ask(rank=1, world_size=2)
-    harness.wait(1.5)
-    assert there.job.state is State.FORMING
-    assert "waits for rank 0 (127.0.0.1, process 1000 on 'host-0') to ask again" in harness.said(there)
-    harness.ask(rank=0, world_size=2, attempt="first")
-    assert there.job.state is State.RUNNING
-
-
 def test_a_queued_job_is_given_up_when_a_worker_does_not_come_back() -> None:
     harness = JobsHarness(SwitchSizes(slots=16, lanes_max=360, jobs_max=8))
     holder = harness.ask(job_name="holder", slots=16)

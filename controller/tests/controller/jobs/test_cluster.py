@@ -115,22 +115,3 @@ def test_joins_fail_as_unavailable_if_the_switch_is_lost_during_admission() -> N
     code, text = harness.refused(worker)
     assert code == "UNAVAILABLE"
     assert "leaf was lost when it was given job 'a-job': no answer" in text
-
-
-def test_the_name_of_a_job_at_a_lost_switch_is_free_once_its_workers_know() -> None:
-    harness = JobsHarness(switches=[switch("left", SwitchSizes(64, 360, 8)), switch("right", SwitchSizes(64, 360, 8))])
-    workers = harness.running(slots=64)
-    assert workers[0].job.lease.switch_name == "left"
-    harness.change("left", "no answer")
-    harness.switch_answers = False
-    harness.wait(31, beating=workers)
-    for worker in workers:
-        harness.jobs.told(worker, harness.now)
-    harness.jobs.evict_failed("left", workers[0].job.lease.number, harness.now)
-    harness.switch_answers = True
-    again = harness.ask(world_size=1, slots=64)
-    assert (again.job.state, again.job.lease.switch_name) == (State.RUNNING, "right")
-    assert harness.slots_free == 0, "the lost switch may still run the first job"
-    harness.change("left", "")
-    assert [job.lease.switch_name for job in harness.jobs.all()] == ["right"]
-    assert harness.slots_free == 64

@@ -62,16 +62,6 @@ def test_a_job_goes_on_with_the_lease_that_it_had_and_each_worker_hears_its_role
     assert workers[0].job.state is State.RUNNING
 
 
-def test_a_worker_whose_grant_was_lost_hears_its_roles_again() -> None:
-    made = JobsHarness(SIZES)
-    go_on(made, [resumed(8), resumed(7)], attempt="x")
-    first = made.outputs(Grant)[0].reply
-    made.done.clear()
-    made.ask(**asking(0, resumed(8), attempt="x"))
-    (again,) = made.outputs(Grant)
-    assert (again.reply, again.reply.roles[0]) == (first, 3)
-
-
 @pytest.mark.parametrize("goes_on_first", [False, True])
 def test_all_workers_of_a_job_go_on_or_none(goes_on_first: bool) -> None:
     made = JobsHarness(SIZES)

@@ -121,22 +121,6 @@ def test_port_ranges_of_workers_on_one_host_must_not_overlap() -> None:
     assert len(harness.outputs(Grant)) == 2
 
 
-def test_the_others_are_told_who_is_missing_when_a_waiting_worker_goes_away() -> None:
-    harness = JobsHarness()
-    harness.ask(rank=0, world_size=4)
-    gone = harness.ask(rank=2, world_size=4)
-    harness.jobs.hung_up(gone, gone.call, harness.now)
-    harness.wait(9.8)
-    assert harness.outputs(Refuse) == [], "its connection may have broken, and it asks again"
-    harness.wait(0.4)
-    refused = harness.outputs(Refuse)[0]
-    assert refused.worker.rank == 0
-    assert refused.refusal.code == "ABORTED"
-    assert "rank 2 (127.0.0.1, process 1002 on 'host-2') went away" in refused.refusal.text
-    assert "ranks 1-3 of 4" in refused.refusal.text
-    assert len(harness.jobs) == 0
-
-
 def test_all_are_told_who_is_missing_when_the_time_is_up() -> None:
     harness = JobsHarness()
     harness.ask(rank=0, world_size=3, timeout_ms=60_000)
@@ -172,20 +156,6 @@ def test_a_lost_worker_ends_the_job_and_the_lease_is_freed_once_the_others_know(
     assert len(harness.jobs) == 1
     harness.leave(workers[2])
     assert len(harness.jobs) == 0
-    assert harness.slots_free == 4096
-
-
-def test_a_failed_eviction_is_retried_a_second_later() -> None:
-    harness = JobsHarness()
-    workers = harness.running(world_size=1)
-    harness.switch_answers = False
-    harness.leave(workers[0])
-    harness.jobs.evict_failed("leaf", workers[0].job.lease.number, harness.now)
-    harness.wait(0.8)
-    assert len(harness.outputs(Evict)) == 1
-    harness.switch_answers = True
-    harness.wait(0.4)
-    assert len(harness.outputs(Evict)) == 2
     assert harness.slots_free == 4096
 
 

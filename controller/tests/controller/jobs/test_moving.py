@@ -9,12 +9,10 @@ from wiresum.controller.driver import Reconciled, SwitchSizes
 from wiresum.controller.jobs import moving, report
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Cause, LeaseState, State, Worker
-from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits
-from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Reconcile
+from wiresum.controller.jobs.outputs import Admit, Evict, Grant
 from wiresum.controller.jobs.positions import Role
 from wiresum.controller.store import Store
-from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
 from wiresum_lab.doubles.moving import (
     SIZES,
@@ -54,37 +52,6 @@ def test_a_job_goes_on_at_a_switch_that_was_started_anew() -> None:
     for worker in workers:
         made.leave(worker)
     assert made.slots_free == 512
-
-
-def test_a_switch_that_is_not_yet_made_ready_need_not_be_told_to_forget_a_job() -> None:
-    """It refuses that until it is, and then holds nothing."""
-    made = JobsHarness(SIZES)
-    workers = running(made, slots=512)
-    made.switch_answers = False
-    made.change("leaf", "")
-    made.jobs.reconciled(made.done[-1], Reconciled(reloaded=True), made.now)  # type: ignore[arg-type]
-    made.settle()
-    (evict,) = made.outputs(Evict)
-    made.jobs.evict_failed("leaf", evict.number, made.now)
-    made.switch_answers = True
-    made.jobs.reconciled(made.outputs(Reconcile)[-1], Reconciled(), made.now)
-    made.settle()
-    assert (workers[0].job.state, len(moves(made))) == (State.RUNNING, 3)
-
-
-def test_what_a_job_has_at_its_new_switch_is_what_that_was_told() -> None:
-    keys = Keys(KeySequence(bytes(16)))
-    made = JobsHarness(switches=two(), keys=keys)
-    workers, _ = running(made), in_the_way(made, "other", 64)
-    job = workers[0].job
-    keys.skip(1000)
-    made.jobs.drain("first", resume=False)
-    made.wait(0.3, beating=workers)
-    entry = made.outputs(Admit)[-1].entry
-    assert job.lease.root.entry == entry
-    assert job.lease.keys_reserved == job.lease.root.entry.keys_reserved == entry.keys_reserved > 1000
-    assert entry.port_offset == 4, "the other job has the first ports"
-    assert moves(made)[0].grant.switch_endpoint.port == SWITCH_PORT + 4
 
 
 def test_all_jobs_of_a_full_switch_that_was_started_anew_get_their_slots_back() -> None:
@@ -325,23 +292,6 @@ def test_a_job_moves_with_all_its_switches_when_one_of_them_was_started_anew(los
     assert {evict.switch_name for evict in made.outputs(Evict)} == {"spine", "left", "right"}
     assert [admit.switch_name for admit in made.outputs(Admit)] == ["spine", "left", "right"], "the root is told first"
     assert {admit.entry.key for admit in made.outputs(Admit)} == {job.lease.key}
-
-
-def test_a_job_moves_from_a_tree_to_a_single_switch_and_back() -> None:
-    made = JobsHarness(switches=tree())
-    workers = over_the_tree(made)
-    made.jobs.drain("flat", resume=True)
-    made.change("right", "no answer")
-    made.wait(1.5, beating=workers)
-    job = workers[0].job
-    assert list(job.lease.nodes) == ["flat"]
-    assert [(move.grant.switch_name, move.grant.worker) for move in moves(made)] == [("flat", 0), ("flat", 1)]
-    made.change("right", "")
-    made.jobs.drain("flat", resume=False)
-    made.wait(0.3, beating=workers)
-    assert list(job.lease.nodes) == ["spine", "left", "right"]
-    assert [(move.grant.switch_name, move.grant.worker) for move in moves(made)[2:]] == [("left", 0), ("right", 0)]
-    assert made.slots_free == 4 * 512 - 3 * job.lease.slots
 
 
 # What is repeated.

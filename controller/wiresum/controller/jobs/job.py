@@ -246,12 +246,6 @@ class Members:
         if self.left_first is None:
             self.left_first, self.left_at = worker, now
 
-    def forget_positions(self) -> None:
-        """They are remembered for a while longer than what they said."""
-        self.going_on = None
-        for worker in self.workers.values():
-            worker.positions = worker.roles = b""
-
 
 class Shape(NamedTuple):
     """Of a lease that a job goes on at: as of the one that it had."""
@@ -504,8 +498,9 @@ class Job:
         assert (self.state, event) in TRANSITIONS, f"{self} is {self.state.value}: {event.value}"
         self.state = TRANSITIONS[self.state, event]
         if self.state in (State.ENDING, State.GONE):
-            self.move = None
-            self.members.forget_positions()
+            self.move = self.members.going_on = None
+            for worker in self.members.workers.values():  # they are remembered for a while longer than what they said
+                worker.positions = worker.roles = b""
         log.info("%s is %s: %s", self, self.state.value, why or event.value)
 
     def forgive(self, stalled: float, now: float) -> None:
