@@ -231,7 +231,7 @@ class Members:
 
     def is_whole(self) -> bool:
         """All have asked, and wait."""
-        if not self.is_complete():
+        if len(self.workers) != self.world_size:
             return False
         for worker in self.workers.values():  # noqa: SIM110 - `all` takes three times as long, and queues are long
             if worker.away_since is not None:

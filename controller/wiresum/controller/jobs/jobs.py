@@ -1,9 +1,9 @@
 """The life of jobs, as a state machine: no socket, no clock, no thread, no file.
 
 The owner of a `Jobs` tells it what happened (a request came, a stream broke, a switch answered, time passed) and when,
-in seconds of a monotonic clock. Then it carries out what `take_outputs` gives, in order. The states of a job are in
-job.py, those of what it has at switches in lease.py, who gets slots next in waiting.py, where in cluster.py, how a job
-moves in moving.py, and how it ends in ending.py.
+in seconds of a monotonic clock. Then it carries out what `take_outputs` gives, in order. The states of a job, and of
+its lease, are in job.py, who gets slots next in waiting.py, where in cluster.py, how a job moves in moving.py, and how
+it ends in ending.py.
 
 Calls go one way: from here to moving.py, to ending.py, and to what is told, written and queued. None of these calls
 back, so nothing of a job changes behind the back of a caller that is changing it. What one job leaves to others, as

@@ -14,6 +14,7 @@ one that runs on, at a drained switch, nothing ever.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Iterator, Sequence, Set
 
@@ -199,8 +200,7 @@ class WaitingRoom:
     def add(self, lease: Lease) -> None:
         self._tickets += 1
         lease.ticket = self._tickets
-        self._queue.append(lease)
-        self._queue.sort(key=lambda waiting: (waiting.is_current, -waiting.job.terms.priority, waiting.ticket))
+        bisect.insort(self._queue, lease, key=lambda each: (each.is_current, -each.job.terms.priority, each.ticket))
         self.due = True
 
     def remove(self, lease: Lease) -> None:
@@ -222,7 +222,7 @@ class WaitingRoom:
         """Since slots were given last: of each kind only the first is tried, however long the queue is."""
         for lease in list(self._queue):
             changed = []
-            if lease.kind in found_nothing and _is_whole(lease):
+            if lease.kind in found_nothing and lease.job.members.is_whole():
                 lease.wants = found_nothing[lease.kind]
             elif isinstance(found := self._find_place(lease, kept), Grounds):
                 self._queue.remove(lease)
@@ -391,11 +391,6 @@ class WaitingRoom:
         quota = self._quotas.of(job.tenant)
         wish = wish.within(min(switch.sizes.room.part(quota.switch_percent).of(SLOTS) for switch in switches))
         return wish if quota.slots is None else wish.within(quota.slots // len(tree))
-
-
-def _is_whole(lease: Lease) -> bool:
-    """Do the workers of its job wait? Those of a job that moves are there."""
-    return not lease.is_current or lease.job.members.is_whole()
 
 
 def _overfull(tree: Tree) -> Branch | None:
