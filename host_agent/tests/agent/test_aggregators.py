@@ -198,7 +198,7 @@ def test_an_end_before_attend_is_reported_by_attend(network: Network, two: list[
 def test_each_aggregator_is_told_its_own_rounds(network: Network, two: list[Service]) -> None:
     worker = Worker(network, config_of(*two), progress=lambda index: 3_000_000 * (index + 1))
     network.wait_until(
-        lambda: [service.jobs()[0].workers[0].round_newest for service in two] == [3_000_000, 6_000_000],
+        lambda: [service.jobs()[0].members.workers[0].round_newest for service in two] == [3_000_000, 6_000_000],
         "both have heard",
     )
     worker.leave()

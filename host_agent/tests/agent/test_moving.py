@@ -42,7 +42,7 @@ def test_workers_go_on_at_the_lease_that_the_service_gives_them_and_wait_for_no_
     service.running.lose_switch()
     lost_at = network.now()
     network.wait_until(lambda: all(path.moves for path in job.paths), "they have moved", meanwhile=job.check)
-    network.wait_until(lambda: service.jobs()[0].moved is None, "the service knows that both have gone on")
+    network.wait_until(lambda: service.jobs()[0].members.going_on is None, "the service knows that both have gone on")
     assert network.now() - lost_at < SELDOM.heartbeat_interval_ms / 1000 / 10
     for member, path, old in zip(job.members, job.paths, before, strict=True):
         ((grant, roles),) = path.moves

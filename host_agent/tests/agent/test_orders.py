@@ -75,7 +75,7 @@ def waiting(job: Job, service: Service) -> Callable[[], object]:
     service.kill()
     service.start()
     job.network.wait_until(
-        lambda: any(len(each.workers) == 2 for each in service.jobs()), "they wait", meanwhile=job.check
+        lambda: any(len(each.members.workers) == 2 for each in service.jobs()), "they wait", meanwhile=job.check
     )
     return lambda: job.hosts[2].cut("")
 

@@ -43,7 +43,7 @@ def test_a_job_goes_on_at_its_service_that_was_started_anew_again_and_again(
         assert [each[3] for each in roles] == [1, 1, 3]
         assert job.paths[0].moves[-1][0].key != key
     (goes_on,) = service.jobs()
-    assert (goes_on.name, goes_on.state, goes_on.slots) == ("a-job", State.RUNNING, SLOTS)
+    assert (goes_on.name, goes_on.state, goes_on.lease.slots) == ("a-job", State.RUNNING, SLOTS)
     assert (goes_on.threads, goes_on.lanes) == (2, 100)
 
 
@@ -174,7 +174,7 @@ def test_half_of_the_workers_attend_where_the_service_is_back_with_its_jobs_and_
     cut_off(job, 1, how="silence")
     service.kill()
     network.wait_until(
-        lambda: any(len(each.workers) == 2 for each in fallback.service.jobs()), "two wait", meanwhile=job.check
+        lambda: any(len(each.members.workers) == 2 for each in fallback.service.jobs()), "two wait", meanwhile=job.check
     )
     service.start()
     back(job, 1)
@@ -274,7 +274,7 @@ def test_a_worker_that_looks_for_a_lease_leaves_and_aborts_at_once(
     network.wait_until(lambda: job.members[0]._life.has_lost_lease and job.members[1]._life.has_lost_lease, "they look")
     if waits:
         service.start()
-        network.wait_until(lambda: any(len(each.workers) == 2 for each in service.jobs()), "they wait")
+        network.wait_until(lambda: any(len(each.members.workers) == 2 for each in service.jobs()), "they wait")
     began_at = network.now()
     job.members[0].leave()
     job.members[1].abort("the user pressed Ctrl-C")
