@@ -44,7 +44,7 @@ def test_a_job_goes_on_at_its_service_that_was_started_anew_again_and_again(
         assert job.paths[0].moves[-1][0].key != key
     (goes_on,) = service.jobs()
     assert (goes_on.name, goes_on.state, goes_on.lease.slots) == ("a-job", State.RUNNING, SLOTS)
-    assert (goes_on.threads, goes_on.lanes) == (2, 100)
+    assert (goes_on.lease.threads, goes_on.lease.lanes) == (2, 100)
 
 
 def test_it_goes_on_at_the_next_endpoint_if_the_first_stays_away(
