@@ -1,12 +1,10 @@
 // Theory of operation
 //
 // The thread takes a burst of datagrams, gives each to the data plane, and sends the answers. Consecutive RESULTs of
-// one job and one port leave in a single call (a batch), so that the kernel can cut them from one buffer (GSO) and a
-// multicast costs a message for each receiver, not one for each packet. A batch never waits for more: it leaves at the
-// end of the burst at the latest. Each RESULT is copied into a buffer of the transport as it is made, since the next
-// datagram may change its cell. Marked ones (ECN) leave apart from the others. A parent's packets in a burst are
-// handled first, so that packets down to workers and packets up to the parent make two batches rather than many short
-// ones. If a device stays behind for too long, RESULTs are lost, as in a network.
+// one job and one port leave in a single call (answer_batch.hpp), so that the kernel can cut them from one buffer (GSO)
+// and a multicast costs a message for each receiver, not one for each packet. Marked ones (ECN) leave apart from the
+// others. A parent's packets in a burst are handled first, so that packets down to workers and packets up to the parent
+// make two batches rather than many short ones.
 //
 // The cells of a large lease are not in the near caches, so each datagram's cell is prefetched while those before it
 // are handled.
@@ -20,7 +18,6 @@
 // sleep to end.
 #include "data_thread.hpp"
 
-#include <array>
 #include <cassert>
 #include <ctime>
 #include <span>
@@ -36,11 +33,8 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr std::size_t kBurst = 512;
-constexpr std::size_t kBatchMax = 64;
 /// Cells are prefetched this many packets ahead: about as long as memory takes.
 constexpr std::size_t kPrefetchAhead = 4;
-/// How often a device that is behind is asked for buffers again.
-constexpr int kBufferTries = 1000;
 /// A nap delays every job, so it is short.
 constexpr std::int64_t kNapNsMax = 300'000;
 constexpr std::size_t kNapWorth = 256;
@@ -74,7 +68,11 @@ DataThread::DataThread(const dataplane::SwitchSizes& sizes, transport::DataPath 
       answer_max_(answer_max),
       burst_(kBurst),
       arrivals_(kBurst),
-      moderator_(kNapNsMax, kNapNsMax) {
+      moderator_(kNapNsMax, kNapNsMax),
+      batch_(transport_,
+             [this](const AnswerBatch::Route& route, std::size_t count, AnswerBatch::Receivers& receivers) {
+               return receivers_of(route, count, receivers);
+             }) {
   thread_ = process::start_thread(name, [this] { serve(); });
 }
 
@@ -148,7 +146,7 @@ void DataThread::serve_burst(std::size_t count) noexcept {
   }
   if (any_answers) handle(count, true);
   handle(count, false);
-  flush();
+  batch_.flush();
 }
 
 /// Of the burst, those that are answers of a parent, or those that are not.
@@ -158,72 +156,37 @@ void DataThread::handle(std::size_t count, bool answers) noexcept {
     if (dataplane::is_answer(arrivals_[i]) != answers) continue;
     const dataplane::Decision decision = plane_.handle(arrivals_[i]);
     if (decision.verdict != dataplane::Verdict::kDrop && decision.verdict != dataplane::Verdict::kHold) {
-      queue(decision, burst_[i]);
+      batch_.add(decision, burst_[i].port, burst_[i].marked);
     }
   }
 }
 
-/// An answer is marked as what it answers is, as a hardware switch turns the one into the other.
-void DataThread::queue(const dataplane::Decision& decision, const transport::RxDatagram& trigger) noexcept {
-  const std::uint8_t receiver = decision.verdict == dataplane::Verdict::kMulticast ? wire::kEveryone
-                                : decision.verdict == dataplane::Verdict::kRaise   ? wire::kParent
-                                                                                   : decision.worker;
-  const bool fits = batch_.job == decision.job && batch_.port == trigger.port && batch_.receiver == receiver &&
-                    batch_.marked == trigger.marked;
-  if (!fits || batch_.count == batch_.buffers.size()) flush();
-  if (batch_.count == 0) {
-    // The rest of a train would leave as a message of its own.
-    const std::size_t train = transport_.train_packets(wire::kHeaderBytes + decision.payload.size());
-    batch_.buffers = find_buffers(transport::whole_trains(kBatchMax, train));
-    batch_.job = decision.job;
-    batch_.port = trigger.port;
-    batch_.receiver = receiver;
-    batch_.marked = trigger.marked;
-  }
-  if (batch_.buffers.empty()) {
-    ++results_lost_;
-  } else {
-    decision.write(batch_.buffers[batch_.count++]);
-  }
-}
-
-std::span<wire::Packet> DataThread::find_buffers(std::size_t wanted) noexcept {
-  for (int tries = 0; tries < kBufferTries; ++tries) {
-    const std::span<wire::Packet> buffers = transport_.buffers(wanted);
-    if (!buffers.empty()) return buffers;
-    relax();
-  }
-  return {};
-}
-
-void DataThread::flush() noexcept {
-  if (batch_.count == 0) return;
-  assert(plane_.find(batch_.job) != nullptr);  // jobs go between bursts, when no batch is open
-  const dataplane::JobEntry& job = *plane_.find(batch_.job);
-  const int thread = ports_[batch_.port] - job.port_offset;
+std::size_t DataThread::receivers_of(const AnswerBatch::Route& route, std::size_t count,
+                                     AnswerBatch::Receivers& receivers) noexcept {
+  assert(plane_.find(route.job) != nullptr);  // jobs go between bursts, when no batch is open
+  const dataplane::JobEntry& job = *plane_.find(route.job);
+  const int thread = ports_[route.port] - job.port_offset;
   assert(thread >= 0 && thread < job.threads);  // else the data plane would not have let it in
-  const std::uint32_t everyone = plane_.receivers(batch_.job);
-  std::array<wire::Endpoint, wire::kSwitchWorkersMax> receivers{};
-  std::size_t count = 0;
+  const std::uint32_t everyone = plane_.receivers(route.job);
+  std::size_t known = 0;
   const auto add = [&](wire::Endpoint base) {
-    receivers[count++] = {base.address, static_cast<std::uint16_t>(base.port + thread)};
+    receivers[known++] = {base.address, static_cast<std::uint16_t>(base.port + thread)};
   };
-  if (batch_.receiver == wire::kParent) {
+  if (route.receiver == wire::kParent) {
     add(job.uplink.parent);
-  } else if (batch_.receiver == wire::kEveryone && job.results_group.port != 0) {
+  } else if (route.receiver == wire::kEveryone && job.results_group.port != 0) {
     add(job.results_group);
   } else {
     for (std::uint8_t worker = 0; worker < job.workers; ++worker) {
       const wire::Endpoint base = job.endpoints[worker];
       const bool wanted =
-          batch_.receiver == wire::kEveryone ? (everyone >> worker & 1u) != 0 : batch_.receiver == worker;
+          route.receiver == wire::kEveryone ? (everyone >> worker & 1u) != 0 : route.receiver == worker;
       if (wanted && base.port != 0) add(base);
     }
     // Some may have no copy: nobody has said where they are.
-    results_lost_ += batch_.count * ((batch_.receiver == wire::kEveryone ? job.workers : std::size_t{1}) - count);
+    unaddressed_ += count * ((route.receiver == wire::kEveryone ? job.workers : std::size_t{1}) - known);
   }
-  if (count != 0) transport_.send(batch_.count, std::span(receivers).first(count), batch_.port, batch_.marked);
-  batch_.count = 0;
+  return known;
 }
 
 void DataThread::idle(steady_clock::time_point busy_last) noexcept {

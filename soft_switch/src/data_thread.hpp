@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "answer_batch.hpp"
 #include "dataplane.hpp"
 #include "transport/moderation.hpp"
 #include "transport/open.hpp"
@@ -45,26 +46,15 @@ class DataThread {
   [[nodiscard]] dataplane::Dataplane& plane() noexcept { return plane_; }
   [[nodiscard]] const transport::TransportStats& transport_stats() const noexcept { return transport_.stats(); }
   /// RESULTs that the transport had no buffer for, and copies for workers whose address nobody has told the switch.
-  [[nodiscard]] std::uint64_t results_lost() const noexcept { return results_lost_; }
+  [[nodiscard]] std::uint64_t results_lost() const noexcept { return unaddressed_ + batch_.lost(); }
   [[nodiscard]] double cpu_seconds() const noexcept;
 
  private:
-  // RESULTs that wait to leave in one call: all of one job and one port, and all for the same receivers.
-  struct Batch {
-    std::uint16_t job = 0;
-    std::uint8_t port = 0;
-    std::uint8_t receiver = 0;  // a worker's index, wire::kEveryone or wire::kParent
-    bool marked = false;
-    std::size_t count = 0;
-    std::span<wire::Packet> buffers;  // the transport's, of which the first `count` are written
-  };
-
   void serve() noexcept;
   void serve_burst(std::size_t count) noexcept;
   void handle(std::size_t count, bool answers) noexcept;
-  void queue(const dataplane::Decision& decision, const transport::RxDatagram& trigger) noexcept;
-  [[nodiscard]] std::span<wire::Packet> find_buffers(std::size_t wanted) noexcept;
-  void flush() noexcept;
+  [[nodiscard]] std::size_t receivers_of(const AnswerBatch::Route& route, std::size_t count,
+                                         AnswerBatch::Receivers& receivers) noexcept;
   void idle(std::chrono::steady_clock::time_point busy_last) noexcept;
   [[nodiscard]] bool attend() noexcept;
 
@@ -78,8 +68,8 @@ class DataThread {
   std::vector<transport::RxDatagram> burst_;
   std::vector<dataplane::Arrival> arrivals_;  // of burst_
   transport::WakeModerator moderator_;
-  Batch batch_;
-  std::uint64_t results_lost_ = 0;
+  AnswerBatch batch_;
+  std::uint64_t unaddressed_ = 0;  // copies for workers whose address nobody has told
 
   std::atomic<bool> attention_{false};  // a request was posted, or stop() was called
   std::mutex mutex_;

@@ -128,8 +128,12 @@ std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (val
 
 }  // namespace
 
-Dataplane::Dataplane(const SwitchSizes& sizes)
-    : sizes_(sizes), lanes_stride_(round_up(sizes.lanes_max * wire::kWordBytes, kCacheLineBytes)) {
+std::size_t Dataplane::stride(const SwitchSizes& sizes) noexcept {
+  return round_up(sizes.lanes_max * wire::kWordBytes + wire::kHeaderBytes, kCacheLineBytes);
+}
+
+Dataplane::Dataplane(const SwitchSizes& sizes, std::byte* lanes)
+    : sizes_(sizes), lanes_stride_(stride(sizes)), lanes_(lanes) {
   if (sizes.slots == 0 || sizes.slots > wire::kSwitchSlotsMax) {
     throw std::invalid_argument("slots must be 1.." + std::to_string(wire::kSwitchSlotsMax) + ", not " +
                                 std::to_string(sizes.slots));
@@ -140,8 +144,11 @@ Dataplane::Dataplane(const SwitchSizes& sizes)
   }
   if (sizes.jobs_max == 0) throw std::invalid_argument("jobs_max must be at least 1");
   cells_.resize(std::size_t{kCellsOfSlot} * sizes.slots);
-  lanes_.reset(static_cast<std::byte*>(std::aligned_alloc(kCacheLineBytes, cells_.size() * lanes_stride_)));
-  if (lanes_ == nullptr) throw std::bad_alloc();
+  if (lanes_ == nullptr) {
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kCacheLineBytes, cells_.size() * lanes_stride_)));
+    if (memory_ == nullptr) throw std::bad_alloc();
+    lanes_ = memory_.get();
+  }
   jobs_.resize(sizes.jobs_max);
 }
 

@@ -114,8 +114,13 @@ struct JobCounters {
 
 class Dataplane {
  public:
-  /// Throws std::invalid_argument if the sizes make no sense.
-  explicit Dataplane(const SwitchSizes& sizes);
+  /// Throws std::invalid_argument if the sizes make no sense. `lanes`, unless it is null, is memory for the lanes of all
+  /// cells that outlives this: stride(sizes) bytes for each of two cells a slot, aligned to a cache line. Somebody else
+  /// may read a completed cell's words there; who writes there changes sums, and no more.
+  explicit Dataplane(const SwitchSizes& sizes, std::byte* lanes = nullptr);
+
+  /// From a cell's lanes to the next one's, in bytes: whole cache lines, with room for a header before the next lanes.
+  [[nodiscard]] static std::size_t stride(const SwitchSizes& sizes) noexcept;
 
   /// Why admit() would refuse this entry: a part of a sentence. nullptr if it would not.
   [[nodiscard]] const char* objection(const JobEntry& entry) const noexcept;
@@ -189,7 +194,7 @@ class Dataplane {
                                Reason reason) const noexcept;
   void merge(std::size_t index, std::span<const std::byte> payload, bool duplicate) noexcept;
   void make_result(const Job& job, std::size_t index, const wire::Header& trigger, Decision& decision) noexcept;
-  [[nodiscard]] std::byte* lanes_at(std::size_t index) const noexcept { return lanes_.get() + index * lanes_stride_; }
+  [[nodiscard]] std::byte* lanes_at(std::size_t index) const noexcept { return lanes_ + index * lanes_stride_; }
 
   struct Free {
     void operator()(std::byte* memory) const noexcept { std::free(memory); }
@@ -198,7 +203,8 @@ class Dataplane {
   SwitchSizes sizes_;
   std::size_t lanes_stride_;                  // bytes from a cell's lanes to the next one's
   std::vector<Cell> cells_;                   // two for each slot: its even rounds', its odd ones'
-  std::unique_ptr<std::byte[], Free> lanes_;  // of each cell, in network byte order; pages never touched cost nothing
+  std::unique_ptr<std::byte[], Free> memory_;  // pages never touched cost nothing; null: it is somebody else's
+  std::byte* lanes_;                          // of each cell, in network byte order
   std::vector<Job> jobs_;                     // by job number
   JobCounters stray_;
 };

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/engine_thread.hpp"
+#include "engine/paths.hpp"
 #include "numeric/codec.hpp"
 #include "process/thread.hpp"
 
@@ -36,7 +37,8 @@ worker::WorkerConfig thread_config(const AggregatorConfig& aggregator, unsigned 
 }
 
 /// The configuration, if it makes sense. Throws std::invalid_argument.
-EngineConfig checked(EngineConfig config, const std::vector<std::vector<transport::UdpSocket>>& sockets) {
+EngineConfig checked(EngineConfig config, const std::vector<std::vector<transport::UdpSocket>>& sockets,
+                     const Engine::Transports& shared) {
   const std::vector<AggregatorConfig>& aggregators = config.aggregators;
   const bool over_a_device = config.transport.kind != transport::TransportKind::kUdp;
   if (aggregators.empty() || aggregators.size() > wire::kAggregatorsMax || sockets.size() != aggregators.size()) {
@@ -48,7 +50,7 @@ EngineConfig checked(EngineConfig config, const std::vector<std::vector<transpor
         aggregator.worker.slots % aggregator.threads != 0) {
       throw std::invalid_argument("threads must be 1..16 and divide the slots of the lease");
     }
-    if (sockets[i].size() < aggregator.threads) {
+    if (std::max(sockets[i].size(), shared[i].size()) < aggregator.threads) {
       throw std::invalid_argument("a session needs a socket for each thread");
     }
     if (over_a_device && aggregators.size() != 1) {
@@ -85,10 +87,6 @@ bool is_small(const schedule::Request& request, const EngineConfig& config) {
   return elements <= kCallerDrivesChunks * config.aggregators.front().worker.lanes;
 }
 
-wire::Endpoint thread_port(wire::Endpoint base, unsigned index) {
-  return {.address = base.address, .port = static_cast<std::uint16_t>(base.port + index)};
-}
-
 /// What moves takes a lease like the one before. Throws std::invalid_argument.
 void check_move(const AggregatorConfig& from, const AggregatorConfig& to, std::size_t roles, bool over_a_device) {
   if (to.threads != from.threads || to.worker.slots != from.worker.slots || to.worker.lanes != from.worker.lanes ||
@@ -99,46 +97,11 @@ void check_move(const AggregatorConfig& from, const AggregatorConfig& to, std::s
   if (over_a_device && to.results_group.port != 0) throw std::invalid_argument(kGroupOverDevice);
 }
 
-/// Sockets in the multicast group that RESULTs come to, for each thread; none if there is no group.
-std::vector<transport::UdpSocket> open_groups(const AggregatorConfig& aggregator) {
-  std::vector<transport::UdpSocket> sockets;
-  for (unsigned thread = 0; aggregator.results_group.port != 0 && thread < aggregator.threads; ++thread) {
-    const wire::Endpoint group = thread_port(aggregator.results_group, thread);
-    sockets.push_back(transport::UdpSocket::in_group(group, aggregator.own_address));
-    sockets.back().connect(thread_port(aggregator.switch_endpoint, thread));
-  }
-  return sockets;
-}
-
-/// For each thread at one aggregator, over its own socket, which all packets leave by, and one in the group if there is
-/// one. They hear the switch alone.
-std::vector<transport::DataPath> open_paths(const transport::Spec& spec, const AggregatorConfig& aggregator,
-                                            std::vector<transport::UdpSocket> sockets) {
-  transport::PathConfig place{
-      .address = aggregator.own_address,
-      .peers = {},
-      .datagram_bytes_max = wire::kHeaderBytes + std::size_t{aggregator.worker.lanes} * wire::kWordBytes};
-  sockets.erase(sockets.begin() + aggregator.threads, sockets.end());
-  for (unsigned thread = 0; thread < aggregator.threads; ++thread) {
-    const wire::Endpoint peer = thread_port(aggregator.switch_endpoint, thread);
-    if (spec.kind != transport::TransportKind::kUdp) {
-      place.peers.push_back(peer);
-      continue;
-    }
-    sockets[thread].connect(peer);
-    if (aggregator.results_group.port == 0) continue;
-    const wire::Endpoint group = thread_port(aggregator.results_group, thread);
-    sockets.push_back(transport::UdpSocket::in_group(group, sockets[thread].local().address));
-    sockets.back().connect(peer);
-  }
-  return transport::open_for_threads(spec, place, std::move(sockets), aggregator.threads);
-}
-
 }  // namespace
 
 /// What the threads use: all that an engine is made of.
 struct Engine::Parts {
-  Parts(const EngineConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets);
+  Parts(const EngineConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets, Transports shared);
   ~Parts() { close(); }
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
@@ -226,11 +189,13 @@ class Engine::TaskThread {
 
 // ---- Engine ----
 
-Engine::Parts::Parts(const EngineConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets)
-    : config(checked(settings, sockets)), tasks(std::make_unique<TaskThread>(*this)) {
-  std::vector<std::vector<transport::DataPath>> paths;
+Engine::Parts::Parts(const EngineConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets,
+                     Transports shared)
+    : config(checked(settings, sockets, shared)), tasks(std::make_unique<TaskThread>(*this)) {
+  std::vector<std::vector<transport::DataPath>> paths(config.aggregators.size());
   for (std::size_t i = 0; i < config.aggregators.size(); ++i) {
-    paths.push_back(open_paths(config.transport, config.aggregators[i], std::move(sockets[i])));
+    for (auto& transport : shared[i]) paths[i].push_back({.reserved = {}, .transport = std::move(transport)});
+    if (paths[i].empty()) paths[i] = open_paths(config.transport, config.aggregators[i], std::move(sockets[i]));
   }
   // A collective of few chunks is issued to few threads, so neighbours are at different aggregators.
   std::vector<Shard*> shards;
@@ -259,8 +224,7 @@ std::unique_ptr<EngineThread> Engine::Parts::new_thread(std::size_t aggregator, 
       .aggregator = aggregator,
       .worker = thread_config(at, thread),
       .switch_endpoint = thread_port(at.switch_endpoint, thread),
-      .spin_ns = config.spin_ns,
-      .park_ns_max = park_ns_max(config.transport.kind, all)};
+      .spin_ns = config.spin_ns};
   return std::make_unique<EngineThread>(std::move(settings), std::move(path), std::move(hooks));
 }
 
@@ -298,6 +262,8 @@ void Engine::Parts::move(std::size_t aggregator, const AggregatorConfig& to, std
   const std::lock_guard one_at_a_time(moving_mutex);
   for (unsigned i = 0; i < mine.size(); ++i) {
     Destination destination{.lease = {.job = to.worker.job, .key = to.worker.key, .worker = to.worker.worker},
+                            .host = to.host,
+                            .parent = to.switch_endpoint,
                             .switch_endpoint = thread_port(to.switch_endpoint, i),
                             .peers = {}};
     for (unsigned peer = over_a_device ? 0 : i; peer < (over_a_device ? to.threads : i + 1); ++peer) {
@@ -322,8 +288,9 @@ void Engine::Parts::close() noexcept {
   dispatcher->completed().close();
 }
 
-Engine::Engine(const EngineConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets)
-    : parts_(new Parts(config, std::move(sockets))) {
+Engine::Engine(const EngineConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets, Transports shared) {
+  shared.resize(config.aggregators.size());
+  parts_.reset(new Parts(config, std::move(sockets), std::move(shared)));
   parts_->start_threads();
 }
 

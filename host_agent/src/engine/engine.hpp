@@ -38,6 +38,8 @@ inline constexpr worker::TimeNs kRtoMinNs = 5'000'000;
 struct AggregatorConfig {
   /// slot_first and slots stand for the whole lease here; each thread gets its share.
   worker::WorkerConfig worker;
+  /// The number that the switch knows this host by, where ranks share a leaf: theirs are then the leaf's.
+  std::uint8_t host = 0;
   unsigned threads = 1;           // divides worker.slots
   std::uint32_t own_address = 0;  // the worker's, as the switch knows it; UDP sockets are bound to theirs already
   wire::Endpoint switch_endpoint;
@@ -77,10 +79,14 @@ struct EngineStats : TrafficStats {
 
 class Engine {
  public:
+  /// By aggregator, by thread.
+  using Transports = std::vector<std::vector<std::unique_ptr<transport::Transport>>>;
+
   /// Takes over `sockets` (by aggregator one for each thread, in order; more are closed) and starts the threads. A
-  /// transport over a device serves one aggregator. Throws std::invalid_argument, std::system_error or
+  /// transport over a device serves one aggregator. Where `shared` has transports for an aggregator, to or with a leaf
+  /// of this host, these are used, and the sockets are closed. Throws std::invalid_argument, std::system_error or
   /// std::runtime_error, whose text says what is missing; then no thread is left.
-  Engine(const EngineConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets);
+  Engine(const EngineConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets, Transports shared = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

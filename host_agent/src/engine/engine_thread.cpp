@@ -27,16 +27,11 @@ TimeNs SteadyClock::now() const noexcept {
       .count();
 }
 
-TimeNs park_ns_max(transport::TransportKind kind, unsigned threads) noexcept {
-  constexpr TimeNs kDeviceNs = 5'000'000;
-  if (kind == transport::TransportKind::kUdp) return kSleepMaxNs;
-  return threads == 1 ? kDeviceNs : 0;
-}
-
 EngineThread::EngineThread(EngineThreadConfig config, transport::DataPath path, Hooks hooks)
     : config_(std::move(config)),
       hooks_(std::move(hooks)),
       path_(std::move(path)),
+      park_ns_max_(path_.transport->untended_ns_max()),
       shard_(config_.worker, config_.switch_endpoint, clock_, *path_.transport,
              {.on_mail = [this] { rouse(); },
               .on_completion = hooks_.on_completion,
@@ -184,7 +179,7 @@ void EngineThread::sleep(TimeNs now, TimeNs until) {
   const bool is_caller = until != worker::kNever;
   const TimeNs due = std::min(shard_.next_timeout(), until);
   const TimeNs limit = due == worker::kNever ? kSleepMaxNs : std::clamp<TimeNs>(due - now, 0, kSleepMaxNs);
-  const bool parks = due == worker::kNever && config_.park_ns_max > 0;
+  const bool parks = due == worker::kNever && park_ns_max_ > 0;
   const TimeNs nap = is_caller || parks ? 0 : std::min(limit, shard_.nap_ns(now));
   sleep_.store(parks || nap > 0 ? Sleep::kOnCondition : Sleep::kInTransport);
   if (!is_wanted()) {
@@ -204,7 +199,7 @@ void EngineThread::sleep(TimeNs now, TimeNs until) {
 void EngineThread::park() {
   std::unique_lock lock(nap_mutex_);
   driver_ = Driver::kNobody;
-  const std::chrono::nanoseconds limit(config_.park_ns_max);
+  const std::chrono::nanoseconds limit(park_ns_max_);
   if (!has_work() && !stopping_.load()) nap_over_.wait_for(lock, limit);
   while (driver_ == Driver::kCaller) nap_over_.wait_for(lock, limit);
   driver_ = Driver::kThread;

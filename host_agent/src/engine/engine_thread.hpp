@@ -38,13 +38,7 @@ struct EngineThreadConfig {
   worker::WorkerConfig worker;
   wire::Endpoint switch_endpoint;
   std::int64_t spin_ns = 0;  // busy polling before it sleeps
-  /// The longest that nobody drives; 0: it never parks.
-  std::int64_t park_ns_max = 0;
 };
-
-/// How long a thread of `threads` may leave its transport alone. Sockets wait. A device answers ARP in time if it is
-/// served every few milliseconds; threads that share one receive for each other, so none of them may stop: 0.
-[[nodiscard]] TimeNs park_ns_max(transport::TransportKind kind, unsigned threads) noexcept;
 
 class EngineThread {
  public:
@@ -104,6 +98,7 @@ class EngineThread {
   const SteadyClock clock_;
   TimeNs looked_around_at_ = 0;
   transport::DataPath path_;
+  const TimeNs park_ns_max_;  // the longest that nobody drives; 0: it never parks
   std::atomic<bool> stopping_{false};
   std::atomic<Sleep> sleep_{Sleep::kNone};  // of the driver
   std::mutex nap_mutex_;

@@ -137,6 +137,13 @@ const char* Shard::move(Order& order) {
   if (!machine_.move(order.destination.lease, order.roles)) {
     return "it has not halted, or the roles are none for its positions";
   }
+  const worker::Lease& lease = order.destination.lease;
+  if (!transport_.serve({.job = lease.job,
+                         .key = lease.key,
+                         .host = order.destination.host,
+                         .parent = order.destination.parent})) {
+    return "its host's leaf cannot serve the other lease";
+  }
   transport::UdpSocket* const group = order.group.has_value() ? &*order.group : nullptr;
   if (!transport_.hear(order.destination.peers, group)) return "its transport cannot hear the other switch";
   switch_endpoint_ = order.destination.switch_endpoint;

@@ -43,6 +43,9 @@ class Clock {
 /// Where a shard's part of a job goes on.
 struct Destination {
   worker::Lease lease;
+  /// For Transport::serve().
+  std::uint8_t host = 0;
+  wire::Endpoint parent{};
   wire::Endpoint switch_endpoint;
   /// For Transport::hear().
   std::vector<wire::Endpoint> peers;

@@ -105,6 +105,11 @@ class ThreadTransport final : public Transport {
     mailbox_.sleeps.store(false);
   }
   void wake() noexcept override { own_.wake(); }
+  int wake_event() const noexcept override { return own_.wake_event(); }
+  /// Threads that share a device receive for each other.
+  std::int64_t untended_ns_max() const noexcept override {
+    return exchange_->queues.size() == 1 ? own_.untended_ns_max() : 0;
+  }
   /// Peers of all threads' ports: whichever thread's queue a packet comes by decides whether it is taken.
   bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override {
     return own_.hear(peers, group);

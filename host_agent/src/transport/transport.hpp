@@ -48,6 +48,17 @@ inline std::size_t whole_trains(std::size_t packets_max, std::size_t train_packe
 
 class UdpSocket;
 
+/// A job's lease, as a transport must know it that sums for others (leaf/).
+struct JobAt {
+  std::uint16_t job = 0;
+  std::uint32_t key = 0;
+  std::uint8_t host = 0;    // the number that its switch knows this host by
+  wire::Endpoint parent{};  // the switch's base port: thread t talks to port + t
+};
+
+/// A device answers ARP in time if it is served every few milliseconds.
+inline constexpr std::int64_t kDeviceUntendedNsMax = 5'000'000;
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -83,11 +94,20 @@ class Transport {
     return false;
   }
 
+  /// From now on the job is at this lease. False if that cannot be; then nothing has changed.
+  [[nodiscard]] virtual bool serve(const JobAt& /*lease*/) noexcept { return true; }
+
+  /// How long nobody may call receive() while this process waits for nothing: others may. 0: never.
+  [[nodiscard]] virtual std::int64_t untended_ns_max() const noexcept { return 1'000'000'000; }
+
   /// Sleeps until a datagram is there, wake() was called, or `timeout_ns` has passed (negative: no timeout).
   virtual void wait(std::int64_t timeout_ns) noexcept = 0;
 
   /// Ends a wait() from any thread.
   virtual void wake() noexcept = 0;
+
+  /// An eventfd that wake() writes to, for those in other processes that may end a wait(); -1 if there is none.
+  [[nodiscard]] virtual int wake_event() const noexcept { return -1; }
 
   [[nodiscard]] virtual const TransportStats& stats() const noexcept = 0;
 

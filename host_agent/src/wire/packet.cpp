@@ -1,6 +1,9 @@
 #include "wire/packet.hpp"
 
+#include <array>
+#include <atomic>
 #include <bit>
+#include <cstring>
 
 #include "wire/bytes.hpp"
 
@@ -50,7 +53,11 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexce
 
 ParseError decode(std::span<const std::byte> datagram, Header& header) noexcept {
   if (datagram.size() < kHeaderBytes) return ParseError::kTruncated;
-  const std::byte* const from = datagram.data();
+  // Shared memory may change meanwhile: what is checked is what is used.
+  std::array<std::byte, kHeaderBytes> copy;
+  std::memcpy(copy.data(), datagram.data(), kHeaderBytes);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  const std::byte* const from = copy.data();
   const std::uint8_t version_kind = load8(from, kVersionAt);
   if (version_kind >> 4 != kWireVersion) return ParseError::kUnknownVersion;
   const std::uint8_t kind_bits = version_kind & 0x0F;

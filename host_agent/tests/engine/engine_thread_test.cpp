@@ -43,7 +43,9 @@ struct Seen {
 
 class Watching final : public stress::Around {
  public:
-  Watching(std::unique_ptr<transport::Transport> inner, Seen& seen) : Around(std::move(inner)), seen_(seen) {}
+  Watching(std::unique_ptr<transport::Transport> inner, Seen& seen, TimeNs untended_ns_max)
+      : Around(std::move(inner)), seen_(seen), untended_ns_max_(untended_ns_max) {}
+  [[nodiscard]] std::int64_t untended_ns_max() const noexcept override { return untended_ns_max_; }
   [[nodiscard]] std::size_t receive(std::span<transport::RxDatagram> out) noexcept override {
     seen_.thread.store(gettid());
     seen_.rounds_to_nearest.store(rounds_to_nearest());
@@ -53,6 +55,7 @@ class Watching final : public stress::Around {
 
  private:
   Seen& seen_;
+  const TimeNs untended_ns_max_;
 };
 
 /// How often a thread of this process has gone to sleep.
@@ -77,14 +80,13 @@ class EngineThreadTest : public testing::Test {
  protected:
   Started start(std::int64_t park_ns_max) {
     transport::Spec spec;
-    spec.around = [this](auto inner) { return std::make_unique<Watching>(std::move(inner), seen_); };
+    spec.around = [=, this](auto inner) { return std::make_unique<Watching>(std::move(inner), seen_, park_ns_max); };
     transport::PathConfig place;
     place.address = kLoopback;
     std::vector<transport::DataPath> paths =
         transport::open_for_threads(spec, place, transport::bind_consecutive({.address = kLoopback, .port = 0}, 1), 1);
     EngineThreadConfig config;
     config.name = "the thread";
-    config.park_ns_max = park_ns_max;
     Started thread(new EngineThread(
         std::move(config), std::move(paths.front()),
         EngineThread::Hooks{.on_completion = [](const worker::Completion&) {}, .on_look_around = nullptr}));
@@ -177,16 +179,6 @@ TEST_F(EngineThreadTest, ACallerDrivesInTheDefaultFloatingPointEnvironment) {
   EXPECT_EQ(thread->await_positions().size(), worker::WorkerConfig{}.slots);
   EXPECT_EQ(seen_.thread.load(), gettid());
   EXPECT_TRUE(seen_.rounds_to_nearest.load()) << "while it drives";
-}
-
-TEST(Parking, OverADeviceIsForMomentsAndOnlyForAThreadThatHasItToItself) {
-  using transport::TransportKind;
-  for (const unsigned threads : {1U, 2U, 8U}) EXPECT_GE(park_ns_max(TransportKind::kUdp, threads), 1'000'000'000);
-  for (const TransportKind device : {TransportKind::kXdp, TransportKind::kDpdk}) {
-    EXPECT_GT(park_ns_max(device, 1), 0);
-    EXPECT_LE(park_ns_max(device, 1), 10'000'000) << "the first repetition of an ARP request";
-    EXPECT_EQ(park_ns_max(device, 2), 0);
-  }
 }
 
 }  // namespace

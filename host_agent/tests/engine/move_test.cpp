@@ -74,6 +74,7 @@ TEST_P(EngineMoves, EveryCollectiveEndsRightAtOtherSwitches) {
 INSTANTIATE_TEST_SUITE_P(Engine, EngineMoves,
                          testing::Values(MovingJob{"OneThread", 3, {At{}}},
                                          MovingJob{"FourThreads", 3, {At{.threads = 4}}},
+                                         MovingJob{"TwoHosts", 5, {At{.threads = 2, .ranks = 3}}},
                                          MovingJob{"TwoAggregators", 2, {At{.threads = 2, .slots = 32}, At{}}}),
                          [](const auto& job) { return std::string(job.param.name); });
 

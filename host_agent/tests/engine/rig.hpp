@@ -1,15 +1,21 @@
 // Engines of one job and the real software switches that it uses, all in this process, over loopback.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "engine/paths.hpp"
 #include "patience.hpp"
 #include "roles.hpp"
 #include "server.hpp"
@@ -45,6 +51,7 @@ inline Request request(numeric::Format format, std::vector<Region> regions) {
 struct At {
   unsigned threads = 1;
   std::uint32_t slots = kSlots;
+  unsigned ranks = 1;  // of a host, where they share a leaf. If all are on one host there is no switch
 };
 
 /// N engines of one job at one or several switches.
@@ -56,8 +63,13 @@ class Job {
       decltype(transport::Spec::around) around = nullptr) {
     std::vector<EngineConfig> configs(workers);
     std::vector<std::vector<std::vector<transport::UdpSocket>>> sockets(workers);
+    std::vector<Engine::Transports> shared(workers);
     for (const At& at : aggregators) {
       add_aggregator(at, offload, configs, sockets);
+      transport::Spec spec;
+      spec.offload = offload;
+      spec.around = around;
+      share(at.ranks, spec, configs, sockets, shared);
     }
     for (unsigned i = 0; i < workers; ++i) {
       configs[i].rank = i;
@@ -65,7 +77,7 @@ class Job {
       configs[i].transport.offload = offload;
       configs[i].transport.around = around;
       at_.push_back(configs[i].aggregators);
-      engines_.push_back(std::make_unique<Engine>(configs[i], std::move(sockets[i])));
+      engines_.push_back(std::make_unique<Engine>(configs[i], std::move(sockets[i]), std::move(shared[i])));
     }
   }
 
@@ -92,7 +104,8 @@ class Job {
       AggregatorConfig& to = at_[i][aggregator];
       to.worker.job = entry.job;
       to.worker.key = entry.key;
-      to.worker.worker = static_cast<std::uint8_t>(entry.workers - 1 - to.worker.worker);
+      std::uint8_t& number = ranks_[aggregator] > 1 ? to.host : to.worker.worker;
+      number = static_cast<std::uint8_t>(entry.workers - 1 - number);
       to.switch_endpoint = servers_[aggregator]->local();
       engines_[i]->move(aggregator, to, roles[i]);
     }
@@ -103,10 +116,12 @@ class Job {
   void add_aggregator(const At& at, bool offload, std::vector<EngineConfig>& configs,
                       std::vector<std::vector<std::vector<transport::UdpSocket>>>& sockets) {
     const auto number = static_cast<std::uint16_t>(servers_.size());
+    const std::size_t hosts = (configs.size() + at.ranks - 1) / at.ranks;
     offload_ = offload;
+    ranks_.push_back(at.ranks);
     dataplane::JobEntry entry{.job = static_cast<std::uint16_t>(kJob + number),
                               .key = kKey + number,
-                              .workers = static_cast<std::uint8_t>(configs.size()),
+                              .workers = static_cast<std::uint8_t>(hosts),
                               .threads = static_cast<std::uint8_t>(at.threads),
                               .lanes = kLanes,
                               .slot_base = 0,
@@ -114,22 +129,50 @@ class Job {
                               .endpoints = {}};
     for (std::size_t i = 0; i < configs.size(); ++i) {
       sockets[i].push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, at.threads));
-      entry.endpoints[i] = sockets[i].back().front().local();
+      if (i % at.ranks == 0) entry.endpoints[i / at.ranks] = sockets[i].back().front().local();
     }
     servers_.push_back(start(entry));
     for (std::size_t i = 0; i < configs.size(); ++i) {
       AggregatorConfig& config = configs[i].aggregators.emplace_back();
       config.worker.job = entry.job;
       config.worker.key = entry.key;
-      config.worker.worker = static_cast<std::uint8_t>(i);
-      config.worker.workers = entry.workers;
+      config.worker.worker = static_cast<std::uint8_t>(at.ranks > 1 ? i % at.ranks : i);
+      config.host = static_cast<std::uint8_t>(i / at.ranks);
+      config.worker.workers = static_cast<std::uint16_t>(configs.size());
       config.worker.lanes = kLanes;
       config.worker.slots = at.slots;
       config.worker.round_first = 0xFFFFFFF0 - number;  // rounds wrap around during every test
       config.threads = at.threads;
-      config.switch_endpoint = servers_.back()->local();
+      if (at.ranks == 1 || hosts > 1) config.switch_endpoint = servers_.back()->local();
     }
     entries_.push_back(entry);
+  }
+
+  /// The ranks of each host meet, all at once.
+  static void share(unsigned ranks, const transport::Spec& spec, const std::vector<EngineConfig>& configs,
+                    std::vector<std::vector<std::vector<transport::UdpSocket>>>& sockets,
+                    std::vector<Engine::Transports>& shared) {
+    static std::atomic<unsigned> meetings{0};
+    const std::string meeting = std::to_string(++meetings);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < configs.size(); ++i) {
+      leaf::Transports& mine = shared[i].emplace_back();
+      if (ranks == 1) continue;
+      const std::size_t first = i / ranks * ranks;
+      leaf::Place place;
+      for (std::size_t rank = first; rank < std::min(first + ranks, configs.size()); ++rank) {
+        place.ranks.push_back(static_cast<std::uint16_t>(rank));
+      }
+      place.index = static_cast<std::uint8_t>(i - first);
+      std::string half = meeting + "-" + std::to_string(first) + "-" + std::to_string(getpid());
+      half.resize(leaf::kSecretBytes / 2, '.');
+      place.secret = half + half;
+      threads.emplace_back([&, place, i] {
+        mine = open_shared(spec, configs[i].aggregators.back(), std::move(sockets[i].back()), place,
+                           {.most = kPatience});
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
   }
 
   [[nodiscard]] std::unique_ptr<soft_switch::SwitchServer> start(const dataplane::JobEntry& entry) const {
@@ -147,6 +190,7 @@ class Job {
 
   bool offload_ = true;
   std::vector<dataplane::JobEntry> entries_;       // by aggregator
+  std::vector<unsigned> ranks_;                    // of a host, by aggregator
   std::vector<std::vector<AggregatorConfig>> at_;  // by worker: where it is
   std::vector<std::unique_ptr<soft_switch::SwitchServer>> servers_;
   std::vector<std::unique_ptr<Engine>> engines_;

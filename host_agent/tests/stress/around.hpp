@@ -36,6 +36,9 @@ class Around : public transport::Transport {
   [[nodiscard]] bool hear(std::span<const wire::Endpoint> peers, transport::UdpSocket* group) noexcept override {
     return inner_->hear(peers, group);
   }
+  [[nodiscard]] bool serve(const transport::JobAt& lease) noexcept override { return inner_->serve(lease); }
+  [[nodiscard]] std::int64_t untended_ns_max() const noexcept override { return inner_->untended_ns_max(); }
+  [[nodiscard]] int wake_event() const noexcept override { return inner_->wake_event(); }
   void wait(std::int64_t timeout_ns) noexcept override { inner_->wait(timeout_ns); }
   void wake() noexcept override { inner_->wake(); }
   [[nodiscard]] const transport::TransportStats& stats() const noexcept override { return inner_->stats(); }

@@ -97,6 +97,7 @@ class DpdkTransport final : public Transport {
   const char* name() const noexcept override { return shared_->name.c_str(); }
   std::size_t train_packets(std::size_t) const noexcept override { return 1; }
   void wake() noexcept override { woken_.store(true); }
+  [[nodiscard]] std::int64_t untended_ns_max() const noexcept override { return kDeviceUntendedNsMax; }
   const TransportStats& stats() const noexcept override { return stats_; }
   int take_error() noexcept override { return error_.exchange(0, std::memory_order_relaxed); }
 

@@ -70,6 +70,7 @@ class UdpTransport final : public Transport {
   bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override;
   void wait(std::int64_t timeout_ns) noexcept override;
   void wake() noexcept override;
+  [[nodiscard]] int wake_event() const noexcept override { return wake_event_.get(); }
   const TransportStats& stats() const noexcept override { return stats_; }
   int take_error() noexcept override { return error_.exchange(0, std::memory_order_relaxed); }
 

@@ -136,8 +136,8 @@ class XdpTransport final : public Transport {
       : shared(std::move(interface)),
         rings(new xdp::Rings(device, shared->queues_of(thread), layout, filter.native())),
         neighbours(new xdp::Neighbours(device.name, device.index)),
-        wake_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    if (!wake_event.valid()) {
+        woken(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    if (!woken.valid()) {
       throw std::system_error(errno, std::generic_category(), "cannot create an event");
     }
     label = std::string("xdp (") + (filter.native() ? "native" : "generic") +
@@ -154,7 +154,7 @@ class XdpTransport final : public Transport {
     if (layout.several_chunks()) {
       gathered.resize(kReceiveMax * layout.place_bytes());
     }
-    events.push_back({.fd = wake_event.get(), .events = POLLIN, .revents = 0});
+    events.push_back({.fd = woken.get(), .events = POLLIN, .revents = 0});
     for (const Queue& queue : rings->queues()) {
       events.push_back({.fd = queue.descriptor, .events = POLLIN, .revents = 0});
       if (const int error = xsk_socket__update_xskmap(queue.socket.get(), filter.sockets_map()); error != 0) {
@@ -186,9 +186,11 @@ class XdpTransport final : public Transport {
     const int error = last_error.exchange(0, std::memory_order_relaxed);
     return error != 0 ? error : neighbours->take_error();
   }
+  [[nodiscard]] std::int64_t untended_ns_max() const noexcept override { return kDeviceUntendedNsMax; }
+  [[nodiscard]] int wake_event() const noexcept override { return woken.get(); }
   void wake() noexcept override {
     const std::uint64_t one = 1;
-    static_cast<void>(!write(wake_event.get(), &one, sizeof one));
+    static_cast<void>(!write(woken.get(), &one, sizeof one));
   }
 
   // ---- receiving ---------------------------------------------------------------------------------------------------
@@ -503,7 +505,7 @@ class XdpTransport final : public Transport {
     }
     if (events.front().revents != 0) {
       std::uint64_t wakes = 0;
-      static_cast<void>(!read(wake_event.get(), &wakes, sizeof wakes));
+      static_cast<void>(!read(woken.get(), &wakes, sizeof wakes));
     }
   }
 
@@ -529,7 +531,7 @@ class XdpTransport final : public Transport {
   const xdp::Filter& filter{shared->filter};
   process::Owned<xdp::Rings> rings;  // a forked child leaves these two alone
   process::Owned<xdp::Neighbours> neighbours;
-  process::Descriptor wake_event;
+  process::Descriptor woken;
   std::string label;
   TransportStats statistics;
   std::atomic<int> last_error{0};

@@ -1,0 +1,65 @@
+// A rank's transport to one thread of its host's leaf, through memory that both share: channel.hpp.
+//
+// It has one peer, whatever endpoints its caller names. Nothing is lost on the way to the leaf: where the ring is full,
+// buffers() offers less, and wait() sleeps until there is room.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "process/descriptor.hpp"
+#include "transport/shm/channel.hpp"
+#include "transport/shm/memory.hpp"
+#include "transport/transport.hpp"
+
+namespace wiresum::transport::shm {
+
+/// What a rank needs of the leaf thread that it talks to. The descriptors are given from process to process.
+struct Link {
+  Memory channel;              // of shape.channel_bytes()
+  Memory results;              // read-only
+  process::Descriptor event;   // the rank's thread's own
+  process::Descriptor leaf;    // the leaf thread's
+};
+
+/// An eventfd. Throws std::system_error.
+[[nodiscard]] process::Descriptor make_event();
+/// Sleeps until `event` was written to, or for `timeout_ns` (negative: no time-out), and takes what was written.
+void await_event(int event, std::int64_t timeout_ns) noexcept;
+void write_event(int event) noexcept;
+
+class ShmTransport final : public Transport {
+ public:
+  /// Throws std::invalid_argument if the memory is too small.
+  ShmTransport(Link link, std::size_t packet_bytes_max);
+
+  [[nodiscard]] const char* name() const noexcept override { return "shared memory"; }
+  [[nodiscard]] std::size_t receive(std::span<RxDatagram> out) noexcept override;
+  [[nodiscard]] std::span<wire::Packet> buffers(std::size_t wanted) noexcept override;
+  [[nodiscard]] std::size_t train_packets(std::size_t /*packet_bytes*/) const noexcept override { return 1; }
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override;
+  /// The leaf hears the switch in its place.
+  [[nodiscard]] bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override;
+  void wait(std::int64_t timeout_ns) noexcept override;
+  void wake() noexcept override { write_event(link_.event.get()); }
+  [[nodiscard]] int wake_event() const noexcept override { return link_.event.get(); }
+  /// Does a datagram wait for receive()?
+  [[nodiscard]] bool has_datagram() const noexcept { return end_.has_answer(); }
+  [[nodiscard]] const TransportStats& stats() const noexcept override { return stats_; }
+  [[nodiscard]] int take_error() noexcept override { return 0; }
+
+ private:
+  static constexpr std::size_t kBurst = 64;
+
+  const Link link_;
+  RankEnd end_;
+  std::array<Lent, 256> lent_{};
+  std::array<wire::Packet, kBurst> packets_{};
+  bool lacks_room_ = false;  // buffers() offered less than was wanted
+  TransportStats stats_;
+};
+
+}  // namespace wiresum::transport::shm
