@@ -265,10 +265,7 @@ void Engine::Parts::move(std::size_t aggregator, const AggregatorConfig& to, std
                             .host = to.host,
                             .parent = to.switch_endpoint,
                             .switch_endpoint = thread_port(to.switch_endpoint, i),
-                            .peers = {}};
-    for (unsigned peer = over_a_device ? 0 : i; peer < (over_a_device ? to.threads : i + 1); ++peer) {
-      destination.peers.push_back(thread_port(to.switch_endpoint, peer));
-    }
+                            .peers = peers_of(config.transport, to, i)};
     const auto share = roles.subspan(i * roles.size() / mine.size(), roles.size() / mine.size());
     mine[i]->post_move(std::move(destination), {share.begin(), share.end()},
                        groups.empty() ? std::nullopt : std::optional(std::move(groups[i])));

@@ -1,5 +1,6 @@
 #include "engine/paths.hpp"
 
+#include <stdexcept>
 #include <utility>
 
 namespace wiresum::engine {
@@ -70,6 +71,31 @@ leaf::Transports open_shared(const transport::Spec& spec, const AggregatorConfig
   }
   leaf::share(place, leaves, patience);
   return {std::make_move_iterator(leaves.begin()), std::make_move_iterator(leaves.end())};
+}
+
+std::vector<wire::Endpoint> peers_of(const transport::Spec& spec, const AggregatorConfig& aggregator, unsigned thread) {
+  if (spec.kind == transport::TransportKind::kUdp) return {thread_port(aggregator.switch_endpoint, thread)};
+  std::vector<wire::Endpoint> peers;
+  for (unsigned each = 0; each < aggregator.threads; ++each) {
+    peers.push_back(thread_port(aggregator.switch_endpoint, each));
+  }
+  return peers;
+}
+
+void redirect(leaf::Transports& shared, const transport::Spec& spec, const AggregatorConfig& aggregator) {
+  const transport::JobAt lease{.job = aggregator.worker.job,
+                               .key = aggregator.worker.key,
+                               .host = aggregator.host,
+                               .parent = aggregator.switch_endpoint};
+  if (shared.empty()) return;
+  std::vector<transport::UdpSocket> groups = open_groups(aggregator);
+  for (unsigned thread = 0; thread < shared.size(); ++thread) {
+    transport::Transport& each = *shared[thread];
+    transport::UdpSocket* const group = groups.empty() ? nullptr : &groups[thread];
+    if (!each.serve(lease) || !each.hear(peers_of(spec, aggregator, thread), group)) {
+      throw std::runtime_error("the ranks of this host cannot go on at the job's lease");
+    }
+  }
 }
 
 }  // namespace wiresum::engine

@@ -29,4 +29,12 @@ namespace wiresum::engine {
                                            std::vector<transport::UdpSocket> sockets, const leaf::Place& place,
                                            const leaf::Patience& patience);
 
+/// What a thread of an aggregator hears: its own port of the switch, or over a device all of them.
+[[nodiscard]] std::vector<wire::Endpoint> peers_of(const transport::Spec& spec, const AggregatorConfig& aggregator,
+                                                   unsigned thread);
+
+/// What was opened for another lease of this aggregator is from now on for this one, in case the job has moved
+/// meanwhile. Throws std::runtime_error if it cannot be.
+void redirect(leaf::Transports& shared, const transport::Spec& spec, const AggregatorConfig& aggregator);
+
 }  // namespace wiresum::engine

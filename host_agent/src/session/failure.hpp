@@ -19,6 +19,7 @@ class Failure : public std::runtime_error {
   static constexpr const char* kAborted = "JobAbortedError";
   static constexpr const char* kClosed = "SessionClosedError";
   static constexpr const char* kForked = "ForkedError";
+  static constexpr const char* kJoin = "JoinError";
   static constexpr const char* kFull = "FullError";
   static constexpr const char* kMemory = "MemoryError";
   static constexpr const char* kSidecar = "SidecarError";

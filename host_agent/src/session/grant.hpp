@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "leaf/meeting.hpp"
 #include "session/line.hpp"
 
 namespace wiresum::session {
@@ -14,8 +15,12 @@ namespace wiresum::session {
 /// What an `aggregator` line says of the data path. Throws LineError.
 [[nodiscard]] engine::AggregatorConfig aggregator_of(const Line& line);
 
+/// With which ranks of this host this one shares its stream to an aggregator: of the same line. Throws LineError.
+[[nodiscard]] leaf::Place place_of(const Line& line);
+
 struct Grant {
   engine::EngineConfig engine;
+  std::vector<leaf::Place> places;    // in the order of engine.aggregators
   std::vector<std::string> switches;  // the aggregators' control endpoints, in the order of engine.aggregators
   std::uint8_t bits = 32;             // for floats, where the caller leaves it open
   bool sparse = true;                 // look for blocks of zeros

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "engine/paths.hpp"
 #include "transport/udp/socket.hpp"
 #include "wire/constants.hpp"
 
@@ -94,19 +95,48 @@ void Session::begin(const std::function<void()>& pause) {
   halted_early_.resize(grant_.engine.aggregators.size());
   // First, since to open a device may take longer than a worker may be silent.
   membership_->attend(shared_from_this());
-  open(std::move(sockets));
+  open(std::move(sockets), pause);
   if (failure_.load() != nullptr) own_engine_->abort();
   greet(pause);
 }
 
-void Session::open(std::vector<std::vector<transport::UdpSocket>> sockets) {
+void Session::open(std::vector<std::vector<transport::UdpSocket>> sockets, const std::function<void()>& pause) {
+  // Before the lock: others of this host may take a while to come, and this one may be halted meanwhile.
+  engine::Engine::Transports shared = meet(sockets, pause);
   const std::lock_guard lock(moving_);
-  own_engine_ = std::make_unique<engine::Engine>(grant_.engine, std::move(sockets));
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    engine::redirect(shared[i], grant_.engine.transport, grant_.engine.aggregators[i]);
+  }
+  own_engine_ = std::make_unique<engine::Engine>(grant_.engine, std::move(sockets), std::move(shared));
   for (std::size_t i = 0; i < halted_early_.size(); ++i) {
     if (halted_early_[i]) static_cast<void>(own_engine_->halt(i));
   }
   // Either begin() sees a failure that came before, or fail() sees the engine.
   engine_.store(own_engine_.get());
+}
+
+engine::Engine::Transports Session::meet(std::vector<std::vector<transport::UdpSocket>>& sockets,
+                                         const std::function<void()>& pause) {
+  engine::Engine::Transports shared(grant_.places.size());
+  const leaf::Patience patience{.is_over = [&] {
+    if (pause) pause();
+    return failure_.load() != nullptr;
+  }};
+  try {
+    for (std::size_t i = 0; i < shared.size(); ++i) {
+      if (!grant_.places[i].is_shared()) continue;
+      engine::AggregatorConfig aggregator;
+      {
+        const std::lock_guard lock(moving_);
+        aggregator = grant_.engine.aggregators[i];
+      }
+      shared[i] = engine::open_shared(grant_.engine.transport, aggregator, std::move(sockets[i]), grant_.places[i], patience);
+    }
+  } catch (const leaf::MeetingError& error) {
+    end(Failure(Failure::kJoin, error.what()), true);
+    throw Failure(*failure_.load());
+  }
+  return shared;
 }
 
 void Session::greet(const std::function<void()>& pause) {

@@ -58,7 +58,10 @@ struct Script {
                        {"switch_address", "127.0.0.1"},
                        {"switch_port", std::to_string(at->local().port)},
                        {"group_address", "0.0.0.0"},
-                       {"group_port", "0"}}};
+                       {"group_port", "0"},
+                       {"host_number", "0"},
+                       {"host_ranks", ""},
+                       {"host_secret", ""}}};
   }
   /// The job's next place, with these roles: at the same switch, with another key. It is not admitted at the old one.
   [[nodiscard]] Line next_place(const std::string& roles) {
