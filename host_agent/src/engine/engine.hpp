@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/aggregator.hpp"
 #include "engine/dispatcher.hpp"
 #include "engine/operation.hpp"
 #include "engine/shard.hpp"
@@ -33,20 +34,6 @@ namespace wiresum::engine {
 
 /// A datagram waits for other processes at both ends to give up a core: less than this is no sign of a loss.
 inline constexpr worker::TimeNs kRtoMinNs = 5'000'000;
-
-/// One of the switches that a job is at, and what the job has there.
-struct AggregatorConfig {
-  /// slot_first and slots stand for the whole lease here; each thread gets its share.
-  worker::WorkerConfig worker;
-  /// The number that the switch knows this host by, where ranks share a leaf: theirs are then the leaf's.
-  std::uint8_t host = 0;
-  unsigned threads = 1;           // divides worker.slots
-  std::uint32_t own_address = 0;  // the worker's, as the switch knows it; UDP sockets are bound to theirs already
-  wire::Endpoint switch_endpoint;
-  /// The multicast group that RESULTs for all come to, and its base port. Port 0: they come to the threads' own
-  /// sockets.
-  wire::Endpoint results_group;
-};
 
 struct EngineConfig {
   std::uint32_t rank = 0;  // in the job: not worker.worker where the job has several switches

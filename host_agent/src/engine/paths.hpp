@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "engine/engine.hpp"
+#include "engine/aggregator.hpp"
 #include "leaf/meeting.hpp"
 #include "transport/open.hpp"
 #include "transport/udp/socket.hpp"

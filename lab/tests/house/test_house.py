@@ -33,8 +33,9 @@ AGENT_FOLDERS: dict[str, set[str]] = {
     "worker": {"wire", "numeric"},
     "schedule": {"wire", "numeric", "worker"},
     "transport": {"process", "wire"},
-    "engine": {"process", "wire", "numeric", "worker", "schedule", "transport"},
-    "session": {"process", "wire", "transport", "engine"},
+    "leaf": {"process", "wire", "transport"},  # and the switch's data plane
+    "engine": {"process", "wire", "numeric", "worker", "schedule", "transport", "leaf"},
+    "session": {"process", "wire", "transport", "leaf", "engine"},
     "bindings": {"numeric", "transport", "session", "wiresum"},  # wiresum/agent/capi.hpp
     "c": {"process", "wire", "session", "wiresum"},  # wiresum/wiresum.h: the C interface
 }
