@@ -69,10 +69,9 @@ DataThread::DataThread(const dataplane::SwitchSizes& sizes, transport::DataPath 
       burst_(kBurst),
       arrivals_(kBurst),
       moderator_(kNapNsMax, kNapNsMax),
-      batch_(transport_,
-             [this](const AnswerBatch::Route& route, std::size_t count, AnswerBatch::Receivers& receivers) {
-               return receivers_of(route, count, receivers);
-             }) {
+      batch_(transport_, [this](const AnswerBatch::Route& route, std::size_t count, AnswerBatch::Receivers& receivers) {
+        return receivers_of(route, count, receivers);
+      }) {
   thread_ = process::start_thread(name, [this] { serve(); });
 }
 
@@ -179,8 +178,7 @@ std::size_t DataThread::receivers_of(const AnswerBatch::Route& route, std::size_
   } else {
     for (std::uint8_t worker = 0; worker < job.workers; ++worker) {
       const wire::Endpoint base = job.endpoints[worker];
-      const bool wanted =
-          route.receiver == wire::kEveryone ? (everyone >> worker & 1u) != 0 : route.receiver == worker;
+      const bool wanted = route.receiver == wire::kEveryone ? (everyone >> worker & 1u) != 0 : route.receiver == worker;
       if (wanted && base.port != 0) add(base);
     }
     // Some may have no copy: nobody has said where they are.

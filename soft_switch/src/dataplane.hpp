@@ -114,9 +114,9 @@ struct JobCounters {
 
 class Dataplane {
  public:
-  /// Throws std::invalid_argument if the sizes make no sense. `lanes`, unless it is null, is memory for the lanes of all
-  /// cells that outlives this: stride(sizes) bytes for each of two cells a slot, aligned to a cache line. Somebody else
-  /// may read a completed cell's words there; who writes there changes sums, and no more.
+  /// Throws std::invalid_argument if the sizes make no sense. `lanes`, unless it is null, is memory for the lanes of
+  /// all cells that outlives this: stride(sizes) bytes for each of two cells a slot, aligned to a cache line. Somebody
+  /// else may read a completed cell's words there; who writes there changes sums, and no more.
   explicit Dataplane(const SwitchSizes& sizes, std::byte* lanes = nullptr);
 
   /// From a cell's lanes to the next one's, in bytes: whole cache lines, with room for a header before the next lanes.
@@ -201,11 +201,11 @@ class Dataplane {
   };
 
   SwitchSizes sizes_;
-  std::size_t lanes_stride_;                  // bytes from a cell's lanes to the next one's
-  std::vector<Cell> cells_;                   // two for each slot: its even rounds', its odd ones'
+  std::size_t lanes_stride_;                   // bytes from a cell's lanes to the next one's
+  std::vector<Cell> cells_;                    // two for each slot: its even rounds', its odd ones'
   std::unique_ptr<std::byte[], Free> memory_;  // pages never touched cost nothing; null: it is somebody else's
-  std::byte* lanes_;                          // of each cell, in network byte order
-  std::vector<Job> jobs_;                     // by job number
+  std::byte* lanes_;                           // of each cell, in network byte order
+  std::vector<Job> jobs_;                      // by job number
   JobCounters stray_;
 };
 

@@ -138,10 +138,8 @@ const char* Shard::move(Order& order) {
     return "it has not halted, or the roles are none for its positions";
   }
   const worker::Lease& lease = order.destination.lease;
-  if (!transport_.serve({.job = lease.job,
-                         .key = lease.key,
-                         .host = order.destination.host,
-                         .parent = order.destination.parent})) {
+  if (!transport_.serve(
+          {.job = lease.job, .key = lease.key, .host = order.destination.host, .parent = order.destination.parent})) {
     return "its host's leaf cannot serve the other lease";
   }
   transport::UdpSocket* const group = order.group.has_value() ? &*order.group : nullptr;

@@ -47,8 +47,8 @@ struct Job {
 
 class Leaf final : public transport::Transport {
  public:
-  /// `uplink` leads to the job's switch; without a transport where there is none. Rank 0 of the host is the one that drives
-  /// this. Throws std::invalid_argument if the job makes no sense, std::system_error.
+  /// `uplink` leads to the job's switch; without a transport where there is none. Rank 0 of the host is the one that
+  /// drives this. Throws std::invalid_argument if the job makes no sense, std::system_error.
   Leaf(const Job& job, transport::DataPath uplink);
   ~Leaf() override;
 
@@ -98,8 +98,8 @@ class Leaf final : public transport::Transport {
   const transport::shm::Shape shape_;
   transport::DataPath path_;
   transport::Transport* const uplink_;  // of path_
-  process::Descriptor event_;       // ends wait(); the uplink's own, where it has one
-  transport::shm::Memory results_;  // a line, then the cells' lanes
+  process::Descriptor event_;           // ends wait(); the uplink's own, where it has one
+  transport::shm::Memory results_;      // a line, then the cells' lanes
   dataplane::Dataplane plane_;
   std::vector<Rank> ranks_;
   std::optional<soft_switch::AnswerBatch> batch_;  // to the parent

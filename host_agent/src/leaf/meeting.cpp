@@ -184,7 +184,8 @@ Transports reach(const Place& place, unsigned threads, std::size_t packet_bytes_
   const Address at = address_of(place);
   const std::string first = "rank " + std::to_string(place.ranks[0]);
   const auto give_up = [&](const std::string& what) {
-    return MeetingError(first + ", which drives this host's stream, " + what + ": look whether it runs, and at its error");
+    return MeetingError(first + ", which drives this host's stream, " + what +
+                        ": look whether it runs, and at its error");
   };
   const Descriptor calling = new_socket();
   while (connect(calling.get(), reinterpret_cast<const sockaddr*>(&at.name), at.bytes) != 0) {

@@ -130,7 +130,8 @@ engine::Engine::Transports Session::meet(std::vector<std::vector<transport::UdpS
         const std::lock_guard lock(moving_);
         aggregator = grant_.engine.aggregators[i];
       }
-      shared[i] = engine::open_shared(grant_.engine.transport, aggregator, std::move(sockets[i]), grant_.places[i], patience);
+      shared[i] =
+          engine::open_shared(grant_.engine.transport, aggregator, std::move(sockets[i]), grant_.places[i], patience);
     }
   } catch (const leaf::MeetingError& error) {
     end(Failure(Failure::kJoin, error.what()), true);

@@ -56,19 +56,17 @@ TEST_P(EngineShapes, SumsInt32ExactlyWithManyCollectivesInFlight) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, EngineShapes,
-                         testing::Values(Shape{"OneWorker", 1, {At{}}}, Shape{"TwoWorkers", 2, {At{}}},
-                                         Shape{"TwoThreads", 3, {At{.threads = 2}}},
-                                         Shape{"FourThreads", 4, {At{.threads = 4}}},
-                                         Shape{"NoOffload", 2, {At{}}, false}, Shape{"TwoAggregators", 3, {At{}, At{}}},
-                                         Shape{"OneHostOfFour", 4, {At{.ranks = 4}}},
-                                         Shape{"HostsOfTwoAndOne", 3, {At{.ranks = 2}}},
-                                         Shape{"TwoHostsOfThree", 6, {At{.threads = 2, .ranks = 3}}, false},
-                                         Shape{"AlsoAtTwoAggregators", 4, {At{.ranks = 2}, At{.threads = 2, .ranks = 2}}},
-                                         Shape{"ThreeUnequalAggregators",
-                                               2,
-                                               {At{.threads = 2, .slots = 32}, At{}, At{.threads = 1, .slots = 128}}}),
-                         [](const auto& shape) { return std::string(shape.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Engine, EngineShapes,
+    testing::Values(
+        Shape{"OneWorker", 1, {At{}}}, Shape{"TwoWorkers", 2, {At{}}}, Shape{"TwoThreads", 3, {At{.threads = 2}}},
+        Shape{"FourThreads", 4, {At{.threads = 4}}}, Shape{"NoOffload", 2, {At{}}, false},
+        Shape{"TwoAggregators", 3, {At{}, At{}}}, Shape{"OneHostOfFour", 4, {At{.ranks = 4}}},
+        Shape{"HostsOfTwoAndOne", 3, {At{.ranks = 2}}},
+        Shape{"TwoHostsOfThree", 6, {At{.threads = 2, .ranks = 3}}, false},
+        Shape{"AlsoAtTwoAggregators", 4, {At{.ranks = 2}, At{.threads = 2, .ranks = 2}}},
+        Shape{"ThreeUnequalAggregators", 2, {At{.threads = 2, .slots = 32}, At{}, At{.threads = 1, .slots = 128}}}),
+    [](const auto& shape) { return std::string(shape.param.name); });
 
 Request waiting_request(std::vector<float>& values) {
   Request waits = request(kFloat32, {region(values.data(), values.data(), values.size())});

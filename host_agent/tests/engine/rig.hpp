@@ -168,8 +168,8 @@ class Job {
       half.resize(leaf::kSecretBytes / 2, '.');
       place.secret = half + half;
       threads.emplace_back([&, place, i] {
-        mine = open_shared(spec, configs[i].aggregators.back(), std::move(sockets[i].back()), place,
-                           {.most = kPatience});
+        mine =
+            open_shared(spec, configs[i].aggregators.back(), std::move(sockets[i].back()), place, {.most = kPatience});
       });
     }
     for (std::thread& thread : threads) thread.join();

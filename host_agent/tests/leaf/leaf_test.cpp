@@ -106,8 +106,8 @@ class Cluster {
         config.rto_min = 2'000'000;
         Rank rank{.own = nullptr, .transport = host.leaf.get(), .machine = nullptr, .tensor = {}};
         if (r != 0) {
-          rank.own = std::make_unique<transport::shm::ShmTransport>(
-              host.leaf->link(static_cast<std::uint8_t>(r)), wire::kHeaderBytes + kLanes * wire::kWordBytes);
+          rank.own = std::make_unique<transport::shm::ShmTransport>(host.leaf->link(static_cast<std::uint8_t>(r)),
+                                                                    wire::kHeaderBytes + kLanes * wire::kWordBytes);
           rank.transport = rank.own.get();
         }
         rank.machine = std::make_unique<worker::Worker>(config);
@@ -211,7 +211,8 @@ class Cluster {
 
  private:
   [[nodiscard]] Job job(unsigned host) const {
-    Job made{.number = number_, .key = key_, .ranks = static_cast<std::uint8_t>(ranks_), .lanes = kLanes, .slots = kSlots};
+    Job made{
+        .number = number_, .key = key_, .ranks = static_cast<std::uint8_t>(ranks_), .lanes = kLanes, .slots = kSlots};
     if (planned_ > 1) made.uplink = {.parent = kSwitch, .worker = static_cast<std::uint8_t>(host)};
     return made;
   }
@@ -286,8 +287,8 @@ TEST(Leaf, RanksOfOneHostSumWithoutASwitch) {
   for (const unsigned ranks : {1u, 2u, 4u, 8u}) {
     Cluster cluster(1, ranks);
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(cluster.sum(kElements)) << ranks;
-    EXPECT_EQ(cluster.host(0).leaf->counters().results,
-              cluster.host(0).leaf->counters().contributions[0]) << "each packet was sent once, and summed once";
+    EXPECT_EQ(cluster.host(0).leaf->counters().results, cluster.host(0).leaf->counters().contributions[0])
+        << "each packet was sent once, and summed once";
     EXPECT_EQ(cluster.host(0).leaf->lost(), 0u);
   }
 }

@@ -77,7 +77,8 @@ TEST(Meeting, EachRankIsGivenItsWayToEachThreadOfTheLeafWhoeverComesFirst) {
         const std::span<wire::Packet> places = reached[rank][thread]->buffers(1);
         ASSERT_EQ(places.size(), 1u);
         const auto cell = static_cast<std::uint16_t>(2 * thread * kMeetingSlots / kThreads + 1);
-        const wire::Header header{.kind = wire::Kind::kEmpty, .job = 1, .key = 7, .worker = rank, .cell = cell, .round = 1};
+        const wire::Header header{
+            .kind = wire::Kind::kEmpty, .job = 1, .key = 7, .worker = rank, .cell = cell, .round = 1};
         wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(places[0].data, wire::kHeaderBytes));
         places[0].bytes = wire::kHeaderBytes;
         reached[rank][thread]->send(1, {}, 0, false);
@@ -146,8 +147,7 @@ TEST(Meeting, AStrangerWhoKnowsTheNameIsGivenNothingAndHoldsUpNobody) {
     made.back() = index;
     return made;
   };
-  for (const std::string& says :
-       {std::string("hello"), hello('x', 1), hello('d', 0), hello('d', 7), std::string()}) {
+  for (const std::string& says : {std::string("hello"), hello('x', 1), hello('d', 0), hello('d', 7), std::string()}) {
     const process::Descriptor stranger(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -167,8 +167,8 @@ TEST(Meeting, WhatAFirstRankSharesIsLookedAt) {
   std::vector<std::unique_ptr<Leaf>> shared = leaves(2, 1);
   std::thread first([&] { share(place(2, 0, 'e'), shared, kPatient); });
   // This rank believes that packets are longer: the memory would be too small.
-  EXPECT_THROW(static_cast<void>(reach(place(2, 1, 'e'), 1, 8 * kPacketBytes, Leaf::results_bytes(8 * kMeetingLanes, kMeetingSlots),
-                                       kPatient)),
+  EXPECT_THROW(static_cast<void>(reach(place(2, 1, 'e'), 1, 8 * kPacketBytes,
+                                       Leaf::results_bytes(8 * kMeetingLanes, kMeetingSlots), kPatient)),
                MeetingError);
   first.join();
   shared = leaves(2, 2);

@@ -15,7 +15,9 @@ constexpr std::uint32_t kUpMax = 256;
 using Shared = std::atomic_ref<std::uint32_t>;
 static_assert(Shared::is_always_lock_free && std::atomic_ref<std::uint64_t>::is_always_lock_free);
 
-constexpr std::size_t round_up(std::size_t value) noexcept { return (value + kLineBytes - 1) / kLineBytes * kLineBytes; }
+constexpr std::size_t round_up(std::size_t value) noexcept {
+  return (value + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
 
 /// Where an answer lies, as it travels: bits 0 to 31 the offset in words of eight bytes, 32 to 61 its bytes.
 constexpr std::uint64_t kMarked = std::uint64_t{1} << 62;
@@ -117,8 +119,7 @@ void RankEnd::send(std::span<const wire::Packet> packets) noexcept {
 
 std::size_t RankEnd::receive(std::span<Lent> out) noexcept {
   down_.advance(at_.down_read, lent_);
-  lent_ = static_cast<std::uint32_t>(
-      std::min<std::size_t>(out.size(), down_.entries(at_.down_written, shape_.down)));
+  lent_ = static_cast<std::uint32_t>(std::min<std::size_t>(out.size(), down_.entries(at_.down_written, shape_.down)));
   const std::span<const std::byte> copies(at_.copies, kCopies * shape_.stride);
   std::size_t count = 0;
   for (std::uint32_t i = 0; i < lent_; ++i) {

@@ -79,7 +79,7 @@ struct Layout {
   std::uint32_t* leaf_sleeps;
   std::uint32_t* up_read;
   std::uint32_t* up_bytes;  // of each packet
-  std::uint64_t* answers;     // where each lies, and how long it is
+  std::uint64_t* answers;   // where each lies, and how long it is
   std::byte* up_packets;
   std::byte* copies;
 };
@@ -160,8 +160,8 @@ class LeafEnd {
   Position up_;
   Position down_;
   std::uint32_t lent_ = 0;
-  std::uint32_t posted_ = 0;             // and not published yet
-  std::uint32_t copies_ = 0;             // posted, since the beginning
+  std::uint32_t posted_ = 0;                      // and not published yet
+  std::uint32_t copies_ = 0;                      // posted, since the beginning
   std::array<std::uint32_t, kCopies> copy_at_{};  // the position of the answer that each copy was last for
 };
 

@@ -19,10 +19,10 @@ namespace wiresum::transport::shm {
 
 /// What a rank needs of the leaf thread that it talks to. The descriptors are given from process to process.
 struct Link {
-  Memory channel;              // of shape.channel_bytes()
-  Memory results;              // read-only
-  process::Descriptor event;   // the rank's thread's own
-  process::Descriptor leaf;    // the leaf thread's
+  Memory channel;             // of shape.channel_bytes()
+  Memory results;             // read-only
+  process::Descriptor event;  // the rank's thread's own
+  process::Descriptor leaf;   // the leaf thread's
 };
 
 /// An eventfd. Throws std::system_error.

@@ -74,7 +74,8 @@ TEST(ShmChannel, PacketsComeInOrderHoweverTheTwoTakeTurns) {
   std::uint32_t received = 0;
   while (received < 20 * pair.shape.up) {
     for (unsigned more = random(300); more > 0; --more) sent += pair.send(sent) ? 1 : 0;
-    const std::size_t count = pair.leaf.receive(std::span(lent).first(1 + random(static_cast<std::uint32_t>(lent.size()))));
+    const std::size_t count =
+        pair.leaf.receive(std::span(lent).first(1 + random(static_cast<std::uint32_t>(lent.size()))));
     for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(number_in(lent[i]), received++);
     ASSERT_LE(received, sent);
     ASSERT_LE(sent - received, pair.shape.up);
@@ -107,7 +108,8 @@ TEST(ShmChannel, AnswersComeInOrderAndACopyIsNotWrittenOverWhileItIsUnread) {
     for (unsigned more = random(100); more > 0; --more) posted += pair.answer(posted) ? 1 : 0;
     if (random(2) == 0) pair.leaf.flush();
     ASSERT_LE(posted - read, kCopies);
-    const std::size_t count = pair.rank.receive(std::span(lent).first(1 + random(static_cast<std::uint32_t>(lent.size()))));
+    const std::size_t count =
+        pair.rank.receive(std::span(lent).first(1 + random(static_cast<std::uint32_t>(lent.size()))));
     // What is lent stays as it is, whatever the leaf posts meanwhile.
     for (unsigned more = random(100); more > 0; --more) posted += pair.answer(posted) ? 1 : 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -186,7 +188,8 @@ TEST(ShmChannel, WhateverTheLeafWritesARankIsLentNothingOutsideOfItsMemory) {
   for (int world = 0; world < 20; ++world) {
     Pair pair;
     const auto inside = [](const Lent& lent, const Memory& memory) {
-      return lent.bytes.data() >= memory.data() && lent.bytes.data() + lent.bytes.size() <= memory.data() + memory.size();
+      return lent.bytes.data() >= memory.data() &&
+             lent.bytes.data() + lent.bytes.size() <= memory.data() + memory.size();
     };
     std::array<Lent, 64> lent{};
     std::array<wire::Packet, 8> offered{};
@@ -196,7 +199,7 @@ TEST(ShmChannel, WhateverTheLeafWritesARankIsLentNothingOutsideOfItsMemory) {
       }
       for (std::uint32_t i = 0; i < pair.shape.down; ++i) {
         pair.at.answers[i] = random(2) == 0 ? std::uint64_t{random()} << 32 | random()
-                                             : std::uint64_t{random(64)} << 32 | random(kResultsBytes / 8);
+                                            : std::uint64_t{random(64)} << 32 | random(kResultsBytes / 8);
       }
       const std::size_t count = pair.rank.receive(lent);
       ASSERT_LE(count, lent.size());
