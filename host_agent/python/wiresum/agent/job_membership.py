@@ -30,6 +30,8 @@ EXACT_ELEMENTS_MAX = {"auto": 4096, "adaptive": 4096, "exact": 2**64 - 1, "block
 _OF_THE_DATA_PATH = ("job", "key", "worker", "workers", "lanes", "slots", "threads")
 """Of a JoinReply's fields."""
 
+_ALONE = {"host_number": 0, "host_ranks": "", "host_secret": ""}
+"""With which ranks of its host a worker shares its stream: services group none yet."""
 _POSITION_BYTES = 4
 _ROUND_FIRST = 1
 """In every lease, and so the position of a slot by which nothing has come."""
@@ -262,6 +264,7 @@ def _place(aggregator: Aggregator, grant: JoinReply) -> dict[str, object]:
         "switch_port": grant.switch_endpoint.port,
         "group_address": grant.results_group.address or "0.0.0.0",
         "group_port": grant.results_group.port,
+        **_ALONE,
     }
 
 
