@@ -248,8 +248,8 @@ class Moving:
     def _halted_by_itself(self, worker: Worker, now: float) -> None:
         """It took the service, or its switch, for lost. If its job moves already, it has yet to hear that."""
         job = worker.job
-        if job.state is not State.RUNNING or job.members.left_first is not None:  # without that one it ends, and names it
-            return
+        if job.state is not State.RUNNING or job.members.left_first is not None:
+            return  # it moves, or ends for the one that has left
         self.goes_on(worker)  # from the move before
         cause, reason = Cause.INTERRUPTED, f"{worker} had lost the service, and halted"
         if job.move is not None:  # it looks for another place anyway
