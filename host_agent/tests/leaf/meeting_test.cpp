@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -24,11 +25,18 @@ constexpr std::uint16_t kMeetingLanes = 16;
 constexpr std::uint32_t kMeetingSlots = 8;
 constexpr std::size_t kPacketBytes = wire::kHeaderBytes + kMeetingLanes * wire::kWordBytes;
 
+/// A name, or a token, of this process alone: tests run side by side.
+std::string half_of(char secret) {
+  std::string half = std::to_string(getpid());
+  half.resize(kSecretBytes / 2, secret);
+  return half;
+}
+
 Place place(std::size_t ranks, std::uint8_t index, char secret) {
   Place made;
   for (std::size_t rank = 0; rank < ranks; ++rank) made.ranks.push_back(static_cast<std::uint16_t>(4 + rank));
   made.index = index;
-  made.secret = std::string(kSecretBytes, secret);
+  made.secret = half_of(secret) + half_of(secret);
   return made;
 }
 
@@ -128,11 +136,16 @@ TEST(Meeting, ASessionThatEndsMeanwhileWaitsForNobody) {
   EXPECT_THROW(static_cast<void>(reach_as(place(2, 1, 'c'), 1, over)), MeetingError);
 }
 
-/// The names of sockets that somebody listens at, as anybody on the machine can read them.
-std::string listening_name() {
+/// The name of a socket that somebody listens at, as anybody on the machine can read it.
+std::string listening_name(char secret) {
+  std::string wanted = "@wiresum-";
+  for (const char byte : half_of(secret)) {
+    wanted += "0123456789abcdef"[byte >> 4 & 15];
+    wanted += "0123456789abcdef"[byte & 15];
+  }
   std::ifstream table("/proc/net/unix");
   for (std::string line; std::getline(table, line);) {
-    if (const std::size_t at = line.find("@wiresum-6464"); at != std::string::npos) return line.substr(at + 1);
+    if (line.find(wanted) != std::string::npos) return wanted.substr(1);
   }
   return {};
 }
@@ -141,10 +154,10 @@ TEST(Meeting, AStrangerWhoKnowsTheNameIsGivenNothingAndHoldsUpNobody) {
   std::vector<std::unique_ptr<Leaf>> shared = leaves(2, 1);
   std::thread first([&] { share(place(2, 0, 'd'), shared, kPatient); });
   std::string name;
-  while (name.empty()) name = listening_name();
+  while (name.empty()) name = listening_name('d');
   const auto hello = [](char token, char index) {
-    std::string made(kSecretBytes / 2 + 1, token);
-    made.back() = index;
+    std::string made = half_of(token);
+    made.push_back(index);
     return made;
   };
   for (const std::string& says : {std::string("hello"), hello('x', 1), hello('d', 0), hello('d', 7), std::string()}) {

@@ -25,6 +25,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 import wiresum.torch
 from wiresum.agent import membership
+from wiresum.agent.life_table import TIMERS, Event
 from wiresum.torch import waits
 from wiresum.torch.backend import WiresumBackend, backend_of
 from wiresum_lab.patience import PATIENCE_S
@@ -80,7 +81,8 @@ def main(
 
 def wait_long() -> None:
     """Other ranks, the store and the service may stand still when one of them should say why something failed."""
-    waits.CAUSE_S = waits.CALLS_S = waits.DEPARTURE_S = waits.DRAIN_S = membership.LEAVE_S_MAX = PATIENCE_S / 4
+    waits.CAUSE_S = waits.CALLS_S = waits.DEPARTURE_S = waits.DRAIN_S = PATIENCE_S / 4
+    membership.LEAVE_S_MAX = TIMERS[Event.GIVE_UP] = PATIENCE_S / 4  # type: ignore[attr-defined]
 
 
 def regroup(setup: dict[str, Any], turn: int, function: Any) -> Any:
