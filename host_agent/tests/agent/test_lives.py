@@ -23,7 +23,7 @@ from wiresum.agent.errors import WiresumError
 from wiresum.agent.life_table import ABORT_S_MAX, LEAVE_S_MAX, RESUME_S, Phase
 from wiresum.agent.membership import Membership
 from wiresum.agent.statistics import TrafficStats
-from wiresum.controller.jobs.positions import roles
+from wiresum_lab.doubles.moving import roles
 from wiresum_lab.doubles.resuming import SLOTS, DataPath, FallbackOf, Job
 from wiresum_lab.doubles.virtual_network import LIMITS, Network, Service
 
