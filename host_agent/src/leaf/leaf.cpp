@@ -73,12 +73,13 @@ Leaf::Leaf(const Job& job, transport::DataPath uplink)
   if (job.thread >= job.threads) throw std::invalid_argument("a leaf's thread is one of the job's");
   static_cast<void>(plane_.admit(entry));
   if (uplink_ != nullptr) {
-    batch_.emplace(*uplink_, [this](const soft_switch::AnswerBatch::Route&, std::size_t,
-                                    soft_switch::AnswerBatch::Receivers& receivers) {
-      const wire::Endpoint parent = job_.uplink.parent;
-      receivers[0] = {parent.address, static_cast<std::uint16_t>(parent.port + job_.thread)};
-      return std::size_t{1};
-    });
+    batch_ = std::make_unique<soft_switch::AnswerBatch>(
+        *uplink_,
+        [this](const soft_switch::AnswerBatch::Route&, std::size_t, soft_switch::AnswerBatch::Receivers& receivers) {
+          const wire::Endpoint parent = job_.uplink.parent;
+          receivers[0] = {parent.address, static_cast<std::uint16_t>(parent.port + job_.thread)};
+          return std::size_t{1};
+        });
   }
   for (std::uint8_t rank = 0; rank < job.ranks; ++rank) {
     shm::Memory channel(shape_.channel_bytes(), false);
@@ -191,7 +192,7 @@ std::size_t Leaf::receive(std::span<transport::RxDatagram> out) noexcept {
   if (uplink_ != nullptr) serve_uplink();
   serve_ranks();
   for (Rank& rank : ranks_) rank.end.flush();
-  if (batch_) batch_->flush();
+  if (batch_ != nullptr) batch_->flush();
   return own_->receive(out);
 }
 

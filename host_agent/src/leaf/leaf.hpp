@@ -18,7 +18,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -76,7 +75,7 @@ class Leaf final : public transport::Transport {
   [[nodiscard]] int take_error() noexcept override;
 
   /// Answers that a rank was too far behind to be told of; its timers repair that.
-  [[nodiscard]] std::uint64_t lost() const noexcept { return lost_ + (batch_ ? batch_->lost() : 0); }
+  [[nodiscard]] std::uint64_t lost() const noexcept { return lost_ + (batch_ != nullptr ? batch_->lost() : 0); }
   [[nodiscard]] const dataplane::JobCounters& counters() const noexcept { return plane_.counters(job_.number); }
 
  private:
@@ -102,7 +101,7 @@ class Leaf final : public transport::Transport {
   transport::shm::Memory results_;      // a line, then the cells' lanes
   dataplane::Dataplane plane_;
   std::vector<Rank> ranks_;
-  std::optional<soft_switch::AnswerBatch> batch_;  // to the parent
+  std::unique_ptr<soft_switch::AnswerBatch> batch_;  // to the parent, where there is one
   std::unique_ptr<transport::shm::ShmTransport> own_;
   std::array<transport::shm::Lent, 64> lent_{};
   std::array<dataplane::Arrival, 256> arrivals_{};

@@ -8,7 +8,7 @@
 namespace wiresum::transport::shm {
 namespace {
 
-constexpr std::size_t kUpBytes = 256 * 1024;
+constexpr std::size_t kUpBytes = std::size_t{256} << 10;
 constexpr std::uint32_t kUpMin = 32;
 constexpr std::uint32_t kUpMax = 256;
 
