@@ -248,6 +248,53 @@ TEST(Session, AnInvalidGrantFailsTheJoin) {
   EXPECT_EQ(script.calls, (Strings{"join", "leave", "destroyed"}));
 }
 
+TEST(Session, AGrantSaysWithWhomItSharesAndWhatMakesNoSenseIsRefused) {
+  Line line{.word = "aggregator", .fields = {}};
+  line.fields = {{"job", "3"},
+                 {"key", "7"},
+                 {"worker", "1"},
+                 {"workers", "5"},
+                 {"lanes", "360"},
+                 {"slots", "64"},
+                 {"threads", "1"},
+                 {"own_address", "127.0.0.1"},
+                 {"switch_port", "1"},
+                 {"group_port", "0"},
+                 {"host_number", "2"},
+                 {"host_ranks", "1,4"},
+                 {"switch_address", "127.0.0.1"},
+                 {"group_address", "0.0.0.0"},
+                 {"host_secret", std::string(62, '0') + "fF"}};
+  const leaf::Place place = place_of(line);
+  EXPECT_EQ(place.ranks, (std::vector<std::uint16_t>{1, 4}));
+  EXPECT_EQ(place.index, 1);
+  EXPECT_EQ(place.secret, std::string(31, '\0') + '\xff');
+  EXPECT_EQ(aggregator_of(line).host, 2);
+  const auto with = [&](const std::string& name, const std::string& value) {
+    Line other = line;
+    other.fields[name] = value;
+    return other;
+  };
+  for (const auto& [name, value] : {std::pair{"worker", "2"},
+                                    {"host_ranks", "1,x"},
+                                    {"host_ranks", "1,4096"},
+                                    {"host_secret", "00"},
+                                    {"host_number", "32"},
+                                    {"switch_port", "0"}}) {
+    EXPECT_THROW(
+        {
+          static_cast<void>(aggregator_of(with(name, value)));
+          static_cast<void>(place_of(with(name, value)));
+        },
+        LineError)
+        << name << " " << value;
+  }
+  line = with("switch_port", "0");
+  line.fields["workers"] = "2";
+  EXPECT_EQ(aggregator_of(line).switch_endpoint.port, 0) << "all its ranks are on this host";
+  EXPECT_FALSE(place_of(with("host_ranks", "")).is_shared());
+}
+
 TEST(Session, AGreetingCanBeInterrupted) {
   Script script{.admitted = false};
   EXPECT_EQ(why_not(script, [] { throw std::runtime_error("interrupted"); }), "interrupted");

@@ -35,19 +35,6 @@ def test_a_wait_ends_with_its_event_or_with_its_time() -> None:
     assert clock.now() == 7.0
 
 
-def test_a_lock_is_its_owners_and_may_be_held_while_it_waits() -> None:
-    clock, entered = VirtualClock(now=0.0), []
-    lock = clock.lock()
-
-    def enter(name: str) -> None:
-        with lock, lock:
-            entered.append((name, clock.now()))
-            clock.sleep(1.0)
-
-    clock.run(lambda: enter("first"), lambda: enter("second"))
-    assert entered == [("first", 0.0), ("second", 1.0)]
-
-
 def test_what_hangs_in_virtual_time_is_an_error() -> None:
     clock = VirtualClock()
     with pytest.raises(AssertionError, match="every thread waits for ever"):

@@ -14,7 +14,6 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from wiresum.agent.clock import Clock
@@ -50,25 +49,6 @@ class _Thread(threading.Thread):
 
     def is_alive(self) -> bool:
         return not self.over
-
-
-class _Lock:
-    """One that its owner may take again."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._clock, self._depth = clock, 0
-        self._owner: threading.Thread | None = None
-
-    def __enter__(self) -> None:
-        if self._owner is not threading.current_thread():
-            self._clock.wait_for(lambda: self._owner is None, math.inf)
-            self._owner = threading.current_thread()
-        self._depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._owner = None
 
 
 class VirtualClock(Clock):
@@ -117,9 +97,6 @@ class VirtualClock(Clock):
 
     def join(self, thread: threading.Thread, seconds: float) -> None:
         self.wait_for(lambda: not thread.is_alive(), self._now + seconds)
-
-    def lock(self) -> AbstractContextManager[object]:
-        return _Lock(self)
 
     # For tests.
 

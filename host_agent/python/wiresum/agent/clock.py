@@ -12,7 +12,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from wiresum.agent.polling import sleep_until
@@ -52,10 +51,6 @@ class Clock:
 
     def join(self, thread: threading.Thread, seconds: float) -> None:
         thread.join(seconds)
-
-    def lock(self) -> AbstractContextManager[object]:
-        """Which may be held while a thread waits. A thread that has it may take it again."""
-        return threading.RLock()
 
 
 CLOCK = Clock()
