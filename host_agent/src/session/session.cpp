@@ -101,11 +101,17 @@ void Session::begin(const std::function<void()>& pause) {
 }
 
 void Session::open(std::vector<std::vector<transport::UdpSocket>> sockets, const std::function<void()>& pause) {
-  // Before the lock: others of this host may take a while to come, and this one may be halted meanwhile.
-  engine::Engine::Transports shared = meet(sockets, pause);
+  std::vector<engine::AggregatorConfig> at;
+  {
+    const std::lock_guard lock(moving_);
+    at = grant_.engine.aggregators;
+  }
+  // Without the lock: others of this host may take a while to come, and this one may be moved meanwhile.
+  engine::Engine::Transports shared = meet(at, sockets, pause);
   const std::lock_guard lock(moving_);
   for (std::size_t i = 0; i < shared.size(); ++i) {
-    engine::redirect(shared[i], grant_.engine.transport, grant_.engine.aggregators[i]);
+    const engine::AggregatorConfig& now = grant_.engine.aggregators[i];
+    if (now.worker.key != at[i].worker.key) engine::redirect(shared[i], grant_.engine.transport, now);
   }
   own_engine_ = std::make_unique<engine::Engine>(grant_.engine, std::move(sockets), std::move(shared));
   for (std::size_t i = 0; i < halted_early_.size(); ++i) {
@@ -115,7 +121,8 @@ void Session::open(std::vector<std::vector<transport::UdpSocket>> sockets, const
   engine_.store(own_engine_.get());
 }
 
-engine::Engine::Transports Session::meet(std::vector<std::vector<transport::UdpSocket>>& sockets,
+engine::Engine::Transports Session::meet(const std::vector<engine::AggregatorConfig>& at,
+                                         std::vector<std::vector<transport::UdpSocket>>& sockets,
                                          const std::function<void()>& pause) {
   engine::Engine::Transports shared(grant_.places.size());
   const leaf::Patience patience{.is_over = [&] {
@@ -125,13 +132,8 @@ engine::Engine::Transports Session::meet(std::vector<std::vector<transport::UdpS
   try {
     for (std::size_t i = 0; i < shared.size(); ++i) {
       if (!grant_.places[i].is_shared()) continue;
-      engine::AggregatorConfig aggregator;
-      {
-        const std::lock_guard lock(moving_);
-        aggregator = grant_.engine.aggregators[i];
-      }
       shared[i] =
-          engine::open_shared(grant_.engine.transport, aggregator, std::move(sockets[i]), grant_.places[i], patience);
+          engine::open_shared(grant_.engine.transport, at[i], std::move(sockets[i]), grant_.places[i], patience);
     }
   } catch (const leaf::MeetingError& error) {
     end(Failure(Failure::kJoin, error.what()), true);

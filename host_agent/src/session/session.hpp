@@ -108,7 +108,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// With the sockets of each aggregator.
   void open(std::vector<std::vector<transport::UdpSocket>> sockets, const std::function<void()>& pause);
   /// What is shared with other ranks of this host, by aggregator; takes the sockets that it needs.
-  [[nodiscard]] engine::Engine::Transports meet(std::vector<std::vector<transport::UdpSocket>>& sockets,
+  [[nodiscard]] engine::Engine::Transports meet(const std::vector<engine::AggregatorConfig>& at,
+                                                std::vector<std::vector<transport::UdpSocket>>& sockets,
                                                 const std::function<void()>& pause);
   void greet(const std::function<void()>& pause);
   /// Records the first failure; returns whether this call did.
