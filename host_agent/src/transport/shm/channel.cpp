@@ -104,14 +104,14 @@ RankEnd::RankEnd(std::byte* memory, std::span<const std::byte> results, const Sh
 std::size_t RankEnd::offer(std::span<wire::Packet> out) const noexcept {
   const std::size_t count = std::min<std::size_t>(out.size(), up_.room(at_.up_read, shape_.up));
   for (std::size_t i = 0; i < count; ++i) {
-    out[i] = {.data = at_.up_packets + (up_.at() + i) % shape_.up * shape_.stride, .bytes = 0};
+    out[i] = {.data = at_.up_packets + ((up_.at() + i) & (shape_.up - 1)) * shape_.stride, .bytes = 0};
   }
   return count;
 }
 
 void RankEnd::send(std::span<const wire::Packet> packets) noexcept {
   for (std::size_t i = 0; i < packets.size(); ++i) {
-    Shared(at_.up_bytes[(up_.at() + i) % shape_.up]).store(packets[i].bytes, std::memory_order_relaxed);
+    Shared(at_.up_bytes[(up_.at() + i) & (shape_.up - 1)]).store(packets[i].bytes, std::memory_order_relaxed);
   }
   up_.advance(at_.up_written, static_cast<std::uint32_t>(packets.size()));
   leaf_bell_.ring(Bell::kForPackets);
@@ -124,7 +124,7 @@ std::size_t RankEnd::receive(std::span<Lent> out) noexcept {
   std::size_t count = 0;
   for (std::uint32_t i = 0; i < lent_; ++i) {
     const std::uint64_t answer =
-        std::atomic_ref(at_.answers[(down_.at() + i) % shape_.down]).load(std::memory_order_relaxed);
+        std::atomic_ref(at_.answers[(down_.at() + i) & (shape_.down - 1)]).load(std::memory_order_relaxed);
     const std::span<const std::byte> where = (answer & kIsCopy) != 0 ? copies : results_;
     const std::size_t offset = offset_of(answer);
     const std::size_t bytes = bytes_of(answer);
@@ -160,7 +160,7 @@ std::size_t LeafEnd::receive(std::span<Lent> out) noexcept {
   }
   lent_ = static_cast<std::uint32_t>(std::min<std::size_t>(out.size(), up_.entries(at_.up_written, shape_.up)));
   for (std::uint32_t i = 0; i < lent_; ++i) {
-    const std::uint32_t entry = (up_.at() + i) % shape_.up;
+    const std::uint32_t entry = (up_.at() + i) & (shape_.up - 1);
     const std::uint32_t bytes = Shared(at_.up_bytes[entry]).load(std::memory_order_relaxed);
     out[i] = {.bytes = {at_.up_packets + entry * shape_.stride, std::min<std::size_t>(bytes, shape_.stride)}};
   }
@@ -192,7 +192,7 @@ void LeafEnd::post_copy(std::size_t bytes, bool marked) noexcept {
 }
 
 void LeafEnd::push(std::uint64_t answer) noexcept {
-  const std::uint32_t entry = (down_.at() + posted_++) % shape_.down;
+  const std::uint32_t entry = (down_.at() + posted_++) & (shape_.down - 1);
   std::atomic_ref(at_.answers[entry]).store(answer, std::memory_order_relaxed);
 }
 

@@ -63,8 +63,9 @@ std::size_t ShmTransport::receive(std::span<RxDatagram> out) noexcept {
 
 std::span<wire::Packet> ShmTransport::buffers(std::size_t wanted) noexcept {
   const std::size_t most = std::min(wanted, packets_.size());
-  const std::size_t count = end_.offer(std::span(packets_).first(most));
-  lacks_room_ = count < most;
+  if (offered_ < most) offered_ = end_.offer(std::span(packets_).first(most));
+  const std::size_t count = std::min(offered_, most);
+  lacks_room_ = count == 0;  // who was offered fewer than it wanted may want none: a full window
   return std::span(packets_).first(count);
 }
 
@@ -72,6 +73,7 @@ void ShmTransport::send(std::size_t count, std::span<const wire::Endpoint> /*to*
                         bool /*marked*/) noexcept {
   assert(count <= packets_.size());
   end_.send(std::span(packets_).first(count));
+  offered_ = 0;
   ++stats_.send_calls;
   stats_.datagrams_sent += count;
 }

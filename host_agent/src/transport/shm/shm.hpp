@@ -58,7 +58,8 @@ class ShmTransport final : public Transport {
   RankEnd end_;
   std::array<Lent, 256> lent_{};
   std::array<wire::Packet, kBurst> packets_{};
-  bool lacks_room_ = false;  // buffers() offered less than was wanted
+  std::size_t offered_ = 0;  // of packets_, since something was sent
+  bool lacks_room_ = false;  // buffers() offered none
   TransportStats stats_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <random>
@@ -262,6 +263,27 @@ TEST(ShmChannel, NoWakeUpIsLostWhoeverSleepsWhen) {
   }
   leaf.join();
   EXPECT_EQ(overslept, 0);
+}
+
+process::Descriptor copy_of(const process::Descriptor& descriptor) {
+  return process::Descriptor(dup(descriptor.get()));
+}
+
+TEST(ShmTransport, WhoIsOfferedLessThanItWantedAndSendsNothingSleeps) {
+  Pair pair;
+  process::Descriptor memory(dup(pair.memory.descriptor()));
+  process::Descriptor results(dup(pair.results.descriptor()));
+  ShmTransport rank({.channel = Memory(std::move(memory), pair.shape.channel_bytes(), false),
+                     .results = Memory(std::move(results), kResultsBytes, true),
+                     .event = copy_of(pair.rank_event),
+                     .leaf = copy_of(pair.leaf_event)},
+                    kPacketBytes);
+  while (rank.buffers(64).size() == 64) rank.send(40, {}, 0, false);
+  ASSERT_FALSE(rank.buffers(64).empty());
+  write_event(pair.rank_event.get());
+  rank.wait(0);
+  std::uint64_t count = 0;
+  EXPECT_EQ(read(pair.rank_event.get(), &count, sizeof count), -1) << "it did not sleep, or its event would be taken";
 }
 
 // ---- Memory ----
