@@ -27,6 +27,7 @@ from wiresum.join.join_pb2 import (
     Proof,
     Pulse,
     Resumed,
+    Sharing,
     Waiting,
 )
 from wiresum.join.names import name_problem
@@ -139,6 +140,7 @@ __all__ = [
     "Resumed",
     "ServiceReport",
     "SetAsideRecord",
+    "Sharing",
     "SwitchReport",
     "TenantAtSwitch",
     "TenantReport",

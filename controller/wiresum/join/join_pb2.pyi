@@ -19,7 +19,7 @@ class Endpoint(_message.Message):
     def __init__(self, address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "key", "attempt", "tenant", "priority", "job_token", "admission", "agreed", "can_move", "resumed")
+    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "key", "attempt", "tenant", "priority", "job_token", "admission", "agreed", "can_move", "resumed", "host_id")
     class Admission(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         QUEUE: _ClassVar[JoinRequest.Admission]
@@ -56,6 +56,7 @@ class JoinRequest(_message.Message):
     AGREED_FIELD_NUMBER: _ClassVar[int]
     CAN_MOVE_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
+    HOST_ID_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     job_name: str
     rank: int
@@ -77,7 +78,8 @@ class JoinRequest(_message.Message):
     agreed: _containers.ScalarMap[str, str]
     can_move: bool
     resumed: Resumed
-    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., key: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., job_token: _Optional[str] = ..., admission: _Optional[_Union[JoinRequest.Admission, str]] = ..., agreed: _Optional[_Mapping[str, str]] = ..., can_move: _Optional[bool] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ...) -> None: ...
+    host_id: bytes
+    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., key: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., job_token: _Optional[str] = ..., admission: _Optional[_Union[JoinRequest.Admission, str]] = ..., agreed: _Optional[_Mapping[str, str]] = ..., can_move: _Optional[bool] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., host_id: _Optional[bytes] = ...) -> None: ...
 
 class Resumed(_message.Message):
     __slots__ = ("slots", "threads", "lanes", "positions", "reason", "ended", "job_id")
@@ -116,7 +118,7 @@ class Waiting(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., queue_position: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group", "rank", "members_secret", "roles")
+    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group", "rank", "members_secret", "roles", "sharing")
     JOB_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +136,7 @@ class JoinReply(_message.Message):
     RANK_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_SECRET_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
+    SHARING_FIELD_NUMBER: _ClassVar[int]
     job: int
     key: int
     worker: int
@@ -151,7 +154,18 @@ class JoinReply(_message.Message):
     rank: int
     members_secret: bytes
     roles: bytes
-    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ..., members_secret: _Optional[bytes] = ..., roles: _Optional[bytes] = ...) -> None: ...
+    sharing: Sharing
+    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ..., members_secret: _Optional[bytes] = ..., roles: _Optional[bytes] = ..., sharing: _Optional[_Union[Sharing, _Mapping]] = ...) -> None: ...
+
+class Sharing(_message.Message):
+    __slots__ = ("ranks", "number", "secret")
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    number: int
+    secret: bytes
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., number: _Optional[int] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("rank", "host_name", "process_id", "address", "called_from", "certificate")

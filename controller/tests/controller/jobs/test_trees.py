@@ -269,7 +269,7 @@ def test_a_job_larger_than_all_switches_is_refused_at_once() -> None:
     code, text = made.refusal_of(lambda: made.ask(world_size=93, endpoint=address_at("leaf1", 0)))
     assert code == "RESOURCE_EXHAUSTED"
     assert text.startswith("93 workers are more than the switches here sum for in one job, 92: start fewer")
-    assert made.refusal_of(lambda: made.create(world_size=93))[0] == "RESOURCE_EXHAUSTED"
+    assert made.refusal_of(lambda: made.create(world_size=92 * 31 + 1))[0] == "RESOURCE_EXHAUSTED"
     alone = JobsHarness()
     assert "in one job, 32" in alone.refusal_of(lambda: alone.ask(world_size=33))[1]
     assert alone.refusal_of(lambda: alone.ask(world_size=4097))[0] == "INVALID_ARGUMENT"

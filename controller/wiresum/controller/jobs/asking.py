@@ -65,6 +65,7 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
         certificate=asker.certificate,
         holder=asker.holder,
         called_from=asker.address,
+        host_id=request.host_id,
     )
 
 

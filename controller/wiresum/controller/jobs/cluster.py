@@ -16,6 +16,8 @@ from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts, JobShape
 from wiresum.controller.topology import above
 from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
+HOST_RANKS_MAX = BELOW_ROOT_WORKERS_MAX
+"""Ranks that share one stream. They sum as a switch below another one does."""
 HOLDERS_NAMED_MAX = 3
 """Of the jobs that have what others wait for."""
 BEING_MADE_READY = "it is just being made ready"
@@ -142,6 +144,19 @@ class Switch:
         return ""
 
 
+def _hosts(workers: Iterable[Worker]) -> tuple[tuple[int, ...], ...]:
+    """The ranks that share a stream, in order. `workers`: of one switch, by rank."""
+    hosts: list[list[int]] = []
+    open_hosts: dict[bytes, list[int]] = {}
+    for worker in workers:
+        host = open_hosts.get(worker.host_id) if worker.host_id else None
+        if host is None or len(host) == HOST_RANKS_MAX:
+            hosts.append(host := [])
+            open_hosts[worker.host_id] = host
+        host.append(worker.rank)
+    return tuple(map(tuple, hosts))
+
+
 def _but(further: bool) -> str:
     return f" (one in {KEPT_PART} is kept for other programs)" if further else ""
 
@@ -183,16 +198,18 @@ class Cluster:
             raise ValueError(f"there is no switch {', '.join(sorted(strangers))} to hang another one below")
         self._ways = {name: (name, *above(name, self._parents)) for name in self.switches}
         """From each switch to the top of its tree."""
-        self._workers_max = max((self._room_at(name, SWITCH_WORKERS_MAX) for name in self.switches), default=0)
+        self._hosts_max = max((self._room_at(name, SWITCH_WORKERS_MAX) for name in self.switches), default=0)
         """Of the largest possible job."""
 
-    def check_size(self, world_size: int) -> None:
-        """Raises a `Refusal` if no switch, and no tree of them, could have a job of so many workers."""
-        if world_size > self._workers_max:
+    def check_size(self, world_size: int, *, sharing: bool) -> None:
+        """Raises a `Refusal` if no switch, and no tree of them, could have a job of so many workers. `sharing`: those
+        of one host may share a stream."""
+        most = self._hosts_max * (HOST_RANKS_MAX if sharing else 1)
+        if world_size > most:
             raise Refusal(
                 "RESOURCE_EXHAUSTED",
-                f"{world_size} workers are more than the switches here sum for in one job, {self._workers_max}: start "
-                f"fewer, or make a tree of several switches (docs/cluster.md, Racks)",
+                f"{world_size} workers are more than the switches here sum for in one job, {most}: start fewer, or "
+                f"make a tree of several switches (docs/cluster.md, Racks)",
             )
 
     def is_usable(self) -> bool:
@@ -370,25 +387,25 @@ class Cluster:
         return power_of_two_within(min(slots, ports, offer.threads_max))
 
     def _cover(self, workers: Iterable[Worker], top: str) -> Tree:
-        ranks: dict[str, list[int]] = {}
+        here: dict[str, list[Worker]] = {}
         for worker in sorted(workers, key=lambda worker: worker.rank):
             name = next(name for name in self.at(worker.endpoint.address) if self._ways[name][-1] == top)
-            ranks.setdefault(name, []).append(worker.rank)
-        shared = frozenset.intersection(*(frozenset(self._ways[name]) for name in ranks))
+            here.setdefault(name, []).append(worker)
+        shared = frozenset.intersection(*(frozenset(self._ways[name]) for name in here))
         root = max(shared, key=lambda name: len(self._ways[name]))
-        used = {name for leaf in ranks for name in self._ways[leaf] if name not in shared} | {root}
+        used = {name for leaf in here for name in self._ways[leaf] if name not in shared} | {root}
         return tuple(
             Branch(
                 switch_name=name,
                 parent="" if name == root else self._parents[name],
-                ranks=tuple(ranks.get(name, ())),
+                hosts=_hosts(here.get(name, ())),
                 below=tuple(other for other in self.switches if other in used and self._parents[other] == name),
             )
             for name in sorted(used, key=lambda name: (len(self._ways[name]), name))
         )
 
     def _room_at(self, name: str, contributors_max: int) -> int:
-        """How many workers of one job can hang on this switch, and below it."""
+        """How many hosts of one job can hang on this switch, and below it."""
         below = [other for other, parent in self._parents.items() if parent == name]
         return contributors_max - len(below) + sum(self._room_at(other, BELOW_ROOT_WORKERS_MAX) for other in below)
 

@@ -57,9 +57,10 @@ def settle_entries(lease: Lease, endpoint_of: EndpointOf) -> None:
 def number_workers(job: Job) -> None:
     """Sets the switch of each worker, and its number there."""
     for node in job.lease.nodes.values():
-        for number, rank in enumerate(node.branch.ranks):
-            worker = job.members.workers[rank]
-            worker.switch_name, worker.number = node.branch.switch_name, number
+        for number, host in enumerate(node.branch.hosts):
+            for rank in host:
+                worker = job.members.workers[rank]
+                worker.switch_name, worker.number = node.branch.switch_name, number
 
 
 def _entry_of(lease: Lease, branch: Branch, slot_base: int, endpoint_of: EndpointOf) -> JobEntry:
@@ -67,7 +68,7 @@ def _entry_of(lease: Lease, branch: Branch, slot_base: int, endpoint_of: Endpoin
         return _for_job(endpoint_of(name), lease)
 
     workers = lease.job.members.workers
-    endpoints = [*(workers[rank].endpoint for rank in branch.ranks), *map(port_of, branch.below)]
+    endpoints = [*(workers[host[0]].endpoint for host in branch.hosts), *map(port_of, branch.below)]
     uplink = None
     if branch.parent:
         number = lease.nodes[branch.parent].branch.number_of(branch.switch_name)
@@ -97,10 +98,16 @@ def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
     """To a worker of a job that its switches have; `switch` is the one that it hangs on."""
     job, lease = worker.job, worker.job.lease
     endpoint, group = _for_job(switch.endpoint, lease), switch.results_group(lease.number)
+    ranks = lease.nodes[switch.name].branch.hosts[worker.number]
+    sharing = None
+    if len(ranks) > 1:
+        sharing = join.Sharing(
+            ranks=ranks, number=worker.number, secret=_secret(job.members.workers[ranks[0]], b"sharing")
+        )
     return join.JoinReply(
         job=lease.number,
         key=lease.key,
-        worker=worker.number,
+        worker=ranks.index(worker.rank) if sharing else worker.number,
         rank=worker.rank,
         workers=job.members.world_size,
         lanes=lease.lanes,
@@ -113,11 +120,12 @@ def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
         reattach_ms=limits.reattach_ms,
         switch_name=switch.name,
         results_group=join.Endpoint(address=group.address, port=group.port) if group else None,
-        members_secret=_members_secret(job),
+        members_secret=_secret(job.members.workers[0], b"members"),
         roles=worker.roles,
+        sharing=sharing,
     )
 
 
-def _members_secret(job: Job) -> bytes:
+def _secret(worker: Worker, purpose: bytes) -> bytes:
     """From a worker's token, which is random, secret and stored with the job. It does not tell the token."""
-    return hashlib.blake2s(job.members.workers[0].token.encode(), person=b"members").digest()
+    return hashlib.blake2s(worker.token.encode(), person=purpose).digest()

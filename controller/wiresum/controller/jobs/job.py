@@ -136,7 +136,7 @@ class Worker:
     switch_name: str = ""
     """Its switch, once the job has slots."""
     number: int = 0
-    """Its number at that switch; its rank if the job has one switch."""
+    """Of its host at that switch; its rank if the job has one switch, and no workers that share a stream."""
     broken_at: float | None = None
     """Since when its stream is broken."""
     broken_in_silence: bool = False
@@ -158,6 +158,8 @@ class Worker:
     """When that of its connection expires, in Unix time; 0: unknown, or it has none."""
     called_from: str = ""
     """Where its first Join came from; empty: from this host, or unknown."""
+    host_id: bytes = b""
+    """Workers of one job with the same one share a stream; empty: it shares its own with nobody."""
 
     def __str__(self) -> str:
         return join.describe_peer(self.peer())
@@ -325,6 +327,11 @@ class Lease:
     def is_current(self) -> bool:
         """Is it what its job has? If not, the job is to move to it, or does not use it any more."""
         return self.job.lease is self
+
+    @property
+    def is_on_one_host(self) -> bool:
+        """All its workers share one stream, and no packet of it leaves their host."""
+        return len(self.nodes) == 1 and len(self.root.branch.hosts) == 1 and self.job.members.world_size > 1
 
     @property
     def root(self) -> Node:

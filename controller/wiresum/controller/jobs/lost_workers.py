@@ -126,7 +126,7 @@ def _slow_switch(job: Job, now: float) -> End | None:
 def ask_to_count(job: Job, limits: Limits, now: float, *, crowded: bool) -> list[Node]:
     """Which switches are asked for their counters now: those of silent workers, and, where others wait for slots, the
     root, which shows whether the job is idle."""
-    if not crowded:
+    if not crowded or job.lease.is_on_one_host:  # of whose sums the switch sees nothing
         job.watch.active_at, job.watch.results = now, None
     if job.state is not State.RUNNING:
         return []
@@ -152,8 +152,8 @@ def note_counted(job: Job, node: Node, contributions: Sequence[int], results: in
         if not contributions or results != job.watch.results:
             job.watch.active_at = now
         job.watch.results = results if contributions else None
-    for rank, count in zip(node.branch.ranks, contributions, strict=False):
-        worker = job.members.workers[rank]
+    counts = zip(node.branch.hosts, contributions, strict=False)
+    for worker, count in ((job.members.workers[rank], count) for host, count in counts for rank in host):
         if worker.contributions != count:
             if worker.contributions is not None:
                 worker.counted_at = now

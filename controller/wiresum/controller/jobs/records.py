@@ -32,6 +32,7 @@ from wiresum.controller.jobs.job import (
 from wiresum.controller.jobs.slot_pool import SlotRange
 from wiresum.controller.jobs.tree import Branch, Node, Phase
 from wiresum.join.constants import (
+    BELOW_ROOT_WORKERS_MAX,
     JOB_WORKERS_MAX,
     LANES_MAX,
     LEASE_SLOTS_MAX,
@@ -285,6 +286,8 @@ def _problems_of_tree(lease: Lease, state: State) -> Iterator[str]:
             yield f"its slots at {name} are {node.slots}"
         if node.slots is None and state is State.RUNNING:
             yield f"it has no slots at {name}"
+        if not all(1 <= len(host) <= BELOW_ROOT_WORKERS_MAX for host in branch.hosts):
+            yield f"its hosts at {name} have {[len(host) for host in branch.hosts]} workers"
         above[name] = branch
     hanging = sorted(rank for branch in above.values() for rank in branch.ranks)
     below = [name for branch in above.values() for name in branch.below]
@@ -305,7 +308,7 @@ def _of_node(node: Node) -> dict[str, Any]:
     return {
         "switch_name": branch.switch_name,
         "parent": branch.parent,
-        "ranks": branch.ranks,
+        "hosts": branch.hosts,
         "below": branch.below,
         "lease": dataclasses.asdict(node.slots) if node.slots is not None else None,
     }
@@ -313,7 +316,8 @@ def _of_node(node: Node) -> dict[str, Any]:
 
 def _node_of(fields: dict[str, Any]) -> Node:
     """A switch that has given its slots back has forgotten the job."""
-    branch = Branch(fields["switch_name"], fields["parent"], tuple(fields["ranks"]), tuple(fields["below"]))
+    hosts = fields["hosts"] if "hosts" in fields else [[rank] for rank in fields["ranks"]]  # of earlier releases
+    branch = Branch(fields["switch_name"], fields["parent"], tuple(map(tuple, hosts)), tuple(fields["below"]))
     slots = None if fields["lease"] is None else SlotRange(**fields["lease"])
     return Node(branch, slots, Phase.FORGOTTEN if slots is None else Phase.HOLDING, presumed=slots is not None)
 
@@ -321,6 +325,7 @@ def _node_of(fields: dict[str, Any]) -> Node:
 def _of_worker(worker: Worker) -> dict[str, Any]:
     return {
         **{name: getattr(worker, name) for name in _WORKER_FIELDS},
+        "host_id": worker.host_id.hex(),
         "can_move": worker.can_move,
         "endpoint": list(worker.endpoint),
         "presence": worker.presence.value,
@@ -339,5 +344,6 @@ def _worker_of(job: Job, rank: int, fields: dict[str, Any], now: float) -> Worke
         deadline=now,
         presence=presence if gone else Presence.GRANTED,
         can_move=fields.get("can_move", False),
+        host_id=bytes.fromhex(fields.get("host_id", "")),
         heard_at=now,
     )

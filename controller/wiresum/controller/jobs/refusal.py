@@ -23,6 +23,7 @@ from wiresum.join.served import JOB_ID_BYTES
 HOST_NAME_BYTES_MAX = 255
 SOFTWARE_VERSION_BYTES_MAX = 64
 ATTEMPT_BYTES_MAX = 64
+HOST_ID_BYTES_MAX = 64
 AGREED_MAX = 16
 AGREED_BYTES_MAX = 64
 """Of a name, and of a value."""
@@ -55,6 +56,8 @@ def check_join(request: join.JoinRequest) -> None:
         attempt=(request.attempt, ATTEMPT_BYTES_MAX),
         job_token=(request.job_token, JOB_TOKEN_BYTES_MAX),
     )
+    if len(request.host_id) > HOST_ID_BYTES_MAX:
+        raise _invalid("host_id", f"has {len(request.host_id)} bytes: it can have {HOST_ID_BYTES_MAX} at most")
     if len(request.agreed) > AGREED_MAX:
         raise _invalid("agreed", f"has {len(request.agreed)} settings: it can have {AGREED_MAX} at most")
     for name, value in request.agreed.items():

@@ -145,6 +145,7 @@ def _lease(lease: Lease, state: State, counted: Mapping[str, JobCounters], now: 
         threads=lease.threads,
         uncounted=any(name not in counted for name in _told(lease)),
         switches=_nodes(lease, counted),
+        streams=sum(len(node.branch.hosts) for node in lease.nodes.values()),
     )
 
 

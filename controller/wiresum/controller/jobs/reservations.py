@@ -47,7 +47,7 @@ class Reservations:
         if len(self._kept) >= self._limits.reservations_max:
             raise Refusal("RESOURCE_EXHAUSTED", f"{len(self._kept)} created jobs wait for workers, and no more can")
         quotas.check_possible(request.tenant, slots=max(1, request.slots), worker_threads=request.world_size)
-        cluster.check_size(request.world_size)
+        cluster.check_size(request.world_size, sharing=True)
         self._check_switch(request, cluster, quotas.of(request.tenant).switch_percent)
         keep_s = min(request.keep_seconds or self._limits.keep_s_default, self._limits.keep_s_max)
         unix_now = now + self._unix_offset

@@ -1,8 +1,9 @@
 """The switches of a job, which form a tree, and what each of them has been told. Pure.
 
 A job uses the smallest part of the configured tree that covers its hosts; for most jobs that is one switch. It has the
-same number, key and lease size at all its switches. Each switch numbers its contributors: the job's workers first, by
-rank, then the switches right below (docs/protocol.md, section 8).
+same number, key and lease size at all its switches. Each switch numbers its contributors: the job's hosts first, by
+their first rank, then the switches right below (docs/protocol.md, section 8). Workers of one host that share their
+stream are one contributor; one that shares it with nobody is a host by itself.
 
 The root is told of the job first and the leaves last, so that no switch sends sums to one that does not know the job;
 they forget it in the other order. A switch that cannot be told to forget it does not hold up those above: its packets
@@ -29,14 +30,19 @@ class Branch:
     switch_name: str
     parent: str
     """Name of the switch above; empty: this is the root."""
-    ranks: tuple[int, ...]
-    """Of the job's workers that hang on it, by number."""
+    hosts: tuple[tuple[int, ...], ...]
+    """The ranks of each host that hangs on it, by number."""
     below: tuple[str, ...] = ()
     """Names of the switches right below, whose numbers follow."""
 
     @property
+    def ranks(self) -> list[int]:
+        """Of the job's workers that hang on it."""
+        return [rank for host in self.hosts for rank in host]
+
+    @property
     def contributors(self) -> int:
-        return len(self.ranks) + len(self.below)
+        return len(self.hosts) + len(self.below)
 
     @property
     def contributors_max(self) -> int:
@@ -44,7 +50,7 @@ class Branch:
 
     def number_of(self, switch_name: str) -> int:
         """Of a switch right below."""
-        return len(self.ranks) + self.below.index(switch_name)
+        return len(self.hosts) + self.below.index(switch_name)
 
 
 def shape_at(branch: Branch, threads: int) -> JobShape:

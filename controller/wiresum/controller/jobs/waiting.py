@@ -63,12 +63,13 @@ class WaitingRoom:
         """Of the queue."""
         return len(self._queue)
 
-    def check_can_form(self, job: Job, waiting: Sequence[Job]) -> None:
-        """Raises a `Refusal` if it could never run, or if too many jobs form or wait. `waiting`: all of those."""
+    def check_can_form(self, job: Job, waiting: Sequence[Job], *, sharing: bool) -> None:
+        """Raises a `Refusal` if it could never run, or if too many jobs form or wait. `waiting`: all of those.
+        `sharing`: workers of one host may share a stream."""
         self._quotas.check_possible(job.tenant, worker_threads=job.members.world_size)
         if not job.terms.reserved:
             self._quotas.check_priority(job.tenant, job.terms.priority)
-        self._cluster.check_size(job.members.world_size)
+        self._cluster.check_size(job.members.world_size, sharing=sharing)
         self._quotas.check_waiting(job, waiting)
         address = counted_as(job.terms.asker.address)
         here = sum(bool(address) and counted_as(other.terms.asker.address) == address for other in waiting)
@@ -401,14 +402,15 @@ def _overfull(tree: Tree) -> Branch | None:
 def _too_many_at(lease: Lease, tree: Tree) -> str:
     branch = _overfull(tree)
     assert branch is not None
-    name, workers = branch.switch_name, len(branch.ranks)
+    name, hosts = branch.switch_name, len(branch.hosts)
     room = branch.contributors_max - len(branch.below)
     why = f"one switch sums for {branch.contributors_max}"
     if branch.parent:
         why = f"a switch that has another above it, as {name} has {branch.parent}, sums for {branch.contributors_max}"
     if branch.below:
         why += f", and {in_words(branch.below)} below it count among them"
+    counted = "" if hosts == len(branch.ranks) else " (those of one host count once)"
     return (
-        f"{lease} has {workers} workers on hosts of {name}, and at most {room} can be there: {why}. Start fewer on "
-        f"these hosts, and the others on hosts of another switch of the tree (docs/cluster.md, Racks)"
+        f"{lease} has {hosts} workers{counted} on hosts of {name}, and at most {room} can be there: {why}. Start fewer "
+        f"on these hosts, and the others on hosts of another switch of the tree (docs/cluster.md, Racks)"
     )
