@@ -27,6 +27,7 @@ VARIABLES = {
     "WIRESUM_DEVICE": ("eth1", "device", "eth1"),
     "WIRESUM_OFFLOAD": ("off", "offload", False),
     "WIRESUM_SPARSE": ("no", "sparse", False),
+    "WIRESUM_SHARE": ("0", "share", False),
     "WIRESUM_KEY": ("0xdeadbeef", "key", 0xDEADBEEF),
     "WIRESUM_TLS": ("/etc/wiresum/tls", "tls", "/etc/wiresum/tls"),
     "WIRESUM_INSECURE": ("1", "insecure", True),

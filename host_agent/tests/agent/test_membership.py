@@ -114,7 +114,7 @@ def threads_of_memberships() -> list[str]:
 
 
 def test_a_grant_holds_what_the_service_replied(server: JoinServer, driver: RecordingDriver) -> None:
-    first, second = join_all(config_of(server.port, slots=64, key=77), 2)
+    first, second = join_all(config_of(server.port, slots=64, key=77, share=False), 2)
     grant = second.grant
     assert (grant.job, grant.key, grant.worker, grant.workers) == (1, driver.entries[0].key, 1, 2)
     assert (grant.lanes, grant.threads, grant.slots) == (100, 4, 64)

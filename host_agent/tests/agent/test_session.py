@@ -122,7 +122,7 @@ def test_a_null_pointer_is_refused_where_none_says_that_a_worker_has_no_part(job
 def test_only_data_ports_within_the_configured_range_are_used(control: str) -> None:
     first = unused_port(4)
     ports = f"{first}-{first + 3}"
-    sessions = join_all(control, 2, threads=2, ports=ports)
+    sessions = join_all(control, 2, threads=2, ports=ports, share=False)
     client = Client(int(control.rpartition(":")[2]))
     try:
         (listed,) = client.jobs()
@@ -141,7 +141,7 @@ def test_only_data_ports_within_the_configured_range_are_used(control: str) -> N
 def test_a_job_over_several_switches_has_counters_for_each(start_switch: Callable[..., str]) -> None:
     group = start_switch(slots=128, multicast="239.192.8.0")
     endpoints = [start_switch(), start_switch(slots=64), group]
-    sessions = join_all("+".join(endpoints), 3, threads=1)
+    sessions = join_all("+".join(endpoints), 3, threads=1, share=False)
     try:
         before = [session.stats() for session in sessions]
         data = [array.array("i", range(rank, 300 * 360 + rank)) for rank in range(3)]
@@ -169,7 +169,8 @@ def test_the_first_sum_detects_chunks_that_went_to_different_switches(
     start_switch: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The workers join the aggregators in the same order, but deal chunks to them in different orders."""
-    config = AgentConfig(switch="+".join(start_switch() for _ in range(2)), threads=1, join_timeout_s=PATIENCE_S)
+    switches = "+".join(start_switch() for _ in range(2))
+    config = AgentConfig(switch=switches, threads=1, join_timeout_s=PATIENCE_S, share=False)
     dealt = JobMembership.join
 
     def join(rank: int) -> Session:
@@ -198,7 +199,7 @@ def test_results_arrive_by_multicast_if_the_switch_uses_it() -> None:
         switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=512, multicast="239.192.7.0")
         server = JoinServer(cleanup.enter_context(closing(switch)))
         cleanup.callback(server.stop, 1.0)
-        sessions = join_all(f"{HOST}:{server.start(HOST, 0)}", 3, threads=2)
+        sessions = join_all(f"{HOST}:{server.start(HOST, 0)}", 3, threads=2, share=False)
         for _ in range(rounds):
             data = [array.array("i", [rank + 1] * elements) for rank in range(3)]
             submitted = [s.submit([whole(v)], dtype=Dtype.I32) for s, v in zip(sessions, data, strict=True)]
@@ -372,7 +373,9 @@ def sum_all(sessions):
 mtu(1500)
 switch = SoftwareSwitch(bind="127.0.0.1", port=0, threads=1, slots=512)
 server = JoinServer(switch)
-config = AgentConfig(switch=f"127.0.0.1:{server.start('127.0.0.1', 0)}", offload=sys.argv[1] == "offload")
+config = AgentConfig(
+    switch=f"127.0.0.1:{server.start('127.0.0.1', 0)}", offload=sys.argv[1] == "offload", share=False
+)
 with ThreadPoolExecutor(2) as pool:
     sessions = list(pool.map(lambda rank: Session.join(config, job_name="j", rank=rank, world_size=2), range(2)))
 sum_all(sessions)

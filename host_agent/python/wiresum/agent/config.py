@@ -247,6 +247,11 @@ class AgentConfig:
         default_shown="any free ones",
         problem=_ports_problem,
     )
+    share: bool = _setting(
+        True,
+        "1: this worker shares one stream to the switch with the other workers of its job on this host. 0 is for "
+        "measuring",
+    )
     threads: int = _setting(
         0,
         "threads of the data path, for each aggregator; a job uses the smallest value of all workers",

@@ -30,8 +30,6 @@ EXACT_ELEMENTS_MAX = {"auto": 4096, "adaptive": 4096, "exact": 2**64 - 1, "block
 _OF_THE_DATA_PATH = ("job", "key", "worker", "workers", "lanes", "slots", "threads")
 """Of a JoinReply's fields."""
 
-_ALONE = {"host_number": 0, "host_ranks": "", "host_secret": ""}
-"""With which ranks of its host a worker shares its stream: services group none yet."""
 _POSITION_BYTES = 4
 _ROUND_FIRST = 1
 """In every lease, and so the position of a slot by which nothing has come."""
@@ -102,6 +100,8 @@ class JobMembership:
         if self._fallback is not None:
             self._fallback.know(next(iter(aggregators)).membership.grant)
         self._causes = Causes(aggregators, self._job_name)
+        if self.sharing[:1] == [self._rank]:
+            log.info("%d workers of this host share one stream in job '%s'", len(self.sharing), self._job_name)
         with self._moving:
             said: list[tuple[str, dict[str, object]]] = [
                 ("aggregator", _place(aggregator, self._moved.pop(index, aggregator.membership.grant)))
@@ -208,6 +208,12 @@ class JobMembership:
         return next(iter(self._aggregators)).membership.grant.members_secret
 
     @property
+    def sharing(self) -> list[int]:
+        """The ranks of this host with one stream to the switch, or none if this worker has its own."""
+        assert self._aggregators is not None, "it has joined"
+        return list(next(iter(self._aggregators)).membership.grant.sharing.ranks)
+
+    @property
     def service(self) -> str:
         """Of each aggregator the endpoint that serves the job now, with `+` between them."""
         assert self._aggregators is not None, "it has joined"
@@ -257,14 +263,18 @@ class JobMembership:
 
 def _place(aggregator: Aggregator, grant: JoinReply) -> dict[str, object]:
     """What the data path must know of an aggregator, and of its grant."""
+    sharing = grant.sharing
+    is_switch_used = len(sharing.ranks) < grant.workers
     return {name: getattr(grant, name) for name in _OF_THE_DATA_PATH} | {
         "switch": aggregator.switch,
         "own_address": aggregator.address,
         "switch_address": grant.switch_endpoint.address,
-        "switch_port": grant.switch_endpoint.port,
+        "switch_port": grant.switch_endpoint.port if is_switch_used else 0,
         "group_address": grant.results_group.address or "0.0.0.0",
-        "group_port": grant.results_group.port,
-        **_ALONE,
+        "group_port": grant.results_group.port if is_switch_used else 0,
+        "host_number": sharing.number,
+        "host_ranks": ",".join(map(str, sharing.ranks)),
+        "host_secret": sharing.secret.hex(),
     }
 
 

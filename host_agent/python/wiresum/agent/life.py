@@ -77,6 +77,7 @@ class Worker:
 
 _KEPT = ("slots", "threads", "lanes", "workers", "rank")
 """Of a lease, by the one after it."""
+_OTHERS = "this worker had {}, and would have {}"
 _LEFT = messages.JobEnded(cause=messages.JobEnded.WORKER_LEFT)
 
 
@@ -285,6 +286,8 @@ class Life:
             for name in _KEPT:
                 if getattr(grant, name) != getattr(before, name):
                     raise ValueError(f"{name} would be {getattr(grant, name)}, and must be {getattr(before, name)}")
+            if grant.sharing.ranks != before.sharing.ranks:
+                raise ValueError(_OTHERS.format(*map(_streams, (before, grant))))
             if len(roles) != grant.slots:
                 raise ValueError(f"{len(roles)} roles were given for {grant.slots} slots")
             assert self.worker.move is not None, "it has halted"
@@ -527,6 +530,11 @@ class Life:
 
     def _fork(self) -> Phase:
         return Phase.INERT
+
+
+def _streams(grant: messages.JoinReply) -> str:
+    ranks = ", ".join(map(str, grant.sharing.ranks))
+    return f"a stream that ranks {ranks} share" if ranks else "a stream of its own"
 
 
 def aborted(reason: str) -> messages.JobEnded:

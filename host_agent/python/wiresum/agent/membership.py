@@ -36,6 +36,7 @@ from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption, ask_until_granted, with_address
 from wiresum.agent.life import Halt, Life, Move, Output, Worker
 from wiresum.agent.life_table import ABORT_S_MAX, LEAVE_S_MAX, Event, Phase
+from wiresum.agent.machine import host_id
 from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.orders import Abort
 from wiresum.agent.search import ATTEMPT_BYTES, NOT_READY, Fallback, Services
@@ -172,6 +173,7 @@ class Membership:
             agreed=agreed,
             admission=admission,
             can_move=can_move,
+            host_id=host_id() if config.share else b"",
         )
         try:
             control = Control(config, world)

@@ -27,8 +27,8 @@ class GroupWatch:
         """`before`: what was counted under other grants."""
         self.silent = False
         """Does nothing come by the group?"""
-        self._group = grant.results_group.address
-        """Empty: there is none."""
+        self._group = grant.results_group.address if not grant.HasField("sharing") else ""
+        """Empty: there is none, or results come by the first worker of this host."""
         self._where = where
         self._slots = grant.slots
         self._before = self._heard = before

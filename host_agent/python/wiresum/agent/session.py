@@ -161,7 +161,7 @@ class Session:
         return self.native.take_completed(timeout_s)
 
     def stats(self) -> SessionStats:
-        return session_stats_of(self.native.stats(), self.native.switches)
+        return session_stats_of(self.native.stats(), self.native.switches, self._membership.sharing)
 
     def abort(self, reason: str) -> None:
         """Ends the job for everybody, with `reason`. Pending and later operations here fail with it, too."""

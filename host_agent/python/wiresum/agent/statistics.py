@@ -99,16 +99,20 @@ class SessionStats(TrafficStats):
     aggregators: tuple[AggregatorStats, ...]
     transport: str
     """What packets go by, as it was obtained: "udp", or "xdp (native, zero copy)"."""
+    sharing: tuple[int, ...]
+    """The ranks of this host that share one stream to the switch, this worker's among them; empty: it has its own."""
     sparse: SparseStats
     exact_sums: int
     """Collectives whose sums of floats were rounded once (AgentConfig.precision)."""
 
 
-def session_stats_of(raw: Mapping[str, Any], switches: Sequence[str]) -> SessionStats:
-    """From what the native session gives; `switches` are the aggregators' control endpoints, in its order."""
+def session_stats_of(raw: Mapping[str, Any], switches: Sequence[str], sharing: Sequence[int]) -> SessionStats:
+    """From what the native session gives; `switches` are the aggregators' control endpoints, in its order; `sharing`:
+    as in `SessionStats`."""
     parts = zip(raw["aggregators"], switches, strict=True)
     own = {
         "aggregators": tuple(AggregatorStats(**part, switch=switch) for part, switch in parts),
+        "sharing": tuple(sharing),
         "sparse": SparseStats(**raw["sparse"]),
     }
     return SessionStats(**(dict(raw) | own))

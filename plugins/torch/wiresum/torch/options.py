@@ -32,6 +32,7 @@ class Options:
     slots: int | None = None
     spin_us: int | None = None
     sparse: bool | None = None
+    share: bool | None = None
     transport: str | None = None
     device: str | None = None
     offload: bool | None = None
