@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from wiresum.cli.options import json_option
 from wiresum.cli.rates import REFUSED
 from wiresum.cli.service import Service, ServiceError, service_options
-from wiresum.cli.text import as_dict, duration, scarcest, switches_of, table, visible
+from wiresum.cli.text import as_dict, duration, scarcest, switches_of, table, visible, workers_of
 from wiresum.cli.versions import of_controller, of_switch
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def jobs(context: click.Context, service: Service, as_json: bool, ended: bool) -
 
     RESULTS: packets with a sum. RESENT: results that a worker asked for again. DROPPED: packets that belong to no slot
     of the job. A ? means that the switch does not report it. spine+2 is a tree of three switches: spine, and two below
-    it, with as many SLOTS at each. CALLER: who asked for the job first.
+    it, with as many SLOTS at each. 8/8 in 2 WORKERS: all eight have joined, and those of one host share a stream.
+    CALLER: who asked for the job first.
 
     With --ended and a worker's certificate you see the jobs of its own tenants; operators see all.
     """
@@ -153,7 +154,7 @@ def _row(job: join.JobReport) -> tuple[str, ...]:
         str(job.job) if job.slots else "-",
         job.name,
         job.state,
-        f"{job.joined}/{job.world_size}",
+        workers_of(job),
         switches_of(job.switch_name, len(job.switches)) or "-",
         f"{job.slot_base}+{job.slots}" if job.slots else "-",
         *(["?"] * 3 if job.uncounted else _counts(job)),

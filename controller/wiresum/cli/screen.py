@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wiresum.cli.rates import HEARTBEAT_LATE_MS, JobRates, Rates, Sample, key_of, rates_of, stray_rate
-from wiresum.cli.text import counted, duration, most_taken, switches_of, visible
+from wiresum.cli.text import counted, duration, most_taken, switches_of, visible, workers_of
 from wiresum.cli.versions import of_switch
 from wiresum.join.trees import packets_behind, silent_switches
 
@@ -113,7 +113,7 @@ def _jobs(report: join.Report, rates: Rates, sort: str) -> Table:
         table.add_row(
             visible(job.name),
             _state(job.state),
-            f"{job.joined}/{job.world_size}",
+            workers_of(job),
             visible(switches_of(job.switch_name, len(job.switches))) or UNKNOWN,
             str(job.slots) if job.slots else UNKNOWN,
             *_figures(found),

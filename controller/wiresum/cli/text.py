@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from wiresum import join
+
 
 def table(rows: Iterable[Sequence[str]]) -> str:
     """Lines with their columns under each other; the first row is the heading."""
@@ -50,6 +52,12 @@ def scarcest(room: Mapping[str, int], taken: Mapping[str, int]) -> tuple[float, 
 def switches_of(root: str, count: int) -> str:
     """A job's tree of `count` switches: the root, and how many are below it. Empty: the job has no switch."""
     return f"{root}+{count - 1}" if count > 1 else root
+
+
+def workers_of(job: join.JobReport) -> str:
+    """How many have joined, of how many, and how many streams they have to their switches if some share one."""
+    shared = f" in {job.streams}" if 0 < job.streams < job.joined else ""
+    return f"{job.joined}/{job.world_size}{shared}"
 
 
 def duration(seconds: float) -> str:
