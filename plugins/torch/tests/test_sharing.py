@@ -1,0 +1,122 @@
+"""Workers of one host share one stream to the switch. Nothing is to be set, and sums have the bits of workers that do
+not share."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import wiresum.torch
+from wiresum.agent import WorkerLostError
+from wiresum_lab.processes import wait_until
+from wiresum_lab.ranks.cluster import Cluster, await_marks
+
+from .test_failure import until_it_fails
+
+MakeCluster = Callable[..., Cluster]
+ELEMENTS = 20_000
+
+
+def sharing_of(group: dist.ProcessGroup | None = None) -> tuple[tuple[int, ...], str]:
+    network = wiresum.torch.stats(group).network
+    assert network is not None
+    return network.sharing, network.transport
+
+
+def shares(rank: int, size: int) -> None:
+    tensor = torch.full((1000,), float(rank))
+    dist.all_reduce(tensor)
+    assert (tensor == size * (size - 1) / 2).all()
+    assert sharing_of() == ((0, 1, 2), "shared memory")
+    apart = dist.new_group(pg_options=wiresum.torch.Options(share=False))
+    dist.all_reduce(tensor, group=apart)
+    assert sharing_of(apart) == ((), "udp")
+    some = dist.new_group([0, 2])
+    if rank != 1:
+        dist.all_reduce(tensor, group=some)
+        assert sharing_of(some) == ((0, 1), "shared memory"), "ranks are those of the group"
+
+
+def test_workers_of_a_host_share_a_stream_unless_they_are_told_not_to(make_cluster: MakeCluster) -> None:
+    make_cluster(3).run(shares)
+
+
+KINDS: list[dict[str, Any]] = [{}, {"bits": 16}, {"bits": 8}, {"precision": "exact"}, {"precision": "adaptive"}]
+
+
+def sums_alike(rank: int, size: int) -> None:
+    random = torch.Generator().manual_seed(rank)
+    wide = torch.randn(ELEMENTS, generator=random) * torch.exp2(20 * torch.rand(ELEMENTS, generator=random))
+    sparse = torch.where(torch.arange(ELEMENTS) // 720 % (rank + 2) == 0, wide, 0.0)
+    integers = torch.randint(-(2**31), 2**31, (ELEMENTS,), generator=random).to(torch.int32)
+    for kind in KINDS:
+        groups = [dist.new_group(pg_options=wiresum.torch.Options(share=share, **kind)) for share in (True, False)]
+        for values in (wide, wide[:1000], sparse, integers, wide.bfloat16()):
+            for operation in (dist.ReduceOp.SUM, *([dist.ReduceOp.AVG] if values.is_floating_point() else [])):
+                sums = [values.clone() for _ in groups]
+                for group, tensor in zip(groups, sums, strict=True):
+                    dist.all_reduce(tensor, op=operation, group=group)
+                assert sums[0].view(torch.uint8).equal(sums[1].view(torch.uint8)), (kind, values.dtype, operation)
+        assert [bool(sharing_of(group)[0]) for group in groups] == [True, False]
+        for group in groups:
+            dist.destroy_process_group(group)
+
+
+def test_sums_of_workers_that_share_have_the_bits_of_those_that_do_not(make_cluster: MakeCluster) -> None:
+    make_cluster(3).run(sums_alike)
+
+
+def is_lost(rank: int, size: int, marks: Path, lost: int) -> None:
+    dist.barrier()
+    (marks / str(rank)).touch()
+    if rank == lost:
+        await_marks(marks, size + 1)  # and is killed meanwhile
+        return
+    error = until_it_fails(lambda: dist.all_reduce(torch.ones(200_000)))
+    assert isinstance(error.__cause__, WorkerLostError) and error.__cause__.rank == lost, repr(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_killed_worker_is_named_whether_it_sums_for_its_host_or_not(
+    hasty_service: str, make_cluster: MakeCluster, marks: Path, lost: int
+) -> None:
+    cluster = make_cluster(3, variables={"WIRESUM_SWITCH": hasty_service})
+    cluster.start(is_lost, marks, lost)
+    await_marks(marks, 3)
+    cluster.kill(lost)
+    cluster.collect(ranks=[rank for rank in range(3) if rank != lost])
+
+
+def goes_on(rank: int, size: int, marks: Path) -> bool:
+    """While its marks are awaited some worker stands still."""
+    right = True
+    for number in range(60):
+        if number == 20:
+            (marks / str(rank)).touch()
+        tensor = torch.full((50_000,), float(number + rank))
+        dist.all_reduce(tensor)
+        right &= bool((tensor == 3 * number + 3).all())
+    return right
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_worker_that_stood_still_goes_on(make_cluster: MakeCluster, marks: Path, stopped: int) -> None:
+    cluster = make_cluster(3)
+    cluster.start(goes_on, marks)
+    await_marks(marks, 1)
+    process = cluster.processes[stopped].pid
+    assert process is not None
+    os.kill(process, signal.SIGSTOP)
+    state = Path(f"/proc/{process}/stat")
+    wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "the worker stands still")
+    os.kill(process, signal.SIGCONT)
+    assert cluster.collect() == [True] * 3
