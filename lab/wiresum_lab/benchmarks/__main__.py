@@ -17,6 +17,7 @@ BENCHMARKS = {
     "compress": ("compress", "training steps with compressed gradients"),
     "aggregators": ("switches.aggregators", "a job on one, two and four software switches on links of their own"),
     "racks": ("switches.racks", "racks of workers below a spine: trees, one switch, and Gloo"),
+    "hosts": ("switches.hosts", "several workers on each host: one stream for all, one for each, and Gloo"),
     "tcp": ("tcp", "a job beside TCP connections on one link"),
     "precision": ("precision", "error and cost of sums of floats: exact, in blocks, and over Gloo"),
     "gradients": (

@@ -28,11 +28,12 @@ AnyCase = TypeVar("AnyCase")
 AnyTurn = TypeVar("AnyTurn", bound="TurnCase")
 
 
-def parser_of(description: str | None, *, records: str, workers: int) -> argparse.ArgumentParser:
+def parser_of(description: str | None, *, records: str, workers: int | None) -> argparse.ArgumentParser:
     """The options that all these benchmarks have; each adds its own. `description` is the module's docstring, whose
-    first line is shown; `records` is where its records go."""
+    first line is shown; `records` is where its records go; without `workers` their number is no option."""
     parser = argparse.ArgumentParser(description=description.partition("\n")[0] if description else None)
-    parser.add_argument("--workers", type=int, default=workers, help="workers (default: %(default)s)")
+    if workers is not None:
+        parser.add_argument("--workers", type=int, default=workers, help="workers (default: %(default)s)")
     parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of every link (default: %(default)s)")
     parser.add_argument("--json", type=Path, default=Path(records), help="where the records go (default: %(default)s)")
     return parser

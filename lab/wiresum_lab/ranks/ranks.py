@@ -118,7 +118,8 @@ class Ranks:
         for rank, worker in enumerate(self.site.workers):
             common = {
                 "RANK": str(rank),
-                "LOCAL_RANK": "0",
+                "LOCAL_RANK": str(self.site.workers[:rank].count(worker)),
+                "LOCAL_WORLD_SIZE": str(self.site.workers.count(worker)),
                 "WORLD_SIZE": str(self.size),
                 "MASTER_ADDR": self.site.workers[0].management_address,
                 "MASTER_PORT": str(port),

@@ -28,7 +28,7 @@ from wiresum.join.constants import AGGREGATORS_MAX
 from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Case as DenseCase
 from wiresum_lab.benchmarks.against_gloo_and_mpi.records import physical_bound_mbit, ring_bound_mbit
 from wiresum_lab.benchmarks.program import BLOCK, add_tensor, parser_of, run, table_of, take_turns
-from wiresum_lab.benchmarks.switches.cases import RANK, SwitchesCase, go
+from wiresum_lab.benchmarks.switches.cases import RANK, SwitchesCase, choice, go
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
 from wiresum_lab.ranks.ranks import GLOO, start_on_star
@@ -59,7 +59,7 @@ def measure(options: argparse.Namespace, console: Console) -> list[Case]:
     link = Link(options.link_mbit, loss=options.loss)
     with Star(options.workers, link, aggregators=max(options.aggregators)) as star:
         ends = [host.control_endpoint for host in star.aggregators]
-        choices = [f"{count}={'+'.join(ends[:count])}" for count in options.aggregators]
+        choices = [choice(str(count), switch="+".join(ends[:count])) for count in options.aggregators]
         with start_on_star("aggregators", star, options.logs, RANK, *choices) as ranks:
             for sparsity in options.sparsities:
                 groups = [*map(str, options.aggregators), *([] if options.loss else [GLOO])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,11 @@ from wiresum_lab.benchmarks.program import TurnCase, sum_once
 from wiresum_lab.ranks.ranks import Ranks
 
 RANK = "wiresum_lab.benchmarks.switches.rank"
+
+
+def choice(name: str, **options: object) -> str:
+    """An argument of `RANK`: a group of this name, with these of `wiresum.torch.Options`."""
+    return f"{name}={json.dumps(options)}"
 
 
 @dataclass

@@ -32,7 +32,7 @@ from rich.table import Table
 from wiresum.join.constants import P4RUNTIME_PORT
 from wiresum_lab.benchmarks.against_gloo_and_mpi.records import physical_bound_mbit, ring_bound_mbit, tensor_wire_bytes
 from wiresum_lab.benchmarks.program import add_tensor, parser_of, run, table_of, take_turns
-from wiresum_lab.benchmarks.switches.cases import RANK, SwitchesCase, go
+from wiresum_lab.benchmarks.switches.cases import RANK, SwitchesCase, choice, go
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import RACKS_MAX, STAR_DEVICE, UPLINK_DEVICE, Host, Star
 from wiresum_lab.ranks.ranks import GLOO, Ranks, Site
@@ -82,7 +82,7 @@ def started(star: Star, logs: Path) -> Ranks:
         options = ["--port", str(SPINE_DATA_PORT)]
         spine = ranks.start_switch(star.switch, *options, name="spine-alone", control=control)
         tree = star.manager.control_endpoint
-        choices = [f"{RACKS}={tree}", f"{SPINE}={spine}"]
+        choices = [choice(RACKS, switch=tree), choice(SPINE, switch=spine)]
         ranks.start_torch(RANK, STAR_DEVICE, *choices, variables=lambda worker: worker.variables(tree))
 
     return Ranks("racks", Site.of_star(star), logs, start)

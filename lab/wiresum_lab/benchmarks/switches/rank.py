@@ -1,13 +1,14 @@
-"""One rank of a benchmark that compares switches: a process with a group over each choice of them, and one of Gloo.
+"""One rank of a benchmark that compares switches, or ways to them: a process with a group for each, and one of Gloo.
 
     prepare ELEMENTS BLOCK SPARSITY DRAW      the tensor's blocks are chosen, the same at all ranks
 
-and the commands of `SummingRank`. A group is a name of the arguments NAME=SWITCH, where SWITCH is as in WIRESUM_SWITCH,
-or "gloo". Values are small integers, so that every sum is exact in whatever order it is made.
+and the commands of `SummingRank`. A group is a name of the arguments NAME=OPTIONS (`cases.choice`), or "gloo". Values
+are small integers, so that every sum is exact in whatever order it is made.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from wiresum_lab.ranks.rank import SummingRank, main
 class Rank(SummingRank):
     def __init__(self, device: str, *choices: str) -> None:
         pairs = (choice.split("=", 1) for choice in choices)
-        super().__init__(device, **{name: wiresum.torch.Options(switch=switch) for name, switch in pairs})
+        super().__init__(device, **{name: wiresum.torch.Options(**json.loads(options)) for name, options in pairs})
 
     def prepare(self, elements: int, block: int, sparsity: float, draw: int) -> None:
         present = chosen_blocks(-(-elements // block), "aligned", sparsity, draw, 0)
