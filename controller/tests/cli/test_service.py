@@ -13,6 +13,11 @@ def test_an_endpoint_without_a_port_gets_the_default_port() -> None:
     assert Service("10.0.0.1, b:1").targets == ("10.0.0.1:43487", "b:1")
 
 
+def test_the_switch_of_a_training_is_named_by_where_it_serves() -> None:
+    with pytest.raises(click.BadParameter, match="WIRESUM_SWITCH=local each training starts a switch of its own"):
+        Service("local")
+
+
 def test_each_aggregator_has_a_service_of_its_own() -> None:
     service = Service("10.0.0.1, b:1 + c")
     assert service.switch == "10.0.0.1:43487,b:1+c:43487"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from wiresum import join
-from wiresum.cli.text import as_dict, duration, table, visible
+from wiresum.cli.text import as_dict, duration, table, visible, workers_of
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,9 @@ def test_a_message_becomes_an_object_with_all_its_fields() -> None:
     (found,) = job["workers"]
     assert (found["peer"]["rank"], found["contributions"]) == (1, 1 << 60)
     assert (found["tensor_last"], found["endpoint"]) == (None, None)
+
+
+def test_workers_that_share_streams_are_counted_with_them() -> None:
+    of = [(0, 8, 0), (3, 8, 0), (8, 8, 8), (8, 8, 2), (1, 1, 1)]
+    jobs = (join.JobReport(joined=joined, world_size=size, streams=streams) for joined, size, streams in of)
+    assert [*map(workers_of, jobs)] == ["0/8", "3/8", "8/8", "8/8 in 2", "1/1"]

@@ -70,6 +70,12 @@ class Service:
         `timeout_s` is for each report. `timing`: of who asks it again and again."""
         from wiresum.join.constants import CONTROL_PORT
 
+        if targets == "local":
+            raise click.BadParameter(
+                "with WIRESUM_SWITCH=local each training starts a switch of its own: name where it serves, as "
+                "`wiresum.torch.stats().service` says",
+                param_hint="--switch",
+            )
         named = [[target.strip() for target in part.split(",") if target.strip()] for part in targets.split("+")]
         if not all(named):
             raise click.BadParameter("at least one HOST:PORT is needed", param_hint="--switch")

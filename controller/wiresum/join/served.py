@@ -1,4 +1,4 @@
-"""The jobs that a fallback switch serves, as the worker that starts it says, and what a job's secret proves.
+"""The jobs that a worker's own switch serves, as the worker that starts it says, and what a job's secret proves.
 
 The secret is `members_secret` of the job's first grant, which only its workers and its services know. A worker that
 would go on with its job shows an id that is made of it. The fallback, before that, shows a proof that is made of it, so
@@ -28,13 +28,15 @@ class ServedJob(NamedTuple):
     slots: int
 
 
-def pack(jobs: Iterable[ServedJob]) -> bytes:
-    return json.dumps(list(jobs)).encode()
+def pack(jobs: Iterable[ServedJob] | None) -> bytes:
+    """None: any job, as other switches do."""
+    return json.dumps(None if jobs is None else list(jobs)).encode()
 
 
-def unpack(message: bytes) -> list[ServedJob]:
+def unpack(message: bytes) -> list[ServedJob] | None:
     """Raises a ValueError or a TypeError."""
-    return [ServedJob(*fields) for fields in json.loads(message)]
+    jobs = json.loads(message)
+    return None if jobs is None else [ServedJob(*fields) for fields in jobs]
 
 
 def job_id(secret: bytes) -> bytes:

@@ -213,3 +213,9 @@ def test_a_diagnosis_asks_all_aggregators_and_names_one_that_does_not_answer(
     two[1].kill()
     assert f"{two[1].endpoint} does not answer" in worker.joined.diagnose(1)
     worker.leave()
+
+
+def test_a_switch_that_pytorch_starts_is_no_switch_for_others(network: Network) -> None:
+    with pytest.raises(JoinError, match="WIRESUM_SWITCH=local is for PyTorch") as caught:
+        Worker(network, AgentConfig(switch="local"))
+    assert caught.value.code == "FAILED_PRECONDITION"

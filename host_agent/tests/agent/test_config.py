@@ -183,6 +183,7 @@ def test_an_override_that_does_not_exist_is_a_type_error() -> None:
         ("WIRESUM_TENANT", "x" * 65),
         ("WIRESUM_PRIORITY", "1000001"),
         ("WIRESUM_PRIORITY", "high"),
+        ("WIRESUM_SWITCH", "local+a"),
         ("WIRESUM_FALLBACK", "host:"),
         ("WIRESUM_FALLBACK", "a:4000,b:4000"),
         ("WIRESUM_FALLBACK", "a+b"),
@@ -268,6 +269,7 @@ def test_each_of_several_aggregators_has_endpoints_of_its_own() -> None:
         dataclasses.replace(part, threads=0) for part in config.aggregators
     ), "the order does not matter"
     assert AgentConfig(switch="a:1").aggregators == (AgentConfig(switch="a:1"),)
+    assert AgentConfig(switch="local").switch == "local"
 
 
 def test_there_can_be_as_many_aggregators_as_the_native_core_takes() -> None:

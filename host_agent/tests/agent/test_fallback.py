@@ -127,7 +127,7 @@ def test_nobody_else_can_listen_at_its_port_before_it_while_it_serves_and_after_
         wait_until(each.serves, "it serves")
         assert nobody_can()
         os.kill(child_of(os.getpid(), each.target), signal.SIGKILL)
-        wait_until(lambda: not fallback._listens(each.target), "nothing listens")
+        wait_until(lambda: not fallback.listens(each.target), "nothing listens")
         assert nobody_can()
     each.give_back()
     wait_until(lambda: tries_to_listen(each.target, socket.SO_REUSEADDR), "the port is free")

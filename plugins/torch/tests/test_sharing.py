@@ -15,6 +15,8 @@ import torch.distributed as dist
 
 import wiresum.torch
 from wiresum.agent import WorkerLostError
+from wiresum.agent.fallback import listens
+from wiresum.torch import creation
 from wiresum_lab.processes import wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks
 
@@ -120,3 +122,52 @@ def test_a_worker_that_stood_still_goes_on(make_cluster: MakeCluster, marks: Pat
     wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "the worker stands still")
     os.kill(process, signal.SIGCONT)
     assert cluster.collect() == [True] * 3
+
+
+def sums_at_a_switch_of_its_own(rank: int, size: int) -> str:
+    some = dist.new_group([1, 2])
+    for group, members in ((None, [0, 1, 2]), (some, [1, 2])):
+        if rank in members:
+            tensor = torch.full((1000,), float(rank))
+            dist.all_reduce(tensor, group=group)
+            assert (tensor == sum(members)).all()
+            assert len(sharing_of(group)[0]) == len(members)
+            assert wiresum.torch.stats(group).service == wiresum.torch.stats().service
+    return wiresum.torch.stats().service
+
+
+def test_workers_of_one_host_need_no_switch_that_somebody_has_started(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(3, variables={"WIRESUM_SWITCH": "local"})
+    (service,) = {*cluster.run(sums_at_a_switch_of_its_own)}
+    assert listens(service)
+    cluster.stop()
+    wait_until(lambda: not listens(service), "the switch has ended with rank 0")
+
+
+def joins(rank: int, size: int, folder: str, local: int, elsewhere: int) -> str:
+    os.environ["WIRESUM_SWITCH"] = "local" if local in (rank, -1) else "127.0.0.1:9"
+    if rank == elsewhere:
+        creation.host_id = lambda: b"another"  # type: ignore[attr-defined]
+    try:
+        dist.init_process_group("wiresum", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    except ValueError as error:
+        return str(error)
+    return "joined"
+
+
+@pytest.mark.parametrize(
+    ("local", "elsewhere", "says"),
+    [
+        (0, -1, "is `local` at rank 0 alone"),
+        (1, -1, "is `local` at rank 1 alone"),
+        (-1, 1, "for workers of one host, and rank 1 is on another than rank 0: start a switch"),
+    ],
+)
+def test_a_worker_that_cannot_use_rank_0s_own_switch_says_so(
+    make_cluster: MakeCluster, tmp_path: Path, local: int, elsewhere: int, says: str
+) -> None:
+    cluster = make_cluster(2, grouped=False)
+    cluster.start(joins, str(tmp_path), local, elsewhere)
+    (said,) = cluster.collect(ranks=[1])
+    assert says in said
+    cluster.kill(0)  # it waits for rank 1

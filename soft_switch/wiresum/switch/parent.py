@@ -1,7 +1,8 @@
-"""What the worker says that has started this switch as its jobs' fallback (docs/operations.md, "Without any switch").
+"""What the worker says that has started this switch: as its jobs' fallback (docs/operations.md, "Without any switch"),
+or as the switch of its host (WIRESUM_SWITCH=local), which serves any job.
 
 Standard input is a Unix socket of theirs alone. The first message brings the socket to listen at, which the worker has
-held since its job began, so that no other process could take the port. Each message lists all jobs to serve.
+held before, so that no other process could take the port. Each message lists all jobs to serve.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ FIRST_MESSAGE_S_MAX = 10.0
 
 
 class Parent:
-    def __init__(self, process: int, channel: socket.socket, listener: socket.socket, jobs: list[ServedJob]) -> None:
+    def __init__(
+        self, process: int, channel: socket.socket, listener: socket.socket, jobs: list[ServedJob] | None
+    ) -> None:
         self.listener = listener
         self._process, self._channel, self._jobs = process, channel, jobs
         self._ended_at: float | None = None
@@ -53,8 +56,10 @@ class Parent:
         channel.settimeout(None)
         return cls(process, channel, socket.socket(fileno=listener), jobs)
 
-    def served(self, tls: Path | None) -> ServedJobs:
-        """The jobs that the worker names, from now on."""
+    def served(self, tls: Path | None) -> ServedJobs | None:
+        """The jobs that the worker names, from now on; None: any."""
+        if self._jobs is None:
+            return None
         from wiresum.controller.security.names import parse
         from wiresum.controller.service.served_jobs import ServedJobs
 
@@ -72,5 +77,5 @@ class Parent:
 
     def _hear(self, served: ServedJobs) -> None:
         while message := self._channel.recv(MESSAGE_BYTES_MAX):
-            served.replace(unpack(message))
+            served.replace(unpack(message) or [])
         log.debug("the worker that has started this switch says nothing any more")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from wiresum.agent.config import AgentConfig
+from wiresum.agent.config import LOCAL, AgentConfig
 from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
@@ -107,6 +107,12 @@ class Aggregators:
         `traffic` what went to and came from it. `on_ended` is called at most once, in another thread, when the job has
         ended at any of them for a reason that is not ours. `moving`: what moves the data path to another lease; None:
         nothing does. All of them may be called before this returns. `fallback`: of a job with one aggregator."""
+        if config.switch == LOCAL:
+            raise JoinError(
+                f"cannot join job '{job_name}': WIRESUM_SWITCH=local is for PyTorch, whose rank 0 starts a switch. "
+                f"Start one with `wiresum switch`, and name it",
+                code="FAILED_PRECONDITION",
+            )
         give_up_at = world.clock.now() + config.join_timeout_s
         parts = config.aggregators
         threads = config.threads or (default_threads(len(parts)) if config.transport == "udp" else 1)

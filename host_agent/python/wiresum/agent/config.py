@@ -37,6 +37,8 @@ CONTROL_ENDPOINTS_MAX = 8
 PRECISIONS = ("auto", "adaptive", "exact", "block")
 TRANSPORTS = ("udp", "xdp", "dpdk")
 AUTO, OFF = "auto", "off"
+LOCAL = "local"
+"""For `switch`: PyTorch's rank 0 starts one, and says where."""
 DEVICE_BYTES_MAX = 4096
 
 
@@ -103,6 +105,8 @@ def _within(least: int, most: int) -> Callable[[int], str]:
 
 def _endpoints_of(switch: str) -> list[list[str]]:
     """Of each aggregator those of the active service and its standbys, with their ports."""
+    if switch == LOCAL:
+        return [[LOCAL]]
     parts = [[endpoint.strip() for endpoint in part.split(",")] for part in switch.split("+")]
     return [[endpoint if ":" in endpoint else f"{endpoint}:{CONTROL_PORT}" for endpoint in part] for part in parts]
 
@@ -117,6 +121,8 @@ def _switch_problem(switch: str) -> str:
             return f"there can be {CONTROL_ENDPOINTS_MAX} endpoints at most for an aggregator"
         if problem := next((problem for problem in map(_endpoint_problem, endpoints) if problem), ""):
             return problem
+        if LOCAL in endpoints and switch != LOCAL:
+            return f"{LOCAL} stands alone"
     seen: set[str] = set()
     for part in _endpoints_of(switch):
         if twice := seen.intersection(part):
@@ -203,7 +209,8 @@ class AgentConfig:
         f"127.0.0.1:{CONTROL_PORT}",
         "control endpoint of the switch or controller, `host:port`; without a port, 43487. Several, separated by "
         "commas, if a standby may take over; separated by `+`, if the job is spread over several aggregators: "
-        "[software_switch.md](software_switch.md#several-aggregators)",
+        "[software_switch.md](software_switch.md#several-aggregators). `local`: in PyTorch, where all workers are on "
+        "one host, rank 0 starts a switch there",
         problem=_switch_problem,
     )
     tls: str = _setting(

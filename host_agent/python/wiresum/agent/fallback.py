@@ -109,7 +109,7 @@ class Fallback:
     def serves(self) -> bool:
         """Does the switch of this job's rank 0 listen there? It proves that, before this worker says anything there."""
         self.trouble = ""
-        if not self._secret or not _listens(self.target):
+        if not self._secret or not listens(self.target):
             return False
         nonce = secrets.token_bytes(NONCE_BYTES)
         try:
@@ -181,10 +181,10 @@ class Home:
         world: World = WORLD,
         start: Callable[[list[str], socket.socket, bytes], Child] | None = None,
     ) -> None:
-        """`data_port`: the first of its UDP ports; 0: any. `start`: a child, as `_Child` is made."""
+        """`data_port`: the first of its UDP ports; 0: any. `start`: as `start_switch` does."""
         self.endpoint = endpoint
         self.unused_s_max = UNUSED_S_MAX
-        self._world, self._clock, self._start = world, world.clock, start or _Child
+        self._world, self._clock, self._start = world, world.clock, start or start_switch
         self._data_port = data_port
         self._held: socket.socket | None = None
         """Has the TCP port, so that nobody else can listen there, but a child that has it too."""
@@ -210,16 +210,14 @@ class Home:
             for home in _registry.homes.values():
                 if home._data_port == 0 and home.endpoint.rpartition(":")[0] == address:
                     return home._use()
-            problem = ""
-            for _ in range(TRIES_MAX):
-                try:
-                    home = cls(f"{address}:{_free_port(address)}", 0)
-                    home._held = _take_port(home.endpoint)
-                    return home._use()
-                except OSError as error:  # somebody was faster
-                    problem = str(error)
-            log.warning("no port can be had for a fallback switch at %s: %s", address, problem)
-            return None
+            try:
+                held = hold_port(address)
+            except OSError as error:
+                log.warning("no port can be had for a fallback switch at %s: %s", address, error)
+                return None
+            home = cls("{}:{}".format(*held.getsockname()), 0)
+            home._held = held
+            return home._use()
 
     @classmethod
     def at(cls, config: AgentConfig) -> Home | None:
@@ -296,11 +294,9 @@ class Home:
             "--port": self._data_port,
             "--lanes": sizes.lanes,
             "--slots": sizes.slots,
-            "--fallback": os.getpid(),
         } | ({"--tls": Path(config.tls).expanduser().absolute()} if config.tls else {})
         flags = ["--insecure"] * config.insecure + ["--no-offload"] * (not config.offload)
-        words = [word for option, value in options.items() for word in (option, str(value))]
-        return [sys.executable, "-m", "wiresum.cli", "switch", *words, *flags]
+        return [*(word for option, value in options.items() for word in (option, str(value))), *flags]
 
     def _serve(self) -> None:
         """Runs in the thread that attends to children, one after the other."""
@@ -396,11 +392,16 @@ class _Sizes(NamedTuple):
     lanes: int
 
 
+def start_switch(options: list[str], held: socket.socket, served: bytes) -> Child:
+    """`held`: where it shall listen. `served`: the jobs, as in served.py. Raises an `OSError`."""
+    command = [sys.executable, "-m", "wiresum.cli", "switch", *options, "--fallback", str(os.getpid())]
+    return _Child(command, held, served)
+
+
 class _Child:
     """A process, until `stop`. What it says goes to our log at level debug."""
 
     def __init__(self, command: list[str], held: socket.socket, served: bytes) -> None:
-        """`held`: where it shall listen. `served`: the jobs, as in served.py."""
         self._channel, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
         socket.send_fds(self._channel, [served], [held.fileno()])
@@ -540,6 +541,17 @@ def _free_port(address: str) -> int:
         return int(probe.getsockname()[1])
 
 
+def hold_port(address: str) -> socket.socket:
+    """At some port, as `_take_port` does. Raises an `OSError`."""
+    problem = OSError("no port is free")
+    for _ in range(TRIES_MAX):
+        try:
+            return _take_port(f"{address}:{_free_port(address)}")
+        except OSError as error:  # somebody was faster
+            problem = error
+    raise problem
+
+
 def _take_port(endpoint: str) -> socket.socket:
     """Nobody else can bind to this address, and so not listen there. Raises an `OSError` if somebody does. (The port is
     a given one: the system lets go of one that it has chosen when a socket stops listening.)"""
@@ -565,7 +577,7 @@ def _end_listening(held: socket.socket) -> None:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
 
-def _listens(endpoint: str) -> bool:
+def listens(endpoint: str) -> bool:
     host, _, port = endpoint.rpartition(":")
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), CONNECT_S_MAX):
         return True

@@ -23,9 +23,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
-from wiresum.agent import fallback
-from wiresum.agent.config import AUTO, OFF, AgentConfig
+from wiresum.agent import fallback, own_switch
+from wiresum.agent.config import AUTO, LOCAL, OFF, AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
+from wiresum.agent.machine import host_id
 from wiresum.agent.polling import sleep_until
 from wiresum.agent.session import Session
 from wiresum.join import Admission, name_problem
@@ -120,11 +121,18 @@ def _make_backend(
     config = replace(config, join_timeout_s=min(config.join_timeout_s, timeout.total_seconds()))
     _generations[subgroup] += 1
     name = _job_name(config, subgroup, _generations[subgroup])
+    if rank == 0 and size > 1 and config.switch == LOCAL:
+        config = replace(config, switch=own_switch.endpoint(), tls="")
+        local = config.switch
+    else:
+        local = ""
     home = fallback.reserve(config) if rank == 0 and size > 1 else None
     patience = timedelta(seconds=config.join_timeout_s) if is_rest else timeout
     try:
-        offered = _Offer(name, len(config.aggregators), home.endpoint if home is not None else config.fallback)
+        goes_on_at = home.endpoint if home is not None else config.fallback
+        offered = _Offer(name, len(config.aggregators), goes_on_at, local, host_id().hex())
         store, offer = _meet(dist_store, rank, group.ranks, offered, patience)
+        config = _at_local_switch(config, offer, rank)
         _job_names[subgroup] = job = offer.job
         config = _with_fallback(config, offer.fallback)
         session = _join(config, store, job, rank, size, may_refuse=may_refuse) if size > 1 else None
@@ -227,6 +235,26 @@ class _Offer(NamedTuple):
     """How many its WIRESUM_SWITCH names."""
     fallback: str
     """As in WIRESUM_FALLBACK."""
+    local: str
+    """Where it has started a switch, as WIRESUM_SWITCH=local asks for; empty: it has not."""
+    host: str
+    """It is on, in hexadecimal."""
+
+
+def _at_local_switch(config: AgentConfig, offer: _Offer, rank: int) -> AgentConfig:
+    """The same with the switch that rank 0 has started, if WIRESUM_SWITCH asks for one."""
+    if rank == 0 or (config.switch != LOCAL and not offer.local):
+        return config
+    if config.switch != LOCAL or not offer.local:
+        at = {True: 0, False: rank}[bool(offer.local)]
+        raise ValueError(f"WIRESUM_SWITCH is `local` at rank {at} alone: it must be the same at all workers")
+    if offer.host != host_id().hex():
+        raise ValueError(
+            f"WIRESUM_SWITCH=local is for workers of one host, and rank {rank} is on another than rank 0: start a "
+            f"switch (`wiresum switch --help`), and name it in WIRESUM_SWITCH"
+        )
+    own_switch.know(offer.local)
+    return replace(config, switch=offer.local, tls="")
 
 
 def _with_fallback(config: AgentConfig, agreed: str) -> AgentConfig:

@@ -1,0 +1,55 @@
+"""WIRESUM_SWITCH=local: a software switch that this process starts as its child, for jobs whose workers are all on this
+host. Their sums do not pass it (docs/cluster.md, "Several workers on a host"); it admits them.
+
+It serves any job, at the loopback address alone, and ends with this process: `wiresum switch --fallback`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from wiresum.agent import fallback
+from wiresum.agent.errors import SwitchUnreachableError
+from wiresum.agent.polling import sleep_until
+from wiresum.join.served import pack
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+
+_lock = threading.Lock()
+_known: list[str] = []
+"""The newest is where this process has a switch, or knows of one that another process of the run has started."""
+
+
+def know(endpoint: str) -> None:
+    """Later groups of this process use that one, too."""
+    with _lock:
+        _known.append(endpoint)
+
+
+def endpoint() -> str:
+    """Where a switch of this run serves; starts one if none does. Raises a `SwitchUnreachableError`."""
+    with _lock:
+        if not _known or not fallback.listens(_known[-1]):
+            _known.append(_start())
+        return _known[-1]
+
+
+def _start() -> str:
+    try:
+        held = fallback.hold_port(HOST)
+        at = "{}:{}".format(*held.getsockname())
+        child = fallback.start_switch(["--control", at, "--port", "0", "--threads", "1"], held, pack(None))
+    except OSError as error:
+        raise SwitchUnreachableError(f"WIRESUM_SWITCH=local: no switch can be started here: {error}") from error
+    sleep_until(lambda: child.is_ready or not child.runs, time.monotonic() + fallback.START_S_MAX)
+    held.close()  # it listens there now
+    if not child.is_ready:
+        said = child.said()
+        child.stop()
+        raise SwitchUnreachableError(f"WIRESUM_SWITCH=local: the switch of this host does not start: {said}")
+    log.info("a software switch of this process serves jobs of this host at %s", at)
+    return at
