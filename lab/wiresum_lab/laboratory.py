@@ -336,6 +336,7 @@ class Laboratory:
         own = {
             "WIRESUM_TLS": str(self.pki.tls(tls)), "WIRESUM_ADDRESS": HOST, "WIRESUM_LANES": str(self.lanes),
             "WIRESUM_THREADS": "1", "WIRESUM_SLOTS": "32", "OMP_NUM_THREADS": "1",
+            "WIRESUM_SHARE": "0",  # each worker stands for a host of its own
         } | dict(variables or {})  # fmt: skip
         programs = [
             Program(

@@ -117,7 +117,8 @@ class World:
         self.rounds = Rounds(chance, workers)
         self.paths = [Sums(self.rounds, rank) for rank in range(workers)]
         fallback = FallbackOf(Service(self.network, self.limits)) if chance.random() < 0.4 else None
-        self.job = Job(self.network, ",".join(each.endpoint for each in self.services), list(self.paths), fallback)
+        endpoints, share = ",".join(each.endpoint for each in self.services), chance.random() < 0.5
+        self.job = Job(self.network, endpoints, list(self.paths), fallback, share=share)
         for path, member in zip(self.paths, self.job.members, strict=True):
             path.member = member
             path.know(member.grant)

@@ -16,6 +16,7 @@ from wiresum_lab.doubles.virtual_network import Host, Network, Service
 
 SLOTS = 16
 JOIN_TIMEOUT_S = 60.0
+_SETTINGS = {"join_timeout_s": JOIN_TIMEOUT_S, "slots": SLOTS, "share": False}
 
 
 class DataPath:
@@ -78,7 +79,7 @@ class Job:
         """`fields`: of the configuration; `can_move` is the workers'."""
         self.network, self.paths, self.fallback = network, paths, fallback
         self._can_move = bool(fields.pop("can_move", True))
-        self.config = AgentConfig(switch=switch, **({"join_timeout_s": JOIN_TIMEOUT_S, "slots": SLOTS} | fields))  # type: ignore[arg-type]
+        self.config = AgentConfig(switch=switch, **(_SETTINGS | fields))  # type: ignore[arg-type]
         self.hosts = [Host(network) for _ in paths]
         self.members: list[Membership] = network.run(*(partial(self._join, rank) for rank in range(len(paths))))
         for member, path in zip(self.members, paths, strict=True):

@@ -18,6 +18,8 @@ from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import Cluster
 from wiresum_lab.ranks.on_device import found_or_double, prepare
 
+APART = {"WIRESUM_SHARE": "0"}
+
 
 @pytest.fixture(scope="session")
 def compiled() -> None:
@@ -100,8 +102,8 @@ def pair(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def trio(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three workers, which is not a power of two."""
-    with Cluster(switch, 3, tmp_path_factory.mktemp("trio"), prepare=prepare()) as cluster:
+    """Three workers, which is not a power of two. Each has a stream of its own, as on hosts of their own."""
+    with Cluster(switch, 3, tmp_path_factory.mktemp("trio"), prepare=prepare(), variables=APART) as cluster:
         yield cluster
 
 
@@ -121,8 +123,10 @@ def new_pair(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def new_trio(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three."""
-    with Cluster(switch, 3, tmp_path_factory.mktemp("new_trio"), prepare=prepare(), regroups=True) as cluster:
+    """Three, as those of `trio`."""
+    with Cluster(
+        switch, 3, tmp_path_factory.mktemp("new_trio"), prepare=prepare(), variables=APART, regroups=True
+    ) as cluster:
         yield cluster
 
 
