@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import queue
@@ -14,9 +15,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -313,6 +315,20 @@ def test_a_worker_that_sends_invalid_heartbeats_is_lost(
 def test_a_port_in_use_is_a_clear_error(server: JoinServer, driver: RecordingDriver) -> None:
     with pytest.raises(OSError, match="does another one run there"):
         JoinServer(driver).start("127.0.0.1", server.port)
+
+
+def test_a_service_that_gets_no_event_loop_does_not_start(
+    driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a process without descriptors."""
+
+    def fails(serving: Coroutine[Any, Any, None]) -> None:
+        serving.close()
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("asyncio.run", fails)
+    with pytest.raises(OSError, match="Too many open files"):
+        JoinServer(driver).start(port=0)
 
 
 def test_stopping_tells_the_workers_and_frees_the_port(

@@ -43,9 +43,16 @@ class ServerThread:
         if self._thread is not None:
             raise RuntimeError("this server was started before: make a new one")
         bound: concurrent.futures.Future[int] = concurrent.futures.Future()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._run(f"{host}:{port}", bound)), name=self._name, daemon=True
-        )
+
+        def run() -> None:
+            try:
+                asyncio.run(self._run(f"{host}:{port}", bound))
+            except Exception as error:  # there is no loop without descriptors
+                if bound.done():
+                    raise
+                bound.set_exception(error)
+
+        self._thread = threading.Thread(target=run, name=self._name, daemon=True)
         self._thread.start()
         self.port = bound.result()
         return self.port
@@ -66,15 +73,10 @@ class ServerThread:
         raise NotImplementedError
 
     async def _run(self, listen: str, bound: concurrent.futures.Future[int]) -> None:
-        try:
-            async with self._serving(listen) as port:
-                self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-                bound.set_result(port)
-                await self._stop.wait()
-        except Exception as error:
-            if bound.done():
-                raise
-            bound.set_exception(error)
+        async with self._serving(listen) as port:
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            bound.set_result(port)
+            await self._stop.wait()
         # gRPC prints a stack for each call that the end of the loop cuts off.
         if calls := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(calls, timeout=CALLS_END_S_MAX)
