@@ -101,6 +101,7 @@ def test_a_wrong_sum_is_a_problem(target: str) -> None:
     name = f"wrong-{os.getpid()}"
     trials = path._try(AgentConfig(switch=target, slots=64), name, numbers=1000, seen=path.Seen())
     assert path._sums(trials).level is Level.OK
+    assert [trial.stats.sharing for trial in trials] == [(), ()], "its packets pass the switch"
     wrong = [path.Trial(1, trial.numbers, trial.seconds, trial.lanes, trial.stats) for trial in trials]
     finding = path._sums(wrong)
     assert finding.level is Level.PROBLEM
