@@ -4,6 +4,7 @@ while two workers sum: no sum changes."""
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import threading
@@ -104,7 +105,7 @@ def server(switch: SoftwareSwitch, security: Security) -> Iterator[JoinServer]:
 @pytest.fixture(scope="module")
 def training(server: JoinServer, worker_tls: Path) -> Iterator[Training]:
     config = AgentConfig(
-        switch=f"{HOST}:{server.port}", threads=THREADS, join_timeout_s=PATIENCE_S, tls=str(worker_tls)
+        switch=f"{HOST}:{server.port}", threads=THREADS, join_timeout_s=PATIENCE_S, tls=str(worker_tls), share=False
     )
     with ThreadPoolExecutor(2) as pool:
         ranks = [pool.submit(Session.join, config, job_name="a-job", rank=rank, world_size=2) for rank in range(2)]
@@ -184,8 +185,11 @@ def stolen(training: Training, thread: int = 0) -> socket.socket:
     wanted = (address, port + thread), socket.SOCK_DGRAM
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # closed in the meantime, or not a socket
-            copy = socket.fromfd(int(descriptor.name), socket.AF_INET, socket.SOCK_DGRAM)
+            duplicate = os.dup(int(descriptor.name))
             with contextlib.ExitStack() as cleanup:
+                cleanup.callback(os.close, duplicate)
+                copy = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, fileno=duplicate)
+                cleanup.pop_all()
                 cleanup.enter_context(copy)
                 if (copy.getsockname(), copy.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)) == wanted:
                     cleanup.pop_all()

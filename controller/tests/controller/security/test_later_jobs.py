@@ -234,7 +234,12 @@ def check_a_round(job: RawJob, cell: int, number: int, kind: int, chance: random
 def check_by_sessions(site: Site, name: str, past: Misbehaviour, chance: random.Random, **fields: Any) -> None:
     """A later job of real host agents gets exact sums."""
     config = AgentConfig(
-        switch=site.control, slots=SLOTS, threads=chance.choice((1, 2)), join_timeout_s=PATIENCE_S, **fields
+        switch=site.control,
+        slots=SLOTS,
+        threads=chance.choice((1, 2)),
+        join_timeout_s=PATIENCE_S,
+        share=False,
+        **fields,
     )
     numbers = np.random.default_rng(chance.randrange(CIRCLE))
     with ThreadPoolExecutor(WORKERS) as pool:
