@@ -147,12 +147,13 @@ class Switch:
 def _hosts(workers: Iterable[Worker]) -> tuple[tuple[int, ...], ...]:
     """The ranks that share a stream, in order. `workers`: of one switch, by rank."""
     hosts: list[list[int]] = []
-    open_hosts: dict[bytes, list[int]] = {}
+    open_hosts: dict[tuple[bytes, str], list[int]] = {}
     for worker in workers:
-        host = open_hosts.get(worker.host_id) if worker.host_id else None
+        at = worker.host_id, worker.endpoint.address  # a host with several links has a stream over each
+        host = open_hosts.get(at) if worker.host_id else None
         if host is None or len(host) == HOST_RANKS_MAX:
             hosts.append(host := [])
-            open_hosts[worker.host_id] = host
+            open_hosts[at] = host
         host.append(worker.rank)
     return tuple(map(tuple, hosts))
 
