@@ -314,7 +314,7 @@ class Proof(_message.Message):
 class Diagnosis(_message.Message):
     __slots__ = ("workers", "switches", "moving")
     class Worker(_message.Message):
-        __slots__ = ("peer", "tensor_last", "contributions", "heartbeat_age_ms", "left", "uncounted", "switch_name")
+        __slots__ = ("peer", "tensor_last", "contributions", "heartbeat_age_ms", "left", "uncounted", "switch_name", "sharing")
         PEER_FIELD_NUMBER: _ClassVar[int]
         TENSOR_LAST_FIELD_NUMBER: _ClassVar[int]
         CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -322,6 +322,7 @@ class Diagnosis(_message.Message):
         LEFT_FIELD_NUMBER: _ClassVar[int]
         UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
         SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
+        SHARING_FIELD_NUMBER: _ClassVar[int]
         peer: Peer
         tensor_last: int
         contributions: int
@@ -329,7 +330,8 @@ class Diagnosis(_message.Message):
         left: bool
         uncounted: bool
         switch_name: str
-        def __init__(self, peer: _Optional[_Union[Peer, _Mapping]] = ..., tensor_last: _Optional[int] = ..., contributions: _Optional[int] = ..., heartbeat_age_ms: _Optional[int] = ..., left: _Optional[bool] = ..., uncounted: _Optional[bool] = ..., switch_name: _Optional[str] = ...) -> None: ...
+        sharing: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, peer: _Optional[_Union[Peer, _Mapping]] = ..., tensor_last: _Optional[int] = ..., contributions: _Optional[int] = ..., heartbeat_age_ms: _Optional[int] = ..., left: _Optional[bool] = ..., uncounted: _Optional[bool] = ..., switch_name: _Optional[str] = ..., sharing: _Optional[_Iterable[int]] = ...) -> None: ...
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     MOVING_FIELD_NUMBER: _ClassVar[int]

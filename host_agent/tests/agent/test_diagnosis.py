@@ -9,7 +9,7 @@ from wiresum.agent.diagnosis import describe, error_of, why_translated
 from wiresum.agent.errors import SwitchUnreachableError
 
 
-def worker(rank: int, **fields: int | str | None) -> messages.Diagnosis.Worker:
+def worker(rank: int, **fields: int | str | list[int] | None) -> messages.Diagnosis.Worker:
     peer = messages.Peer(rank=rank, host_name="host", process_id=9, address="10.0.0.1")
     values = {"tensor_last": 7, "contributions": 5, "heartbeat_age_ms": 300} | fields
     return messages.Diagnosis.Worker(peer=peer, **values)  # type: ignore[arg-type]
@@ -39,6 +39,18 @@ SIGNED = 0xABCD0000
             "rank 1 (10.0.0.1, process 9 on 'host') is 3 packets behind; it was alive 0.3 s ago",
         ),
         ([worker(0, tensor_last=None), worker(1, tensor_last=None)], "all workers have begun collective number 7"),
+        (
+            [worker(0), worker(1, tensor_last=6, sharing=[1, 2]), worker(2, tensor_last=6, sharing=[1, 2])],
+            f"{RANK_1}, or another worker of its host, is one collective behind; it was alive 0.3 s ago",
+        ),
+        (
+            [worker(rank, contributions=0, tensor_last=None, sharing=[0, 1]) for rank in range(2)],
+            "which worker lags no switch sees, since all are on one host",
+        ),
+        (
+            [worker(0, contributions=0, sharing=[0, 1]), worker(1, contributions=0, sharing=[0, 1], left=1)],
+            f"{RANK_1} has left the job",
+        ),
     ],
 )
 def test_a_diagnosis_names_the_lagging_workers_and_the_reason(

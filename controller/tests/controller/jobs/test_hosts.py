@@ -10,6 +10,7 @@ import pytest
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint, JobEntry, SwitchSizes
+from wiresum.controller.jobs import report
 from wiresum.controller.jobs.job import State, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.outputs import Admit, GoOn, Grant, Tell
@@ -80,6 +81,22 @@ def test_only_workers_of_one_host_know_by_what_they_find_each_other() -> None:
     ask(made, "abab", job_name="next")
     assert not {*secrets} & {reply.sharing.secret for reply in replies(made)[4:]}
     assert not {reply.members_secret for reply in replies(made)} & {*secrets}
+
+
+def test_workers_with_addresses_of_their_own_have_streams_of_their_own() -> None:
+    """Of a host with several links each carries a part; and a copy of a virtual machine is not its original."""
+    made = JobsHarness()
+    for rank in range(4):
+        endpoint = join.Endpoint(address=f"10.0.0.{rank % 2}", port=1000 + 16 * rank)
+        made.ask(rank=rank, world_size=4, endpoint=endpoint, host_id=b"a")
+    assert [list(reply.sharing.ranks) for reply in replies(made)] == [[0, 2], [1, 3]] * 2
+
+
+def test_a_diagnosis_says_whose_packets_were_counted_together() -> None:
+    made = JobsHarness()
+    workers = run(made, "aba")
+    found = report.diagnosis(workers[0].job, {}, made.now, made.jobs.moving)
+    assert [list(worker.sharing) for worker in found.workers] == [[0, 2], [], [0, 2]]
 
 
 def test_workers_of_two_jobs_share_nothing() -> None:

@@ -98,9 +98,8 @@ def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
     """To a worker of a job that its switches have; `switch` is the one that it hangs on."""
     job, lease = worker.job, worker.job.lease
     endpoint, group = _for_job(switch.endpoint, lease), switch.results_group(lease.number)
-    ranks = lease.nodes[switch.name].branch.hosts[worker.number]
-    sharing = None
-    if len(ranks) > 1:
+    sharing, ranks = None, lease.sharing_of(worker)
+    if ranks:
         sharing = join.Sharing(
             ranks=ranks, number=worker.number, secret=_secret(job.members.workers[ranks[0]], b"sharing")
         )

@@ -343,6 +343,12 @@ class Lease:
         """The root's; empty: it has no slots."""
         return next(iter(self.nodes), "")
 
+    def sharing_of(self, worker: Worker) -> tuple[int, ...]:
+        """The ranks that share a stream with this worker, its own among them; empty: none does."""
+        node = self.nodes.get(worker.switch_name)
+        host = node.branch.hosts[worker.number] if node is not None else ()
+        return host if len(host) > 1 else ()
+
     def where(self) -> str:
         """Its switches, in words."""
         return in_words(self.nodes)

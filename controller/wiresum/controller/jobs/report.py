@@ -37,6 +37,7 @@ def diagnosis(job: Job, counted: Mapping[str, JobCounters], now: float, moving: 
             left=worker.presence is Presence.LEFT,
             uncounted=counters is None,
             switch_name=worker.switch_name,
+            sharing=job.lease.sharing_of(worker),
         )
     return answer
 

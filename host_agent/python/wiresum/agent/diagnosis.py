@@ -66,6 +66,8 @@ def describe(diagnoses: Mapping[str, messages.Diagnosis], tensor: int) -> str:
     ] + findings
     if findings:
         return "; ".join(findings)
+    if all(_are_on_one_host(diagnosis.workers) for diagnosis in diagnoses.values()):
+        return "which worker lags no switch sees, since all are on one host: look at each (`py-spy dump --pid ...`)"
     return (
         f"all workers have begun collective number {tensor % _SERIALS}, so none lags: packets between them and "
         f"{' and '.join(diagnoses)} are lost, or come very slowly"
@@ -83,6 +85,7 @@ def _together(diagnoses: Iterable[messages.Diagnosis]) -> list[messages.Diagnosi
             left=any(part.left for part in parts),
             uncounted=any(part.uncounted for part in parts),
             switch_name=parts[0].switch_name if len(parts) == 1 else "",
+            sharing=parts[0].sharing,
         )
         if (newest := _newest(parts)) is not None:
             worker.tensor_last = newest
@@ -108,14 +111,25 @@ def _laggards(workers: Sequence[messages.Diagnosis.Worker], tensor: int) -> list
         peer = messages.describe_peer(worker.peer)
         if worker.left:
             findings.append(f"{peer} has left the job")
-        elif worker.uncounted:
+        elif worker.uncounted or not _sends(worker) or _are_on_one_host(workers):
             continue
         elif not worker.contributions:
             switch = worker.switch_name or "the switch"
             findings.append(f"nothing of {peer} has reached {switch}: {_why_not_there(worker)}")
         elif lag := _lag(worker, tensor, contributions_most):
-            findings.append(f"{peer} is {lag} behind; it was alive {worker.heartbeat_age_ms / 1000:.1f} s ago")
+            who = f"{peer}, or another worker of its host," if worker.sharing else peer
+            findings.append(f"{who} is {lag} behind; it was alive {worker.heartbeat_age_ms / 1000:.1f} s ago")
     return findings
+
+
+def _sends(worker: messages.Diagnosis.Worker) -> bool:
+    """For itself, or for all that share its stream."""
+    return not worker.sharing or worker.peer.rank == worker.sharing[0]
+
+
+def _are_on_one_host(workers: Sequence[messages.Diagnosis.Worker]) -> bool:
+    """And share a stream, of which no packet leaves it."""
+    return len(workers) > 1 and all(len(worker.sharing) == len(workers) for worker in workers)
 
 
 def _why_not_there(worker: messages.Diagnosis.Worker) -> str:
