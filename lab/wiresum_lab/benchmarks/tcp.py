@@ -28,7 +28,7 @@ from rich.table import Table
 
 from wiresum.join.constants import AGGREGATORS_MAX
 from wiresum_lab.benchmarks.program import BLOCK, parser_of, run, sum_once, table_of
-from wiresum_lab.benchmarks.switches.cases import RANK
+from wiresum_lab.benchmarks.switches.cases import RANK, choice
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import STAR_DEVICE, Star
 from wiresum_lab.namespaces.tcp_flow import mbit_per_s
@@ -63,7 +63,10 @@ def started(star: Star, options: argparse.Namespace) -> Ranks:
         control = ranks.start_switch(star.switch, "--multicast", "239.192.0.0")
         variables = {"WIRESUM_SLOTS": str(options.slots)}
         ranks.start_torch(
-            RANK, STAR_DEVICE, f"{WIRESUM}={control}", variables=lambda worker: worker.variables(control) | variables
+            RANK,
+            STAR_DEVICE,
+            choice(WIRESUM, switch=control),
+            variables=lambda worker: worker.variables(control) | variables,
         )
 
     return Ranks("tcp", Site.of_star(star), options.logs, start)
