@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
+import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,10 +18,36 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+class _Stop(threading.Event):
+    """For a handler of signals, which may run in the midst of a `wait` of its own thread. Others' `set` waits for ever
+    for the lock that their `wait` has then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._given = False
+
+    def set(self) -> None:
+        self._given = True
+        os.eventfd_write(self._descriptor, 1)
+
+    def is_set(self) -> bool:
+        return self._given
+
+    def wait(self, timeout: float | None = None) -> bool:
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        poll.poll(None if timeout is None else 1000 * max(0.0, timeout))
+        return self._given
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
     """An event that the first SIGINT or SIGTERM sets; a second one ends the process at once."""
-    stop = threading.Event()
+    stop = _Stop()
 
     def request_stop(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
@@ -31,3 +59,4 @@ def stop_on_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        stop.close()
