@@ -133,6 +133,11 @@ def sums_at_a_switch_of_its_own(rank: int, size: int) -> str:
             assert (tensor == sum(members)).all()
             assert len(sharing_of(group)[0]) == len(members)
             assert wiresum.torch.stats(group).service == wiresum.torch.stats().service
+    alone = dist.new_group([2])
+    if rank == 2:
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor, group=alone)
+        assert (tensor == 1).all()
     return wiresum.torch.stats().service
 
 
@@ -158,8 +163,8 @@ def joins(rank: int, size: int, folder: str, local: int, elsewhere: int) -> str:
 @pytest.mark.parametrize(
     ("local", "elsewhere", "says"),
     [
-        (0, -1, "is `local` at rank 0 alone"),
-        (1, -1, "is `local` at rank 1 alone"),
+        (0, -1, "is `local` at rank 0, and not at rank 1"),
+        (1, -1, "is `local` at rank 1, and not at rank 0"),
         (-1, 1, "for workers of one host, and rank 1 is on another than rank 0: start a switch"),
     ],
 )

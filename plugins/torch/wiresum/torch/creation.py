@@ -121,11 +121,10 @@ def _make_backend(
     config = replace(config, join_timeout_s=min(config.join_timeout_s, timeout.total_seconds()))
     _generations[subgroup] += 1
     name = _job_name(config, subgroup, _generations[subgroup])
-    if rank == 0 and size > 1 and config.switch == LOCAL:
-        config = replace(config, switch=own_switch.endpoint(), tls="")
-        local = config.switch
-    else:
-        local = ""
+    local = ""
+    if rank == 0 and config.switch == LOCAL:
+        local = own_switch.endpoint() if size > 1 else own_switch.HOST  # one worker alone needs none
+        config = replace(config, switch=local, tls="")
     home = fallback.reserve(config) if rank == 0 and size > 1 else None
     patience = timedelta(seconds=config.join_timeout_s) if is_rest else timeout
     try:
@@ -246,8 +245,10 @@ def _at_local_switch(config: AgentConfig, offer: _Offer, rank: int) -> AgentConf
     if rank == 0 or (config.switch != LOCAL and not offer.local):
         return config
     if config.switch != LOCAL or not offer.local:
-        at = {True: 0, False: rank}[bool(offer.local)]
-        raise ValueError(f"WIRESUM_SWITCH is `local` at rank {at} alone: it must be the same at all workers")
+        at, other = (0, rank) if offer.local else (rank, 0)
+        raise ValueError(
+            f"WIRESUM_SWITCH is `local` at rank {at}, and not at rank {other}: it must be the same at all workers"
+        )
     if offer.host != host_id().hex():
         raise ValueError(
             f"WIRESUM_SWITCH=local is for workers of one host, and rank {rank} is on another than rank 0: start a "
