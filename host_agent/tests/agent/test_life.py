@@ -180,6 +180,14 @@ def test_a_lease_of_another_kind_ends_the_job(changed: dict[str, int]) -> None:
     assert (scene.life.phase, scene.names) == (Phase.TELLING, ["ABORT_ALL", "SAY", "TELL"])
 
 
+def test_a_lease_with_other_workers_on_a_stream_ends_the_job() -> None:
+    other = messages.Sharing(ranks=[0, 1])
+    scene = at(Phase.ATTENDING).let(Event.HALT).let(Event.MOVE, move(1, sharing=other))
+    (reason,) = scene.what(Do.ABORT_ALL)
+    assert "this worker had a stream of its own, and would have a stream that ranks 0, 1 share" in reason
+    assert scene.keys == []
+
+
 def test_roles_are_one_for_each_slot() -> None:
     scene = at(Phase.ATTENDING).let(Event.HALT).let(Event.MOVE, move(1, roles=bytes(3)))
     assert "3 roles were given for 4 slots" in scene.what(Do.ABORT_ALL)[0] and scene.keys == []
