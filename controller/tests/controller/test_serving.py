@@ -23,7 +23,7 @@ def test_a_signal_ends_a_wait() -> None:
     with stop_on_signals() as stop:
         main = threading.main_thread().ident
         assert main is not None
-        threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGTERM)).start()
+        threading.Thread(target=signal.pthread_kill, args=(main, signal.SIGTERM)).start()
         assert stop.wait()
 
 

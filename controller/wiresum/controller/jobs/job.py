@@ -159,7 +159,8 @@ class Worker:
     called_from: str = ""
     """Where its first Join came from; empty: from this host, or unknown."""
     host_id: bytes = b""
-    """Workers of one job with the same one share a stream; empty: it shares its own with nobody."""
+    """Workers of one job with the same one, and the same address, share a stream; empty: it shares its own with
+    nobody."""
 
     def __str__(self) -> str:
         return join.describe_peer(self.peer())
