@@ -30,7 +30,7 @@ py := $(VENV)/bin/python
 code := host_agent plugins soft_switch controller p4src bmv2_tests mininet lab science
 cpp := $(shell find host_agent plugins soft_switch -name '*.cpp' -o -name '*.hpp')
 cpp += $(wildcard host_agent/include/wiresum/*.h host_agent/examples/c/*.c host_agent/tests/*/*.c plugins/openmpi/*/*.[ch])
-scripts := $(wildcard .ci/* controller/deploy/slurm/*.sh controller/deploy/debian/p*)
+scripts := $(wildcard .ci/* controller/deploy/debian/p*)
 # What an installation is made from; tests, examples and benchmarks are not part of it.
 installed := pyproject.toml lab/pyproject.toml CMakeLists.txt $(shell find host_agent/include host_agent/src host_agent/python plugins/*/wiresum \
   plugins/openmpi/src lab/wiresum_lab soft_switch/src soft_switch/wiresum controller/wiresum p4src/wiresum/compiled host_agent/CMakeLists.txt \

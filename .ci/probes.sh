@@ -15,7 +15,6 @@ has_ethtool() { have ethtool; }
 has_mininet() { have mnexec && have brctl && have tcpdump && have ping && [[ -e /usr/lib/python3/dist-packages/mininet/__init__.py ]]; }
 has_tshark() { have tshark; }
 has_nft() { have nft; }
-has_nginx() { [[ -x /usr/sbin/nginx && -e /usr/lib/nginx/modules/ngx_stream_module.so ]]; }
 has_shellcheck() { have shellcheck; }
 has_pkg_config() { have pkg-config; }
 has_openmpi() { have mpirun && have mpicc; }

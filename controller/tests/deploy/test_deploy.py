@@ -6,7 +6,6 @@ import configparser
 import contextlib
 import itertools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -18,11 +17,10 @@ from typing import Any
 
 import pytest
 
-from wiresum import join
-from wiresum.controller import JoinServer, Limits, config
+from wiresum.controller import config
 from wiresum.controller.service.join_server import TICK_S_MAX
 from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT
-from wiresum_lab.doubles.controller import Client, RecordingDriver
+from wiresum_lab.pages import blocks
 from wiresum_lab.patience import PATIENCE_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -138,48 +136,6 @@ def test_the_container_file_copies_existing_files_and_installs_existing_extras()
     assert re.search(r"^ENTRYPOINT \[\"wiresum\"\]$", text, re.MULTILINE)
 
 
-SLURM = DEPLOY / "slurm"
-
-
-def test_slurms_task_prolog_exports_the_sites_settings_without_overriding_the_users(tmp_path: Path) -> None:
-    settings = tmp_path / "worker.env"
-    settings.write_text(
-        "# where the switch is\nWIRESUM_SWITCH=10.0.0.1:43487\nPATH=/nowhere\nWIRESUM_TLS=/etc/wiresum/tls"
-    )
-    environment = {"PATH": os.environ["PATH"], "WIRESUM_SWITCH": "127.0.0.1:1"}
-    command = [str(SLURM / "task-prolog.sh"), str(settings)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "export WIRESUM_TLS=/etc/wiresum/tls\n"
-    done = subprocess.run([command[0], str(tmp_path / "none")], capture_output=True, text=True, check=True)
-    assert done.stdout == "", "without settings it prints nothing"
-
-
-def test_slurms_epilog_ends_only_what_is_left_of_its_own_job(tmp_path: Path) -> None:
-    server = JoinServer(RecordingDriver(), Limits(drain_ms_max=100))
-    client = Client(server.start("127.0.0.1", 0))
-    try:
-        for name in ("slurm-7.0", "slurm-7-ab12", "slurm-71.0", "night"):
-            client.join(job_name=name)
-        settings = tmp_path / "operator.env"
-        settings.write_text(f"WIRESUM_SWITCH={client.target}\n")
-        environment = {
-            "PATH": os.environ["PATH"],
-            "SLURM_JOB_ID": "7",
-            "WIRESUM": str(Path(sys.executable).with_name("wiresum")),
-        }
-        command = [str(SLURM / "epilog-slurmctld.sh"), str(settings)]
-        subprocess.run(command, env=environment, check=True, timeout=PATIENCE_S)
-        running = {job.name for job in client.jobs() if job.state == "running"}
-        assert running == {"slurm-71.0", "night"}
-        reasons = {job.reason for job in client.operator.ListEnded(join.ListEndedRequest(), timeout=PATIENCE_S).jobs}
-        assert reasons == {"an operator ended it: Slurm's job 7 is over"}
-    finally:
-        client.close()
-        server.stop(0.2)
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert "was not ended" in done.stderr, "an unreachable service does not block Slurm"
-
-
 CONNECT = """
 import socket, sys
 host, port = sys.argv[1], int(sys.argv[2])
@@ -234,10 +190,11 @@ def run_in(name: str, program: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_firewall_limits_the_connections_of_an_address() -> None:
+def test_the_rule_on_the_page_limits_the_connections_of_an_address() -> None:
+    (rules,) = (block for block in blocks(REPOSITORY / "docs/cluster.md") if block.language == "nft")
     for host, port in itertools.product(("127.0.0.1", "::1"), (CONTROL_PORT, P4RUNTIME_PORT)):
-        with namespaces(1) as (name,):  # each begins with all of the limit on new connections
-            load(name, (DEPLOY / "nftables.conf").read_text())
+        with namespaces(1) as (name,):
+            load(name, rules.text)
             said = run_in(name, CONNECT, host, str(port))
             assert said.split() == ["64", "26"], (host, port, said)
 

@@ -27,7 +27,6 @@ BUILT_IN = {
     "paths": ("wiresum.cli.paths:paths", "Print where the pages, and the parts for C and for Open MPI, are."),
     "restore": ("wiresum.controller.backup.command:restore", "Put a controller's state back from a backup."),
     "settings": ("wiresum.cli.settings:settings", "List the environment variables that a worker reads."),
-    "setup": ("wiresum.cli.setup:setup", "Make this host a worker, a switch or a controller."),
     "switch": ("wiresum.switch.command:switch", "Run a software switch, with its join service."),
     "top": ("wiresum.cli.top:top", "Show live what runs at a switch or controller."),
     "upgrade": ("wiresum.cli.upgrade:upgrade", "Say whether and how a cluster can be upgraded while jobs run."),

@@ -40,10 +40,6 @@ class Rule(NamedTuple):
     shows: str = ""
     """It says this, too."""
     statuses: tuple[int, ...] = (0,)
-    serves: str = ""
-    """The host on which it sets up a service. It says what would start that, since there is no systemd."""
-    ready: str = READY
-    """What the service says when it serves."""
     then: tuple[tuple[str, str], ...] = ()
     """What the text tells the reader to do after it: hosts and commands."""
 
@@ -72,7 +68,7 @@ LACKING = {
     r"^sudo apt-get ": "installs packages of the system",
     r"^git clone ": "needs the network",
     r"^make demo$|^make test$": "run by themselves",
-    r"^/usr/bin/python3 -m venv /opt/wiresum ": "makes the installation that the hosts have",
+    r"^/usr/bin/python3 -m venv /opt/wiresum |^ln -s /opt/wiresum/": "makes the installation that the hosts have",
     r"^(MPI4PY|HOROVOD)_SOURCE=|^pip install mpi4py|^printf .*g\+\+20|HOROVOD_WITH|^horovodrun ": "other projects",
     r"/cluster-tofino\.toml": "needs a Tofino's compiler and switch",
     r"^journalctl ": "needs systemd",
@@ -80,6 +76,11 @@ LACKING = {
 """Commands that are not typed, and why."""
 if not HAS_BMV2:
     LACKING[r"/cluster-bmv2\.toml"] = "needs simple_switch_grpc"
+
+
+def lacking(command: str) -> bool:
+    return any(re.search(pattern, command) for pattern in LACKING)
+
 
 SWITCH_AND_WORKERS = {"switch": "10.0.0.1"} | {f"worker{n}": f"10.0.0.{11 + n}" for n in range(4)}
 WORKERS = ("worker0", "worker1", "worker2", "worker3")
@@ -93,22 +94,22 @@ assert wiresum.torch.stats().collectives_network["all_reduce"], wiresum.torch.st
 CLUSTER = {"desk": "10.0.0.100", "switch": "10.0.0.1", "soft2": "10.0.0.2", "controller": "10.0.0.5"}
 CLUSTER |= {"worker0": "10.0.0.11", "worker1": "10.0.0.12"}
 TORCHRUN = "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 10.0.0.11:29500 train.py"
-COPIED_BY_HAND = tuple(
-    (host, f"mkdir -p /etc/wiresum && cp -r pki/{role} /etc/wiresum/")
-    for host, role in (
-        ("switch", "controller"), ("switch", "switch"), ("controller", "controller"), ("worker0", "worker"),
-        ("worker1", "worker"),
-    )
-)  # fmt: skip
-SET_UP = (
-    "tar -C pki/{role} -c . | "
-    "ssh root@{address} /opt/wiresum/bin/wiresum setup {role} --address {address} {more} --tls -"
+MAKE_PKI = ("desk", "wiresum ca init pki --address 10.0.0.1 --address 10.0.0.5")
+MAKES_A_HOST = "^ln -s|^useradd|^install"
+IS_A_SERVICE = (
+    Rule(MAKES_A_HOST, at=("switch", "controller")),
+    Rule("systemctl enable --now wiresum-(switch|controller)", until=READY),
 )
-BEFORE_A_CONTROLLER = (
-    ("desk", "wiresum ca init pki --address 10.0.0.1 --address 10.0.0.5"),
-    *COPIED_BY_HAND,
-    ("controller", "cp controller/deploy/cluster-software.toml /etc/wiresum/cluster.toml"),
+"""For what cluster.md has of services."""
+WITH_SERVICES = tuple(
+    (at, command)
+    for block in blocks(REPOSITORY / "docs/cluster.md")
+    if block.section == "As services"
+    for command in commands(block)
+    if not lacking(command) and "worker" not in command
+    for at in (("switch", "controller") if re.search(MAKES_A_HOST, command) else ("desk",))
 )
+"""The commands there that make a switch and its controller, with which other pages begin."""
 BMV2 = (
     ("soft2", "for n in 0 1 2; do ip link add veth$n type veth peer name end$n && ip link set veth$n up; done"),
     ("soft2", "nft -f controller/deploy/nftables-bmv2.conf"),
@@ -118,13 +119,6 @@ BMV2 = (
     ),
 )
 """As the head of cluster-bmv2.toml has it."""
-WITH_A_CONTROLLER = (
-    Rule("^simple_switch_grpc", until="as port 2"),
-    Rule("cluster-bmv2", at=("soft2",), until=READY),
-    Rule("^wiresum switch", at=("switch",), until=READY),
-    Rule("^wiresum controller (check|plan)", at=("controller",)),
-    Rule("^wiresum controller", at=("controller",), until=READY),
-)
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 """Open MPI refuses to run as root, as which hosts are made here, without being told twice."""
@@ -186,68 +180,59 @@ dist.destroy_process_group()
         },
     ),
     "install": Scene("docs/install.md", {"switch": "10.0.0.1"}, ()),
-    "cluster": Scene(
+    "cluster, two hosts": Scene(
         "docs/cluster.md",
         CLUSTER,
         (
-            Rule("setup switch --address 10.0.0.2", serves="soft2"),
-            Rule("setup switch", serves="switch"),
-            Rule("setup controller", serves="controller"),
-            Rule("torchrun", at=("worker0", "worker1")),
-        ),
-        files={"train.py": TRAINING},
-        before=(("worker0", "useradd alice"), ("worker1", "useradd alice")),
-        after=(f". /etc/profile.d/wiresum.sh && {TORCHRUN}",),
-    ),
-    "cluster_by_hand, two hosts": Scene(
-        "docs/cluster_by_hand.md",
-        CLUSTER,
-        (
-            Rule("^wiresum ca init", at=("desk",), then=COPIED_BY_HAND),
             Rule("^wiresum switch", at=("switch",), until=READY),
             Rule("^export|^wiresum doctor|^torchrun", at=("worker0", "worker1")),
             Rule("^wiresum top", until="jobs"),
         ),
         files={"train.py": TRAINING},
-        end="With a controller",
+        end="As services",
     ),
-    "cluster_by_hand, a controller": Scene(
-        "docs/cluster_by_hand.md",
+    "cluster, services": Scene(
+        "docs/cluster.md",
         CLUSTER,
-        WITH_A_CONTROLLER,
-        begin="With a controller",
-        before=BEFORE_A_CONTROLLER + BMV2 * HAS_BMV2,
+        (*IS_A_SERVICE, Rule("^export|^wiresum doctor|^torchrun", at=("worker0", "worker1"))),
+        files={"train.py": TRAINING},
+        begin="As services",
+        end="bmv2",
+        before=(MAKE_PKI, ("worker0", "useradd alice"), ("worker1", "useradd alice")),
+        after=(
+            "export WIRESUM_SWITCH=10.0.0.5:43487 WIRESUM_TLS=/etc/wiresum/worker",
+            "wiresum doctor",
+            TORCHRUN,
+        ),
+    ),
+    "cluster, bmv2": Scene(
+        "docs/cluster.md",
+        CLUSTER,
+        (Rule("^simple_switch_grpc", until="as port 2"), Rule("cluster-bmv2", at=("soft2",), until=READY)),
+        begin="bmv2",
+        before=BMV2 * HAS_BMV2,
     ),
     "availability": Scene(
         "docs/availability.md",
         CLUSTER,
         (
-            Rule("setup switch", serves="switch"),
-            Rule("setup controller", serves="controller"),
-            Rule("setup standby", serves="controller", ready="standing by"),
+            *IS_A_SERVICE,
+            Rule("enable --now wiresum-standby", at=("controller",), until="standing by"),
+            Rule("^sed|^systemctl", at=("controller",)),
             Rule("^wiresum backup", at=("controller",), shows="that have ended"),
             Rule("^wiresum restore", at=("controller",), statuses=(1,), shows="a controller uses the state"),
             Rule("issue controller", then=(("controller", "ip address add 10.0.0.6/24 dev star0"),)),
         ),
-        before=(
-            ("desk", "wiresum ca init pki --address 10.0.0.1 --address 10.0.0.5"),
-            ("desk", SET_UP.format(role="switch", address="10.0.0.1", more="--p4runtime")),
-            ("desk", SET_UP.format(role="controller", address="10.0.0.5", more="--switch soft1=10.0.0.1")),
-        ),
+        before=(MAKE_PKI, *WITH_SERVICES),
     ),
     "runbook": Scene(
         "docs/runbook.md",
         CLUSTER,
         (
-            Rule("setup switch", serves="switch"),
-            Rule("setup controller .* --replace", serves="controller"),
+            *IS_A_SERVICE,
             Rule("^wiresum doctor", statuses=(0, 1), shows="10.0.0.6:43487"),  # a standby that is not there
         ),
-        before=(
-            ("desk", "wiresum ca init pki --address 10.0.0.1 --address 10.0.0.5"),
-            ("desk", SET_UP.format(role="switch", address="10.0.0.1", more="--p4runtime")),
-            ("desk", SET_UP.format(role="controller", address="10.0.0.5", more="--switch soft1=10.0.0.1 --replace")),
-        ),
+        before=(MAKE_PKI, *WITH_SERVICES),
         after=(
             "cmp pki/controller/tls.key <(ssh root@10.0.0.5 setpriv --reuid wiresum --regid wiresum --clear-groups cat "
             "/etc/wiresum/controller/tls.key)",
@@ -318,9 +303,6 @@ class Typist:
                 assert program.exit_code in rule.statuses, f"{program.name}: {program.exit_code}\n{program.said()}"
                 assert re.search(rule.shows, program.said(), re.MULTILINE), f"{rule.shows}\n{program.said()}"
                 assert "does not provide the extra" not in program.said(), program.said()  # pip, which goes on
-            if rule.serves:
-                (line,) = re.findall(r"^ +(setpriv .+)$", program.said(), re.MULTILINE)
-                self._start(line, rule.serves).await_text(rule.ready)
         for host, following in rule.then:
             self.type(following, Rule("", at=(host,)))
 
@@ -372,10 +354,6 @@ def blocks_of(scene: Scene) -> list[Block]:
     begin = sections.index(scene.begin) if scene.begin else 0
     end = sections.index(scene.end) if scene.end else len(found)
     return found[begin:end]
-
-
-def lacking(command: str) -> bool:
-    return any(re.search(pattern, command) for pattern in LACKING)
 
 
 @pytest.mark.timeout(900)

@@ -106,9 +106,9 @@ def test_a_part_is_unproved_from_its_change_to_the_next_night(tmp_path: Path, ch
 
 
 def test_a_page_is_proved_by_its_own_scenes() -> None:
-    scenes = [f"{proofs.TYPED}[{name}]" for name in ("cluster", "cluster_by_hand, two hosts", "cluster_by_hand, more")]
-    assert [proofs.proves(scene, {"cluster"}) for scene in scenes] == [True, False, False]
-    assert [proofs.proves(scene, {"cluster_by_hand"}) for scene in scenes] == [False, True, True]
+    scenes = [f"{proofs.TYPED}[{name}]" for name in ("torch", "cluster, two hosts", "cluster, services")]
+    assert [proofs.proves(scene, {"cluster"}) for scene in scenes] == [False, True, True]
+    assert [proofs.proves(scene, {"torch"}) for scene in scenes] == [True, False, False]
 
 
 def test_what_parts_name_exists() -> None:

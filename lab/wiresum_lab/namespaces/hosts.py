@@ -55,6 +55,17 @@ case $host in
 esac
 """
 
+# In place of systemd, to show a unit and to run its program, as its user. The last word names it.
+SYSTEMCTL = r"""#!/bin/sh
+for unit; do :; done
+file=/etc/systemd/system/$unit.service
+case $1 in cat) exec cat "$file" ;; enable) ;; *) exit 1 ;; esac
+install -d -o wiresum -g wiresum /var/lib/wiresum /var/log/wiresum
+options=$(sed -n s/^WIRESUM_SWITCH_OPTIONS=//p /etc/wiresum/switch.env 2>&1)
+exec setpriv --reuid wiresum --regid wiresum --clear-groups \
+  $(sed -n "s|\$WIRESUM_SWITCH_OPTIONS|$options|; s/^ExecStart=//p" "$file")
+"""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -120,9 +131,10 @@ class Hosts:
         (host.folder / "etc" / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
         entered = {other.address: shlex.join(other.command("sh", "-c")) for other in self._hosts.values()}
         cases = [f'root@{address}) exec {command} "$*" ;;' for address, command in entered.items()]
-        ssh = host.folder / "usr/local/bin/ssh"
-        ssh.write_text(SSH % "\n".join(cases))
-        ssh.chmod(0o755)
+        for name, text in {"ssh": SSH % "\n".join(cases), "systemctl": SYSTEMCTL}.items():
+            program = host.folder / "usr/local/bin" / name
+            program.write_text(text)
+            program.chmod(0o755)
         # The star's own addresses go: a host of the pages has one.
         lines = [
             f"address flush dev {STAR_DEVICE}",

@@ -34,8 +34,7 @@ class Part(NamedTuple):
 TYPED = "lab/tests/pages/test_typed.py::test_every_command_does_what_the_page_says"
 PAGES = {
     "availability": ("controller/deploy",),
-    "cluster": ("controller/deploy", "controller/wiresum/cli/setup"),
-    "cluster_by_hand": ("controller/deploy",),
+    "cluster": ("controller/deploy",),
     "horovod": (),
     "install": (),
     "libwiresum": (),

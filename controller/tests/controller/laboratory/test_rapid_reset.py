@@ -1,15 +1,13 @@
 """HTTP/2 rapid reset: a client with a certificate opens calls and resets each at once, as fast as it can write. Others
-join meanwhile, and nothing is left of it, also behind `controller/deploy/nginx.conf`."""
+join meanwhile, and nothing is left of it."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import shutil
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import h2.config
@@ -17,25 +15,18 @@ import h2.connection
 import h2.exceptions
 import pytest
 
-from wiresum_lab import REPOSITORY
 from wiresum_lab.doubles.controller import Client, join_request
 from wiresum_lab.laboratory import LANES, Laboratory
 from wiresum_lab.patience import PATIENCE_S
-from wiresum_lab.processes import Program, resident_kib, unused_port, wait_until
+from wiresum_lab.processes import resident_kib, wait_until
 
 HOST = "127.0.0.1"
-NGINX = REPOSITORY / "controller/deploy/nginx.conf"
 CONNECTIONS, BURST = 4, 100
 """Of the attacker; and the calls that are opened and reset with one write."""
 STREAM_ID_MAX = 2**31 - 1
 RESETS = 5000
 """Until there are so many, workers join."""
 KEPT_KIB_MAX = 64 * 1024
-
-needs_nginx = pytest.mark.skipif(
-    shutil.which("nginx") is None or not Path("/usr/lib/nginx/modules/ngx_stream_module.so").exists(),
-    reason="nginx, or its stream module, is not installed: no proxy is put in front",
-)
 
 
 class Attack:
@@ -86,26 +77,9 @@ class Attack:
                 protocol.receive_data(received)
 
 
-@pytest.fixture
-def port(laboratory: Laboratory, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[int]:
-    behind = laboratory.ports["active"]
-    if request.param == "direct":
-        yield behind
-        return
-    port = unused_port()
-    text = NGINX.read_text().replace("10.0.0.5:43487", f"{HOST}:{port}").replace("127.0.0.1:43487", f"{HOST}:{behind}")
-    text = text.replace("/run/nginx.pid", str(tmp_path / "nginx.pid")).replace("/var/log/nginx", str(tmp_path))
-    (tmp_path / "nginx.conf").write_text(text)
-    command = ["nginx", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf"), "-g", "daemon off;"]
-    with Program(command, tmp_path / "nginx.log") as nginx:
-        nginx.await_ready(lambda: not socket.socket().connect_ex((HOST, port)))
-        yield port
-
-
 @pytest.mark.nightly
-@pytest.mark.parametrize("port", ["direct", pytest.param("nginx", marks=needs_nginx)], indirect=True)
-def test_workers_join_while_calls_are_reset_and_nothing_is_left_of_those(laboratory: Laboratory, port: int) -> None:
-    controller = laboratory.controllers["active"]
+def test_workers_join_while_calls_are_reset_and_nothing_is_left_of_those(laboratory: Laboratory) -> None:
+    controller, port = laboratory.controllers["active"], laboratory.ports["active"]
     running, numbers = laboratory.job("through"), itertools.count()
     with contextlib.closing(Client(port, tls=laboratory.pki.tls("worker"))) as worker:
 

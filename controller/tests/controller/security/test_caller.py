@@ -95,7 +95,7 @@ def test_a_worker_may_use_the_callers_address_or_those_in_its_certificate() -> N
 
 
 def test_a_caller_over_loopback_may_use_the_hosts_addresses_and_those_that_it_names() -> None:
-    """A process of this host, or one behind a proxy there, as with deploy/nginx.conf."""
+    """A process of this host, or one behind a proxy there."""
     local = holder("192.0.2.7", peer="ipv4:127.0.0.1:5")
     for address in ("127.0.0.1", "127.0.0.2", "192.0.2.7"):
         local.check_may_join("a-job", "", IPv4Address(address))

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from wiresum import join
-from wiresum.cli.setup import plan
 from wiresum.controller import JoinServer, Limits, config
 from wiresum.controller.p4runtime import P4RuntimeSwitch, targets_of
 from wiresum.controller.security import Security
@@ -105,8 +104,8 @@ def start(controller_tls: Path, operator_tls: Path, issue: Callable[..., Path], 
         yield start
 
 
-def test_jobs_that_ask_for_everything_get_half_of_each_switch_as_setup_configures(start: Start) -> None:
-    cluster = start(plan.tenant_table(switches=2))
+def test_jobs_that_ask_for_everything_get_half_of_each_switch(start: Start) -> None:
+    cluster = start("[[tenant]]\n")
     greedy = cluster.of("greedy")
     code, text = greedy.refusal(job_name="first", slots=32768, priority=1_000_000)
     assert code == "RESOURCE_EXHAUSTED"
@@ -121,14 +120,11 @@ def test_jobs_that_ask_for_everything_get_half_of_each_switch_as_setup_configure
     granted = second.result()
     assert (granted.switch_name, granted.slots) == ("right", 2048)
     (third,), why = cluster.wait_for("greedy", "third", 1)
-    assert "the quota of tenant 'greedy' is used up (128 jobs, 4096 slots, 4096 worker threads and 50% of each" in why
-    assert "taken are 2 jobs, 4096 slots" in why
+    assert "one tenant may have 50% of left, 2048 slots; its jobs have 2048" in why
+    assert "one tenant may have 50% of right, 2048 slots; its jobs have 2048" in why
     assert cluster.of("honest").join(job_name="later", slots=2048).switch_name == "right"
     tenants = {tenant.name: tenant for tenant in cluster.operator.report().tenants}
-    assert {name: (tenant.slots, tenant.slots_max) for name, tenant in tenants.items()} == {
-        "greedy": (4096, 4096),
-        "honest": (4096, 4096),
-    }
+    assert {name: tenant.slots for name, tenant in tenants.items()} == {"greedy": 4096, "honest": 4096}
     for tenant in tenants.values():
         assert {each.switch_name: each.room_taken["slots"] for each in tenant.switches} == {"left": 2048, "right": 2048}
         assert {each.room["slots"] for each in tenant.switches} == {2048}

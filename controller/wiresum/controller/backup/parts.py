@@ -53,7 +53,7 @@ EPOCH_STEP = 4096 << EPOCH_STEP_BITS
 EPOCH_MAX = 1 << 62
 """Of a backup: all that follow are election ids, too."""
 PUBLIC = frozenset({CONFIGURATION, "tls/ca.crt", "tls/tls.crt", "tls/ca.crl", "pki/ca.crt", "pki/ca.crl"})
-"""What others may read, as `wiresum setup` and `wiresum ca` make it; the configuration holds no secret."""
+"""What others may read, as `wiresum ca` makes it; the configuration holds no secret."""
 
 _PLAIN_TABLE = re.compile(r"CREATE TABLE \w+ \([\w, ]+\)")
 """Without expressions. Releases with the same schema may have more tables than this one, of this form."""
@@ -292,7 +292,7 @@ def _stage(name: str, source: Path, target: Path, cleanup: contextlib.ExitStack)
     beside.unlink(missing_ok=True)
     cleanup.callback(beside.unlink, missing_ok=True)
     folder_mode = target.parent.stat().st_mode
-    # A folder for a group alone, as `wiresum setup` makes it for TLS: its service is in the group.
+    # A folder for a group alone: its service is in the group.
     shared = 0o040 if folder_mode & 0o057 == 0o050 else 0
     mode = 0o644 if name in PUBLIC else 0o600 | shared
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

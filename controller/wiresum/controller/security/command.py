@@ -47,10 +47,10 @@ _dns_option = click.option("--dns", "dns_names", multiple=True, metavar="NAME", 
 
 @click.group(
     epilog="""\b
-A cluster in four steps (`wiresum setup --help` has them in full, over SSH):
+A cluster in four steps (docs/cluster.md has services):
   wiresum ca init pki --address 10.0.0.1          # on a machine that keeps the authority's key
-  wiresum setup controller --tls controller ...   # on the controller's host, with a copy of pki/controller
-  wiresum setup worker --tls worker ...           # on every worker, with a copy of pki/worker
+  wiresum switch --control 10.0.0.1:43487 --tls pki/controller    # on the switch's host, with a copy of pki/controller
+  WIRESUM_TLS=pki/worker torchrun ... train.py    # on every worker, with a copy of pki/worker
   wiresum jobs --tls pki/operator                 # you
 """
 )
