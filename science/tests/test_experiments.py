@@ -56,7 +56,6 @@ SMALL: dict[str, tuple[dict[str, Any], int]] = {
     "bidirectional": ({"steps": 300}, 8),
     "vr-diana-variants": ({"workers": 5, "steps": 1200, "every": 40}, 13),
     "block-density": ({"draws": 3}, 11),
-    "newer-methods": ({"workers": 5, "steps": 500, "every": 20, "epochs": 1, "seeds": 1}, 13),
 }
 """The arguments, and the number of claims."""
 

@@ -33,6 +33,4 @@ METHODS: dict[str, wc.Compressor] = {
     "gTop-k": wc.GTopK(0.1),
     "gTop-k, tree": wc.GTopK(0.1, mode="tree"),
     "TopK, quantised down": wc.TopK(0.1, down=wc.QSGD(block=64)),
-    "TopK, EF21 with momentum": wc.TopK(0.1, memory=wc.EF21Momentum(0.5)),
-    "ARC-Top-K": wc.ARCTopK(0.1, rank=2, memory="ef21-momentum"),
 }

@@ -314,7 +314,7 @@ def test_accumulation_and_other_precisions(switched: Cluster) -> None:
     assert switched.run(special_models) == [[True] * 3] * 3
 
 
-UNUSED_METHODS = ("IntDIANA", "TopK", "gTop-k", "gTop-k, momentum corrected", "TopK, EF21 with momentum", "PowerSGD",
+UNUSED_METHODS = ("IntDIANA", "TopK", "gTop-k", "gTop-k, momentum corrected", "TopK, EF21", "PowerSGD",
                   "THC", "TopK, quantised down")  # fmt: skip
 
 

@@ -6,10 +6,8 @@ over workers simulated in this process or over a process group. docs/science.md 
 
 from __future__ import annotations
 
-from wiresum.convex.dasha import DASHA
 from wiresum.convex.estimators import LSVRG, SAGA, SVRG, Estimator, Plain
 from wiresum.convex.logistic import LogisticRegression
-from wiresum.convex.marina import MARINA
 from wiresum.convex.minimize import Minimum, Progress, distributed_minimize
 from wiresum.convex.problem import Problem
 from wiresum.convex.prox import L1, Box, Proximal
@@ -23,16 +21,13 @@ from wiresum.convex.theory import (
     diana_rule,
     ef21_step_size,
     isega_rule,
-    marina_rule,
     vr_diana_rule,
     vr_diana_step_size,
 )
 
 __all__ = [
-    "DASHA",
     "L1",
     "LSVRG",
-    "MARINA",
     "SAGA",
     "SVRG",
     "Box",
@@ -53,7 +48,6 @@ __all__ = [
     "distributed_minimize",
     "ef21_step_size",
     "isega_rule",
-    "marina_rule",
     "vr_diana_rule",
     "vr_diana_step_size",
 ]

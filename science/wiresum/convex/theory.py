@@ -155,21 +155,6 @@ def vr_diana_rule(*, smoothness: float, strong_convexity: float, omega: float, w
     )
 
 
-def marina_rule(
-    *, smoothness: float, strong_convexity: float, omega: float, workers: int, probability: float
-) -> tuple[float, float]:
-    """MARINA's step size, and the rate with E f(x_k) - f(x*) <= (1 - rate)^k (f(x_0) - f(x*)) (arXiv 2102.07845,
-    theorem 2.2). L is the largest of the workers'.
-
-    In short: with G = |g - grad f(x)|^2 and s the step's length, E G' <= (1 - p)(G + (omega/n) L^2 s^2), and
-    f' <= f - (gamma/2) |grad f|^2 - (1/(2 gamma) - L/2) s^2 + (gamma/2) G. In f + (gamma/p) G the terms in s vanish if
-    gamma L + 2 gamma^2 (1 - p)(omega/n) L^2/p <= 1, those in G shrink by p/2, and |grad f|^2 >= 2 mu (f - f(x*)).
-    """
-    spread = math.sqrt(2 * (1 - probability) * omega / (probability * workers))
-    step_size = min(1 / (smoothness * (1 + spread)), probability / (2 * strong_convexity))
-    return step_size, step_size * strong_convexity
-
-
 def ef21_step_size(*, smoothness: float, worker_smoothness: float, contraction: float) -> float:
     """EF21: arXiv 2106.05203, theorem 1; `worker_smoothness` is the root of the mean of the squared L_i, or more."""
     theta = 1 - math.sqrt(1 - contraction)

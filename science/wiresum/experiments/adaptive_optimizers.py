@@ -41,7 +41,6 @@ METHODS: dict[str, wc.Compressor] = {
         "OwnScale(QSGD())",
         "SignMajority()",
         "PowerSGD(2)",
-        "ARCTopK(0.1)",
         "RandKSameSeed(0.2)",
         "RandKPartition()",
         "RandK(0.2)",

@@ -35,7 +35,6 @@ EXPERIMENTS = (
     "bidirectional",
     "vr-diana-variants",
     "block-density",
-    "newer-methods",
 )
 """Each is a module of this package, with a function `run`."""
 LONG = ("compressed-training", "adaptive-optimizers", "momentum-correction", "block-sparsifiers")

@@ -128,35 +128,6 @@ def diana(
     return np.array(errors)
 
 
-def marina(
-    task: Task,
-    quantise: Quantise,
-    generator: np.random.Generator,
-    *,
-    step_size: float,
-    probability: float,
-    steps: int,
-    every: int,
-    seeds: int,
-    measure: Callable[[Problem, Array], Array],
-) -> Array:
-    """MARINA with full gradients (arXiv 2102.07845, algorithm 1): the measure of x, (records, seeds)."""
-    problem = Problem(task)
-    x = np.zeros((seeds, problem.rows.shape[2]))
-    before = problem.gradients(x)
-    estimate = before.mean(axis=1)
-    records: list[Any] = []
-    for step in range(steps + 1):
-        if step % every == 0:
-            records.append(measure(problem, x))
-        x = x - step_size * estimate
-        now = problem.gradients(x)
-        whole = generator.random(seeds) < probability
-        moved = estimate + quantise(now - before).mean(axis=1)
-        estimate, before = np.where(whole[:, None], now.mean(axis=1), moved), now
-    return np.array(records)
-
-
 def top_k(values: Array, count: int) -> Array:
     """The `count` largest magnitudes; zeros elsewhere."""
     kept = np.zeros_like(values)

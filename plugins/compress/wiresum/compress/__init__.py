@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wiresum.compress.aggregator import Aggregator, InProcess, Traffic
-from wiresum.compress.arc_topk import ARCTopK
 from wiresum.compress.arrays import Sparse
 from wiresum.compress.blocks import BlockRandomK, BlockSparsifier, BlockThreshold, BlockTopK, BlockTopKRatio
 from wiresum.compress.compressor import (
@@ -25,7 +24,7 @@ from wiresum.compress.compressor import (
 from wiresum.compress.engine import Engine
 from wiresum.compress.gtopk import GTopK
 from wiresum.compress.integer import IntDIANA, IntSGD
-from wiresum.compress.memory import EF21, EF21Momentum, ErrorFeedback, Memory, MomentumCorrection, NoMemory, Shift
+from wiresum.compress.memory import EF21, ErrorFeedback, Memory, MomentumCorrection, NoMemory, Shift
 from wiresum.compress.natural import Identity, Natural, SignMajority
 from wiresum.compress.powersgd import PowerSGD
 from wiresum.compress.quantise import DIANA, QSGD, Quantiser, TernGrad
@@ -53,7 +52,6 @@ __all__ = [
     "EF21",
     "QSGD",
     "THC",
-    "ARCTopK",
     "AdaptiveThreshold",
     "Aggregator",
     "Attachment",
@@ -64,7 +62,6 @@ __all__ = [
     "BlockTopK",
     "BlockTopKRatio",
     "Compressor",
-    "EF21Momentum",
     "Engine",
     "ErrorFeedback",
     "GTopK",

@@ -37,7 +37,7 @@ from wiresum.compress.union import INDEX_MAX, VALUE_BITS_MAX, Places, exponent_o
 T = TypeVar("T")
 
 State: TypeAlias = dict[str, Vector]
-"""What a compressor keeps from step to step for one segment: common to all workers, or a worker's own."""
+"""What a compressor keeps from step to step for one segment: common to all workers."""
 
 
 class Trait(Enum):
@@ -59,8 +59,6 @@ class Batch:
     vectors: list[list[Vector]]
     states: list[State]
     """By segment: the common state."""
-    own_states: Sequence[Sequence[State]] = ()
-    """By local worker and segment."""
 
     def finite(self) -> list[list[bool]]:
         return each(is_finite, self.vectors)
@@ -80,8 +78,6 @@ class Outcome:
     """By segment: the compressor's common state for the next step."""
     clamped: int = 0
     """How many integers of local workers were clamped to their bits."""
-    own_states: Sequence[Sequence[State]] = ()
-    """By local worker and segment, for the next step; empty if the compressor has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +105,7 @@ class Compressor(ABC):
         return None
 
     def contraction(self, size: int) -> float | None:
-        """For a contractive C: E|C(v)-v|^2 <= (1 - contraction) |v|^2, at each worker, or of the workers' mean for a
-        linear C that is the same at all of them."""
+        """For a contractive C: E|C(v)-v|^2 <= (1 - contraction) |v|^2, at each worker."""
         return None
 
     def shift_rate(self, size: int, workers: int) -> float | None:

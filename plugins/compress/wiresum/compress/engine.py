@@ -39,8 +39,8 @@ from wiresum.compress.turn import Turn
 
 STATE_VERSION = 4
 STATE_ENTRIES = (
-    "version", "method", "world_size", "workers", "tensors", "step", "seed", "own", "common", "states", "own_states",
-    "squares", "down",
+    "version", "method", "world_size", "workers", "tensors", "step", "seed", "own", "common", "states", "squares",
+    "down",
 )  # fmt: skip
 CLAMPED_STEPS_MAX = 50
 """So many steps in a row may clamp integers before a warning: in the first ones a memory still approaches gradients."""
@@ -61,8 +61,6 @@ class _Update:
     """Pieces whose vectors do not change."""
     dtype: np.dtype[Any]
     state: State
-    own_states: list[State]
-    """By local worker; empty if the compressor has none."""
     own: list[Vectors]
     """By local worker: its vectors."""
     spare: list[Vectors | None]
@@ -94,8 +92,6 @@ class Engine:
         self._common: dict[str, Vector] = {}
         self._states: dict[tuple[str, ...], State] = {}
         """By the pieces of a segment."""
-        self._own_states: list[dict[tuple[str, ...], State]] = [{} for _ in aggregator.local]
-        """By local worker, then by the pieces of a segment."""
         self._squares: dict[str, float] = {}
         """By piece: the moving average of its estimates' squared norms, for methods with `uses_length`."""
         self._tensors: dict[str, Tensor] = {}
@@ -149,7 +145,6 @@ class Engine:
             for segment, gradient in zip(segments, row, strict=True):
                 self._require_fit(segment, gradient, self.aggregator.local[i])
         turns = self._turns(segments, gradients, parameters or {})
-        memories = each(lambda turn: self._memory_for(turn.size).at(turn), turns)
         own = [
             [
                 tuple(_load(mine[name], *one, unused) for name in self._memory.keeps)
@@ -158,15 +153,12 @@ class Engine:
             for mine, row in zip(self._own, gradients, strict=True)
         ]
         outgoing = [
-            [self._outgoing(i, *one) for one in zip(segments, memories[i], row, own[i], strict=True)]
+            [self._outgoing(i, *one) for one in zip(segments, row, own[i], strict=True)]
             for i, row in enumerate(gradients)
         ]
         outcome = self.method.exchange(self._batch(segments, turns, outgoing), self.aggregator)
         self._note_clamped(outcome.clamped)
-        estimates = [
-            self._settle(s, segment, turns[0][s], memories, outcome, outgoing, own, unused)
-            for s, segment in enumerate(segments)
-        ]
+        estimates = [self._settle(s, segment, outcome, outgoing, own, unused) for s, segment in enumerate(segments)]
         if self._down is None:
             return estimates
         down = [_dense(estimate, segment) for estimate, segment in zip(estimates, segments, strict=True)]
@@ -197,9 +189,9 @@ class Engine:
                 stacklevel=4,
             )
 
-    def _outgoing(self, i: int, segment: Segment, memory: Memory, gradient: Gradient, own: Vectors) -> Vectors:
+    def _outgoing(self, i: int, segment: Segment, gradient: Gradient, own: Vectors) -> Vectors:
         """The result of `Memory.outgoing` for the i-th local worker, part by part to avoid a copy that joins them."""
-        out = self._spare[i].pop(segment.name, None)
+        memory, out = self._memory_for(segment.size), self._spare[i].pop(segment.name, None)
         parts = memory.admitted([gradient] if isinstance(gradient, np.ndarray) else gradient, self.aggregator.workers)
         if out is None and len(parts) == 1:
             return memory.outgoing(parts[0], own)
@@ -216,29 +208,27 @@ class Engine:
         self,
         s: int,
         segment: Segment,
-        turn: Turn,
-        memories: Sequence[Sequence[Memory]],
         outcome: Outcome,
         outgoing: Sequence[Sequence[Vectors]],
         own: Sequence[Sequence[Vectors]],
         unused: Collection[str],
     ) -> Vector | Sparse:
-        """Notes how the aggregate of segment s changes memories, and returns the estimate. All but the segment and its
-        turn are of all segments, by local worker."""
+        """Notes how the aggregate of segment s changes memories, and returns the estimate. `outgoing` and `own` are of
+        all segments, by local worker."""
         mean = outcome.means[s]
         values = mean.values if isinstance(mean, Sparse) else mean
         if not is_finite(values):
             self._finite = False
             return mean
+        memory = self._memory_for(segment.size)
         settled: list[Vectors] = []
         spare: list[Vectors | None] = []
         for i in range(len(own)):
-            memory, out, before, sent = memories[i][s], outgoing[i][s], own[i][s], outcome.own[i][s]
+            out, before, sent = outgoing[i][s], own[i][s], outcome.own[i][s]
             settle = memory.settle_sparse if isinstance(sent, Sparse) else memory.settle
             settled.append(settle(out, sent, before))  # type: ignore[arg-type]
             in_place = memory.keeps and all(now is was for now, was in zip(settled[-1], out, strict=True))
             spare.append(before if in_place else None)
-        memory = self._memory_for(segment.size).at(turn.common())
         common = _load(self._common, segment, values.dtype, unused) if memory.has_common else values[:0]
         if isinstance(mean, Sparse):
             estimate, common = memory.estimate_sparse(mean, segment.size, common)
@@ -249,7 +239,6 @@ class Engine:
             unused,
             outgoing[0][s][0].dtype,
             outcome.states[s],
-            [row[s] for row in outcome.own_states],
             settled,
             spare,
             common if memory.has_common else None,
@@ -262,8 +251,6 @@ class Engine:
         if all(name in update.unused for name in segment.names):
             return
         self._states[segment.names] = update.state
-        for of_worker, state in zip(self._own_states, update.own_states, strict=False):
-            of_worker[segment.names] = state
         for piece in segment.pieces:
             if piece.name not in update.unused:
                 self._tensors[piece.name] = Tensor(piece.shape, update.dtype)
@@ -338,7 +325,6 @@ class Engine:
             "own": [self._completed(mine) for mine in self._own],
             "common": _copied(self._common),
             "states": _listed(self._states),
-            "own_states": [_listed(states) for states in self._own_states],
             "squares": dict(self._squares),
             "down": None if self._down is None else self._down.state_dict(),
         }
@@ -371,9 +357,8 @@ class Engine:
         tensors = _tensors_of(state)
         refuse(found + differing_tensors(tensors, self._tensors))
         found = []
-        for entry in ("own", "own_states"):
-            if len(state[entry]) != len(state["workers"]):
-                found.append(f"{entry} is of {len(state[entry])} workers, not of {len(state['workers'])}")
+        if len(state["own"]) != len(state["workers"]):
+            found.append(f"own is of {len(state['own'])} workers, not of {len(state['workers'])}")
         for i, mine in enumerate(state["own"]):
             found += mismatched_names(mine, self._memory.keeps, f"own[{i}]")
             for name in self._memory.keeps:
@@ -408,8 +393,6 @@ class Engine:
         self._spare = [{} for _ in self._own]
         self._common = _copied(state["common"])
         self._states = _by_pieces(state["states"])
-        own_states = [_by_pieces(states) for states in state["own_states"]][: len(self._own)]
-        self._own_states = own_states + [{} for _ in self._own[len(own_states) :]]
         self._squares = dict(state["squares"])
         self._loaded_of = list(state["workers"])[: len(self._own)] if world_size_changed else None
         if self._down is not None:
@@ -450,8 +433,7 @@ class Engine:
         """Makes memories consistent after the group of workers has changed. A collective: all workers call it.
 
         Step, seed and common states become those of the worker with the highest step; a new worker starts with empty
-        memories; common vectors become the mean over workers. A compressor with states of single workers begins anew,
-        since a new worker has none. Returns that worker's `companion`, a state of the caller.
+        memories; common vectors become the mean over workers. Returns that worker's `companion`, a state of the caller.
 
         `scale` is what this worker's gradients were multiplied by: its memories are brought to that worker's.
 
@@ -464,8 +446,7 @@ class Engine:
         finally:
             self._loaded_of = loaded_of
         shared = {name: state[name] for name in ("method", "tensors", "step", "seed", "states", "squares", "down")}
-        alone = any(map(bool, state["own_states"]))
-        others = {"loaded_of": loaded_of or [], "alone": alone, "companion": companion, "scale": scale}
+        others = {"loaded_of": loaded_of or [], "companion": companion, "scale": scale}
         parcel = packed({**shared, **others})
         parcels = self.aggregator.gather([parcel] * len(self.aggregator.local), sizes_equal=False)
         states = [unpacked(parcel) for parcel in parcels]
@@ -485,9 +466,6 @@ class Engine:
                 total += parcel.copy().view(tensor.dtype)
             common[piece] = (total / self.aggregator.workers).astype(tensor.dtype)
         merged = {**state, **{name: furthest[name] for name in shared}, "common": common}
-        if any(other["alone"] for other in states):
-            merged["states"] = [{"pieces": one["pieces"], "state": {}} for one in merged["states"]]
-            merged["own_states"] = [[] for _ in self._own]
         self._load(merged, False)
         return furthest["companion"]
 
@@ -556,7 +534,6 @@ class Engine:
             turns,
             each(lambda vectors: vectors[0], outgoing),
             [self._states.get(segment.names, {}) for segment in segments],
-            [[states.get(segment.names, {}) for segment in segments] for states in self._own_states],
         )
 
 

@@ -2,13 +2,11 @@
 
 For each tensor a memory has some vectors at each worker, and at most one that is common to all. `outgoing` computes
 what is compressed; `settle` and `estimate` compute the vectors after the aggregate, and the optimiser's gradient. All
-of these are pure functions; engine.py keeps the vectors. What depends on the step or on random numbers follows from
-`at`.
+of these are pure functions; engine.py keeps the vectors.
 
     ErrorFeedback         what was not sent is added to the next gradient
     MomentumCorrection    error feedback for gradients with momentum
     Shift, EF21           the difference to a vector that follows the gradient is compressed
-    EF21Momentum          the difference to a vector that follows the gradient's moving average
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from typing import ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from wiresum.compress.arrays import Sparse, Vector
-from wiresum.compress.turn import Turn
 
 Vectors: TypeAlias = tuple[Vector, ...]
 
@@ -52,11 +49,6 @@ class Memory(ABC):
 
     def fitted(self, compressor: Bounds, size: int, workers: int) -> Memory:
         """This memory with the constants that depend on the compressor. ValueError if it cannot be used with it."""
-        return self
-
-    def at(self, turn: Turn) -> Memory:
-        """This memory in one step of one worker, for what depends on the step, the seed or a coin (`turn.common()` has
-        that of all workers). `estimate` is called on that of `turn.common()`, so its result is the same everywhere."""
         return self
 
     def admitted(self, parts: Sequence[Vector], workers: int) -> Sequence[Vector]:
@@ -239,55 +231,9 @@ class EF21(Shift):
     """The shift with alpha = 1, for contractive compressors, biased ones too."""
 
     def fitted(self, compressor: Bounds, size: int, workers: int) -> Shift:
-        _require_contraction(compressor, size)
+        if compressor.contraction(size) is None:
+            raise ValueError(f"EF21 is for contractive compressors, and {type(compressor).__name__} declares none")
         return Shift(alpha=1.0)
-
-
-@dataclass(frozen=True)
-class EF21Momentum(Shift):
-    """EF21 of a moving average v += weight (g - v) of the worker's gradients (EF21-SGDM, arXiv 2305.15155, algorithm
-    1). With minibatches the error of EF21 does not fall with the step size as SGD's does; with the average it does. The
-    first step's v is its gradient.
-
-    It replaces the optimizer's momentum: weight = 1 - beta for a momentum of beta, with a rate 1/weight times as large.
-    """
-
-    alpha: float | None = field(default=1.0, init=False)
-    weight: float = 0.1
-
-    keeps = ("shift", "average")
-    has_momentum = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.weight <= 1:
-            raise ValueError(f"the weight of a new gradient in its moving average is in (0, 1], not {self.weight}")
-
-    def fitted(self, compressor: Bounds, size: int, workers: int) -> Shift:
-        _require_contraction(compressor, size)
-        return self
-
-    def at(self, turn: Turn) -> Memory:
-        return replace(self, weight=1.0) if turn.step == 0 else self
-
-    def outgoing(self, gradient: Vector, own: Vectors, out: Vectors | None = None) -> Vectors:
-        shift, average = own
-        difference, moved = (np.empty_like(gradient), np.empty_like(gradient)) if out is None else out
-        np.subtract(gradient, average, out=moved)
-        moved *= gradient.dtype.type(self.weight)
-        moved += average
-        np.subtract(moved, shift, out=difference)
-        return difference, moved
-
-    def settle(self, outgoing: Vectors, sent: Vector, own: Vectors) -> Vectors:
-        return own[0] + sent, outgoing[1]
-
-    def settle_sparse(self, outgoing: Vectors, sent: Sparse, own: Vectors) -> Vectors:
-        return (*super().settle_sparse(outgoing, sent, own), outgoing[1])
-
-
-def _require_contraction(compressor: Bounds, size: int) -> None:
-    if compressor.contraction(size) is None:
-        raise ValueError(f"EF21 is for contractive compressors, and {type(compressor).__name__} declares none")
 
 
 MEMORIES: dict[str, type[Memory]] = {
@@ -296,7 +242,6 @@ MEMORIES: dict[str, type[Memory]] = {
     "momentum-correction": MomentumCorrection,
     "diana": Shift,
     "ef21": EF21,
-    "ef21-momentum": EF21Momentum,
 }
 
 
