@@ -74,6 +74,8 @@ class Leaf final : public transport::Transport {
   [[nodiscard]] const transport::TransportStats& stats() const noexcept override { return own_->stats(); }
   [[nodiscard]] int take_error() noexcept override;
 
+  /// Is there something of the ranks, or for this one, that wait() would not wait for?
+  [[nodiscard]] bool has_packet() const noexcept;
   /// Answers that a rank was too far behind to be told of; its timers repair that.
   [[nodiscard]] std::uint64_t lost() const noexcept { return lost_ + (batch_ != nullptr ? batch_->lost() : 0); }
   [[nodiscard]] const dataplane::JobCounters& counters() const noexcept { return plane_.counters(job_.number); }
@@ -90,7 +92,6 @@ class Leaf final : public transport::Transport {
   void answer(const dataplane::Decision& decision, bool marked) noexcept;
   void post_to_all(const dataplane::Decision& decision, bool marked) noexcept;
   void copy_to(std::size_t rank, const dataplane::Decision& decision, bool marked) noexcept;
-  [[nodiscard]] bool has_packet() const noexcept;
   void sleep(std::int64_t timeout_ns) noexcept;
 
   Job job_;

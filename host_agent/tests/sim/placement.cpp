@@ -11,13 +11,15 @@ constexpr std::uint16_t kWorkerPort = 20'000;
 
 }  // namespace
 
-Tree::Tree(std::shared_ptr<Network> network, std::uint32_t workers, const std::vector<std::uint32_t>& hosts)
-    : network_(std::move(network)), children_(network_->switches()), hosts_(hosts), worker_on_(network_->hosts()) {
-  for (std::uint32_t worker = 0; hosts.empty() && worker < workers; ++worker) hosts_.push_back(worker);
+Tree::Tree(std::shared_ptr<Network> network, std::vector<Node> hosts)
+    : network_(std::move(network)),
+      children_(network_->switches()),
+      hosts_(std::move(hosts)),
+      streams_(network_->hosts()) {
   const auto add = [&](Node node) { children_[network_->above(node)].push_back(node); };
-  for (std::uint32_t worker = 0; worker < workers; ++worker) {
-    worker_on_[hosts_[worker]] = worker;
-    add(hosts_[worker]);
+  for (std::uint32_t stream = 0; stream < hosts_.size(); ++stream) {
+    streams_[hosts_[stream]] = stream;
+    add(hosts_[stream]);
   }
   // A switch's number is above its parent's: so when its turn comes, all that is below it has been added.
   for (std::uint32_t index = network_->switches(); index-- > 1;) {
@@ -147,7 +149,7 @@ void Placement::arrive_from(Node node, std::uint32_t thread, const Packet& packe
 void Placement::arrive_at(Node node, std::uint32_t thread, const Packet& packet) {
   const Network& network = tree_.network();
   if (network.is_host(node)) {
-    deliver_(tree_.worker_on(node), thread, packet);
+    deliver_(tree_.stream_of(node), thread, packet);
   } else {
     handle(node - network.hosts(), network.node_of_switch(network.above(node)), thread, packet);
   }

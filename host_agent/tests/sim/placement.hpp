@@ -47,8 +47,8 @@ struct Lease {
 class Tree {
  public:
   using Node = Network::Node;
-  /// `hosts`: by worker; empty means that worker i is on host i.
-  Tree(std::shared_ptr<Network> network, std::uint32_t workers, const std::vector<std::uint32_t>& hosts);
+  /// `hosts`: by stream, that of all the job's workers on a host.
+  Tree(std::shared_ptr<Network> network, std::vector<Node> hosts);
   /// Gives other numbers to what is below each switch.
   void rotate(std::uint32_t by);
 
@@ -57,16 +57,16 @@ class Tree {
   /// In the order of the numbers by which the switch knows them; none: the job does not use it.
   [[nodiscard]] const std::vector<Node>& children(std::uint32_t index) const noexcept { return children_[index]; }
   [[nodiscard]] bool is_used(std::uint32_t index) const noexcept { return !children_[index].empty(); }
-  [[nodiscard]] Node host_of(std::uint32_t worker) const noexcept { return hosts_[worker]; }
-  [[nodiscard]] std::uint32_t worker_on(Node host) const noexcept { return worker_on_[host]; }
+  [[nodiscard]] Node host_of(std::uint32_t stream) const noexcept { return hosts_[stream]; }
+  [[nodiscard]] std::uint32_t stream_of(Node host) const noexcept { return streams_[host]; }
   [[nodiscard]] std::uint8_t number_of(Node node) const noexcept;
   [[nodiscard]] wire::Endpoint endpoint_of(Node node) const noexcept;
 
  private:
   std::shared_ptr<Network> network_;
   std::vector<std::vector<Node>> children_;  // by switch
-  std::vector<Node> hosts_;                  // by worker
-  std::vector<std::uint32_t> worker_on_;     // by host
+  std::vector<Node> hosts_;                  // by stream
+  std::vector<std::uint32_t> streams_;       // by host
 };
 
 /// A job's packets: how many lanes, threads and slots it has.
@@ -79,17 +79,17 @@ struct Shape {
 class Placement final : public Network::Receiver {
  public:
   using Node = Network::Node;
-  /// `deliver` is called with what arrives at a worker.
+  /// `deliver` is called with what arrives of a stream.
   Placement(World& world, Tree tree, const Shape& shape, const Lease& lease,
-            std::function<void(std::uint32_t worker, std::uint32_t thread, const Packet&)> deliver)
+            std::function<void(std::uint32_t stream, std::uint32_t thread, const Packet&)> deliver)
       : world_(world), tree_(std::move(tree)), shape_(shape), lease_(lease), deliver_(std::move(deliver)) {
     tree_.rotate(lease.rotation);
   }
 
   [[nodiscard]] const Lease& lease() const noexcept { return lease_; }
-  /// The number by which its switch knows a worker.
-  [[nodiscard]] std::uint8_t number_of(std::uint32_t worker) const noexcept {
-    return tree_.number_of(tree_.host_of(worker));
+  /// The number by which its switch knows a stream.
+  [[nodiscard]] std::uint8_t number_of(std::uint32_t stream) const noexcept {
+    return tree_.number_of(tree_.host_of(stream));
   }
   /// Has any of the switches of this set a job of that number?
   [[nodiscard]] bool is_there(std::uint32_t set) const;

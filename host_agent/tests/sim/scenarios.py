@@ -12,6 +12,7 @@ import numpy as np
 from wiresum_lab.simulation import sim
 
 from .reference import Array, Format, sum_exactly, sum_region
+from .trees import settle
 
 MS = 1_000_000  # nanoseconds
 GUARD = 64  # bytes on each side of a destination, which must stay unchanged
@@ -96,7 +97,7 @@ class Scenario:
         calls = ", ".join(f"{x.pattern}/{x.format.dtype}/{x.format.scaling}/{x.format.bits}" for x in self.calls)
         return (
             f"N={c.workers} threads={c.threads} lanes={c.lanes} slots={c.slots} loss={c.up.loss:.3f}/{c.down.loss:.3f}"
-            f" calls=[{calls}]"
+            f" calls=[{calls}] hosts={c.hosts}"
         )
 
     def job(self) -> sim.Job:
@@ -162,6 +163,9 @@ def make_config(rng: random.Random, seed: int) -> sim.Scenario:
         sim.Stall(rng.randrange(config.workers), begin, begin + rng.randrange(1, 3000 * MS))
         for begin in [rng.randrange(200 * MS) for _ in range(rng.choice([0, 0, 0, 1, 3]))]
     ]
+    of_hosts = random.Random(f"hosts {seed}")
+    if of_hosts.random() < 0.4:
+        settle(of_hosts, config)
     return config
 
 

@@ -65,7 +65,7 @@ class SimTransport final : public transport::Transport {
                std::function<void(const Packet&, wire::Endpoint to)> carry)
       : memory_(memory), pool_(pool), device_(std::move(device)), carry_(std::move(carry)) {}
 
-  void arrive(const Packet& packet) { arrived_.push_back(packet); }
+  void arrive(const Packet& packet, wire::Endpoint source = {}) { arrived_.emplace_back(packet, source); }
   [[nodiscard]] bool has_buffer() const noexcept { return memory_.has_buffer(); }
 
   /// The device reads a packet that is `sent`.
@@ -86,7 +86,8 @@ class SimTransport final : public transport::Transport {
       lent_.push_back(std::move(arrived_.front()));
     }
     for (std::size_t i = 0; i < lent_.size(); ++i) {
-      out[i] = {.bytes = lent_[i].bytes(), .source = {}, .port = 0, .marked = lent_[i].marked()};
+      const auto& [packet, source] = lent_[i];
+      out[i] = {.bytes = packet.bytes(), .source = source, .port = 0, .marked = packet.marked()};
     }
     stats_.datagrams_received += lent_.size();
     stats_.messages_received += lent_.size();
@@ -121,8 +122,9 @@ class SimTransport final : public transport::Transport {
   std::vector<wire::Packet> sent_;
   DeviceModel device_;
   std::function<void(const Packet&, wire::Endpoint)> carry_;
-  std::deque<Packet> arrived_;
-  std::vector<Packet> lent_;
+  using Arrived = std::pair<Packet, wire::Endpoint>;
+  std::deque<Arrived> arrived_;
+  std::vector<Arrived> lent_;
   transport::TransportStats stats_;
 };
 

@@ -22,6 +22,11 @@ std::uint32_t lanes_max(const std::vector<JobPlan>& plans) {
   return lanes_of(*std::ranges::max_element(plans, {}, lanes_of));
 }
 
+/// By which workers name the switches of a job's nth placement.
+wire::Endpoint endpoint_of_placement(std::size_t number) {
+  return {.address = static_cast<std::uint32_t>(number + 1), .port = wire::kSwitchPort};
+}
+
 std::size_t moves_in(const JobPlan& plan) {
   return static_cast<std::size_t>(
       std::ranges::count(plan.scenario.faults, Fault::Kind::kMove, [](const Fault& fault) { return fault.kind; }));
@@ -41,6 +46,7 @@ Job::Job(World& world, JobPlan plan, std::vector<Lease> leases, std::shared_ptr<
     const auto there = static_cast<std::uint32_t>(scenario_.leaves.size());
     network_ = std::make_shared<Network>(scenario_, there == 0 ? used : there, world.clock, world.agenda, world.random);
   }
+  find_streams();
   check();
   if (leases_.size() > 1) mover_ = make_mover(std::move(plan.roles_of));
   place_at(leases_.front());
@@ -52,21 +58,34 @@ void Job::check() const {
       throw std::invalid_argument("a task needs a request and a time of submission for each worker");
     }
   }
+  if (stream_of_.size() != scenario_.workers ||
+      !std::ranges::all_of(streams_, [this](const Stream& each) { return each.host < network_->hosts(); })) {
+    throw std::invalid_argument("each worker of a job is on a host of the network");
+  }
+}
+
+void Job::find_streams() {
   std::vector<std::uint32_t> hosts = scenario_.hosts;
-  std::ranges::sort(hosts);
-  const bool shared = std::ranges::adjacent_find(hosts) != hosts.end();
-  if (shared || (!hosts.empty() && (hosts.size() != scenario_.workers || hosts.back() >= network_->hosts())) ||
-      scenario_.workers > network_->hosts()) {
-    throw std::invalid_argument("each worker of a job is on a host of its own in the network");
+  for (std::uint32_t worker = 0; scenario_.hosts.empty() && worker < scenario_.workers; ++worker)
+    hosts.push_back(worker);
+  for (std::uint32_t worker = 0; worker < hosts.size(); ++worker) {
+    auto stream = std::ranges::find(streams_, hosts[worker], &Stream::host);
+    if (stream == streams_.end()) stream = streams_.insert(stream, {.host = hosts[worker], .workers = {}});
+    stream->workers.push_back(worker);
+    stream_of_.push_back(static_cast<std::uint32_t>(stream - streams_.begin()));
   }
 }
 
 void Job::place_at(const Lease& lease) {
-  const Tree tree(network_, scenario_.workers, scenario_.hosts);
+  std::vector<Network::Node> hosts;
+  for (const Stream& stream : streams_) hosts.push_back(stream.host);
   const Shape shape{.threads = scenario_.threads, .lanes = scenario_.lanes, .slots = scenario_.slots};
+  const wire::Endpoint source = endpoint_of_placement(placements_.size());
   placements_.push_back(std::make_unique<Placement>(
-      world_, tree, shape, lease, [this](std::uint32_t worker, std::uint32_t thread, const Packet& packet) {
-        hosts_[worker]->arrive(thread, packet);
+      world_, Tree(network_, std::move(hosts)), shape, lease,
+      [this, source](std::uint32_t stream, std::uint32_t thread, const Packet& packet) {
+        const auto port = static_cast<std::uint16_t>(source.port + thread);
+        ranks_[streams_[stream].workers.front()]->arrive(thread, packet, {.address = source.address, .port = port});
       }));
 }
 
@@ -76,7 +95,7 @@ void Job::admit() {
   placement().admit();
   stage_ = Stage::kRuns;
   began_ = world_.clock.now();
-  build_hosts();
+  build_ranks();
   schedule_faults();
 }
 
@@ -86,9 +105,11 @@ void Job::evict() {
   ended_ = world_.clock.now();
 }
 
-HostConfig Job::config_of(std::uint32_t worker) const {
-  HostConfig host;
-  host.scheduler = {.threads = scenario_.threads,
+RankConfig Job::config_of(std::uint32_t worker) const {
+  RankConfig rank;
+  rank.sharing = sharing_of(worker);
+  rank.switch_endpoint = endpoint_of_placement(0);
+  rank.scheduler = {.threads = scenario_.threads,
                     .rank = worker,
                     .workers = scenario_.workers,
                     .lanes = scenario_.lanes,
@@ -96,20 +117,20 @@ HostConfig Job::config_of(std::uint32_t worker) const {
                     .sparse_chunks_min = scenario_.sparse_chunks_min,
                     .vote_lag_chunks = scenario_.vote_lag_chunks,
                     .exact_elements_max = scenario_.exact_elements_max};
-  host.interruption_max = scenario_.interruption_max;
-  host.task_max = scenario_.task_max;
-  host.device_delay_max = scenario_.device_delay_max;
-  host.device_packets = scenario_.device_packets;
-  host.callers_write = scenario_.callers_write;
+  rank.interruption_max = scenario_.interruption_max;
+  rank.task_max = scenario_.task_max;
+  rank.device_delay_max = scenario_.device_delay_max;
+  rank.device_packets = scenario_.device_packets;
+  rank.callers_write = scenario_.callers_write;
   for (const Stall& stall : scenario_.stalls) {
-    if (stall.worker == worker) host.stalls.push_back({worker, began_ + stall.begin, began_ + stall.end});
+    if (stall.worker == worker) rank.stalls.push_back({worker, began_ + stall.begin, began_ + stall.end});
   }
   const std::uint32_t slots = scenario_.slots / scenario_.threads;
   for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
-    worker::WorkerConfig& config = host.shards.emplace_back();
+    worker::WorkerConfig& config = rank.shards.emplace_back();
     config.job = placement().lease().job;
     config.key = placement().lease().key;
-    config.worker = placement().number_of(worker);
+    config.worker = rank.sharing ? rank.sharing->index : placement().number_of(stream_of_[worker]);
     config.workers = static_cast<std::uint16_t>(scenario_.workers);
     config.lanes = static_cast<std::uint16_t>(scenario_.lanes);
     config.exact_when_wide = scenario_.exact_when_wide;
@@ -123,25 +144,52 @@ HostConfig Job::config_of(std::uint32_t worker) const {
     config.rto_max = scenario_.rto_max;
     config.collectives_max = scenario_.collectives_max;
   }
-  return host;
+  return rank;
 }
 
-void Job::build_hosts() {
+std::optional<Sharing> Job::sharing_of(std::uint32_t worker) const {
+  const std::uint32_t stream = stream_of_[worker];
+  const std::vector<std::uint32_t>& workers = streams_[stream].workers;
+  if (workers.size() == 1) return std::nullopt;
+  const Lease& lease = placement().lease();
+  Sharing sharing{.job = {.number = lease.job,
+                          .key = lease.key,
+                          .ranks = static_cast<std::uint8_t>(workers.size()),
+                          .threads = static_cast<std::uint8_t>(scenario_.threads),
+                          .lanes = static_cast<std::uint16_t>(scenario_.lanes),
+                          .slots = scenario_.slots},
+                  .index = static_cast<std::uint8_t>(std::ranges::find(workers, worker) - workers.begin()),
+                  .first = worker == workers.front() ? nullptr : ranks_[workers.front()].get()};
+  // Where all workers are on one host, its leaf is the root, and no packet leaves.
+  if (streams_.size() > 1) {
+    sharing.job.uplink = {.parent = endpoint_of_placement(0), .worker = placement().number_of(stream)};
+  }
+  return sharing;
+}
+
+void Job::build_ranks() {
   DeviceMemory& devices =
       world_.devices.try_emplace(scenario_.device_packets, scenario_.device_packets, world_.packet_bytes_max)
           .first->second;
   for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
-    const Network::Node host = scenario_.hosts.empty() ? worker : scenario_.hosts[worker];
-    Host::Hooks hooks{
-        .carry = [this, host](
-                     std::uint32_t thread, const Packet& packet,
-                     wire::Endpoint to) { network_->send_up(host, {placements_[to.address].get(), thread, packet}); },
+    const Stream& stream = streams_[stream_of_[worker]];
+    Rank::Hooks hooks{
+        .carry =
+            [this, host = stream.host](std::uint32_t thread, const Packet& packet, wire::Endpoint to) {
+              network_->send_up(host, {placements_[to.address - 1].get(), thread, packet});
+            },
         .halted = [this, worker](std::uint32_t number,
-                                 Positions positions) { mover_->halted(worker, number, std::move(positions)); }};
-    hosts_.push_back(std::make_unique<Host>(config_of(worker), world_.clock, world_.agenda, world_.random,
+                                 Positions positions) { mover_->halted(worker, number, std::move(positions)); },
+        .stepped = nullptr};
+    if (stream.workers.size() > 1) {
+      hooks.stepped = [this, &stream](std::uint32_t thread) {
+        for (const std::uint32_t each : stream.workers) ranks_[each]->look(thread);
+      };
+    }
+    ranks_.push_back(std::make_unique<Rank>(config_of(worker), world_.clock, world_.agenda, world_.random,
                                             world_.packets, devices, std::move(hooks)));
     for (const Task& task : tasks_) {
-      hosts_.back()->submit_at(began_ + task.submit_at[worker], task.requests[worker], task.timeout);
+      ranks_.back()->submit_at(began_ + task.submit_at[worker], task.requests[worker], task.timeout);
     }
   }
 }
@@ -156,16 +204,16 @@ void Job::schedule_faults() {
 }
 
 void Job::happen(const Fault& fault) {
-  Host& host = *hosts_[fault.worker];
+  Rank& rank = *ranks_[fault.worker];
   switch (fault.kind) {
     case Fault::Kind::kAbort:
-      if (!host.dead()) host.abort();
+      if (!rank.dead()) rank.abort();
       return;
     case Fault::Kind::kClose:
-      host.close();
+      rank.close();
       return;
     case Fault::Kind::kDeath:
-      host.kill();
+      rank.kill();
       return;
     case Fault::Kind::kSwitchRestart:
       placement().restart(switch_of(fault.worker));
@@ -180,31 +228,34 @@ void Job::happen(const Fault& fault) {
 }
 
 std::uint32_t Job::switch_of(std::uint32_t worker) const noexcept {
-  return network_->above(scenario_.hosts.empty() ? worker : scenario_.hosts[worker]);
+  return network_->above(streams_[stream_of_[worker]].host);
 }
 
 // ---- Moves ----
 
 std::unique_ptr<Mover> Job::make_mover(RolesOf roles_of) {
   if (roles_of == nullptr) throw std::invalid_argument("a move needs somebody who decides who repeats what");
-  Mover::Hooks hooks{
-      .halt = [this](std::uint32_t worker, std::uint32_t number) { hosts_[worker]->halt(number); },
-      .place = [this] { place_anew(); },
-      .move =
-          [this](std::uint32_t worker, std::uint32_t number, const Roles& roles) {
-            const Lease& lease = placement().lease();
-            const engine::Destination destination{
-                .lease = {.job = lease.job, .key = lease.key, .worker = placement().number_of(worker)},
-                .switch_endpoint = {.address = static_cast<std::uint32_t>(placements_.size() - 1), .port = 0},
-                .peers = {}};
-            hosts_[worker]->move(number, destination, roles);
-          },
-      .give_up =
-          [this] {
-            for (const auto& host : hosts_) {
-              if (!host->dead()) host->abort();
-            }
-          }};
+  Mover::Hooks hooks{.halt = [this](std::uint32_t worker, std::uint32_t number) { ranks_[worker]->halt(number); },
+                     .place = [this] { place_anew(); },
+                     .move =
+                         [this](std::uint32_t worker, std::uint32_t move, const Roles& roles) {
+                           const Lease& lease = placement().lease();
+                           const std::uint8_t number = placement().number_of(stream_of_[worker]);
+                           const std::optional<Sharing> shared = sharing_of(worker);
+                           const engine::Destination destination{
+                               .lease = {.job = lease.job, .key = lease.key, .worker = shared ? shared->index : number},
+                               .host = number,
+                               .parent = endpoint_of_placement(placements_.size() - 1),
+                               .switch_endpoint = endpoint_of_placement(placements_.size() - 1),
+                               .peers = {}};
+                           ranks_[worker]->move(move, destination, roles);
+                         },
+                     .give_up =
+                         [this] {
+                           for (const auto& rank : ranks_) {
+                             if (!rank->dead()) rank->abort();
+                           }
+                         }};
   return std::make_unique<Mover>(scenario_.workers, scenario_.message_delay_max, scenario_.move_max, world_.clock,
                                  world_.agenda, world_.random, std::move(roles_of), std::move(hooks));
 }
@@ -231,8 +282,8 @@ void Job::place_anew() {
 
 bool Job::is_done() {
   if (stage_ == Stage::kWaits) return false;
-  while (idle_through_ < hosts_.size() && hosts_[idle_through_]->idle()) ++idle_through_;
-  return idle_through_ == hosts_.size();
+  while (idle_through_ < ranks_.size() && ranks_[idle_through_]->idle()) ++idle_through_;
+  return idle_through_ == ranks_.size();
 }
 
 Report Job::report(std::string failure) {
@@ -241,11 +292,11 @@ Report Job::report(std::string failure) {
   report.failure = std::move(failure);
   report.time_ns = (stage_ == Stage::kOver ? ended_ : world_.clock.now()) - began_;
   report.results.assign(tasks_.size(), {});
-  for (const auto& host : hosts_) {
-    const auto results = host->results();
+  for (const auto& rank : ranks_) {
+    const auto results = rank->results();
     for (std::size_t task = 0; task < tasks_.size(); ++task) report.results[task].push_back(results[task]);
     for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
-      const worker::WorkerStats stats = host->traffic(thread);
+      const worker::WorkerStats stats = rank->traffic(thread);
       report.packets_sent += stats.packets_sent;
       report.bytes_sent += stats.bytes_sent;
       report.retransmissions += stats.retransmissions;
@@ -256,7 +307,7 @@ Report Job::report(std::string failure) {
       report.chunks_wide += stats.chunks_wide;
       report.rto_ns = std::max(report.rto_ns, stats.rto_ns);
     }
-    report.sparse.push_back(host->sparse());
+    report.sparse.push_back(rank->sparse());
   }
   const LinkCounters links = network_->counters();
   report.link_packets = links.packets;

@@ -1,11 +1,12 @@
 // Simulates N workers of T threads, the data plane of a switch or a tree of switches, and a bad network between them,
 // in one thread under virtual time. Runs with the same seed are identical.
 //
-// The code under test is the code that ships: the session's dispatcher and shards (host.hpp replaces their threads) and
-// the data plane of the software switch. Only the network is simulated (network.hpp): each worker's host, and each
-// switch but the root, has a link upwards, whose two directions lose, duplicate, hold back and serialise packets. A
-// RESULT for all workers crosses each link as a separate copy, so that single copies can be lost. Faults are simulated
-// too: workers abort, close or die, switches restart, and the job moves to other leases.
+// The code under test is the code that ships: the session's dispatcher and shards (rank.hpp replaces their threads),
+// the leaves of hosts with several workers, and the data plane of the software switch. Only the network is simulated
+// (network.hpp): each worker's host, and each switch but the root, has a link upwards, whose two directions lose,
+// duplicate, hold back and serialise packets. A RESULT for all workers crosses each link as a separate copy, so that
+// single copies can be lost. Faults are simulated too: workers abort, close or die, switches restart, and the job moves
+// to other leases.
 //
 // What a host needs to compute takes no time, unless a scenario says so (stalls, interruptions, tasks): times are those
 // of the network and the protocol.
@@ -20,10 +21,10 @@
 #include <string>
 #include <vector>
 
-#include "host.hpp"
 #include "mover.hpp"
 #include "network.hpp"
 #include "placement.hpp"
+#include "rank.hpp"
 
 namespace wiresum::sim {
 
@@ -44,7 +45,7 @@ struct Fault {
 struct Scenario : NetworkConfig {
   std::uint64_t seed = 0;
   std::uint32_t workers = 2;
-  std::vector<std::uint32_t> hosts;  // the host of each worker; empty means that worker i is on host i
+  std::vector<std::uint32_t> hosts;  // of each worker; those on one share a stream. Empty: worker i is on host i
   std::uint32_t threads = 1;
   std::uint32_t lanes = 360;
   std::uint32_t slots = 128;  // of the lease, shared by the threads
@@ -56,11 +57,11 @@ struct Scenario : NetworkConfig {
   std::uint64_t vote_lag_chunks = 20;
   std::uint64_t exact_elements_max = 0;
   bool exact_when_wide = false;
-  TimeNs interruption_max = 0;  // see HostConfig
+  TimeNs interruption_max = 0;  // see RankConfig
   TimeNs task_max = 0;
   TimeNs device_delay_max = 0;
   std::uint32_t device_packets = 64;
-  bool callers_write = false;            // see HostConfig
+  bool callers_write = false;            // see RankConfig
   TimeNs message_delay_max = 1'000'000;  // of each message in a move
   TimeNs move_max = 60'000'000'000;      // within which all workers have halted, or the job ends
   TimeNs rto_initial = 20'000'000;
@@ -142,12 +143,19 @@ class Job {
   [[nodiscard]] const std::shared_ptr<Network>& network() const noexcept { return network_; }
 
  private:
+  /// The workers on one host, which the switch knows as one.
+  struct Stream {
+    Network::Node host = 0;
+    std::vector<std::uint32_t> workers;
+  };
+  void find_streams();
   void check() const;
   /// Where the job is, or is going to be.
   [[nodiscard]] const Placement& placement() const noexcept { return *placements_.back(); }
   void place_at(const Lease& lease);
-  void build_hosts();
-  [[nodiscard]] HostConfig config_of(std::uint32_t worker) const;
+  void build_ranks();
+  [[nodiscard]] RankConfig config_of(std::uint32_t worker) const;
+  [[nodiscard]] std::optional<Sharing> sharing_of(std::uint32_t worker) const;
   void schedule_faults();
   void happen(const Fault& fault);
   /// To which a worker is attached.
@@ -165,8 +173,10 @@ class Job {
   TimeNs began_ = 0;
   TimeNs ended_ = 0;
   std::shared_ptr<Network> network_;
+  std::vector<Stream> streams_;                         // by their first workers
+  std::vector<std::uint32_t> stream_of_;                // by worker
   std::vector<std::unique_ptr<Placement>> placements_;  // those before the last one were left
-  std::vector<std::unique_ptr<Host>> hosts_;            // by worker
+  std::vector<std::unique_ptr<Rank>> ranks_;            // by worker
   std::unique_ptr<Mover> mover_;
   std::size_t idle_through_ = 0;  // the workers before this one have nothing left to do
 };

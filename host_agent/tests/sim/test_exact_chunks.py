@@ -105,7 +105,7 @@ def make_long_scenario(seed: int) -> Scenario:
     """Overlapping collectives, each longer than what is summed exactly from the start."""
     rng = random.Random(f"long {seed}")
     config = make_config(rng, seed)
-    config.workers = rng.choice([2, 3, 4])
+    config.workers, config.hosts = rng.choice([2, 3, 4]), []
     config.stalls = []
     config.lanes = rng.choice([64, 360])
     config.slots = config.threads * rng.choice([2, 8, 32])

@@ -13,6 +13,7 @@ from wiresum_lab.simulation import sim
 from .scenarios import MS, Scenario, replay
 from .test_faults import KINDS, MAKERS
 from .test_simulation import check_outputs
+from .trees import hosts_of
 
 JOBS_MAX = 5
 
@@ -33,10 +34,10 @@ def make_shared_scenarios(seed: int) -> tuple[list[Scenario], list[int | None]]:
         if before is not None:
             config.slots = scenarios[before].config.slots
             config.threads = min(config.threads, config.slots)
-        if racks:  # each rack has at least one of the job's workers
-            used = min(racks, config.workers)
+        if racks:  # each rack has at least one of the job's hosts
+            used = min(racks, hosts_of(config))
             config.parents = [0] * (1 + used)
-            config.leaves = [1 + worker % used for worker in range(config.workers)]
+            config.leaves = [1 + host % used for host in range(hosts_of(config))]
         if things_go_wrong:
             config.faults = make_faults(rng, config.workers)
             for call in scenario.calls:

@@ -37,8 +37,8 @@ def test_a_job_on_other_hosts_of_the_network_does_not_slow_this_one_down() -> No
     assert min(report.time_ns for report in crossing) > 1.8 * alone.time_ns, "both cross the racks' uplinks"
 
 
-@pytest.mark.parametrize("hosts", [[0, 0], [0, 9], [0]])
-def test_workers_of_a_job_are_on_different_hosts(hosts: list[int]) -> None:
+@pytest.mark.parametrize("hosts", [[0, 9], [0]])
+def test_each_worker_of_a_job_is_on_a_host_of_the_network(hosts: list[int]) -> None:
     scenario = sim.Scenario()
     scenario.workers, scenario.hosts = 2, hosts
     scenario.leaves = [0, 0, 0]

@@ -97,15 +97,47 @@ def test_the_largest_job_sums_right() -> None:
     run_and_check(scenario, workers)
 
 
-def test_each_tensor_crosses_each_link_once_each_way() -> None:
-    """Two racks of four workers: the uplink of a leaf carries as much as a worker's link."""
-    workers = 8
+def dense_job(workers: int) -> Scenario:
     config = sim.Scenario()
     config.workers, config.lanes, config.slots = workers, 64, 64
-    config.parents, config.leaves = racks(workers, 4)
     rng = random.Random(1)
-    scenario = Scenario(config, [make_sparse_call(rng, config, F32, [1000], "all_dense", 1.0, [0] * workers)])
+    chunks = 8000 // workers
+    return Scenario(config, [make_sparse_call(rng, config, F32, [chunks], "all_dense", 1.0, [0] * workers)])
+
+
+def packets_of_each_link(scenario: Scenario, links: int) -> float:
+    """One way, for each packet of a worker."""
     report = run_and_check(scenario, 1)
     assert report.retransmissions == report.questions == 0
-    links = workers + 2
-    assert report.link_packets == 2 * links * report.packets_sent // workers
+    return report.link_packets / (2 * links) / (report.packets_sent / scenario.config.workers)
+
+
+def test_each_tensor_crosses_each_link_once_each_way() -> None:
+    """Two racks of four workers: the uplink of a leaf carries as much as a worker's link."""
+    scenario = dense_job(8)
+    scenario.config.parents, scenario.config.leaves = racks(8, 4)
+    assert packets_of_each_link(scenario, 8 + 2) == 1
+
+
+@pytest.mark.parametrize("a_host", [1, 2, 4])
+def test_a_host_sends_each_tensor_once_however_many_of_its_workers_share_a_stream(a_host: int) -> None:
+    scenario = dense_job(8)
+    scenario.config.hosts = [worker // a_host for worker in range(8)]
+    assert packets_of_each_link(scenario, 8 // a_host) == 1
+
+
+def test_where_all_workers_are_on_one_host_no_packet_leaves_it() -> None:
+    scenario = dense_job(8)
+    scenario.config.hosts = [0] * 8
+    report = run_and_check(scenario, 1)
+    assert report.packets_sent > 0
+    assert report.link_packets == 0
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 31, 32])
+def test_a_host_may_have_many_workers(hosts: int) -> None:
+    """As many as a switch has, or one fewer where the host's sums go to a switch."""
+    a_host = 32 if hosts == 1 else 31 if hosts == 2 else 8
+    scenario = dense_job(hosts * a_host)
+    scenario.config.hosts = [worker % hosts for worker in range(hosts * a_host)]
+    run_and_check(scenario, hosts)

@@ -65,7 +65,7 @@ std::span<wire::Packet> ShmTransport::buffers(std::size_t wanted) noexcept {
   const std::size_t most = std::min(wanted, packets_.size());
   if (offered_ < most) offered_ = end_.offer(std::span(packets_).first(most));
   const std::size_t count = std::min(offered_, most);
-  lacks_room_ = count == 0;  // who was offered fewer than it wanted may want none: a full window
+  lacked_room_ = count == 0;  // who was offered fewer than it wanted may want none: a full window
   return std::span(packets_).first(count);
 }
 
@@ -81,10 +81,9 @@ void ShmTransport::send(std::size_t count, std::span<const wire::Endpoint> /*to*
 bool ShmTransport::hear(std::span<const wire::Endpoint> /*peers*/, UdpSocket* /*group*/) noexcept { return true; }
 
 void ShmTransport::wait(std::int64_t timeout_ns) noexcept {
-  const bool for_room = lacks_room_;
-  end_.bell().sleep(for_room ? Bell::kForRoom : Bell::kForPackets);
-  if (!end_.has_answer() && !(for_room && end_.has_room())) {
-    await_event(link_.event.get(), for_room && timeout_ns >= 0 ? std::max(timeout_ns, kRoomNs) : timeout_ns);
+  end_.bell().sleep(lacked_room_ ? Bell::kForRoom : Bell::kForPackets);
+  if (!is_ready()) {
+    await_event(link_.event.get(), lacked_room_ && timeout_ns >= 0 ? std::max(timeout_ns, kRoomNs) : timeout_ns);
   }
   end_.bell().awake();
 }

@@ -48,6 +48,10 @@ class ShmTransport final : public Transport {
   [[nodiscard]] int wake_event() const noexcept override { return link_.event.get(); }
   /// Does a datagram wait for receive()?
   [[nodiscard]] bool has_datagram() const noexcept { return end_.has_answer(); }
+  /// buffers() offered none, and still would not.
+  [[nodiscard]] bool lacks_room() const noexcept { return lacked_room_ && !end_.has_room(); }
+  /// Is there anything that wait() would wait for?
+  [[nodiscard]] bool is_ready() const noexcept { return has_datagram() || (lacked_room_ && end_.has_room()); }
   [[nodiscard]] const TransportStats& stats() const noexcept override { return stats_; }
   [[nodiscard]] int take_error() noexcept override { return 0; }
 
@@ -58,8 +62,8 @@ class ShmTransport final : public Transport {
   RankEnd end_;
   std::array<Lent, 256> lent_{};
   std::array<wire::Packet, kBurst> packets_{};
-  std::size_t offered_ = 0;  // of packets_, since something was sent
-  bool lacks_room_ = false;  // buffers() offered none
+  std::size_t offered_ = 0;   // of packets_, since something was sent
+  bool lacked_room_ = false;  // when buffers() was called last
   TransportStats stats_;
 };
 

@@ -1,5 +1,9 @@
 // One worker of the simulation: the parts of a session, driven in virtual time.
 //
+// Its threads have network devices of their own; or they share those of the first worker on their host, through that
+// one's leaves and through memory, as the product's do. Only the bells that wake who sleeps there are replaced: after
+// each step of a thread, the others that share its leaf are asked whether there is something for them.
+//
 // The dispatcher and the shards are the session's own. The work of its threads is here a chain of events, which may be
 // interrupted wherever a thread may be: between the steps of a shard, between a task and its completion, between the
 // scan of a request and its submission, between the end of one engine thread and that of the next.
@@ -14,6 +18,7 @@
 #include "agenda.hpp"
 #include "engine/dispatcher.hpp"
 #include "engine/shard.hpp"
+#include "leaf/leaf.hpp"
 #include "link.hpp"
 #include "mover.hpp"
 #include "packet.hpp"
@@ -28,7 +33,18 @@ struct Stall {
   TimeNs end = 0;
 };
 
-struct HostConfig {
+class Rank;
+
+/// Of a worker that shares a stream with others of its host.
+struct Sharing {
+  leaf::Job job;           // what the first worker makes its leaves of
+  std::uint8_t index = 0;  // of this worker among those of its host
+  Rank* first = nullptr;   // who drives the leaves; null for that one itself
+};
+
+struct RankConfig {
+  std::optional<Sharing> sharing;
+  wire::Endpoint switch_endpoint;
   schedule::SchedulerConfig scheduler;
   std::vector<worker::WorkerConfig> shards;  // by thread
   std::vector<Stall> stalls;                 // this worker's
@@ -39,24 +55,28 @@ struct HostConfig {
   bool callers_write = false;                // callers write to a collective's memory as soon as it has ended
 };
 
-class Host {
+class Rank {
  public:
   struct Hooks {
     /// A shard's packet enters the network.
     std::function<void(std::uint32_t thread, const Packet&, wire::Endpoint to)> carry;
     /// All threads have halted, as halt() with that number said.
     std::function<void(std::uint32_t number, Positions)> halted;
+    /// A thread has done something that others of its host may have waited for. Null where it shares nothing.
+    std::function<void(std::uint32_t thread)> stepped;
   };
   /// `shared`: the memory of all devices that read at once.
-  Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random, PacketPool& packets,
+  Rank(const RankConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random, PacketPool& packets,
        DeviceMemory& shared, Hooks hooks);
-  ~Host();
-  Host(const Host&) = delete;
-  Host& operator=(const Host&) = delete;
+  ~Rank();
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
 
   /// Submits a request at `at`, but not before the earlier ones. Its time-out, if it has one, starts then.
   void submit_at(TimeNs at, schedule::Request request, std::optional<TimeNs> timeout);
-  void arrive(std::uint32_t thread, const Packet& packet);
+  void arrive(std::uint32_t thread, const Packet& packet, wire::Endpoint source);
+  /// Lets the thread go on if there is something for it in the memory that it shares.
+  void look(std::uint32_t thread);
 
   /// Of a move: halts the threads, or sends those that have halted to another lease.
   void halt(std::uint32_t number);
@@ -83,7 +103,10 @@ class Host {
   enum class Step : std::uint8_t { kMail, kReceive, kTransmit, kReport, kEnd };
   struct Thread {
     std::unique_ptr<DeviceMemory> memory;  // of a device that reads late
-    std::unique_ptr<SimTransport> transport;
+    std::unique_ptr<transport::Transport> transport;
+    SimTransport* device = nullptr;                  // its own, which a leaf may have; or none
+    leaf::Leaf* leaf = nullptr;                      // the transport, of a host's first worker
+    transport::shm::ShmTransport* shared = nullptr;  // the transport, of another one
     std::unique_ptr<engine::Shard> shard;
     bool running = false;  // one of its events is on the agenda
     bool again = false;    // something arrived while it was running
@@ -92,10 +115,12 @@ class Host {
     std::optional<Positions> positions;  // since it has halted
   };
 
+  void open(std::uint32_t thread, PacketPool& packets, DeviceMemory& shared);
   /// The thread's network device has been given a packet, and reads it now or later.
   void run_device(std::uint32_t thread, SimTransport::Place place, const Packet& sent, wire::Endpoint to);
   void rouse(std::uint32_t thread);
   void run(std::uint32_t thread, Step step);
+  [[nodiscard]] bool has_something(const Thread& thread) const noexcept;
   void sleep(std::uint32_t thread);
   void on_halted(std::uint32_t thread, Positions positions);
   void submit_next();
@@ -116,7 +141,7 @@ class Host {
   [[nodiscard]] TimeNs after_stalls(TimeNs at) const noexcept;
   [[nodiscard]] TimeNs interruption();
 
-  HostConfig config_;
+  RankConfig config_;
   const VirtualClock& clock_;
   Agenda& agenda_;
   Random& random_;

@@ -1,4 +1,4 @@
-#include "host.hpp"
+#include "rank.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -11,12 +11,14 @@ namespace {
 constexpr double kInterruptionProbability = 0.2;
 /// The same number as in a session.
 constexpr TimeNs kWaitingPeriodNs = 100'000'000;
+/// As in ShmTransport::wait(): who cannot send need not look at its timers.
+constexpr TimeNs kRoomNs = 1'000'000;
 /// What callers write.
 constexpr std::byte kWritten{0xE7};
 
 }  // namespace
 
-Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random, PacketPool& packets,
+Rank::Rank(const RankConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random, PacketPool& packets,
            DeviceMemory& shared, Hooks hooks)
     : config_(config),
       clock_(clock),
@@ -26,17 +28,9 @@ Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, 
       threads_(config.shards.size()) {
   std::vector<engine::Shard*> shards;
   for (std::uint32_t i = 0; i < threads_.size(); ++i) {
-    const worker::WorkerConfig& worker = config.shards[i];
-    if (config.device_delay_max > 0) {
-      threads_[i].memory =
-          std::make_unique<DeviceMemory>(config.device_packets, wire::kHeaderBytes + worker.lanes * wire::kWordBytes);
-    }
-    threads_[i].transport = std::make_unique<SimTransport>(
-        threads_[i].memory ? *threads_[i].memory : shared, packets,
-        [this, i](SimTransport::Place place, const Packet& sent, wire::Endpoint to) { run_device(i, place, sent, to); },
-        [this, i](const Packet& packet, wire::Endpoint to) { hooks_.carry(i, packet, to); });
+    open(i, packets, shared);
     threads_[i].shard = std::make_unique<engine::Shard>(
-        worker, wire::Endpoint{}, clock, *threads_[i].transport,
+        config.shards[i], config.switch_endpoint, clock, *threads_[i].transport,
         engine::Shard::Hooks{
             .on_mail = [this, i] { rouse(i); },
             .on_completion = [this,
@@ -51,7 +45,40 @@ Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, 
   dispatcher_ = std::make_unique<engine::Dispatcher>(config.scheduler, std::move(shards), [this] { start_tasks(); });
 }
 
-TimeNs Host::after_stalls(TimeNs at) const noexcept {
+void Rank::open(std::uint32_t thread, PacketPool& packets, DeviceMemory& shared) {
+  Thread& mine = threads_[thread];
+  const std::size_t packet_bytes = wire::kHeaderBytes + config_.shards[thread].lanes * wire::kWordBytes;
+  const bool is_first = !config_.sharing.has_value() || config_.sharing->first == nullptr;
+  std::unique_ptr<transport::Transport> device;
+  if (is_first && (!config_.sharing.has_value() || config_.sharing->job.uplink.exists())) {
+    if (config_.device_delay_max > 0)
+      mine.memory = std::make_unique<DeviceMemory>(config_.device_packets, packet_bytes);
+    auto made = std::make_unique<SimTransport>(
+        mine.memory ? *mine.memory : shared, packets,
+        [this, thread](SimTransport::Place place, const Packet& sent, wire::Endpoint to) {
+          run_device(thread, place, sent, to);
+        },
+        [this, thread](const Packet& packet, wire::Endpoint to) { hooks_.carry(thread, packet, to); });
+    mine.device = made.get();
+    device = std::move(made);
+  }
+  if (!config_.sharing.has_value()) {
+    mine.transport = std::move(device);
+  } else if (is_first) {
+    leaf::Job job = config_.sharing->job;
+    job.thread = static_cast<std::uint8_t>(thread);
+    auto made = std::make_unique<leaf::Leaf>(job, transport::DataPath{.reserved = {}, .transport = std::move(device)});
+    mine.leaf = made.get();
+    mine.transport = std::move(made);
+  } else {
+    leaf::Leaf& leaf = *config_.sharing->first->threads_[thread].leaf;
+    auto made = std::make_unique<transport::shm::ShmTransport>(leaf.link(config_.sharing->index), packet_bytes);
+    mine.shared = made.get();
+    mine.transport = std::move(made);
+  }
+}
+
+TimeNs Rank::after_stalls(TimeNs at) const noexcept {
   for (bool moved = true; moved;) {
     moved = false;
     for (const Stall& stall : config_.stalls) {
@@ -64,7 +91,7 @@ TimeNs Host::after_stalls(TimeNs at) const noexcept {
   return at;
 }
 
-TimeNs Host::interruption() {
+TimeNs Rank::interruption() {
   return random_.happens(config_.interruption_max > 0 ? kInterruptionProbability : 0)
              ? random_.below(config_.interruption_max)
              : 0;
@@ -72,10 +99,10 @@ TimeNs Host::interruption() {
 
 // ---- Engine threads ----
 
-void Host::arrive(std::uint32_t thread, const Packet& packet) {
+void Rank::arrive(std::uint32_t thread, const Packet& packet, wire::Endpoint source) {
   if (dead_) return;
   Thread& mine = threads_[thread];
-  mine.transport->arrive(packet);
+  mine.device->arrive(packet, source);
   if (mine.running || mine.ended || config_.interruption_max > 0 || after_stalls(clock_.now()) != clock_.now()) {
     rouse(thread);
     return;
@@ -86,21 +113,30 @@ void Host::arrive(std::uint32_t thread, const Packet& packet) {
   run(thread, Step::kMail);
 }
 
-void Host::run_device(std::uint32_t thread, SimTransport::Place place, const Packet& sent, wire::Endpoint to) {
+void Rank::run_device(std::uint32_t thread, SimTransport::Place place, const Packet& sent, wire::Endpoint to) {
   if (config_.device_delay_max == 0) {
-    threads_[thread].transport->read(place, sent, to);
+    threads_[thread].device->read(place, sent, to);
     return;
   }
   // The network device goes on if its process is held up or dies.
   agenda_.at(clock_.now() + random_.below(config_.device_delay_max), [this, thread, place, sent, to] {
-    SimTransport& transport = *threads_[thread].transport;
+    SimTransport& transport = *threads_[thread].device;
     const bool was_full = !transport.has_buffer();
     transport.read(place, sent, to);
     if (was_full && !dead_) rouse(thread);
   });
 }
 
-void Host::rouse(std::uint32_t thread) {
+void Rank::look(std::uint32_t thread) {
+  if (!dead_ && has_something(threads_[thread])) rouse(thread);
+}
+
+bool Rank::has_something(const Thread& thread) const noexcept {
+  if (thread.leaf != nullptr) return thread.leaf->has_packet();
+  return thread.shared != nullptr && thread.shared->is_ready();
+}
+
+void Rank::rouse(std::uint32_t thread) {
   Thread& mine = threads_[thread];
   if (mine.ended) return;
   if (mine.running) {
@@ -111,7 +147,7 @@ void Host::rouse(std::uint32_t thread) {
   when_awake(clock_.now(), [this, thread] { run(thread, Step::kMail); });
 }
 
-void Host::run(std::uint32_t thread, Step step) {
+void Rank::run(std::uint32_t thread, Step step) {
   Thread& mine = threads_[thread];
   for (; step != Step::kEnd; step = static_cast<Step>(static_cast<unsigned>(step) + 1)) {
     if (mine.ended) return;
@@ -126,9 +162,11 @@ void Host::run(std::uint32_t thread, Step step) {
         break;
       case Step::kReceive:
         mine.shard->receive();
+        if (hooks_.stepped) hooks_.stepped(thread);
         break;
       case Step::kTransmit:
         mine.shard->transmit();
+        if (hooks_.stepped) hooks_.stepped(thread);
         break;
       case Step::kReport:
         mine.again |= mine.shard->report();
@@ -146,10 +184,11 @@ void Host::run(std::uint32_t thread, Step step) {
   }
 }
 
-void Host::sleep(std::uint32_t thread) {
+void Rank::sleep(std::uint32_t thread) {
   Thread& mine = threads_[thread];
-  if (!mine.transport->has_buffer()) return;  // the device will wake the thread
-  const TimeNs next = std::max(mine.shard->next_timeout(), clock_.now() + 1);
+  if (mine.device != nullptr && !mine.device->has_buffer()) return;  // the device will wake the thread
+  const bool lacks_room = mine.shared != nullptr && mine.shared->lacks_room();
+  const TimeNs next = std::max(mine.shard->next_timeout(), clock_.now() + (lacks_room ? kRoomNs : 1));
   if (next == worker::kNever || next >= mine.wake_at) return;
   mine.wake_at = next;
   agenda_.at(next, [this, thread] {
@@ -162,12 +201,12 @@ void Host::sleep(std::uint32_t thread) {
 
 // ---- Callers ----
 
-void Host::submit_at(TimeNs at, schedule::Request request, std::optional<TimeNs> timeout) {
+void Rank::submit_at(TimeNs at, schedule::Request request, std::optional<TimeNs> timeout) {
   calls_.push_back({.at = at, .request = std::move(request), .timeout = timeout, .operation = nullptr});
   submit_next();
 }
 
-void Host::submit_next() {
+void Rank::submit_next() {
   if (submitting_ || submitted_ == calls_.size()) return;
   submitting_ = true;
   when_awake(std::max(calls_[submitted_].at, clock_.now()), [this] {
@@ -183,7 +222,7 @@ void Host::submit_next() {
   });
 }
 
-void Host::watch_deadlines() {
+void Rank::watch_deadlines() {
   if (watching_) return;
   watching_ = true;
   when_awake(clock_.now() + kWaitingPeriodNs, [this] {
@@ -193,7 +232,7 @@ void Host::watch_deadlines() {
   });
 }
 
-void Host::let_callers_write() {
+void Rank::let_callers_write() {
   if (!config_.callers_write) return;
   for (Call& call : calls_) {
     if (call.written || call.operation == nullptr || !call.operation->done()) continue;
@@ -210,7 +249,7 @@ void Host::let_callers_write() {
   }
 }
 
-Host::~Host() {
+Rank::~Rank() {
   // For whoever compares. An in-place collective's memory was written to twice: what was before the first time is last.
   for (auto each = written_.rbegin(); each != written_.rend(); ++each) {
     std::ranges::copy(each->before, each->memory);
@@ -219,7 +258,7 @@ Host::~Host() {
 
 // ---- Moves ----
 
-void Host::halt(std::uint32_t number) {
+void Rank::halt(std::uint32_t number) {
   when_awake(clock_.now(), [this, number] {
     move_number_ = number;
     for (Thread& thread : threads_) {
@@ -229,7 +268,7 @@ void Host::halt(std::uint32_t number) {
   });
 }
 
-void Host::on_halted(std::uint32_t thread, Positions positions) {
+void Rank::on_halted(std::uint32_t thread, Positions positions) {
   threads_[thread].positions = std::move(positions);
   Positions all;
   for (const Thread& each : threads_) {
@@ -239,7 +278,7 @@ void Host::on_halted(std::uint32_t thread, Positions positions) {
   hooks_.halted(move_number_, std::move(all));
 }
 
-void Host::move(std::uint32_t number, const engine::Destination& destination, const Roles& roles) {
+void Rank::move(std::uint32_t number, const engine::Destination& destination, const Roles& roles) {
   const auto kept = std::make_shared<const std::pair<engine::Destination, Roles>>(destination, roles);
   when_awake(clock_.now(), [this, number, kept] {
     if (number != move_number_) return;
@@ -253,7 +292,7 @@ void Host::move(std::uint32_t number, const engine::Destination& destination, co
 
 // ---- Tasks ----
 
-void Host::start_tasks() {
+void Rank::start_tasks() {
   if (choring_) return;
   choring_ = true;
   when_awake(clock_.now(), [this] {
@@ -262,7 +301,7 @@ void Host::start_tasks() {
   });
 }
 
-void Host::run_task(const schedule::Task& task) {
+void Rank::run_task(const schedule::Task& task) {
   choring_ = true;
   when_awake(clock_.now() + random_.below(config_.task_max), [this, task = task] {
     const worker::Status status = task.run();
@@ -277,16 +316,16 @@ void Host::run_task(const schedule::Task& task) {
 
 // ---- Ending ----
 
-void Host::abort() { dispatcher_->fail(worker::Status::kAborted); }
+void Rank::abort() { dispatcher_->fail(worker::Status::kAborted); }
 
-void Host::close() {
+void Rank::close() {
   if (closing_ || dead_) return;
   closing_ = true;
   dispatcher_->fail(worker::Status::kAborted);
   when_awake(clock_.now() + interruption(), [this] { end_threads(0); });
 }
 
-void Host::end_threads(std::uint32_t next) {
+void Rank::end_threads(std::uint32_t next) {
   if (next == threads_.size()) {
     check_closed();
     return;
@@ -296,7 +335,7 @@ void Host::end_threads(std::uint32_t next) {
   when_awake(clock_.now() + interruption(), [this, next] { end_threads(next + 1); });
 }
 
-void Host::check_closed() {
+void Rank::check_closed() {
   if (choring_) {
     when_awake(clock_.now() + 1, [this] { check_closed(); });
     return;
@@ -304,9 +343,9 @@ void Host::check_closed() {
   if (dispatcher_->pending() != 0) throw std::logic_error("a closed session has operations that will never end");
 }
 
-bool Host::idle() const { return dead_ || (submitted_ == calls_.size() && dispatcher_->pending() == 0); }
+bool Rank::idle() const { return dead_ || (submitted_ == calls_.size() && dispatcher_->pending() == 0); }
 
-std::vector<std::optional<worker::Status>> Host::results() const {
+std::vector<std::optional<worker::Status>> Rank::results() const {
   std::vector<std::optional<worker::Status>> statuses;
   for (const Call& call : calls_) {
     const bool ended = call.operation != nullptr && call.operation->done();
