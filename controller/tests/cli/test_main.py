@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
+from importlib import metadata
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -10,8 +12,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from wiresum import compiled
 from wiresum.cli import main as module
 from wiresum.cli.main import BUILT_IN, GROUP, main
+from wiresum.join import PROTOCOL_VERSION
+from wiresum.join.constants import STATE_SCHEMA
 from wiresum.join.installation import how_to_install
 from wiresum.join.release import software_version
 from wiresum_lab.patience import PATIENCE_S
@@ -97,9 +102,19 @@ def test_a_command_that_lacks_a_part_when_it_runs_says_what_to_install(tmp_path:
         assert ended.stderr == f"Error: 'wiresum controller' needs finsy, which is not installed: {ADVICE}\n"
 
 
-def test_the_version_is_said() -> None:
+def test_the_installed_versions_are_said() -> None:
     result = CliRunner().invoke(main, ["--version"])
-    assert (result.exit_code, result.output) == (0, f"wiresum {software_version()}\n")
+    program = compiled.load("v1model")
+    assert result.exit_code == 0
+    assert [line.split() for line in result.output.splitlines()] == [
+        ["wiresum", software_version()],
+        ["join", "protocol", str(PROTOCOL_VERSION)],
+        ["state", "schema", str(STATE_SCHEMA)],
+        ["switch", "program", program.version],
+        ["P4Info", "digest", program.digest],
+        *([name, metadata.version(name)] for name in ("torch", "grpcio", "protobuf", "numpy")),
+        ["python", platform.python_version()],
+    ]
 
 
 def test_an_entry_point_that_is_not_a_command_is_named(
@@ -125,15 +140,15 @@ def test_python_m_runs_the_command() -> None:
 
 
 def test_the_shell_completes_the_names_of_commands() -> None:
-    environment = {"_WIRESUM_COMPLETE": "bash_complete", "COMP_WORDS": "wiresum v", "COMP_CWORD": "1"}
+    environment = {"_WIRESUM_COMPLETE": "bash_complete", "COMP_WORDS": "wiresum sw", "COMP_CWORD": "1"}
     output = CliRunner().invoke(main, [], prog_name="wiresum", env=environment).output
-    assert output == "plain,version\n"
+    assert output == "plain,switch\n"
 
 
 def test_grpc_logs_nothing_unless_asked_to() -> None:
     code = (
         "import os; from click.testing import CliRunner; from wiresum.cli.main import main;"
-        "CliRunner().invoke(main, ['version']); print(os.environ['GRPC_VERBOSITY'])"
+        "CliRunner().invoke(main, ['health', '--help']); print(os.environ['GRPC_VERBOSITY'])"
     )
     for given, kept in (({}, "ERROR"), ({"GRPC_VERBOSITY": "DEBUG"}, "DEBUG")):
         environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"} | given

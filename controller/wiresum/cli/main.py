@@ -30,7 +30,6 @@ BUILT_IN = {
     "switch": ("wiresum.switch.command:switch", "Run a software switch, with its join service."),
     "top": ("wiresum.cli.top:top", "Show live what runs at a switch or controller."),
     "upgrade": ("wiresum.cli.upgrade:upgrade", "Say whether and how a cluster can be upgraded while jobs run."),
-    "version": ("wiresum.cli.version:version", "Print which versions are installed."),
 }
 
 EXTRA_OF = {
@@ -125,13 +124,13 @@ The pages named docs/...:
 """
 
 
-def _say_version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
-    """Of the package alone; `wiresum version` names those that it uses, too."""
+def _say_versions(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
     if not is_asked or context.resilient_parsing:
         return
-    from wiresum.join.release import software_version
+    from wiresum.cli import versions
 
-    click.echo(f"wiresum {software_version()}" if software_version() else "wiresum, not installed")
+    for name, version in (versions.installed() | versions.of_packages()).items():
+        click.echo(f"{name:14} {version or 'not installed'}")
     context.exit()
 
 
@@ -141,8 +140,8 @@ def _say_version(context: click.Context, _parameter: click.Parameter, is_asked: 
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_say_version,
-    help="Show the version of Wiresum and exit.",
+    callback=_say_versions,
+    help="Show which versions of Wiresum, its protocols and what it uses are installed: every bug report needs this.",
 )
 def main() -> None:
     """Sum gradients in the network.

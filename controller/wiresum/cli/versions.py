@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import platform
 from collections.abc import Mapping
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from wiresum import compiled
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from wiresum import join
 
 UNNAMED = "?"
+PACKAGES = ("torch", "grpcio", "protobuf", "numpy")
 
 
 def installed() -> dict[str, str]:
@@ -26,6 +30,15 @@ def installed() -> dict[str, str]:
         "switch program": program.version,
         "P4Info digest": program.digest,
     }
+
+
+def of_packages() -> dict[str, str]:
+    """Of what this installation uses; empty: it is not installed."""
+    found = dict.fromkeys(PACKAGES, "")
+    for name in found:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found | {"python": platform.python_version()}
 
 
 def of_service(service: join.ServiceReport) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Hosts, as the pages have them: each with its address, name, /etc, /opt and users, on one network.
 
     with Hosts(folder, {"switch": "10.0.0.1", "worker": "10.0.0.11"}) as hosts:
-        subprocess.run(hosts["switch"].command("wiresum", "version"))
+        subprocess.run(hosts["switch"].command("wiresum", "--version"))
 
 A host is a network namespace, and a mount and a UTS namespace for each command that is started there. /etc, /opt,
 /usr/local/bin, /var/lib and /var/log are the host's own folders; the rest is the machine's. Wiresum is installed at
