@@ -19,16 +19,14 @@ from wiresum.join import hosts
 from wiresum.join.constants import (
     CONTROL_PORT,
     LANES_MAX,
-    LANES_UNIT,
     SWITCH_PORT,
     SWITCH_SLOTS_MAX,
     THREADS_MAX,
 )
 from wiresum.join.installation import how_to_install
-from wiresum.join.lanes import lanes_of_mtu, packet_bytes
-from wiresum.switch.parent import ORPHAN_S_MAX, Parent
+from wiresum.join.lanes import lanes_of_mtu
+from wiresum.switch.parent import Parent
 from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum.switch.statistics import Reporter
 
 if TYPE_CHECKING:
     from wiresum.controller import JoinServer
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CONTROL = f"127.0.0.1:{CONTROL_PORT}"
 WAIT_S_MAX = 0.5
-"""The main thread's longest sleep between heartbeats and reports."""
+"""The main thread's longest sleep between heartbeats."""
 
 EPILOG = """\
 \b
@@ -60,13 +58,6 @@ Examples:
     "--p4runtime",
     metavar="HOST:PORT",
     help="Serve P4Runtime here (TCP), and no joins: a controller programs this switch and serves the joins.",
-)
-@click.option(
-    "--device-id",
-    type=click.IntRange(0, (1 << 64) - 1),
-    default=0,
-    show_default=True,
-    help="With --p4runtime: its device id, the same as in the controller's configuration.",
 )
 @click.option(
     "--tls",
@@ -93,20 +84,11 @@ Examples:
     "--slots", type=click.IntRange(1, SWITCH_SLOTS_MAX), default=4096, show_default=True, help="Slots for all jobs."
 )
 @click.option(
-    "--mtu",
-    type=click.IntRange(packet_bytes(LANES_UNIT), 65536),
-    default=1500,
+    "--lanes",
+    type=click.IntRange(1, LANES_MAX),
+    default=lanes_of_mtu(1500),
     show_default=True,
-    help="Bytes of the largest IP packet in the network; sets the lanes.",
-)
-@click.option("--lanes", type=click.IntRange(1, LANES_MAX), help="32-bit words of a packet, instead of --mtu.")
-@click.option(
-    "--spin",
-    "spin_us",
-    metavar="MICROSECONDS",
-    type=click.IntRange(-1, 1_000_000),
-    default=-1,
-    help="Poll this long before sleeping.  [default: by the number of cores]",
+    help=f"32-bit words of the largest packet; {lanes_of_mtu(9000)} fit an MTU of 9000 bytes, the default one of 1500.",
 )
 @click.option(
     "--multicast",
@@ -129,38 +111,16 @@ Examples:
     "[default for xdp: the interface that has the address --bind]",
 )
 @click.option("--offload/--no-offload", default=True, show_default=True, help="Use UDP GSO and GRO.")
-@click.option(
-    "--stats-interval",
-    "stats_interval_s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
-    help="Print a line of statistics this often.",
-)
-@click.option(
-    "--json-stats",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep statistics in this file: rewritten every second and at the end.",
-)
-@click.option(
-    "--fallback",
-    type=click.IntRange(1),
-    metavar="PROCESS",
-    help=f"For a worker that starts this one, and has this number. It says over standard input, a socket, where to "
-    f"listen and which jobs to serve. When it has ended, end once no job is left, or {ORPHAN_S_MAX:.0f} s later.",
-)
+@click.option("--fallback", type=click.IntRange(1), hidden=True)  # for a worker that has this number: parent.py
 @log_options
 def switch(
     control: str | None,
     p4runtime: str | None,
-    device_id: int,
     tls: Path | None,
     insecure: bool,
     metrics: str | None,
     bind: str | None,
-    mtu: int,
-    lanes: int | None,
-    stats_interval_s: float | None,
-    json_stats: Path | None,
+    lanes: int,
     fallback: int | None,
     **settings: Any,
 ) -> None:
@@ -189,16 +149,14 @@ def switch(
         supervisor = Supervisor()
         cleanup.callback(supervisor.stopping)
         stop = cleanup.enter_context(stop_on_signals())
-        running = _start_switch(bind=bind or serves.address, lanes_max=lanes or lanes_of_mtu(mtu), **settings)
+        running = _start_switch(bind=bind or serves.address, lanes_max=lanes, **settings)
         cleanup.callback(running.close)
-        reporter = Reporter(running, stats_interval_s, json_stats)
-        cleanup.callback(reporter.update_file)
         try:
             service: JoinServer | P4RuntimeServer
             if p4runtime is None:
                 service, where = _serve_joins(cleanup, running, serves, tls, parent, insecure=insecure)
             else:
-                service, where = _serve_p4runtime(cleanup, running, serves, device_id, tls, insecure=insecure)
+                service, where = _serve_p4runtime(cleanup, running, serves, tls, insecure=insecure)
             if metrics_at is not None:
                 where += _serve_metrics(cleanup, running, service, tls, metrics_at)
         # ValueError: certificates that are missing, or cannot be used.
@@ -212,12 +170,11 @@ def switch(
         )
         say(ready)
         supervisor.ready(ready)
-        while not stop.wait(min(WAIT_S_MAX, reporter.due_in_s())):
+        while not stop.wait(WAIT_S_MAX):
             if parent is not None and parent.is_over(running, time.monotonic()):
                 break
             if service.is_alive:
                 supervisor.beat()
-            reporter.report_if_due()
 
 
 def _check_modes(control: str | None, p4runtime: str | None, multicast: str | None) -> None:
@@ -296,7 +253,6 @@ def _serve_p4runtime(
     cleanup: contextlib.ExitStack,
     device: SoftwareSwitch,
     at: Endpoint,
-    device_id: int,
     tls: Path | None,
     *,
     insecure: bool,
@@ -305,10 +261,10 @@ def _serve_p4runtime(
         from wiresum.switch.p4runtime import P4RuntimeServer
     except ImportError as error:
         raise ValueError(f"--p4runtime needs {error.name}: {how_to_install('controller')}") from error
-    server = P4RuntimeServer(device, device_id)
+    server = P4RuntimeServer(device)
     cleanup.callback(server.stop)
     port = server.start(f"{at.address}:{at.port}", tls=tls, insecure=insecure)
-    return server, f"P4Runtime {at.address}:{port} (device {device_id})"
+    return server, f"P4Runtime {at.address}:{port}"
 
 
 def _serve_metrics(

@@ -18,6 +18,11 @@ FIGURES: dict[str, tuple[str, type[CounterMetricFamily | GaugeMetricFamily], Cal
     "threads": ("Data threads.", GaugeMetricFamily, lambda stats: stats.threads),
     "results": ("Cells completed.", CounterMetricFamily, lambda stats: stats.results),
     "datagrams_received": ("Datagrams taken.", CounterMetricFamily, lambda stats: stats.datagrams_received),
+    "datagrams_passed": (
+        "Datagrams that came to another data thread than theirs, and were passed on.",
+        CounterMetricFamily,
+        lambda stats: stats.datagrams_passed,
+    ),
     "datagrams_sent": ("Datagrams sent.", CounterMetricFamily, lambda stats: stats.datagrams_sent),
     "send_failures": ("Datagrams that were not sent.", CounterMetricFamily, lambda stats: stats.send_failures),
     "cpu_seconds": ("Processor time of the data threads.", CounterMetricFamily, lambda stats: stats.cpu_seconds),

@@ -30,13 +30,9 @@ class SwitchStats:
     cpu_seconds: float
     """Of the data threads."""
     datagrams_received: int
-    received_by_thread: tuple[int, ...]
-    """Shows how evenly the jobs' ports are divided among the data threads."""
     datagrams_passed: int
     """Datagrams that another data thread received and passed on, since the device does not steer by port."""
     datagrams_sent: int
-    receive_calls: int
-    send_calls: int
     send_failures: int
     jobs_now: int
     jobs_ended: int
@@ -79,9 +75,9 @@ class SoftwareSwitch(SwitchDriver):
     The join service installs jobs with `admit`, a P4Runtime server with `configure`.
 
     `transport` is udp, xdp or dpdk. `device`: for xdp the interface (default: the one with the address `bind`), for
-    dpdk the EAL's arguments. `port` 0 takes a free block of ports; `threads` 0 and `spin_us` -1 choose by the number of
-    cores. `multicast` is the group of job 0; job j's is j addresses further. Raises `OSError` if the ports are not
-    available, `ValueError` for invalid sizes, `RuntimeError` if the transport is not available.
+    dpdk the EAL's arguments. `port` 0 takes a free block of ports; `threads` 0 chooses by the number of cores.
+    `multicast` is the group of job 0; job j's is j addresses further. Raises `OSError` if the ports are not available,
+    `ValueError` for invalid sizes, `RuntimeError` if the transport is not available.
     """
 
     def __init__(
@@ -94,7 +90,6 @@ class SoftwareSwitch(SwitchDriver):
         lanes_max: int = 360,
         jobs_max: int = JOB_NUMBERS,
         receive_buffer_bytes: int = SOCKET_BUFFER_BYTES,
-        spin_us: int = -1,
         offload: bool = True,
         transport: str = "udp",
         device: str = "",
@@ -114,7 +109,7 @@ class SoftwareSwitch(SwitchDriver):
             lanes_max=lanes_max,
             jobs_max=jobs_max,
             receive_buffer_bytes=receive_buffer_bytes,
-            spin_us=spin_us,
+            spin_us=-1,
             offload=offload,
             transport=transport,
             device=device,
@@ -223,11 +218,8 @@ class SoftwareSwitch(SwitchDriver):
                 transport=native.transport,
                 cpu_seconds=native.cpu_seconds,
                 datagrams_received=native.datagrams_received,
-                received_by_thread=tuple(native.received_by_thread),
                 datagrams_passed=native.datagrams_passed,
                 datagrams_sent=native.datagrams_sent,
-                receive_calls=native.receive_calls,
-                send_calls=native.send_calls,
                 send_failures=native.send_failures,
                 jobs_now=len(self._jobs),
                 jobs_ended=self._jobs_ended,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from wiresum.join.lanes import lanes_of_mtu
 from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Repetition
 from wiresum_lab.benchmarks.program import seconds_of
 from wiresum_lab.namespaces import transports
@@ -81,7 +82,7 @@ def start_wiresum(ranks: Ranks, transport: str, device: str = "") -> None:
     else:
         # The switch sends each worker a copy of its own.
         options = ["--transport", transport, *(["--device", device] if device else [])]
-    control = ranks.start_switch(ranks.site.switch, "--mtu", str(ranks.site.mtu), *options)
+    control = ranks.start_switch(ranks.site.switch, "--lanes", str(lanes_of_mtu(ranks.site.mtu)), *options)
     own = {"WIRESUM_TRANSPORT": transport, "WIRESUM_DEVICE": device}
     ranks.start_torch(RANK, "wiresum", variables=lambda worker: worker.variables(control) | own)
 
@@ -105,7 +106,7 @@ def start_mpi_over_wiresum(ranks: Ranks, precision: str = "block") -> None:
     # On the star: mpirun gives all ranks the same variables, so none its own address, and they take the one that
     # routes to the switch.
     control = f"{switch.address}:{MPI_PORTS[precision]}"
-    options = ["--port", str(MPI_PORTS[precision] + 1), "--mtu", str(ranks.site.mtu)]
+    options = ["--port", str(MPI_PORTS[precision] + 1), "--lanes", str(lanes_of_mtu(ranks.site.mtu))]
     options += ["--multicast", MPI_GROUPS[precision]]
     ranks.start_switch(switch, *options, control=control)
     asked = ["ompi_info", "--path", "pkglibdir", "--parsable"]

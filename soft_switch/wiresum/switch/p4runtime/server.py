@@ -86,7 +86,7 @@ class P4RuntimeServer:
     """Serves a switch from `start` to `stop`."""
 
     def __init__(
-        self, switch: SoftwareSwitch, device_id: int, *, first_message_s_max: float = FIRST_MESSAGE_S_MAX
+        self, switch: SoftwareSwitch, device_id: int = 0, *, first_message_s_max: float = FIRST_MESSAGE_S_MAX
     ) -> None:
         self._switch, self._device_id = switch, device_id
         self._silent = SilentCalls(SILENT_MAX, first_message_s_max)
