@@ -14,23 +14,20 @@ The medians of rounds, and the ratio of the two backends' medians. On a busy mac
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
-from itertools import chain
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import Any
 
 from wiresum_lab.benchmarks.on_this_machine import answer_of
+from wiresum_lab.benchmarks.program import Options, Record, keep
 
 WORKERS = 2
 BACKENDS = ("wiresum", "gloo")
 IN_FLIGHT = 16
 RUN_TIMEOUT_S = 300.0
-REPORT_COLUMNS = 110
 
 
 @dataclass(frozen=True)
@@ -89,12 +86,12 @@ def work(rank: int, switch: str, folder: str, options: argparse.Namespace, answe
     import torch
     import torch.distributed as dist
 
-    from wiresum.torch import Options
+    import wiresum.torch
 
     torch.set_num_threads(1)
     method = f"file://{folder}/store"
     dist.init_process_group(
-        "wiresum", init_method=method, rank=rank, world_size=WORKERS, pg_options=Options(switch=switch)
+        "wiresum", init_method=method, rank=rank, world_size=WORKERS, pg_options=wiresum.torch.Options(switch=switch)
     )
     groups = {name: dist.new_group(backend=name) for name in BACKENDS[1:]} | {"wiresum": None}
     tensor = torch.zeros(options.elements)
@@ -111,54 +108,27 @@ def work(rank: int, switch: str, folder: str, options: argparse.Namespace, answe
     dist.destroy_process_group()
 
 
-def medians(measured: dict[str, list[Cost]]) -> dict[str, Cost]:
-    return {
-        name: Cost(*(statistics.median(getattr(cost, field.name) for cost in costs) for field in fields(Cost)))
-        for name, costs in measured.items()
-    }
-
-
-def run(options: argparse.Namespace) -> dict[str, dict[str, Cost]]:
-    measured: dict[str, dict[str, list[Cost]]] = answer_of(
-        WORKERS, work, options, timeout_s=RUN_TIMEOUT_S, switch=["--threads", "1"]
-    )
-    return {kind: medians(costs) for kind, costs in measured.items()}
-
-
-def report(costs: dict[str, dict[str, Cost]], options: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from wiresum_lab.benchmarks.program import table_of
-
-    title = f"An all-reduce of {4 * options.elements} bytes, {WORKERS} workers; us for each call, medians"
-    columns = [(f"{name}: wiresum", "Gloo", "ratio") for name in ("thread", "process", "wall")]
-    table = table_of(title, ("call", *chain(*columns)))
-    for kind, of in costs.items():
-        pairs = zip(*(astuple(of[name]) for name in BACKENDS), strict=True)
-        table.add_row(
-            kind, *chain(*((f"{ours:.1f}", f"{theirs:.1f}", f"{ours / theirs:.2f}") for ours, theirs in pairs))
-        )
-    Console(width=None if sys.stdout.isatty() else REPORT_COLUMNS).print(table)
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--elements", type=int, default=1, help="of fp32 in the tensor (default: %(default)s)")
-    parser.add_argument("--calls", type=int, default=320, help="in a round (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=15, help="of each kind and backend (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("build/bench/callers"), help="folder (default: %(default)s)")
-    return parser.parse_args(arguments)
+def records_of(measured: dict[str, dict[str, list[Cost]]]) -> list[Record]:
+    """For each kind of call the medians of both, in microseconds, and their ratio."""
+    found = []
+    for kind, costs in measured.items():
+        record: Record = {"call": kind}
+        for each in fields(Cost):
+            of = {name: statistics.median(getattr(cost, each.name) for cost in costs[name]) for name in BACKENDS}
+            record |= {f"{each.name} {name}": us for name, us in of.items()}
+            record[f"{each.name} ratio"] = of["wiresum"] / of["gloo"]
+        found.append(record)
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parse(arguments)
-    costs = run(options)
-    report(costs, options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    record = {kind: {name: asdict(cost) for name, cost in of.items()} for kind, of in costs.items()}
-    settings = {"elements": options.elements, "calls": options.calls, "rounds": options.rounds, "workers": WORKERS}
-    (options.out / "callers.json").write_text(json.dumps({"settings": settings, "us": record}, indent=2) + "\n")
-    sys.stdout.write(f"figures: {options.out}/callers.json\n")
+    parser = Options("callers", __doc__, workers=None, link_mbit=None)
+    parser.add("--elements", 1, "of fp32 in the tensor")
+    parser.add("--calls", 320, "in a round")
+    parser.add("--rounds", 15, "of each kind and backend")
+    options = parser.parse_args(arguments)
+    measured = answer_of(WORKERS, work, options, timeout_s=RUN_TIMEOUT_S, switch=["--threads", "1"])
+    keep(options.json, records_of(measured))
     return 0
 
 

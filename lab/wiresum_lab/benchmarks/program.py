@@ -1,117 +1,91 @@
-"""What the benchmarks' programs have in common: options, tables, and cases that take turns on a star of namespaces."""
+"""What the benchmarks' programs have in common: options, cases that take turns, and records with their table."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
-
-from rich.console import Console
-from rich.table import Table
+from typing import Any, TypeAlias
 
 from wiresum.join.lanes import lanes_of_mtu
 from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.namespaces.star import StarError, check_prerequisites, termination_as_exit
 from wiresum_lab.ranks.ranks import Ranks, RanksError
 
-REPORT_COLUMNS = 120
 START_DELAY_NS = 20_000_000  # until all ranks have been told when to begin
 BLOCK = lanes_of_mtu(MTU_BYTES)
 """Floats in a packet."""
-
-AnyCase = TypeVar("AnyCase")
-AnyTurn = TypeVar("AnyTurn", bound="TurnCase")
+Record: TypeAlias = dict[str, Any]
 
 
-def parser_of(description: str | None, *, records: str, workers: int | None) -> argparse.ArgumentParser:
-    """The options that all these benchmarks have; each adds its own. `description` is the module's docstring, whose
-    first line is shown; `records` is where its records go; without `workers` their number is no option."""
-    parser = argparse.ArgumentParser(description=description.partition("\n")[0] if description else None)
-    if workers is not None:
-        parser.add_argument("--workers", type=int, default=workers, help="workers (default: %(default)s)")
-    parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of every link (default: %(default)s)")
-    parser.add_argument("--json", type=Path, default=Path(records), help="where the records go (default: %(default)s)")
-    return parser
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
-def add_tensor(parser: argparse.ArgumentParser) -> None:
-    """The options of benchmarks that sum one size again and again."""
-    parser.add_argument("--bytes", type=int, default=8_000_000, help="bytes of the tensor (default: %(default)s)")
-    parser.add_argument("--repetitions", type=int, default=5, help="of each case (default: %(default)s)")
+class Options(argparse.ArgumentParser):
+    """Of one benchmark: those that all have, and those that it adds."""
 
+    def __init__(self, name: str, description: str | None, *, workers: Any = 8, link_mbit: Any = 100.0) -> None:
+        """`description` is the module's docstring, whose first line is shown. Without `workers` or `link_mbit` there is
+        no such option; a list takes several."""
+        super().__init__(prog=f"make bench NAMES={name} ARGS='...'", description=(description or "").partition("\n")[0])
+        self.add("--json", Path(f"build/bench/{name}.json"), "where the records go")
+        if workers is not None:
+            self.add("--workers", workers, "number of workers")
+        if link_mbit is not None:
+            self.add("--link-mbit", link_mbit, "rate of every link")
 
-def prerequisites_met(console: Console) -> bool:
-    """Can stars be built here? If not, says what is missing."""
-    try:
-        check_prerequisites()
-    except StarError as error:
-        console.print(str(error), style="red", markup=False)
-        return False
-    return True
-
-
-def run(
-    options: argparse.Namespace,
-    measure: Callable[[argparse.Namespace, Console], Sequence[AnyCase]],
-    *,
-    record: Callable[[AnyCase], Mapping[str, Any]],
-    table: Callable[[Sequence[AnyCase], argparse.Namespace], Table],
-    draw: Callable[[Sequence[AnyCase], argparse.Namespace], None] = lambda cases, options: None,
-) -> int:
-    """A benchmark's main program: measures, leaves the records in `options.json`, and prints the table. `measure` finds
-    a folder `options.logs` beside them. Returns the exit status."""
-    console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
-    if not prerequisites_met(console):
-        return 2
-    options.logs = options.json.parent / "log"
-    options.logs.mkdir(parents=True, exist_ok=True)
-    with termination_as_exit():
-        cases = measure(options, console)
-    options.json.write_text(json.dumps([record(case) for case in cases], indent=1) + "\n")
-    draw(cases, options)
-    console.print(table(cases, options))
-    return 0
-
-
-def table_of(title: str, columns: Iterable[str]) -> Table:
-    """The first column is text, the others are numbers."""
-    table = Table(title=title)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left")
-    return table
+    def add(self, flag: str, default: Any, what: str, **more: Any) -> None:
+        """An option of the default's type: one, or as many as wanted of a list."""
+        several = isinstance(default, list)
+        kind = {"type": type(default[0]), "nargs": "+"} if several else {"type": type(default)}
+        self.add_argument(flag, default=default, help=f"{what} (default: %(default)s)", **{**kind, **more})
 
 
 @dataclass
-class TurnCase:
-    """One group of the ranks, and what it sums."""
+class Case:
+    """What takes its turn. `settings` tell it from all others, by the names that records have."""
 
-    group: str
-    repetitions: list[dict[str, Any]] = field(default_factory=list, kw_only=True)
+    settings: Record
+    repetitions: list[Record] = field(default_factory=list)
+    further: Record = field(default_factory=dict)
+    """Records have it, too."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name]
+
+    def all(self, name: str) -> list[Any]:
+        return [repetition[name] for repetition in self.repetitions]
+
+    def median(self, name: str) -> float:
+        return float(statistics.median(self.all(name)))
 
     @property
     def seconds(self) -> float:
         return self.median("seconds")
 
-    @property
-    def retransmissions(self) -> int:
-        """Of all workers, in all repetitions."""
-        return sum(repetition["retransmissions"] for repetition in self.repetitions)
+    def goodput_mbit(self) -> float:
+        """Of fp32, whatever crosses the links."""
+        return float(self["bytes"]) * 8 / self.seconds / 1e6
 
-    def median(self, name: str) -> float:
-        return float(statistics.median(repetition[name] for repetition in self.repetitions))
+    def times(self, cases: Sequence[Case], **peer: Any) -> float | None:
+        """How many times faster it is than the one that differs from it by this."""
+        other = next((each for each in cases if each.settings == self.settings | peer), None)
+        return other.seconds / self.seconds if other else None
 
 
 def take_turns(
-    cases: Sequence[AnyTurn],
+    cases: Sequence[Case],
     repetitions: int,
     warm_ups: int,
     prepare: Callable[[int], object],
-    go: Callable[[AnyTurn], dict[str, Any]],
+    go: Callable[[Case], Record],
 ) -> None:
     """One repetition of each case at a time, so that other load on the machine affects all alike. `prepare` is told the
     number of the draw. The first repetitions are not counted."""
@@ -121,19 +95,87 @@ def take_turns(
             repetition = go(case)
             if draw >= warm_ups:
                 case.repetitions.append(repetition)
+    for case in cases:
+        say(f"{', '.join(f'{name} {_cell(value)}' for name, value in case.settings.items())}: {case.seconds:.4g} s")
 
 
-def sum_once(ranks: Ranks, group: str) -> tuple[float, list[dict[str, Any]]]:
+def sum_once(ranks: Ranks, group: str) -> tuple[float, list[Record]]:
     """Makes all ranks (`SummingRank`s) begin a sum at the same moment, and look at it when the last one has ended.
     Returns the seconds from the first rank's start to the last one's end, and each rank's report."""
     ranks.command("load")
     ranks.command("go", group, time.monotonic_ns() + START_DELAY_NS)
     reports = ranks.command("report")
+    return seconds_of(right(group, reports)), reports
+
+
+def right(group: str, reports: Sequence[Record]) -> Sequence[Record]:
+    """Raises a `RanksError` if an element of a sum is wrong at a rank."""
     if wrong := sum(report["wrong_elements"] for report in reports):
         raise RanksError(f"{wrong} elements of a sum by '{group}' are wrong")
-    return seconds_of(reports), reports
+    return reports
 
 
 def seconds_of(answers: Sequence[Mapping[str, Any]]) -> float:
     """From the first rank's start to the last one's end."""
     return float(max(answer["end_ns"] for answer in answers) - min(answer["start_ns"] for answer in answers)) / 1e9
+
+
+def prerequisites_met() -> bool:
+    """Can stars be built here? If not, says what is missing."""
+    try:
+        check_prerequisites()
+    except StarError as error:
+        say(str(error))
+        return False
+    return True
+
+
+def run(
+    options: argparse.Namespace,
+    measure: Callable[[argparse.Namespace], Sequence[Case]],
+    figures: Callable[[Case, Sequence[Case]], Record],
+    draw: Callable[[Sequence[Record], argparse.Namespace], object] = lambda records, options: None,
+) -> int:
+    """A benchmark's main program: measures, and keeps records: settings, `figures`, which may compare a case with
+    others, and repetitions. `measure` finds a folder `options.logs` beside them. Returns the exit status."""
+    if not prerequisites_met():
+        return 2
+    options.logs = options.json.parent / "log"
+    options.logs.mkdir(parents=True, exist_ok=True)
+    with termination_as_exit():
+        cases = measure(options)
+    records = [
+        case.settings | figures(case, cases) | case.further | {"repetitions": case.repetitions} for case in cases
+    ]
+    draw(records, options)
+    keep(options.json, records)
+    return 0
+
+
+def keep(path: Path, records: Sequence[Record]) -> None:
+    """In this file, and as a table."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(records, indent=1) + "\n")
+    say(table(records))
+    say(f"records: {path}")
+
+
+def table(records: Sequence[Record]) -> str:
+    """Their figures in columns, below those that are the same in all. Lists are for the file."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    columns = {name: [record.get(name) for record in records] for name in names}
+    columns = {name: of for name, of in columns.items() if not any(isinstance(each, list | dict) for each in of)}
+    alike = {name for name, of in columns.items() if len(records) > 1 and all(each == of[0] for each in of)}
+    rows = zip(*([name, *map(_cell, of)] for name, of in columns.items() if name not in alike), strict=True)
+    above = ", ".join(f"{name} {_cell(columns[name][0])}" for name in columns if name in alike)
+    return "\n".join([above] * bool(above) + list(_aligned(list(rows))))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

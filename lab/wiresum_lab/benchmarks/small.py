@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import multiprocessing
 import os
 import statistics
@@ -18,11 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from importlib.resources import files
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from wiresum_lab.benchmarks.program import Options, Record, keep, say
 from wiresum_lab.namespaces.transports import missing
 from wiresum_lab.processes import SwitchProcess, on_core
 
@@ -33,18 +32,6 @@ TRANSPORTS = {"udp": "UDP, loopback", "dpdk": "DPDK, net_memif"}
 PRECISIONS = ("exact", "block")
 WARM_UP = 200
 RUN_TIMEOUT_S = 120.0
-REPORT_COLUMNS = 100
-
-
-@dataclass(frozen=True)
-class Result:
-    """Microseconds from call to return: the median, and what a tenth of the calls were below and above."""
-
-    transport: str
-    precision: str
-    median_us: float
-    tenth_us: float
-    nine_tenths_us: float
 
 
 def device(folder: Path, role: str) -> str:
@@ -79,8 +66,9 @@ def call(variables: dict[str, str], core: int, elements: int, calls: int, answer
     answer.send(times[WARM_UP:] if [*values] == [*map(float, range(elements))] else "the sums are wrong")
 
 
-def measure(transport: str, precision: str, options: argparse.Namespace) -> Result:
-    """Raises a `ProgramError` if the switch cannot serve, and a `RuntimeError` if the worker gives no answer."""
+def measure(transport: str, precision: str, options: argparse.Namespace) -> Record:
+    """Microseconds from call to return: the median, and what a tenth of the calls were below and above. Raises a
+    `ProgramError` if the switch cannot serve, and a `RuntimeError` if the worker gives no answer."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     at_switch, at_worker = options.cores
@@ -107,51 +95,33 @@ def measure(transport: str, precision: str, options: argparse.Namespace) -> Resu
     if isinstance(said, str):
         raise RuntimeError(f"the worker over {TRANSPORTS[transport]}: {said}")
     tenths = statistics.quantiles(said, n=10)
-    return Result(TRANSPORTS[transport], precision, statistics.median(said), tenths[0], tenths[-1])
-
-
-def report(results: Sequence[Result], options: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from wiresum_lab.benchmarks.program import table_of
-
-    table = table_of(
-        f"An all-reduce of {4 * options.elements} bytes, one worker and a switch; us from call to return",
-        ("transport", "sum", "median", "10%", "90%"),
-    )
-    for result in results:
-        times = (result.median_us, result.tenth_us, result.nine_tenths_us)
-        table.add_row(result.transport, result.precision, *(f"{time_us:.1f}" for time_us in times))
-    Console(width=None if sys.stdout.isatty() else REPORT_COLUMNS).print(table)
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--elements", type=int, default=256, help="of fp32 in the tensor (default: %(default)s)")
-    parser.add_argument("--calls", type=int, default=20_000, help="of each kind (default: %(default)s)")
-    usable = os.sched_getaffinity(0)
-    ends = [min(usable), max(usable)]
-    parser.add_argument("--cores", type=int, nargs=2, default=ends, help="of switch and worker (default: %(default)s)")
-    parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=[*TRANSPORTS], help="(default: all)")
-    parser.add_argument("--json", type=Path, default=Path("build/bench/small.json"), help="(default: %(default)s)")
-    return parser.parse_args(arguments)
+    return {
+        "transport": TRANSPORTS[transport],
+        "precision": precision,
+        "elements": options.elements,
+        "median_us": statistics.median(said),
+        "tenth_us": tenths[0],
+        "nine_tenths_us": tenths[-1],
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parse(arguments)
-    if not {*options.cores} <= os.sched_getaffinity(0):
-        sys.stderr.write(f"There are no cores {options.cores} for this process: name others (--cores)\n")
-        return 1
+    usable = os.sched_getaffinity(0)
+    parser = Options("small", __doc__, workers=None, link_mbit=None)
+    parser.add("--elements", 256, "of fp32 in the tensor")
+    parser.add("--calls", 20_000, "of each kind")
+    parser.add("--cores", [min(usable), max(usable)], "of switch and worker", nargs=2)
+    parser.add("--transports", list(TRANSPORTS), "to measure", choices=TRANSPORTS)
+    options = parser.parse_args(arguments)
+    if not {*options.cores} <= usable:
+        parser.error(f"there are no cores {options.cores} for this process: name others (--cores)")
     results = []
     for transport in options.transports:
         if reason := missing(transport):
-            sys.stdout.write(f"{TRANSPORTS[transport]} is left out: {reason}\n")
+            say(f"{TRANSPORTS[transport]} is left out: {reason}")
             continue
         results += [measure(transport, precision, options) for precision in PRECISIONS]
-    report(results, options)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
-    sys.stdout.write(f"figures: {options.json}\n")
+    keep(options.json, results)
     return 0
 
 

@@ -20,15 +20,11 @@ import contextlib
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from wiresum.join.constants import AGGREGATORS_MAX
-from wiresum_lab.benchmarks.program import BLOCK, parser_of, run, sum_once, table_of
-from wiresum_lab.benchmarks.switches.cases import RANK, choice
+from wiresum_lab.benchmarks import program
+from wiresum_lab.benchmarks.program import BLOCK, Case, Record, say, sum_once
+from wiresum_lab.benchmarks.switches import cases
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import STAR_DEVICE, Star
 from wiresum_lab.namespaces.tcp_flow import mbit_per_s
@@ -39,52 +35,36 @@ WIRESUM = "wiresum"
 FLOW = "wiresum_lab.namespaces.tcp_flow"
 
 
-@dataclass
-class Case:
-    """The job's goodput, and that of all connections together."""
-
-    group: str
-    flows: int
-    job_mbit: float
-    tcp_mbit: float
-    retransmissions: int
-
-    @property
-    def to_one_flow(self) -> float | None:
-        """The job's goodput over a connection's."""
-        return self.job_mbit / (self.tcp_mbit / self.flows) if self.flows else None
-
-    def record(self) -> dict[str, Any]:
-        return vars(self) | {"to_one_flow": self.to_one_flow}
-
-
 def started(star: Star, options: argparse.Namespace) -> Ranks:
     def start(ranks: Ranks) -> None:
         control = ranks.start_switch(star.switch, "--multicast", "239.192.0.0")
         variables = {"WIRESUM_SLOTS": str(options.slots)}
         ranks.start_torch(
-            RANK,
+            cases.RANK,
             STAR_DEVICE,
-            choice(WIRESUM, switch=control),
+            cases.choice(WIRESUM, switch=control),
             variables=lambda worker: worker.variables(control) | variables,
         )
 
     return Ranks("tcp", Site.of_star(star), options.logs, start)
 
 
-def measure(options: argparse.Namespace, console: Console) -> list[Case]:
-    cases = []
+def measure(options: argparse.Namespace) -> list[Case]:
+    measured = []
     with (
         Star(options.workers, Link(options.link_mbit), aggregators=max(options.flows)) as star,
         started(star, options) as ranks,
     ):
         route(star)
         ranks.command("prepare", options.bytes // 4, BLOCK, 0.0, 0)
+        names = ("workers", "link_mbit", "bytes", "slots", "congestion_control")
+        alike = {name: getattr(options, name) for name in names}
         for flows in options.flows:
             for group in (WIRESUM, GLOO):
-                cases.append(beside(star, ranks, group, flows, options))
-                console.print(f"{group} beside {flows} connections: {cases[-1].job_mbit:.1f} Mbit/s")
-    return cases
+                measured.append(Case({"group": group, "flows": flows} | alike))
+                measured[-1].repetitions.append(beside(star, ranks, group, flows, options))
+                say(f"{group} beside {flows} connections: {measured[-1].median('job_mbit'):.1f} Mbit/s")
+    return measured
 
 
 def route(star: Star) -> None:
@@ -99,7 +79,7 @@ def route(star: Star) -> None:
                 host.run(["ip", "route", "add", *way])
 
 
-def beside(star: Star, ranks: Ranks, group: str, flows: int, options: argparse.Namespace) -> Case:
+def beside(star: Star, ranks: Ranks, group: str, flows: int, options: argparse.Namespace) -> Record:
     """Sums for some seconds beside so many connections."""
     target = star.workers[0]
     command = [sys.executable, "-m", FLOW]
@@ -117,7 +97,7 @@ def beside(star: Star, ranks: Ranks, group: str, flows: int, options: argparse.N
         end_s = time.monotonic()
         job_mbit = sums * options.bytes * 8 / (end_s - begin_s) / 1e6
         tcp_mbit = mbit_per_s(sink.said(), begin_s, end_s)
-    return Case(group, flows, job_mbit, tcp_mbit, retransmissions)
+    return {"job_mbit": job_mbit, "tcp_mbit": tcp_mbit, "sent_again": retransmissions}
 
 
 def sums_for(ranks: Ranks, group: str, seconds: float) -> tuple[int, int]:
@@ -131,44 +111,22 @@ def sums_for(ranks: Ranks, group: str, seconds: float) -> tuple[int, int]:
     return sums, again
 
 
-def report(cases: Sequence[Case], options: argparse.Namespace) -> Table:
-    table = table_of(
-        f"{options.workers} workers and connections of {options.congestion_control} on links of "
-        f"{options.link_mbit:g} Mbit/s; {options.bytes / 1e6:g} MB fp32, {options.slots} slots",
-        ("", "connections", "job, Mbit/s", "one connection", "job to one connection", "sent again"),
-    )
-    for case in cases:
-        table.add_row(
-            case.group,
-            str(case.flows),
-            f"{case.job_mbit:.1f}",
-            f"{case.tcp_mbit / case.flows:.1f}" if case.flows else "-",
-            f"{case.to_one_flow:.2f}" if case.flows else "-",
-            str(case.retransmissions) if case.group == WIRESUM else "-",
-        )
-    return table
-
-
-def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = parser_of(__doc__, records="build/bench/tcp.json", workers=2)
-    parser.add_argument("--bytes", type=int, default=8_000_000, help="bytes of the tensor (default: %(default)s)")
-    parser.add_argument("--slots", type=int, default=512, help="that the job asks for (default: %(default)s)")
-    parser.add_argument("--flows", type=int, nargs="+", default=[0, 1, 4], help="numbers of connections")
-    parser.add_argument(
-        "--congestion-control", default="cubic", help="of the connections, the kernel's word (default: %(default)s)"
-    )
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each case (default: %(default)s)")
-    parser.add_argument(
-        "--settle-seconds", type=float, default=10.0, help="before that, for the rates to settle (default: %(default)s)"
-    )
-    options = parser.parse_args(arguments)
-    if not all(0 <= count <= AGGREGATORS_MAX for count in options.flows):
-        parser.error(f"there can be 0 to {AGGREGATORS_MAX} connections")
-    return options
+def figures(case: Case, _: Sequence[Case]) -> Record:
+    """`to_one_flow`: the job's goodput over a connection's."""
+    (found,) = case.repetitions
+    one_mbit = found["tcp_mbit"] / case["flows"] if case["flows"] else None
+    return found | {"one_flow_mbit": one_mbit, "to_one_flow": one_mbit and found["job_mbit"] / one_mbit}
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run(parse_options(arguments), measure, record=Case.record, table=report)
+    parser = program.Options("tcp", __doc__, workers=2)
+    parser.add("--bytes", 8_000_000, "of the tensor")
+    parser.add("--slots", 512, "that the job asks for")
+    parser.add("--flows", [0, 1, 4], "numbers of connections", choices=range(AGGREGATORS_MAX + 1), metavar="N")
+    parser.add("--congestion-control", "cubic", "of the connections, the kernel's word")
+    parser.add("--seconds", 20.0, "of each case")
+    parser.add("--settle-seconds", 10.0, "before that, for the rates to settle")
+    return program.run(parser.parse_args(arguments), measure, figures)
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     console = Console(highlight=False, soft_wrap=True)
-    if not prerequisites_met(console):
+    if not prerequisites_met():
         return 2
     options.output.mkdir(parents=True, exist_ok=True)
     with termination_as_exit():

@@ -13,22 +13,18 @@ TCP decides about segmentation offload when it connects.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
+from contextlib import ExitStack
 
 from wiresum_lab.benchmarks import program
-from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Case, Measurement
 from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import SYSTEMS, SYSTEMS_BY_DEFAULT, System, repeat
+from wiresum_lab.benchmarks.bounds import FLOAT_BITS, network_mbit, ring_mbit
+from wiresum_lab.benchmarks.program import Case, Record, say, take_turns
 from wiresum_lab.namespaces import probe
 from wiresum_lab.namespaces.links import MTU_BYTES, Link
 from wiresum_lab.namespaces.star import Star
-from wiresum_lab.patience import PATIENCE_S
-from wiresum_lab.ranks.ranks import Ranks, RanksError, Site
+from wiresum_lab.ranks.ranks import Ranks, Site
 
 EXPERIMENTS = ("rate", "loss", "unshaped")
 SLOW_MBIT = 100.0
@@ -38,8 +34,8 @@ UNSHAPED_WORKERS_MAX = 4
 """More would measure how processes share the cores."""
 UNSHAPED_REPETITIONS_FACTOR = 4
 """Chance moves short repetitions more than long ones, and more of them cost little."""
+WARM_UPS = 1
 PROBE_S = 0.3
-PEERS = ("gloo", "openmpi")
 EPILOG = """\
 Experiments (--only):
   rate      every system at every number of workers and rate: goodput, and how near it comes to what the link can carry
@@ -52,23 +48,15 @@ docs/benchmark.md has commands, and explains the columns.
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="make bench NAMES=dense ARGS='...'",
-        description=__doc__.partition("\n")[0],
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add, default = parser.add_argument, " (default: %(default)s)"
-    add("--only", nargs="+", choices=EXPERIMENTS, default=EXPERIMENTS, help="experiments, see below (default: all)")
-    add("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS_BY_DEFAULT, help=f"what to compare{default}")
-    add("--workers", nargs="+", type=int, default=(2, 4, 8), help=f"numbers of workers{default}")
-    add("--link-mbit", nargs="+", type=float, default=(SLOW_MBIT, 1000.0), help=f"rates of every link{default}")
-    add("--loss", type=float, default=0.01, help=f"the fraction of packets lost{default}")
-    add("--mtu", nargs="+", type=int, default=(MTU_BYTES, 9000), help=f"bytes of packets, on unshaped links{default}")
-    add("--bits", nargs="+", type=int, choices=(32, 16, 8), default=(32, 16, 8), help="Wiresum's bits for a float")
-    add("--bytes", type=int, help="of the tensor (default: 8 MB at 100 Mbit/s, 32 MB above, 25 MB unshaped)")
-    add("--repetitions", type=int, default=5, help=f"of each case; four times as many on unshaped links{default}")
-    add("--json", type=Path, default=Path("build/bench/allreduce.json"), help=f"where the records go{default}")
+    parser = program.Options("dense", __doc__, workers=[2, 4, 8], link_mbit=[SLOW_MBIT, 1000.0])
+    parser.epilog, parser.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
+    parser.add("--only", list(EXPERIMENTS), "experiments, see below", choices=EXPERIMENTS)
+    parser.add("--systems", list(SYSTEMS_BY_DEFAULT), "what to compare", choices=SYSTEMS)
+    parser.add("--loss", 0.01, "the fraction of packets lost")
+    parser.add("--mtu", [MTU_BYTES, 9000], "bytes of packets, on unshaped links")
+    parser.add("--bits", [32, 16, 8], "Wiresum's bits for a float", choices=(32, 16, 8))
+    parser.add("--bytes", 0, "of the tensor, 0: 8 MB at 100 Mbit/s, 32 MB above, 25 MB unshaped")
+    parser.add("--repetitions", 5, "of each case; four times as many on unshaped links")
     return parser.parse_args(arguments)
 
 
@@ -85,141 +73,94 @@ def stars(options: argparse.Namespace) -> Iterator[tuple[int, list[Link]]]:
         yield from ((workers, [Link(mtu=mtu)]) for workers in few or options.workers for mtu in options.mtu)
 
 
-def cases(options: argparse.Namespace, systems: Sequence[System], workers: int, link: Link) -> list[Case]:
+def cases_of(options: argparse.Namespace, systems: Sequence[System], workers: int, link: Link) -> list[Case]:
     """One for each system and number of bits, in the order in which they take turns. Only the first experiment has all
     numbers of bits; and where packets are lost, Open MPI says nothing that Gloo does not."""
     is_rate = link.rate_mbit is not None and not link.loss
     size = UNSHAPED_BYTES if link.rate_mbit is None else SLOW_BYTES if link.rate_mbit <= SLOW_MBIT else FAST_BYTES
+    alike = {"workers": workers, "link_mbit": link.rate_mbit, "loss": link.loss, "mtu": link.mtu}
     return [
-        Case(system.name, workers, link.rate_mbit, options.bytes or size, bits, link.loss, link.mtu)
+        Case({"system": system.name, "bits": bits, "bytes": options.bytes or size} | alike)
         for system in systems
         if not (link.loss and system.name.startswith("openmpi"))
-        for bits in (32,) * (len(system.bits) == 1) or (options.bits if is_rate else (max(options.bits),))
+        for bits in (system.bits if len(system.bits) == 1 else options.bits if is_rate else [max(options.bits)])
     ]
 
 
-def measure(options: argparse.Namespace, console: Console) -> list[Measurement]:
-    systems = installed(options.systems, console)
-    together = [system for system in systems if not system.is_alone]
-    groups = [group for group in (together, *([system] for system in systems if system.is_alone)) if group]
-    measured: list[Measurement] = []
+def measure(options: argparse.Namespace) -> list[Case]:
+    systems = installed(options.systems)
+    measured: list[Case] = []
     for workers, links in stars(options):
-        for group in groups:
-            with Star(workers, links[0]) as star, started(Site.of_star(star), group, options.logs, console) as ranks:
-                for link in links:
-                    if link.rate_mbit is not None:
-                        reshape(star, link, console)
-                    repetitions = options.repetitions * (1 if link.rate_mbit else UNSHAPED_REPETITIONS_FACTOR)
-                    measured += take_turns(ranks, cases(options, group, workers, link), repetitions, console)
+        with Star(workers, links[0]) as star, ExitStack() as cleanup:
+            site = Site.of_star(star)
+            ranks = {each.name: cleanup.enter_context(each.start(site, options.logs)) for each in systems}
+            for link in links:
+                if link.rate_mbit is not None:
+                    reshape(star, link)
+                cases = cases_of(options, systems, workers, link)
+                repetitions = options.repetitions * (1 if link.rate_mbit else UNSHAPED_REPETITIONS_FACTOR)
+                take_turns_of(ranks, cases, repetitions)
+                measured += cases
     return measured
 
 
-def installed(names: Sequence[str], console: Console) -> list[System]:
+def take_turns_of(ranks: dict[str, Ranks], cases: Sequence[Case], repetitions: int) -> None:
+    draw = 0
+
+    def prepare(number: int) -> None:
+        nonlocal draw
+        draw = number
+
+    def go(case: Case) -> Record:
+        return repeat(ranks[case["system"]], case["bits"], case["bytes"] // 4, draw)
+
+    take_turns(cases, repetitions, WARM_UPS, prepare, go)
+
+
+def installed(names: Sequence[str]) -> list[System]:
     found = []
     for system in (SYSTEMS[name] for name in names):
         if reason := system.missing():
-            console.print(f"{system.title} is left out: {reason}", style="yellow", markup=False)
+            say(f"{system.name} is left out: {reason}")
         else:
             found.append(system)
     return found
 
 
-@contextlib.contextmanager
-def started(site: Site, systems: Sequence[System], logs: Path, console: Console) -> Iterator[dict[str, Ranks]]:
-    """These systems on this site. One that cannot start is reported and left out."""
-    found: dict[str, Ranks] = {}
-    try:
-        for system in systems:
-            try:
-                found[system.name] = system.start(site, logs.resolve())
-            except RanksError as error:
-                console.print(str(error), style="red", markup=False)
-        yield found
-    except BaseException:
-        for ranks in found.values():
-            ranks.abandon()
-        raise
-    for ranks in found.values():
-        ranks.close()
-
-
-def reshape(star: Star, link: Link, console: Console) -> None:
+def reshape(star: Star, link: Link) -> None:
     star.reshape(link)
     if link.impaired:
         means = "netem" if star.netem else "filters at the receiving ends, since this kernel has no netem"
-        console.print(f"links: {link}, by {means}")
+        say(f"links: {link}, by {means}")
     elif link.rate_mbit is not None:
         count = int(link.rate_mbit * 1e6 * PROBE_S / 8 / probe.DATAGRAM_BYTES)
         found = probe.measure(star.workers[0], star.workers[-1], count=count)
-        console.print(f"links: {link}; a train of {count} full frames went through at {found.frame_mbit:.1f} Mbit/s")
+        say(f"links: {link}; a train of {count} full frames went through at {found.frame_mbit:.1f} Mbit/s")
 
 
-def take_turns(ranks: dict[str, Ranks], cases: Sequence[Case], repetitions: int, console: Console) -> list[Measurement]:
-    """Measures the cases, one repetition of each at a time, of which the first warms up. A system that fails is left
-    out from then on."""
-    measurements = [Measurement(case) for case in cases if case.system in ranks]
-    for repetition in range(1 + repetitions):
-        for measurement in measurements:
-            case = measurement.case
-            if case.system not in ranks:
-                continue
-            try:
-                found = repeat(ranks[case.system], case.bits, case.elements, repetition, PATIENCE_S)
-                measurement.repetitions += [found] if repetition else []
-            except RanksError as error:
-                measurement.error = str(error)
-                console.print(str(error), style="red", markup=False)
-                ranks.pop(case.system).abandon()
-    for measurement in measurements:
-        case, goodput = measurement.case, measurement.goodput_mbit
-        said = "failed" if goodput is None else f"{goodput:.1f} Mbit/s{'' if measurement.correct else ', WRONG SUM'}"
-        console.print(f"{link_of(case)}, N={case.workers}: {SYSTEMS[case.system].title}, {case.bits} bits: {said}")
-    return measurements
-
-
-def table(measurements: Sequence[Measurement], _: argparse.Namespace) -> Table:
-    columns = ("system", "link", "N", "bits", "Mbit/s", "of bound", "of own", "x Gloo", "x Open MPI", "CPU worker")
-    found = program.table_of("All-reduces", (*columns, "CPU switch", "retrans."))
-    for measurement in measurements:
-        case, record = measurement.case, measurement.record()
-        goodput, peers = rate(measurement), [peer_of(measurement, peer, measurements) for peer in PEERS]
-        quotients = [goodput / peer if goodput and peer else None for peer in peers]
-        found.add_row(
-            *(SYSTEMS[case.system].title, link_of(case), str(case.workers), str(case.bits)),
-            cell(record["goodput_mbit"], ".1f") if measurement.correct or not measurement.seconds else "WRONG SUM",
-            *(cell(record[name], ".3f") for name in ("bound_ratio", "own_bound_ratio")),
-            *(cell(quotient, ".2f") for quotient in quotients),
-            *(cell(record[f"cpu_seconds_per_gb_{part}"], ".2f") for part in ("worker", "switch")),
-            cell(record["retransmissions"], "d"),
-        )
-    return found
-
-
-def peer_of(measurement: Measurement, peer: str, measurements: Sequence[Measurement]) -> float | None:
-    """The rate of a peer with the same tensor on the same links: it sends floats as they are, whatever our bits."""
-    if not measurement.case.is_aggregated:
-        return None
-    same = measurement.case.of_system(peer)
-    return next((rate(each) for each in measurements if each.case == same), None)
-
-
-def rate(measurement: Measurement) -> float | None:
-    """A wrong sum has none."""
-    return measurement.goodput_mbit if measurement.correct else None
-
-
-def link_of(case: Case) -> str:
-    if case.link_mbit is None:
-        return f"unshaped, MTU {case.mtu}"
-    return f"{case.link_mbit:g} Mbit/s" + (f", {case.loss:.1%} loss" if case.loss else "")
-
-
-def cell(value: float | int | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def figures(case: Case, measured: Sequence[Case]) -> Record:
+    """docs/benchmark.md says what they mean."""
+    size, link_mbit, mtu = case["bytes"], case["link_mbit"], case["mtu"]
+    goodput_mbit, bound_mbit = case.goodput_mbit(), network_mbit(size, link_mbit, case["bits"], mtu)
+    is_ring = case["system"] in ("gloo", "openmpi")
+    own_mbit = ring_mbit(size, link_mbit, case["workers"], mtu) if is_ring else bound_mbit
+    again = case.all("retransmissions")
+    # A peer sends floats as they are, whatever our bits.
+    peers = {peer: case.times(measured, system=peer, bits=FLOAT_BITS) for peer in ("gloo", "openmpi")}
+    return {
+        "seconds": case.seconds,
+        "goodput_mbit": goodput_mbit,
+        "of_bound": bound_mbit and goodput_mbit / bound_mbit,
+        "of_own_bound": own_mbit and goodput_mbit / own_mbit,
+        **{f"over_{peer}": times for peer, times in peers.items()},
+        "worker_cpu_s_per_gb": case.median("worker_cpu_s") / (size / 1e9),
+        "switch_cpu_s_per_gb": None if is_ring else case.median("switch_cpu_s") / (size / 1e9),
+        "sent_again": None if None in again else sum(again),
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
-    return program.run(parse(arguments), measure, record=Measurement.record, table=table)
+    return program.run(parse(arguments), measure, figures)
 
 
 if __name__ == "__main__":

@@ -12,15 +12,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from wiresum.join.lanes import lanes_of_mtu
-from wiresum_lab.benchmarks.against_gloo_and_mpi.records import Repetition
-from wiresum_lab.benchmarks.program import seconds_of
-from wiresum_lab.namespaces import transports
-from wiresum_lab.namespaces.links import MTU_BYTES
+from wiresum_lab.benchmarks.program import Record, right, seconds_of
 from wiresum_lab.namespaces.star import MANAGEMENT_NETWORK, STAR_DEVICE, STAR_NETWORK
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.ranks.ranks import START_TIMEOUT_S, Ranks, RanksError, Site
 
 FOLDER = Path(__file__).resolve().parent
@@ -36,37 +33,29 @@ class System:
     """Something that sums tensors over a network."""
 
     name: str
-    title: str
     start_all: Callable[[Ranks], object]
     """Starts a rank in each worker's namespace, and what they need."""
     missing: Callable[[], str | None]
     """What to install, if it cannot run here."""
     bits: tuple[int, ...] = (32,)
-    by_default: bool = False
-    is_alone: bool = False
-    """Needs a star of its own: it takes interfaces from the kernel, which would disturb other systems."""
-    mtu_max: int | None = None
 
     def start(self, site: Site, logs: Path) -> Ranks:
         """Its ranks, ready to repeat cases."""
-        if self.mtu_max is not None and site.mtu > self.mtu_max:
-            raise RanksError(f"{self.title} is left out at an MTU of {site.mtu}: its rings here hold Ethernet's frames")
-        return Ranks(self.name, site, logs, self.start_all)
+        return Ranks(self.name, site, logs.resolve(), self.start_all)
 
 
-def repeat(ranks: Ranks, bits: int, elements: int, repetition: int, timeout_s: float) -> Repetition:
-    """One all-reduce of every rank, after all have their tensors."""
+def repeat(ranks: Ranks, bits: int, elements: int, repetition: int, timeout_s: float = PATIENCE_S) -> Record:
+    """One all-reduce of every rank, after all have their tensors. A worker's processor time is the mean over ranks."""
     ranks.command("prepare", bits, elements, repetition, timeout_s=START_TIMEOUT_S)
     switch_cpu_s = ranks.service_cpu_s()
-    answers = ranks.command("go", timeout_s=timeout_s)
+    answers = right(ranks.name, ranks.command("go", timeout_s=timeout_s))
     again = [answer["retransmissions"] for answer in answers]
-    return Repetition(
-        seconds=seconds_of(answers),
-        cpu_seconds_worker=sum(answer["cpu_ns"] for answer in answers) / len(answers) / 1e9,
-        cpu_seconds_switch=None if switch_cpu_s is None else (ranks.service_cpu_s() or 0.0) - switch_cpu_s,
-        wrong_elements=sum(answer["wrong_elements"] for answer in answers),
-        retransmissions=sum(again) if min(again) >= 0 else None,
-    )
+    return {
+        "seconds": seconds_of(answers),
+        "worker_cpu_s": sum(answer["cpu_ns"] for answer in answers) / len(answers) / 1e9,
+        "switch_cpu_s": None if switch_cpu_s is None else (ranks.service_cpu_s() or 0.0) - switch_cpu_s,
+        "retransmissions": sum(again) if min(again) >= 0 else None,
+    }
 
 
 def start_gloo(ranks: Ranks, backend: str = "gloo") -> None:
@@ -75,16 +64,11 @@ def start_gloo(ranks: Ranks, backend: str = "gloo") -> None:
     ranks.start_torch(RANK, backend, variables=lambda _: variables, port=GLOO_PORT)
 
 
-def start_wiresum(ranks: Ranks, transport: str, device: str = "") -> None:
-    if transport == "udp":
-        # The bridge copies multicast packets, as an Ethernet switch does.
-        options = ["--multicast", "239.192.0.0"]
-    else:
-        # The switch sends each worker a copy of its own.
-        options = ["--transport", transport, *(["--device", device] if device else [])]
-    control = ranks.start_switch(ranks.site.switch, "--lanes", str(lanes_of_mtu(ranks.site.mtu)), *options)
-    own = {"WIRESUM_TRANSPORT": transport, "WIRESUM_DEVICE": device}
-    ranks.start_torch(RANK, "wiresum", variables=lambda worker: worker.variables(control) | own)
+def start_wiresum(ranks: Ranks) -> None:
+    """The bridge copies multicast packets, as an Ethernet switch does."""
+    options = ["--lanes", str(lanes_of_mtu(ranks.site.mtu)), "--multicast", "239.192.0.0"]
+    control = ranks.start_switch(ranks.site.switch, *options)
+    ranks.start_torch(RANK, "wiresum", variables=lambda worker: worker.variables(control))
 
 
 def start_mpi(ranks: Ranks) -> None:
@@ -172,7 +156,7 @@ def _gloo_missing() -> str | None:
     return None if importlib.util.find_spec("torch") else "install PyTorch: pip install torch"
 
 
-def _wiresum_missing(transport: str) -> str | None:
+def _wiresum_missing() -> str | None:
     """Looks where the ranks' Python will."""
     for module in ("torch", "wiresum.torch", "wiresum.agent._native", "wiresum.switch._native"):
         try:
@@ -181,7 +165,7 @@ def _wiresum_missing(transport: str) -> str | None:
             found = None
         if found is None:
             return f"the module {module} is not there: pip install '.[torch]' in the project's folder builds it"
-    return transports.missing(transport)
+    return None
 
 
 def _mpi_missing() -> str | None:
@@ -205,23 +189,13 @@ def _component_folder() -> Path | None:
     return folder if folder is not None and (folder / "mca_coll_wiresum.so").exists() else None
 
 
-def _wiresum(name: str, title: str, transport: str, device: str = "", mtu_max: int | None = None) -> System:
-    start, missing = partial(start_wiresum, transport=transport, device=device), partial(_wiresum_missing, transport)
-    is_udp = transport == "udp"
-    bits = (32, 16, 8) if is_udp else (32,)
-    return System(name, title, start, missing, bits, by_default=is_udp, is_alone=not is_udp, mtu_max=mtu_max)
-
-
 SYSTEMS: dict[str, System] = {
     system.name: system
     for system in (
-        _wiresum("wiresum", "Wiresum", "udp"),
-        _wiresum("wiresum-xdp", "Wiresum, AF_XDP", "xdp"),
-        # Over DPDK's net_af_packet: there is no network card here.
-        _wiresum("wiresum-dpdk", "Wiresum, DPDK", "dpdk", transports.EAL, mtu_max=MTU_BYTES),
-        System("gloo", "Gloo", start_gloo, _gloo_missing, by_default=True),
-        System("openmpi", "Open MPI", start_mpi, _mpi_missing, by_default=True),
-        System("openmpi-wiresum", "Open MPI over Wiresum", start_mpi_over_wiresum, component_missing),
+        System("wiresum", start_wiresum, _wiresum_missing, (32, 16, 8)),
+        System("gloo", start_gloo, _gloo_missing),
+        System("openmpi", start_mpi, _mpi_missing),
+        System("openmpi-wiresum", start_mpi_over_wiresum, component_missing),
     )
 }
-SYSTEMS_BY_DEFAULT = tuple(name for name, system in SYSTEMS.items() if system.by_default)
+SYSTEMS_BY_DEFAULT = ("wiresum", "gloo", "openmpi")

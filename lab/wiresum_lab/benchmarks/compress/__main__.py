@@ -22,16 +22,13 @@ import argparse
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
+from wiresum_lab.benchmarks import program
 from wiresum_lab.benchmarks.compress.rank import DENSE_8, DENSE_16, G_TOP_K, INT_DIANA, RATIO, WAYS, WIRESUM
-from wiresum_lab.benchmarks.program import parser_of, run, seconds_of, table_of
+from wiresum_lab.benchmarks.program import Case, Record, seconds_of, take_turns
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
 from wiresum_lab.ranks.ranks import GLOO, Ranks, start_on_star
@@ -53,35 +50,6 @@ TITLES = {
 TEST_IMAGES, VALIDATION_IMAGES = 500, 300
 WARM_UP_STEPS = 5
 """IntDIANA's first step has 32 bits, DDP rebuilds its buckets after it, and residuals have to fill."""
-MEGABYTE = 1e6
-
-
-@dataclass
-class Way:
-    """What one way of training took, and its accuracy."""
-
-    name: str
-    seconds: list[float] = field(default_factory=list)
-    """Time of each timed step."""
-    cpu_seconds: list[float] = field(default_factory=list)
-    """In each timed step, of a worker's process: the mean over workers."""
-    bytes_sent: list[float] = field(default_factory=list)
-    """Likewise."""
-    bytes_received: list[float] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    accuracy: list[float] = field(default_factory=list)
-    """In percent of the test images, after so many steps."""
-    validation: list[float] = field(default_factory=list)
-    """Likewise, of the validation images."""
-
-    @property
-    def step_seconds(self) -> float:
-        return statistics.median(self.seconds)
-
-    @property
-    def step_megabytes(self) -> tuple[float, float]:
-        """Sent and received by a worker."""
-        return statistics.mean(self.bytes_sent) / MEGABYTE, statistics.mean(self.bytes_received) / MEGABYTE
 
 
 def write_digits(path: Path) -> None:
@@ -105,108 +73,82 @@ def write_digits(path: Path) -> None:
     )
 
 
-def measure(options: argparse.Namespace, console: Console) -> list[Way]:
+def measure(options: argparse.Namespace) -> list[Case]:
     data = options.json.parent / "digits.npz"
     write_digits(data)
-    ways = [Way(name) for name in options.ways]
+    alike = {name: getattr(options, name) for name in ("workers", "link_mbit", "hidden", "rate", "momentum")}
+    measured = [Case({"way": way} | alike) for way in options.ways]
     with (
         Star(options.workers, Link()) as star,
         start_on_star("compress", star, options.logs, "wiresum_lab.benchmarks.compress.rank") as ranks,
     ):
         names = ",".join(options.ways)
         ranks.command("prepare", data.resolve(), names, options.hidden, options.steps, options.rate, options.momentum)
-        for way in ways:
-            ranks.command("train", way.name, WARM_UP_STEPS)
+        for case in measured:
+            ranks.command("train", case["way"], WARM_UP_STEPS)
         star.reshape(Link(options.link_mbit))
-        for _ in range(options.timed):
-            for way in ways:
-                record(way, ranks.command("train", way.name, 1))
+        take_turns(measured, options.timed, 0, lambda _: None, lambda case: timed(ranks, case["way"]))
         star.reshape(Link())
-        for way in ways:
-            console.print(f"{TITLES[way.name]}: {way.step_seconds * 1e3:.0f} ms a step")
-            finish(way, ranks, WARM_UP_STEPS + options.timed, options)
-    return ways
+        for case in measured:
+            case.further |= trained(case["way"], ranks, WARM_UP_STEPS + options.timed, options)
+    return measured
 
 
-def record(way: Way, answers: Sequence[dict[str, Any]]) -> None:
-    way.seconds.append(seconds_of(answers))
-    for name in ("cpu_seconds", "bytes_sent", "bytes_received"):
-        getattr(way, name).append(statistics.mean(answer[name] for answer in answers))
+def timed(ranks: Ranks, way: str) -> Record:
+    """A step; all but the seconds are means over workers."""
+    answers = ranks.command("train", way, 1)
+    names = ("cpu_seconds", "bytes_sent", "bytes_received")
+    return {"seconds": seconds_of(answers)} | {
+        name: statistics.mean(answer[name] for answer in answers) for name in names
+    }
 
 
-def finish(way: Way, ranks: Ranks, step: int, options: argparse.Namespace) -> None:
-    """Trains to the end, and looks at the accuracy now and then."""
+def trained(way: str, ranks: Ranks, step: int, options: argparse.Namespace) -> Record:
+    """Trains to the end, and looks now and then at the accuracy, in percent of test and of validation images."""
+    found: dict[str, list[float]] = {"steps": [], "accuracy": [], "validation": []}
     while True:
-        way.steps.append(step)
-        accuracy = ranks.command("accuracy", way.name)[0]
-        way.accuracy.append(accuracy["test"])
-        way.validation.append(accuracy["validation"])
+        accuracy = ranks.command("accuracy", way)[0]
+        for name, value in (("steps", step), ("accuracy", accuracy["test"]), ("validation", accuracy["validation"])):
+            found[name].append(value)
         if step >= options.steps:
-            return
+            return found
         some = min(options.every, options.steps - step)
-        ranks.command("train", way.name, some)
+        ranks.command("train", way, some)
         step += some
 
 
-def parameters(hidden: int) -> int:
-    return 64 * hidden + 2 * hidden * hidden + 10 * hidden + 3 * hidden + 10
+def figures(case: Case, measured: Sequence[Case]) -> Record:
+    return {
+        "title": TITLES[case["way"]],
+        "seconds": case.seconds,
+        "over_gloo": case.times(measured, way=GLOO),
+        "cpu_seconds": statistics.mean(case.all("cpu_seconds")),
+        "sent_megabytes": statistics.mean(case.all("bytes_sent")) / 1e6,
+        "received_megabytes": statistics.mean(case.all("bytes_received")) / 1e6,
+        "test_percent": case.further["accuracy"][-1],
+        "validation_percent": case.further["validation"][-1],
+    }
 
 
-def report(ways: Sequence[Way], options: argparse.Namespace) -> Table:
-    title = (
-        f"{options.workers} workers, {options.link_mbit:g} Mbit/s, {parameters(options.hidden) / 1e6:.1f} million "
-        f"parameters; median of {options.timed} steps"
-    )
-    columns = ["", "step", "faster than Gloo", "CPU of a worker", "sent, MB", "received, MB"]
-    table = table_of(title, [*columns, f"test, {options.steps} steps", "validation"])
-    gloo_s = ways[0].step_seconds
-    for way in ways:
-        sent, received = way.step_megabytes
-        table.add_row(
-            TITLES[way.name],
-            f"{way.step_seconds * 1e3:.0f} ms",
-            f"{gloo_s / way.step_seconds:.1f}",
-            f"{statistics.mean(way.cpu_seconds) * 1e3:.0f} ms",
-            f"{sent:.2f}",
-            f"{received:.2f}",
-            f"{way.accuracy[-1]:.1f}%",
-            f"{way.validation[-1]:.1f}%",
-        )
-    return table
-
-
-def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = parser_of(__doc__, records="build/bench/compress.json", workers=8)
-    parser.add_argument("--hidden", type=int, default=1024, help="units of a hidden layer (default: %(default)s)")
-    parser.add_argument("--timed", type=int, default=9, help="steps on shaped links (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=200, help="steps of each training (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=0.2, help="learning rate of all ways (default: %(default)s)")
-    parser.add_argument("--momentum", type=float, default=0.8, help="likewise (default: %(default)s)")
-    parser.add_argument("--every", type=int, default=20, help="steps between accuracies (default: %(default)s)")
-    parser.add_argument(
-        "--ways", nargs="+", choices=WAYS, default=WAYS, metavar="WAY", help=f"some of: {', '.join(WAYS)}"
-    )
-    parsed = parser.parse_args(arguments)
-    parsed.ways = [way for way in WAYS if way == GLOO or way in parsed.ways]  # all are compared with Gloo
-    return parsed
-
-
-def draw(ways: Sequence[Way], options: argparse.Namespace) -> None:
-    derived = [
-        {"title": TITLES[way.name], "step_seconds": way.step_seconds, "received_megabytes": way.step_megabytes[1]}
-        for way in ways
-    ]
+def draw(records: Sequence[Record], options: argparse.Namespace) -> None:
     from wiresum_lab.benchmarks.compress import chart  # which imports matplotlib
 
-    chart.draw(
-        [vars(way) | more for way, more in zip(ways, derived, strict=True)],
-        options.json.with_suffix(".png"),
-        title=f"{options.workers} workers on links of {options.link_mbit:g} Mbit/s",
-    )
+    title = f"{options.workers} workers on links of {options.link_mbit:g} Mbit/s"
+    chart.draw(records, options.json.with_suffix(".png"), title=title)
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run(parse_options(arguments), measure, record=vars, table=report, draw=draw)
+    parser = program.Options("compress", __doc__)
+    parser.add("--hidden", 1024, "units of a hidden layer")
+    parser.add("--timed", 9, "steps on shaped links")
+    parser.add("--steps", 200, "steps of each training")
+    parser.add("--rate", 0.2, "learning rate of all ways")
+    parser.add("--momentum", 0.8, "likewise")
+    parser.add("--every", 20, "steps between accuracies")
+    parser.add("--ways", list(WAYS), "to train", choices=WAYS)
+    options = parser.parse_args(arguments)
+    options.ways = [way for way in WAYS if way == GLOO or way in options.ways]  # all are compared with Gloo
+    return program.run(options, measure, figures, draw)
 
 
 if __name__ == "__main__":

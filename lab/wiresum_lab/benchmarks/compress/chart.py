@@ -16,11 +16,11 @@ COLOURS = matplotlib.color_sequences["tab20"]
 
 
 def draw(ways: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
-    """Writes a PNG. Each way has the fields of a `Way`, title, step_seconds and received_megabytes."""
+    """Writes a PNG. The ways are the benchmark's records."""
     figure, axes = plt.subplots(1, 3, figsize=(14, 4.2), layout="constrained")
     _draw_steps(axes[0], ways)
     _draw_accuracy(axes[1], ways, [way["received_megabytes"] for way in ways], "received by a worker, MB")
-    _draw_accuracy(axes[2], ways, [way["step_seconds"] for way in ways], "time on these links, s")
+    _draw_accuracy(axes[2], ways, [way["seconds"] for way in ways], "time on these links, s")
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{title}; on the right each way has the colour of its bar")
@@ -29,8 +29,8 @@ def draw(ways: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
 
 
 def _draw_steps(axis: Axes, ways: Sequence[dict[str, Any]]) -> None:
-    slowest = ways[0]["step_seconds"]
-    heights = [way["step_seconds"] * 1e3 for way in ways]
+    slowest = ways[0]["seconds"]
+    heights = [way["seconds"] * 1e3 for way in ways]
     bars = axis.barh([way["title"] for way in ways], heights, color=COLOURS)
     labels = [f"{height:.0f} ms, {slowest * 1e3 / height:.1f} x" for height in heights]
     axis.bar_label(bars, labels, fontsize=9, padding=2)

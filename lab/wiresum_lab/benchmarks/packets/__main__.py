@@ -11,7 +11,6 @@ Last, the same workers at bmv2, which runs the P4 program: packets of as many wo
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -23,11 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from wiresum_lab import REPOSITORY
-from wiresum_lab.benchmarks.program import table_of
+from wiresum_lab.benchmarks.program import Options, Record, keep, say, table
 
 SWITCH_ADDRESS, WORKER_ADDRESS = "10.213.0.1", "10.213.0.2"
 WORKERS = 8
@@ -39,7 +35,6 @@ BMV2 = "bmv2"
 MEMIF_LOSS = 1e-3
 BMV2_SLOTS, BMV2_FLOATS = 16, 2_000
 """Few packets in flight, and a small tensor: bmv2 takes some thousand packets a second, and its queues are short."""
-REPORT_COLUMNS = 110
 
 
 class UnavailableError(Exception):
@@ -243,32 +238,18 @@ def layers_of(bench: Path, core: int) -> dict[str, float]:
     return costs
 
 
-def table_of_layers(costs: dict[str, float]) -> Table:
-    table = table_of(
-        "A packet of 360 words in each layer, in the cache unless said otherwise; ns, medians", ("layer", "ns")
-    )
-    for name, cost in costs.items():
-        table.add_row(name, f"{cost:.0f}")
-    return table
-
-
-def table_of_ways(results: Sequence[Result]) -> Table:
-    table = table_of(
-        f"{WORKERS} workers and a switch, a core each; datagrams of 360 words, both ways together",
-        ("transport", "a second", "a core-second", "times plain UDP", "Gbit/s of floats", "round trip", "sent again"),
-    )
+def records_of(results: Sequence[Result]) -> list[Record]:
     plain = next((result for result in results if result.way == PLAIN), None)
-    for result in results:
-        table.add_row(
-            f"{result.way} ({result.transport})",
-            f"{result.datagrams / result.seconds / 1e3:,.0f} k",
-            f"{result.rate / 1e3:,.0f} k",
-            "-" if plain is None else f"{result.rate / plain.rate:.2f}",
-            f"{result.goodput_gbit:.2f}",
-            f"{result.round_trip_us:.1f} us",
-            f"{result.repeats / max(1, result.datagrams):.2%}",
-        )
-    return table
+    return [
+        asdict(result)
+        | {
+            "a_second": result.datagrams / result.seconds,
+            "a_core_second": result.rate,
+            "over_plain": plain and result.rate / plain.rate,
+            "sent_again": result.repeats / max(1, result.datagrams),
+        }
+        for result in results
+    ]
 
 
 def draw(costs: dict[str, float], results: Sequence[Result], path: Path) -> None:
@@ -299,29 +280,21 @@ def built() -> Path:
     return REPOSITORY / "build/bench/host_agent/bench/packet_bench"
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", type=Path, help="packet_bench; without it, it is built in build/bench")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each stream (default: %(default)s)")
-    parser.add_argument("--repetitions", type=int, default=3, help="in turns; medians count (default: %(default)s)")
-    parser.add_argument("--cores", type=int, nargs=2, default=[0, 1], help="of switch and workers (default: 0 1)")
-    parser.add_argument("--only", default="", help="transports whose names have this in them, like DPDK")
-    parser.add_argument("--out", type=Path, default=Path("build/bench/packets"), help="folder (default: %(default)s)")
-    return parser.parse_args(arguments)
-
-
 def main(arguments: Sequence[str]) -> int:
-    options = parse(arguments)
-    console = Console(width=None if sys.stdout.isatty() else REPORT_COLUMNS)
+    parser = Options("packets", __doc__, workers=None, link_mbit=None)
+    parser.add_argument("--bench", type=Path, help="packet_bench; without it, it is built in build/bench")
+    parser.add("--seconds", 3.0, "of each stream")
+    parser.add("--repetitions", 3, "in turns; medians count")
+    parser.add("--cores", [0, 1], "of switch and workers", nargs=2)
+    parser.add("--only", "", "transports whose names have this in them, like DPDK")
+    options = parser.parse_args(arguments)
     if os.geteuid() != 0:
-        console.print("This benchmark makes network namespaces: run it as root")
-        return 1
+        parser.error("this makes network namespaces: run it as root")
     if len(os.sched_getaffinity(0)) < len(options.cores):
-        console.print("This benchmark needs two cores: one for the switch, one for the workers")
-        return 1
+        parser.error("this needs two cores: one for the switch, one for the workers")
     options.bench = options.bench or built()
     costs = layers_of(options.bench, options.cores[1])
-    console.print(table_of_layers(costs))
+    say(table([{"layer": layer, "ns, median": cost} for layer, cost in costs.items()]))
     measured: dict[str, list[Result]] = {}
     with tempfile.TemporaryDirectory() as folder:
         chosen = [way for way in ways(Path(folder) / "memif.sock") if options.only.lower() in way.name.lower()]
@@ -334,17 +307,13 @@ def main(arguments: Sequence[str]) -> int:
                     measured.setdefault(way.name, []).append(result)
                 except UnavailableError as error:
                     measured.pop(way.name, None)
-                    console.print(f"left out: {way.name}: {error}", markup=False)
+                    say(f"left out: {way.name}: {error}")
     # The run with the median rate, with all its figures.
     results = [sorted(runs, key=lambda result: result.rate)[len(runs) // 2] for runs in measured.values()]
     if not results:
         return 1
-    console.print(table_of_ways(results))
-    options.out.mkdir(parents=True, exist_ok=True)
-    record = {"layers_ns": costs, "transports": [asdict(result) for result in results]}
-    (options.out / "packets.json").write_text(json.dumps(record, indent=2) + "\n")
-    draw(costs, results, options.out / "packets.png")
-    console.print(f"picture and figures: {options.out}/packets.png, {options.out}/packets.json")
+    keep(options.json, records_of(results))
+    draw(costs, results, options.json.with_suffix(".png"))
     return 0
 
 

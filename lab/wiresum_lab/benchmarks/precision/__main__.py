@@ -12,51 +12,29 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
+from wiresum_lab.benchmarks import program
 from wiresum_lab.benchmarks.against_gloo_and_mpi.systems import component_missing, start_mpi, start_mpi_over_wiresum
 from wiresum_lab.benchmarks.precision.rank import KINDS, PRECISIONS, Draw
-from wiresum_lab.benchmarks.program import TurnCase, parser_of, run, seconds_of, sum_once, table_of, take_turns
+from wiresum_lab.benchmarks.program import Case, Record, seconds_of, sum_once, take_turns
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
 from wiresum_lab.ranks.ranks import GLOO, Ranks, Site, start_on_star
 
-GROUPS = (*PRECISIONS, GLOO)
+OPEN_MPI = "openmpi"
 MPI: dict[str, Callable[[Ranks], object]] = {
     **{f"mpi-{each}": partial(start_mpi_over_wiresum, precision=each) for each in PRECISIONS},
-    "openmpi": start_mpi,
+    OPEN_MPI: start_mpi,
 }
 WARM_UPS = 1
 
 
-@dataclass
-class Case(TurnCase):
-    """One way of rounding, and one kind and length of tensor."""
-
-    kind: str
-    elements: int
-
-    @property
-    def error_max(self) -> float:
-        return max(float(repetition["error_max"]) for repetition in self.repetitions)
-
-    @property
-    def lost(self) -> float:
-        return max(float(repetition["lost"]) for repetition in self.repetitions)
-
-    def record(self) -> dict[str, Any]:
-        return vars(self) | {"seconds": self.seconds, "error_max": self.error_max, "lost": self.lost}
-
-
-def measure(options: argparse.Namespace, console: Console) -> list[Case]:
-    cases = []
+def measure(options: argparse.Namespace) -> list[Case]:
+    measured = []
     with (
         Star(options.workers, Link(options.link_mbit)) as star,
         start_on_star("precision", star, options.logs, "wiresum_lab.benchmarks.precision.rank") as ranks,
@@ -68,12 +46,12 @@ def measure(options: argparse.Namespace, console: Console) -> list[Case]:
         }
         for elements in options.elements:
             for kind in options.kinds:
-                console.print(f"{kind}, {elements} elements")
-                measured = [Case(group, kind, elements) for group in (*GROUPS, *mpi)]
+                alike = {"elements": elements, "workers": options.workers, "link_mbit": options.link_mbit}
+                some = [Case({"kind": kind, "group": group} | alike) for group in (*PRECISIONS, GLOO, *mpi)]
                 prepare = partial(prepare_all, ranks, mpi, kind, elements)
-                take_turns(measured, options.repetitions, WARM_UPS, prepare, partial(go, ranks, mpi))
-                cases += measured
-    return cases
+                take_turns(some, options.repetitions, WARM_UPS, prepare, partial(go, ranks, mpi))
+                measured += some
+    return measured
 
 
 class MpiRanks(Ranks):
@@ -87,7 +65,7 @@ class MpiRanks(Ranks):
             self._file_of(rank, "tensor").write_bytes(tensor.numpy().tobytes())
         self.command("load", self.folder, elements)
 
-    def sum_once(self) -> tuple[float, list[dict[str, Any]]]:
+    def sum_once(self) -> tuple[float, list[Record]]:
         """As `program.sum_once`, but all begin when they are told."""
         seconds = seconds_of(self.command("go"))
         self.command("store", self.folder)
@@ -104,55 +82,32 @@ def prepare_all(ranks: Ranks, mpi: Mapping[str, MpiRanks], kind: str, elements: 
         others.prepare(kind, elements, draw)
 
 
-def go(ranks: Ranks, mpi: Mapping[str, MpiRanks], case: Case) -> dict[str, Any]:
-    seconds, reports = mpi[case.group].sum_once() if case.group in mpi else sum_once(ranks, case.group)
+def go(ranks: Ranks, mpi: Mapping[str, MpiRanks], case: Case) -> Record:
+    group = case["group"]
+    seconds, reports = mpi[group].sum_once() if group in mpi else sum_once(ranks, group)
     return {"seconds": seconds} | {name: max(r[name] for r in reports) for name in ("error_max", "lost")}
 
 
-def report(cases: Sequence[Case], options: argparse.Namespace) -> Table:
-    table = table_of(
-        f"{options.workers} workers, links of {options.link_mbit:g} Mbit/s, fp32. Error of the worst element in "
-        "units of 2^-24 of the sum of magnitudes; lost: elements of which less than one bit is left; median times",
-        (
-            "",
-            "elements",
-            "error",
-            "lost",
-            "time",
-            "times block's",
-            "times Gloo's",
-            *(["times Open MPI's"] if options.mpi else []),
-        ),
-    )
-    for case in cases:
-        same = {other.group: other for other in cases if (other.kind, other.elements) == (case.kind, case.elements)}
-        table.add_row(
-            f"{case.kind}, {case.group}",
-            f"{case.elements:,}",
-            f"{case.error_max:.3g}",
-            f"{case.lost:.1%}" if case.lost else "-",
-            f"{case.seconds * 1e3:.2f} ms",
-            f"{case.seconds / same['block'].seconds:.2f}",
-            f"{case.seconds / same[GLOO].seconds:.2f}",
-            *([f"{case.seconds / same['openmpi'].seconds:.2f}"] if options.mpi else []),
-        )
-    return table
+def figures(case: Case, measured: Sequence[Case]) -> Record:
+    """The error of the worst element is in units of 2^-24 of the sum of magnitudes; of an element that is lost less
+    than one bit is left. Times are in those of blocks, Gloo and Open MPI."""
+    found: Record = {name: max(case.all(name)) for name in ("error_max", "lost")} | {"seconds": case.seconds}
+    for peer in ("block", GLOO, OPEN_MPI):
+        faster = case.times(measured, group=peer)
+        found |= {f"times_{peer}": 1 / faster} if faster else {}
+    return found
 
 
-def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = parser_of(__doc__, records="build/bench/precision.json", workers=4)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of tensors")
-    parser.add_argument("--elements", type=int, nargs="+", default=[4, 1000, 4096, 500_000], help="of a tensor")
-    parser.add_argument("--repetitions", type=int, default=5, help="of each case (default: %(default)s)")
+def main(arguments: Sequence[str]) -> int:
+    parser = program.Options("precision", __doc__, workers=4)
+    parser.add("--kinds", list(KINDS), "of tensors", choices=KINDS)
+    parser.add("--elements", [4, 1000, 4096, 500_000], "of a tensor")
+    parser.add("--repetitions", 5, "of each case")
     parser.add_argument("--mpi", action="store_true", help="MPI_Allreduce, too, with the component of docs/mpi.md")
     options = parser.parse_args(arguments)
     if options.mpi and (missing := component_missing()) is not None:
         parser.error(missing)
-    return options
-
-
-def main(arguments: Sequence[str]) -> int:
-    return run(parse_options(arguments), measure, record=Case.record, table=report)
+    return program.run(options, measure, figures)
 
 
 if __name__ == "__main__":

@@ -25,10 +25,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from wiresum.join.constants import JOB_WORKERS_MAX
-from wiresum_lab.benchmarks.program import REPORT_COLUMNS, table_of
+from wiresum_lab.benchmarks.program import say, table
 from wiresum_lab.benchmarks.scale import calibration
 from wiresum_lab.benchmarks.scale.case import Case, Outcome, simulate
 from wiresum_lab.benchmarks.scale.studies import BY_DEFAULT, COLUMNS, STUDIES, Row, Study
@@ -55,7 +53,7 @@ def smaller(study: Study, workers_max: int) -> Study:
     return replace(study, rows=tuple(row for row in study.rows if row.case.workers <= workers_max))
 
 
-def run_all(cases: Sequence[Case], processes: int, console: Console) -> dict[Case, Outcome]:
+def run_all(cases: Sequence[Case], processes: int) -> dict[Case, Outcome]:
     """Each case in a process of its own, since one with thousands of workers takes gigabytes; the longest first."""
     outcomes: dict[Case, Outcome] = {}
     longest_first = sorted(set(cases), key=lambda case: case.workers * case.megabytes * case.tensors, reverse=True)
@@ -63,9 +61,7 @@ def run_all(cases: Sequence[Case], processes: int, console: Console) -> dict[Cas
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
         for outcome in pool.imap_unordered(simulate, longest_first):
             outcomes[outcome.case] = outcome
-            console.print(
-                f"{len(outcomes):>4} of {len(longest_first)}  {time.monotonic() - began:5.0f} s  {describe(outcome)}"
-            )
+            say(f"{len(outcomes):>4} of {len(longest_first)}  {time.monotonic() - began:5.0f} s  {describe(outcome)}")
     return outcomes
 
 
@@ -78,19 +74,19 @@ def describe(outcome: Outcome) -> str:
     )
 
 
-def print_study(study: Study, rows: Sequence[tuple[Row, list[Outcome]]], console: Console) -> None:
-    table = table_of(study.title, (*study.labels, *study.columns))
+def print_study(study: Study, rows: Sequence[tuple[Row, list[Outcome]]]) -> None:
     first: dict[str, list[Outcome]] = {}
+    found = []
     for row, outcomes in rows:
         first.setdefault(row.labels[-1], outcomes)
-        cells = [COLUMNS[name](row, outcomes, first[row.labels[-1]]) for name in study.columns]
-        table.add_row(*row.labels, *cells)
-    console.print(table)
+        cells = {name: COLUMNS[name](row, outcomes, first[row.labels[-1]]) for name in study.columns}
+        found.append(dict(zip(study.labels, row.labels, strict=True)) | cells)
+    say(f"\n{study.title}\n{table(found)}")
 
 
-def measure(studies: dict[str, Study], options: argparse.Namespace, console: Console) -> Records:
+def measure(studies: dict[str, Study], options: argparse.Namespace) -> Records:
     cases = [case for study in studies.values() for row in study.rows for case in row.cases]
-    outcomes = run_all(cases, options.processes, console)
+    outcomes = run_all(cases, options.processes)
     return {
         name: [(row, [outcomes[case] for case in row.cases]) for row in study.rows] for name, study in studies.items()
     }
@@ -103,7 +99,7 @@ def records_of(records: Records) -> Iterator[dict[str, Any]]:
                 yield {"study": name, "labels": row.labels, "bound_s": outcome.case.bound_s, **asdict(outcome)}
 
 
-def run_case(options: argparse.Namespace, console: Console) -> None:
+def run_case(options: argparse.Namespace) -> None:
     case = Case(
         workers=options.workers,
         racks=options.racks,
@@ -117,10 +113,10 @@ def run_case(options: argparse.Namespace, console: Console) -> None:
         seed=options.seed,
     )
     outcome = simulate(case)
-    console.print(describe(outcome))
+    say(describe(outcome))
     for name, value in asdict(outcome).items():
         if name != "case":
-            console.print(f"  {name:<16} {value}")
+            say(f"  {name:<16} {value}")
 
 
 def sizes(text: str) -> tuple[int, ...]:
@@ -168,20 +164,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
-    console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
     if options.what == ["case"]:
-        run_case(options, console)
+        run_case(options)
         return 0
     if options.what == ["calibrate"]:
-        return calibration.run(console)
+        return calibration.run()
     studies = {name: smaller(STUDIES[name], options.workers_max) for name in options.what or BY_DEFAULT}
     if options.quick:
         studies = {name: quicker(study) for name, study in studies.items()}
-    records = measure(studies, options, console)
+    records = measure(studies, options)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(list(records_of(records)), indent=1) + "\n")
     for name, study in studies.items():
-        print_study(study, records[name], console)
+        print_study(study, records[name])
     if options.draw is not None:
         from wiresum_lab.benchmarks.scale import chart  # which imports matplotlib
 

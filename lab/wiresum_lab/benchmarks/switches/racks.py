@@ -21,50 +21,29 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from wiresum.join.constants import P4RUNTIME_PORT
-from wiresum_lab.benchmarks.against_gloo_and_mpi.records import physical_bound_mbit, ring_bound_mbit, tensor_wire_bytes
-from wiresum_lab.benchmarks.program import add_tensor, parser_of, run, table_of, take_turns
-from wiresum_lab.benchmarks.switches.cases import RANK, SwitchesCase, choice, go
+from wiresum_lab.benchmarks import program
+from wiresum_lab.benchmarks.bounds import network_mbit, ring_mbit, tensor_wire_bytes
+from wiresum_lab.benchmarks.program import Case, Record, take_turns
+from wiresum_lab.benchmarks.switches import cases
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import RACKS_MAX, STAR_DEVICE, UPLINK_DEVICE, Host, Star
 from wiresum_lab.ranks.ranks import GLOO, Ranks, Site
 
 RACKS, SPINE = "racks", "spine"
-GROUPS = (RACKS, SPINE, GLOO)
 SPINE_CONTROL_PORT, SPINE_DATA_PORT = 43_587, 43_588
 WARM_UPS = 1
 
 
-@dataclass
-class Case(SwitchesCase):
-    """One way to sum, on links of one kind."""
-
-    racks: int
-    loss: float
-
-    @property
-    def bound_mbit(self) -> float:
-        """What the links allow, headers counted, if nothing is lost."""
-        if self.group == GLOO:
-            return float(ring_bound_mbit(self.dense) or 0.0)
-        crossings = -(-self.workers // self.racks) if self.group == SPINE else 1
-        return float(physical_bound_mbit(self.dense) or 0.0) / crossings
-
-    @property
-    def uplink_tensors(self) -> float:
-        """How often the tensor's packets crossed an uplink: the most of all uplinks and directions."""
-        return self.median("uplink_bytes") / tensor_wire_bytes(self.dense)
-
-    def record(self) -> dict[str, Any]:
-        return super().record() | {"uplink_tensors": round(self.uplink_tensors, 4)}
+def bound_mbit(case: Case) -> float | None:
+    """What the links allow, headers counted, if nothing is lost."""
+    if case["group"] == GLOO:
+        return ring_mbit(case["bytes"], case["link_mbit"], case["workers"])
+    crossings = -(-case["workers"] // case["racks"]) if case["group"] == SPINE else 1
+    return (network_mbit(case["bytes"], case["link_mbit"]) or 0.0) / crossings
 
 
 def started(star: Star, logs: Path) -> Ranks:
@@ -82,8 +61,8 @@ def started(star: Star, logs: Path) -> Ranks:
         options = ["--port", str(SPINE_DATA_PORT)]
         spine = ranks.start_switch(star.switch, *options, name="spine-alone", control=control)
         tree = star.manager.control_endpoint
-        choices = [choice(RACKS, switch=tree), choice(SPINE, switch=spine)]
-        ranks.start_torch(RANK, STAR_DEVICE, *choices, variables=lambda worker: worker.variables(tree))
+        choices = [cases.choice(RACKS, switch=tree), cases.choice(SPINE, switch=spine)]
+        ranks.start_torch(cases.RANK, STAR_DEVICE, *choices, variables=lambda worker: worker.variables(tree))
 
     return Ranks("racks", Site.of_star(star), logs, start)
 
@@ -111,29 +90,26 @@ def _config(star: Star) -> str:
     return "\n".join(lines) + "\n"
 
 
-def measure(options: argparse.Namespace, console: Console) -> list[Case]:
-    cases = []
+def measure(options: argparse.Namespace) -> list[Case]:
+    measured = []
     with (
         Star(options.workers, Link(options.link_mbit), racks=options.racks) as star,
         started(star, options.logs) as ranks,
     ):
         for loss in (0.0, options.loss) if options.loss else (0.0,):
             star.reshape(Link(options.link_mbit, loss=loss))
-            groups = GROUPS if not loss else (RACKS, SPINE)
-            measured = [
-                Case(group, options.workers, options.link_mbit, options.bytes, options.racks, loss) for group in groups
-            ]
+            alike = {name: getattr(options, name) for name in ("workers", "racks", "link_mbit", "bytes")}
+            groups = (RACKS, SPINE) if loss else (RACKS, SPINE, GLOO)
+            some = [Case({"group": group, "loss": loss} | alike) for group in groups]
             prepare = partial(ranks.command, "prepare", options.bytes // 4, 1, 0.0)
-            take_turns(measured, options.repetitions, WARM_UPS, prepare, partial(go_over_uplinks, star, ranks))
-            for case in measured:
-                console.print(f"{case.group}, {case.loss:.0%} loss: {case.goodput_mbit:.1f} Mbit/s")
-            cases += measured
-    return cases
+            take_turns(some, options.repetitions, WARM_UPS, prepare, partial(go, star, ranks))
+            measured += some
+    return measured
 
 
-def go_over_uplinks(star: Star, ranks: Ranks, case: Case) -> dict[str, Any]:
+def go(star: Star, ranks: Ranks, case: Case) -> Record:
     before = uplink_bytes(star)
-    repetition = go(ranks, case)
+    repetition = cases.go(ranks, case)
     crossed = max(after - earlier for after, earlier in zip(uplink_bytes(star), before, strict=True))
     return repetition | {"uplink_bytes": crossed}
 
@@ -147,42 +123,22 @@ def uplink_bytes(star: Star) -> list[int]:
     return found
 
 
-def report(cases: Sequence[Case], options: argparse.Namespace) -> Table:
-    table = table_of(
-        f"{options.workers} workers in {options.racks} racks, every link {options.link_mbit:g} Mbit/s, "
-        f"{options.bytes / 1e6:g} MB fp32; medians",
-        ("", "loss", "time", "goodput", "of its bound", "to Gloo", "of no loss", "tensors an uplink", "again"),
-    )
-    for case in cases:
-        gloo = next((other for other in cases if other.group == GLOO and not case.loss), None)
-        clean = next((other for other in cases if other.group == case.group and not other.loss and case.loss), None)
-        table.add_row(
-            case.group,
-            f"{case.loss:.0%}",
-            f"{case.seconds * 1e3:.0f} ms",
-            f"{case.goodput_mbit:.1f} Mbit/s",
-            f"{case.goodput_mbit / case.bound_mbit:.3f}",
-            f"{gloo.seconds / case.seconds:.2f}" if gloo else "-",
-            f"{clean.seconds / case.seconds:.3f}" if clean else "-",
-            f"{case.uplink_tensors:.3f}",
-            "-" if case.group == GLOO else str(case.retransmissions),
-        )
-    return table
-
-
-def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = parser_of(__doc__, records="build/bench/racks.json", workers=8)
-    add_tensor(parser)
-    parser.add_argument("--racks", type=int, default=2, help="racks that they are in (default: %(default)s)")
-    parser.add_argument("--loss", type=float, default=0.01, help="also with so much loss on every link (%(default)s)")
-    options = parser.parse_args(arguments)
-    if not 1 <= options.racks <= min(RACKS_MAX, options.workers):
-        parser.error(f"{options.workers} workers are in 1 to {min(RACKS_MAX, options.workers)} racks")
-    return options
+def figures(case: Case, measured: Sequence[Case]) -> Record:
+    """`uplink_tensors`: how often the tensor's packets crossed an uplink, the most of all uplinks and directions."""
+    return cases.figures(case, bound_mbit(case)) | {
+        "over_gloo": case.times(measured, group=GLOO, loss=0.0),
+        "over_no_loss": case.times(measured, loss=0.0),
+        "uplink_tensors": case.median("uplink_bytes") / tensor_wire_bytes(case["bytes"]),
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
-    return run(parse_options(arguments), measure, record=Case.record, table=report)
+    parser = program.Options("racks", __doc__)
+    parser.add("--bytes", 8_000_000, "of the tensor")
+    parser.add("--repetitions", 5, "of each case")
+    parser.add("--racks", 2, "that the workers are in", choices=range(1, RACKS_MAX + 1), metavar="N")
+    parser.add("--loss", 0.01, "also with so much on every link, unless 0")
+    return program.run(parser.parse_args(arguments), measure, figures)
 
 
 if __name__ == "__main__":
