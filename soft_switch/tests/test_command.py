@@ -89,7 +89,7 @@ def start(cleanup: ExitStack, *arguments: str, serves: str = "--control", withou
 
 def test_the_help_says_that_a_switch_by_itself_has_no_quotas() -> None:
     said = " ".join(CliRunner().invoke(switch, ["--help"]).output.split())
-    assert "It has no quotas: a tenant may have all slots, jobs and worker threads that are free" in said
+    assert "It has no quotas: a tenant may have all slots and jobs that are free" in said
 
 
 def test_workers_join_and_sum_and_the_metrics_show_it(cleanup: ExitStack, harness: DataplaneHarness) -> None:

@@ -22,19 +22,17 @@ address = "127.0.0.1"
 def test_the_example_is_a_valid_configuration(tmp_path: Path) -> None:
     found = _load(tmp_path, config.EXAMPLE)
     tls = Path("/etc/wiresum/controller")
-    assert (found.name, found.listen, found.metrics) == ("cluster", ("0.0.0.0", 43487), ("127.0.0.1", 9487))
+    assert (found.listen, found.metrics) == (("0.0.0.0", 43487), ("127.0.0.1", 9487))
     assert found.state == Path("/var/lib/wiresum")
-    assert found.security == config.SecurityConfig(tls, False, Path("/var/log/wiresum/audit.log"), 500, 2000)
-    assert found.limits == Limits(slots_default=256, slots_least=16)
+    assert found.security == config.SecurityConfig(tls, False, Path("/var/log/wiresum/audit.log"))
+    assert found.limits == Limits(slots_default=256)
     of_vision = Quota(
         "vision",
         slots=1024,
         jobs=8,
-        worker_threads=512,
         switch_percent=75,
         priority_max=10,
         waiting_jobs=16,
-        forming_ms_max=600_000,
     )
     assert found.quotas == (of_vision, replace(config.UNSTATED, switch_percent=50)), "nobody has all of any switch"
     leaf, spine, spare = found.switches
@@ -73,10 +71,8 @@ def test_only_a_software_switch_can_have_multicast_groups(tmp_path: Path) -> Non
 
 
 def test_limits_are_given_in_seconds(tmp_path: Path) -> None:
-    text = "[jobs]\nheartbeat_lost_s = 90\nconnection_lost_s = 7.5\nswitch_lost_s = 60\nreattach_s = 3600\n" + LEAST
-    expected = Limits(
-        heartbeat_lost_ms=90_000, connection_lost_ms=7500, switch_lost_ms_max=60_000, reattach_with_state_ms=3_600_000
-    )
+    text = "[jobs]\nheartbeat_lost_s = 90\nidle_s = 7.5\nreattach_s = 3600\n" + LEAST
+    expected = Limits(heartbeat_lost_ms=90_000, idle_ms_max=7500, reattach_with_state_ms=3_600_000)
     assert _load(tmp_path, text).limits == expected
     with pytest.raises(config.ConfigError, match=r"heartbeat_lost_s must be 5 to 3600 seconds, not 1"):
         _load(tmp_path, text.replace("90", "1"))
@@ -84,7 +80,7 @@ def test_limits_are_given_in_seconds(tmp_path: Path) -> None:
 
 def test_optional_keys_have_defaults(tmp_path: Path) -> None:
     found = _load(tmp_path, LEAST)
-    assert (found.name, found.listen, found.metrics, found.state) == ("wiresum", ("0.0.0.0", 43487), None, None)
+    assert (found.listen, found.metrics, found.state) == (("0.0.0.0", 43487), None, None)
     assert found.security == config.SecurityConfig()
     assert (found.limits, found.quotas) == (Limits(), (config.UNSTATED,))
     assert found.quotas[0].priority_max == 0, "nobody's jobs come before those of others"
@@ -119,21 +115,22 @@ def test_macs_are_normalised(tmp_path: Path) -> None:
         ("[controller]", "[contoller]", "contoller: there is no such table"),
         ("[security]", "[security]\ninsecure = true", "security: insecure = true means without TLS, but tls is given"),
         ('tls = "/etc/wiresum/controller"  # what', "insecure = 1 # what", "security: insecure must be true or false"),
-        ("requests_burst = 2000", "requests_burst = 0", "security: requests_burst must be a whole number from 1"),
-        ("slots_least = 16 ", "slots_least = 15 ", "jobs: slots_least must be a power of two"),
-        ("slots_least = 16 ", "slots_least = 512 ", "jobs: slots_least must be at most slots_default, 256"),
-        ("slots = 1024", "slots = 8", "tenant vision: slots must be 0, or at least slots_least, 16"),
+        ("slots_default = 256 ", "slots_default = 255 ", "jobs: slots_default must be a power of two"),
+        (
+            "slots_default = 256 ",
+            "slots_default = 8 ",
+            "jobs: slots_default must be at least 16, which every job takes",
+        ),
+        ("slots = 1024", "slots = 8", "tenant vision: slots must be 0, or at least 16, which every job takes"),
         ('"127.0.0.1:9487"', '"0.0.0.0:43487"', "controller: metrics cannot be at 0.0.0.0:43487, where workers join"),
         ('"127.0.0.1:9487"', '"127.0.0.1:43487"', "controller: metrics cannot be at 127.0.0.1:43487, where workers"),
-        ("connection_lost_s = 3 ", "connection_lost_s = 31 ", "jobs: connection_lost_s must be at most .*, 30: "),
         ("jobs = 8", "jobs = -1", "tenant vision: jobs must be a whole number from 0"),
-        ("worker_threads = 512", "worker_threads = 1.5", "tenant vision: worker_threads must be a whole number from 0"),
+        ("switch_percent = 75", "switch_percent = 1.5", "tenant vision: switch_percent must be a whole number from 1"),
         (
             "waiting_jobs = 16",
             "waiting_jobs = 2000",
             "tenant vision: waiting_jobs must be .* from 0 to 1024",
         ),
-        ("forming_s = 600", "forming_s = 0", "tenant vision: forming_s must be 1 to 86400 seconds"),
         (
             "priority_max = 10",
             'priority_max = 10\n[[tenant]]\nname = "vision"',

@@ -117,12 +117,11 @@ def _tenant(tenant: join.TenantReport) -> str:
         most = getattr(tenant, f"{field}_max") if tenant.HasField(f"{field}_max") else "any number of"
         return f"{getattr(tenant, field)} of {most} {what}"
 
-    has = f"{of('jobs', 'jobs')}, {of('slots', 'slots')}, {of('worker_threads', 'worker threads')}"
+    has = f"{of('jobs', 'jobs')}, {of('slots', 'slots')}"
     if tenant.switch_percent < 100:
         free = [f"{scarcest(each.room, each.room_taken)[1]} free at {each.switch_name}" for each in tenant.switches]
         has += f", {tenant.switch_percent}% of each switch" + f" ({', '.join(free)})" * bool(free)
-    forming = f"{tenant.forming_seconds_max:.0f} s to form"
-    waiting = f"{tenant.waiting_jobs} of {tenant.waiting_jobs_max} jobs form or wait, {forming}"
+    waiting = f"{tenant.waiting_jobs} of {tenant.waiting_jobs_max} jobs form or wait"
     priority = f"priority {tenant.priority_max} at most" if tenant.HasField("priority_max") else "any priority"
     return f"{f'tenant {tenant.name}' if tenant.name else 'without a tenant'}: {has}; {waiting}; {priority}"
 

@@ -35,7 +35,6 @@ else:
 
 EXAMPLE = """\
 [controller]
-name = "cluster"               # for people ("wiresum" unless given)
 listen = "0.0.0.0:43487"       # where workers join (TCP; this unless given)
 state = "/var/lib/wiresum"     # the folder of its state; without it a restart forgets the jobs
 metrics = "127.0.0.1:9487"     # where Prometheus reads; without it nowhere
@@ -43,27 +42,20 @@ metrics = "127.0.0.1:9487"     # where Prometheus reads; without it nowhere
 [security]
 tls = "/etc/wiresum/controller"  # what `wiresum ca` made: ca.crt, tls.crt, tls.key (instead: insecure = true)
 audit = "/var/log/wiresum/audit.log"   # who asked for what; without it in the log
-requests_per_second = 500      # of one peer (this unless given) ...
-requests_burst = 2000          # ... and at once
 
 [jobs]
 slots_default = 256            # what a job gets that does not say (this unless given)
-slots_least = 16               # what it takes at least when slots are short (this unless given)
 waiting_per_host = 64          # jobs that one host's workers may have forming or waiting (this unless given)
 idle_s = 3600                  # a job that sums nothing while others wait ends; 0: never (this unless given)
 heartbeat_lost_s = 30          # a worker of which neither plane has heard for so long is lost (this unless given)
-connection_lost_s = 3          # the same, once its connection broke; a third if its alone did (this unless given)
-switch_lost_s = 30             # a switch out of reach, and a job that stands still (this unless given)
 reattach_s = 600               # how long workers look for a controller that is away (this unless given)
 
 [[tenant]]                     # what one may have at a time; each key may be left out
 name = "vision"                # without a name: each tenant that is not named
 slots = 1024                   # (any number unless given)
 jobs = 8                       # (any number unless given)
-worker_threads = 512           # of all its jobs: workers times threads of each (any number unless given)
 switch_percent = 75            # of the slots, job numbers and table entries of each switch (50 unless given)
 waiting_jobs = 16              # jobs that form or wait, and so hold their names (256 unless given)
-forming_s = 600                # from a job's first worker to its last (3600 unless given)
 priority_max = 10              # the highest WIRESUM_PRIORITY (0 unless given)
 
 [[switch]]
@@ -144,14 +136,10 @@ class SecurityConfig:
     insecure: bool = False
     """Plaintext is wanted, even beyond loopback."""
     audit: Path | None = None
-    requests_per_second: int = 500
-    """Of one peer, on average."""
-    requests_burst: int = 2000
 
 
 @dataclass(frozen=True)
 class Config:
-    name: str
     listen: tuple[str, int]
     """Host and TCP port of the join service."""
     state: Path | None
@@ -228,7 +216,6 @@ class _File:
         security = self._security()
         table = self._table("controller")
         config = Config(
-            name=table.take("name", _name, "wiresum"),
             listen=table.take("listen", _listener, ("0.0.0.0", CONTROL_PORT)),
             state=table.take_if_there("state", self._path_of),
             metrics=table.take_if_there("metrics", _listener),
@@ -246,15 +233,8 @@ class _File:
 
     def _security(self) -> SecurityConfig:
         table = self._table("security")
-        usual = SecurityConfig()
         tls, insecure = self._tls(table)
-        config = SecurityConfig(
-            tls=tls,
-            insecure=insecure,
-            audit=table.take_if_there("audit", self._path_of),
-            requests_per_second=table.take("requests_per_second", _whole(1, 1_000_000), usual.requests_per_second),
-            requests_burst=table.take("requests_burst", _whole(1, 1_000_000), usual.requests_burst),
-        )
+        config = SecurityConfig(tls=tls, insecure=insecure, audit=table.take_if_there("audit", self._path_of))
         table.end()
         return config
 
@@ -271,21 +251,13 @@ class _File:
         limits = replace(
             usual,
             slots_default=table.take("slots_default", _power_of_two, usual.slots_default),
-            slots_least=table.take("slots_least", _power_of_two, usual.slots_least),
             waiting_per_host_max=table.take("waiting_per_host", _whole(1, 1024), usual.waiting_per_host_max),
             idle_ms_max=table.take("idle_s", _ms(0, 7 * 86_400), usual.idle_ms_max),
             heartbeat_lost_ms=table.take("heartbeat_lost_s", _ms(5, 3600), usual.heartbeat_lost_ms),
-            connection_lost_ms=table.take("connection_lost_s", _ms(1, 3600), usual.connection_lost_ms),
-            switch_lost_ms_max=table.take("switch_lost_s", _ms(5, 86_400), usual.switch_lost_ms_max),
             reattach_with_state_ms=table.take("reattach_s", _ms(5, 86_400), usual.reattach_with_state_ms),
         )
-        if limits.connection_lost_ms > limits.heartbeat_lost_ms:
-            raise table.error(
-                f"connection_lost_s must be at most heartbeat_lost_s, {limits.heartbeat_lost_ms / 1000:g}: a broken "
-                f"connection says sooner than silence that a worker is lost"
-            )
-        if limits.slots_least > limits.slots_default:
-            raise table.error(f"slots_least must be at most slots_default, {limits.slots_default}")
+        if limits.slots_default < limits.slots_least:
+            raise table.error(f"slots_default must be at least {limits.slots_least}, which every job takes")
         table.end()
         return limits
 
@@ -296,11 +268,9 @@ class _File:
                 name=table.take("name", _name, ""),
                 slots=table.take_if_there("slots", _whole(0, 1 << 20)),
                 jobs=table.take_if_there("jobs", _whole(0, 1 << 16)),
-                worker_threads=table.take_if_there("worker_threads", _whole(0, 1 << 24)),
                 switch_percent=table.take("switch_percent", _whole(1, 100), SWITCH_PERCENT),
                 priority_max=table.take("priority_max", _whole(-PRIORITY_MAX, PRIORITY_MAX), UNSTATED.priority_max),
                 waiting_jobs=table.take("waiting_jobs", _whole(0, 1024), UNSTATED.waiting_jobs),
-                forming_ms_max=table.take("forming_s", _ms(1, 86_400), UNSTATED.forming_ms_max),
             )
             table.end()
             if quota.name in quotas:
@@ -382,8 +352,7 @@ def _check_together(config: Config) -> None:
         least = config.limits.slots_least
         if quota.slots and quota.slots < least:
             raise ConfigError(
-                f"tenant {quota.name or 'without a name'}: slots must be 0, or at least slots_least, {least}, which "
-                f"every job takes: raise it, or lower slots_least under [jobs]"
+                f"tenant {quota.name or 'without a name'}: slots must be 0, or at least {least}, which every job takes"
             )
     if config.metrics is None or not config.metrics[1] or config.metrics[1] != config.listen[1]:
         return

@@ -23,7 +23,6 @@ TENANTS = """
 name = "hostile"
 slots = 128
 waiting_jobs = 64
-forming_s = 60
 """
 """Others may have what they want."""
 LANES, SLOTS = 360, 1024

@@ -130,7 +130,7 @@ def switch(
     With --p4runtime it serves no joins, and does what a controller writes into its tables, as bmv2 and a Tofino do:
     `wiresum controller` then serves the joins, for any number of switches.
 
-    It has no quotas: a tenant may have all slots, jobs and worker threads that are free, as at a controller whose
+    It has no quotas: a tenant may have all slots and jobs that are free, as at a controller whose
     configuration does not say how many under [[tenant]]. Serve tenants that do not trust each other with a controller.
 
     It serves until SIGINT or SIGTERM. With the join service, the workers of every job are then told that it ends; with

@@ -54,7 +54,6 @@ CAUSES = {
         ("does not allow any job", "configuration says so, under [[tenant]]"), tenants=("none",)
     ),
     "a quota of slots": Cause(("does not allow any job", "under [[tenant]]"), tenants=("slotless",)),
-    "a quota of threads": Cause(("worker threads", "WIRESUM_THREADS", "under [[tenant]]"), tenants=("threadless",)),
     "a quota of waiting jobs": Cause(("form or wait for slots", "waiting_jobs"), tenants=("hasty",)),
     "a priority": Cause(
         ("priority 9 is more than", "WIRESUM_PRIORITY"), tenants=("low",), variables={"WIRESUM_PRIORITY": "9"}
@@ -63,7 +62,6 @@ CAUSES = {
 QUOTAS = (
     Quota("none", jobs=0),
     Quota("slotless", slots=0),
-    Quota("threadless", worker_threads=1),
     Quota("hasty", waiting_jobs=0),
     Quota("low", priority_max=0),
 )

@@ -41,44 +41,19 @@ def places(*workers: Worker) -> list[str]:
     return [worker.job.lease.switch_name for worker in workers]
 
 
-def test_a_quota_of_worker_threads_lets_a_job_wait_until_others_have_ended() -> None:
-    harness = JobsHarness(quotas=[Quota("vision", worker_threads=20)])
-    first = harness.ask_all(4, job_name="first", tenant="vision", threads_max=4)
-    second = harness.ask_all(4, job_name="second", tenant="vision", threads_max=2)
-    small = harness.ask_all(4, job_name="small", tenant="vision", threads_max=1)
-    other = harness.ask_all(4, job_name="other", tenant="sound", threads_max=4)
-    assert [workers[0].job.state for workers in (first, second, small, other)] == [
-        State.RUNNING,
-        State.QUEUED,
-        State.RUNNING,
-        State.RUNNING,
-    ]
-    assert second[0].job.lease.wants is Wants.QUOTA
+def test_a_used_up_quota_lets_a_job_wait_until_others_have_ended() -> None:
+    harness = JobsHarness(quotas=[Quota("vision", jobs=2)])
+    first, small, second = (harness.ask(job_name=name, tenant="vision") for name in ("first", "small", "second"))
+    other = harness.ask(job_name="other", tenant="sound")
+    states = [worker.job.state for worker in (first, small, second, other)]
+    assert states == [State.RUNNING, State.RUNNING, State.QUEUED, State.RUNNING]
+    assert second.job.lease.wants is Wants.QUOTA
     harness.wait(1.5)
-    assert harness.said(second[0]).endswith(
-        "the quota of tenant 'vision' is used up (any number of jobs, any number of slots and 20 worker threads): "
-        "taken are 2 jobs, 512 slots and 20 worker threads"
+    assert harness.said(second).endswith(
+        "the quota of tenant 'vision' is used up (2 jobs and any number of slots): taken are 2 jobs and 512 slots"
     )
-    for worker in small:
-        harness.leave(worker)
-    assert second[0].job.state is State.QUEUED
-    for worker in first:
-        harness.leave(worker)
-    assert second[0].job.state is State.RUNNING
-
-
-def test_a_job_with_more_worker_threads_than_its_quota_is_refused_as_soon_as_that_is_known() -> None:
-    harness = JobsHarness(quotas=[Quota("", worker_threads=8)])
-    code, text = harness.refusal_of(lambda: harness.ask(world_size=9, threads_max=1))
-    assert code == "RESOURCE_EXHAUSTED"
-    assert "does not allow 9 worker threads, all its workers times the threads of each (WIRESUM_THREADS)" in text
-    workers = harness.ask_all(4, threads_max=4)
-    code, text = harness.refused(workers[0])
-    assert code == "RESOURCE_EXHAUSTED"
-    assert "has 4 workers with 4 threads each, and its tenant's quota is 8 worker threads: give them fewer" in text
-    assert harness.ask_all(4, threads_max=2)[0].job.state is State.RUNNING
-    code, text = harness.refusal_of(lambda: harness.create(job_name="created", world_size=9))
-    assert "does not allow 9 worker threads" in text
+    harness.leave(first)
+    assert second.job.state is State.RUNNING
 
 
 def test_a_tenant_holds_a_bounded_number_of_names() -> None:
@@ -104,9 +79,8 @@ def test_without_a_quota_a_tenant_cannot_hold_all_names() -> None:
 
 
 def test_a_name_is_held_for_a_bounded_time_however_often_its_rank_asks_again() -> None:
-    harness = JobsHarness(quotas=[Quota("vision", forming_ms_max=20_000)])
+    harness = JobsHarness(limits=Limits(forming_ms_max=20_000))
     worker = harness.ask(job_name="held", world_size=2, tenant="vision", attempt="mine")
-    patient = harness.ask(job_name="patient", world_size=2, tenant="sound", timeout_ms=HOUR_MS)
     for _ in range(6):
         harness.wait(3)
         harness.ask(job_name="held", world_size=2, tenant="vision", attempt="mine")
@@ -114,26 +88,25 @@ def test_a_name_is_held_for_a_bounded_time_however_often_its_rank_asks_again() -
     harness.wait(3)
     assert harness.refused(worker) == (
         "DEADLINE_EXCEEDED",
-        "job 'held' was not complete after 20 s, the longest that jobs of its tenant may form: rank 1 of 2 did not "
-        "come. Look at why, or wait longer (forming_s in the controller's configuration, under [[tenant]])",
+        "job 'held' was not complete after 20 s, the longest that a job may form: rank 1 of 2 did not come. Look at "
+        "why, and start all workers again",
     )
     assert harness.ask(job_name="held", tenant="sound").job.state is State.RUNNING, "the name is free"
-    assert patient.job.state is State.FORMING, "another tenant has another limit"
 
 
 def test_a_stall_of_the_service_does_not_count_against_a_job_that_forms() -> None:
-    harness = JobsHarness(quotas=[Quota("", forming_ms_max=20_000)])
+    harness = JobsHarness(limits=Limits(forming_ms_max=20_000))
     worker = harness.ask(world_size=2, timeout_ms=HOUR_MS)
     harness.wait(10)
     harness.now += 30
     harness.wait(5)
     assert worker.job.state is State.FORMING
     harness.wait(6)
-    assert "forming_s in the controller's configuration" in harness.refused(worker)[1]
+    assert "the longest that a job may form" in harness.refused(worker)[1]
 
 
 def test_a_job_that_waits_in_the_queue_is_not_given_up_with_those_that_form() -> None:
-    harness = JobsHarness(quotas=[Quota("", forming_ms_max=5_000, jobs=1)])
+    harness = JobsHarness(quotas=[Quota("", jobs=1)], limits=Limits(forming_ms_max=5_000))
     first = harness.ask(job_name="first")
     second = harness.ask(job_name="second", timeout_ms=HOUR_MS)
     harness.jobs.attend(member(first), harness.now)
@@ -178,7 +151,7 @@ def test_a_tenant_takes_its_part_of_each_switch_and_no_more() -> None:
     harness.wait(1.5)
     assert harness.said(third).endswith(
         "the quota of tenant 'greedy' is used up (any number of jobs, any number of slots and 50% of each switch): "
-        "taken are 2 jobs, 64 slots and 8 worker threads; one tenant may have 50% of left, 32 slots; its jobs have 32; "
+        "taken are 2 jobs and 64 slots; one tenant may have 50% of left, 32 slots; its jobs have 32; "
         "one tenant may have 50% of right, 32 slots; its jobs have 32"
     )
     honest = harness.ask_all(2, job_name="honest", tenant="honest", slots=32)

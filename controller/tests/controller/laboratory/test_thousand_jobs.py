@@ -36,7 +36,6 @@ waiting_per_host = {JOBS + 1}
 
 [[tenant]]
 waiting_jobs = {JOBS + 1}
-forming_s = 600
 """
 
 

@@ -187,7 +187,7 @@ class Channels:
 
 
 def secured(pki: Path, cleanup: contextlib.ExitStack) -> Security:
-    security = Security(SecurityConfig(tls=pki / "service", requests_burst=100_000))
+    security = Security(SecurityConfig(tls=pki / "service"), requests_burst=100_000)
     cleanup.callback(security.close)
     return security
 

@@ -458,7 +458,7 @@ class Jobs:
             waiting = [other for other in self.roster.all() if other.waits]
             self.waiting.check_can_form(job, waiting, sharing=bool(request.host_id))
             self._keys.check_left(len(waiting))
-            job.complete_by = now + self.quotas.of(job.tenant).forming_ms_max / 1000
+            job.complete_by = now + self.limits.forming_ms_max / 1000
             job.candidates = self.waiting.candidates(job, request.endpoint.address)
             self.roster.add(job)
             self.roster.named[job.name] = job

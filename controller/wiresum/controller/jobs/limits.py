@@ -64,6 +64,9 @@ class Limits:
     join_timeout_ms_max: int = 86_400_000
     waiting_said_ms: int = 1000
     """How often a worker that waits hears what for, if that has changed."""
+    forming_ms_max: int = 3_600_000
+    """From a job's first worker to its last, before the job gives up its name, however often its workers ask again: for
+    programs that are started by hand on one host after the other."""
     waiting_max: int = 1024
     """Jobs that form or wait in the queue; more are refused."""
     waiting_per_host_max: int = 64
@@ -92,21 +95,16 @@ class Quota:
     slots: int | None = None
     """At all switches together, as all that follow. None: as many as there are."""
     jobs: int | None = None
-    worker_threads: int | None = None
-    """The workers of each job times its threads, which is how many entries of table admit they take."""
     switch_percent: int = 100
     """Of each switch's slots, job numbers, groups and table entries, which a job takes at each of its switches."""
     priority_max: int | None = None
     waiting_jobs: int = 256
     """Jobs that form or wait in the queue, and so hold their names."""
-    forming_ms_max: int = 3_600_000
-    """From a job's first worker to its last, before the job gives up its name."""
 
     def describe(self) -> str:
         """In words: what a job may have to wait for."""
         jobs, slots = counted(self.jobs, "job"), counted(self.slots, "slot")
-        threads = "" if self.worker_threads is None else counted(self.worker_threads, "worker thread")
-        *most, last = filter(None, [jobs, slots, threads, self.of_each_switch()])
+        *most, last = filter(None, [jobs, slots, self.of_each_switch()])
         return f"{', '.join(most)} and {last}"
 
     def of_each_switch(self) -> str:
@@ -115,11 +113,10 @@ class Quota:
 
     def in_full(self) -> str:
         has = f"{counted(self.jobs, 'job')}, {counted(self.slots, 'slot')}"
-        threads = counted(self.worker_threads, "worker thread")
-        waiting = f"{counted(self.waiting_jobs, 'job')} that form or wait, {self.forming_ms_max / 1000:g} s to form"
+        waiting = f"{counted(self.waiting_jobs, 'job')} that form or wait"
         priority = "any priority" if self.priority_max is None else f"priority {self.priority_max} at most"
         each = f", {self.of_each_switch() or 'all of each switch'}"
-        return f"{has}, {threads}{each}; {waiting}; {priority}"
+        return f"{has}{each}; {waiting}; {priority}"
 
 
 def counted(count: int | None, what: str) -> str:

@@ -83,14 +83,13 @@ def _late(job: Job, limits: Limits, now: float) -> Refusal | None:
         return Refusal("ABORTED", f"{text}. Look at why it stopped, and start all workers again")
     if job.state is State.FORMING and now >= job.complete_by:
         waited_s = job.complete_by - job.created_at
-        text = f"{job} was not complete after {waited_s:.0f} s, the longest that jobs of its tenant may form"
+        text = f"{job} was not complete after {waited_s:.0f} s, the longest that a job may form"
         why = (
             f"{job.members.missing()} did not come"
             if not job.members.is_complete()
             else "some of its workers came and went"
         )
-        configured = "forming_s in the controller's configuration, under [[tenant]]"
-        return Refusal("DEADLINE_EXCEEDED", f"{text}: {why}. Look at why, or wait longer ({configured})")
+        return Refusal("DEADLINE_EXCEEDED", f"{text}: {why}. Look at why, and start all workers again")
     if now < min(worker.deadline for worker in job.members.workers.values()):
         return None
     longer = "wait longer (WIRESUM_JOIN_TIMEOUT)"

@@ -16,7 +16,6 @@ class Allowance:
 
     jobs: int | None
     slots: int | None
-    worker_threads: int | None
 
 
 @dataclass(frozen=True)
@@ -26,11 +25,9 @@ class Used:
     jobs: int
     slots: int
     """A job's count at each of its switches."""
-    worker_threads: int
 
     def describe(self) -> str:
-        jobs, slots = counted(self.jobs, "job"), counted(self.slots, "slot")
-        return f"{jobs}, {slots} and {counted(self.worker_threads, 'worker thread')}"
+        return f"{counted(self.jobs, 'job')} and {counted(self.slots, 'slot')}"
 
 
 class Quotas:
@@ -45,16 +42,14 @@ class Quotas:
         """The tenants that have a quota of their own."""
         return [name for name in self._quotas if name]
 
-    def check_possible(self, tenant: str, *, slots: int = 1, worker_threads: int = 1) -> None:
-        """Raises a `Refusal` if such a job could never run. `slots`, `worker_threads`: what it has at least."""
+    def check_possible(self, tenant: str, *, slots: int = 1) -> None:
+        """Raises a `Refusal` if a job with at least these slots could never run."""
         quota, whose = self.of(tenant), whose_quota(tenant)
         too_much = ""
         if quota.jobs == 0 or quota.slots == 0:
             too_much = "any job"
         elif quota.slots is not None and quota.slots < slots:
             too_much = f"{slots} slots"
-        elif quota.worker_threads is not None and quota.worker_threads < worker_threads:
-            too_much = f"{worker_threads} worker threads, all its workers times the threads of each (WIRESUM_THREADS)"
         if too_much:
             raise Refusal(
                 "RESOURCE_EXHAUSTED",
@@ -87,13 +82,12 @@ class Quotas:
     def allowance(self, tenant: str, holders: Callable[[], Iterable[Lease]]) -> Allowance:
         """`holders`: all leases that have slots."""
         quota = self.of(tenant)
-        if quota.jobs is None and quota.slots is None and quota.worker_threads is None:
-            return Allowance(None, None, None)
+        if quota.jobs is None and quota.slots is None:
+            return Allowance(None, None)
         has = used(lease for lease in holders() if lease.job.tenant == tenant)
         return Allowance(
             jobs=None if quota.jobs is None else quota.jobs - has.jobs,
             slots=None if quota.slots is None else quota.slots - has.slots,
-            worker_threads=None if quota.worker_threads is None else quota.worker_threads - has.worker_threads,
         )
 
 
@@ -101,7 +95,7 @@ def used(holders: Iterable[Lease]) -> Used:
     """`holders`: a tenant's leases that have slots."""
     leases = list(holders)
     taken = [node.slots.count for lease in leases for node in lease.nodes.values() if node.slots is not None]
-    return Used(len(leases), sum(taken), sum(lease.job.members.world_size * lease.threads for lease in leases))
+    return Used(len(leases), sum(taken))
 
 
 def whose_quota(tenant: str) -> str:

@@ -73,11 +73,8 @@ def _tenant(jobs: Jobs, tenant: str) -> join.TenantReport:
         jobs_max=quota.jobs,
         slots=has.slots,
         slots_max=quota.slots,
-        worker_threads=has.worker_threads,
-        worker_threads_max=quota.worker_threads,
         waiting_jobs=sum(job.waits for job in its_jobs),
         waiting_jobs_max=quota.waiting_jobs,
-        forming_seconds_max=quota.forming_ms_max / 1000,
         priority_max=quota.priority_max,
         switch_percent=quota.switch_percent,
         switches=[

@@ -46,7 +46,7 @@ class Reservations:
             raise Refusal("ALREADY_EXISTS", f"a job {request.job_name!r} was created already: choose another name")
         if len(self._kept) >= self._limits.reservations_max:
             raise Refusal("RESOURCE_EXHAUSTED", f"{len(self._kept)} created jobs wait for workers, and no more can")
-        quotas.check_possible(request.tenant, slots=max(1, request.slots), worker_threads=request.world_size)
+        quotas.check_possible(request.tenant, slots=max(1, request.slots))
         cluster.check_size(request.world_size, sharing=True)
         self._check_switch(request, cluster, quotas.of(request.tenant).switch_percent)
         keep_s = min(request.keep_seconds or self._limits.keep_s_default, self._limits.keep_s_max)

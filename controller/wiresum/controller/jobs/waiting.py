@@ -66,7 +66,7 @@ class WaitingRoom:
     def check_can_form(self, job: Job, waiting: Sequence[Job], *, sharing: bool) -> None:
         """Raises a `Refusal` if it could never run, or if too many jobs form or wait. `waiting`: all of those.
         `sharing`: workers of one host may share a stream."""
-        self._quotas.check_possible(job.tenant, worker_threads=job.members.world_size)
+        self._quotas.check_possible(job.tenant)
         if not job.terms.reserved:
             self._quotas.check_priority(job.tenant, job.terms.priority)
         self._cluster.check_size(job.members.world_size, sharing=sharing)
@@ -170,13 +170,6 @@ class WaitingRoom:
         offer = self._offer(lease, tree)
         if isinstance(beyond := self._cluster.within_part(offer, quota.switch_percent, None), str):
             return f"{job} can never run here: {beyond} (switch_percent in the controller's configuration, [[tenant]])"
-        threads, workers = self._cluster.threads(offer, offer.wish.most), job.members.world_size
-        if quota.worker_threads is not None and workers * threads > quota.worker_threads:
-            return (
-                f"{job} has {workers} workers with {threads} threads each, and its tenant's quota is "
-                f"{quota.worker_threads} worker threads: give them fewer (WIRESUM_THREADS), or raise worker_threads in "
-                f"the controller's configuration, under [[tenant]]"
-            )
         never = self._cluster.never(offer)
         return f"{job} can never run here: {never}. Give its workers fewer threads (WIRESUM_THREADS)" if never else ""
 
@@ -345,9 +338,7 @@ class WaitingRoom:
                 if share < offer.wish.least:
                     continue
                 offer = offer._replace(wish=offer.wish.within(share))
-            worker_threads = job.members.world_size * self._cluster.threads(offer, offer.wish.most)
-            if allowance.worker_threads is None or worker_threads <= allowance.worker_threads:
-                offers.append(offer)
+            offers.append(offer)
         return self._cluster.place(offers, kept) if offers else Wants.QUOTA
 
     def _place_to_move_to(self, lease: Lease, kept: Set[str]) -> Grounds | Wants:

@@ -37,6 +37,9 @@ since a worker has one or two in progress. gRPC itself has no limit: it would re
 FULL_RETRY_S = (1.0, 5.0)
 """After which a caller may ask again whose share of the calls or connections is taken: at random, so that workers which
 are refused together do not come again together."""
+REQUESTS_PER_SECOND, REQUESTS_BURST = 500.0, 2000
+"""Of one certificate's name at one address, calls on average and at once: far more than the workers of a host make, of
+whom each joins, attends and leaves. They wait as long as they are told."""
 STREAM_MESSAGES_PER_SECOND = 10.0
 STREAM_MESSAGES_BURST = 100
 """Of one stream, which is read no faster. Heartbeats come twice a second; a tenant may have thousands of streams."""
@@ -55,8 +58,8 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         refusals: Counter[str],
         *,
         is_revoked: Callable[[str], bool] = lambda _serial: False,
-        requests_per_second: float,
-        requests_burst: int,
+        requests_per_second: float = REQUESTS_PER_SECOND,
+        requests_burst: int = REQUESTS_BURST,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`roles`: a caller needs one of these, by the full name of the service, or of a method that differs. Methods

@@ -12,7 +12,7 @@ from typing import Any
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.security.audit import AuditLog
 from wiresum.controller.security.front import CONNECTIONS_MAX, Front
-from wiresum.controller.security.interceptor import Interceptor
+from wiresum.controller.security.interceptor import REQUESTS_BURST, Interceptor
 from wiresum.controller.security.names import OPERATOR, ROLES, WORKER
 from wiresum.controller.security.revocation import Revocations
 from wiresum.join import POSITIONS_BYTES_MAX
@@ -51,8 +51,15 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 class Security:
     """Of one service. Without a TLS directory it is plaintext, and on loopback only unless `insecure`."""
 
-    def __init__(self, config: SecurityConfig | None = None, listener: socket.socket | None = None) -> None:
-        """`listener`: as for `Front`. Raises `CredentialsError` for the list of revoked certificates."""
+    def __init__(
+        self,
+        config: SecurityConfig | None = None,
+        listener: socket.socket | None = None,
+        *,
+        requests_burst: int = REQUESTS_BURST,
+    ) -> None:
+        """`listener`: as for `Front`. `requests_burst`: as for `Interceptor`. Raises `CredentialsError` for the list of
+        revoked certificates."""
         self._config = config or SecurityConfig()
         self.revocations = Revocations(self._config.tls)
         self.audit = AuditLog(self._config.audit)
@@ -65,8 +72,7 @@ class Security:
             self.front,
             self.refusals,
             is_revoked=self.revocations.has,
-            requests_per_second=self._config.requests_per_second,
-            requests_burst=self._config.requests_burst,
+            requests_burst=requests_burst,
         )
 
     @contextlib.asynccontextmanager

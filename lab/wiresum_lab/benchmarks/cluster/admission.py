@@ -103,12 +103,11 @@ def _switches(jobs_max: int, leaves: int) -> list[SoftwareSwitch]:
 
 def _serve(pipe: Connection, jobs_max: int, leaves: int) -> None:
     from wiresum.controller import JoinServer
-    from wiresum.controller.config import SecurityConfig
     from wiresum.controller.security import Security
 
     devices = _switches(jobs_max, leaves)
     # All workers share one address here, and so its limit of requests.
-    security = Security(SecurityConfig(requests_per_second=REQUESTS_MAX, requests_burst=REQUESTS_MAX))
+    security = Security(requests_burst=REQUESTS_MAX)
     server = JoinServer(devices, security=security)
     pipe.send(server.start("127.0.0.1", 0))
     while pipe.recv() == "census":
