@@ -1,4 +1,4 @@
-"""`make demo-bmv2` as a user runs it, with loss in both directions: the parameters equal those of the software
+"""The demo over bmv2 as a user runs it, with loss in both directions: the parameters equal those of the software
 switch."""
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     make mininet ARGS='--topology leaf-spine'                on another network, given by name or file
     make mininet ARGS='--switch software --rate 10 --loss 0.01'
     make mininet ARGS='train --epochs 2'                     a training, a table, a picture; no prompt
-    make demo-racks                                          the same in two racks below a spine, beside Gloo
+    make mininet ARGS='train --topology racks --gloo'        the same in two racks below a spine, beside Gloo
     make mininet ARGS=list                                   lists the topologies
 
 docs/mininet.md is the tutorial. Needs root. Logs, a capture of each switch port, and the results of a training are in

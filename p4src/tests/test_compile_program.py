@@ -11,14 +11,14 @@ from wiresum.compiled import compile_program as p4_compile
 
 
 def test_the_committed_files_are_of_the_current_sources() -> None:
-    assert p4_compile.stale() is None, "run: make p4"
+    assert p4_compile.stale() is None, "run p4src/wiresum/compiled/compile_program.py"
 
 
 def test_compiling_gives_the_committed_files_without_a_warning() -> None:
     if shutil.which(p4_compile.COMPILER) is None:
         pytest.skip(f"the program was not compiled, {p4_compile.COMPILER} is not on PATH: {p4_compile.INSTALL}")
     for name, text in p4_compile.compiled().items():
-        assert (p4_compile.COMPILED / name).read_text() == text, f"{name} differs: run make p4"
+        assert (p4_compile.COMPILED / name).read_text() == text, f"{name} differs: run compile_program.py"
 
 
 def test_a_changed_source_is_detected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

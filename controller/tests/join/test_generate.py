@@ -17,7 +17,7 @@ needs_tools = pytest.mark.skipif(
 
 @needs_tools
 def test_the_committed_files_are_up_to_date() -> None:
-    assert generate.stale_files(COMMITTED) == [], "run `make proto`"
+    assert generate.stale_files(COMMITTED) == [], "run controller/wiresum/join/generate.py"
 
 
 @needs_tools

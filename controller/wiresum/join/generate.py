@@ -1,4 +1,4 @@
-"""Writes what protoc makes of the .proto files here: `python controller/wiresum/join/generate.py`, or `make proto`.
+"""Writes what protoc makes of the .proto files here: `python controller/wiresum/join/generate.py`.
 
 Needs grpcio-tools. A plain script, so that it also runs if the files that it writes are missing or broken.
 
@@ -113,7 +113,9 @@ def main() -> int:
         return 0
     stale = stale_files(here)
     for name in stale:
-        sys.stderr.write(f"{PACKAGE}/{name} is not what the definitions make: run `make proto` and commit the result\n")
+        sys.stderr.write(
+            f"{PACKAGE}/{name} is not what the definitions make: run this program, and commit the result\n"
+        )
     return 1 if stale else 0
 
 

@@ -1,4 +1,4 @@
-"""The program behind `make bench-gpu`, on the device for tests, and where there is no accelerator."""
+"""The program behind `make bench NAMES=gpu`, on the device for tests, and where there is no accelerator."""
 
 import json
 import shutil

@@ -26,7 +26,11 @@ IMPORTED_ANYWAY = {
 WITH_TORCH = [f"{LAB}.{name}" for name in ("compress", "gpu", "gradients", "precision", "reproducible")]
 """Their options' choices are models and methods in PyTorch."""
 PROGRAMS = sorted(
-    {*re.findall(r"\$\(py\) -m (wiresum[\w.]+)", MAKEFILE), *(f"{LAB}.{module}" for module, _ in BENCHMARKS.values())}
+    {
+        *re.findall(r"\$\(py\) -m (wiresum[\w.]+)", MAKEFILE),
+        *(f"{LAB}.{module}" for module, _ in BENCHMARKS.values()),
+        *(f"wiresum_lab.{module}" for module in ("demos.bmv2_demo", "demos.clicks_demo", "p4runtime_shell")),
+    }
     - {*WITH_TORCH},
     key=lambda program: (program in IMPORTED_ANYWAY, program),
 )

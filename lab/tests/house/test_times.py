@@ -14,7 +14,7 @@ TABLE = times.load(REPOSITORY)
 def test_every_test_file_is_in_the_table_and_no_other(tracked: list[Path]) -> None:
     files = {str(path.relative_to(REPOSITORY)) for path in tracked if fnmatch.fnmatch(path.name, "test_*.py")}
     new, gone = sorted(files - TABLE.files()), sorted(TABLE.files() - files)
-    assert not new, f"make times PYTEST_ARGS='{' '.join(new)}' measures them"
+    assert not new, f"pytest --write-times {' '.join(new)} measures them"
     assert not gone, f"these are in {times.TABLE}, and not here: {gone}"
 
 

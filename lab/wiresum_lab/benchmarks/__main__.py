@@ -1,6 +1,7 @@
 """Runs benchmarks by name, one after another: `make bench NAMES='dense racks'`.
 
-What stands behind the names goes to each of them; with one name and --help, that benchmark explains its own options.
+What stands behind the names, or behind `--`, goes to each of them; with one name and --help, that benchmark explains
+its own options.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "small": ("small", "how long a small sum takes, from call to return (two cores to itself)"),
     "gpu": ("gpu", "tensors on this machine's GPU: their tests, copies, sums, and DDP"),
     "packets": ("packets", "what a packet costs, by layer and by transport (two cores to itself)"),
+    "scale": ("scale", "up to 4,096 workers in a simulated network"),
     "admission": ("cluster.admission", "admit and tear down jobs"),
 }
 
@@ -43,8 +45,11 @@ def main() -> int:
         add_help=False,
     )
     parser.add_argument("names", nargs="+", choices=BENCHMARKS, metavar="NAME", help="of the names below")
-    names_end = next((index for index, word in enumerate(sys.argv[1:], 1) if word.startswith("-")), len(sys.argv))
-    names, arguments = sys.argv[1:names_end], sys.argv[names_end:]
+    words = sys.argv[1:]
+    names_end = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
+    names, arguments = words[:names_end], words[names_end:]
+    if arguments[:1] == ["--"]:
+        del arguments[0]
     if len(names) != 1 and {"-h", "--help"} & {*arguments}:
         parser.print_help()
         return 0

@@ -1,4 +1,4 @@
-"""Tests and measures tensors on this machine's accelerator (a GPU), and leaves a report: make bench-gpu.
+"""Tests and measures tensors on this machine's accelerator (a GPU), and leaves a report: make bench NAMES=gpu.
 
 Two workers and a software switch, all on this machine; with several devices, each worker has its own. First the tests
 of such tensors run, those of collectives, works, DDP and compression with all their tensors on the device, and on CUDA
@@ -316,7 +316,7 @@ def main(arguments: Sequence[str]) -> int:
     if not about:
         sys.stderr.write(
             "gpu: PyTorch finds no accelerator here. If the machine has one, install a PyTorch for it into the virtual "
-            "environment (make bench-gpu TORCH=...), or name its device nodes to the container\n"
+            "environment (make bench NAMES=gpu TORCH=...), or name its device nodes to the container\n"
         )
         return NO_ACCELERATOR
     options.out = options.out.absolute()

@@ -1,7 +1,7 @@
 """The committed table of the test files and their seconds: `lab/tests/times.toml`.
 
 A run starts the longest files first. The sum of the quick tier has a budget, and because the sum comes from the table
-and not from the run, no load can break it: `lab/tests/house/test_times.py`. `make times` measures the table anew.
+and not from the run, no load can break it: `lab/tests/house/test_times.py`. `pytest --write-times` measures it anew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMITS_MAX = 50
 
 HEADING = """\
 # The seconds that the tests of each file take on a quiet machine with two cores, by tier; the longest first.
-# `make times` writes it. The quick tier may not take more than its budget and a fifth: lab/tests/house/test_times.py.
+# `pytest --write-times` writes it. The quick tier's budget: lab/tests/house/test_times.py.
 """
 
 

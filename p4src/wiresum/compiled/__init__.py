@@ -1,4 +1,4 @@
-"""The switch program, compiled: what p4c made of p4src, as data. `make p4` writes the files beside this one.
+"""The switch program, compiled: what p4c made of p4src, as data. compile_program.py writes the files beside this one.
 
 program = compiled.load("v1model")
 program.p4info            # text of a p4.config.v1.P4Info message

@@ -1,6 +1,6 @@
 """The recipes of docs/frameworks.md, run as they are written there. Those whose framework is not installed are skipped.
 
-pip install --no-deps lightning ...; make test-python PYTEST_ARGS=plugins/torch/tests/test_frameworks.py
+pip install --no-deps lightning ...; pytest plugins/torch/tests/test_frameworks.py
 """
 
 from __future__ import annotations

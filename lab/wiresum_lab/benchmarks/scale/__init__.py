@@ -1,1 +1,1 @@
-"""How sums scale, in the simulated network: `make scale`."""
+"""How sums scale, in the simulated network: `make bench NAMES=scale`."""

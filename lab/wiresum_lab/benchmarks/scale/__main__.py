@@ -1,11 +1,11 @@
-"""How sums scale: the shipped machines in a simulated network, in virtual time (make scale).
+"""How sums scale: the shipped machines in a simulated network, in virtual time: make bench NAMES=scale.
 
-    make scale                                  all tables but the last, on as many cores as there are
-    make scale ARGS='loss stragglers'           two of them
-    make scale ARGS=--quick                     a tenth of the bytes: for a first look
-    make scale ARGS='--draw docs'               with the pictures of docs/scale.md
-    make scale ARGS='case --workers 1024 --racks 16,2 --megabytes 100'       one sum of your own
-    make scale ARGS=calibrate                   the same sums on a star of network namespaces (root), side by side
+    make build-dev bench NAMES=scale                  all tables but the last, on as many cores as there are
+    make bench NAMES=scale ARGS='loss stragglers'     two of them
+    make bench NAMES=scale ARGS=--quick               a tenth of the bytes: for a first look
+    make bench NAMES=scale ARGS='--draw docs'         with the pictures of docs/scale.md
+    make bench NAMES=scale ARGS='case --workers 1024 --racks 16,2 --megabytes 100'       one sum of your own
+    make bench NAMES=scale ARGS=calibrate             the same sums on a star of network namespaces (root), side by side
 
 Workers, switches and their constants are those that ship; hosts, links and time are simulated, so the results do not
 depend on this machine, and the same seed gives the same run. A host's computing takes no time. Every element of every
@@ -129,7 +129,7 @@ def sizes(text: str) -> tuple[int, ...]:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     description, _, examples = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
-        prog="make scale ARGS='...'",
+        prog="make bench NAMES=scale ARGS='...'",
         description=description,
         epilog=examples + "\ntables:\n" + "\n".join(f"  {name:<11} {each.title}" for name, each in STUDIES.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
