@@ -134,8 +134,6 @@ class Cluster:
             for one, other in switch.cables:
                 yield SwitchPort(switch.name, one), SwitchPort(switch.name, other)
                 yield SwitchPort(switch.name, other), SwitchPort(switch.name, one)
-            for port in (port for ports in switch.loops for port in ports):
-                yield SwitchPort(switch.name, port), SwitchPort(switch.name, port)
             if switch.parent:
                 assert switch.parent_port is not None
                 assert switch.port_at_parent is not None

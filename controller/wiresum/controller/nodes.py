@@ -2,11 +2,8 @@
 of its own. Pure.
 
 A Tofino with all ports in use at one pipe is one node with the switch's name. Otherwise each pipe in use is a node:
-"leaf1/0", "leaf1/1". `cables` and `loops` join ports of two pipes, and so make a tree of them. Its top is the pipe
-that leads to the switch above, or else the one with the fewest levels below it.
-
-    cable   what leaves by one port comes in by the other
-    loop    what leaves by a port comes back in by it: one port is for the way up, the other for the way down
+"leaf1/0", "leaf1/1". `cables` join ports of two pipes, and so make a tree of them. Its top is the pipe that leads to
+the switch above, or else the one with the fewest levels below it.
 """
 
 from __future__ import annotations
@@ -39,8 +36,6 @@ class Node:
     """Where the parent's packets come in; None: it has no ports, or no parent."""
     port_at_parent: int | None = None
     """Where this node's packets come in at the parent."""
-    loops: bool = False
-    """What leaves by either of these ports comes back in by it."""
 
 
 def pipe_of(port: int) -> int:
@@ -82,33 +77,27 @@ def _check_joints(switch: SwitchConfig, below: Sequence[SwitchConfig]) -> None:
     if switch.parent:
         used[switch.parent_port] = switch.parent
     joined: dict[int, frozenset[int]] = {}
-    for key, ports in _joints(switch):
+    for ports in switch.cables:
         one, other = map(pipe_of, ports)
         for port in ports:
             if port in used:
-                raise TopologyError(switch, f"{key}: port {port} leads to {used[port]} already")
+                raise TopologyError(switch, f"cables: port {port} leads to {used[port]} already")
             used[port] = f"pipe {other if pipe_of(port) == one else one}"
         if one == other:
-            text = f"{key}: ports {ports[0]} and {ports[1]} are both of pipe {one} (port // {PIPE_PORTS})"
+            text = f"cables: ports {ports[0]} and {ports[1]} are both of pipe {one} (port // {PIPE_PORTS})"
             raise TopologyError(switch, f"{text}: it takes one of each of two")
         ends = [joined.get(pipe, frozenset({pipe})) for pipe in (one, other)]
         if ends[0] & ends[1]:
-            text = f"{key}: pipes {one} and {other} are joined already, and a tree has no rings"
+            text = f"cables: pipes {one} and {other} are joined already, and a tree has no rings"
             raise TopologyError(switch, text)
         joined |= dict.fromkeys(ends[0] | ends[1], ends[0] | ends[1])
-
-
-def _joints(switch: SwitchConfig) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Each with the key of the configuration that it stands under."""
-    yield from (("cables", ports) for ports in switch.cables)
-    yield from (("loops", ports) for ports in switch.loops)
 
 
 def _pipes(switch: SwitchConfig, switches: Sequence[SwitchConfig]) -> list[int]:
     """Those in use of a Tofino; empty for other kinds."""
     if switch.kind != "tofino":
         return []
-    ports = {host.port for host in switch.hosts} | {port for _, ports in _joints(switch) for port in ports}
+    ports = {host.port for host in switch.hosts} | {port for ports in switch.cables for port in ports}
     links = [switch.parent_port, *(other.port_at_parent for other in switches if other.parent == switch.name)]
     return sorted({pipe_of(port) for port in [*ports, *links] if port is not None}) or [0]
 
@@ -129,25 +118,24 @@ def _nodes(
     for pipe in mine:
         hosts = tuple(host for host in switch.hosts if pipe_of(host.port) == pipe)
         siblings = tuple(other for other in mine if other != pipe)
-        loops = False
         link = uplink if pipe == top else ("", None, None)
         if pipe in links:
-            key, (port, port_above) = links[pipe]
-            link, loops = (_name(switch.name, mine, port_above), port, port_above), key == "loops"
-        yield Node(_name(switch.name, mine, pipe * PIPE_PORTS), switch, hosts, pipe, siblings, *link, loops)
+            port, port_above = links[pipe]
+            link = _name(switch.name, mine, port_above), port, port_above
+        yield Node(_name(switch.name, mine, pipe * PIPE_PORTS), switch, hosts, pipe, siblings, *link)
 
 
 def _name(switch_name: str, pipes: Sequence[int], port: int | None) -> str:
     return switch_name if len(pipes) <= 1 else f"{switch_name}/{pipe_of(port or 0)}"
 
 
-def _links_up(switch: SwitchConfig, pipes: Sequence[int], top: int | None) -> dict[int, tuple[str, tuple[int, int]]]:
-    """Of each pipe that has another above it: the key of the link, its own port and that of the other."""
-    around: dict[int, list[tuple[str, tuple[int, int]]]] = {pipe: [] for pipe in pipes}
-    for key, (one, other) in _joints(switch):
-        around[pipe_of(one)].append((key, (other, one)))
-        around[pipe_of(other)].append((key, (one, other)))
-    links: dict[int, tuple[str, tuple[int, int]]] = {}
+def _links_up(switch: SwitchConfig, pipes: Sequence[int], top: int | None) -> dict[int, tuple[int, int]]:
+    """Of each pipe that has another above it: its own port, and that of the other."""
+    around: dict[int, list[tuple[int, int]]] = {pipe: [] for pipe in pipes}
+    for one, other in switch.cables:
+        around[pipe_of(one)].append((other, one))
+        around[pipe_of(other)].append((one, other))
+    links: dict[int, tuple[int, int]] = {}
     seen: set[int] = set()
     # The pipe with the uplink is the top of whatever it is joined to; else the one with the fewest levels below it.
     for root in sorted(pipes, key=lambda pipe: (pipe != top, max(_distances(pipe, around).values()), pipe)):
@@ -155,19 +143,19 @@ def _links_up(switch: SwitchConfig, pipes: Sequence[int], top: int | None) -> di
             continue
         found = _distances(root, around)
         for pipe, distance in found.items():
-            for key, (port_below, port) in around[pipe]:
+            for port_below, port in around[pipe]:
                 if found[pipe_of(port_below)] > distance:
-                    links[pipe_of(port_below)] = key, (port_below, port)
+                    links[pipe_of(port_below)] = port_below, port
         seen |= found.keys()
     return links
 
 
-def _distances(root: int, around: Mapping[int, Sequence[tuple[str, tuple[int, int]]]]) -> dict[int, int]:
+def _distances(root: int, around: Mapping[int, Sequence[tuple[int, int]]]) -> dict[int, int]:
     """Of all pipes that are joined to this one, in links."""
     found = {root: 0}
     reached = [root]
     for pipe in reached:
-        for _, (port_there, _) in around[pipe]:
+        for port_there, _ in around[pipe]:
             if (there := pipe_of(port_there)) not in found:
                 found[there] = found[pipe] + 1
                 reached.append(there)

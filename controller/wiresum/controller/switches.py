@@ -60,7 +60,5 @@ class SwitchConfig:
     """Of the parent, towards this switch."""
     cables: tuple[tuple[int, int], ...] = ()
     """Tofino: pairs of ports of two pipes that a cable joins (nodes.py)."""
-    loops: tuple[tuple[int, int], ...] = ()
-    """Tofino: likewise, but each port leads back to itself."""
     hosts: tuple[Host, ...] = ()
     """None at a switch with hosts only below it, or a software switch that any host reaches."""

@@ -47,17 +47,17 @@ def of_job(target: Target, job: JobEntry) -> list[Entity]:
 
 def _of_job(target: Target, job: JobEntry, on: Sequence[Host], above: Host | None) -> list[Entity]:
     """`on`: the machines of its contributors, by number; `above`: the switch above."""
-    ports, ways = [host.port for host in on], [target.way_to(host) for host in on]
+    ports = [host.port for host in on]
     row, pipe = target.row(job.job), target.pipe
     entities: list[Entity] = [*deliver.entries(job, on, above, pipe)]
     everyone = target.results_group(job.job)
     if everyone is None or job.below:  # switches below hear no group
-        entities.append(deliver.group(row, ways, pipe))
+        entities.append(deliver.group(row, ports, pipe))
     else:
         entities += [deliver.to_everyone(job, everyone), deliver.group_of_everyone(row)]
     if above is None:
         return [*entities, *admit.entries(job, row, ports)]
-    uplink = deliver.uplink_group(row, target.way_to(above), pipe)
+    uplink = deliver.uplink_group(row, above.port, pipe)
     return [*entities, uplink, *admit.entries(job, row, ports, above.port)]
 
 

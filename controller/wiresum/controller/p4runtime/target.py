@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -39,8 +39,6 @@ class Target:
     """The switch or pipe above, at this one's port towards it. A pipe has the switch's address."""
     children: tuple[Host, ...] = ()
     """The switches and pipes right below, likewise."""
-    loops: Mapping[int, int] = field(default_factory=dict)
-    """The port that leads to another pipe, by the port where that one's packets come in, if they differ."""
     elsewhere: tuple[Host, ...] = ()
     """The machines at other switches of the tree, each at the port of this switch that leads there."""
     pipe: int | None = None
@@ -84,10 +82,6 @@ class Target:
     def results_group(self, job: int) -> Endpoint | None:
         return Endpoint(str(IPv4Address(self.multicast) + job), SWITCH_PORT) if self.multicast else None
 
-    def way_to(self, neighbour: Host) -> int:
-        """The port that leads there. Packets from there come in at `neighbour.port`."""
-        return self.loops.get(neighbour.port, neighbour.port)
-
     def row(self, job: int) -> int:
         """Of the job's counters and multicast group; the pipes of a switch share the rows."""
         return 1 + job if not self.siblings else 1 + PIPES_MAX * job + (self.pipe or 0)
@@ -119,9 +113,6 @@ def targets_of(switches: Sequence[SwitchConfig]) -> list[Target]:
 def _target(node: Node, found: Sequence[Node], pipeline: Pipeline, switches: Sequence[SwitchConfig]) -> Target:
     config = node.switch
     above, below = _above(node, found), _below(node, found)
-    loops = {other.port_at_parent: other.parent_port for other in below if other.loops}
-    if node.loops:
-        loops[node.parent_port] = node.port_at_parent
     siblings = [other for other in found if other.switch is config and other is not node]
     return Target(
         name=node.name,
@@ -134,7 +125,6 @@ def _target(node: Node, found: Sequence[Node], pipeline: Pipeline, switches: Seq
         hosts=node.hosts,
         parent=_neighbour(above, node.parent_port) if above else None,
         children=tuple(_neighbour(other, other.port_at_parent) for other in below),
-        loops={ours: theirs for ours, theirs in loops.items() if ours is not None and theirs is not None},
         elsewhere=tuple(topology.elsewhere(config, switches)) if config.kind != "software" else (),
         pipe=node.pipe,
         part_of=config.name if node.siblings else "",
