@@ -11,7 +11,7 @@ from enum import IntEnum
 
 WIRE_VERSION = 1
 """Of the header, in its first four bits."""
-SIDECAR_VERSION = 9
+SIDECAR_VERSION = 10
 """Of the lines between a program in C and its sidecar."""
 
 CONTROL_PORT = 43487
@@ -86,7 +86,7 @@ JOB_WORKERS_MAX = 4096
 AGGREGATORS_MAX = 8
 """Switches that a job may use side by side, each with a join service of its own; more would have threads wait."""
 JOB_NUMBERS = 1024
-"""Job numbers of a software switch, from 0 on, and so multicast groups that it may send to."""
+"""Job numbers of a software switch, from 0 on."""
 LEASE_SLOTS_MAX = 32768
 """Slots of a lease: a packet names its cell with 16 bits, and a slot has two cells."""
 SOCKET_BUFFER_BYTES = 8_388_608
@@ -94,8 +94,6 @@ SOCKET_BUFFER_BYTES = 8_388_608
 SWITCH_SLOTS_MAX = 1_048_576
 """Slots of a switch, for all its jobs."""
 
-EVERYONE = 0xFE
-"""All workers of the job at once, at a multicast address; a software switch can."""
 PARENT = 0xFF
 """The switch above."""
 
@@ -112,7 +110,7 @@ UPLINK_GROUPS = 512
 STATE_SCHEMA = 4
 """Of the controller's database; a release that knows another one cannot read it."""
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """Of the join service; changes when workers and services of different versions would misunderstand each other."""
 JOB_NAME_BYTES_MAX = 128
 """Bytes of a job's name."""

@@ -68,10 +68,9 @@ void EngineThread::post_halt() {
   shard_.post_halt();
 }
 
-void EngineThread::post_move(Destination destination, std::vector<std::uint8_t> roles,
-                             std::optional<transport::UdpSocket> group) {
+void EngineThread::post_move(Destination destination, std::vector<std::uint8_t> roles) {
   forget_answer();
-  shard_.post_move(std::move(destination), std::move(roles), std::move(group));
+  shard_.post_move(std::move(destination), std::move(roles));
 }
 
 void EngineThread::await_moved() {

@@ -9,7 +9,7 @@ namespace wiresum::wire {
 /// Of the header, in its first four bits.
 inline constexpr std::uint8_t kWireVersion = 1;
 /// Of the lines between a program in C and its sidecar.
-inline constexpr std::uint8_t kSidecarVersion = 9;
+inline constexpr std::uint8_t kSidecarVersion = 10;
 
 /// TCP: the join service.
 inline constexpr std::uint16_t kControlPort = 43487;
@@ -80,7 +80,7 @@ inline constexpr std::size_t kBelowRootWorkersMax = 31;
 inline constexpr std::size_t kJobWorkersMax = 4096;
 /// Switches that a job may use side by side, each with a join service of its own; more would have threads wait.
 inline constexpr std::size_t kAggregatorsMax = 8;
-/// Job numbers of a software switch, from 0 on, and so multicast groups that it may send to.
+/// Job numbers of a software switch, from 0 on.
 inline constexpr std::size_t kJobNumbers = 1024;
 /// Slots of a lease: a packet names its cell with 16 bits, and a slot has two cells.
 inline constexpr std::size_t kLeaseSlotsMax = 32768;
@@ -89,8 +89,6 @@ inline constexpr std::size_t kSocketBufferBytes = 8388608;
 /// Slots of a switch, for all its jobs.
 inline constexpr std::size_t kSwitchSlotsMax = 1048576;
 
-/// All workers of the job at once, at a multicast address; a software switch can.
-inline constexpr std::uint8_t kEveryone = 0xFE;
 /// The switch above.
 inline constexpr std::uint8_t kParent = 0xFF;
 

@@ -88,7 +88,7 @@ def test_no_constant_is_defined_twice(tracked: list[Path]) -> None:
     [
         ("a.py", "THREADS_MAX = 16"),
         ("a.py", "_SLOTS_MAX: int = 1 << 20"),
-        ("a.py", "EVERYONE, OTHER = 0xFF, 3"),
+        ("a.py", "PARENT, OTHER = 0xFE, 3"),
         ("a.py", "listen(0xA9DF)"),
         ("tests/a.py", 'struct.Struct("!BBHIBBHIII")'),
         ("a.cpp", "constexpr std::uint32_t kSlotsMax = 1u << 15;"),

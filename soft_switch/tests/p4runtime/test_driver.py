@@ -9,7 +9,6 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from wiresum.controller import DriverError
 from wiresum.controller.p4runtime import (
     STANDBY_ID,
     Host,
@@ -82,27 +81,6 @@ def sum_a_round(made: Job, number: int) -> None:
         total = made.entry.workers
         assert (result.kind, result.round) == (RESULT, number)
         assert result.words == (sum(workers), total, 2 * total, -total & 0xFFFFFFFF)
-
-
-def test_a_switch_that_cannot_multicast_refuses_a_job_with_a_group(harness: DataplaneHarness) -> None:
-    with ExitStack() as cleanup:
-        everywhere = cleanup.enter_context(closing(SoftwareSwitch(bind="0.0.0.0", port=0, threads=1, lanes_max=LANES)))
-        server = P4RuntimeServer(everywhere, DEVICE)
-        cleanup.callback(server.stop)
-        target = Target(
-            name="soft",
-            kind="software",
-            p4runtime=f"127.0.0.1:{server.start('127.0.0.1:0')}",
-            device=DEVICE,
-            pipeline=device_config.software(lanes=LANES, slots=SLOTS),
-            address="127.0.0.1",
-            multicast="239.192.0.0",
-        )
-        driver = cleanup.enter_context(closing(P4RuntimeSwitch(target, election_id=STANDBY_ID + 1, times=PATIENT)))
-        driver.wait_ready()
-        driver.reconcile([])
-        with pytest.raises(DriverError, match="needs the address of one interface to bind to"):
-            driver.admit(harness.entry([harness.open_socket()]))
 
 
 def test_an_evicted_job_is_unknown_and_keeps_its_counters(harness: DataplaneHarness, site: Site) -> None:

@@ -50,7 +50,6 @@ class SwitchServer:
         slot_base: int,
         slots: int,
         endpoints: list[tuple[int, int]],
-        results_group: tuple[int, int],
         parent: tuple[int, int],
         number_at_parent: int,
     ) -> None: ...
@@ -68,7 +67,6 @@ class SwitchServer:
         contributors: list[int],
         sources: list[tuple[int, int]],
         receivers: int,
-        results_group: tuple[int, int],
         parent: tuple[int, int],
         number_at_parent: int,
     ) -> None: ...
