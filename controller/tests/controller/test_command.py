@@ -188,7 +188,7 @@ def test_check_accepts_a_valid_configuration(config_path: Path) -> None:
     ("old", "new", "complaint"),
     [
         ("lanes = 64", "lanes = 0", r"cluster\.toml: switch leaf: lanes must be a whole number from 1 to 16370, not 0"),
-        ("127.0.0.1:0", "0.0.0.0:0", r"workers of other hosts can reach 0\.0\.0\.0:0.*ask for --insecure"),
+        ("127.0.0.1:0", "0.0.0.0:0", r"workers of other hosts can reach 0\.0\.0\.0:0.*say insecure = true"),
         ('address = "', 'tls = "nowhere"\naddress = "', r"nowhere is no directory: `wiresum ca init` makes"),
         ("[[switch]]", '[security]\ntls = "nowhere"\n[[switch]]', r"nowhere is no directory: `wiresum ca init` makes"),
     ],
@@ -292,7 +292,8 @@ def test_p4runtime_over_a_network_needs_tls_or_insecure(config_path: Path) -> No
     result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
     assert result.exit_code == 1
     assert "no TLS directory for it: say `tls` in its [[switch]]" in result.output
-    result = CliRunner().invoke(controller, ["check", "--insecure", "--config", str(config_path)])
+    config_path.write_text(config_path.read_text() + "[security]\ninsecure = true\n")
+    result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
     assert result.exit_code == 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -81,19 +80,13 @@ _config_option = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Which switches, which hosts, and where workers join.",
 )
-_insecure_option = click.option(
-    "--insecure",
-    is_flag=True,
-    help="Do without TLS, also where others than this host can come: whoever reaches it may join and end jobs.",
-)
 
 
 @controller.command()
 @_config_option
 @click.option("--standby", is_flag=True, help="Wait until no other controller programs the switches, then take over.")
-@_insecure_option
 @log_options
-def run(config_path: Path, standby: bool, insecure: bool) -> None:
+def run(config_path: Path, standby: bool) -> None:
     """Serve until SIGINT or SIGTERM.
 
     With `state` in the configuration jobs go on while no controller runs, whether it was stopped or killed: the next
@@ -106,7 +99,7 @@ def run(config_path: Path, standby: bool, insecure: bool) -> None:
     from wiresum.controller import controlling
     from wiresum.controller.store import Store
 
-    config = _load(config_path, insecure=insecure)
+    config = _load(config_path)
     if standby and config.state is None:
         raise click.ClickException(f"--standby needs `state` under [controller] in {config_path}: it takes that over")
     with contextlib.ExitStack() as cleanup, _explained():
@@ -164,8 +157,7 @@ def take_turns(
 
 @controller.command()
 @_config_option
-@_insecure_option
-def check(config_path: Path, insecure: bool) -> None:
+def check(config_path: Path) -> None:
     """Say whether a configuration, its certificates, programs and files are in order, and what tenants may have.
 
     It changes nothing. It asks the switches that answer for their versions, and software switches whether they can be
@@ -174,7 +166,7 @@ def check(config_path: Path, insecure: bool) -> None:
     """
     from wiresum.controller import controlling
 
-    config = _load(config_path, insecure=insecure)
+    config = _load(config_path)
     with _explained():
         controlling.check_listening(config)
         controlling.check_files(config)
@@ -200,8 +192,7 @@ def check(config_path: Path, insecure: bool) -> None:
 
 @controller.command()
 @_config_option
-@_insecure_option
-def plan(config_path: Path, insecure: bool) -> None:
+def plan(config_path: Path) -> None:
     """Print what `run` would change at the switches, and change nothing.
 
     A line for each entry: + would come, - would go, ~ would change. The last line of each switch says how much of its
@@ -213,7 +204,7 @@ def plan(config_path: Path, insecure: bool) -> None:
     from wiresum.controller.plan import plan as plan_switch
     from wiresum.controller.plan import room
 
-    config = _load(config_path, insecure=insecure)
+    config = _load(config_path)
     with _explained():
         jobs, keys, _ = controlling.on_disk(config)
         targets = controlling.targets(config)
@@ -268,15 +259,11 @@ def _below(target: Target) -> str:
     return f", below {target.parent.name}" if target.parent else ""
 
 
-def _load(path: Path, *, insecure: bool) -> Config:
+def _load(path: Path) -> Config:
     try:
-        config = configuration.load(path)
+        return configuration.load(path)
     except configuration.ConfigError as error:
         raise click.ClickException(str(error)) from error
-    if insecure and config.security.tls is not None:
-        raise click.ClickException(f"--insecure means without TLS, but {path} names a TLS directory: choose one")
-    security = dataclasses.replace(config.security, insecure=config.security.insecure or insecure)
-    return dataclasses.replace(config, security=security)
 
 
 @contextlib.contextmanager

@@ -101,7 +101,7 @@ def check_listening(config: Config) -> None:
         elif not (config.security.insecure or credentials.is_loopback(f"{host}:{port}")):
             raise SetupError(
                 f"workers of other hosts can reach {host}:{port}, and there is no TLS directory: say `tls` under "
-                f"[security] (`wiresum ca init` makes one), listen at 127.0.0.1, or ask for --insecure"
+                f"[security] (`wiresum ca init` makes one), listen at 127.0.0.1, or say insecure = true there"
             )
     except CredentialsError as error:
         raise SetupError(str(error)) from error
