@@ -17,11 +17,10 @@ import pytest
 from bmv2_tests.installed import entities_of, entry_of
 from bmv2_tests.vectors import End, Job, Member, Scenario, Step, load_all
 from wiresum.controller import Endpoint, JobEntry
-from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, count, device_config
+from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, count
 from wiresum.join.constants import STRAY_ROW
-from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch, SwitchStats
-from wiresum_lab.doubles.p4runtime_proxy import PATIENT
+from wiresum_lab.doubles.p4runtime_proxy import PATIENT, programmed_switch
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
 
@@ -133,22 +132,10 @@ class Programmed:
     """A software switch with a P4Runtime server, and its driver. Scenarios use the same keys, so each gets unused
     slots."""
 
-    DEVICE = 3
-
     def __init__(self, cleanup: ExitStack) -> None:
-        self.switch = cleanup.enter_context(closing(SoftwareSwitch(port=0, threads=2, slots=SLOTS, lanes_max=64)))
-        server = P4RuntimeServer(self.switch, self.DEVICE)
-        cleanup.callback(server.stop)
-        target = Target(
-            name="soft",
-            kind="software",
-            p4runtime=f"127.0.0.1:{server.start('127.0.0.1:0')}",
-            device=self.DEVICE,
-            pipeline=device_config.software(lanes=64, slots=SLOTS),
-            address="127.0.0.1",
-            port=self.switch.endpoint.port,
-        )
-        self.driver = cleanup.enter_context(closing(P4RuntimeSwitch(target, election_id=2, times=PATIENT)))
+        made = cleanup.enter_context(programmed_switch(3, threads=2, slots=SLOTS, lanes_max=64))
+        self.switch = made.switch
+        self.driver = cleanup.enter_context(closing(P4RuntimeSwitch(made.target, election_id=2, times=PATIENT)))
         self.driver.wait_ready()
         self.driver.reconcile([])
         self._slots_used = 0

@@ -6,15 +6,15 @@ import contextlib
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 
 from wiresum.controller import Endpoint, JobEntry
-from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, device_config
-from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target
+from wiresum_lab.doubles.p4runtime_proxy import programmed_switch
 from wiresum_lab.p4runtime_shell import ShellError, clean_environment, python_of
 from wiresum_lab.patience import PATIENCE_S
 
@@ -60,12 +60,8 @@ def python() -> Path:
 
 @pytest.fixture
 def target() -> Iterator[Target]:
-    with contextlib.closing(SoftwareSwitch(port=0, threads=1, slots=64, lanes_max=64)) as switch:
-        server = P4RuntimeServer(switch, 3)
-        address = f"127.0.0.1:{server.start('127.0.0.1:0')}"
-        pipeline = device_config.software(lanes=64, slots=64)
-        yield Target("leaf", "bmv2", address, 3, pipeline, "10.0.0.1", "02:00:0a:00:00:01", HOSTS)
-        server.stop()
+    with programmed_switch(3, slots=64, lanes_max=64) as switch:
+        yield replace(switch.target, kind="bmv2", address="10.0.0.1", mac="02:00:0a:00:00:01", hosts=HOSTS)
 
 
 def ask(python: Path, target: Target, *, election_id: int, stray: str = "") -> dict[str, object]:

@@ -24,9 +24,8 @@ from wiresum.controller.jobs.records import JobRecord
 from wiresum.controller.p4runtime.versions import ours
 from wiresum.controller.store import Store
 from wiresum.join.constants import STATE_SCHEMA
-from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.doubles.controller import Attendance, Client
+from wiresum_lab.doubles.p4runtime_proxy import ProgrammedSwitch, programmed_switch
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
 
@@ -48,23 +47,15 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def switch() -> Iterator[SoftwareSwitch]:
-    with contextlib.closing(SoftwareSwitch(port=0, threads=1, slots=256, lanes_max=64)) as switch:
+def switch() -> Iterator[ProgrammedSwitch]:
+    with programmed_switch(slots=256, lanes_max=64) as switch:
         yield switch
 
 
 @pytest.fixture
-def p4runtime(switch: SoftwareSwitch) -> Iterator[str]:
-    """The address of the switch's P4Runtime server."""
-    server = P4RuntimeServer(switch, 0)
-    yield f"127.0.0.1:{server.start('127.0.0.1:0')}"
-    server.stop()
-
-
-@pytest.fixture
-def config_path(tmp_path: Path, p4runtime: str) -> Path:
+def config_path(tmp_path: Path, switch: ProgrammedSwitch) -> Path:
     path = tmp_path / "cluster.toml"
-    path.write_text(CONFIG.format(p4runtime=p4runtime))
+    path.write_text(CONFIG.format(p4runtime=switch.p4runtime))
     return path
 
 
@@ -101,19 +92,19 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
         yield made
 
 
-def test_it_serves_joins_until_it_is_stopped(start: Start, switch: SoftwareSwitch, systemd: socket.socket) -> None:
+def test_it_serves_joins_until_it_is_stopped(start: Start, switch: ProgrammedSwitch, systemd: socket.socket) -> None:
     process = start(NOTIFY_SOCKET=systemd.getsockname(), WATCHDOG_USEC="3600000000")
     assert systemd.recv(4096).decode().startswith("READY=1\nSTATUS=ready: control")
     assert systemd.recv(4096) == b"WATCHDOG=1"
     client = Client(_control_port(process))
     attendance = Attendance(client, client.join())
-    assert switch.stats().jobs_now == 1
+    assert switch.switch.stats().jobs_now == 1
     process.send_signal(signal.SIGTERM)
     assert "the switch was stopped" in attendance.wait_ended().reason
     attendance.hang_up()
     client.close()
     assert process.wait(PATIENCE_S) == 0
-    assert switch.stats().jobs_now == 0
+    assert switch.switch.stats().jobs_now == 0
     assert systemd.recv(4096) == b"STOPPING=1"
 
 

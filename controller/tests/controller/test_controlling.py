@@ -28,9 +28,9 @@ from wiresum import join
 from wiresum.agent import AgentConfig, Dtype, Region, Session
 from wiresum.controller import controlling
 from wiresum.controller.jobs.limits import Limits
-from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.doubles.controller import Client
+from wiresum_lab.doubles.p4runtime_proxy import ProgrammedSwitch, programmed_switch
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import unused_port, wait_until
 
@@ -176,8 +176,8 @@ def _is_alive(process_id: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def switch() -> Iterator[SoftwareSwitch]:
-    with contextlib.closing(SoftwareSwitch(port=0, threads=1, slots=SLOTS, lanes_max=LANES)) as switch:
+def switch() -> Iterator[ProgrammedSwitch]:
+    with programmed_switch(slots=SLOTS, lanes_max=LANES) as switch:
         yield switch
 
 
@@ -187,21 +187,13 @@ def port() -> int:
 
 
 @pytest.fixture(scope="module")
-def p4runtime(switch: SoftwareSwitch) -> Iterator[str]:
-    """The address of the switch's P4Runtime server."""
-    server = P4RuntimeServer(switch, 0)
-    yield f"127.0.0.1:{server.start('127.0.0.1:0')}"
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def forker(
-    switch: SoftwareSwitch, p4runtime: str, port: int, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ControllerForker]:
+def forker(switch: ProgrammedSwitch, port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControllerForker]:
     folder = tmp_path_factory.mktemp("crash")
     path = folder / "cluster.toml"
     path.write_text(
-        CONFIG.format(port=port, state=folder / "state", p4runtime=p4runtime, data_port=switch.endpoint.port)
+        CONFIG.format(
+            port=port, state=folder / "state", p4runtime=switch.p4runtime, data_port=switch.switch.endpoint.port
+        )
     )
     with contextlib.closing(ControllerForker(path)) as forker:
         yield forker
@@ -278,8 +270,8 @@ def check_sums(sessions: Sequence[Session]) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(switch: SoftwareSwitch, forker: ControllerForker, port: int) -> Iterator[Cluster]:
-    cluster = Cluster(switch, forker, port)
+def cluster(switch: ProgrammedSwitch, forker: ControllerForker, port: int) -> Iterator[Cluster]:
+    cluster = Cluster(switch.switch, forker, port)
     yield cluster
     cluster.close()
 

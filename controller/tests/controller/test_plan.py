@@ -9,9 +9,7 @@ import pytest
 from wiresum.controller import DriverError, Endpoint, JobEntry
 from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, device_config
 from wiresum.controller.plan import plan, room
-from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum_lab.doubles.p4runtime_proxy import Proxy
+from wiresum_lab.doubles.p4runtime_proxy import Proxy, programmed_switch
 
 HOST = Host("host", "10.0.0.10", "02:00:0a:00:00:0a", 1)
 JOB = JobEntry(
@@ -27,12 +25,10 @@ CONFIGURED = [
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    with contextlib.closing(SoftwareSwitch(port=0, threads=1, slots=64, lanes_max=64)) as switch:
-        server = P4RuntimeServer(switch, 0)
-        proxy = Proxy(f"127.0.0.1:{server.start('127.0.0.1:0')}")
+    with programmed_switch(slots=64, lanes_max=64) as switch:
+        proxy = Proxy(switch.p4runtime)
         yield proxy
         proxy.stop()
-        server.stop()
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from wiresum.controller.config import Config
 from wiresum.controller.controlling import FROZEN_S, LOOK_S, VACANT_S, Watch
 from wiresum.controller.p4runtime import Target
 from wiresum.controller.store import Store
-from wiresum.switch.p4runtime import P4RuntimeServer, arbitration
-from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum.switch.p4runtime import arbitration
 from wiresum_lab.doubles.controller import Client
 from wiresum_lab.doubles.p4runtime_controller import Controller
+from wiresum_lab.doubles.p4runtime_proxy import programmed_switch
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import unused_port, wait_until
 
@@ -150,13 +150,9 @@ class Place(NamedTuple):
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with contextlib.ExitStack() as cleanup:
-        switch = SoftwareSwitch(port=0, threads=1, slots=64, lanes_max=16)
-        cleanup.callback(switch.close)
-        server = P4RuntimeServer(switch, 0)
-        at = f"127.0.0.1:{server.start('127.0.0.1:0')}"
-        cleanup.callback(server.stop)
+        made = cleanup.enter_context(programmed_switch(slots=64, lanes_max=16))
         path = tmp_path / "cluster.toml"
-        path.write_text(CONFIG.format(port=unused_port(), p4runtime=at, data=switch.endpoint.port))
+        path.write_text(CONFIG.format(port=unused_port(), p4runtime=made.p4runtime, data=made.switch.endpoint.port))
         config = configuration.load(path)
         assert config.state is not None
         store = cleanup.enter_context(contextlib.closing(Store(config.state, busy_s_max=0.0)))

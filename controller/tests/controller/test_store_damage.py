@@ -22,11 +22,10 @@ from wiresum.controller.backup.command import backup, restore
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import State, Worker
 from wiresum.controller.jobs.outputs import Admit, Evict, Output, Reconcile
-from wiresum.controller.p4runtime import P4RuntimeSwitch, Target, device, device_config
+from wiresum.controller.p4runtime import P4RuntimeSwitch, device
 from wiresum.controller.store import FILE_NAME, LIFE_FILE_NAME, Store, StoreError
-from wiresum.switch import SoftwareSwitch
-from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum_lab.doubles.controller import JobsHarness
+from wiresum_lab.doubles.p4runtime_proxy import programmed_switch
 from wiresum_lab.doubles.workers import RESULT, DataplaneHarness, Job
 
 LANES, SLOTS = 4, 16
@@ -43,19 +42,8 @@ class Site:
 
     def __init__(self, cleanup: contextlib.ExitStack) -> None:
         self.harness = DataplaneHarness(cleanup)
-        self.device = SoftwareSwitch(port=0, threads=1, slots=SLOTS, lanes_max=LANES)
-        cleanup.callback(self.device.close)
-        server = P4RuntimeServer(self.device, 0)
-        cleanup.callback(server.stop)
-        self._target = Target(
-            name="leaf",
-            kind="software",
-            p4runtime=f"127.0.0.1:{server.start('127.0.0.1:0')}",
-            device=0,
-            pipeline=device_config.software(lanes=LANES, slots=SLOTS),
-            address=self.device.endpoint.address,
-            port=self.device.endpoint.port,
-        )
+        made = cleanup.enter_context(programmed_switch(slots=SLOTS, lanes_max=LANES))
+        self.device, self._target = made.switch, made.target
         self.sockets = [self.harness.open_socket() for _ in range(2)]
 
     def driver(self, keys: bytes, election_id: int) -> P4RuntimeSwitch:

@@ -1,12 +1,14 @@
-"""For tests of what drives a switch over P4Runtime: a proxy in front of a real P4Runtime server, which records requests
-and fails when it is told to; and files like those that the compiler writes for a Tofino."""
+"""For tests of what drives a switch over P4Runtime: a software switch with its P4Runtime server; a proxy in front of
+one, which records requests and fails when it is told to; and files like those that the compiler writes for a Tofino."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ import grpc
 from finsy.proto import p4r
 
 from wiresum import compiled
-from wiresum.controller.p4runtime import device_config
+from wiresum.controller.p4runtime import Target, device_config
 from wiresum.controller.p4runtime.client import Times
+from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.patience import PATIENCE_S
 
 PATIENT = Times(handshake_s_max=PATIENCE_S, probe_answer_s_max=PATIENCE_S, call_s_max=PATIENCE_S)
@@ -28,6 +32,31 @@ _STREAMING = {"Read": (False, True), "StreamChannel": (True, True)}
 
 
 SetConfig = p4r.SetForwardingPipelineConfigRequest
+
+
+@dataclass(frozen=True)
+class ProgrammedSwitch:
+    switch: SoftwareSwitch
+    p4runtime: str
+    """Where its P4Runtime server is."""
+    device: int
+
+    @property
+    def target(self) -> Target:
+        sizes, (address, port) = self.switch.sizes, self.switch.endpoint
+        pipeline = device_config.software(lanes=sizes.lanes_max, slots=sizes.slots)
+        return Target("leaf", "software", self.p4runtime, self.device, pipeline, address, port=port)
+
+
+@contextlib.contextmanager
+def programmed_switch(device: int = 0, *, tls: Path | None = None, **settings: Any) -> Iterator[ProgrammedSwitch]:
+    """Without a program at first. `settings`: of the `SoftwareSwitch`."""
+    with contextlib.closing(SoftwareSwitch(**{"port": 0, "threads": 1, **settings})) as switch:
+        server = P4RuntimeServer(switch, device)
+        try:
+            yield ProgrammedSwitch(switch, f"127.0.0.1:{server.start('127.0.0.1:0', tls=tls)}", device)
+        finally:
+            server.stop()
 
 
 class Proxy:

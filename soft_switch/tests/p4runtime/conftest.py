@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from wiresum import compiled
-from wiresum.switch import SoftwareSwitch
-from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum_lab.absent import leave_one_for_each_reason
 from wiresum_lab.doubles.p4runtime_controller import Server
+from wiresum_lab.doubles.p4runtime_proxy import programmed_switch
 from wiresum_lab.namespaces.bmv2 import bmv2_command, bmv2_missing, next_device
 from wiresum_lab.processes import Program, unused_port
 
@@ -24,13 +22,9 @@ LANES, SLOTS = 4, 4096
 
 @pytest.fixture(scope="session")
 def software_server() -> Iterator[Server]:
-    with ExitStack() as cleanup:
-        switch = cleanup.enter_context(closing(SoftwareSwitch(port=0, threads=2, slots=SLOTS, lanes_max=LANES)))
-        server = P4RuntimeServer(switch, DEVICE)
-        cleanup.callback(server.stop)
-        port = server.start("127.0.0.1:0")
+    with programmed_switch(DEVICE, threads=2, slots=SLOTS, lanes_max=LANES) as switch:
         config = b'{"lanes": %d, "slots": %d}' % (LANES, SLOTS)
-        yield Server("software", f"127.0.0.1:{port}", DEVICE, config)
+        yield Server("software", switch.p4runtime, DEVICE, config)
 
 
 @pytest.fixture(scope="session")

@@ -13,14 +13,10 @@ from wiresum.controller.p4runtime import (
     STANDBY_ID,
     Host,
     P4RuntimeSwitch,
-    Target,
     admit,
     deliver,
-    device_config,
 )
-from wiresum.switch import SoftwareSwitch
-from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum_lab.doubles.p4runtime_proxy import PATIENT
+from wiresum_lab.doubles.p4runtime_proxy import PATIENT, programmed_switch
 from wiresum_lab.doubles.workers import MISSING, QUESTION, RESULT, DataplaneHarness, Job
 
 DEVICE = 3
@@ -35,26 +31,15 @@ class Site:
 
     def __init__(self, cleanup: ExitStack) -> None:
         self._cleanup = cleanup
-        self.switch = cleanup.enter_context(closing(SoftwareSwitch(port=0, threads=2, slots=SLOTS, lanes_max=LANES)))
-        server = P4RuntimeServer(self.switch, DEVICE)
-        cleanup.callback(server.stop)
-        self.port = server.start("127.0.0.1:0")
+        made = cleanup.enter_context(programmed_switch(DEVICE, threads=2, slots=SLOTS, lanes_max=LANES))
+        self.switch, self._target = made.switch, made.target
         self.driver = self.controller(STANDBY_ID + 1)
         self.driver.wait_ready()
         self.driver.reconcile([])
 
     def controller(self, election_id: int, keys: bytes = b"") -> P4RuntimeSwitch:
         """`keys`: the identity of the key sequence of its jobs."""
-        target = Target(
-            name="soft",
-            kind="software",
-            p4runtime=f"127.0.0.1:{self.port}",
-            device=DEVICE,
-            pipeline=dataclasses.replace(device_config.software(lanes=LANES, slots=SLOTS), keys=keys),
-            address=self.switch.endpoint.address,
-            port=self.switch.endpoint.port,
-        )
-        made = P4RuntimeSwitch(target, election_id=election_id, times=PATIENT)
+        made = P4RuntimeSwitch(self._target.with_keys(keys), election_id=election_id, times=PATIENT)
         return self._cleanup.enter_context(closing(made))
 
 

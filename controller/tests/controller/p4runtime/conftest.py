@@ -15,10 +15,8 @@ from finsy.proto import p4i
 from wiresum import compiled
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.p4runtime import Client, Host, P4RuntimeSwitch, Pipeline, Target, device_config
-from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.absent import leave_one_for_each_reason
-from wiresum_lab.doubles.p4runtime_proxy import PATIENT, Proxy
+from wiresum_lab.doubles.p4runtime_proxy import PATIENT, Proxy, programmed_switch
 from wiresum_lab.namespaces.bmv2 import bmv2_command, bmv2_missing
 from wiresum_lab.processes import Program, unused_port
 
@@ -99,11 +97,8 @@ def server(kind: str, pipeline: Pipeline, tmp_path: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _software(pipeline: Pipeline) -> Iterator[str]:
-    switch = SoftwareSwitch(port=0, threads=1, slots=pipeline.slots, lanes_max=pipeline.lanes)
-    with contextlib.closing(switch):
-        server = P4RuntimeServer(switch, DEVICE)
-        yield f"127.0.0.1:{server.start('127.0.0.1:0')}"
-        server.stop()
+    with programmed_switch(DEVICE, slots=pipeline.slots, lanes_max=pipeline.lanes) as switch:
+        yield switch.p4runtime
 
 
 @contextlib.contextmanager

@@ -22,10 +22,9 @@ from wiresum.controller.p4runtime.client import Times
 from wiresum.controller.p4runtime.connection import ELECTION_ID_MAX, Runs, Standing
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import CONTROLLER, SWITCH, Claims
-from wiresum.switch.p4runtime import P4RuntimeServer, arbitration
-from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum.switch.p4runtime import arbitration
 from wiresum_lab.doubles.p4runtime_controller import Controller
-from wiresum_lab.doubles.p4runtime_proxy import PATIENT, Proxy
+from wiresum_lab.doubles.p4runtime_proxy import PATIENT, Proxy, programmed_switch
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import unused_port, wait_until
 
@@ -371,19 +370,14 @@ def test_tls_authenticates_both_sides(pipeline: Pipeline, tmp_path: Path) -> Non
         authority.issue(Holder(role, Claims(frozenset({role})), ("127.0.0.1",)), tmp_path / role, days=1)
     stranger = Authority.create(tmp_path / "other", "other")
     stranger.issue(Holder("x", Claims(frozenset({CONTROLLER})), ("127.0.0.1",)), tmp_path / "stranger", days=1)
-    with contextlib.closing(SoftwareSwitch(port=0, threads=1, slots=64, lanes_max=64)) as switch:
-        server = P4RuntimeServer(switch, DEVICE)
-        address = f"127.0.0.1:{server.start('127.0.0.1:0', tls=tmp_path / SWITCH)}"
-        try:
-            for tls, trouble in (
-                (None, "out of reach"),
-                (tmp_path / "stranger", "out of reach"),
-                (tmp_path / "nowhere", "out of reach since .*nowhere is no directory"),
-                (tmp_path / CONTROLLER, ""),
-            ):
-                with contextlib.closing(patient(address, DEVICE, election_id=2, tls=tls)) as client:
-                    wait_until(lambda client=client: "not answered" not in client.trouble, "it tried once")
-                    assert re.search(trouble, client.trouble)
-                    assert bool(client.trouble) == bool(trouble)
-        finally:
-            server.stop()
+    with programmed_switch(DEVICE, tls=tmp_path / SWITCH, slots=64, lanes_max=64) as switch:
+        for tls, trouble in (
+            (None, "out of reach"),
+            (tmp_path / "stranger", "out of reach"),
+            (tmp_path / "nowhere", "out of reach since .*nowhere is no directory"),
+            (tmp_path / CONTROLLER, ""),
+        ):
+            with contextlib.closing(patient(switch.p4runtime, DEVICE, election_id=2, tls=tls)) as client:
+                wait_until(lambda client=client: "not answered" not in client.trouble, "it tried once")
+                assert re.search(trouble, client.trouble)
+                assert bool(client.trouble) == bool(trouble)

@@ -15,16 +15,15 @@ from wiresum import join
 from wiresum.controller import JoinServer, Limits, config
 from wiresum.controller.p4runtime import P4RuntimeSwitch, targets_of
 from wiresum.controller.security import Security
-from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.doubles.controller import Client, JoinCall
+from wiresum_lab.doubles.p4runtime_proxy import programmed_switch
 from wiresum_lab.processes import wait_until
 
 SWITCH = """\
 [[switch]]
 name = "{name}"
 kind = "software"
-p4runtime = "127.0.0.1:{p4runtime}"
+p4runtime = "{p4runtime}"
 address = "127.0.0.1"
 port = {port}
 lanes = 64
@@ -77,11 +76,8 @@ def start(controller_tls: Path, operator_tls: Path, issue: Callable[..., Path], 
         def start(tenants: str = "") -> Cluster:
             text = tenants
             for name in NAMES:
-                switch = cleanup.enter_context(contextlib.closing(SoftwareSwitch(port=0, threads=1, lanes_max=64)))
-                server = P4RuntimeServer(switch, 0)
-                port = server.start("127.0.0.1:0")
-                cleanup.callback(server.stop)
-                text += SWITCH.format(name=name, p4runtime=port, port=switch.endpoint.port)
+                made = cleanup.enter_context(programmed_switch(lanes_max=64))
+                text += SWITCH.format(name=name, p4runtime=made.p4runtime, port=made.switch.endpoint.port)
             (tmp_path / "cluster.toml").write_text(text)
             loaded = config.load(tmp_path / "cluster.toml")
             drivers = [P4RuntimeSwitch(target, election_id=1) for target in targets_of(loaded.switches)]

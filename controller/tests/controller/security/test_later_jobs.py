@@ -21,10 +21,9 @@ from wiresum import join
 from wiresum.agent import AgentConfig, Dtype, Region, Session
 from wiresum.controller import JoinServer, Limits
 from wiresum.controller.jobs.keys import Keys, KeySequence
-from wiresum.controller.p4runtime import P4RuntimeSwitch, Target, device_config
-from wiresum.switch import SoftwareSwitch
-from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum.controller.p4runtime import P4RuntimeSwitch, Target
 from wiresum_lab.doubles.controller import Attendance, Client, member_of
+from wiresum_lab.doubles.p4runtime_proxy import programmed_switch
 from wiresum_lab.doubles.workers import CIRCLE, DATA, EMPTY, MISSING, QUESTION, RESULT, Misdeeds, Packet, first_round
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
@@ -49,32 +48,13 @@ class Site:
 
     def __init__(self, cleanup: contextlib.ExitStack, *, p4runtime: bool) -> None:
         """`p4runtime`: whether the service is a controller that programs the switch over P4Runtime."""
-        self.switch = cleanup.enter_context(
-            contextlib.closing(SoftwareSwitch(bind=HOST, port=0, threads=1, slots=SLOTS, lanes_max=LANES))
-        )
-        server = self._controller(cleanup) if p4runtime else JoinServer(self.switch, LIMITS)
+        made = cleanup.enter_context(programmed_switch(bind=HOST, slots=SLOTS, lanes_max=LANES))
+        self.switch = made.switch
+        server = _controller(cleanup, made.target) if p4runtime else JoinServer(self.switch, LIMITS)
         self.control = f"{HOST}:{server.start(HOST, 0)}"
         cleanup.callback(server.stop)
         self.client = Client(server.port)
         cleanup.callback(self.client.close)
-
-    def _controller(self, cleanup: contextlib.ExitStack) -> JoinServer:
-        front = P4RuntimeServer(self.switch, 0)
-        cleanup.callback(front.stop)
-        keys = Keys(KeySequence.draw())
-        target = Target(
-            name="leaf",
-            kind="software",
-            p4runtime=f"{HOST}:{front.start(f'{HOST}:0')}",
-            device=0,
-            pipeline=device_config.software(lanes=LANES, slots=SLOTS),
-            address=HOST,
-            port=self.switch.endpoint.port,
-        )
-        driver = cleanup.enter_context(
-            contextlib.closing(P4RuntimeSwitch(target.with_keys(keys.identity), election_id=2))
-        )
-        return JoinServer(driver, LIMITS, keys=keys)
 
     def packets_seen(self) -> int:
         return sum(self.switch.stats().packets.values())
@@ -82,6 +62,12 @@ class Site:
     def wait_taken_in(self, packets: int) -> None:
         """Waits until the switch has counted so many packets since its start, accepted or refused."""
         wait_until(lambda: self.packets_seen() >= packets, f"{packets} packets were taken in")
+
+
+def _controller(cleanup: contextlib.ExitStack, target: Target) -> JoinServer:
+    keys = Keys(KeySequence.draw())
+    driver = P4RuntimeSwitch(target.with_keys(keys.identity), election_id=2)
+    return JoinServer(cleanup.enter_context(contextlib.closing(driver)), LIMITS, keys=keys)
 
 
 @pytest.fixture(params=["controller", "switch with its own service"])
