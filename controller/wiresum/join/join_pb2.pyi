@@ -194,14 +194,16 @@ class Member(_message.Message):
     def __init__(self, job: _Optional[int] = ..., worker: _Optional[int] = ..., token: _Optional[str] = ..., switch_name: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("member", "round_newest", "halted")
+    __slots__ = ("member", "round_newest", "halted", "tensor_newest")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     ROUND_NEWEST_FIELD_NUMBER: _ClassVar[int]
     HALTED_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_NEWEST_FIELD_NUMBER: _ClassVar[int]
     member: Member
     round_newest: int
     halted: Halted
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., round_newest: _Optional[int] = ..., halted: _Optional[_Union[Halted, _Mapping]] = ...) -> None: ...
+    tensor_newest: int
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., round_newest: _Optional[int] = ..., halted: _Optional[_Union[Halted, _Mapping]] = ..., tensor_newest: _Optional[int] = ...) -> None: ...
 
 class Halted(_message.Message):
     __slots__ = ("move_number", "positions", "unasked")
@@ -312,7 +314,7 @@ class Proof(_message.Message):
 class Diagnosis(_message.Message):
     __slots__ = ("workers", "switches", "moving")
     class Worker(_message.Message):
-        __slots__ = ("peer", "tensor_last", "contributions", "heartbeat_age_ms", "left", "uncounted", "switch_name", "sharing")
+        __slots__ = ("peer", "tensor_last", "contributions", "heartbeat_age_ms", "left", "uncounted", "switch_name", "sharing", "tensor_said")
         PEER_FIELD_NUMBER: _ClassVar[int]
         TENSOR_LAST_FIELD_NUMBER: _ClassVar[int]
         CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -321,6 +323,7 @@ class Diagnosis(_message.Message):
         UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
         SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
         SHARING_FIELD_NUMBER: _ClassVar[int]
+        TENSOR_SAID_FIELD_NUMBER: _ClassVar[int]
         peer: Peer
         tensor_last: int
         contributions: int
@@ -329,7 +332,8 @@ class Diagnosis(_message.Message):
         uncounted: bool
         switch_name: str
         sharing: _containers.RepeatedScalarFieldContainer[int]
-        def __init__(self, peer: _Optional[_Union[Peer, _Mapping]] = ..., tensor_last: _Optional[int] = ..., contributions: _Optional[int] = ..., heartbeat_age_ms: _Optional[int] = ..., left: _Optional[bool] = ..., uncounted: _Optional[bool] = ..., switch_name: _Optional[str] = ..., sharing: _Optional[_Iterable[int]] = ...) -> None: ...
+        tensor_said: int
+        def __init__(self, peer: _Optional[_Union[Peer, _Mapping]] = ..., tensor_last: _Optional[int] = ..., contributions: _Optional[int] = ..., heartbeat_age_ms: _Optional[int] = ..., left: _Optional[bool] = ..., uncounted: _Optional[bool] = ..., switch_name: _Optional[str] = ..., sharing: _Optional[_Iterable[int]] = ..., tensor_said: _Optional[int] = ...) -> None: ...
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     MOVING_FIELD_NUMBER: _ClassVar[int]

@@ -18,6 +18,9 @@ void add(TrafficStats& sum, const TrafficStats& more) noexcept {
       case Counter::Sum::kNewestRound:
         if (wire::newer(static_cast<std::uint32_t>(other), static_cast<std::uint32_t>(value))) value = other;
         break;
+      case Counter::Sum::kLatestTensor:
+        value = wire::later_of(value, other);
+        break;
     }
   }
 }

@@ -19,13 +19,13 @@ struct TrafficStats : worker::WorkerStats {
 
 struct Counter {
   /// What becomes of the values of several threads.
-  enum class Sum : std::uint8_t { kAdd, kFirst, kNewestRound };
+  enum class Sum : std::uint8_t { kAdd, kFirst, kNewestRound, kLatestTensor };
   const char* name;
   std::uint64_t TrafficStats::* value;
   Sum sum = Sum::kAdd;
 };
 
-inline constexpr std::array<Counter, 19> kCounters{{
+inline constexpr std::array<Counter, 20> kCounters{{
     {"packets_sent", &TrafficStats::packets_sent},
     {"bytes_sent", &TrafficStats::bytes_sent},
     {"bytes_received", &TrafficStats::bytes_received},
@@ -39,6 +39,7 @@ inline constexpr std::array<Counter, 19> kCounters{{
     {"rto_ns", &TrafficStats::rto_ns, Counter::Sum::kFirst},
     {"window", &TrafficStats::window, Counter::Sum::kFirst},
     {"round_newest", &TrafficStats::round_newest, Counter::Sum::kNewestRound},
+    {"tensor_newest", &TrafficStats::tensor_newest, Counter::Sum::kLatestTensor},
     {"chunks_exact", &TrafficStats::chunks_exact},
     {"chunks_wide", &TrafficStats::chunks_wide},
     {"send_calls", &TrafficStats::send_calls},

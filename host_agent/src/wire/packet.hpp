@@ -52,6 +52,12 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexce
   return static_cast<std::int16_t>(static_cast<std::uint16_t>(a - b)) > 0;
 }
 
+/// The later one of two tags; each is given as 1 more than it is, or as 0 if there is none.
+[[nodiscard]] constexpr std::uint64_t later_of(std::uint64_t a, std::uint64_t b) noexcept {
+  if (a == 0 || b == 0) return a == 0 ? b : a;
+  return is_later_collective(static_cast<std::uint32_t>(b - 1), static_cast<std::uint32_t>(a - 1)) ? b : a;
+}
+
 [[nodiscard]] constexpr std::uint16_t cell_of(std::uint32_t slot, std::uint32_t round) noexcept {
   return static_cast<std::uint16_t>(2 * slot + (round & 1));
 }

@@ -199,6 +199,7 @@ void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
 
 void Worker::contribute(Slot& slot) noexcept {
   const Pending& pending = pending_[slot.collective];
+  stats_.tensor_newest = wire::later_of(stats_.tensor_newest, std::uint64_t{1} + pending.work.tensor);
   slot.exponent_sent = 0;
   if (slot.phase == Phase::kPlanes || slot.phase == Phase::kPlane) {
     const ExactChunk& exact = exact_[static_cast<std::size_t>(&slot - slots_.data())];

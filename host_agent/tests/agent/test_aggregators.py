@@ -18,6 +18,7 @@ from wiresum.agent.errors import (
     WorkerLostError,
 )
 from wiresum.agent.job_membership import JobMembership
+from wiresum.agent.statistics import TrafficStats
 from wiresum.controller import Limits
 from wiresum.controller.driver import SwitchSizes
 from wiresum.join import Admission
@@ -62,7 +63,7 @@ class Worker:
         *,
         job_name: str = "a-job",
         admission: Admission = Admission.QUEUE,
-        progress: Callable[[int], int] = lambda index: index,
+        progress: Callable[[int], TrafficStats] = lambda index: TrafficStats(round_newest=index),
     ) -> None:
         self.host = Host(network)
         self.errors: list[WiresumError] = []
@@ -196,7 +197,7 @@ def test_an_end_before_attend_is_reported_by_attend(network: Network, two: list[
 
 
 def test_each_aggregator_is_told_its_own_rounds(network: Network, two: list[Service]) -> None:
-    worker = Worker(network, config_of(*two), progress=lambda index: 3_000_000 * (index + 1))
+    worker = Worker(network, config_of(*two), progress=lambda index: TrafficStats(round_newest=3_000_000 * (index + 1)))
     network.wait_until(
         lambda: [service.jobs()[0].members.workers[0].round_newest for service in two] == [3_000_000, 6_000_000],
         "both have heard",

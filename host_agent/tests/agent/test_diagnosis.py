@@ -15,6 +15,16 @@ def worker(rank: int, **fields: int | str | list[int] | None) -> messages.Diagno
     return messages.Diagnosis.Worker(peer=peer, **values)  # type: ignore[arg-type]
 
 
+def shared(rank: int, said: int | None, **fields: int | None) -> messages.Diagnosis.Worker:
+    """On the host of ranks 1 and 2."""
+    return worker(rank, sharing=[1, 2], tensor_said=said, **fields)
+
+
+def alone(rank: int, said: int, **fields: int | None) -> messages.Diagnosis.Worker:
+    """Of two on one host, of which no packet leaves it."""
+    return worker(rank, contributions=0, tensor_last=None, sharing=[0, 1], tensor_said=said, **fields)
+
+
 RANK_1 = "rank 1 (10.0.0.1, process 9 on 'host')"
 SIGNED = 0xABCD0000
 """The signature of a collective, which stands above its number."""
@@ -40,13 +50,25 @@ SIGNED = 0xABCD0000
         ),
         ([worker(0, tensor_last=None), worker(1, tensor_last=None)], "all workers have begun collective number 7"),
         (
-            [worker(0), worker(1, tensor_last=6, sharing=[1, 2]), worker(2, tensor_last=6, sharing=[1, 2])],
-            f"{RANK_1}, or another worker of its host, is one collective behind; it was alive 0.3 s ago",
+            [worker(0), shared(1, 7, tensor_last=6), shared(2, SIGNED + 7, tensor_last=6)],
+            f"{RANK_1}, which sends for all workers of its host, is one collective behind; it was alive 0.3 s ago",
         ),
         (
-            [worker(rank, contributions=0, tensor_last=None, sharing=[0, 1]) for rank in range(2)],
-            "which worker lags no switch sees, since all are on one host",
+            [worker(0), shared(2, 7, tensor_last=6), shared(1, SIGNED + 6, tensor_last=6)],
+            f"{RANK_1} is one collective behind; it was alive 0.3 s ago",
         ),
+        (
+            [worker(0), shared(1, None, tensor_last=6), shared(2, None, tensor_last=6)],
+            f"{RANK_1}, which sends for all workers of its host, is one collective behind",
+        ),
+        ([alone(0, 7), alone(1, 5)], f"{RANK_1} is 2 collectives behind; it was alive 0.3 s ago"),
+        (
+            [alone(0, 7), alone(1, SIGNED + 7)],
+            "all workers have begun collective number 7, so none lags: is rank 0 (10.0.0.1, process 9 on 'host'), "
+            "which sums for all of them, held up?",
+        ),
+        ([alone(0, 7), alone(1, 7, heartbeat_age_ms=6000)], f"nothing has been heard of {RANK_1} for 6.0 s"),
+        ([worker(0), worker(1, heartbeat_age_ms=6000)], f"nothing has been heard of {RANK_1} for 6.0 s"),
         (
             [worker(0, contributions=0, sharing=[0, 1]), worker(1, contributions=0, sharing=[0, 1], left=1)],
             f"{RANK_1} has left the job",

@@ -84,7 +84,7 @@ class Member:
     def __init__(self, membership: Membership, round_newest: int = 1) -> None:
         self.membership = membership
         self.errors: list[WiresumError] = []
-        membership.attend(on_ended=self.errors.append, progress=lambda: round_newest)
+        membership.attend(on_ended=self.errors.append, progress=lambda: TrafficStats(round_newest=round_newest))
 
     def wait_ended(self) -> WiresumError:
         wait_until(lambda: bool(self.errors), "the membership hears that the job has ended")
@@ -221,7 +221,7 @@ def test_leave_may_be_called_from_the_callback(server: JoinServer) -> None:
         membership.leave()
         left.set()
 
-    membership.attend(on_ended=leave, progress=lambda: 1)
+    membership.attend(on_ended=leave, progress=lambda: TrafficStats(round_newest=1))
     membership.abort("a reason")
     assert left.wait(PATIENCE_S)
     wait_until(lambda: not threads_of_memberships(), "the thread has ended")
@@ -230,7 +230,7 @@ def test_leave_may_be_called_from_the_callback(server: JoinServer) -> None:
 def test_attending_twice_is_an_error(server: JoinServer, attend: Callable[..., Member]) -> None:
     member = attend(join(config_of(server.port)))
     with pytest.raises(RuntimeError, match="attends already"):
-        member.membership.attend(on_ended=member.errors.append, progress=lambda: 1)
+        member.membership.attend(on_ended=member.errors.append, progress=lambda: TrafficStats(round_newest=1))
 
 
 def test_a_worker_whose_certificate_was_revoked_is_refused_when_it_reconnects(
@@ -253,10 +253,11 @@ WORKER = """
 import os, sys, threading
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.membership import Membership
+from wiresum.agent.statistics import NO_TRAFFIC
 membership = Membership.join(
     AgentConfig(switch=f"127.0.0.1:{sys.argv[1]}"), job_name="a-job", rank=1, world_size=2,
     address="127.0.0.1", port=6000, threads_max=4, lanes_max=100)
-membership.attend(on_ended=lambda error: print(type(error).__name__, flush=True), progress=lambda: 1)
+membership.attend(on_ended=lambda error: print(type(error).__name__, flush=True), progress=lambda: NO_TRAFFIC)
 exec(sys.argv[2])
 """
 

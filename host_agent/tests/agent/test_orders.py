@@ -25,6 +25,7 @@ from wiresum.agent.errors import (
     WorkerLeftError,
 )
 from wiresum.agent.life_table import Event
+from wiresum.agent.statistics import TrafficStats
 from wiresum_lab.doubles.resuming import DataPath, Job, Start
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
 
@@ -277,7 +278,8 @@ def test_one_aggregator_that_hears_it_is_enough(network: Network, gone: list[int
     def join(rank: int) -> Aggregators:
         return Aggregators.join(
             config, job_name="a-job", rank=rank, world_size=2, bind=lambda *_: 5000 + 100 * rank,
-            on_ended=errors[rank].append, progress=lambda _: 1, moving=Halting(), world=Host(network),
+            on_ended=errors[rank].append, progress=lambda _: TrafficStats(round_newest=1), moving=Halting(),
+            world=Host(network),
         )  # fmt: skip
 
     first, second = network.run(*(partial(join, rank) for rank in range(2)))

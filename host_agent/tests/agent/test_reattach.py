@@ -15,6 +15,7 @@ from wiresum.agent.clock import Clock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.membership import Membership
+from wiresum.agent.statistics import TrafficStats
 from wiresum.agent.world import WORLD, World
 from wiresum.controller import JoinServer
 from wiresum.controller.config import SecurityConfig
@@ -56,7 +57,7 @@ def test_workers_reattach_to_each_aggregator_separately(network: Network, tmp_pa
         world_size=1,
         bind=lambda *_: 40_000,
         on_ended=errors.append,
-        progress=lambda _: 1,
+        progress=lambda _: TrafficStats(round_newest=1),
         world=Host(network),
     )
     members = [aggregator.membership for aggregator in aggregators]
@@ -169,7 +170,7 @@ def secure_port(directories: dict[str, Path]) -> Iterator[int]:
 def test_a_worker_with_a_certificate_joins_and_attends(secure_port: int, directories: dict[str, Path]) -> None:
     errors: list[WiresumError] = []
     member = join(config_at(secure_port, directories["worker"]))
-    member.attend(on_ended=errors.append, progress=lambda: 1)
+    member.attend(on_ended=errors.append, progress=lambda: TrafficStats(round_newest=1))
     wait_until(lambda: bool(member.heard or errors), "a heartbeat was answered")
     member.leave()
     assert errors == []

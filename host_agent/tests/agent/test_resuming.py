@@ -13,6 +13,7 @@ from wiresum.agent import absence, life_table, search
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SwitchUnreachableError
 from wiresum.agent.membership import Membership
+from wiresum.agent.statistics import TrafficStats
 from wiresum.controller.jobs import asking
 from wiresum.controller.jobs.job import State
 from wiresum_lab.doubles.resuming import SLOTS, DataPath, FallbackOf, Job, Start
@@ -110,7 +111,7 @@ def of_another_job(network: Network, config: AgentConfig, name: str, errors: lis
         lanes_max=100,
         world=Host(network),
     )
-    member.attend(on_ended=([] if errors is None else errors).append, progress=lambda: 1)
+    member.attend(on_ended=([] if errors is None else errors).append, progress=lambda: TrafficStats(round_newest=1))
     return member
 
 

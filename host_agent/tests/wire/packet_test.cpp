@@ -176,6 +176,14 @@ TEST(Packet, TheLaterCollectiveHasTheLaterNumberWhateverTheSignatures) {
   EXPECT_FALSE(is_later_collective(0, 0x8000));
 }
 
+TEST(Packet, TheLaterOfTwoTagsMayBeMissing) {
+  EXPECT_EQ(later_of(0, 0), 0u);
+  EXPECT_EQ(later_of(1 + 0xFFFF, 0), 1u + 0xFFFF) << "0 is no tag, though the collective 0 is the later one";
+  EXPECT_EQ(later_of(0, 1 + 0xFFFF), 1u + 0xFFFF);
+  EXPECT_EQ(later_of(1 + std::uint64_t{0xABCDFFFF}, 1 + std::uint64_t{0x12340000}), 1u + 0x12340000);
+  EXPECT_EQ(later_of(1 + std::uint64_t{0x12340000}, 1 + std::uint64_t{0xABCDFFFF}), 1u + 0x12340000);
+}
+
 TEST(Packet, CellAlternatesWithTheRound) {
   EXPECT_EQ(cell_of(0, 0), 0);
   EXPECT_EQ(cell_of(0, 1), 1);

@@ -209,6 +209,20 @@ TEST(WorkerDealing, RoundNumbersWrapAround) {
   EXPECT_EQ(rig.worker().stats().round_newest, UINT32_MAX - 2 + 6);
 }
 
+TEST(WorkerDealing, TheLatestCollectiveIsThatWhichItHasSentFor) {
+  Rig rig;
+  EXPECT_EQ(rig.worker().stats().tensor_newest, 0u);
+  for (const std::uint32_t tensor : {0xAAAAFFFEu, 0xBBBBFFFFu, 0xCCCC0000u}) {
+    Integers job(iota(4));
+    job.work.tensor = tensor;
+    ASSERT_TRUE(rig.worker().submit(job.work));
+    EXPECT_NE(rig.worker().stats().tensor_newest, std::uint64_t{1} + tensor);
+    rig.run();
+    EXPECT_EQ(rig.worker().stats().tensor_newest, std::uint64_t{1} + tensor);
+    EXPECT_TRUE(rig.worker().poll_completion().has_value());
+  }
+}
+
 TEST(WorkerDealing, ABarrierIsOneMetaRound) {
   Rig rig;
   Collective barrier;

@@ -84,7 +84,13 @@ class Job:
         self.members: list[Membership] = network.run(*(partial(self._join, rank) for rank in range(len(paths))))
         for member, path in zip(self.members, paths, strict=True):
             halt, move = (path.halt, path.move) if self._can_move else (None, None)
-            member.attend(on_ended=path.errors.append, progress=lambda: 1, traffic=path.traffic, halt=halt, move=move)
+            member.attend(
+                on_ended=path.errors.append,
+                progress=lambda: TrafficStats(round_newest=1),
+                traffic=path.traffic,
+                halt=halt,
+                move=move,
+            )
         self.secret = self.members[0].grant.members_secret
 
     def _join(self, rank: int) -> Membership:

@@ -4,8 +4,10 @@ not share."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,23 @@ def test_a_killed_worker_is_named_whether_it_sums_for_its_host_or_not(
     await_marks(marks, 3)
     cluster.kill(lost)
     cluster.collect(ranks=[rank for rank in range(3) if rank != lost])
+
+
+def is_awaited(rank: int, size: int, marks: Path, late: int) -> None:
+    group = dist.new_group(timeout=timedelta(seconds=3))
+    dist.all_reduce(torch.ones(1000), group=group)
+    if rank == late:
+        await_marks(marks, size - 1)
+        return
+    error = until_it_fails(lambda: dist.all_reduce(torch.ones(1000), group=group))
+    assert re.search(rf"rank {late} \([^)]*\) is one collective behind", str(error)), str(error)
+    (marks / str(rank)).touch()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_worker_that_others_of_its_host_wait_for_is_named(make_cluster: MakeCluster, marks: Path, late: int) -> None:
+    make_cluster(3).run(is_awaited, marks, late)
 
 
 def goes_on(rank: int, size: int, marks: Path) -> bool:

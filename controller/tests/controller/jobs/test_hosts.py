@@ -186,6 +186,16 @@ def test_a_silent_worker_is_not_lost_while_packets_of_its_host_come() -> None:
     assert told.ended.worker.rank == 1
 
 
+def test_each_worker_of_a_stream_says_itself_what_it_has_begun() -> None:
+    made = JobsHarness()
+    workers = run(made, "aab")
+    for worker, said in zip(workers, (0xABCD0007, None, 6), strict=True):
+        made.jobs.beat(worker, 1, made.now, tensor_newest=said)
+    told = report.diagnosis(workers[0].job, {}, made.now, made.jobs.moving).workers
+    assert [worker.tensor_said if worker.HasField("tensor_said") else None for worker in told] == [0xABCD0007, None, 6]
+    assert [list(worker.sharing) for worker in told] == [[0, 1], [0, 1], []]
+
+
 def test_a_job_on_one_host_is_not_idle_though_its_switch_sees_nothing() -> None:
     for hosts, state in (("aa", State.RUNNING), ("ab", State.GONE)):
         made = JobsHarness(SwitchSizes(64, 360, 8), Limits(idle_ms_max=10_000))

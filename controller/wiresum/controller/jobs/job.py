@@ -133,6 +133,8 @@ class Worker:
     heard_at: float = 0.0
     round_newest: int = 0
     """As it says itself: no more than a sign of life."""
+    tensor_newest: int | None = None
+    """The tag of the latest collective that it has begun, as it says itself; None: it has said of none."""
     switch_name: str = ""
     """Its switch, once the job has slots."""
     number: int = 0

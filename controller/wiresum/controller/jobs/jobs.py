@@ -160,8 +160,15 @@ class Jobs:
             self._outputs.append(outputs.Tell(worker, worker.job.ended))
         return worker
 
-    def beat(self, worker: Worker, round_newest: int, now: float, halted: join.Halted | None = None) -> None:
-        worker.heard_at = now
+    def beat(
+        self,
+        worker: Worker,
+        round_newest: int,
+        now: float,
+        halted: join.Halted | None = None,
+        tensor_newest: int | None = None,
+    ) -> None:
+        worker.heard_at, worker.tensor_newest = now, tensor_newest
         worker.contributions = None
         if round_newest != worker.round_newest:
             worker.round_newest = round_newest

@@ -38,6 +38,7 @@ def diagnosis(job: Job, counted: Mapping[str, JobCounters], now: float, moving: 
             uncounted=counters is None,
             switch_name=worker.switch_name,
             sharing=job.lease.sharing_of(worker),
+            tensor_said=worker.tensor_newest,
         )
     return answer
 

@@ -115,7 +115,8 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
 
     def _hear(self, worker: Worker, mailbox: AttendMailbox, heartbeat: join.Heartbeat) -> None:
         halted = heartbeat.halted if heartbeat.HasField("halted") else None
-        self._jobs.beat(worker, heartbeat.round_newest, self._clock(), halted)
+        tensor_newest = heartbeat.tensor_newest if heartbeat.HasField("tensor_newest") else None
+        self._jobs.beat(worker, heartbeat.round_newest, self._clock(), halted, tensor_newest)
         mailbox.pulse(self._jobs.moving.lost(worker.job))
         self._effects.carry_out()
 

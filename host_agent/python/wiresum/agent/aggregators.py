@@ -24,7 +24,7 @@ from wiresum.agent.config import LOCAL, AgentConfig
 from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
-from wiresum.agent.membership import NO_ROUND, Membership
+from wiresum.agent.membership import Membership
 from wiresum.agent.orders import Abort
 from wiresum.agent.search import Fallback
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
@@ -65,7 +65,7 @@ class Aggregators:
         self,
         interruption: Interruption,
         on_ended: Callable[[WiresumError], None],
-        progress: Callable[[int], int | None],
+        progress: Callable[[int], TrafficStats | None],
         traffic: Callable[[int], TrafficStats],
         moving: Moving | None,
         world: World,
@@ -91,7 +91,7 @@ class Aggregators:
         world_size: int,
         bind: Bind,
         on_ended: Callable[[WiresumError], None],
-        progress: Callable[[int], int | None],
+        progress: Callable[[int], TrafficStats | None],
         traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC,
         admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
@@ -103,8 +103,8 @@ class Aggregators:
         it, those before it have been left. Raises a `JoinError`, why the job ended meanwhile, what `bind` raises, or
         what `interruption` says.
 
-        `progress` gives this worker's newest round at the aggregator of that index (None if it is stopped), and
-        `traffic` what went to and came from it. `on_ended` is called at most once, in another thread, when the job has
+        `progress` gives what went to and came from the aggregator of that index for a heartbeat (None if this worker is
+        stopped), and `traffic` at any time. `on_ended` is called at most once, in another thread, when the job has
         ended at any of them for a reason that is not ours. `moving`: what moves the data path to another lease; None:
         nothing does. All of them may be called before this returns. `fallback`: of a job with one aggregator."""
         if config.switch == LOCAL:
@@ -176,7 +176,7 @@ class Aggregators:
         for aggregator in self._joined:
             aggregator.membership.leave()
         self._on_ended = lambda _: None  # the old one refers to our owner, and so do these
-        self._progress, self._traffic = lambda _: NO_ROUND, lambda _: NO_TRAFFIC
+        self._progress, self._traffic = lambda _: NO_TRAFFIC, lambda _: NO_TRAFFIC
         self._moving = None
 
     def _add(self, aggregator: Aggregator) -> None:

@@ -17,6 +17,8 @@ from wiresum.agent.errors import (
 from wiresum.join.trees import packets_behind
 
 _SERIALS = 1 << 16
+UNHEARD_MS = 5000
+"""A worker whose last heartbeat is older may be stopped: they come every half second."""
 
 
 def error_of(ended: messages.JobEnded, job_name: str, where: str) -> WiresumError:
@@ -52,6 +54,8 @@ def describe(diagnoses: Mapping[str, messages.Diagnosis], tensor: int) -> str:
     """
     findings = _laggards(_together(diagnoses.values()), tensor)
     if not findings:
+        findings = _unheard(_together(diagnoses.values()))
+    if not findings:
         findings = [finding for diagnosis in diagnoses.values() for finding in _lagging_switches(diagnosis)]
     if not findings:
         findings = [
@@ -67,7 +71,11 @@ def describe(diagnoses: Mapping[str, messages.Diagnosis], tensor: int) -> str:
     if findings:
         return "; ".join(findings)
     if all(_are_on_one_host(diagnosis.workers) for diagnosis in diagnoses.values()):
-        return "which worker lags no switch sees, since all are on one host: look at each (`py-spy dump --pid ...`)"
+        first = next(worker for diagnosis in diagnoses.values() for worker in diagnosis.workers if _sends(worker))
+        return (
+            f"all workers have begun collective number {tensor % _SERIALS}, so none lags: is "
+            f"{messages.describe_peer(first.peer)}, which sums for all of them, held up?"
+        )
     return (
         f"all workers have begun collective number {tensor % _SERIALS}, so none lags: packets between them and "
         f"{' and '.join(diagnoses)} are lost, or come very slowly"
@@ -89,19 +97,24 @@ def _together(diagnoses: Iterable[messages.Diagnosis]) -> list[messages.Diagnosi
         )
         if (newest := _newest(parts)) is not None:
             worker.tensor_last = newest
+        if (said := _latest(part.tensor_said for part in parts if part.HasField("tensor_said"))) is not None:
+            worker.tensor_said = said
         together.append(worker)
     return together
 
 
 def _newest(workers: Iterable[messages.Diagnosis.Worker]) -> int | None:
     """Of the collectives that they have begun; who has sent nothing has begun none, whatever its field says."""
-    newest: int | None = None
-    for worker in workers:
-        if not worker.contributions or not worker.HasField("tensor_last"):
-            continue
-        if newest is None or _behind(newest, worker.tensor_last) > 0:
-            newest = worker.tensor_last
-    return newest
+    return _latest(worker.tensor_last for worker in workers if worker.contributions and worker.HasField("tensor_last"))
+
+
+def _latest(tensors: Iterable[int]) -> int | None:
+    """Of tags; None if there are none."""
+    latest: int | None = None
+    for tensor in tensors:
+        if latest is None or _behind(latest, tensor) > 0:
+            latest = tensor
+    return latest
 
 
 def _laggards(workers: Sequence[messages.Diagnosis.Worker], tensor: int) -> list[str]:
@@ -111,15 +124,32 @@ def _laggards(workers: Sequence[messages.Diagnosis.Worker], tensor: int) -> list
         peer = messages.describe_peer(worker.peer)
         if worker.left:
             findings.append(f"{peer} has left the job")
+        elif lag := _lag_in_its_own_words(worker, tensor):
+            findings.append(_lags(peer, lag, worker))
         elif worker.uncounted or not _sends(worker) or _are_on_one_host(workers):
             continue
         elif not worker.contributions:
             switch = worker.switch_name or "the switch"
             findings.append(f"nothing of {peer} has reached {switch}: {_why_not_there(worker)}")
+        elif any(_lag_in_its_own_words(other, tensor) for other in workers if other.peer.rank in worker.sharing):
+            continue
         elif lag := _lag(worker, tensor, contributions_most):
-            who = f"{peer}, or another worker of its host," if worker.sharing else peer
-            findings.append(f"{who} is {lag} behind; it was alive {worker.heartbeat_age_ms / 1000:.1f} s ago")
+            who = f"{peer}, which sends for all workers of its host," if worker.sharing else peer
+            findings.append(_lags(who, lag, worker))
     return findings
+
+
+def _lags(who: str, lag: str, worker: messages.Diagnosis.Worker) -> str:
+    return f"{who} is {lag} behind; it was alive {worker.heartbeat_age_ms / 1000:.1f} s ago"
+
+
+def _unheard(workers: Iterable[messages.Diagnosis.Worker]) -> list[str]:
+    """Where no worker lags, one may be stopped that has begun what all others have."""
+    return [
+        f"nothing has been heard of {messages.describe_peer(worker.peer)} for {worker.heartbeat_age_ms / 1000:.1f} s"
+        for worker in workers
+        if worker.heartbeat_age_ms > UNHEARD_MS
+    ]
 
 
 def _sends(worker: messages.Diagnosis.Worker) -> bool:
@@ -168,13 +198,23 @@ def _behind(tensor_last: int, tensor: int) -> int:
     return behind if behind < _SERIALS // 2 else behind - _SERIALS
 
 
+def _lag_in_its_own_words(worker: messages.Diagnosis.Worker, tensor: int) -> str:
+    """Of a worker that shares a stream, which the switch does not see apart; empty if it does not lag."""
+    if not worker.sharing or not worker.HasField("tensor_said"):
+        return ""
+    return _collectives(_behind(worker.tensor_said, tensor))
+
+
 def _lag(worker: messages.Diagnosis.Worker, tensor: int, contributions_most: int) -> str:
     """Empty if it does not lag. A switch that does not remember tags still counts packets, and by those a worker that
     has stopped differs from the others, which wait for it."""
     if not worker.HasField("tensor_last"):
         packets = contributions_most - worker.contributions
         return f"{packets} packet{'s' * (packets > 1)}" if packets else ""
-    behind = _behind(worker.tensor_last, tensor)
+    return _collectives(_behind(worker.tensor_last, tensor))
+
+
+def _collectives(behind: int) -> str:
     if behind <= 0:
         return ""
     return "one collective" if behind == 1 else f"{behind} collectives"

@@ -19,7 +19,6 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import WiresumError
 from wiresum.agent.fallback import Fallback
 from wiresum.agent.joining import Interruption
-from wiresum.agent.membership import NO_ROUND
 from wiresum.agent.statistics import NO_TRAFFIC, Moved, TrafficStats
 from wiresum.agent.way_out import spin_us_of
 from wiresum.agent.world import WORLD, World
@@ -87,7 +86,7 @@ class JobMembership:
                 admission=self._admission,
                 bind=bind,
                 on_ended=lambda error: self._end(error, False),
-                progress=self._round_newest,
+                progress=self._progress,
                 traffic=self._traffic,
                 interruption=self._interruption,
                 moving=self,
@@ -231,12 +230,12 @@ class JobMembership:
         assert self._aggregators is not None, "it has joined"
         return min(one.membership.grant.heartbeat_lost_ms for one in self._aggregators) / 1000
 
-    def _round_newest(self, aggregator: int) -> int | None:
+    def _progress(self, aggregator: int) -> TrafficStats | None:
         """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed, and the
         failure of a collective that nobody waits for. None: the worker does not answer."""
         state = self._ask()
         if not state:
-            return state if state is None else NO_ROUND
+            return None if state is None else NO_TRAFFIC
         error: WiresumError | None = None
         stats = self._states(state)[aggregator]
         if "status" in state:
@@ -246,7 +245,7 @@ class JobMembership:
         _warn_of_lost_digits(stats)
         if error is not None:
             self._end(error, True)
-        return stats.round_newest
+        return stats
 
     def _traffic(self, aggregator: int) -> TrafficStats:
         state = self._ask()

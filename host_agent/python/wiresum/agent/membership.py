@@ -52,8 +52,6 @@ THREAD_END_S_MAX = 0.5
 DIAGNOSE_S_MAX = 1.0
 BEGIN_S_MAX = 5.0
 READY_S_MAX = 1.0
-NO_ROUND = 0
-"""Nothing was sent yet: rounds begin at 1."""
 _BEGINS = (Phase.JOINED, Phase.ATTENDING)
 _HEARD = (Phase.TOLD, Phase.OVER, Phase.LEFT, Phase.INERT)
 """An abort is no news any more."""
@@ -118,7 +116,7 @@ class Membership:
         self._begun = self._has_left = False
         self.heard = 0
         """How often something came from the service over a stream."""
-        self._progress: Callable[[], int | None] = lambda: NO_ROUND
+        self._progress: Callable[[], TrafficStats | None] = lambda: NO_TRAFFIC
         self._on_ended: Callable[[WiresumError], None] | None = None
         """Until it was called."""
         self._abort = abort
@@ -188,15 +186,15 @@ class Membership:
         self,
         *,
         on_ended: Callable[[WiresumError], None],
-        progress: Callable[[], int | None],
+        progress: Callable[[], TrafficStats | None],
         traffic: Callable[[], TrafficStats] = lambda: NO_TRAFFIC,
         halt: Halt | None = None,
         move: Move | None = None,
     ) -> None:
-        """Starts the heartbeats. `progress` gives the newest round of this worker, None if it is stopped and so shall
-        have no connection, and `traffic` what went to and came from the switch; `on_ended` is called at most once, from
-        another thread, when the job has ended for a reason that is not ours. `halt` and `move` are called from that
-        thread; if one raises, the job ends."""
+        """Starts the heartbeats. `progress` gives what went to and came from the switch for each of them, None if this
+        worker is stopped and so shall have no connection, and `traffic` at any time; `on_ended` is called at most once,
+        from another thread, when the job has ended for a reason that is not ours. `halt` and `move` are called from
+        that thread; if one raises, the job ends."""
         with self._lock:
             if self._thread is not None:
                 raise RuntimeError("this membership attends already")
@@ -321,7 +319,7 @@ class Membership:
         self._awake.unwatch()
         self._control.close()
         self._close_fallback()
-        self._progress, self._on_ended = lambda: NO_ROUND, None  # the old ones refer to our owner
+        self._progress, self._on_ended = lambda: NO_TRAFFIC, None  # the old ones refer to our owner
         lifetime.end(self)
         self._has_left = True
 
@@ -433,11 +431,16 @@ class Membership:
         """Runs in gRPC's thread."""
         while (beat := self._newest(stream)) is not None:
             member, halted, counts = beat
-            round_newest = self._progress() if counts else NO_ROUND
-            if round_newest is None:
+            traffic = self._progress() if counts else NO_TRAFFIC
+            if traffic is None:
                 stream.hang_up()
                 return
-            yield messages.Heartbeat(member=member, round_newest=round_newest & 0xFFFFFFFF, halted=halted)
+            yield messages.Heartbeat(
+                member=member,
+                round_newest=traffic.round_newest & 0xFFFFFFFF,
+                halted=halted,
+                tensor_newest=traffic.tensor_newest - 1 if traffic.tensor_newest else None,
+            )
 
     def _newest(self, stream: _Stream) -> tuple[Any, ...] | None:
         """The next heartbeat that is due; None: the stream is over. To end sooner would tell the service that we close

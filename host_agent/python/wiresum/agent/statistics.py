@@ -27,6 +27,8 @@ class TrafficStats:
     rto_ns: int = 0
     window: int = 0
     round_newest: int = 0
+    tensor_newest: int = 0
+    """1 more than the tag of the latest collective that a packet was sent for; 0: none was."""
     chunks_exact: int = 0
     """Packets' worth of floats that block floating point could not carry, and that were therefore summed exactly."""
     chunks_wide: int = 0
