@@ -58,7 +58,9 @@ class AuditLimits:
     refusals_bytes_at_once: int = REFUSALS_BYTES_AT_ONCE
 
 
-_SILENT_IF_OK = frozenset({"GetReport", "ListEnded", "Diagnose", "Prove", "Check", "Watch", "List"})
+_SILENT_IF_OK = frozenset(
+    {"GetReport", "ListEnded", "Diagnose", "Prove", "Check", "Watch", "List", "Capabilities", "Read"}
+)
 """They change nothing, and `wiresum top` asks every second."""
 _GRANTED = frozenset({"OK", "BEGUN", "CANCELLED"})
 """CANCELLED: the caller hung up, as a worker does at the end of an Attend."""

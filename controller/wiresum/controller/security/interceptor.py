@@ -47,6 +47,11 @@ STREAM_MESSAGES_BURST = 100
 Reader = Callable[[], Awaitable[Any]]
 
 
+def message_bytes_max(method: str) -> int:
+    """Of the join service's methods; workers that have halted say where in two of them."""
+    return join.POSITIONS_BYTES_MAX if method in ("Attend", "Join") else join.MESSAGE_BYTES_MAX
+
+
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """All state belongs to the event loop of the server."""
 
@@ -60,14 +65,16 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         is_revoked: Callable[[str], bool] = lambda _serial: False,
         requests_per_second: float = REQUESTS_PER_SECOND,
         requests_burst: int = REQUESTS_BURST,
+        message_bytes_max: Callable[[str], int] = message_bytes_max,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`roles`: a caller needs one of these, by the full name of the service, or of a method that differs. Methods
         of other services do not exist. `refusals`: those of calls are counted there. `is_revoked`: takes a
-        certificate's serial."""
+        certificate's serial. `message_bytes_max`: by the name of the method."""
         self._roles = roles
         self.audit = audit
         self._is_revoked = is_revoked
+        self._message_bytes_max = message_bytes_max
         self.clock = clock
         self._buckets = TokenBuckets(requests_per_second, requests_burst, clock=clock)
         self._shares = Shares(CALLS_AT_ONCE_MAX)
@@ -173,8 +180,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         )
 
     async def parse(self, context: _Context, raw: bytes) -> Any:
-        halted = context.method.name in ("Attend", "Join")
-        bytes_max = join.POSITIONS_BYTES_MAX if halted else join.MESSAGE_BYTES_MAX
+        bytes_max = self._message_bytes_max(context.method.name)
         if len(raw) > bytes_max:
             await context.refuse(
                 "oversized",

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.security.audit import AuditLog
 from wiresum.controller.security.front import CONNECTIONS_MAX, Front
-from wiresum.controller.security.interceptor import REQUESTS_BURST, Interceptor
+from wiresum.controller.security.interceptor import Interceptor
 from wiresum.controller.security.names import OPERATOR, ROLES, WORKER
 from wiresum.controller.security.revocation import Revocations
 from wiresum.join import POSITIONS_BYTES_MAX
@@ -55,11 +55,11 @@ class Security:
         self,
         config: SecurityConfig | None = None,
         listener: socket.socket | None = None,
-        *,
-        requests_burst: int = REQUESTS_BURST,
+        served: Mapping[str, frozenset[str]] = SERVED,
+        **calls: Any,
     ) -> None:
-        """`listener`: as for `Front`. `requests_burst`: as for `Interceptor`. Raises `CredentialsError` for the list of
-        revoked certificates."""
+        """`listener`: as for `Front`. `served`, `calls`: roles and bounds, as for `Interceptor`. Raises
+        `CredentialsError` for the list of revoked certificates."""
         self._config = config or SecurityConfig()
         self.revocations = Revocations(self._config.tls)
         self.audit = AuditLog(self._config.audit)
@@ -67,12 +67,7 @@ class Security:
         """Calls and connections that were refused, by reason: those of `Interceptor`, and connections."""
         self.front = Front(self.refusals, listener=listener)
         self.interceptor = Interceptor(
-            SERVED,
-            self.audit,
-            self.front,
-            self.refusals,
-            is_revoked=self.revocations.has,
-            requests_burst=requests_burst,
+            served, self.audit, self.front, self.refusals, is_revoked=self.revocations.has, **calls
         )
 
     @contextlib.asynccontextmanager

@@ -5,9 +5,8 @@ and costs little as a coroutine. The switch's state is used in one other thread 
 threads. So requests are strictly serial, as the specification wants (section 12.1). Arbitration is decided in that same
 thread: no update of an old primary is made after the new one was told that it is the primary.
 
-Bounds: on the size of a request, streams, concurrent calls, entries, and the notifications that wait for a controller
-(one that does not read them loses its stream). The caller's role is checked before its call is read. Calls without a
-first message are bounded in number and time; one too many ends the oldest.
+Bounds: on the size of a request, streams, entries, and the notifications that wait for a controller (one that does not
+read them loses its stream). Who may call, and how often, is checked as for the join service.
 """
 
 from __future__ import annotations
@@ -20,23 +19,22 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
-from finsy.proto import p4r, rpc_code, rpc_status
-from google.protobuf.message import DecodeError
+from finsy.proto import p4r, p4r_grpc, rpc_code, rpc_status
 
 from wiresum.controller import DriverError
+from wiresum.controller.config import SecurityConfig
 from wiresum.controller.p4runtime import versions
-from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, Front, Revocations, Shares, identify
+from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, ROLES, Security
 from wiresum.switch.p4runtime.arbitration import DEFAULT_ROLE_ONLY, Arbitration, Stream
 from wiresum.switch.p4runtime.device import GetConfig, SetConfig, SoftwareDevice
 from wiresum.switch.p4runtime.mailbox import Mailbox
 from wiresum.switch.p4runtime.refusal import Refusal, denied, exhausted, invalid, not_found, unimplemented
-from wiresum.switch.p4runtime.silent_calls import SilentCalls
 from wiresum.switch.software_switch import SoftwareSwitch
 
 log = logging.getLogger(__name__)
@@ -46,11 +44,8 @@ REQUEST_BYTES_MAX = 4 << 20
 """Full tables are less than a megabyte."""
 UPDATES_MAX = 16_384
 """Updates in one Write."""
-CALLS_MAX = 1024
-"""Calls at a time, streams among them. Callers share them as those of the join service share theirs."""
-SILENT_MAX = 64
-"""Calls without a first message."""
-FIRST_MESSAGE_S_MAX = 5.0
+REQUESTS_PER_SECOND, REQUESTS_BURST = 10_000.0, 10_000
+"""A controller may ask as fast as it is answered."""
 NOTIFICATIONS_MAX = 256
 ENTITIES_MAX = 65_536
 """Entities in the answers to one Read: more than there are, if each is asked for once."""
@@ -76,8 +71,13 @@ _OPTIONS = (
     *CONNECTION_OPTIONS,
 )
 
-WRITERS, READERS, EVERYBODY = (CONTROLLER,), (CONTROLLER, OPERATOR), ()
-"""Roles of certificates."""
+SERVED = {
+    "p4.v1.P4Runtime": frozenset({CONTROLLER}),
+    "p4.v1.P4Runtime/GetForwardingPipelineConfig": frozenset({CONTROLLER, OPERATOR}),
+    "p4.v1.P4Runtime/Read": frozenset({CONTROLLER, OPERATOR}),
+    "p4.v1.P4Runtime/Capabilities": frozenset(ROLES),
+}
+"""Who may call what, by role. Even reading needs one: entries hold the jobs' keys."""
 
 T = TypeVar("T")
 
@@ -85,16 +85,13 @@ T = TypeVar("T")
 class P4RuntimeServer:
     """Serves a switch from `start` to `stop`."""
 
-    def __init__(
-        self, switch: SoftwareSwitch, device_id: int = 0, *, first_message_s_max: float = FIRST_MESSAGE_S_MAX
-    ) -> None:
+    def __init__(self, switch: SoftwareSwitch, device_id: int = 0) -> None:
         self._switch, self._device_id = switch, device_id
-        self._silent = SilentCalls(SILENT_MAX, first_message_s_max)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="wiresum-p4runtime", daemon=True)
         self._server: Any = None
         self._service: P4RuntimeService | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self.security: Security | None = None
         self._listening = contextlib.AsyncExitStack()
         self._heard_at = 0.0
 
@@ -134,17 +131,18 @@ class P4RuntimeServer:
         self._loop.close()
 
     async def _start(self, address: str, tls: Path | None, *, insecure: bool) -> int:
-        self._server = grpc.aio.server(options=_OPTIONS)
-        front, revocations = Front(), Revocations(tls)
-        self._service = P4RuntimeService(self._switch, self._device_id, revocations, front, self._silent)
-        self._server.add_generic_rpc_handlers((self._service.handlers(),))
-        port = await self._listening.enter_async_context(
-            front.listening(self._server, address, tls=tls, insecure=insecure)
+        self.security = Security(
+            SecurityConfig(tls=tls, insecure=insecure),
+            served=SERVED,
+            requests_per_second=REQUESTS_PER_SECOND,
+            requests_burst=REQUESTS_BURST,
+            message_bytes_max=lambda _method: REQUEST_BYTES_MAX,
         )
+        self._server = grpc.aio.server(options=_OPTIONS, interceptors=[self.security.interceptor])
+        self._service = P4RuntimeService(self._switch, self._device_id)
+        p4r_grpc.add_P4RuntimeServicer_to_server(self._service, self._server)  # type: ignore[arg-type]
+        port = await self._listening.enter_async_context(self.security.listening(self._server, address))
         await self._server.start()
-        self._watching = asyncio.create_task(
-            revocations.watch(lambda: None, lambda: front.end_revoked(revocations.has))
-        )
         return port
 
     async def _stop(self) -> None:
@@ -166,20 +164,9 @@ class P4RuntimeServer:
 class P4RuntimeService:
     """The methods of p4runtime.proto, in one event loop."""
 
-    def __init__(
-        self,
-        switch: SoftwareSwitch,
-        device_id: int,
-        revocations: Revocations,
-        front: Front,
-        silent: SilentCalls,
-    ) -> None:
+    def __init__(self, switch: SoftwareSwitch, device_id: int) -> None:
         self._device_id = device_id
-        self._revocations = revocations
-        self._front = front
         self._loop = asyncio.get_running_loop()
-        self._shares = Shares(CALLS_MAX)
-        self._silent = silent
         self._worker = concurrent.futures.ThreadPoolExecutor(1, "wiresum-p4runtime-device")
         # Only in the worker's thread:
         self._device = SoftwareDevice(switch)
@@ -187,61 +174,6 @@ class P4RuntimeService:
 
     def close(self) -> None:
         self._worker.shutdown(wait=True, cancel_futures=True)
-
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """Serves all methods as streams: gRPC would read the message of a unary call before its caller can be checked.
-        They look the same on the wire."""
-        methods = {
-            "Capabilities": (self.Capabilities, EVERYBODY, p4r.CapabilitiesRequest),
-            "SetForwardingPipelineConfig": (self.SetForwardingPipelineConfig, WRITERS, SetConfig),
-            "GetForwardingPipelineConfig": (self.GetForwardingPipelineConfig, READERS, GetConfig),
-            "Write": (self.Write, WRITERS, p4r.WriteRequest),
-            "Read": (self.Read, READERS, p4r.ReadRequest),
-            "StreamChannel": (self.StreamChannel, WRITERS, p4r.StreamMessageRequest),
-        }
-        handlers = {
-            name: grpc.stream_stream_rpc_method_handler(
-                self._guarded(method, roles), _parse(kind), lambda message: message.SerializeToString()
-            )
-            for name, (method, roles, kind) in methods.items()
-        }
-        return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", handlers)
-
-    def _guarded(self, method: Callable[[Any, Any], Awaitable[Any]], roles: Sequence[str]) -> Callable[[Any, Any], Any]:
-        """Calls `method` with the first message if the caller may call it."""
-
-        async def serve(_requests: object, context: Any) -> None:
-            with contextlib.ExitStack() as call:
-                try:
-                    self._admit(context, roles, call)
-                    first = await self._silent.first_message(context)
-                    if first is None:
-                        raise _NO_MESSAGE
-                except Refusal as refused:
-                    await _refuse(context, refused)
-                answer = await method(first, context)
-                if answer is not None:
-                    await context.write(answer)
-
-        return serve
-
-    def _admit(self, context: Any, roles: Sequence[str], call: contextlib.ExitStack) -> None:
-        """Even reading needs a role: entries hold the jobs' keys. `call`: what ends with it."""
-        who = identify(self._front.peer_of(context.peer()), context.auth_context())
-        call.enter_context(self._front.calling(context.peer()))
-        if self._revocations.has(who.serial):
-            raise denied(f"the certificate of {who} was revoked: ask its issuer for another")
-        if roles and not who.has_role(*roles):
-            raise denied(
-                f"the certificate of {who} has none of the roles {', '.join(roles)}: `wiresum ca issue` gives them"
-            )
-        parties = who.parties
-        if (full := self._shares.full(parties)) is not None:
-            raise exhausted(self._shares.why_full(full, "calls in progress"))
-        if why := self._front.prove(context.peer(), who):
-            raise exhausted(why)
-        self._shares.take(parties)
-        call.callback(self._shares.give_back, parties)
 
     async def Capabilities(self, request: p4r.CapabilitiesRequest, context: Any) -> p4r.CapabilitiesResponse:  # noqa: N802
         if request.device_id:
@@ -300,11 +232,11 @@ class P4RuntimeService:
         while some := list(itertools.islice(entities, ENTITIES_A_RESPONSE)):
             await context.write(p4r.ReadResponse(entities=some))
 
-    async def StreamChannel(self, first: p4r.StreamMessageRequest, context: Any) -> None:  # noqa: N802
+    async def StreamChannel(self, _messages: object, context: Any) -> None:  # noqa: N802
         mailbox = Mailbox(NOTIFICATIONS_MAX)
         stream = Stream(lambda update: self._post(mailbox, update))
         await self._answer(context, lambda: self._arbitration.open(stream))
-        reader = asyncio.create_task(self._read_stream(stream, first, mailbox, context))
+        reader = asyncio.create_task(self._read_stream(stream, mailbox, context))
         try:
             while (message := await mailbox.get()) is not None:
                 await context.write(message)
@@ -317,16 +249,12 @@ class P4RuntimeService:
 
     # Streams.
 
-    async def _read_stream(
-        self, stream: Stream, first: p4r.StreamMessageRequest, mailbox: Mailbox, context: Any
-    ) -> None:
+    async def _read_stream(self, stream: Stream, mailbox: Mailbox, context: Any) -> None:
         """Until the controller closes its side, or is gone."""
-        message: Any = first
         try:
-            while message is not grpc.aio.EOF:
+            while (message := await context.read()) is not grpc.aio.EOF:
                 if error := await self._do(functools.partial(self._hear, stream, message)):
                     mailbox.put(error)
-                message = await context.read()
         except Refusal as refusal:
             mailbox.close(refusal)
         except Exception as error:
@@ -334,10 +262,8 @@ class P4RuntimeService:
         finally:
             mailbox.close()
 
-    def _hear(self, stream: Stream, message: p4r.StreamMessageRequest | None) -> p4r.StreamMessageResponse | None:
+    def _hear(self, stream: Stream, message: p4r.StreamMessageRequest) -> p4r.StreamMessageResponse | None:
         """In the worker's thread. Returns an error for the stream, or raises a `Refusal` that ends it."""
-        if message is None:
-            raise _NO_MESSAGE
         kind = message.WhichOneof("update")
         if kind == "arbitration":
             self._arbitration.update(stream, message.arbitration)
@@ -374,21 +300,6 @@ class P4RuntimeService:
             raise not_found(DEFAULT_ROLE_ONLY)
         if not self._arbitration.may_write(request.election_id):
             raise denied("only the primary controller may write: open a stream, and send a higher election id")
-
-
-_NO_MESSAGE = invalid("these bytes are no message of P4Runtime")
-
-
-def _parse(kind: Any) -> Callable[[bytes], Any]:
-    """Gives None for malformed bytes, for which gRPC would log a traceback."""
-
-    def parse(content: bytes) -> Any:
-        try:
-            return kind.FromString(content)
-        except DecodeError:
-            return None
-
-    return parse
 
 
 async def _refuse(context: Any, refused: Refusal) -> NoReturn:
