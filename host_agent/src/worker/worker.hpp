@@ -118,8 +118,8 @@ struct WorkerStats {
   std::uint64_t window = 0;
   std::uint64_t round_newest = 0;   // the newest round any slot has used: 32 bits, in serial arithmetic
   std::uint64_t tensor_newest = 0;  // 1 more than the tag of the latest collective that was sent for; 0: none was
-  std::uint64_t chunks_exact = 0;  // of floats in blocks, or with a fixed scale, that were summed again exactly
-  std::uint64_t chunks_wide = 0;   // with an element that lost more than it may, since they were not
+  std::uint64_t chunks_exact = 0;   // of floats in blocks, or with a fixed scale, that were summed again exactly
+  std::uint64_t chunks_wide = 0;    // with an element that lost more than it may, since they were not
 };
 
 class Worker {
