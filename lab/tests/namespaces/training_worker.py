@@ -1,0 +1,54 @@
+"""One worker of test_hosts.py: a training in which each step depends on every sum before, and each sum is checked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import wiresum.torch
+from wiresum.agent import WorkerLostError
+
+ELEMENTS = 50_000
+
+
+def gradient(weights: torch.Tensor, rank: int, step: int) -> torch.Tensor:
+    """Small integers, so that sums are exact; every worker can compute those of all."""
+    return (7 * weights + rank + step) % 5
+
+
+def train(rank: int, size: int, steps: Path) -> dict[str, int]:
+    """Until a worker is lost, or a sum is wrong. The file `steps` says how far it has come."""
+    weights = torch.arange(float(ELEMENTS)) % 64
+    step = 0
+    try:
+        while True:
+            gradients = torch.stack([gradient(weights, each, step) for each in range(size)])
+            total = gradients[rank].clone()
+            dist.all_reduce(total)
+            if not total.equal(gradients.sum(dim=0)):
+                return {"wrong": step}
+            weights = (weights + total) % 64
+            step += 1
+            steps.write_text(f"{step}\n")
+    except RuntimeError as error:
+        if not isinstance(error.__cause__, WorkerLostError):
+            raise
+        return {"steps": step, "lost": error.__cause__.rank}
+
+
+def main() -> None:
+    folder, rank, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    wiresum.torch.register()
+    dist.init_process_group("wiresum", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    report = train(rank, size, folder / f"steps{rank}")
+    stats = wiresum.torch.stats()
+    assert stats.network is not None
+    print(json.dumps(report | {"sharing": stats.network.sharing, "service": stats.service}))
+
+
+if __name__ == "__main__":
+    main()
