@@ -45,6 +45,7 @@ def example_report() -> join.Report:
         results=50,
         age_seconds=12.5,
         workers=workers,
+        streams=1,
     )
     queued = join.JobReport(name="next", state="queued", world_size=4, joined=4, queue_position=1)
     switch = join.SwitchReport(
@@ -106,6 +107,7 @@ def test_a_report_is_exported(serving: Serve) -> None:
     assert (night, 50.0 * 360 * 4) in found["wiresum_job_summed_bytes_total"]
     assert (night, 1.0) in found["wiresum_job_heartbeat_age_seconds"]
     assert (night, 1.0) in found["wiresum_job_contributions_behind"]
+    assert (night, 1.0) in found["wiresum_job_streams"]
     assert ({"job_name": "next", "switch": ""}, 1.0) in found["wiresum_job_queue_position"]
     assert found["wiresum_jobs"] == [({"state": "queued"}, 1.0), ({"state": "running"}, 1.0)]
     assert found["wiresum_switch_up"] == [({"switch": "rack1"}, 1.0)]

@@ -388,6 +388,7 @@ GAUGES: dict[str, tuple[str, Callable[[join.JobReport], float | None]]] = {
     "switches": ("Switches of the job's tree.", lambda job: len(job.switches)),
     "workers": ("Workers that the job has when it is complete.", lambda job: job.world_size),
     "workers_joined": ("Workers that have asked to join.", lambda job: job.joined),
+    "streams": ("Streams that its workers send: those of one host share one.", lambda job: job.streams),
     "slots": ("Slots of the job's lease.", lambda job: job.slots),
     "queue_position": ("Place in the queue for slots; 1 is the next, 0 not in it.", lambda job: job.queue_position),
     "age_seconds": ("Since the first worker asked.", lambda job: job.age_seconds),

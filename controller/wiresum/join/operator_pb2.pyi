@@ -98,7 +98,7 @@ class JobReport(_message.Message):
     def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ..., switch_name: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., queue_position: _Optional[int] = ..., waiting: _Optional[str] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerReport, _Mapping]]] = ..., caller: _Optional[str] = ..., uncounted: _Optional[bool] = ..., switches: _Optional[_Iterable[_Union[_join_pb2.NodeReport, _Mapping]]] = ..., moves: _Optional[int] = ..., streams: _Optional[int] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
-    __slots__ = ("peer", "endpoint", "state", "heartbeat_age_ms", "contributions", "tensor_last", "switch_name", "certificate_expires_at")
+    __slots__ = ("peer", "endpoint", "state", "heartbeat_age_ms", "contributions", "tensor_last", "switch_name", "certificate_expires_at", "tensor_said")
     PEER_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,7 @@ class WorkerReport(_message.Message):
     TENSOR_LAST_FIELD_NUMBER: _ClassVar[int]
     SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_SAID_FIELD_NUMBER: _ClassVar[int]
     peer: _join_pb2.Peer
     endpoint: _join_pb2.Endpoint
     state: str
@@ -115,7 +116,8 @@ class WorkerReport(_message.Message):
     tensor_last: int
     switch_name: str
     certificate_expires_at: float
-    def __init__(self, peer: _Optional[_Union[_join_pb2.Peer, _Mapping]] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., state: _Optional[str] = ..., heartbeat_age_ms: _Optional[int] = ..., contributions: _Optional[int] = ..., tensor_last: _Optional[int] = ..., switch_name: _Optional[str] = ..., certificate_expires_at: _Optional[float] = ...) -> None: ...
+    tensor_said: int
+    def __init__(self, peer: _Optional[_Union[_join_pb2.Peer, _Mapping]] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., state: _Optional[str] = ..., heartbeat_age_ms: _Optional[int] = ..., contributions: _Optional[int] = ..., tensor_last: _Optional[int] = ..., switch_name: _Optional[str] = ..., certificate_expires_at: _Optional[float] = ..., tensor_said: _Optional[int] = ...) -> None: ...
 
 class SwitchReport(_message.Message):
     __slots__ = ("name", "kind", "state", "trouble", "slots_total", "slots_free", "jobs", "jobs_max", "lanes_max", "endpoint", "stray_packets", "parent", "part_of", "room", "room_taken", "uncounted", "software_version", "program_version")

@@ -73,6 +73,26 @@ def test_the_lagging_worker_is_named() -> None:
     assert "the others wait for rank 1 (10.0.0.1, process 101 on 'host1')" in finding.what
 
 
+def test_of_workers_that_share_a_stream_the_one_is_named_that_has_begun_less() -> None:
+    report = healthy()
+    report.jobs[0].workers.add().CopyFrom(report.jobs[0].workers[1])
+    for rank, said in enumerate((0xABCD0000, 0xFFFF, 0x12340000)):
+        worker = report.jobs[0].workers[rank]
+        worker.peer.rank, worker.tensor_said, worker.contributions = rank, said, 500 - (rank > 0)
+    (finding,) = findings(report)
+    assert "the others wait for rank 1 " in finding.what
+    report.jobs[0].workers[1].tensor_said = 0
+    assert len(findings(report)) == 2, "nobody knows which of the two"
+
+
+def test_a_job_on_one_host_is_not_said_to_sum_nothing() -> None:
+    report = healthy()
+    report.jobs[0].streams = 1
+    (finding,) = findings(report)
+    assert (finding.level, finding.check) == (Level.OK, "health")
+    assert "on one host: no switch sees their sums" in finding.what
+
+
 def answered(report: join.Report, count: int) -> join.Report:
     """The same moment later: the switch has answered single workers so often, and no result came."""
     asked = copy.deepcopy(report)

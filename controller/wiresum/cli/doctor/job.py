@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from wiresum.agent.diagnosis import latest
 from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
 from wiresum.cli.rates import HEARTBEAT_LATE_MS, REFUSED, Sample, key_of, rates_of
 from wiresum.cli.text import counted
@@ -46,6 +47,8 @@ def _not_there(name: str, report: join.Report) -> Finding:
 
 
 def _healthy(job: join.JobReport, before: Sample, now: Sample) -> Finding:
+    if job.state == "running" and job.streams == 1 < job.world_size:
+        return ok("health", f"'{job.name}' is running, {job.joined} workers, on one host: no switch sees their sums")
     rates = rates_of(before, now).get(key_of(job))
     if job.state == "running" and rates is not None and not rates.results:
         watched_s = now.taken_at - before.taken_at
@@ -216,8 +219,12 @@ def _stuck_since(job: join.JobReport, before: Sample) -> join.JobReport | None:
 
 
 def _behind(job: join.JobReport) -> set[int]:
+    """Workers of which the switch has fewer packets. Of those that share a stream, those that have begun less."""
     newest = max((worker.contributions for worker in job.workers), default=0)
-    return {worker.peer.rank for worker in job.workers if worker.contributions < newest}
+    behind = [worker for worker in job.workers if worker.contributions < newest]
+    said = latest(worker.tensor_said for worker in job.workers if worker.HasField("tensor_said"))
+    late = [worker for worker in behind if worker.HasField("tensor_said") and worker.tensor_said != said]
+    return {worker.peer.rank for worker in late or behind}
 
 
 def _packets(job: join.JobReport) -> Iterator[Finding]:

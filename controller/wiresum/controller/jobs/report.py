@@ -182,6 +182,7 @@ def _worker(worker: Worker, counted: Mapping[str, JobCounters], now: float) -> j
         tensor_last=_tensor_last(counters, worker.number),
         switch_name=worker.switch_name,
         certificate_expires_at=worker.certificate_expires_at,
+        tensor_said=worker.tensor_newest,
     )
 
 

@@ -97,7 +97,7 @@ def _together(diagnoses: Iterable[messages.Diagnosis]) -> list[messages.Diagnosi
         )
         if (newest := _newest(parts)) is not None:
             worker.tensor_last = newest
-        if (said := _latest(part.tensor_said for part in parts if part.HasField("tensor_said"))) is not None:
+        if (said := latest(part.tensor_said for part in parts if part.HasField("tensor_said"))) is not None:
             worker.tensor_said = said
         together.append(worker)
     return together
@@ -105,10 +105,10 @@ def _together(diagnoses: Iterable[messages.Diagnosis]) -> list[messages.Diagnosi
 
 def _newest(workers: Iterable[messages.Diagnosis.Worker]) -> int | None:
     """Of the collectives that they have begun; who has sent nothing has begun none, whatever its field says."""
-    return _latest(worker.tensor_last for worker in workers if worker.contributions and worker.HasField("tensor_last"))
+    return latest(worker.tensor_last for worker in workers if worker.contributions and worker.HasField("tensor_last"))
 
 
-def _latest(tensors: Iterable[int]) -> int | None:
+def latest(tensors: Iterable[int]) -> int | None:
     """Of tags; None if there are none."""
     latest: int | None = None
     for tensor in tensors:
