@@ -13,7 +13,6 @@ import pytest
 from wiresum import join
 from wiresum_lab.laboratory import CONTROLLERS, Job, Laboratory
 from wiresum_lab.patience import PATIENCE_S
-from wiresum_lab.processes import wait_until
 from wiresum_lab.processes import wiresum as command
 
 pytestmark = pytest.mark.timeout(300)
@@ -99,56 +98,3 @@ def test_in_the_documented_order_jobs_run_on_and_new_ones_begin(older: Laborator
     assert checked.returncode == 0 and "nothing is left to do" in checked.stdout, checked.stdout
     goes_on_after(1, older, job)
     job.finish()
-
-
-@pytest.mark.nightly
-def test_controllers_before_all_switches_disturb_no_job_and_a_new_one_waits_for_the_first_switch(
-    older: Laboratory,
-) -> None:
-    job = older.job("through")
-    stays = older.jobs_at()["through"]
-    upgrade_controllers(older)
-    older.await_switches("outdated")
-    said = [switch.trouble for switch in older.operator.report().switches]
-    assert all("has wiresum 0.0.9, switch program 1" in text and ": upgrade the switch, and" in text for text in said)
-    assert f"{stays}, software, outdated (" in run(older, "jobs").stdout
-    for asking in ("check", "plan"):
-        asked = command("controller", asking, "--config", str(older.folder / "active.toml"))
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("has wiresum 0.0.9, switch program 1, and this controller wiresum") == 2, done.stdout
-    new = older.start_job("new")
-    older.await_report(
-        lambda report: any("upgrade the switch" in each.waiting for each in report.jobs if each.name == "new"),
-        "the new job waits, and says why",
-    )
-    goes_on_after(0, older, job)
-    restart(older, other_than(stays))
-    wait_until(new.steps, "the new job sums, without another start of a controller", meanwhile=new.check)
-    restart(older, stays)
-    older.await_switches("ready")
-    job.goes_on()
-    logs = "".join(older.log_of(name).read_text() for name in CONTROLLERS)
-    assert 1 <= logs.count(f"effects: {stays} failed to hold what it should") <= 4, "not again each second"
-    for each in (job, new):
-        each.finish()
-
-
-@pytest.mark.nightly
-def test_a_switch_that_is_upgraded_before_the_controllers_under_its_job_is_named_and_the_job_moves(
-    tmp_path: Path,
-) -> None:
-    with Laboratory(tmp_path) as laboratory:
-        job = laboratory.job("through")
-        at = laboratory.jobs_at()["through"]
-        laboratory.release = NEWER
-        restart(laboratory, at)
-        report = laboratory.await_report(lambda report: state_of(report, at) == "outdated", "the new switch is named")
-        (said,) = [switch.trouble for switch in report.switches if switch.trouble]
-        assert "upgrade the controllers, and start them again" in said
-        goes_on_after(1, laboratory, job)
-        assert laboratory.jobs_at()["through"] == other_than(at)
-        laboratory.release = ()
-        restart(laboratory, at)
-        laboratory.await_switches("ready")
-        job.finish()
