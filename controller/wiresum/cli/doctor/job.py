@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from wiresum.agent.diagnosis import latest
+from wiresum.agent.diagnosis import collectives_behind, latest
 from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
 from wiresum.cli.rates import HEARTBEAT_LATE_MS, REFUSED, Sample, key_of, rates_of
 from wiresum.cli.text import counted
@@ -223,7 +223,11 @@ def _behind(job: join.JobReport) -> set[int]:
     newest = max((worker.contributions for worker in job.workers), default=0)
     behind = [worker for worker in job.workers if worker.contributions < newest]
     said = latest(worker.tensor_said for worker in job.workers if worker.HasField("tensor_said"))
-    late = [worker for worker in behind if worker.HasField("tensor_said") and worker.tensor_said != said]
+    late = [
+        worker
+        for worker in behind
+        if said is not None and worker.HasField("tensor_said") and collectives_behind(worker.tensor_said, said) > 0
+    ]
     return {worker.peer.rank for worker in late or behind}
 
 

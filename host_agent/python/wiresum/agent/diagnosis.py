@@ -110,11 +110,11 @@ def _newest(workers: Iterable[messages.Diagnosis.Worker]) -> int | None:
 
 def latest(tensors: Iterable[int]) -> int | None:
     """Of tags; None if there are none."""
-    latest: int | None = None
+    newest: int | None = None
     for tensor in tensors:
-        if latest is None or _behind(latest, tensor) > 0:
-            latest = tensor
-    return latest
+        if newest is None or collectives_behind(newest, tensor) > 0:
+            newest = tensor
+    return newest
 
 
 def _laggards(workers: Sequence[messages.Diagnosis.Worker], tensor: int) -> list[str]:
@@ -192,8 +192,8 @@ def _silent_switches(diagnoses: Iterable[messages.Diagnosis]) -> list[str]:
     return [f"{name} does not say what it has counted" for name in names]
 
 
-def _behind(tensor_last: int, tensor: int) -> int:
-    """How many collectives lie between; negative if `tensor` is the older one."""
+def collectives_behind(tensor_last: int, tensor: int) -> int:
+    """How many collectives lie between two tags; negative if `tensor` is the older one."""
     behind = (tensor - tensor_last) % _SERIALS
     return behind if behind < _SERIALS // 2 else behind - _SERIALS
 
@@ -202,7 +202,7 @@ def _lag_in_its_own_words(worker: messages.Diagnosis.Worker, tensor: int) -> str
     """Of a worker that shares a stream, which the switch does not see apart; empty if it does not lag."""
     if not worker.sharing or not worker.HasField("tensor_said"):
         return ""
-    return _collectives(_behind(worker.tensor_said, tensor))
+    return _collectives(collectives_behind(worker.tensor_said, tensor))
 
 
 def _lag(worker: messages.Diagnosis.Worker, tensor: int, contributions_most: int) -> str:
@@ -211,7 +211,7 @@ def _lag(worker: messages.Diagnosis.Worker, tensor: int, contributions_most: int
     if not worker.HasField("tensor_last"):
         packets = contributions_most - worker.contributions
         return f"{packets} packet{'s' * (packets > 1)}" if packets else ""
-    return _collectives(_behind(worker.tensor_last, tensor))
+    return _collectives(collectives_behind(worker.tensor_last, tensor))
 
 
 def _collectives(behind: int) -> str:
