@@ -52,9 +52,9 @@ class ProgrammedSwitch:
 def programmed_switch(device: int = 0, *, tls: Path | None = None, **settings: Any) -> Iterator[ProgrammedSwitch]:
     """Without a program at first. `settings`: of the `SoftwareSwitch`."""
     with contextlib.closing(SoftwareSwitch(**{"port": 0, "threads": 1, **settings})) as switch:
-        server = P4RuntimeServer(switch, device)
+        server = P4RuntimeServer(switch, device, tls=tls)
         try:
-            yield ProgrammedSwitch(switch, f"127.0.0.1:{server.start('127.0.0.1:0', tls=tls)}", device)
+            yield ProgrammedSwitch(switch, f"127.0.0.1:{server.start(port=0)}", device)
         finally:
             server.stop()
 

@@ -51,7 +51,7 @@ class Served:
         self.switch = cleanup.enter_context(closing(SoftwareSwitch(port=0, threads=1, slots=64, lanes_max=4)))
         self.server = P4RuntimeServer(self.switch, DEVICE)
         cleanup.callback(self.server.stop)
-        self.address = f"127.0.0.1:{self.server.start('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self.server.start(port=0)}"
 
     def connect(self, channel: grpc.Channel | None = None) -> Controller:
         return self._cleanup.enter_context(closing(Controller(self.address, DEVICE, channel=channel)))
@@ -218,7 +218,7 @@ def test_groups_and_metadata_are_bounded(programmed: Controller) -> None:
 def test_a_port_in_use_is_an_error_that_says_so(served: Served) -> None:
     other = P4RuntimeServer(served.switch, DEVICE)
     with pytest.raises(OSError, match=f"cannot listen at {served.address}"):
-        other.start(served.address)
+        other.start(port=int(served.address.rpartition(":")[2]))
     other.stop()
 
 
@@ -227,9 +227,9 @@ def test_a_port_in_use_is_an_error_that_says_so(served: Served) -> None:
 
 def test_plaintext_beyond_loopback_must_be_enabled_explicitly(served: Served) -> None:
     with pytest.raises(CredentialsError, match="insecure"):
-        P4RuntimeServer(served.switch, DEVICE).start("0.0.0.0:0")
-    asked_for = P4RuntimeServer(served.switch, DEVICE)
-    assert asked_for.start("0.0.0.0:0", insecure=True)
+        P4RuntimeServer(served.switch, DEVICE).start("0.0.0.0", 0)
+    asked_for = P4RuntimeServer(served.switch, DEVICE, insecure=True)
+    assert asked_for.start("0.0.0.0", 0)
     asked_for.stop()
 
 
@@ -268,8 +268,8 @@ def test_each_method_can_only_be_called_by_its_roles(served: Served, tmp_path: P
     foreign.issue(revoked, tmp_path / "foreign", days=1)
     authority.revoke(authority.issued("lost"))
     shutil.copy(tmp_path / "ca" / "ca.crl", tmp_path / "switch")
-    secured = P4RuntimeServer(served.switch, DEVICE)
-    served.address = f"127.0.0.1:{secured.start('127.0.0.1:0', tls=tmp_path / 'switch')}"
+    secured = P4RuntimeServer(served.switch, DEVICE, tls=tmp_path / "switch")
+    served.address = f"127.0.0.1:{secured.start(port=0)}"
     try:
         for method, roles in MAY.items():
             for role in ROLES:
@@ -303,8 +303,8 @@ def secured(served: Served, tmp_path: Path) -> Iterator[Secured]:
     authority = Authority.create(tmp_path / "ca", "test")
     for role in ROLES:
         authority.issue(Holder(role, Claims(frozenset({role})), addresses=("127.0.0.1",)), tmp_path / role, days=1)
-    server = P4RuntimeServer(served.switch, DEVICE)
-    served.address = f"127.0.0.1:{server.start('127.0.0.1:0', tls=tmp_path / 'switch')}"
+    server = P4RuntimeServer(served.switch, DEVICE, tls=tmp_path / "switch")
+    served.address = f"127.0.0.1:{server.start(port=0)}"
     yield authority, server
     server.stop()
 
@@ -313,7 +313,6 @@ def test_one_certificate_keeps_no_other_out_by_calls_or_connections(
     served: Served, secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, server = secured
-    assert server.security is not None
     monkeypatch.setattr(interceptor, "FIRST_MESSAGE_S_MAX", PATIENCE_S)
     calls_shared, server.security.front._shares = Shares(8), Shares(8)
     server.security.interceptor._shares = calls_shared

@@ -244,9 +244,9 @@ def _serve_p4runtime(
         from wiresum.switch.p4runtime import P4RuntimeServer
     except ImportError as error:
         raise ValueError(f"--p4runtime needs {error.name}: {how_to_install('controller')}") from error
-    server = P4RuntimeServer(device)
+    server = P4RuntimeServer(device, tls=tls, insecure=insecure)
     cleanup.callback(server.stop)
-    port = server.start(f"{at.address}:{at.port}", tls=tls, insecure=insecure)
+    port = server.start(*at)
     return server, f"P4Runtime {at.address}:{port}"
 
 

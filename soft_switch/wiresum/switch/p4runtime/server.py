@@ -17,9 +17,8 @@ import contextlib
 import functools
 import itertools
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -31,6 +30,7 @@ from wiresum.controller import DriverError
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.p4runtime import versions
 from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, ROLES, Security
+from wiresum.controller.service.server_thread import ServerThread
 from wiresum.switch.p4runtime.arbitration import DEFAULT_ROLE_ONLY, Arbitration, Stream
 from wiresum.switch.p4runtime.device import GetConfig, SetConfig, SoftwareDevice
 from wiresum.switch.p4runtime.mailbox import Mailbox
@@ -52,7 +52,6 @@ ENTITIES_MAX = 65_536
 ENTITIES_A_RESPONSE = 1000
 DETAILS_BYTES_MAX = 7000
 """The updates' results go into the answer's metadata, of which gRPC accepts 8 KiB."""
-START_S_MAX = 10.0
 SILENCE_S_MAX = 10.0
 """A thread that has not run for so long hangs."""
 STOP_S_MAX = 15.0
@@ -82,55 +81,17 @@ SERVED = {
 T = TypeVar("T")
 
 
-class P4RuntimeServer:
+class P4RuntimeServer(ServerThread):
     """Serves a switch from `start` to `stop`."""
 
-    def __init__(self, switch: SoftwareSwitch, device_id: int = 0) -> None:
-        self._switch, self._device_id = switch, device_id
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="wiresum-p4runtime", daemon=True)
-        self._server: Any = None
-        self._service: P4RuntimeService | None = None
-        self.security: Security | None = None
-        self._listening = contextlib.AsyncExitStack()
-        self._heard_at = 0.0
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether its thread answers. Must be asked regularly."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._hear)
-        return time.monotonic() < self._heard_at + SILENCE_S_MAX
-
-    def _hear(self) -> None:
-        self._heard_at = time.monotonic()
-
-    def start(self, address: str, *, tls: Path | None = None, insecure: bool = False) -> int:
-        """`address` is host:port; port 0 takes a free one. Returns the port.
-
-        With `tls`, a folder, only clients with a certificate of its authority may connect, and only controllers may
+    def __init__(
+        self, switch: SoftwareSwitch, device_id: int = 0, *, tls: Path | None = None, insecure: bool = False
+    ) -> None:
+        """With `tls`, a folder, only clients with a certificate of its authority may connect, and only controllers may
         write. Without it messages are not encrypted, which is allowed on loopback, or if `insecure` is set. Raises
-        `OSError` if the port is not available, and `CredentialsError`.
-        """
-        self._thread.start()
-        self._hear()
-        try:
-            return int(self._run(self._start(address, tls, insecure=insecure), START_S_MAX))
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """Idempotent. The switch goes on with what it has."""
-        if self._loop.is_closed():
-            return
-        if self._thread.is_alive():
-            self._run(self._stop(), STOP_S_MAX)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(STOP_S_MAX)
-        self._loop.close()
-
-    async def _start(self, address: str, tls: Path | None, *, insecure: bool) -> int:
+        `CredentialsError`."""
+        super().__init__("wiresum-p4runtime")
+        self._switch, self._device_id = switch, device_id
         self.security = Security(
             SecurityConfig(tls=tls, insecure=insecure),
             served=SERVED,
@@ -138,27 +99,37 @@ class P4RuntimeServer:
             requests_burst=REQUESTS_BURST,
             message_bytes_max=lambda _method: REQUEST_BYTES_MAX,
         )
-        self._server = grpc.aio.server(options=_OPTIONS, interceptors=[self.security.interceptor])
-        self._service = P4RuntimeService(self._switch, self._device_id)
-        p4r_grpc.add_P4RuntimeServicer_to_server(self._service, self._server)  # type: ignore[arg-type]
-        port = await self._listening.enter_async_context(self.security.listening(self._server, address))
-        await self._server.start()
-        return port
+        self._heard_at = 0.0
 
-    async def _stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop(0)
-        # Streams that were cut off leave the arbitration, in the service's thread.
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-        await self._listening.aclose()
-        if self._service is not None:
-            self._service.close()
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread answers. Must be asked regularly."""
+        if self.runs and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._hear)
+        return time.monotonic() < self._heard_at + SILENCE_S_MAX
 
-    def _run(self, coroutine: Any, seconds: float) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
+    def _hear(self) -> None:
+        self._heard_at = time.monotonic()
+
+    def stop(self) -> None:
+        """Idempotent. The switch goes on with what it has."""
+        self._end(STOP_S_MAX)
+
+    @contextlib.asynccontextmanager
+    async def _serving(self, listen: str) -> AsyncIterator[int]:
+        server = grpc.aio.server(options=_OPTIONS, interceptors=[self.security.interceptor])
+        with contextlib.closing(P4RuntimeService(self._switch, self._device_id)) as service:
+            p4r_grpc.add_P4RuntimeServicer_to_server(service, server)  # type: ignore[arg-type]
+            async with self.security.listening(server, listen) as port:
+                await server.start()
+                self._hear()
+                yield port
+                await server.stop(0)
+                # Streams that were cut off leave the arbitration, in the service's thread.
+                rest = asyncio.all_tasks() - {asyncio.current_task()}
+                for task in rest:
+                    task.cancel()
+                await asyncio.gather(*rest, return_exceptions=True)
 
 
 class P4RuntimeService:
