@@ -13,6 +13,7 @@ from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, JOB_WORKERS_MAX, SWIT
 from wiresum_lab.benchmarks.scale import bounds, calibration
 from wiresum_lab.benchmarks.scale.__main__ import main, parse
 from wiresum_lab.benchmarks.scale.bounds import Path as LinkPath
+from wiresum_lab.benchmarks.scale.case import Case, simulate
 from wiresum_lab.benchmarks.scale.studies import RACKS, STUDIES
 from wiresum_lab.simulation import racks
 
@@ -83,6 +84,15 @@ def test_the_trees_of_the_study_are_such_as_switches_can_sum_for() -> None:
             limit = BELOW_ROOT_WORKERS_MAX if switch else SWITCH_WORKERS_MAX
             assert 0 < children.count(switch) <= limit
     assert max(RACKS) == JOB_WORKERS_MAX
+
+
+@pytest.mark.parametrize("a_host", [2, 4])
+def test_workers_of_a_host_put_as_much_on_its_link_as_one_does(a_host: int) -> None:
+    alone = simulate(Case(workers=4, megabytes=0.1))
+    shared = simulate(Case(workers=4 * a_host, a_host=a_host, megabytes=0.1))
+    assert shared.link_packets == alone.link_packets
+    assert shared.seconds == pytest.approx(alone.seconds, rel=0.01)
+    assert shared.case.bound_s == alone.case.bound_s
 
 
 @pytest.mark.nightly

@@ -102,6 +102,7 @@ def records_of(records: Records) -> Iterator[dict[str, Any]]:
 def run_case(options: argparse.Namespace) -> None:
     case = Case(
         workers=options.workers,
+        a_host=options.a_host,
         racks=options.racks,
         gbit=options.gbit,
         link_ns=options.link_ns,
@@ -147,7 +148,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add = one.add_argument
     default = Case()
     add("--workers", type=int, default=default.workers, help="4,096 at most; 32 at one switch (%(default)s)")
-    add("--racks", type=sizes, default=(), metavar="N,N", help="workers at a leaf, leaves below a switch, ... (none)")
+    add("--a-host", type=int, default=default.a_host, metavar="N", help="of them on each host (%(default)s)")
+    add("--racks", type=sizes, default=(), metavar="N,N", help="hosts at a leaf, leaves below a switch, ... (none)")
     add("--gbit", type=float, default=default.gbit, help="rate of every link (%(default)s)")
     add("--link-ns", type=int, default=default.link_ns, help="delay of every link and its switch (%(default)s)")
     add("--loss", type=float, default=default.loss, help="fraction of packets lost on every link (%(default)s)")

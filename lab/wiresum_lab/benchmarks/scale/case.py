@@ -39,8 +39,10 @@ class Case:
     """What is simulated. By default eight workers at one switch, 100 Gbit/s, a microsecond for each link."""
 
     workers: int = 8
+    a_host: int = 1
+    """Workers on each host, which share a stream."""
     racks: tuple[int, ...] = ()
-    """Of a regular tree: workers at a leaf, leaves below a switch, and so on, all below one root."""
+    """Of a regular tree: hosts at a leaf, leaves below a switch, and so on, all below one root."""
     gbit: float = 100.0
     slow_gbit: float = 0.0
     """Of the last worker's link; 0: as the others'."""
@@ -162,11 +164,13 @@ def scenario_of(case: Case) -> Any:
     scenario.vote_lag_chunks = 2 * case.slots
     scenario.collectives_max = max(8, 4 * case.tensors)
     scenario.exact_when_wide = True
-    scenario.parents, scenario.leaves = racks(case.workers, *case.racks)
+    hosts = case.workers // case.a_host
+    scenario.hosts = [worker // case.a_host for worker in range(case.workers)]
+    scenario.parents, scenario.leaves = racks(hosts, *case.racks)
     scenario.up, scenario.down = link_of(case, case.gbit), link_of(case, case.gbit)
     if case.slow_gbit:
         slow = link_of(case, case.slow_gbit)
-        scenario.set_link(case.workers - 1, slow, slow)
+        scenario.set_link(hosts - 1, slow, slow)
     scenario.buffer_bytes = case.buffer_kb * 1000
     if case.stall_us:
         begin = int(case.bound_s * 1e9 / 4)
@@ -200,9 +204,16 @@ def greet(job: Any, tensors: Tensors, workers: int) -> None:
     job.add(sim.Dtype.I32, sim.Scaling.NONE, 32, 1.0, 1.0, False, 0, regions, [0] * workers)
 
 
+def allow_descriptors() -> None:
+    """As many as a process may have: workers that share a stream share real memory, which takes six for each."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def simulate(case: Case) -> Outcome:
     """Raises RuntimeError if a sum is wrong or does not end."""
     began = time.monotonic()
+    allow_descriptors()
     tensors = Tensors(case)
     jobs = []
     for number in range(case.jobs):

@@ -65,6 +65,7 @@ COLUMNS: Mapping[str, Column] = {
     "sent again": lambda row, mine, first: f"{statistics.median(outcome.retransmissions for outcome in mine):.0f}",
     "asked": lambda row, mine, first: f"{statistics.median(outcome.questions for outcome in mine):.0f}",
     "dropped": lambda row, mine, first: f"{statistics.median(outcome.overflow for outcome in mine):.0f}",
+    "link packets": lambda row, mine, first: f"{mine[0].link_packets:,}",
     "marked": lambda row, mine, first: f"{statistics.median(outcome.marked for outcome in mine):.0f}",
     "buffer, kB": lambda row, mine, first: f"{max(outcome.buffer_held_max for outcome in mine) / 1e3:.0f}",
     "fairness": lambda row, mine, first: f"{fairness(mine):.3f}",
@@ -91,6 +92,14 @@ def scale_rows() -> tuple[Row, ...]:
         Row((f"{workers:,}", f"{gbit:g} Gbit/s"), tree(workers, gbit=gbit))
         for gbit in RATES_GBIT
         for workers in (8, 32, 128, 1024, 4096)
+    )
+
+
+def host_rows() -> tuple[Row, ...]:
+    return tuple(
+        Row((f"{hosts:,}", str(a_host)), replace(tree(hosts), workers=hosts * a_host, a_host=a_host))
+        for hosts, counts in ((8, (1, 2, 4, 8)), (128, (1, 8)), (512, (1, 4)), (1024, (1, 2)))
+        for a_host in counts
     )
 
 
@@ -190,6 +199,12 @@ STUDIES: Mapping[str, Study] = {
         ("workers", "links"),
         ("ms", "of the bound", "times the first", "ring, ms", "halving, ms", "memory, GB", "simulated in, s"),
         scale_rows(),
+    ),
+    "hosts": Study(
+        "Several workers on each host, which share a stream: 4 MB, 100 Gbit/s",
+        ("hosts", "workers on each"),
+        ("ms", "of the bound", "link packets", "memory, GB", "simulated in, s"),
+        host_rows(),
     ),
     "loss": Study(
         "Loss on every link, both directions: 4 MB, beside what other ways cost at best under the same loss",
