@@ -18,11 +18,6 @@ WRITTEN = {
     "lab/tests/house/test_constants.py",
 }
 NAMES = {name for name, value in vars(constants).items() if name.isupper() and isinstance(value, int)}
-FORMER = {
-    *("WORKERS_MAX", "BELOW_MAX", "SLOTS_MAX", "DATA_PORT", "DEFAULT_CONTROL_PORT", "JOIN_PORT", "ROW_STRAY"),
-    *("IPV4_UDP_HEADER_BYTES", "CHILDREN_MAX"),
-}
-"""Former names, which had several meanings."""
 PECULIAR = {
     getattr(constants, name)
     for name in ("CONTROL_PORT", "SWITCH_PORT", "P4RUNTIME_PORT", "LANES_MAX", "UDP_PAYLOAD_BYTES_MAX")
@@ -43,7 +38,7 @@ class Language(NamedTuple):
 
 
 def names(of: Callable[[str], str]) -> str:
-    return "|".join(sorted(map(of, NAMES | FORMER)))
+    return "|".join(sorted(map(of, NAMES)))
 
 
 PYTHON = Language(
@@ -87,11 +82,11 @@ def test_no_constant_is_defined_twice(tracked: list[Path]) -> None:
     ("path", "text"),
     [
         ("a.py", "THREADS_MAX = 16"),
-        ("a.py", "_SLOTS_MAX: int = 1 << 20"),
+        ("a.py", "_THREADS_MAX: int = 1 << 20"),
         ("a.py", "PARENT, OTHER = 0xFE, 3"),
         ("a.py", "listen(0xA9DF)"),
         ("tests/a.py", 'struct.Struct("!BBHIBBHIII")'),
-        ("a.cpp", "constexpr std::uint32_t kSlotsMax = 1u << 15;"),
+        ("a.cpp", "constexpr std::uint32_t kThreadsMax = 1u << 15;"),
         ("a.hpp", "constexpr std::uint8_t kParent{0xFE};"),
         ("a.cpp", "send(43'488);"),
         ("a.lua", "local THREADS_MAX = 16"),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from wiresum_lab import slowness
 from wiresum_lab.patience import TimedOutError
-from wiresum_lab.suite import proofs, rewriting, times
+from wiresum_lab.suite import proofs, times
 from wiresum_lab.suite.outcomes import waited_for
 from wiresum_lab.suite.times import Table
 
@@ -116,22 +115,6 @@ def test_what_parts_name_exists() -> None:
 
     missing = [path for part in proofs.PARTS.values() for path in (*part.sources, *part.tests)]
     assert [path for path in missing if not (REPOSITORY / path.partition("::")[0]).exists()] == []
-
-
-def test_what_pytest_has_not_compiled_as_it_is_now_is_compiled_before_workers_start(
-    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    files = [tmp_path / f"test_{name}.py" for name in "abc"]
-    for file in files:
-        file.write_text("def test_it():\n    assert 1\n")
-    rewriting.rewrite_stale(pytestconfig, files, cores=2)
-    before = [rewriting.cached(file).stat().st_mtime_ns for file in files]
-    files[1].write_text("def test_it():\n    assert 2\n")
-    files[2].write_text("this is no Python")
-    rewriting.rewrite_stale(pytestconfig, files, cores=2)
-    after = [rewriting.cached(file).stat().st_mtime_ns for file in files]
-    assert [was == now for was, now in zip(before, after, strict=True)] == [True, False, True]
 
 
 def test_a_file_that_was_measured_keeps_no_seconds_of_a_tier_that_it_left(tmp_path: Path) -> None:

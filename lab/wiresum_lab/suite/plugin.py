@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Container, Generator
-from pathlib import Path
 
 import pytest
 
 from wiresum_lab.patience import FACTOR, PATIENCE_S
 from wiresum_lab.suite import proofs, times
 from wiresum_lab.suite.outcomes import TIMED_OUT, last_line, waited_for
-from wiresum_lab.suite.rewriting import rewrite_stale
 
 UNPROVED = "unproved: a nightly test of what has changed since the last nightly run, which make test-all runs, too"
 
@@ -30,20 +27,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> str:
     return f"patience: {PATIENCE_S:.0f} s for an event, {FACTOR:g} times that of a quiet machine"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Before pytest-xdist starts workers."""
-    config = session.config
-    if not is_worker(config) and config.getoption("dist", "no") != "no":
-        files = [path for each in config.args for path in test_files(config.rootpath / each.partition("::")[0])]
-        rewrite_stale(config, files, len(os.sched_getaffinity(0)))
-
-
-def test_files(where: Path) -> list[Path]:
-    """The test modules of a folder and its conftests, or that one file."""
-    return sorted({*where.rglob("test_*.py"), *where.rglob("conftest.py")}) if where.is_dir() else [where]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
