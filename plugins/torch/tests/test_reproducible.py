@@ -299,33 +299,6 @@ def test_more_workers_than_microbatches(quartet: Cluster, alone: Callable[..., l
     assert quartet.run(train_here, 3, 1) == [alone(3, 1)] * 4
 
 
-def with_ddp(rank: int, size: int) -> bytes:
-    """The same micro-batches, averaged by DDP."""
-    torch.manual_seed(7)
-    model = DistributedDataParallel(Network(), find_unused_parameters=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for step in range(6):
-        optimizer.zero_grad()
-        for place in range(8 // size):
-            index = rank * 8 // size + place
-            tokens = torch.randint(0, 40, (6, 9), generator=torch.Generator().manual_seed(1000 * step + index))
-            model.require_backward_grad_sync = place == 8 // size - 1
-            scores = model(tokens[:, :-1], detour=index % 3 == 0).flatten(0, 1)
-            loss = torch.nn.functional.cross_entropy(scores, tokens[:, 1:].flatten())
-            (loss * size / 8).backward()
-        optimizer.step()
-    return b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
-
-
-@pytest.mark.slow
-def test_without_it_the_bits_depend_on_the_number_of_workers(make_cluster: Callable[..., Cluster]) -> None:
-    """So that the tests above could fail."""
-    two, four = (make_cluster(size, backend="gloo").run(with_ddp)[0] for size in (2, 4))
-    assert two != four
-    difference = np.frombuffer(two, np.float32) - np.frombuffer(four, np.float32)
-    assert np.abs(difference).max() < 1e-3
-
-
 def run_example(switch: SwitchProcess, workers: int, *options: str) -> str:
     """Returns the fingerprint that it prints."""
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers), str(EXAMPLE)]
