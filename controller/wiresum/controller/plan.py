@@ -96,7 +96,7 @@ async def _ask(target: Target) -> Asked:
             if error.code != fy.GRPCStatusCode.INVALID_ARGUMENT:
                 raise
             why = reason_of(error)
-            outdated = versions.why_refused(found, why)
+            outdated = versions.why_refused(found)
             return Asked(found, outdated, "" if outdated else why)
         return Asked(found)
 

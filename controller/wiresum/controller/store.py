@@ -75,16 +75,15 @@ CREATE TABLE jobs (
 CREATE TABLE reservations (job_name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE draining (switch_name TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE ended (sequence INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE set_aside (sequence INTEGER PRIMARY KEY, why, switch_name, number, name, state, body, seal);
 INSERT INTO epoch VALUES (0, 0);
 """
+"""`set_aside` is a table of its own, since another job may get the number."""
 _JOB_COLUMNS = "switch_name, number, name, state, body"
-_SET_ASIDE_SCHEMA = f"CREATE TABLE set_aside (sequence INTEGER PRIMARY KEY, why, {_JOB_COLUMNS}, seal)"
-"""A table of its own, since another job may get the number. Earlier releases of this schema do not have it."""
 
 
 def tables() -> frozenset[str]:
-    """The statements that made all that the database has, as `without_spaces` has them, but for the table of records
-    set aside."""
+    """The statements that made all that the database has, as `without_spaces` has them."""
     return frozenset(without_spaces(statement) for statement in _SCHEMA.split(";") if "CREATE" in statement)
 
 
@@ -176,7 +175,6 @@ class Store:
             began = (Ledger.draw() if found is None or self._keys_lost else found).with_next_epoch(epoch)
             ledger.write(self.path.parent, began)
             database.execute("UPDATE epoch SET number = ?, reserved = ?", (began.epoch, began.reserved))
-            database.execute(_SET_ASIDE_SCHEMA.replace("TABLE", "TABLE IF NOT EXISTS"))
         self._ledger = began
         self.show_life()
         return began.epoch
@@ -354,9 +352,6 @@ class Store:
         return whole, [SetAside(0, record, why, damaged=True) for record in damaged]
 
     def _load_set_aside(self) -> list[SetAside]:
-        there = self._database.execute("SELECT 1 FROM sqlite_master WHERE name = 'set_aside'").fetchone()
-        if not there:
-            return []
         rows = self._database.execute(f"SELECT sequence, why, {_JOB_COLUMNS}, seal FROM set_aside ORDER BY sequence")
         return [
             SetAside(row[0], JobRecord(*row[2:-1]), str(row[1]), damaged=row[-1] != _seal(*row[2:-1])) for row in rows

@@ -245,17 +245,6 @@ def changed(record: JobRecord, **node: Any) -> JobRecord:
     return JobRecord(record.switch_name, record.number, record.name, record.state, json.dumps(body))
 
 
-def test_a_record_of_an_earlier_release_has_a_stream_for_each_worker(record: JobRecord) -> None:
-    body = json.loads(record.body)
-    del body["nodes"][0]["hosts"]
-    body["nodes"][0]["ranks"] = [0, 1]
-    for worker in body["workers"]:
-        del worker["host_id"]
-    job = job_of(JobRecord(record.switch_name, record.number, record.name, record.state, json.dumps(body)), 0, 0)
-    assert job.lease.root.branch.hosts == ((0,), (1,))
-    assert {worker.host_id for worker in job.members.workers.values()} == {b""}
-
-
 @pytest.mark.parametrize("hosts", [[[0, 1], []], [[0]], [[0, 1, 1]], [[0, 2]], [0, 1], "01", [["0", "1"]], None])
 def test_a_record_whose_hosts_make_no_sense_is_refused(record: JobRecord, hosts: object) -> None:
     job_of(changed(record, hosts=[[0, 1]]), 0, 0)

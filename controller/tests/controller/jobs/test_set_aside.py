@@ -168,13 +168,6 @@ def test_a_record_with_a_name_of_any_bytes_is_shown_and_removed(store: Store) ->
     assert (code, text) == ("NOT_FOUND", "no record of a job 'x' is set aside; there are: none")
 
 
-def test_a_file_of_an_earlier_release_has_no_records_set_aside(store: Store) -> None:
-    store._database.execute("DROP TABLE set_aside")
-    assert store.load().set_aside == []
-    store.begin()
-    assert store._database.execute("SELECT count(*) FROM set_aside").fetchone() == (0,)
-
-
 # What a record may say.
 
 EXTREMES = (-(1 << 64), -(1 << 31), -1, 0, 1, 255, 65535, 65536, 1 << 31, U32_MAX - 1, U32_MAX, U32_MAX + 1, 1 << 64)

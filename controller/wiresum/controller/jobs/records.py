@@ -316,8 +316,8 @@ def _of_node(node: Node) -> dict[str, Any]:
 
 def _node_of(fields: dict[str, Any]) -> Node:
     """A switch that has given its slots back has forgotten the job."""
-    hosts = fields["hosts"] if "hosts" in fields else [[rank] for rank in fields["ranks"]]  # of earlier releases
-    branch = Branch(fields["switch_name"], fields["parent"], tuple(map(tuple, hosts)), tuple(fields["below"]))
+    hosts = tuple(map(tuple, fields["hosts"]))
+    branch = Branch(fields["switch_name"], fields["parent"], hosts, tuple(fields["below"]))
     slots = None if fields["lease"] is None else SlotRange(**fields["lease"])
     return Node(branch, slots, Phase.FORGOTTEN if slots is None else Phase.HOLDING, presumed=slots is not None)
 
@@ -343,7 +343,7 @@ def _worker_of(job: Job, rank: int, fields: dict[str, Any], now: float) -> Worke
         asked_at=now,
         deadline=now,
         presence=presence if gone else Presence.GRANTED,
-        can_move=fields.get("can_move", False),
-        host_id=bytes.fromhex(fields.get("host_id", "")),
+        can_move=fields["can_move"],
+        host_id=bytes.fromhex(fields["host_id"]),
         heard_at=now,
     )

@@ -138,7 +138,7 @@ class Client:
             failure = "did not take the program"
             self._ask(lambda connection: _load(connection, pipeline), failure, LOAD_S_MAX + self._times.call_s_max)
         except DriverError as error:
-            if why := versions.why_refused(self.versions, str(error)):
+            if why := versions.why_refused(self.versions):
                 raise OutdatedError(f"{self} {why}") from error
             raise
         self._note_program(pipeline.p4info.pkg_info.version)

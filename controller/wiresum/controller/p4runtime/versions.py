@@ -1,7 +1,7 @@
 """What a software switch says of its release, and what follows if it refuses this controller's program.
 
 A software switch has one program, that of its release. It says in its answer to Capabilities, whose field
-`experimental` a server may use as it likes, which one: as a `google.protobuf.Struct`. Releases before that say nothing.
+`experimental` a server may use as it likes, which one: as a `google.protobuf.Struct`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from wiresum.join.release import software_version
 
 CHARACTERS_MAX = 64
 """Of what a switch says of a version."""
-OTHER_PROGRAM = "its P4Info is not the one given"
-"""In the refusal of a software switch of any release."""
 
 
 def ours() -> Versions:
@@ -47,20 +45,18 @@ def _text(told: struct_pb2.Struct, field: str) -> str:
     return value[:CHARACTERS_MAX] if value.isprintable() else ""
 
 
-def why_refused(theirs: Versions, refusal: str) -> str:
+def why_refused(theirs: Versions) -> str:
     """That a switch which has refused our program has another, and which side to upgrade; empty: that is not why."""
     mine = ours()
-    if theirs.digest == mine.digest or not (theirs.digest or OTHER_PROGRAM in refusal):
+    if theirs.digest in ("", mine.digest):
         return ""
-    # A switch that does not say its version is of a release before this one.
-    newer = theirs.digest and _number(theirs.program) > _number(mine.program)
-    same = theirs.digest and theirs.program == mine.program
+    newer = _number(theirs.program) > _number(mine.program)
     todo = "upgrade the controllers, and start them again" if newer else "upgrade the switch, and start it again"
-    if same:
+    if theirs.program == mine.program:
         todo = "install one build at both, and start what was older again"
     return (
-        f"has {str(theirs) or 'the switch program of an older release'}, and this controller {mine}: {todo} "
-        f"(docs/availability.md, Upgrade). Until then jobs that run there run on, and none begins there"
+        f"has {theirs}, and this controller {mine}: {todo} (docs/availability.md, Upgrade). Until then jobs that run "
+        f"there run on, and none begins there"
     )
 
 
