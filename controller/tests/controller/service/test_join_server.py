@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import gc
-import os
 import queue
 import random
-import signal
 import socket
-import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +22,6 @@ from wiresum.cli.service import Service
 from wiresum.controller import JoinServer, Limits, SwitchSizes
 from wiresum.controller.jobs.job import Job, Members, Terms
 from wiresum.controller.service.effects import Times
-from wiresum.controller.store import Store
 from wiresum_lab.clocks.by_hand import FrozenClock
 from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, join_request, member_of, refusal_of
 from wiresum_lab.patience import PATIENCE_S
@@ -137,50 +129,6 @@ def test_the_others_are_told_who_is_missing_when_a_waiting_worker_goes_away(clie
     assert code == "ABORTED"
     assert "rank 1 (127.0.0.1, process 1001 on 'host-1') went away" in text
     assert "ranks 1, 2 of 3" in text
-
-
-WORKER = """
-import sys
-from wiresum_lab.doubles.controller import Attendance, Client
-client = Client(int(sys.argv[1]))
-stream = Attendance(client, client.join(rank=2, world_size=3))
-print("attends", flush=True)
-stream.wait_ended()
-"""
-
-
-@pytest.fixture
-def victim(client: Client) -> Iterator[subprocess.Popen[str]]:
-    """A process that joins and attends as rank 2 of 3, and is killed after the test."""
-    command = [sys.executable, "-c", WORKER, client.target.rpartition(":")[2]]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        process.kill()
-
-
-@pytest.mark.parametrize("limits", [Limits(heartbeat_lost_ms=6000)])
-def test_the_others_are_told_which_worker_was_stopped(
-    server: JoinServer,
-    client: Client,
-    clock: FrozenClock,
-    driver: RecordingDriver,
-    attend: Callable[..., Attendance],
-    victim: subprocess.Popen[str],
-) -> None:
-    asked = [client.join_soon(rank=rank, world_size=3) for rank in range(2)]
-    streams = [attend(answer.result()) for answer in asked]
-    assert victim.stdout is not None
-    assert victim.stdout.readline() == "attends\n"
-    os.kill(victim.pid, signal.SIGSTOP)
-    wait_until(lambda: streams[0].ended, "it is lost", meanwhile=lambda: let_pass(server, clock, 0.5, *streams))
-    for stream in streams:
-        ended = stream.wait_ended()
-        assert ended.cause == join.JobEnded.WORKER_LOST
-        assert (ended.worker.rank, ended.worker.host_name, ended.worker.process_id) == (2, "host-2", 1002)
-        assert "rank 2 (127.0.0.1, process 1002 on 'host-2') was lost" in ended.reason
-    wait_until(lambda: not driver.admitted, "the switch has forgotten the job")
-    wait_until(lambda: client.slots_free() == 4096, "the lease is free")
-    assert client.join(job_name="a-job").job == 2, "the next job works"
 
 
 def test_a_jobs_name_is_free_as_soon_as_all_have_left(
@@ -412,26 +360,6 @@ def test_the_report_has_all_fields(client: Client, attend: Callable[..., Attenda
     assert dict(switch.stray_packets) == {"unknown": 3}
     assert report.service.role == "active"
     assert dict(report.service.refusals) == {"invalid_argument": 1}
-
-
-def test_a_grant_is_sent_only_after_it_was_stored(driver: RecordingDriver, tmp_path: Path) -> None:
-    with contextlib.closing(Store(tmp_path)) as store, ThreadPoolExecutor() as pool:
-        store.begin()
-        server = JoinServer(driver, store=store)
-        client = Client(server.start(port=0))
-        with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as other:
-            other.execute("CREATE TRIGGER full BEFORE INSERT ON jobs BEGIN SELECT RAISE(FAIL, 'disk full'); END")
-            waiting = pool.submit(client.join)
-            wait_until(lambda: bool(driver.admitted), "the switch has it")
-            wait_until(lambda: "disk full" in client.report().service.trouble, "operators see it")
-            assert not waiting.done()
-            other.execute("DROP TRIGGER full")
-        wait_until(lambda: client.report().service.trouble == "", "operators see that the trouble is over")
-        assert waiting.result(PATIENCE_S).reattach_ms == Limits().reattach_with_state_ms
-        client.close()
-        server.stop(keep_jobs=True)
-        assert [record.state for record in store.load().jobs] == ["running"]
-        assert len(driver.admitted) == 1, "the job goes on"
 
 
 @pytest.mark.parametrize("times", [Times(count_s_max=0.1)])
