@@ -91,7 +91,6 @@ def test_switches_that_are_loaded_with_the_program_say_what_becomes_of_their_job
     [
         ({"join_protocol": 4}, "1 jobs run or wait, and the join protocol is 4 there, and 5 here"),
         ({"state_schema": 3}, "1 jobs run or wait, and the state schema is 3 there, and 4 here"),
-        ({"state_schema": 0, "join_protocol": 0}, "is of a release that does not say what it knows"),
         ({"trouble": "the disk is full"}, "the active controller is in trouble: the disk is full"),
     ],
 )

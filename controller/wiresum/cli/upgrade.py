@@ -14,7 +14,7 @@ import click
 from wiresum.cli.options import json_option
 from wiresum.cli.service import Service, ServiceError, service_options
 from wiresum.cli.text import visible
-from wiresum.cli.versions import UNNAMED, in_words, installed, of_service, of_switch
+from wiresum.cli.versions import in_words, installed, of_service, of_switch
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -130,7 +130,7 @@ def plan(reports: Mapping[str, join.Report | str], ours: Mapping[str, str]) -> P
         )
         return found
     ((active, report),) = serving.items()
-    found.parts += [f"{s.name}, {s.kind}, {s.state}: {of_switch(s) or UNNAMED}" for s in report.switches]
+    found.parts += [f"{s.name}, {s.kind}, {s.state}: {of_switch(s) or '?'}" for s in report.switches]
     theirs = of_service(report.service)
     found.problems += _problems(report, theirs, ours)
     if not found.problems:
@@ -141,13 +141,6 @@ def plan(reports: Mapping[str, join.Report | str], ours: Mapping[str, str]) -> P
 
 
 def _problems(report: join.Report, theirs: Mapping[str, str], ours: Mapping[str, str]) -> Iterator[str]:
-    if theirs["state schema"] == UNNAMED:
-        yield (
-            "the active controller is of a release that does not say what it knows: read in the CHANGELOG of each "
-            "release since whether the join protocol, the state or the switch program has changed, and run `wiresum "
-            "controller check` of this installation on its host"
-        )
-        return
     running = len(report.jobs)
     for what, todo in (
         ("join protocol", "their workers could not be told from hostile ones: end these jobs first (wiresum jobs end)"),

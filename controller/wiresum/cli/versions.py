@@ -16,7 +16,6 @@ from wiresum.join.release import software_version
 if TYPE_CHECKING:
     from wiresum import join
 
-UNNAMED = "?"
 PACKAGES = ("torch", "grpcio", "protobuf", "numpy")
 
 
@@ -42,15 +41,14 @@ def of_packages() -> dict[str, str]:
 
 
 def of_service(service: join.ServiceReport) -> dict[str, str]:
-    """Likewise of a controller; what its release does not say is `UNNAMED`."""
-    said = {
+    """Likewise of a controller."""
+    return {
         "wiresum": service.software_version,
-        "join protocol": str(service.join_protocol or UNNAMED),
-        "state schema": str(service.state_schema or UNNAMED),
+        "join protocol": str(service.join_protocol),
+        "state schema": str(service.state_schema),
         "switch program": service.program_version,
         "P4Info digest": service.program_digest,
     }
-    return {name: value or UNNAMED for name, value in said.items()}
 
 
 def of_switch(switch: join.SwitchReport) -> str:
@@ -60,7 +58,7 @@ def of_switch(switch: join.SwitchReport) -> str:
 
 
 def of_controller(service: join.ServiceReport) -> str:
-    return f"wiresum {service.software_version or UNNAMED}, program {service.program_version or UNNAMED}"
+    return f"wiresum {service.software_version}, program {service.program_version}"
 
 
 def in_words(versions: Mapping[str, str]) -> str:
